@@ -1,0 +1,195 @@
+"""What a run leaves in its folder, and how to read it back.
+
+    summary.parquet    a row a repeat of a mode
+    launches.parquet   a row a launch call            (record.launches=all)
+    commands.parquet   a row a command                (record.commands=all)
+    manifest.json      status, composed config, environment, versions, ceilings, what went wrong
+
+The schemas below are the documentation of every column: its name ends in its unit, its `doc` says what it is.
+Null means "not measured", never zero. The composed config is in the Parquet metadata under `launchopt.config`.
+Files are written under a temporary name and renamed, so that a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from launchopt.errors import DataError
+
+SCHEMA_VERSION = 1
+
+Row = dict[str, Any]
+
+
+def _schema(*columns: tuple[str, pa.DataType, str]) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, metadata={"doc": doc}) for name, kind, doc in columns])
+
+
+_TEXT, _I32, _I64, _F64, _BOOL = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
+
+SUMMARY = _schema(
+    ("run_id", _TEXT, "folder of the run, relative to outputs/; with mode and repeat, the key of a row"),
+    ("repeat", _I32, "0-based"),
+    ("workload", _TEXT, "gemv_micro, gemv_256, decode, prefill"),
+    ("model", _TEXT, "whose shapes; null for a workload that has its own"),
+    ("mode", _TEXT, "execution strategy"),
+    ("ordering", _TEXT, "per_request: each request's commands ran in order; none: dependencies ignored"),
+    ("device", _TEXT, "cpu or cuda"),
+    ("gpu", _TEXT, "name of the GPU; null on the cpu device"),
+    ("dtype", _TEXT, "fp32, fp16, bf16; accumulation is always fp32"),
+    ("shapes", _TEXT, "m x n x k of each shape, or how many there are"),
+    ("layers", _I32, "transformer layers in the stream; null for a workload without layers"),
+    ("cache", _TEXT, "cold: inputs cycle over at least 4x the last-level cache; hot: they fit in half of it"),
+    ("input_footprint_bytes", _I64, "bytes of the distinct inputs A and B that the stream cycles over"),
+    ("arrival", _TEXT, "closed or replay"),
+    ("requests", _I64, "requests in the stream"),
+    ("max_batch", _I32, "a bucket is flushed at this many commands"),
+    ("timeout_us", _F64, "... or when its oldest command has been in it this long"),
+    ("commands", _I64, "commands asked for, executed and counted"),
+    ("launch_calls", _I64, "API calls that submitted work, packing included"),
+    ("kernels", _I64, "kernels that ran, counted by CUPTI; null when untraced"),
+    ("batches", _I64, "flushes of a bucket"),
+    ("batch_size_mean", _F64, "commands a batch"),
+    ("wall_ms", _F64, "from the start barrier, after warm-up, to the last result"),
+    ("gpu_span_ms", _F64, "between two events on the work's stream, before the first launch and after the last"),
+    ("gpu_busy_ms", _F64, "length of the union of kernel intervals, by CUPTI; null when untraced"),
+    ("host_submit_ns_per_launch", _F64, "mean time inside a launch call, a full launch queue included"),
+    ("host_submit_burst_ns", _F64, "median of the first launch calls, before the launch queue can fill"),
+    ("commands_per_s", _F64, "commands / wall"),
+    ("latency_p50_us", _F64, "enqueue to results on the device, over commands of the sampled launches"),
+    ("latency_p99_us", _F64, "the same"),
+    ("latency_samples", _I64, "commands that the latencies rest on; 0 where none was timed"),
+    ("queue_wait_p50_us", _F64, "enqueue to flush of the batch, over all commands"),
+    ("queue_wait_p99_us", _F64, "the same"),
+    ("producer_blocked_ms", _F64, "time the producer waited for room in the ring"),
+    ("producer_late_p99_us", _F64, "how late the producer pushed what was due; null in a closed loop"),
+    ("flush_full", _I64, "batches flushed because the bucket was full"),
+    ("flush_deadline", _I64, "... because its oldest command had waited timeout_us"),
+    ("flush_idle", _I64, "... because nothing had arrived for idle_us"),
+    ("flush_drain", _I64, "... because the stream had ended"),
+    ("packed_bytes", _I64, "bytes copied to or from scratch so that a batch could be strided; in wall and span"),
+    ("bytes_moved", _I64, "sum over commands of A, B and C in bytes; packing not included"),
+    ("achieved_gb_per_s", _F64, "bytes_moved / gpu_span (cpu: / wall)"),
+    ("achieved_tflops", _F64, "2 m n k summed / gpu_span (cpu: / wall)"),
+    ("copy_gb_per_s", _F64, "measured here: device-to-device copy, read + written"),
+    ("read_gb_per_s", _F64, "measured here: a kernel that only reads"),
+    ("peak_tflops", _F64, "measured here: the largest square GEMM tried, same dtype"),
+    ("above_ceiling", _TEXT, "null, or why a rate above the measured ceiling is possible"),
+    ("traced", _BOOL, "a tracer was attached: times are not headline times"),
+    ("interleaved", _BOOL, "repeats of this run's modes were taken in turn, in random order"),
+    ("verified", _BOOL, "every command's output matched the float64 reference"),
+    ("max_rel_error", _F64, "largest |out - reference| / rms(reference of that command)"),
+    ("tolerance", _F64, "the bound max_rel_error was held against"),
+    ("status", _TEXT, "ok, or what went wrong"),
+)
+
+LAUNCHES = _schema(
+    ("run_id", _TEXT, "as in summary"),
+    ("mode", _TEXT, "as in summary"),
+    ("repeat", _I32, "as in summary"),
+    ("launch", _I64, "0-based, in order of submission"),
+    ("batch", _I64, "the flush it belongs to"),
+    ("m", _I32, "rows of C"),
+    ("n", _I32, "columns of C"),
+    ("k", _I32, "inner size"),
+    ("dtype", _TEXT, "as in summary"),
+    ("batch_size", _I32, "commands this call submitted"),
+    ("strategy", _TEXT, "single, strided or packed"),
+    ("flush_reason", _TEXT, "full, deadline, idle or drain"),
+    ("flush_ns", _I64, "when the batcher gave the batch up, since the start barrier"),
+    ("submit_start_ns", _I64, "launch call entered, since the start barrier"),
+    ("submit_end_ns", _I64, "launch call returned, since the start barrier"),
+    ("device_end_ns", _I64, "results on the device, since the start barrier; null where not timed"),
+    ("packed_bytes", _I64, "bytes copied to or from scratch for this call"),
+)
+
+COMMANDS = _schema(
+    ("run_id", _TEXT, "as in summary"),
+    ("mode", _TEXT, "as in summary"),
+    ("repeat", _I32, "as in summary"),
+    ("seq", _I64, "position in the stream"),
+    ("request", _I64, "whose step it is"),
+    ("step", _I64, "position within the request"),
+    ("m", _I32, "rows of C"),
+    ("n", _I32, "columns of C"),
+    ("k", _I32, "inner size"),
+    ("launch", _I64, "the launch call that ran it: launches.launch"),
+    ("enqueue_ns", _I64, "arrival, since the start barrier (open loop: when it was due)"),
+    ("flush_ns", _I64, "its batch was flushed, since the start barrier"),
+    ("submit_start_ns", _I64, "its launch call was entered, since the start barrier"),
+    ("device_end_ns", _I64, "results on the device, since the start barrier; null where not timed"),
+)
+
+
+def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Write one Parquet file atomically; `columns` maps every name of `schema` to values of one length."""
+    metadata = {"launchopt.schema_version": str(SCHEMA_VERSION), "launchopt.config": json.dumps(config)}
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+    table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata))
+    _atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+
+def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mapping[str, Any]) -> None:
+    """`write_table` for a few rows."""
+    write_table(path, schema, {name: [row[name] for row in rows] for name in schema.names}, config)
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write `manifest.json` atomically."""
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, default=str) + "\n"
+    _atomically(folder / "manifest.json", lambda temporary: temporary.write_text(text))
+
+
+def _atomically(path: Path, write: Any) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a run's folder; DataError where it is missing or broken."""
+    path = folder / "manifest.json"
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise DataError(path, None, "no manifest: not a folder of a run") from None
+    except (OSError, ValueError) as error:
+        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+    return manifest
+
+
+def read_summaries(folders: Iterable[Path]) -> list[Row]:
+    """Rows of every summary.parquet at or below `folders`, in path order.
+
+    Raises DataError for a folder that holds none, and for a file that is not one of ours.
+    """
+    rows: list[Row] = []
+    for folder in folders:
+        found = [folder] if folder.is_file() else sorted(folder.rglob("summary.parquet"))
+        if not found:
+            raise DataError(folder, None, "no summary.parquet here or below")
+        for path in found:
+            rows += _read_rows(path)
+    return rows
+
+
+def _read_rows(path: Path) -> list[Row]:
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
+    missing = [name for name in SUMMARY.names if name not in table.column_names]
+    if missing:
+        raise DataError(path, None, f"not a summary of this project: lacks {', '.join(missing)}")
+    rows: list[Row] = table.to_pylist()
+    return rows

@@ -1,0 +1,1 @@
+"""Clocks, event spans and activity records."""

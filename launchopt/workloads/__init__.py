@@ -1,0 +1,1 @@
+"""Streams of command records; they know no clock and no GPU."""

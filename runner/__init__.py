@@ -1,0 +1,1 @@
+"""The Hydra application: knows processes and folders, knows no CUDA."""
