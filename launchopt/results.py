@@ -106,7 +106,8 @@ LAUNCHES = _schema(
     ("flush_ns", _I64, "when the batcher gave the batch up, since the start barrier"),
     ("submit_start_ns", _I64, "launch call entered, since the start barrier"),
     ("submit_end_ns", _I64, "launch call returned, since the start barrier"),
-    ("device_end_ns", _I64, "results on the device, since the start barrier; null where not timed"),
+    ("device_start_ns", _I64, "device reached its submission, since the start barrier; null where not timed"),
+    ("device_end_ns", _I64, "results of its submission on the device, likewise; null where not timed"),
     ("packed_bytes", _I64, "bytes copied to or from scratch for this call"),
 )
 

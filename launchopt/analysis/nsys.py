@@ -1,0 +1,250 @@
+"""What each NVTX range of the `launchopt` domain launched, from an Nsight Systems profile.
+
+Enters: a SQLite file of `nsys export --type sqlite` (nsys 2022 to 2025; it is opened read-only, and any table
+may be missing). Leaves: a `Profile` with a row a range name and one for what lies outside every range, so
+that totals are exact.
+
+A call belongs to the innermost range of its thread that holds its start; a kernel belongs to the range of the
+call that submitted it, by correlation id. In nsys, globalTid = process << 24 | thread, and globalPid is the
+same with thread 0.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.errors import DataError
+from launchopt.timing.nvtx_ranges import DOMAIN
+
+OUTSIDE = "(outside any range)"
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRow:
+    """One range name; calls and kernels of a range nested in it are not its own. None: nothing to measure."""
+
+    name: str
+    ranges: int
+    launch_calls: int
+    kernels: int
+    host_ms: float | None  # summed duration of the ranges that ended, nested ranges included
+    host_us_per_range_p50: float | None
+    call_ms: float  # time inside launch calls
+    call_us_p50: float | None
+    call_us_min: float | None
+    call_us_max: float | None
+    gpu_busy_ms: float  # length of the union of the kernels' intervals, over all GPUs
+    kernels_per_range: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Rows by falling host time, then what lies outside.
+
+    Ranges nest and kernels overlap: the total's host and busy times are unions of their own, not sums of rows.
+    """
+
+    rows: tuple[RangeRow, ...]
+    total: RangeRow
+    unfinished_ranges: int  # without an end: counted in `ranges`, left out of the host times
+    untraced_graphs: int  # CUDA graphs recorded as a whole: their kernels are in no count
+
+
+# The columns used of each table. An empty one stands in for a missing table, so that no query has two forms.
+_TABLES = {
+    "StringIds": "id, value",
+    "NVTX_EVENTS": 'start, "end", eventType, text, textId, globalTid, domainId',
+    "CUPTI_ACTIVITY_KIND_RUNTIME": 'start, "end", globalTid, correlationId, nameId',
+    "CUPTI_ACTIVITY_KIND_KERNEL": 'start, "end", globalPid, correlationId',
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": 'start, "end", globalPid, correlationId',
+}
+
+# The driver's and the runtime's record of a call share a correlation id: they are one call, as long as the
+# outer of the two. Other API calls are kept only where they started a kernel. Domain ids are per process, and
+# used again after a domain was destroyed: a range's domain is the latest one created under its id before it.
+_PREPARE = """
+CREATE TEMP TABLE calls AS
+  SELECT r.globalTid AS tid, r.globalTid >> 24 AS pid, COALESCE(r.correlationId, -r.rowid) AS correlation,
+         MIN(r.start) AS start, MAX(r."end") AS finish, SUM(r.nameId IN launch_names) > 0 AS is_launch
+  FROM CUPTI_ACTIVITY_KIND_RUNTIME r GROUP BY 1, 3
+  HAVING is_launch OR correlation IN (SELECT correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL);
+CREATE INDEX temp.calls_by_id ON calls (correlation, pid);
+CREATE TEMP TABLE domains AS
+  SELECT n.globalTid >> 24 AS pid, n.domainId AS id, n.start AS start, COALESCE(n.text, s.value) AS name
+  FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId WHERE n.eventType = 75;
+"""
+_LAUNCH_NAMES = """
+CREATE TEMP TABLE launch_names AS SELECT s.id FROM StringIds s WHERE
+  s.value GLOB 'cu*Launch*Kernel*' OR s.value GLOB 'cuGraphLaunch*' OR s.value GLOB 'cudaGraphLaunch*'
+"""
+_RANGES = """
+SELECT n.globalTid, n.start, n."end", COALESCE(n.text, s.value, '(unnamed)')
+FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId
+WHERE n.eventType IN (59, 60) AND ? = (
+  SELECT d.name FROM domains d WHERE d.pid = n.globalTid >> 24 AND d.id = n.domainId AND d.start <= n.start
+  ORDER BY d.start DESC LIMIT 1)
+"""
+_CALLS = "SELECT COALESCE(tid, 0), start, finish FROM calls WHERE is_launch"
+# A kernel whose call is unknown gets thread 0, which has no ranges. MIN picks one call, should ids collide.
+_KERNELS = """
+SELECT COALESCE(c.tid, 0), COALESCE(MIN(c.start), 0), k.start, k."end"
+FROM CUPTI_ACTIVITY_KIND_KERNEL k
+LEFT JOIN calls c ON c.correlation = k.correlationId AND c.pid = k.globalPid >> 24
+GROUP BY k.rowid
+"""
+
+_NEVER_NS = np.iinfo(np.int64).max  # stands for the missing end of an unfinished range
+_SPAN = [("tid", "i8"), ("start", "i8"), ("end", "i8")]
+
+
+def read_profile(path: Path) -> Profile:
+    """Read and join one export; DataError where the file is missing or is no export of nsys."""
+    if not path.is_file():
+        raise DataError(path, None, "no such file")
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            # A name cut in the middle of a character must not cost the whole profile.
+            database.text_factory = lambda raw: raw.decode(errors="replace")
+            _prepare(database, path)
+            return _profile(database)
+    except sqlite3.OperationalError as error:
+        raise DataError(path, None, f"not laid out like an nsys export ({error})") from None
+    except sqlite3.DatabaseError as error:
+        raise DataError(path, None, f"cannot be read as SQLite ({error})") from None
+
+
+def _prepare(database: sqlite3.Connection, path: Path) -> None:
+    present = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if present.isdisjoint(_TABLES):
+        raise DataError(
+            path, None, "holds no table of nsys: export the report with `nsys export --type sqlite`"
+        )
+    for name in _TABLES.keys() - present:
+        database.execute(f"CREATE TEMP TABLE {name} ({_TABLES[name]})")
+    database.execute(_LAUNCH_NAMES)
+    database.executescript(_PREPARE)
+
+
+def _profile(database: sqlite3.Connection) -> Profile:
+    codes: dict[str, int] = {}
+    ranges = np.fromiter(_coded_ranges(database, codes), [*_SPAN, ("code", "i8")])
+    calls = np.fromiter(database.execute(_CALLS), _SPAN)
+    kernels = np.fromiter(
+        database.execute(_KERNELS), [("tid", "i8"), ("call", "i8"), ("start", "i8"), ("end", "i8")]
+    )
+    graphs = database.execute("SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE").fetchone()[0]
+
+    # Outer before inner where two begin in the same nanosecond.
+    ranges = ranges[np.lexsort((-ranges["end"], ranges["start"], ranges["tid"]))]
+    parents = _parents(ranges)
+    count = len(codes) + 1  # the last group is "outside"
+    spans = _split(ranges, ranges["code"], count)
+    launched = _split(calls, _innermost(ranges, parents, calls["tid"], calls["start"], count - 1), count)
+    ran = _split(kernels, _innermost(ranges, parents, kernels["tid"], kernels["call"], count - 1), count)
+
+    rows = [_row(name, spans[code], launched[code], ran[code]) for name, code in codes.items()]
+    rows.sort(key=lambda row: -(row.host_ms or 0.0))
+    outside = _row(OUTSIDE, spans[-1], launched[-1], ran[-1])
+    unfinished = int(np.count_nonzero(ranges["end"] == _NEVER_NS))
+    return Profile((*rows, outside), _total(ranges, calls, kernels), unfinished, graphs)
+
+
+def _coded_ranges(database: sqlite3.Connection, codes: dict[str, int]) -> Iterator[tuple[int, int, int, int]]:
+    """Ranges with their name as a number, numbered in order of appearance into `codes`."""
+    for tid, start, end, name in database.execute(_RANGES, (DOMAIN,)):
+        yield tid, start, _NEVER_NS if end is None else end, codes.setdefault(name, len(codes))
+
+
+def _parents(ranges: NDArray[Any]) -> Ints:
+    """For each range of `ranges` (by thread, then start), the innermost one around its start, or -1."""
+    parents = np.full(len(ranges), -1, dtype=np.int64)
+    open_ranges: list[tuple[int, int]] = []
+    thread = None
+    for index, (tid, start, end, _) in enumerate(ranges.tolist()):
+        if tid != thread:
+            thread = tid
+            open_ranges.clear()
+        # Start / end ranges may overlap without nesting: one that ended below the top goes when it surfaces.
+        while open_ranges and open_ranges[-1][0] < start:
+            open_ranges.pop()
+        if open_ranges:
+            parents[index] = open_ranges[-1][1]
+        open_ranges.append((end, index))
+    return parents
+
+
+def _innermost(ranges: NDArray[Any], parents: Ints, tid: Ints, time_ns: Ints, outside: int) -> Ints:
+    """Name code of the latest-begun range of thread `tid` open at `time_ns`; `outside` where there is none.
+
+    What is open now and began before a range that has ended was open when that one began, so it is an ancestor
+    of it: climb until a range is open.
+    """
+    if not len(ranges):
+        return np.full(len(tid), outside, dtype=np.int64)
+    found = np.full(len(tid), -1, dtype=np.int64)
+    threads, first = np.unique(ranges["tid"], return_index=True)
+    for thread, low, high in zip(threads, first, [*first[1:], len(ranges)], strict=True):
+        mine = np.flatnonzero(tid == thread)
+        index = low - 1 + np.searchsorted(ranges["start"][low:high], time_ns[mine], side="right")
+        found[mine] = np.where(index >= low, index, -1)
+    while (over := (found >= 0) & (ranges["end"][found] < time_ns)).any():
+        found[over] = parents[found[over]]
+    return np.where(found >= 0, ranges["code"][found], outside)
+
+
+def _split(values: NDArray[Any], codes: Ints, count: int) -> list[NDArray[Any]]:
+    """`values` by their code, 0 .. count - 1; one sort, so that a name for every batch stays cheap."""
+    order = np.argsort(codes, kind="stable")
+    return np.split(values[order], np.searchsorted(codes[order], np.arange(1, count)))
+
+
+def _row(name: str, ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[Any]) -> RangeRow:
+    ended = ranges[ranges["end"] != _NEVER_NS]
+    host_ns, call_ns = ended["end"] - ended["start"], calls["end"] - calls["start"]
+    return RangeRow(
+        name=name,
+        ranges=len(ranges),
+        launch_calls=len(calls),
+        kernels=len(kernels),
+        host_ms=int(host_ns.sum()) / 1e6 if len(ended) else None,
+        host_us_per_range_p50=float(np.median(host_ns)) / 1e3 if len(ended) else None,
+        call_ms=int(call_ns.sum()) / 1e6,
+        call_us_p50=float(np.median(call_ns)) / 1e3 if len(calls) else None,
+        call_us_min=int(call_ns.min()) / 1e3 if len(calls) else None,
+        call_us_max=int(call_ns.max()) / 1e3 if len(calls) else None,
+        gpu_busy_ms=_union_ns(kernels["start"], kernels["end"]) / 1e6,
+        kernels_per_range=len(kernels) / len(ranges) if len(ranges) else None,
+    )
+
+
+def _total(ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[Any]) -> RangeRow:
+    total = _row("total", ranges, calls, kernels)
+    if total.host_ms is None:
+        return total
+    ended = ranges[ranges["end"] != _NEVER_NS]
+    _, thread = np.unique(ended["tid"], return_inverse=True)
+    covered_ns = sum(
+        _union_ns(mine["start"], mine["end"]) for mine in _split(ended, thread, thread.max() + 1)
+    )
+    # A median over ranges of different names says nothing.
+    return replace(total, host_ms=covered_ns / 1e6, host_us_per_range_p50=None)
+
+
+def _union_ns(start: Ints, end: Ints) -> int:
+    """Length of the union of intervals."""
+    if not len(start):
+        return 0
+    order = np.argsort(start)
+    start, end = start[order], np.maximum.accumulate(end[order])
+    begin = np.maximum(start[1:], end[:-1])
+    return int(end[0] - start[0] + np.maximum(end[1:] - begin, 0).sum())

@@ -1,0 +1,81 @@
+"""Speed-ups as a picture: one SVG that needs nothing else, on a white card, so that any page can show it.
+
+In: `tables.Table`. Out: an SVG file. Bars are speed-ups of wall time over the baseline, whiskers their 95%
+bootstrap intervals. Failed and traced lines are left out. Needs matplotlib (the `report` extra).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from launchopt.analysis.interval import Interval, Verdict
+from launchopt.analysis.tables import Line, Table
+from launchopt.errors import ConfigError
+
+# Readable in grey and for the common kinds of colour blindness (Okabe and Ito, 2008).
+_COLOURS = {Verdict.FASTER: "#0072B2", Verdict.SLOWER: "#D55E00"}
+_UNDECIDED_COLOUR = "#8c8c8c"
+_LOG_SPREAD = 10.0
+
+
+def draw_speedups(tables: Sequence[Table], path: Path) -> None:
+    """Write the SVG to `path`; ConfigError where matplotlib or anything to draw is missing."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("plot", path, "needs matplotlib: pip install 'launchopt[report]'") from None
+    bars = [
+        (
+            _label(table, line),
+            line.speedup,
+            _COLOURS.get(line.verdict or Verdict.UNDECIDED, _UNDECIDED_COLOUR),
+        )
+        for table in tables
+        for line in table.lines
+        if line.speedup is not None and not table["traced"]
+    ]
+    if not bars:
+        raise ConfigError("plot", path, "no speed-up to draw: no verified, untraced line has a baseline")
+    # A fixed salt and no date: the same rows give the same bytes.
+    with matplotlib.rc_context({"svg.hashsalt": "launchopt", "font.size": 9}):
+        figure = Figure(figsize=(9, 1.4 + 0.32 * len(bars)), facecolor="white", layout="constrained")
+        axes = figure.add_subplot(facecolor="white")
+        _draw(axes, bars)
+        devices = sorted({table["gpu"] or table["device"].upper() for table in tables if not table["traced"]})
+        axes.set_title(f"Speed-up over the baseline, {', '.join(devices)}", loc="left")
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _label(table: Table, line: Line) -> str:
+    return f"{table['workload']} {table['dtype']} · {line['mode']} · {line.configuration}"
+
+
+def _draw(axes: Any, bars: Sequence[tuple[str, Interval, str]]) -> None:
+    labels, ratios, colours = zip(*bars, strict=True)
+    places = range(len(bars))
+    values = [ratio.value for ratio in ratios]
+    # A percentile interval need not hold the value itself; a whisker cannot be of negative length.
+    below = [0.0 if ratio.low is None else max(0.0, ratio.value - ratio.low) for ratio in ratios]
+    above = [0.0 if ratio.high is None else max(0.0, ratio.high - ratio.value) for ratio in ratios]
+    is_log = max(values) / min(values) > _LOG_SPREAD
+    left = 0.8 * min(1.0, *values) if is_log else 0.0
+    axes.barh(places, [value - left for value in values], left=left, color=colours, height=0.62)
+    axes.errorbar(values, places, xerr=[below, above], fmt="none", ecolor="#222222", capsize=2.5, linewidth=1)
+    axes.axvline(1.0, color="#222222", linewidth=0.8, linestyle="--")
+    if is_log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    right = max(value + extra for value, extra in zip(values, above, strict=True))
+    axes.set_xlim(left, right * (2.0 if is_log else 1.25))
+    for place, ratio, extra in zip(places, ratios, above, strict=True):
+        where = (ratio.value + extra, place)
+        offset = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(str(ratio).split(" ")[0], where, **offset)
+    axes.set_yticks(places, labels)
+    axes.invert_yaxis()
+    scale = ", log scale" if is_log else ""
+    axes.set_xlabel(f"baseline wall time / wall time (x; higher is faster{scale}; whiskers: 95% bootstrap)")
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,91 @@
+"""What other programs measured on the same work, to be shown beside ours and never mixed with it.
+
+In: the workload, shapes, dtype and GPU of a table. Out: a `Peer` (a C++ program on the same GPU) or the
+predecessor's own numbers, or None where the work differs: a figure for other work would be no comparison.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+PEER_GPU = "H200"
+
+# Which shape of a workload the C++ program ran; the shapes of a table must contain it.
+_SHAPE_OF_WORKLOAD = {
+    "gemv_micro": (64, 1, 8192),
+    "gemv_256": (256, 1, 256),
+    "decode": (1024, 1, 1024),
+    "prefill": (1024, 256, 1024),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """cuBLASLt called from C++: GPU span a command in a loop (us) and in strided batches (with unit)."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    loop_us: str
+    batch: str
+    ratio: str
+
+    def __str__(self) -> str:
+        return (
+            f"cuBLASLt called from C++ on {self.m}x{self.n}x{self.k} {self.dtype} ({PEER_GPU}, driver 580, "
+            f"CUDA 13.0), GPU span a command: {self.loop_us} us in a loop, strided batch {self.batch}; "
+            f"ratio {self.ratio}."
+        )
+
+
+# Source: a plain C++ program that calls cuBLASLt 13.1 on one H200 (132 SMs, driver 580, CUDA 13.0); every
+# command has its own matrix, 512 matrices cycled. Ranges are over runs, or over the batch sizes given.
+_PEERS = (
+    Peer(64, 1, 8192, "fp32", "9.15-10.1", "475 ns at 512", "19-21x"),
+    Peer(64, 1, 8192, "fp16", "7.2-7.7", "239 ns at 512", "30-32x"),
+    Peer(256, 1, 256, "fp32", "5.04", "70.7 ns at 512", "71x"),
+    Peer(256, 1, 256, "fp16", "4.66", "40.8 ns at 512", "114x"),
+    Peer(1024, 1, 1024, "fp32", "13.6", "1,183 ns at 16 and 972 ns at 256", "11-14x"),
+    Peer(1024, 1, 1024, "fp16", "5.2", "712 ns at 16 and 475 ns at 256", "7-11x"),
+    Peer(1024, 256, 1024, "fp32", "22.1", "12.3 us at 8", "1.8x"),
+    Peer(1024, 256, 1024, "fp16", "6.2", "1.33 us at 8", "4.6x"),
+)
+
+# Source: the tables that Venkat2811/gpu-kernel-batcher printed on an RTX 3060: (workload, dtype, commands) ->
+# wall ms of its baseline and of its batches.
+_PREDECESSOR_WALL_MS = {
+    ("gemv_micro", "fp32", 2_000_000): ("15,807.6", "3,482.2"),
+    ("gemv_micro", "fp16", 2_000_000): ("17,803.2", "5,559.4"),
+    ("decode", "fp32", 400_000): ("13,831.7", "12,282.7"),
+    ("decode", "fp16", 400_000): ("8,564.6", "6,665.3"),
+    ("prefill", "fp32", 256): ("239.3", "273.6"),
+    ("prefill", "fp16", 256): ("352.4", "349.0"),
+}
+
+
+def peer(workload: str, shapes: str, dtype: str, gpu: str | None) -> Peer | None:
+    """The C++ program's figures for this work, if it ran this shape on this kind of GPU."""
+    shape = _matching_shape(workload, shapes)
+    if shape is None or PEER_GPU not in (gpu or ""):
+        return None
+    return next((p for p in _PEERS if (p.m, p.n, p.k) == shape and p.dtype == dtype), None)
+
+
+def predecessor(workload: str, shapes: str, dtype: str, commands: int) -> str | None:
+    """A line of history for the six tables that the predecessor printed; wall in ms, on another GPU."""
+    walls = _PREDECESSOR_WALL_MS.get((workload, dtype, commands))
+    if walls is None or _matching_shape(workload, shapes) is None:
+        return None
+    return (
+        f"History, not a peer: the predecessor (Venkat2811/gpu-kernel-batcher) printed {walls[0]} -> "
+        f"{walls[1]} ms of wall on an RTX 3060, CUDA start-up included; its batches read one all-zero "
+        "matrix, wrote one output and ignored order."
+    )
+
+
+def _matching_shape(workload: str, shapes: str) -> tuple[int, int, int] | None:
+    shape = _SHAPE_OF_WORKLOAD.get(workload)
+    found = re.findall(r"(\d+)\s*[x×]\s*(\d+)\s*[x×]\s*(\d+)", shapes)
+    return shape if shape in [(int(m), int(n), int(k)) for m, n, k in found] else None

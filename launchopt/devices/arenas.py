@@ -1,0 +1,79 @@
+"""Operands in device memory: one array an arena, [slots, slot elements], for NumPy and for CuPy alike.
+
+Inputs are filled with uniform random values in [-1, 1), never zeros. Outputs are poisoned (every byte 0xFF,
+which is a NaN in fp32, fp16 and bf16), so that what no GEMM wrote cannot pass for a result. bf16 is stored as
+uint16, since neither library computes in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from launchopt.command import Dtype
+from launchopt.workloads.stream import ArenaKey
+
+POISON_BYTE = 0xFF
+CHUNK_ELEMENTS = 1 << 25  # random numbers made at a time: bounds the scratch of a fill to 128 MiB
+STORAGE = {Dtype.fp32: np.float32, Dtype.fp16: np.float16, Dtype.bf16: np.uint16}
+
+
+def from_float32(values: Any, dtype: Dtype) -> Any:
+    """float32 to storage, rounded to nearest, ties to even. Shape kept."""
+    if dtype is not Dtype.bf16:
+        return values.astype(STORAGE[dtype])
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def to_float32(values: Any, dtype: Dtype) -> Any:
+    """Storage to float32, exactly."""
+    if dtype is not Dtype.bf16:
+        return values.astype(np.float32)
+    return (values.astype(np.uint32) << 16).view(np.float32)
+
+
+class Arenas:
+    """The arenas of a workload, on the device of the array module `xp` (numpy or cupy)."""
+
+    def __init__(self, xp: Any, slots: Mapping[ArenaKey, int]) -> None:
+        self.xp = xp
+        self.arrays = {
+            arena: xp.empty((count, arena.slot_bytes // arena.dtype.itemsize), STORAGE[arena.dtype])
+            for arena, count in slots.items()
+        }
+
+    def fill(self, seed: int) -> None:
+        """Random inputs; the same for the same seed on the same device."""
+        for index, (arena, array) in enumerate(sorted(self.arrays.items())):
+            if arena.role == "c":
+                continue
+            generator = self.xp.random.default_rng([seed, index])
+            flat = array.reshape(-1)
+            for start in range(0, flat.size, CHUNK_ELEMENTS):
+                chunk = flat[start : start + CHUNK_ELEMENTS]
+                values = generator.random(chunk.size, dtype=np.float32)
+                values *= 2
+                values -= 1
+                chunk[:] = from_float32(values, arena.dtype)
+
+    def poison(self) -> None:
+        """Make every output a NaN."""
+        for arena, array in self.arrays.items():
+            if arena.role == "c":
+                array.view(np.uint8).fill(POISON_BYTE)
+
+    def matrices(self, arena: ArenaKey, slots: Any) -> Any:
+        """Copies of some slots as float32 [len(slots), rows, cols], exact."""
+        size = arena.rows * arena.cols
+        taken = self.arrays[arena][self.xp.asarray(slots), :size]
+        return to_float32(taken, arena.dtype).reshape(-1, arena.rows, arena.cols)
+
+    def view(self, arena: ArenaKey) -> Any:
+        """The arena in storage type, [slots, rows, cols], without a copy."""
+        array, size = self.arrays[arena], arena.rows * arena.cols
+        strides = (array.strides[0], arena.cols * array.itemsize, array.itemsize)
+        view = self.xp.lib.stride_tricks.as_strided
+        return view(array[:, :size], (len(array), arena.rows, arena.cols), strides)

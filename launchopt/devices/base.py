@@ -1,0 +1,106 @@
+"""What the rest of the project may ask of a device, and what a device says of itself.
+
+A device owns the arenas and knows how to make one launch. A mode decides which launches to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.batcher import Batch
+from launchopt.command import Dtype, ShapeKey
+from launchopt.devices.arenas import Arenas
+from launchopt.recorder import Recorder
+from launchopt.workloads.stream import GemmStream
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What was found without starting anything on the device."""
+
+    kind: str  # cpu or cuda
+    index: int
+    name: str
+    memory_free_bytes: int
+    cache_bytes: int  # the last-level cache: L2 of a GPU, L3 of a CPU
+    memory_name: str  # how an error calls the memory
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the manifest."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Rates measured on this device just before the runs."""
+
+    copy_gb_per_s: float  # read + written
+    read_gb_per_s: float
+    peak_tflops: float
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What the device says of one run, in ns."""
+
+    end_ns: int  # CLOCK_MONOTONIC when the host knew of the last result
+    span_ns: int | None  # between the events around the run, on the work's stream; None without events
+    samples: NDArray[np.int64]  # [samples, 2]: start and end of each sampled submission, CLOCK_MONOTONIC
+
+
+class Device(Protocol):
+    """One GPU, or the CPU, with the operands of one stream."""
+
+    info: DeviceInfo
+    arenas: Arenas
+    pack_bytes_per_launch: int  # bytes it can copy in the time of one launch call
+
+    def open(self, stream: GemmStream, recorder: Recorder, seed: int) -> None:
+        """Allocate and fill the arenas."""
+
+    def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
+        """Make ready to launch `shape` in batches of any of `sizes`; with `scratch`, also packed."""
+
+    def warm_up(self) -> None:
+        """Run everything planned once."""
+
+    def start(self, sample_every: int) -> None:
+        """The clock is about to start; time about one launch in `sample_every` on the device (0: none)."""
+
+    def begin(self) -> None:
+        """The first launch comes next."""
+
+    def use_mode(self, mode: str) -> None:
+        """The mode that submits from now on, for the names of ranges."""
+
+    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
+        """One launch a command, in the order given."""
+
+    def submit_strided(self, batch: Batch, flush_ns: int, most_launches: int) -> bool:
+        """One launch for each run of evenly spaced slots; False, and nothing done, if that takes more."""
+
+    def submit_packed(self, batch: Batch, flush_ns: int) -> None:
+        """Copy the operands side by side, launch once, copy the outputs back."""
+
+    def finish(self) -> Span:
+        """Wait for the last result."""
+
+    def synchronize(self) -> None:
+        """Wait for everything submitted."""
+
+    def ceilings(self, dtype: Dtype) -> Ceilings:
+        """Measure what this device can do at most; takes about a second at the most."""
+
+    def versions(self) -> dict[str, str]:
+        """Driver, runtime and library versions for the manifest."""
+
+    def state(self) -> dict[str, Any]:
+        """Clocks, power and throttling now, for the manifest."""
+
+    def close(self) -> None:
+        """Give everything back."""

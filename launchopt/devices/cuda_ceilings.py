@@ -1,0 +1,61 @@
+"""What this GPU can do at most, measured: a rate above these is wrong or comes from a cache.
+
+Copy: cudaMemcpyAsync on the device, bytes read plus written. Read: a kernel that only reads, since a stream that
+only reads beats the copy. Peak: one large square cuBLAS GEMM of random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import numpy as np
+
+from launchopt.devices.base import Ceilings
+
+BUFFER_BYTES = 2 << 30
+SIDE = 8192
+REPEATS = 10
+READ_SOURCE = r"""
+extern "C" __global__ void read_all(const int4* data, long long count, int* never) {
+    int4 sum = make_int4(0, 0, 0, 0);
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (long long)gridDim.x * blockDim.x) {
+        int4 value = __ldcs(data + i);
+        sum.x ^= value.x; sum.y ^= value.y; sum.z ^= value.z; sum.w ^= value.w;
+    }
+    if ((sum.x ^ sum.y ^ sum.z ^ sum.w) == 0x12345677) *never = sum.x;
+}
+"""
+
+
+def measure(gemm: Callable[[], None], gemm_flops: int, stream: Any) -> Ceilings:
+    """Three ceilings in about 50 ms. `gemm` submits one large GEMM of `gemm_flops` to `stream`."""
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    size = min(BUFFER_BYTES, free // 4) & ~0xFFF
+    with stream:
+        source = cupy.full(size // 4, 0x5A5A5A5A, np.uint32)
+        target = cupy.empty_like(source)
+        never = cupy.zeros(1, np.int32)
+        kernel = cupy.RawKernel(READ_SOURCE, "read_all")
+        multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
+        launch = ((multiprocessors * 8,), (512,), (source, np.int64(size // 16), never))
+        copy_s = fastest(lambda: target.data.copy_from_device_async(source.data, size, stream), stream)
+        read_s = fastest(lambda: kernel(*launch), stream)
+        peak_s = fastest(gemm, stream)
+    del source, target
+    cupy.get_default_memory_pool().free_all_blocks()
+    return Ceilings(2 * size / copy_s * 1e-9, size / read_s * 1e-9, gemm_flops / peak_s * 1e-12)
+
+
+def fastest(work: Callable[[], Any], stream: Any) -> float:
+    """Seconds of the fastest of a few runs, by events."""
+    start, end = cupy.cuda.Event(), cupy.cuda.Event()
+    best = float("inf")
+    for _ in range(REPEATS):
+        start.record(stream)
+        work()
+        end.record(stream)
+        end.synchronize()
+        best = min(best, cupy.cuda.get_elapsed_time(start, end) * 1e-3)
+    return best

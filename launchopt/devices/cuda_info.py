@@ -1,0 +1,112 @@
+"""What can be learnt of a GPU without starting work on it: whether there is one, its name, cache and memory.
+
+Uses the driver and NVML only; no context is created, so the parent process may ask before it starts children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from importlib.util import find_spec
+from typing import Any
+
+from launchopt.devices.base import DeviceInfo
+from launchopt.errors import DeviceError
+
+NEEDED = {"cupy": "cupy", "nvmath": "nvmath-python", "cuda": "cuda-bindings"}
+INSTALL = "install launchopt[cuda13] (driver 580 or newer) or launchopt[cuda12]"
+
+
+def cuda_info(index: int = 0) -> DeviceInfo:
+    """The GPU that CUDA numbers `index`. DeviceError says which library, driver or GPU is missing."""
+    missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
+    if missing:
+        raise DeviceError(f"device=cuda: {', '.join(missing)} not installed: {INSTALL}")
+    from cuda.bindings import driver
+
+    try:
+        _ok(driver.cuInit(0))
+        count = _ok(driver.cuDeviceGetCount())
+    except (DeviceError, RuntimeError) as error:
+        raise DeviceError(f"device=cuda: no usable NVIDIA GPU ({_reason(error)})") from None
+    if index >= count:
+        raise DeviceError(f"device.index={index}: this machine has {count} GPU(s), numbered from 0")
+    device = _ok(driver.cuDeviceGet(index))
+    uuid = bytes(_ok(driver.cuDeviceGetUuid(device)).bytes)
+    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+    cache_bytes = _ok(driver.cuDeviceGetAttribute(attribute, device))
+    name = _ok(driver.cuDeviceGetName(128, device)).split(b"\0")[0].decode()
+    total = _ok(driver.cuDeviceTotalMem(device))
+    free = _free_bytes(uuid, total)
+    return DeviceInfo("cuda", index, name, free, cache_bytes, f"memory of {name}")
+
+
+def _reason(error: Exception) -> str:
+    return re.sub(r"\s+", " ", str(error)).strip()[:120] or type(error).__name__
+
+
+def _ok(result: tuple[Any, ...]) -> Any:
+    status, *values = result
+    if int(status) != 0:
+        raise DeviceError(status.name)
+    return values[0] if values else None
+
+
+def _nvml_handle(uuid: bytes) -> Any:
+    """NVML's handle of the GPU with this CUDA uuid (NVML numbers GPUs in another order than CUDA does)."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    text = uuid.hex()
+    parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{'-'.join(parts)}")
+
+
+def _free_bytes(uuid: bytes, total: int) -> int:
+    """Free memory by NVML; all of it where NVML does not answer (the allocation will tell)."""
+    import pynvml
+
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(_nvml_handle(uuid)).free)
+    except pynvml.NVMLError:
+        return int(total)
+
+
+def _uuid(index: int) -> bytes:
+    from cuda.bindings import driver
+
+    return bytes(_ok(driver.cuDeviceGetUuid(_ok(driver.cuDeviceGet(index)))).bytes)
+
+
+def gpu_state(index: int) -> dict[str, Any]:
+    """Clocks, power, temperature and throttle reasons of a GPU now; what NVML will not tell is left out."""
+    import pynvml
+
+    readings = {
+        "sm_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
+        "power_w": lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
+        "temperature_c": lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+        "throttle_reasons": lambda gpu: hex(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
+        "memory_used_bytes": lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    }
+    state = {}
+    try:
+        gpu = _nvml_handle(_uuid(index))
+    except pynvml.NVMLError as error:
+        return {"nvml": str(error)}
+    for name, read in readings.items():
+        with contextlib.suppress(pynvml.NVMLError):
+            state[name] = read(gpu)
+    return state
+
+
+def driver_version() -> dict[str, str]:
+    """The display driver's version, where NVML tells."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return {"driver": str(pynvml.nvmlSystemGetDriverVersion())}
+    except pynvml.NVMLError:
+        return {}

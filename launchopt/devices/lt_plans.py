@@ -1,0 +1,111 @@
+"""cuBLASLt plans: for each shape and batch size the objects one `cublasLtMatmul` needs, made before the clock starts.
+
+Row-major A [m, k], B [n, k] and C [n, m] are, to column-major cuBLASLt, A (k x m, transposed), B (k x n) and
+C (m x n): the layout in which both inputs run along k. Products accumulate in fp32 (fp32 stays fp32: no TF32),
+and split-k partial sums are never reduced in the output's type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from cuda.pathfinder import load_nvidia_dynamic_lib
+from nvmath import ComputeType, CudaDataType
+from nvmath.bindings import cublasLt
+
+from launchopt.command import Dtype, ShapeKey
+from launchopt.errors import RunError
+
+WORKSPACE_LIMIT_BYTES = 32 << 20  # NVIDIA's recommendation for Hopper
+TRANSPOSE = 1  # CUBLAS_OP_T
+CUDA_TYPES = {Dtype.fp32: CudaDataType.CUDA_R_32F, Dtype.fp16: CudaDataType.CUDA_R_16F, Dtype.bf16: CudaDataType.CUDA_R_16BF}
+Strides = tuple[int, int, int]
+
+
+def matmul_address() -> int:
+    """Address of `cublasLtMatmul` in the library that nvmath loaded."""
+    import ctypes
+
+    library = ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
+    address = ctypes.cast(library.cublasLtMatmul, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+class Plans:
+    """Makes plans and owns their cuBLASLt objects until `close`."""
+
+    def __init__(self, dtype: Dtype) -> None:
+        self.dtype = dtype
+        self.handle = cublasLt.create()
+        scalar = int(CudaDataType.CUDA_R_32F)
+        self._description = cublasLt.matmul_desc_create(int(ComputeType.COMPUTE_32F), scalar)
+        self._set(cublasLt.matmul_desc_set_attribute, self._description, _ATTR.TRANSA, np.int32(TRANSPOSE))
+        self._preference = cublasLt.matmul_preference_create()
+        prefer = cublasLt.MatmulPreferenceAttribute
+        limit = np.uint64(WORKSPACE_LIMIT_BYTES)
+        self._set(cublasLt.matmul_preference_set_attribute, self._preference, prefer.MAX_WORKSPACE_BYTES, limit)
+        schemes = cublasLt.ReductionScheme
+        mask = np.uint32(int(schemes.COMPUTE_TYPE) | int(schemes.INPLACE))
+        self._set(cublasLt.matmul_preference_set_attribute, self._preference, prefer.REDUCTION_SCHEME_MASK, mask)
+        self._layouts: list[int] = []
+        self._algorithms: list[Any] = []
+
+    @staticmethod
+    def _set(setter: Any, target: int, attribute: Any, value: Any) -> None:
+        buffer = np.array([value])
+        setter(target, int(attribute), buffer.ctypes.data, buffer.nbytes)
+
+    def _layout(self, rows: int, cols: int, batch: int, stride_elements: int) -> int:
+        layout: int = cublasLt.matrix_layout_create(int(CUDA_TYPES[self.dtype]), rows, cols, rows)
+        self._layouts.append(layout)
+        if batch > 1:
+            attributes = cublasLt.MatrixLayoutAttribute
+            self._set(cublasLt.matrix_layout_set_attribute, layout, attributes.BATCH_COUNT, np.int32(batch))
+            stride = np.int64(stride_elements)
+            self._set(cublasLt.matrix_layout_set_attribute, layout, attributes.STRIDED_BATCH_OFFSET, stride)
+        return layout
+
+    def make(self, shape: ShapeKey, batch: int, stride_bytes: Strides) -> tuple[list[int], bytes]:
+        """A row of lt_launch's plans table, and the bytes that tell its algorithm from others.
+
+        `stride_bytes`: from one command's A, B, C to the next. RunError where cuBLASLt knows no algorithm.
+        """
+        a, b, c = (stride // self.dtype.itemsize for stride in stride_bytes)
+        layouts = [
+            self._layout(shape.k, shape.m, batch, a),
+            self._layout(shape.k, shape.n, batch, b),
+            self._layout(shape.m, shape.n, batch, c),
+        ]
+        found = np.zeros(1, cublasLt.matmul_heuristic_result_dtype)
+        count = np.zeros(1, np.int32)
+        cublasLt.matmul_algo_get_heuristic(
+            self.handle,
+            self._description,
+            *layouts,
+            layouts[2],
+            self._preference,
+            1,
+            found.ctypes.data,
+            count.ctypes.data,
+        )
+        if count[0] < 1 or found["state"][0] != 0:
+            raise RunError(f"cuBLASLt has no algorithm for {batch} x {shape} {self.dtype.name}")
+        algorithm = found["algo"].copy()
+        self._algorithms.append(algorithm)
+        workspace_bytes = int(found["workspace_size"][0])
+        row = [self._description, *layouts, algorithm.ctypes.data, workspace_bytes]
+        return row, algorithm.tobytes()
+
+    def close(self) -> None:
+        """Destroy everything made."""
+        for layout in self._layouts:
+            cublasLt.matrix_layout_destroy(layout)
+        self._layouts.clear()
+        cublasLt.matmul_preference_destroy(self._preference)
+        cublasLt.matmul_desc_destroy(self._description)
+        cublasLt.destroy(self.handle)
+
+
+_ATTR = cublasLt.MatmulDescAttribute

@@ -1,0 +1,60 @@
+"""batched: one strided-batch GEMM call for all commands of a bucket whose operands lie evenly spaced.
+
+A strided batch needs A, B and C each at a fixed distance from one command to the next. Slots that are handed
+out in turn give that, but for the places where a cycle wraps: there the batch is cut and takes one more call.
+Where slots are scattered, many calls would be needed; then A and B are copied side by side, C is scattered
+back, and that is charged to the batch. Copying is chosen when it moves fewer bytes than the device copies in
+the time of the launches saved (`pack_bytes_per_launch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.batcher import Batch
+from launchopt.command import ShapeKey
+from launchopt.devices.base import Device
+from launchopt.errors import RunError
+from launchopt.workloads.stream import arenas_of
+
+NEVER = 1 << 40  # more launches than a batch has commands: cut it however often it takes
+
+
+class Batched:
+    """One launch a batch, or a few where its slots are not evenly spaced."""
+
+    name: ClassVar[str] = "batched"
+    summary: ClassVar[str] = "one strided-batch GEMM call a bucket; scattered operands are packed first"
+    bucket_limit: ClassVar[int | None] = None
+    keeps_order: ClassVar[bool] = False
+
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+        """Plan every batch size of every shape; packing where it can pay."""
+        self._device = device
+        self._slot_bytes: list[int | None] = []
+        for shape, limit in limits.items():
+            slot_bytes = sum(arena.slot_bytes for arena in arenas_of(shape))
+            # Cutting costs at most one launch a command, so packing pays only below that many bytes a command.
+            pays = limit > 1 and slot_bytes < device.pack_bytes_per_launch
+            device.plan(self.name, shape, range(1, limit + 1), scratch=pays)
+            self._slot_bytes.append(slot_bytes if pays else None)
+
+    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
+        """Buckets are always used."""
+        raise RunError("mode=batched takes batches, not single commands")
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """One strided call a run of evenly spaced slots, or one packed call."""
+        slot_bytes = self._slot_bytes[batch.shape_index]
+        most = NEVER
+        if slot_bytes is not None:
+            most = 1 + len(batch) * slot_bytes // self._device.pack_bytes_per_launch
+        if not self._device.submit_strided(batch, flush_ns, most):
+            self._device.submit_packed(batch, flush_ns)
+
+    def close(self) -> None:
+        """Scratch goes with the device."""

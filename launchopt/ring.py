@@ -1,0 +1,192 @@
+"""A single-producer single-consumer ring of command records in shared memory.
+
+One process creates it (`Ring.create`) and unlinks it whatever happens; others `Ring.attach` by name. The
+producer copies records in and publishes them with a release store of `head`; the consumer acquires `head`,
+copies records out and gives the room back with a release store of `tail`. Each side writes only its own
+words, 128 bytes apart, so that neither core steals the other's cache line (nor its prefetched neighbour).
+Neither call blocks: who finds no room, or no record, waits with a `Waiter`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from multiprocessing.shared_memory import SharedMemory
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import RECORD_BYTES, W_ENQUEUE, WORDS, Records, as_words
+from launchopt.errors import ConfigError
+from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns, store_release
+
+# Word offsets in the header. The first of each line is written by one side alone.
+HEAD, CLOSED, START_NS = 0, 1, 2  # producer: records pushed; no more will come; the run's zero
+TAIL = 16  # consumer: records popped
+STOP = 32  # parent: give up
+HEADER_WORDS = 48
+PUBLISH = 256  # records copied between two publications of head: small enough to overlap with the consumer
+
+
+@compiled
+def _push(header: NDArray[np.uint64], data: NDArray[np.uint64], words: NDArray[np.uint64], stamp: bool) -> int:
+    mask = np.uint64(len(data) - 1)
+    head = load_acquire(header, HEAD)
+    free = len(data) - np.intp(head - load_acquire(header, TAIL))
+    count = min(free, len(words))
+    done = 0
+    while done < count:
+        now = np.uint64(monotonic_ns())
+        end = min(done + PUBLISH, count)
+        for i in range(done, end):
+            slot = np.intp((head + np.uint64(i)) & mask)
+            for w in range(WORDS):
+                data[slot, w] = words[i, w]
+            if stamp:
+                data[slot, W_ENQUEUE] = now
+        store_release(header, HEAD, head + np.uint64(end))
+        done = end
+    return count
+
+
+@compiled
+def _pop(header: NDArray[np.uint64], data: NDArray[np.uint64], out: NDArray[np.uint64]) -> int:
+    mask = np.uint64(len(data) - 1)
+    tail = load_acquire(header, TAIL)
+    ready = np.intp(load_acquire(header, HEAD) - tail)
+    count = min(ready, len(out))
+    for i in range(count):
+        slot = np.intp((tail + np.uint64(i)) & mask)
+        for w in range(WORDS):
+            out[i, w] = data[slot, w]
+    if count:
+        store_release(header, TAIL, tail + np.uint64(count))
+    return count
+
+
+@compiled
+def _await_change(header: NDArray[np.uint64], word: int, seen: int, spin_ns: int) -> bool:
+    """Spin until header[word] differs from `seen`, at most `spin_ns`; True when it does."""
+    limit = monotonic_ns() + spin_ns
+    while True:
+        for _ in range(64):
+            if load_acquire(header, word) != np.uint64(seen):
+                return True
+            cpu_pause()
+        if monotonic_ns() >= limit:
+            return False
+
+
+class Ring:
+    """Room for `capacity` records (a power of two) of 64 bytes.
+
+    A context manager: leaving it closes the mapping, and unlinks the segment where this process created it.
+    """
+
+    def __init__(self, memory: SharedMemory, capacity: int, owner: bool) -> None:
+        self._memory, self._owner = memory, owner
+        self.name, self.capacity = memory.name, capacity
+        words: NDArray[np.uint64] = np.ndarray((memory.size // 8,), np.uint64, memory.buf)
+        self._header = words[:HEADER_WORDS]
+        self._data = words[HEADER_WORDS : HEADER_WORDS + capacity * WORDS].reshape(capacity, WORDS)
+
+    @staticmethod
+    def segment_bytes(capacity: int) -> int:
+        """Shared memory that a ring of `capacity` records takes."""
+        return HEADER_WORDS * 8 + capacity * RECORD_BYTES
+
+    @classmethod
+    def create(cls, capacity: int) -> Ring:
+        """A new, empty ring under a name nobody else has; ConfigError for a capacity that is no power of two."""
+        if capacity < 2 or capacity & (capacity - 1):
+            raise ConfigError("queue.capacity", capacity, "must be a power of two, at least 2")
+        name = f"launchopt_{os.getpid()}_{secrets.token_hex(6)}"
+        return cls(SharedMemory(name, create=True, size=cls.segment_bytes(capacity)), capacity, owner=True)
+
+    @classmethod
+    def attach(cls, name: str, capacity: int) -> Ring:
+        """The ring another process created."""
+        return cls(SharedMemory(name), capacity, owner=False)
+
+    def __enter__(self) -> Ring:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Drop the mapping; the creator also removes the segment. Safe to call twice."""
+        # NumPy views pin the mapping: SharedMemory.close() raises BufferError while one is alive.
+        self._header = self._data = np.empty((0, WORDS), np.uint64)
+        with contextlib.suppress(BufferError):
+            self._memory.close()
+        if self._owner:
+            self._owner = False
+            with contextlib.suppress(FileNotFoundError):
+                self._memory.unlink()
+
+    def push(self, records: Records, stamp: bool = False) -> int:
+        """Copy in as many leading records as there is room for; returns how many.
+
+        `stamp` sets their enqueue_ns to the time of the copy (to `PUBLISH` records).
+        """
+        return _push(self._header, self._data, as_words(records), stamp)
+
+    def pop(self, out: Records) -> int:
+        """Copy out up to `len(out)` records, oldest first; returns how many (0 when empty)."""
+        return _pop(self._header, self._data, as_words(out))
+
+    def word(self, offset: int) -> int:
+        """A control word of the header."""
+        return int(self._header[offset])
+
+    def set_word(self, offset: int, value: int) -> None:
+        """Publish a control word."""
+        _store(self._header, offset, value)
+
+    def reset(self) -> None:
+        """Empty the ring for the next run; only while neither side uses it."""
+        self._header[:] = 0
+
+    def await_change(self, offset: int, seen: int, spin_ns: int) -> bool:
+        """Spin until a control word is no longer `seen`; False when `spin_ns` passed first."""
+        return _await_change(self._header, offset, seen, spin_ns)
+
+    @property
+    def drained(self) -> bool:
+        """True when the producer has closed and every record was popped."""
+        # CLOSED is published after the last HEAD, so reading it first cannot miss a record.
+        return self.word(CLOSED) != 0 and self.word(HEAD) == self.word(TAIL)
+
+
+@compiled
+def _store(header: NDArray[np.uint64], offset: int, value: int) -> None:
+    store_release(header, offset, np.uint64(value))
+
+
+class Waiter:
+    """Spin first, since the other side is usually nanoseconds away; then sleep, so that it gets the core.
+
+    Two processes that only spin starve each other on a busy two-core machine.
+    """
+
+    def __init__(self, ring: Ring, offset: int, spin_us: float, sleep_us: float) -> None:
+        self._ring, self._offset = ring, offset
+        self._spin_ns, self._sleep_ns = int(spin_us * 1e3), int(sleep_us * 1e3)
+
+    def wait(self, seen: int, until_ns: int | None = None) -> None:
+        """Return when the word is no longer `seen`, at `until_ns` (CLOCK_MONOTONIC), or after one sleep."""
+        spin_ns, sleep_ns = self._spin_ns, self._sleep_ns
+        if until_ns is not None:
+            left_ns = max(0, until_ns - time.monotonic_ns())
+            # A deadline within a sleep's reach is spun for: a sleep overshoots by tens of microseconds.
+            spin_ns = left_ns if left_ns <= spin_ns + sleep_ns else spin_ns
+        if not self._ring.await_change(self._offset, seen, spin_ns) and (
+            until_ns is None or time.monotonic_ns() < until_ns
+        ):
+            time.sleep(sleep_ns * 1e-9)

@@ -1,0 +1,136 @@
+"""Are the outputs the products that were asked for? Every command, against float64, outside the timed region.
+
+The stream is generated afresh, so that nothing the consumer believed enters. Commands that share a weight are
+checked together: C should be B @ A.T in float64. For GEMMs with many columns, `max_columns` of them are
+compared, chosen at random for each weight (always the first and the last); of the others it is checked that
+they were written at all. The error of a command is max |out - reference| / rms(reference); NaN, which is what
+an unwritten output holds, is infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import ShapeKey
+from launchopt.devices.arenas import Arenas
+from launchopt.workloads.stream import ArenaKey, GemmStream, arenas_of
+
+CHUNK_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What the check found, over all commands."""
+
+    commands: int
+    wrong: int  # commands whose error is above the tolerance
+    max_rel_error: float  # infinite where an output was not written
+    tolerance: float  # the largest bound that applied (it depends on the shape's k)
+    compared_share: float  # share of output elements compared; the others were checked for having been written
+    first_wrong: str | None
+
+    @property
+    def ok(self) -> bool:
+        """Every command's output is right."""
+        return self.wrong == 0 and self.commands > 0
+
+
+def tolerance(shape: ShapeKey) -> float:
+    """Bound on |out - reference| / rms(reference) for inputs that are exact in their dtype.
+
+    Rounding the result costs the unit roundoff u of the output's type relative to the element, and no element
+    is larger than 8 rms in practice. Accumulating k terms in fp32 in any order grows like sqrt(k) u32 (Higham
+    & Mary 2019, probabilistic bound), with the same factor 8. Partial sums are never kept in half precision.
+    """
+    return 8 * shape.dtype.unit_roundoff + 8 * math.sqrt(shape.k) * 2.0**-24
+
+
+def verify(stream: GemmStream, arenas: Arenas, max_columns: int, seed: int = 0) -> Verification:
+    """Check every output of `stream`, on the device that holds them."""
+    generator = np.random.default_rng([seed, 0xC4EC])
+    wrong, commands, worst, bound, compared, elements = 0, 0, 0.0, 0.0, 0, 0
+    first_wrong: str | None = None
+    for shape, slots in _slots_by_shape(stream).items():
+        limit = tolerance(shape)
+        bound = max(bound, limit)
+        columns = _columns(generator, shape.n, max_columns)
+        for group in _by_weight(slots):
+            errors = _errors(arenas, shape, group, columns)
+            bad = ~(errors <= limit)
+            if first_wrong is None and bad.any():
+                at = int(np.argmax(bad))
+                first_wrong = f"{shape}, output slot {group[at, 2]}: error {errors[at]:.3g}, allowed {limit:.3g}"
+            wrong += int(bad.sum())
+            worst = max(worst, float(errors.max()))
+        commands += len(slots)
+        compared += len(slots) * shape.m * len(columns)
+        elements += len(slots) * shape.m * shape.n
+    return Verification(commands, wrong, worst, bound, compared / elements, first_wrong)
+
+
+def _slots_by_shape(stream: GemmStream) -> dict[ShapeKey, NDArray[np.int64]]:
+    """Slots a, b, c of every command of each shape, [count, 3]."""
+    found: dict[ShapeKey, list[NDArray[np.int64]]] = {shape: [] for shape in stream.shapes}
+    for block in stream.blocks():
+        records = block.records
+        slots = np.stack([records[f"slot_{role}"] for role in "abc"], axis=1).astype(np.int64)
+        kinds, which = np.unique(records[["m", "n", "k"]], return_inverse=True)
+        for index, kind in enumerate(kinds):
+            shape = ShapeKey(int(kind["m"]), int(kind["n"]), int(kind["k"]), stream.dtype)
+            found[shape].append(slots[which == index])
+    return {shape: np.concatenate(parts) for shape, parts in found.items()}
+
+
+def _by_weight(slots: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    ordered = slots[np.argsort(slots[:, 0], kind="stable")]
+    starts = np.flatnonzero(np.diff(ordered[:, 0])) + 1
+    return np.split(ordered, starts)
+
+
+def _columns(generator: np.random.Generator, n: int, most: int) -> NDArray[np.int64]:
+    if n <= most:
+        return np.arange(n)
+    inner = generator.choice(np.arange(1, n - 1), max(0, most - 2), replace=False)
+    return np.sort(np.concatenate([[0, n - 1], inner]).astype(np.int64))
+
+
+def _errors(
+    arenas: Arenas, shape: ShapeKey, group: NDArray[np.int64], columns: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Error of each command of a group that shares one weight; [len(group)]."""
+    xp = arenas.xp
+    arena_a, arena_b, arena_c = arenas_of(shape)
+    weight = arenas.matrices(arena_a, group[:1, 0])[0].astype(np.float64)
+    inputs, which = np.unique(group[:, 1], return_inverse=True)
+    chunk = max(1, CHUNK_BYTES // (8 * (shape.m * shape.n + shape.k * len(columns))))
+    errors = np.empty(len(group))
+    order = np.argsort(which, kind="stable")
+    for start in range(0, len(group), chunk):
+        part = order[start : start + chunk]
+        needed, local = np.unique(which[part], return_inverse=True)
+        reference = _products(arenas, arena_b, inputs[needed], weight, columns)
+        rms = xp.sqrt((reference**2).mean(axis=(1, 2)))
+        outputs = arenas.matrices(arena_c, group[part, 2])
+        written = ~xp.isnan(outputs).any(axis=(1, 2))
+        local = xp.asarray(local)
+        difference = xp.abs(outputs[:, columns] - reference[local]).max(axis=(1, 2)) / rms[local]
+        errors[part] = _to_numpy(xp.where(written, difference, xp.inf))
+    return np.where(np.isnan(errors), np.inf, errors)
+
+
+def _products(
+    arenas: Arenas, arena_b: ArenaKey, slots: NDArray[np.int64], weight: Any, columns: NDArray[np.int64]
+) -> Any:
+    """float64 B @ A.T for the chosen columns of each input; [len(slots), columns, m]."""
+    picked = arenas.matrices(arena_b, slots)[:, columns].astype(np.float64)
+    flat = picked.reshape(-1, picked.shape[2]) @ weight.T
+    return flat.reshape(len(slots), len(columns), -1)
+
+
+def _to_numpy(values: Any) -> NDArray[np.float64]:
+    return values if isinstance(values, np.ndarray) else values.get()

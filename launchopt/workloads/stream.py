@@ -1,0 +1,227 @@
+"""A workload as a stream of command records, generated in bulk.
+
+A stream is a list of segments: "request r does `steps` steps with n columns, due at t". A step is every GEMM of
+every layer once, in order. From (linears, layers, segments) everything else follows by arithmetic, so the
+producer (which pushes the records), the consumer (which sizes the arenas) and the check (which asks what each
+output should be) each derive it for themselves, and none has to believe another.
+
+Slots. Weights: one slot a layer and linear, times `replicas` copies of the whole model that successive steps
+cycle through, so that small models do not sit in the cache. Inputs: successive GEMMs take successive slots of a
+cycle that is longer than the weights' (the pairs differ for several turns). Outputs: one slot a command, never
+reused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
+
+BLOCK_RECORDS = 4096
+SLOT_ALIGNMENT_BYTES = 256  # what cuBLASLt's fastest kernels want of a pointer
+INPUT_ARENA_LIMIT_BYTES = 128 << 20  # inputs of one shape cycle within this (at least one slot)
+INPUT_TURNS = 4  # input slots per weight slot, so that (A, B) pairs repeat only after four turns
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ArenaKey:
+    """Operands that live in one arena: role a, b or c, and the matrix's rows x cols."""
+
+    role: str
+    rows: int
+    cols: int
+    dtype: Dtype
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes from one slot to the next."""
+        size = self.rows * self.cols * self.dtype.itemsize
+        return -(-size // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+
+
+def arenas_of(shape: ShapeKey) -> tuple[ArenaKey, ArenaKey, ArenaKey]:
+    """Where A, B and C of a shape live. Row-major: A [m, k], B [n, k], C [n, m] (features innermost)."""
+    return (
+        ArenaKey("a", shape.m, shape.k, shape.dtype),
+        ArenaKey("b", shape.n, shape.k, shape.dtype),
+        ArenaKey("c", shape.n, shape.m, shape.dtype),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`steps` consecutive steps of one request, each with n columns, due `due_ns` after the start (or None)."""
+
+    n: int
+    steps: int
+    request: int = 0
+    due_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Records that arrive together; `due_ns` since the start, None for as soon as there is room."""
+
+    records: Records
+    due_ns: int | None
+
+
+@dataclass
+class _Step:
+    """The GEMMs of one step with n columns, and by how much their slots move from one step to the next."""
+
+    shapes: list[ShapeKey]
+    template: Records
+    per_step: dict[ArenaKey, int]
+    moves_b: NDArray[np.int64] = field(init=False)
+    moves_c: NDArray[np.int64] = field(init=False)
+    moves_a: NDArray[np.int64] = field(init=False)
+    slots_b: NDArray[np.int64] = field(init=False)
+
+
+class GemmStream:
+    """Commands of `linears` (pairs of m, k) x `layers`, for each step of each segment.
+
+    `shuffle` gives the weight slots a fixed random order, so that neighbours in a bucket are not neighbours in
+    memory (what a mixture of experts or of adapters looks like).
+    """
+
+    def __init__(
+        self,
+        linears: Sequence[tuple[int, int]],
+        layers: int,
+        segments: Sequence[Segment],
+        dtype: Dtype,
+        replicas: int,
+        shuffle: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.linears, self.layers, self.segments = tuple(linears), layers, tuple(segments)
+        self.dtype, self.replicas = dtype, replicas
+        self._uses = Counter[int]()  # steps with n columns
+        for segment in self.segments:
+            self._uses[segment.n] += segment.steps
+        self.gemms_per_step = len(self.linears) * layers
+        self.commands = self.gemms_per_step * sum(self._uses.values())
+        self.requests = len({segment.request for segment in self.segments})
+        self.arenas: dict[ArenaKey, int] = {}
+        self._steps = {n: self._step(n) for n in sorted(self._uses)}
+        self.shapes = sorted({shape for step in self._steps.values() for shape in step.shapes})
+        self.counts = self._counts()
+        self._order = self._weight_order(seed) if shuffle else {}
+
+    def _step(self, n: int) -> _Step:
+        shapes = [ShapeKey(m, n, k, self.dtype) for _ in range(self.layers) for m, k in self.linears]
+        template = np.zeros(len(shapes), COMMAND_DTYPE)
+        ranks: Counter[ArenaKey] = Counter()
+        for row, shape in zip(template, shapes, strict=True):
+            row["m"], row["n"], row["k"], row["dtype"] = shape.m, shape.n, shape.k, shape.dtype
+            for arena in arenas_of(shape):
+                row[f"slot_{arena.role}"] = ranks[arena]
+                ranks[arena] += 1
+        for arena, per_step in ranks.items():
+            self.arenas[arena] = self._slots(arena, per_step, self._uses[n])
+        step = _Step(shapes, template, dict(ranks))
+        a, b, c = zip(*(arenas_of(shape) for shape in shapes), strict=True)
+        step.moves_a = np.array([ranks[arena] for arena in a])
+        step.moves_b = np.array([ranks[arena] for arena in b])
+        step.moves_c = np.array([ranks[arena] for arena in c])
+        step.slots_b = np.array([self.arenas[arena] for arena in b])
+        return step
+
+    def _slots(self, arena: ArenaKey, per_step: int, uses: int) -> int:
+        if arena.role == "a":
+            return per_step * self.replicas
+        if arena.role == "c":
+            return per_step * uses
+        fit = max(1, INPUT_ARENA_LIMIT_BYTES // arena.slot_bytes)
+        turns = min(uses, self.replicas * INPUT_TURNS, max(1, fit // per_step))
+        return min(per_step * turns, fit) if turns == 1 else per_step * turns
+
+    def _counts(self) -> dict[ShapeKey, int]:
+        counts: Counter[ShapeKey] = Counter()
+        for n, step in self._steps.items():
+            for shape in step.shapes:
+                counts[shape] += self._uses[n]
+        return dict(counts)
+
+    def _weight_order(self, seed: int) -> dict[ArenaKey, NDArray[np.uint32]]:
+        generator = np.random.default_rng([seed, 0x51077])
+        return {
+            arena: generator.permutation(slots).astype(np.uint32)
+            for arena, slots in self.arenas.items()
+            if arena.role == "a"
+        }
+
+    @property
+    def arena_bytes(self) -> int:
+        """Device memory of all operands."""
+        return sum(arena.slot_bytes * slots for arena, slots in self.arenas.items())
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the distinct inputs (A and B) that the stream cycles over."""
+        return sum(arena.slot_bytes * slots for arena, slots in self.arenas.items() if arena.role != "c")
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the whole stream."""
+        return sum(shape.flops * count for shape, count in self.counts.items())
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that A, B and C of every command add up to."""
+        return sum(shape.bytes * count for shape, count in self.counts.items())
+
+    def blocks(self, block_records: int = BLOCK_RECORDS) -> Iterator[Block]:
+        """The stream in order, in blocks of whole steps (about `block_records` each)."""
+        steps_a_block = max(1, block_records // self.gemms_per_step)
+        used: Counter[int] = Counter()  # steps already emitted, by n
+        at_step: Counter[int] = Counter()  # ... and by request
+        total = 0
+        for segment in self.segments:
+            for start in range(0, segment.steps, steps_a_block):
+                steps = min(steps_a_block, segment.steps - start)
+                records = self._records(segment, steps, total, used[segment.n], at_step[segment.request])
+                yield Block(records, segment.due_ns)
+                total += steps
+                used[segment.n] += steps
+                at_step[segment.request] += steps
+
+    def _records(self, segment: Segment, steps: int, total: int, used: int, at_step: int) -> Records:
+        """`steps` steps, after `total` in the stream, `used` with this n and `at_step` in this request."""
+        step, width = self._steps[segment.n], self.gemms_per_step
+        records = np.tile(step.template, steps).reshape(steps, width)
+        index = np.arange(steps, dtype=np.int64)[:, None]
+        records["seq"] = (total * width) + np.arange(steps * width).reshape(steps, width)
+        records["request"] = segment.request
+        records["step"] = at_step * width + np.arange(steps * width).reshape(steps, width)
+        records["slot_a"] += ((total + index) % self.replicas * step.moves_a).astype(np.uint32)
+        records["slot_b"] = (step.template["slot_b"] + (used + index) * step.moves_b) % step.slots_b
+        records["slot_c"] += ((used + index) * step.moves_c).astype(np.uint32)
+        for column, shape in enumerate(step.shapes if self._order else ()):
+            order = self._order[arenas_of(shape)[0]]
+            records["slot_a"][:, column] = order[records["slot_a"][:, column]]
+        return records.reshape(-1)
+
+    def strides(self) -> dict[ShapeKey, tuple[int, int, int]]:
+        """For each shape, by how many slots (a, b, c) most often move from one of its commands to the next.
+
+        Found on the records themselves: one step's worth and enough of the next ones to see the rule.
+        """
+        strides = {}
+        for n, step in self._steps.items():
+            steps = min(self._uses[n], max(3, 64 // self.gemms_per_step))
+            records = self._records(Segment(n, steps), steps, 0, 0, 0)
+            for shape in set(step.shapes):
+                own = records[(records["m"] == shape.m) & (records["k"] == shape.k)]
+                slots = np.stack([own[f"slot_{role}"].astype(np.int64) for role in "abc"], axis=1)
+                moves = Counter(map(tuple, np.diff(slots, axis=0).tolist()))
+                usable = [move for move, _ in moves.most_common() if min(move) >= 0 and move[2] > 0]
+                strides[shape] = usable[0] if usable else (1, 1, 1)
+        return strides

@@ -1,0 +1,329 @@
+"""The report: from rows in Parquet to Markdown, a terminal, a README and a picture.
+
+The golden file is what `test_markdown_is_the_golden_file` wrote to its temporary folder; after an intended
+change copy it from there, and read the difference.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from launchopt import results
+from launchopt.analysis.markdown import report_markdown
+from launchopt.analysis.tables import SAME_RUN, SEPARATE_RUNS, build_tables
+from runner import report
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "report.md"
+H200 = "NVIDIA H200"
+GEMV: dict[str, Any] = {"workload": "gemv_micro", "shapes": "64x1x8192", "commands": 2_000_000}
+DECODE: dict[str, Any] = {
+    "workload": "decode",
+    "shapes": "1536x1x1024, 1024x1x1024, 4096x1x1024, 1024x1x4096",
+    "commands": 400_000,
+    "layers": 8,
+    "requests": 1,
+    "max_batch": 16,
+    "timeout_us": 300.0,
+    "ordering": "none",
+}
+
+
+def row(**columns: Any) -> results.Row:
+    """One row with every column of the summary; what is not given is plausible, or null."""
+    assert not columns.keys() - set(results.SUMMARY.names)
+    plausible = {
+        **{"run_id": "run", "repeat": 0, "mode": "baseline", "ordering": "per_request", "device": "cuda"},
+        **{"gpu": H200, "dtype": "fp32", "cache": "cold", "arrival": "closed", "requests": 1000},
+        **{
+            "max_batch": 512,
+            "timeout_us": 150.0,
+            "wall_ms": 100.0,
+            "gpu_span_ms": 90.0,
+            "launch_calls": 2_000_000,
+        },
+        **{"commands_per_s": 2e7, "host_submit_ns_per_launch": 6400.0, "achieved_gb_per_s": 210.0},
+        **{"copy_gb_per_s": 4200.0, "latency_p50_us": 9.5, "latency_p99_us": 31.0, "latency_samples": 1000},
+        **{
+            "traced": False,
+            "interleaved": True,
+            "verified": True,
+            "max_rel_error": 3.1e-7,
+            "tolerance": 1e-5,
+        },
+        **{"status": "ok"},
+    }
+    return {**dict.fromkeys(results.SUMMARY.names), **plausible, **GEMV, **columns}
+
+
+def repeats(*wall_ms: float, **columns: Any) -> list[results.Row]:
+    return [row(repeat=index, wall_ms=wall, **columns) for index, wall in enumerate(wall_ms)]
+
+
+def write(folder: Path, rows: list[results.Row]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    results.write_rows(folder / "summary.parquet", results.SUMMARY, rows, {})
+    return folder
+
+
+def everything() -> list[results.Row]:
+    """Two of the predecessor's tables, a failed line, a null, a ceiling, a traced run, and the CPU."""
+    batched = {"mode": "batched", "launch_calls": 3907, "achieved_gb_per_s": 4410.0}
+    above = {"above_ceiling": "reads only; a copy also writes", "gpu_span_ms": 4.75}
+    graph = {"mode": "graph", "launch_calls": 15_625}
+    failed = {"verified": False, "max_rel_error": 0.7, "status": "1 of 3 outputs | wrong\nby <far>"}
+    decode = {**DECODE, "run_id": "decode"}
+    cpu = {"device": "cpu", "gpu": None, "gpu_span_ms": None, "copy_gb_per_s": None, "run_id": "cpu"}
+    return [
+        *repeats(100.0, 101.0, 99.0, 100.5),
+        *repeats(5.0, 5.2, 4.9, 5.1, **batched, **above),
+        *repeats(20.0, 20.1, 19.9, **graph)[:2],
+        row(repeat=2, wall_ms=1.0, **{**graph, **failed}),
+        *repeats(700.0, 710.0, 720.0, launch_calls=400_000, **{**decode, "ordering": "per_request"}),
+        *repeats(500.0, 505.0, mode="batched", launch_calls=25_000, **{**decode, "run_id": "alone"}),
+        *repeats(300.0, 310.0, 320.0, traced=True, kernels=2_000_000, gpu_busy_ms=80.0),
+        *repeats(9.0, 9.1, 9.2, **cpu),
+        *repeats(9.0, 9.1, 9.2, mode="batched", latency_p50_us=None, latency_p99_us=None, **cpu),
+    ]
+
+
+def test_markdown_is_the_golden_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "run", everything())
+    assert report.main([str(folder)]) == 0
+    written = (folder / "report.md").read_text(encoding="utf-8")
+    assert written == GOLDEN.read_text(encoding="utf-8")
+    assert capsys.readouterr().out == written
+
+
+def test_order_of_the_rows_does_not_matter(tmp_path: Path) -> None:
+    folder = write(tmp_path, everything()[::-1])
+    report.report([folder])
+    written = (folder / "report.md").read_text(encoding="utf-8")
+    assert written == GOLDEN.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"status": "launch failed"}, {"verified": False}, {"verified": None}, {"status": "", "verified": True}],
+)
+def test_a_line_with_one_bad_repeat_claims_nothing(bad: dict[str, Any]) -> None:
+    lines = [*repeats(9, 9, 9), *repeats(3, 3, mode="graph"), row(mode="graph", repeat=2, **bad)]
+    (table,) = build_tables(lines)
+    graph = table.lines[1]
+    assert graph.problem is not None
+    assert (graph.speedup, graph.verdict, graph.launch_reduction, graph.peer_ratio) == (None,) * 4
+    assert "FAILED" in report_markdown([table], "compact")
+
+
+def test_nothing_is_compared_with_a_failed_baseline() -> None:
+    (table,) = build_tables([*repeats(9, 9, 9, status="broke"), *repeats(3, 3, 3, mode="graph")])
+    assert table.lines[1].speedup is None
+    assert "baseline failed (broke)" in report_markdown([table], "full")
+
+
+def test_what_was_not_interleaved_says_so() -> None:
+    apart = [*repeats(9, 9, 9), *repeats(3, 3, 3, mode="graph", run_id="other")]
+    in_turn = [*repeats(9, 9, 9), *repeats(3, 3, 3, mode="graph")]
+    in_one_run = [{**r, "interleaved": False} for r in in_turn]
+    for rows, expected in ((apart, [SEPARATE_RUNS]), (in_one_run, [SAME_RUN]), (in_turn, [])):
+        (table,) = build_tables(rows)
+        assert table.lines[-1].remarks == expected
+        assert table.lines[-1].speedup is not None
+        assert ("not interleaved" in report_markdown([table], "compact")) == bool(expected)
+
+
+def test_a_baseline_with_the_same_batching_is_preferred() -> None:
+    rows = [
+        *repeats(8, 8, 8, run_id="a", max_batch=1),
+        *repeats(9, 9, 9, run_id="b", max_batch=512),
+        *repeats(3, 3, 3, run_id="c", max_batch=512, mode="graph"),
+        *repeats(2, 2, 2, run_id="d", max_batch=64, mode="graph"),
+    ]
+    (table,) = build_tables(rows)
+    speedups = {line["run_id"]: line.speedup.value for line in table.lines if line.speedup}
+    assert speedups == {"c": 3.0, "d": 4.0}
+
+
+def test_pairs_are_made_by_repeat_not_by_position() -> None:
+    baseline = repeats(10, 20, 30, 40, 50)
+    (table,) = build_tables([*baseline, *repeats(5, 10, 15, 20, 25, mode="graph")[::-1]])
+    speedup = table.lines[1].speedup
+    assert speedup is not None
+    assert (speedup.low, speedup.high) == (2.0, 2.0)
+
+
+def test_other_work_is_another_table_and_never_a_baseline() -> None:
+    for column, other in (
+        ("commands", 10),
+        ("shapes", "1x1x1"),
+        ("requests", 7),
+        ("cache", "hot"),
+        ("traced", True),
+    ):
+        tables = build_tables([*repeats(9, 9, 9), *repeats(3, 3, 3, mode="graph", **{column: other})])
+        assert len(tables) == 2
+        assert not any(line.speedup for table in tables for line in table.lines)
+
+
+@pytest.mark.parametrize(
+    ("columns", "ratio"),
+    [
+        ({}, "19-21x"),
+        ({"dtype": "fp16"}, "30-32x"),
+        (DECODE, "11-14x"),
+        ({"workload": "prefill", "shapes": "1024 × 256 × 1024"}, "1.8x"),
+        ({"workload": "gemv_256", "shapes": "256x1x256", "dtype": "fp16"}, "114x"),
+        ({"dtype": "bf16"}, None),
+        ({"gpu": "NVIDIA GeForce RTX 3060"}, None),
+        ({"gpu": None, "device": "cpu"}, None),
+        ({"shapes": "64x1x4096"}, None),
+        ({"shapes": "164x1x8192"}, None),
+        ({"shapes": "3 shapes"}, None),
+    ],
+)
+def test_the_cpp_loop_is_shown_only_beside_the_same_work(columns: dict[str, Any], ratio: str | None) -> None:
+    (table,) = build_tables([row(**columns), row(**{**columns, "mode": "graph"})])
+    assert table.lines[1].peer_ratio == ratio
+    assert ("cuBLASLt called from C++" in report_markdown([table], "full")) == (ratio is not None)
+
+
+def test_a_folder_given_twice_does_not_double_the_repeats(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", repeats(9, 9, 9))
+    (table,) = build_tables(results.read_summaries([folder, tmp_path]))
+    assert len(table.lines[0].rows) == 3
+
+
+def test_two_different_rows_for_one_repeat_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "a", [row(wall_ms=1.0)])
+    write(tmp_path / "b", [row(wall_ms=2.0)])
+    assert report.main([str(tmp_path)]) == 2
+    assert "two different rows for baseline, repeat 0" in capsys.readouterr().err
+
+
+def test_output_and_several_folders(tmp_path: Path) -> None:
+    folders = [write(tmp_path / name, repeats(9, 9, 9, run_id=name)) for name in ("a", "b")]
+    assert report.main([*map(str, folders)]) == 0
+    assert (folders[0] / "report.md").exists()
+    assert not (folders[1] / "report.md").exists()
+    assert report.main([*map(str, folders), "--output", str(tmp_path / "x.md")]) == 0
+    assert (tmp_path / "x.md").read_text(encoding="utf-8") == (folders[0] / "report.md").read_text(
+        encoding="utf-8"
+    )
+
+
+def test_errors_are_one_line_with_a_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([str(tmp_path / "absent")]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'absent'}: no summary.parquet here or below\n"
+    (tmp_path / "summary.parquet").write_bytes(b"PAR1 but no more")
+    assert report.main([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path / 'summary.parquet'}: cannot be read as Parquet")
+    assert error.count("\n") == 1
+    folder = write(tmp_path / "run", [row()])
+    assert report.main([str(folder), "--output", str(tmp_path / "no" / "x.md")]) == 2
+    assert "x.md: cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--check"], ["DIR", "--check"], ["--readme", "x", "--plot", "y"]])
+def test_arguments_that_do_not_go_together(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        report.main(arguments)
+    assert stopped.value.code == 2
+
+
+def test_readme_is_brought_up_to_date_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "outputs" / "a", everything())
+    write(tmp_path / "outputs" / "b", repeats(9, 9, 9))
+    blocks = [f"<!-- report:outputs/{name} -->old<!-- /report:outputs/{name} -->" for name in "ab"]
+    readme = tmp_path / "README.md"
+    stale = f"before\n{blocks[0]}\nbetween\n{blocks[1]}\nafter\n"
+    readme.write_text(stale)
+
+    assert report.main(["--readme", str(readme), "--check"]) == 1
+    assert readme.read_text() == stale
+    assert "out of date" in capsys.readouterr().err
+
+    assert report.main(["--readme", str(readme)]) == 0
+    fresh = readme.read_text(encoding="utf-8")
+    assert fresh.startswith("before\n<!-- report:outputs/a -->\n")
+    assert fresh.endswith("\n<!-- /report:outputs/b -->\nafter\n")
+    assert "old" not in fresh.replace("cold", "")
+    assert "19.9x" in fresh
+    assert report.main(["--readme", str(readme), "--check"]) == 0
+    assert report.main(["--readme", str(readme)]) == 0
+    assert readme.read_text(encoding="utf-8") == fresh
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("no tables", "README.md: no <!-- report:FOLDER --> marker"),
+        ("\n<!-- report:a -->", "README.md:2: marker <!-- report:a --> is not paired"),
+        ("<!-- report:a -->\n<!-- /report:b -->", "README.md:1: marker <!-- report:a --> is not paired"),
+        ("<!-- report:absent --><!-- /report:absent -->", "absent: no summary.parquet here or below"),
+    ],
+)
+def test_readme_that_cannot_be_synced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, problem: str
+) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(text)
+    assert report.main(["--readme", str(readme)]) == 2
+    assert problem in capsys.readouterr().err
+    assert readme.read_text() == text
+
+
+def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(report, "Console", lambda: Console(file=screen, width=140, color_system=None))
+    report.report([write(tmp_path, everything())])
+    shown = screen.getvalue()
+    rows = [line.split() for line in shown.splitlines() if "300 us" in line or "150 us" in line]
+    assert len(rows) == 8  # every line of every table fits on one line of the screen
+    assert [row[-1] for row in rows] == ["yes", "yes", "NO", "yes", "yes", "yes", "yes", "yes"]
+    for text in ("19.9x [19.4, 20.2] (1)", "FAILED (2)", "(2) failed: 1 of 3 outputs | wrong by <far>"):
+        assert text in shown
+    for note in ("not interleaved: taken in separate runs", "2 repeats: no interval", "dependencies ignored"):
+        assert note in shown
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 140
+    assert (tmp_path / "report.md").exists()
+
+
+def test_the_plot_is_one_whole_svg_and_the_same_each_time(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = write(tmp_path, everything())
+    pictures = []
+    for name in ("a.svg", "b.svg"):
+        assert report.main([str(folder), "--plot", str(tmp_path / name)]) == 0
+        pictures.append((tmp_path / name).read_bytes())
+    assert pictures[0] == pictures[1]
+    assert ElementTree.fromstring(pictures[0]).tag.endswith("svg")
+    assert b'href="http' not in pictures[0]
+
+
+def test_plot_without_matplotlib_or_without_a_speedup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path, [row()])
+    arguments = [str(folder), "--plot", str(tmp_path / "x.svg")]
+    if "matplotlib" in sys.modules or pytest.importorskip("matplotlib"):
+        assert report.main(arguments) == 2
+        assert "no speed-up to draw" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report.main(arguments) == 2
+    assert "pip install 'launchopt[report]'" in capsys.readouterr().err
+    assert not (tmp_path / "x.svg").exists()

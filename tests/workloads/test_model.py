@@ -1,0 +1,114 @@
+"""The models in conf/model: their published dimensions, and the weights that follow from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from launchopt.workloads.model import ModelShape
+
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "conf/model"
+LITGPT = ROOT.parent / "shared/data/models/model_shapes_litgpt.json"
+VLLM = ROOT.parent / "shared/data/shapes/vllm_weight_shapes.json"
+
+KEYS = ["name", "hidden", "layers", "q_heads", "kv_heads", "head_dim", "intermediate", "gated"]
+IN_LITGPT = {
+    "llama_3_8b": "Llama-3-8B",
+    "llama_3_70b": "Llama-3-70B",
+    "llama_3_2_1b": "Llama-3.2-1B",
+    "qwen3_0_6b": "Qwen3-0.6B",
+    "qwen3_8b": "Qwen3-8B",
+    "qwen3_32b": "Qwen3-32B",
+    "mistral_7b": "Mistral-7B-v0.3",
+}
+IN_VLLM = {
+    "llama_3_8b": "meta-llama/Llama-3-8b",
+    "llama_3_70b": "meta-llama/Llama-3.3-70B-Instruct",  # the shapes of Llama 3 70B
+    "mistral_7b": "mistralai/Mistral-7B-v0.1",  # the shapes of v0.3, but for the vocabulary
+}
+OURS = {"tiny", "predecessor"}
+
+
+def document(name: str) -> dict[str, Any]:
+    loaded = OmegaConf.to_container(OmegaConf.load(MODELS / f"{name}.yaml"))
+    assert isinstance(loaded, dict)
+    return {str(key): value for key, value in loaded.items()}
+
+
+def model(name: str) -> ModelShape:
+    facts = document(name)
+    del facts["defaults"]
+    return ModelShape(**facts)
+
+
+def published(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        pytest.skip(f"no {path.name}: download it from its source")
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts
+
+
+def test_every_model_is_checked_here() -> None:
+    assert {path.stem for path in MODELS.glob("*.yaml")} == set(IN_LITGPT) | OURS
+
+
+@pytest.mark.parametrize("name", sorted(set(IN_LITGPT) | OURS))
+def test_file(name: str) -> None:
+    facts = document(name)
+    assert list(facts) == ["defaults", *KEYS]
+    assert facts["defaults"] == ["/schema/model@_here_", "_self_"]
+    assert facts["name"] == name
+    assert (MODELS / f"{name}.yaml").read_text(encoding="utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("name", sorted(IN_LITGPT))
+def test_published_dimensions(name: str) -> None:
+    facts = published(LITGPT)[IN_LITGPT[name]]
+    assert model(name) == ModelShape(
+        name=name,
+        hidden=facts["n_embd"],
+        layers=facts["n_layer"],
+        q_heads=facts["n_head"],
+        kv_heads=facts["n_query_groups"],
+        head_dim=facts["head_size"],
+        intermediate=facts["intermediate_size"],
+        gated=True,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(IN_VLLM))
+def test_published_weights(name: str) -> None:
+    table = published(VLLM)[IN_VLLM[name]]
+    assert [[k, m] for _, m, k in model(name).linears()] == [[k, n] for k, n, _ in table]
+
+
+def test_predecessor() -> None:
+    assert model("predecessor").layers == 8
+    assert model("predecessor").linears() == (
+        ("qkv", 1536, 1024),
+        ("o", 1024, 1024),
+        ("up", 4096, 1024),
+        ("down", 1024, 4096),
+    )
+
+
+def test_tiny() -> None:
+    assert model("tiny").layers == 2
+    assert model("tiny").linears() == (
+        ("qkv", 128, 64),
+        ("o", 64, 64),
+        ("gate_up", 256, 64),
+        ("down", 64, 128),
+    )
+
+
+@pytest.mark.parametrize(("name", "attention"), [("qwen3_0_6b", 2048), ("qwen3_32b", 8192)])
+def test_heads_need_not_fill_hidden(name: str, attention: int) -> None:
+    shape = model(name)
+    assert shape.q_heads * shape.head_dim == attention != shape.hidden
+    assert shape.linears()[1] == ("o", shape.hidden, attention)
