@@ -129,11 +129,15 @@ COMMANDS = _schema(
 )
 
 
+def metadata(config: Mapping[str, Any]) -> dict[str, str]:
+    """What every file says of itself: the schema's version, and the config it was made with."""
+    return {"launchopt.schema_version": str(SCHEMA_VERSION), "launchopt.config": json.dumps(config)}
+
+
 def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Write one Parquet file atomically; `columns` maps every name of `schema` to values of one length."""
-    metadata = {"launchopt.schema_version": str(SCHEMA_VERSION), "launchopt.config": json.dumps(config)}
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
-    table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata))
+    table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata(config)))
     _atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 

@@ -24,17 +24,18 @@ from launchopt.errors import ConfigError
 from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns, store_release
 
 # Word offsets in the header. The first of each line is written by one side alone.
-HEAD, CLOSED, START_NS = 0, 1, 2  # producer: records pushed; no more will come; the run's zero
+HEAD, START_NS = 0, 1  # producer: records pushed; the run's zero
 TAIL = 16  # consumer: records popped
 STOP = 32  # parent: give up
 HEADER_WORDS = 48
+CLOSED_BIT = 1 << 63  # of head: no more will come. In head itself, so that who waits for it wakes up
 PUBLISH = 256  # records copied between two publications of head: small enough to overlap with the consumer
 
 
 @compiled
 def _push(header: NDArray[np.uint64], data: NDArray[np.uint64], words: NDArray[np.uint64], stamp: bool) -> int:
     mask = np.uint64(len(data) - 1)
-    head = load_acquire(header, HEAD)
+    head = load_acquire(header, HEAD)  # not closed: this side closes it
     free = len(data) - np.intp(head - load_acquire(header, TAIL))
     count = min(free, len(words))
     done = 0
@@ -56,7 +57,7 @@ def _push(header: NDArray[np.uint64], data: NDArray[np.uint64], words: NDArray[n
 def _pop(header: NDArray[np.uint64], data: NDArray[np.uint64], out: NDArray[np.uint64]) -> int:
     mask = np.uint64(len(data) - 1)
     tail = load_acquire(header, TAIL)
-    ready = np.intp(load_acquire(header, HEAD) - tail)
+    ready = np.intp((load_acquire(header, HEAD) & ~np.uint64(CLOSED_BIT)) - tail)
     count = min(ready, len(out))
     for i in range(count):
         slot = np.intp((tail + np.uint64(i)) & mask)
@@ -68,12 +69,12 @@ def _pop(header: NDArray[np.uint64], data: NDArray[np.uint64], out: NDArray[np.u
 
 
 @compiled
-def _await_change(header: NDArray[np.uint64], word: int, seen: int, spin_ns: int) -> bool:
+def _await_change(header: NDArray[np.uint64], word: int, seen: np.uint64, spin_ns: int) -> bool:
     """Spin until header[word] differs from `seen`, at most `spin_ns`; True when it does."""
     limit = monotonic_ns() + spin_ns
     while True:
         for _ in range(64):
-            if load_acquire(header, word) != np.uint64(seen):
+            if load_acquire(header, word) != seen:
                 return True
             cpu_pause()
         if monotonic_ns() >= limit:
@@ -147,7 +148,7 @@ class Ring:
 
     def set_word(self, offset: int, value: int) -> None:
         """Publish a control word."""
-        _store(self._header, offset, value)
+        _store(self._header, offset, np.uint64(value))
 
     def reset(self) -> None:
         """Empty the ring for the next run; only while neither side uses it."""
@@ -155,18 +156,21 @@ class Ring:
 
     def await_change(self, offset: int, seen: int, spin_ns: int) -> bool:
         """Spin until a control word is no longer `seen`; False when `spin_ns` passed first."""
-        return _await_change(self._header, offset, seen, spin_ns)
+        return _await_change(self._header, offset, np.uint64(seen), spin_ns)
+
+    def close(self) -> None:
+        """The producer's last word: no more records will come."""
+        self.set_word(HEAD, self.word(HEAD) | CLOSED_BIT)
 
     @property
     def drained(self) -> bool:
         """True when the producer has closed and every record was popped."""
-        # CLOSED is published after the last HEAD, so reading it first cannot miss a record.
-        return self.word(CLOSED) != 0 and self.word(HEAD) == self.word(TAIL)
+        return self.word(HEAD) == self.word(TAIL) | CLOSED_BIT
 
 
 @compiled
-def _store(header: NDArray[np.uint64], offset: int, value: int) -> None:
-    store_release(header, offset, np.uint64(value))
+def _store(header: NDArray[np.uint64], offset: int, value: np.uint64) -> None:
+    store_release(header, offset, value)
 
 
 class Waiter:

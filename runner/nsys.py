@@ -22,16 +22,16 @@ from launchopt.timing.nvtx_ranges import DOMAIN
 _HEADINGS = {
     "name": "range",
     "ranges": "ranges",
-    "launch_calls": "launch calls",
+    "launch_calls": "launch\ncalls",
     "kernels": "kernels",
     "host_ms": "host ms",
-    "host_us_per_range_p50": "host p50 us",
+    "host_us_per_range_p50": "host\np50 us",
     "call_ms": "calls ms",
-    "call_us_p50": "call p50 us",
+    "call_us_p50": "call\np50 us",
     "gpu_busy_ms": "busy ms",
-    "kernels_per_range": "kernels/range",
+    "kernels_per_range": "kernels\na range",
 }
-_PIPED_WIDTH = 200  # a pipe has no width: wide enough that nothing is cut off
+_WIDTH_CHARACTERS = 200
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,10 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print(profile: Profile) -> None:
     piped = not sys.stdout.isatty()
-    console = Console(file=sys.stdout, width=_PIPED_WIDTH if piped else None, highlight=False, markup=False)
+    console = Console(file=sys.stdout, highlight=False, markup=False)
+    # Rich drops columns that do not fit, a line the terminal wraps loses nothing; a pipe has no width at all.
+    console.width = max(console.width, _WIDTH_CHARACTERS)
     table = Table(box=None if piped else box.SIMPLE_HEAD, pad_edge=False)
     for field, heading in _HEADINGS.items():
-        table.add_column(heading, justify="left" if field == "name" else "right", no_wrap=field == "name")
+        heading = heading.replace("\n", " ") if piped else heading
+        table.add_column(heading, justify="left" if field == "name" else "right", no_wrap=True)
     for row in profile.rows:
         table.add_row(*_cells(row))
     table.add_section()

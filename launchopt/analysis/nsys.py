@@ -51,7 +51,7 @@ class RangeRow:
 class Profile:
     """Rows by falling host time, then what lies outside.
 
-    Ranges nest and kernels overlap: the total's host and busy times are unions of their own, not sums of rows.
+    Ranges nest and kernels overlap: the total's host and busy times are unions of their own, not sums.
     """
 
     rows: tuple[RangeRow, ...]
@@ -72,8 +72,11 @@ _TABLES = {
 # The driver's and the runtime's record of a call share a correlation id: they are one call, as long as the
 # outer of the two. Other API calls are kept only where they started a kernel. Domain ids are per process, and
 # used again after a domain was destroyed: a range's domain is the latest one created under its id before it.
+# Columns of `calls` have types because SQLite uses no index of a typeless column to join with an INTEGER one.
 _PREPARE = """
-CREATE TEMP TABLE calls AS
+CREATE TEMP TABLE calls (
+  tid INTEGER, pid INTEGER, correlation INTEGER, start INTEGER, finish INTEGER, is_launch INTEGER);
+INSERT INTO calls
   SELECT r.globalTid AS tid, r.globalTid >> 24 AS pid, COALESCE(r.correlationId, -r.rowid) AS correlation,
          MIN(r.start) AS start, MAX(r."end") AS finish, SUM(r.nameId IN launch_names) > 0 AS is_launch
   FROM CUPTI_ACTIVITY_KIND_RUNTIME r GROUP BY 1, 3
@@ -186,8 +189,8 @@ def _parents(ranges: NDArray[Any]) -> Ints:
 def _innermost(ranges: NDArray[Any], parents: Ints, tid: Ints, time_ns: Ints, outside: int) -> Ints:
     """Name code of the latest-begun range of thread `tid` open at `time_ns`; `outside` where there is none.
 
-    What is open now and began before a range that has ended was open when that one began, so it is an ancestor
-    of it: climb until a range is open.
+    What is open now and began before a range that has ended was open when that one began, so it is an
+    ancestor of it: climb until a range is open.
     """
     if not len(ranges):
         return np.full(len(tid), outside, dtype=np.int64)

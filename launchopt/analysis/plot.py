@@ -27,9 +27,10 @@ def draw_speedups(tables: Sequence[Table], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("plot", path, "needs matplotlib: pip install 'launchopt[report]'") from None
+    devices = sorted({_device(table) for table in tables if not table["traced"]})
     bars = [
         (
-            _label(table, line),
+            _label(table, line, len(devices) > 1),
             line.speedup,
             _COLOURS.get(line.verdict or Verdict.UNDECIDED, _UNDECIDED_COLOUR),
         )
@@ -41,16 +42,20 @@ def draw_speedups(tables: Sequence[Table], path: Path) -> None:
         raise ConfigError("plot", path, "no speed-up to draw: no verified, untraced line has a baseline")
     # A fixed salt and no date: the same rows give the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "launchopt", "font.size": 9}):
-        figure = Figure(figsize=(9, 1.4 + 0.32 * len(bars)), facecolor="white", layout="constrained")
+        figure = Figure(figsize=(9, 1.6 + 0.32 * len(bars)), facecolor="white", layout="constrained")
         axes = figure.add_subplot(facecolor="white")
         _draw(axes, bars)
-        devices = sorted({table["gpu"] or table["device"].upper() for table in tables if not table["traced"]})
         axes.set_title(f"Speed-up over the baseline, {', '.join(devices)}", loc="left")
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def _label(table: Table, line: Line) -> str:
-    return f"{table['workload']} {table['dtype']} · {line['mode']} · {line.configuration}"
+def _device(table: Table) -> str:
+    return str(table["gpu"] or table["device"].upper())
+
+
+def _label(table: Table, line: Line, with_device: bool) -> str:
+    label = f"{table['workload']} {table['dtype']} · {line['mode']} · {line.configuration}"
+    return f"{label}\n{_device(table)}" if with_device else label
 
 
 def _draw(axes: Any, bars: Sequence[tuple[str, Interval, str]]) -> None:
@@ -63,7 +68,11 @@ def _draw(axes: Any, bars: Sequence[tuple[str, Interval, str]]) -> None:
     is_log = max(values) / min(values) > _LOG_SPREAD
     left = 0.8 * min(1.0, *values) if is_log else 0.0
     axes.barh(places, [value - left for value in values], left=left, color=colours, height=0.62)
-    axes.errorbar(values, places, xerr=[below, above], fmt="none", ecolor="#222222", capsize=2.5, linewidth=1)
+    # Where there is no interval there is no whisker either: one of no length would claim certainty.
+    known = [place for place, ratio in enumerate(ratios) if ratio.low is not None]
+    lengths = [[below[place] for place in known], [above[place] for place in known]]
+    at = [values[place] for place in known]
+    axes.errorbar(at, known, xerr=lengths, fmt="none", ecolor="#222222", capsize=2.5, linewidth=1)
     axes.axvline(1.0, color="#222222", linewidth=0.8, linestyle="--")
     if is_log:
         axes.set_xscale("log")
@@ -77,5 +86,7 @@ def _draw(axes: Any, bars: Sequence[tuple[str, Interval, str]]) -> None:
     axes.set_yticks(places, labels)
     axes.invert_yaxis()
     scale = ", log scale" if is_log else ""
-    axes.set_xlabel(f"baseline wall time / wall time (x; higher is faster{scale}; whiskers: 95% bootstrap)")
+    colours_mean = "blue: FASTER, orange: SLOWER, grey: neither shown"
+    legend = f"whiskers: 95% bootstrap interval\n{colours_mean}"
+    axes.set_xlabel(f"wall time of baseline / wall time (x{scale})\n{legend}")
     axes.spines[["top", "right"]].set_visible(False)

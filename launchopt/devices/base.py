@@ -29,6 +29,7 @@ class DeviceInfo:
     memory_free_bytes: int
     cache_bytes: int  # the last-level cache: L2 of a GPU, L3 of a CPU
     memory_name: str  # how an error calls the memory
+    pack_bytes_per_launch: int  # bytes it can copy in the time of one launch call
 
     def as_dict(self) -> dict[str, Any]:
         """For the manifest."""
@@ -58,7 +59,6 @@ class Device(Protocol):
 
     info: DeviceInfo
     arenas: Arenas
-    pack_bytes_per_launch: int  # bytes it can copy in the time of one launch call
 
     def open(self, stream: GemmStream, recorder: Recorder, seed: int) -> None:
         """Allocate and fill the arenas."""

@@ -7,11 +7,9 @@ ended when it returns.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,44 +20,19 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from launchopt.batcher import Batch, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
-from launchopt.devices.base import Ceilings, DeviceInfo, Span
+from launchopt.devices.base import Ceilings, Span
+from launchopt.devices.cpu_info import cpu_info
 from launchopt.devices.runs import run_end
 from launchopt.recorder import Recorder, Strategy, note
 from launchopt.timing import nvtx_ranges
 from launchopt.workloads.stream import GemmStream, arenas_of
 
-PACK_BYTES_PER_LAUNCH = 8 << 10  # a NumPy call costs about 2 us, a core copies about 4 GB/s
 CALLS_PER_PACK = 3  # two gathers and a scatter
 CEILING_BYTES = 256 << 20
 
 
-def cpu_info() -> DeviceInfo:
-    """This machine's processor."""
-    return DeviceInfo("cpu", 0, _model_name(), psutil.virtual_memory().available, _cache_bytes(), "main memory")
-
-
-def _model_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor() or platform.machine()}, {psutil.cpu_count()} cores"
-
-
-def _cache_bytes(default: int = 32 << 20) -> int:
-    """Size of the last-level cache that the kernel reports."""
-    sizes = []
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = path.read_text().strip()
-        sizes.append(int(text[:-1]) << {"K": 10, "M": 20}.get(text[-1], 0))
-    return max(sizes, default=default)
-
-
 class CpuDevice:
     """NumPy on this machine. `threads` is what BLAS may use; None leaves one core to the producer."""
-
-    pack_bytes_per_launch = PACK_BYTES_PER_LAUNCH
 
     def __init__(self, threads: int | None = None) -> None:
         self.info = cpu_info()
@@ -86,9 +59,7 @@ class CpuDevice:
             message = f"{mode} {shape} {shape.dtype.name}"
             self._ranges[mode, index, size] = nvtx_ranges.attributes(self._domain, message, size)
         if scratch:
-            most = max(sizes)
-            a, b, c = self._views[index]
-            self._scratch[index] = tuple(np.zeros((most, *x.shape[1:]), x.dtype) for x in (a, b, c))
+            self._scratch[index] = tuple(np.zeros((max(sizes), *x.shape[1:]), x.dtype) for x in self._views[index])
 
     def warm_up(self) -> None:
         """One call a shape: BLAS starts its threads and pages in its code."""

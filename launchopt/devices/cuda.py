@@ -34,13 +34,9 @@ from launchopt.timing.events import EventTimer
 from launchopt.timing.sampling import Sampler
 from launchopt.workloads.stream import ArenaKey, GemmStream, arenas_of
 
-PACK_BYTES_PER_LAUNCH = 12 << 20  # a launch costs about 6 us, in which an H200 copies 12 MB (read and written)
-
 
 class CudaDevice:
     """The GPU that CUDA numbers `index`."""
-
-    pack_bytes_per_launch = PACK_BYTES_PER_LAUNCH
 
     def __init__(self, index: int = 0) -> None:
         self.info: DeviceInfo = cuda_info(index)
@@ -71,7 +67,7 @@ class CudaDevice:
             row[lt.MOVE_A : lt.MOVE_C + 1] = self._strides[shape]
         self._plan_table = np.zeros((0, lt.PLAN_COLUMNS), np.int64)
         self._warm: list[tuple[int, int, bool]] = []
-        self._scratch: dict[int, list[Any]] = {}
+        self._scratch = [cupy.empty(0, np.uint8) for _ in "abc"]  # batches are in order: one serves all shapes
         self._planned: dict[int, set[int]] = {}
         self._most_packed = 0
         alpha = self._scalars.ctypes.data
@@ -95,8 +91,13 @@ class CudaDevice:
         if scratch:
             most = max(sizes)
             self._most_packed = max(self._most_packed, most)
-            self._scratch[index] = [cupy.empty(most * int(size), np.uint8) for size in slot_bytes]
+            self._grow_scratch((most * slot_bytes).tolist())
             row[lt.PACKED0] = self._add_plans(index, shape, sizes, slot_bytes, packed=True)
+
+    def _grow_scratch(self, needed_bytes: Sequence[int]) -> None:
+        for operand, size in enumerate(needed_bytes):
+            if self._scratch[operand].size < size:
+                self._scratch[operand] = cupy.empty(size, np.uint8)
 
     def _name_ranges(self, mode: str, index: int, sizes: Sequence[int]) -> None:
         shape = self._shapes[index]
@@ -225,7 +226,7 @@ class CudaDevice:
         row = self._shape_table[index].tolist()
         copier = self._copier
         assert copier is not None
-        a, b, c = (scratch.data.ptr for scratch in self._scratch[index])
+        a, b, c = (scratch.data.ptr for scratch in self._scratch)
         copier.upload(slots)
         copier.gather(0, row[lt.BASE_A], a, row[lt.BYTES_A], count)
         copier.gather(1, row[lt.BASE_B], b, row[lt.BYTES_B], count)

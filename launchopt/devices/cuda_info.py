@@ -14,6 +14,7 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.errors import DeviceError
 
 NEEDED = {"cupy": "cupy", "nvmath": "nvmath-python", "cuda": "cuda-bindings"}
+PACK_BYTES_PER_LAUNCH = 12 << 20  # a launch costs about 6 us, in which an H200 copies 12 MB (read and written)
 INSTALL = "install launchopt[cuda13] (driver 580 or newer) or launchopt[cuda12]"
 
 
@@ -38,7 +39,7 @@ def cuda_info(index: int = 0) -> DeviceInfo:
     name = _ok(driver.cuDeviceGetName(128, device)).split(b"\0")[0].decode()
     total = _ok(driver.cuDeviceTotalMem(device))
     free = _free_bytes(uuid, total)
-    return DeviceInfo("cuda", index, name, free, cache_bytes, f"memory of {name}")
+    return DeviceInfo("cuda", index, name, free, cache_bytes, f"memory of {name}", PACK_BYTES_PER_LAUNCH)
 
 
 def _reason(error: Exception) -> str:

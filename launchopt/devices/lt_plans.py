@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 from cuda.pathfinder import load_nvidia_dynamic_lib
-from nvmath import ComputeType, CudaDataType
-from nvmath.bindings import cublasLt
+from nvmath import CudaDataType
+from nvmath.bindings import cublas, cublasLt
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.errors import RunError
@@ -40,7 +40,7 @@ class Plans:
         self.dtype = dtype
         self.handle = cublasLt.create()
         scalar = int(CudaDataType.CUDA_R_32F)
-        self._description = cublasLt.matmul_desc_create(int(ComputeType.COMPUTE_32F), scalar)
+        self._description = cublasLt.matmul_desc_create(int(cublas.ComputeType.COMPUTE_32F), scalar)
         self._set(cublasLt.matmul_desc_set_attribute, self._description, _ATTR.TRANSA, np.int32(TRANSPOSE))
         self._preference = cublasLt.matmul_preference_create()
         prefer = cublasLt.MatmulPreferenceAttribute

@@ -28,6 +28,10 @@ class Mode(Protocol):
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Plan every launch that can come: `limits` says how many commands of a shape a batch can hold."""
 
+    @staticmethod
+    def scratch_bytes(limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
+        """Device memory wanted beside the arenas, told before anything is allocated."""
+
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """Commands of any shapes, in arrival order (only where bucket_limit is 1)."""
 

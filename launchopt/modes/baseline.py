@@ -30,6 +30,11 @@ class Baseline:
         for shape in limits:
             device.plan(self.name, shape, [1], scratch=False)
 
+    @staticmethod
+    def scratch_bytes(limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
+        """None is needed."""
+        return 0
+
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """Launch each command."""
         self._device.submit_each(words, shape_of, flush_ns)

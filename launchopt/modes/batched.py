@@ -24,6 +24,15 @@ from launchopt.workloads.stream import arenas_of
 NEVER = 1 << 40  # more launches than a batch has commands: cut it however often it takes
 
 
+def _slot_bytes(shape: ShapeKey) -> int:
+    return sum(arena.slot_bytes for arena in arenas_of(shape))
+
+
+def _packing_pays(shape: ShapeKey, limit: int, pack_bytes_per_launch: int) -> bool:
+    # Cutting costs at most one launch a command, so packing pays only below that many bytes a command.
+    return limit > 1 and _slot_bytes(shape) < pack_bytes_per_launch
+
+
 class Batched:
     """One launch a batch, or a few where its slots are not evenly spaced."""
 
@@ -37,11 +46,19 @@ class Batched:
         self._device = device
         self._slot_bytes: list[int | None] = []
         for shape, limit in limits.items():
-            slot_bytes = sum(arena.slot_bytes for arena in arenas_of(shape))
-            # Cutting costs at most one launch a command, so packing pays only below that many bytes a command.
-            pays = limit > 1 and slot_bytes < device.pack_bytes_per_launch
+            pays = _packing_pays(shape, limit, device.info.pack_bytes_per_launch)
             device.plan(self.name, shape, range(1, limit + 1), scratch=pays)
-            self._slot_bytes.append(slot_bytes if pays else None)
+            self._slot_bytes.append(_slot_bytes(shape) if pays else None)
+
+    @staticmethod
+    def scratch_bytes(limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
+        """Room for the largest batch that may be packed."""
+        sizes = [
+            limit * _slot_bytes(shape)
+            for shape, limit in limits.items()
+            if _packing_pays(shape, limit, pack_bytes_per_launch)
+        ]
+        return max(sizes, default=0)
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """Buckets are always used."""
@@ -52,7 +69,7 @@ class Batched:
         slot_bytes = self._slot_bytes[batch.shape_index]
         most = NEVER
         if slot_bytes is not None:
-            most = 1 + len(batch) * slot_bytes // self._device.pack_bytes_per_launch
+            most = 1 + len(batch) * slot_bytes // self._device.info.pack_bytes_per_launch
         if not self._device.submit_strided(batch, flush_ns, most):
             self._device.submit_packed(batch, flush_ns)
 

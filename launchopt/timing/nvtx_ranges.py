@@ -10,7 +10,7 @@ import operator
 import os
 import warnings
 from functools import lru_cache
-from typing import Any
+from typing import Any, SupportsIndex
 
 DOMAIN = "launchopt"
 
@@ -49,7 +49,7 @@ def _unasked_domain(dummy: Any) -> Any:
     return made
 
 
-def attributes(domain: Any, message: str, payload: int) -> Any:
+def attributes(domain: Any, message: str, payload: SupportsIndex) -> Any:
     """Event attributes for `push_range`, registered with the tool: build before the hot loop, reuse in it.
 
     nvtx drops a NumPy integer payload, so those are converted; what is no integer at all is a TypeError.

@@ -6,6 +6,7 @@ change copy it from there, and read the difference.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
+from summary_rows import DECODE, everything, repeats, row, write
 
 from launchopt import results
 from launchopt.analysis.markdown import report_markdown
@@ -21,76 +23,6 @@ from launchopt.analysis.tables import SAME_RUN, SEPARATE_RUNS, build_tables
 from runner import report
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "report.md"
-H200 = "NVIDIA H200"
-GEMV: dict[str, Any] = {"workload": "gemv_micro", "shapes": "64x1x8192", "commands": 2_000_000}
-DECODE: dict[str, Any] = {
-    "workload": "decode",
-    "shapes": "1536x1x1024, 1024x1x1024, 4096x1x1024, 1024x1x4096",
-    "commands": 400_000,
-    "layers": 8,
-    "requests": 1,
-    "max_batch": 16,
-    "timeout_us": 300.0,
-    "ordering": "none",
-}
-
-
-def row(**columns: Any) -> results.Row:
-    """One row with every column of the summary; what is not given is plausible, or null."""
-    assert not columns.keys() - set(results.SUMMARY.names)
-    plausible = {
-        **{"run_id": "run", "repeat": 0, "mode": "baseline", "ordering": "per_request", "device": "cuda"},
-        **{"gpu": H200, "dtype": "fp32", "cache": "cold", "arrival": "closed", "requests": 1000},
-        **{
-            "max_batch": 512,
-            "timeout_us": 150.0,
-            "wall_ms": 100.0,
-            "gpu_span_ms": 90.0,
-            "launch_calls": 2_000_000,
-        },
-        **{"commands_per_s": 2e7, "host_submit_ns_per_launch": 6400.0, "achieved_gb_per_s": 210.0},
-        **{"copy_gb_per_s": 4200.0, "latency_p50_us": 9.5, "latency_p99_us": 31.0, "latency_samples": 1000},
-        **{
-            "traced": False,
-            "interleaved": True,
-            "verified": True,
-            "max_rel_error": 3.1e-7,
-            "tolerance": 1e-5,
-        },
-        **{"status": "ok"},
-    }
-    return {**dict.fromkeys(results.SUMMARY.names), **plausible, **GEMV, **columns}
-
-
-def repeats(*wall_ms: float, **columns: Any) -> list[results.Row]:
-    return [row(repeat=index, wall_ms=wall, **columns) for index, wall in enumerate(wall_ms)]
-
-
-def write(folder: Path, rows: list[results.Row]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    results.write_rows(folder / "summary.parquet", results.SUMMARY, rows, {})
-    return folder
-
-
-def everything() -> list[results.Row]:
-    """Two of the predecessor's tables, a failed line, a null, a ceiling, a traced run, and the CPU."""
-    batched = {"mode": "batched", "launch_calls": 3907, "achieved_gb_per_s": 4410.0}
-    above = {"above_ceiling": "reads only; a copy also writes", "gpu_span_ms": 4.75}
-    graph = {"mode": "graph", "launch_calls": 15_625}
-    failed = {"verified": False, "max_rel_error": 0.7, "status": "1 of 3 outputs | wrong\nby <far>"}
-    decode = {**DECODE, "run_id": "decode"}
-    cpu = {"device": "cpu", "gpu": None, "gpu_span_ms": None, "copy_gb_per_s": None, "run_id": "cpu"}
-    return [
-        *repeats(100.0, 101.0, 99.0, 100.5),
-        *repeats(5.0, 5.2, 4.9, 5.1, **batched, **above),
-        *repeats(20.0, 20.1, 19.9, **graph)[:2],
-        row(repeat=2, wall_ms=1.0, **{**graph, **failed}),
-        *repeats(700.0, 710.0, 720.0, launch_calls=400_000, **{**decode, "ordering": "per_request"}),
-        *repeats(500.0, 505.0, mode="batched", launch_calls=25_000, **{**decode, "run_id": "alone"}),
-        *repeats(300.0, 310.0, 320.0, traced=True, kernels=2_000_000, gpu_busy_ms=80.0),
-        *repeats(9.0, 9.1, 9.2, **cpu),
-        *repeats(9.0, 9.1, 9.2, mode="batched", latency_p50_us=None, latency_p99_us=None, **cpu),
-    ]
 
 
 def test_markdown_is_the_golden_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,12 +247,19 @@ def test_the_plot_is_one_whole_svg_and_the_same_each_time(tmp_path: Path) -> Non
     assert b'href="http' not in pictures[0]
 
 
+def test_the_plot_draws_what_has_no_interval(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = write(tmp_path, [row(), row(mode="graph", wall_ms=50.0)])
+    assert report.main([str(folder), "--plot", str(tmp_path / "x.svg")]) == 0
+    assert (tmp_path / "x.svg").stat().st_size > 0
+
+
 def test_plot_without_matplotlib_or_without_a_speedup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write(tmp_path, [row()])
     arguments = [str(folder), "--plot", str(tmp_path / "x.svg")]
-    if "matplotlib" in sys.modules or pytest.importorskip("matplotlib"):
+    if importlib.util.find_spec("matplotlib"):
         assert report.main(arguments) == 2
         assert "no speed-up to draw" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib", None)

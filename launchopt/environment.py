@@ -1,0 +1,65 @@
+"""Where a result was made: machine, packages, revision. What cannot be found out is left out, not guessed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PACKAGES = (
+    "launchopt",
+    "hydra-core",
+    "omegaconf",
+    "numpy",
+    "numba",
+    "llvmlite",
+    "pyarrow",
+    "nvtx",
+    "nvidia-ml-py",
+    "nvmath-python",
+    "cuda-bindings",
+    "cupti-python",
+    "torch",
+)
+
+
+def environment() -> dict[str, Any]:
+    """For the manifest."""
+    memory = psutil.virtual_memory()
+    return {
+        "platform": platform.platform(),
+        "python": sys.version.split()[0],
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": memory.total,
+        "packages": _packages(),
+        **_git(Path(__file__).parent),
+    }
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _git(folder: Path) -> dict[str, Any]:
+    """Revision of the checkout this file lies in, and whether it had been changed."""
+
+    def git(*words: str) -> str:
+        call = ["git", "-C", str(folder), *words]
+        return subprocess.run(call, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+
+    try:
+        return {"git_revision": git("rev-parse", "HEAD"), "git_dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return {}

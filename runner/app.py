@@ -1,0 +1,132 @@
+"""The Hydra application: composed config in, folders of results out.
+
+Bad input is refused before a folder is made: a single run in `Precheck`, which Hydra calls before it creates one;
+a sweep's job by a manifest that says why, so that the other jobs go on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from launchopt.errors import Interrupted, LaunchoptError, RunError
+from runner.schema import to_config
+
+exit_code = 0  # of the process: the worst that a job ended with
+_prechecked: dict[str, Any] = {}
+
+
+def fail(error: LaunchoptError) -> None:
+    """One line on standard error; the process will end with the error's exit code."""
+    global exit_code
+    exit_code = max(exit_code, error.exit_code)
+    print(f"error: {error}", file=sys.stderr)
+
+
+class Precheck(Callback):
+    """Refuses a single run's bad input before Hydra makes its folder."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Plan the run; exit where that fails."""
+        try:
+            _writable(Path(config.hydra.run.dir))
+            _prechecked["plan"] = _plan(_without_hydra(config))
+        except LaunchoptError as error:
+            fail(error)
+            raise SystemExit(error.exit_code) from None
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Check that the sweep's folder can be made."""
+        try:
+            _writable(Path(config.hydra.sweep.dir))
+        except LaunchoptError as error:
+            fail(error)
+            raise SystemExit(error.exit_code) from None
+
+
+def _without_hydra(config: DictConfig) -> DictConfig:
+    task = config.copy()
+    OmegaConf.set_readonly(task, False)
+    with open_dict(task):
+        task.pop("hydra")
+    return task
+
+
+def _writable(folder: Path) -> None:
+    """RunError where `folder` cannot be made or written to."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        problem = "is not a folder"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        problem = "cannot be written to"
+    else:
+        return
+    error = RunError(f"hydra.run.dir={folder}: {existing} {problem}; choose another output folder")
+    error.exit_code = 2
+    raise error
+
+
+def _plan(composed: DictConfig) -> Any:
+    config = to_config(composed)
+    from runner.plan import make_plan
+
+    return make_plan(config, composed)
+
+
+def run_job(composed: DictConfig) -> None:
+    """One job, as Hydra calls it."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    overrides = list(HydraConfig.get().overrides.task)
+    is_sweep = HydraConfig.get().mode is not None and HydraConfig.get().mode.name == "MULTIRUN"
+    from launchopt import results
+    from runner.run import execute
+    from runner.terminal import console, summary_table
+
+    out = console()
+    if is_sweep:
+        out.print(f"\njob {HydraConfig.get().job.num}: {' '.join(overrides)}", soft_wrap=True)
+    try:
+        plan = _prechecked.pop("plan", None) or _plan(composed)
+    except LaunchoptError as error:
+        results.write_manifest(folder, {"status": "refused", "error": str(error), "overrides": overrides})
+        fail(error)
+        return
+    try:
+        rows = execute(plan, folder, overrides).rows
+    except LaunchoptError as error:
+        fail(error)
+        rows = results.read_summaries([folder]) if (folder / "summary.parquet").exists() else []
+        if isinstance(error, Interrupted) and is_sweep:
+            raise SystemExit(error.exit_code) from None
+    if rows:
+        out.print(summary_table(rows))
+    out.print(_shown(folder), soft_wrap=True)
+
+
+def _shown(folder: Path) -> str:
+    """The folder as the user would type it."""
+    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compose, run, and say how it went: 0 fine, 1 a run failed, 2 bad input, 130 interrupted."""
+    import hydra
+
+    from runner.schema import register
+
+    register()
+    conf = Path(__file__).parent.parent / "conf"
+    where = str(conf) if (conf / "config.yaml").is_file() else "pkg://runner.conf"
+    if arguments is not None:
+        sys.argv = [sys.argv[0], *arguments]
+    hydra.main(version_base="1.3", config_path=where, config_name="config")(run_job)()
+    return exit_code

@@ -1,0 +1,101 @@
+"""The two children of a run: a producer and a consumer, in the order of the pipeline.
+
+    workload -> producer -> ring -> batcher -> mode -> recorder -> Parquet
+
+Each is started with `spawn`, talks to the parent through a pipe (a name and a value a message) and ends when told
+"stop", when the parent is gone, or with an ("error", text, exit code).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from itertools import chain, islice
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+
+from launchopt.errors import Interrupted, LaunchoptError
+from launchopt.producer import produce
+from launchopt.ring import TAIL, Ring, Waiter
+from launchopt.workloads.stream import Block
+from runner.job import Job
+
+REHEARSAL_COMMANDS = 64  # enough to load every compiled loop of the path
+READY_BLOCKS = 256  # blocks made before the clock starts (64 MiB of records)
+
+
+def _guarded(pipe: Connection, work: Callable[[], None]) -> None:
+    """Run a child's work; whatever goes wrong becomes a message to the parent and an exit code."""
+    # Ctrl-C reaches the whole process group; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    try:
+        work()
+    except Interrupted:
+        os._exit(0)
+    except LaunchoptError as error:
+        _report(pipe, str(error), error.exit_code, "")
+    except MemoryError:
+        _report(pipe, "out of main memory", 1, "")
+    except Exception as error:
+        _report(pipe, f"{type(error).__name__}: {error}", 1, traceback.format_exc())
+
+
+def _report(pipe: Connection, text: str, exit_code: int, trace: str) -> None:
+    with contextlib.suppress(OSError):
+        pipe.send(("error", (text, exit_code, trace)))
+    raise SystemExit(exit_code)
+
+
+def _die_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def producer_main(job: Job, pipe: Connection) -> None:
+    """Push the stream once for every "run", its first commands for a "rehearse", until "stop"."""
+
+    def work() -> None:
+        with Ring.attach(job.ring_name, job.capacity) as ring:
+            waiter = Waiter(ring, TAIL, job.spin_us, job.sleep_us)
+            blocks = job.stream.blocks()
+            ready = list(islice(blocks, READY_BLOCKS))
+            pipe.send(("ready", None))
+            while (message := pipe.recv()[0]) != "stop":
+                if message == "rehearse":
+                    first = Block(ready[0].records[:REHEARSAL_COMMANDS].copy(), None)
+                    pipe.send(("produced", produce([first], ring, waiter)))
+                    continue
+                pipe.send(("produced", produce(chain(ready, blocks), ring, waiter)))
+                blocks = job.stream.blocks()
+                ready = list(islice(blocks, READY_BLOCKS))
+                pipe.send(("ready", None))
+
+    _guarded(pipe, work)
+
+
+def consumer_main(job: Job, pipe: Connection) -> None:
+    """Batch, launch, record and check the stream for every "run" until "stop"; a "rehearse" keeps nothing."""
+
+    def work() -> None:
+        from runner.consumer import Consumer
+
+        if job.pin_cpu is not None:
+            os.sched_setaffinity(0, {job.pin_cpu})
+        with Consumer(job) as consumer:
+            pipe.send(("ready", consumer.about()))
+            while (message := pipe.recv())[0] != "stop":
+                consumer.arm(message[1])
+                pipe.send(("armed", None))
+                consumer.consume()
+                pipe.send(("consumed", None))
+                if message[0] == "run":
+                    pipe.send(("result", consumer.result(message[1], message[2])))
+
+    _guarded(pipe, work)

@@ -1,0 +1,185 @@
+"""The consumer: pops commands, batches them, lets the mode launch them; then measures and checks what happened.
+
+`arm` makes everything ready, `consume` is the timed part, `result` reads and checks. Between the first record and
+the last result nothing is allocated a command, nothing is logged, and garbage collection is off.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from launchopt import summary
+from launchopt.batcher import Batcher, FlushReason
+from launchopt.command import COMMAND_DTYPE, as_words
+from launchopt.devices import open_device
+from launchopt.errors import Interrupted
+from launchopt.modes import mode_class
+from launchopt.modes.base import Mode
+from launchopt.recorder import Recorder
+from launchopt.ring import HEAD, START_NS, STOP, Ring, Waiter
+from launchopt.summary import Timing
+from launchopt.timing.cupti import KernelTracer
+from launchopt.verify import Verification, verify
+from runner.job import Arm, Job
+from runner.tables import TableWriter
+
+
+class Consumer:
+    """The device with one stream's operands, and every arm's mode ready to run on them."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._stream = job, job.stream
+        self._ring = Ring.attach(job.ring_name, job.capacity)
+        self._waiter = Waiter(self._ring, HEAD, job.spin_us, job.sleep_us)
+        self._recorder = Recorder(job.stream.commands)
+        self._buffer = np.zeros(job.capacity, COMMAND_DTYPE)
+        self._shape_of = np.zeros(job.capacity, np.int32)
+        self._device = open_device(job.device_kind, job.device_index, job.threads)
+        self._device.open(job.stream, self._recorder, job.seed)
+        self._modes = [self._mode(arm) for arm in job.arms]
+        self._device.warm_up()
+        self._ceilings = self._device.ceilings(job.stream.dtype)
+        self._tracer = KernelTracer() if job.timing == "cupti" else None
+        self._tables = TableWriter(job)
+
+    def _mode(self, arm: Arm) -> Mode:
+        kind = mode_class(arm.mode)
+        mode = kind()
+        mode.prepare(self._device, arm.limits(self._stream, kind.bucket_limit))
+        return mode
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tables.close()
+        for mode in self._modes:
+            mode.close()
+        self._device.close()
+        self._ring.release()
+
+    def about(self) -> dict[str, Any]:
+        """Versions and ceilings, for the manifest."""
+        ceilings = {name: getattr(self._ceilings, name) for name in self._ceilings.__slots__}
+        return {"versions": self._device.versions(), "ceilings": ceilings}
+
+    def arm(self, index: int) -> None:
+        """Poison the outputs, forget the last run, anchor the clocks."""
+        arm, mode = self._job.arms[index], self._modes[index]
+        limits = list(arm.limits(self._stream, mode.bucket_limit).values())
+        self._arm, self._active = arm, mode
+        self._batcher = Batcher(self._stream.shapes, limits, int(arm.timeout_us * 1e3))
+        self._recorder.reset()
+        self._device.arenas.poison()
+        self._device.synchronize()
+        self._device.use_mode(mode.name)
+        self._state = {"before": self._device.state()}
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._collections = _collections()
+        if self._tracer:
+            self._tracer.start()
+        self._device.start(self._job.sample_every)
+
+    def consume(self) -> None:
+        """From the first record to the last result."""
+        try:
+            self._await_first()
+            self._device.begin()
+            self._loop()
+            span = self._device.finish()
+        finally:
+            gc.enable()
+            gc.unfreeze()
+        self._collections = _collections() - self._collections
+        kernels, busy_ns = self._tracer.stop() if self._tracer else (None, None)
+        self._timing = Timing(self._ring.word(START_NS), span, kernels, busy_ns)
+        self._state["after"] = self._device.state()
+
+    def _await_first(self) -> None:
+        while self._ring.word(HEAD) == 0:
+            self._check_stop()
+            self._waiter.wait(0)
+
+    def _check_stop(self) -> None:
+        if self._ring.word(STOP):
+            raise Interrupted("stopped by the parent")
+
+    def _loop(self) -> None:
+        ring, batcher, mode, buffer = self._ring, self._batcher, self._active, self._buffer
+        clock_ns, at_once = time.monotonic_ns, mode.bucket_limit == 1
+        idle_ns = None if self._arm.idle_us is None else int(self._arm.idle_us * 1e3)
+        last_ns = clock_ns()
+        while True:
+            head = ring.word(HEAD)
+            count = ring.pop(buffer)
+            now_ns = clock_ns()
+            if count:
+                last_ns = now_ns
+                self._check_stop()
+                records = buffer[:count]
+                if at_once:
+                    mode.submit_each(as_words(records), batcher.classify(records, self._shape_of), now_ns)
+                    batcher.flushes[FlushReason.full] += count
+                else:
+                    for batch in batcher.add(records, now_ns):
+                        mode.submit(batch, clock_ns())
+            elif ring.drained:
+                break
+            else:
+                self._check_stop()
+                deadline_ns = batcher.next_deadline_ns()
+                if idle_ns is not None and deadline_ns is not None:
+                    if now_ns - last_ns >= idle_ns:
+                        for batch in batcher.flush(FlushReason.idle):
+                            mode.submit(batch, clock_ns())
+                        continue
+                    deadline_ns = min(deadline_ns, last_ns + idle_ns)
+                if deadline_ns is None or deadline_ns > now_ns:
+                    self._waiter.wait(head, deadline_ns)
+            while (due := batcher.due(clock_ns())) is not None:
+                mode.submit(due, clock_ns())
+        for batch in batcher.flush(FlushReason.drain):
+            mode.submit(batch, clock_ns())
+
+    def result(self, index: int, repeat: int) -> dict[str, Any]:
+        """Measured columns of the summary, the verdict of the check, and the device's state around the run."""
+        arm, mode = self._job.arms[index], self._active
+        row = summary.measured(self._recorder, self._batcher.flushes, self._timing, self._stream)
+        faults = list(self._recorder.faults())
+        checked = verify(self._stream, self._device.arenas, self._job.verify_columns, self._job.seed)
+        if not checked.ok:
+            faults.append(_wrong(checked))
+        why, impossible = summary.above_ceiling(row, self._ceilings, self._job.residency)
+        if impossible:
+            faults.append(f"impossible rate: {why}")
+        row |= {
+            "mode": arm.mode,
+            "repeat": repeat,
+            "ordering": "per_request" if mode.keeps_order else "none",
+            "above_ceiling": why,
+            "verified": checked.ok,
+            "max_rel_error": checked.max_rel_error,
+            "tolerance": checked.tolerance,
+            "status": "ok" if not faults else f"failed: {'; '.join(faults)}",
+            **{name: getattr(self._ceilings, name) for name in self._ceilings.__slots__},
+        }
+        self._tables.add(arm.mode, repeat, self._recorder, self._timing)
+        extra = {"compared_share": checked.compared_share, "gc_collections": self._collections, "state": self._state}
+        return {"row": row, "extra": extra}
+
+
+def _wrong(checked: Verification) -> str:
+    return f"{checked.wrong} of {checked.commands} outputs wrong (first: {checked.first_wrong})"
+
+
+def _collections() -> int:
+    return sum(generation["collections"] for generation in gc.get_stats())

@@ -1,0 +1,51 @@
+"""What the parent tells its children: everything a run needs, as plain picklable values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launchopt.command import ShapeKey
+from launchopt.workloads.stream import GemmStream
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One mode with its batching; the arms of a job run the same stream on the same operands."""
+
+    mode: str
+    max_batch: int
+    timeout_us: float
+    idle_us: float | None
+
+    def limits(self, stream: GemmStream, bucket_limit: int | None) -> dict[ShapeKey, int]:
+        """Most commands a batch of each shape can hold; in the order of the stream's shapes."""
+        most = self.max_batch if bucket_limit is None else min(self.max_batch, bucket_limit)
+        return {shape: min(most, stream.counts[shape]) for shape in stream.shapes}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One stream, one device, the arms that run on it."""
+
+    run_id: str
+    folder: Path
+    config: dict[str, Any]  # as composed, for the files' metadata
+    stream: GemmStream
+    arms: tuple[Arm, ...]
+    device_kind: str
+    device_index: int
+    threads: int | None
+    pin_cpu: int | None
+    timing: str
+    sample_every: int
+    capacity: int
+    spin_us: float
+    sleep_us: float
+    seed: int
+    verify_columns: int
+    residency: str | None  # why inputs may come from a cache, None when they cannot
+    record_launches: bool
+    record_commands: bool
+    ring_name: str = ""

@@ -1,0 +1,215 @@
+"""From a checked config to a job: reads the trace, finds the device, sizes the operands. Starts nothing.
+
+Everything that can be refused is refused here, before a folder is made or a byte of an arena allocated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from omegaconf import OmegaConf
+
+from launchopt.arrivals.azure import Requests, read_azure
+from launchopt.devices import find_device
+from launchopt.devices.base import DeviceInfo
+from launchopt.errors import ArenaMemoryError, ConfigError, DeviceError
+from launchopt.modes import mode_class
+from launchopt.recorder import COMMAND_COLUMNS, LAUNCH_COLUMNS
+from launchopt.timing import cupti
+from launchopt.workloads.decode import decode, decode_requests
+from launchopt.workloads.footprint import COLD_CACHES, Cache, replicas_for
+from launchopt.workloads.gemv import gemv
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.prefill import prefill, prefill_requests
+from launchopt.workloads.stream import GemmStream
+from runner.job import Arm, Job
+from runner.schema import Config, Decode, DeviceKind, Gemv, Prefill, Record, Replay, TimingKind
+
+MEMORY_SHARE = 0.9  # of what is free; the rest is for libraries, scratch of the check and the unforeseen
+FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # ceilings' buffers, workspace, chunks of the check
+HOST_RECORD_BYTES = 8 * (LAUNCH_COLUMNS + COMMAND_COLUMNS) + 160  # the recorder's rows, and the check's slot lists
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A job, less its folder, and what the user should be told about it."""
+
+    config: Config
+    composed: dict[str, Any]
+    stream: GemmStream
+    info: DeviceInfo
+    arms: tuple[Arm, ...]
+    notices: tuple[str, ...]
+    residency: str | None
+
+    def job(self, folder: Path) -> Job:
+        """The job, writing into `folder`."""
+        config = self.config
+        return Job(
+            run_id=f"{folder.parent.name}/{folder.name}",
+            folder=folder,
+            config=self.composed,
+            stream=self.stream,
+            arms=self.arms,
+            device_kind=self.info.kind,
+            device_index=config.device.index,
+            threads=config.device.threads,
+            pin_cpu=config.device.pin_cpu,
+            timing=config.timing.kind.value,
+            sample_every=0 if config.timing.kind is TimingKind.host else config.timing.sample_every,
+            capacity=config.queue.capacity,
+            spin_us=config.queue.spin_us,
+            sleep_us=config.queue.sleep_us,
+            seed=config.seed,
+            verify_columns=config.verify_columns,
+            residency=self.residency,
+            record_launches=config.record.launches is Record.all,
+            record_commands=config.record.commands is Record.all,
+        )
+
+
+def make_plan(config: Config, composed: Any) -> Plan:
+    """Check what needs the machine; LaunchoptError says what is wrong."""
+    requests = _requests(config)
+    if config.device.pin_cpu is not None and config.device.pin_cpu not in os.sched_getaffinity(0):
+        cores = sorted(os.sched_getaffinity(0))
+        raise ConfigError("device.pin_cpu", config.device.pin_cpu, f"must be one of this process's cores: {cores}")
+    info, why = find_device(config.device.kind.value, config.device.index)
+    if config.timing.kind is TimingKind.cupti:
+        if info.kind == "cpu":
+            raise DeviceError("timing=cupti: traces kernels on a GPU, and the device is the CPU; use timing=host")
+        cupti.require()
+    notices = [f"device: {info.kind} ({info.name}), {why}"]
+    batching = config.batching
+    modes = (*config.against, config.mode.name)
+    arms = tuple(Arm(mode, batching.max_batch, batching.timeout_us, batching.idle_us) for mode in modes)
+    stream = _fitting(config, info, requests, arms, notices)
+    container = OmegaConf.to_container(composed, resolve=True, enum_to_str=True)
+    assert isinstance(container, dict)
+    residency = _residency(config, stream, info)
+    return Plan(config, {str(k): v for k, v in container.items()}, stream, info, arms, tuple(notices), residency)
+
+
+def _requests(config: Config) -> Requests | None:
+    if not isinstance(config.arrival, Replay):
+        return None
+    return read_azure(Path(config.arrival.path), config.arrival.requests)
+
+
+def _fitting(
+    config: Config, info: DeviceInfo, requests: Requests | None, arms: tuple[Arm, ...], notices: list[str]
+) -> GemmStream:
+    """The stream; with as many layers as fit where the user did not say how many. ArenaMemoryError where none do."""
+    room = int(info.memory_free_bytes * MEMORY_SHARE)
+    workload = config.workload
+    build = _builder(config, info, requests)
+    if isinstance(workload, Gemv):
+        stream = build(1)
+        _require_room(info, stream, arms, room, "workload.commands or batching.max_batch")
+        return stream
+    layers = workload.layers or config.model.layers
+    stream = build(layers)
+    while workload.layers is None and layers > 1 and _needed(info, stream, arms) > room:
+        layers = min(layers - 1, max(1, layers * room // _needed(info, stream, arms)))
+        stream = build(layers)
+    fewer = "arrival.requests" if requests is not None else "workload.tokens"
+    _require_room(info, stream, arms, room, f"workload.layers or {fewer}")
+    if layers < config.model.layers:
+        why = "as asked" if workload.layers else f"as many as fit into {room / 1e9:.1f} GB of {info.memory_name}"
+        notices.append(f"layers: {layers} of {config.model.name}'s {config.model.layers}, {why}")
+    return stream
+
+
+def _require_room(info: DeviceInfo, stream: GemmStream, arms: tuple[Arm, ...], room: int, smaller: str) -> None:
+    needed = _needed(info, stream, arms)
+    if needed > room:
+        raise ArenaMemoryError(
+            f"{stream.commands} commands need {needed / 1e9:.1f} GB for operands and records, and"
+            f" {room / 1e9:.1f} GB of {info.memory_name} may be used: lower {smaller}"
+        )
+    host = stream.commands * HOST_RECORD_BYTES
+    free = int(psutil.virtual_memory().available * MEMORY_SHARE)
+    if host > free:
+        raise ArenaMemoryError(
+            f"records of {stream.commands} commands need {host / 1e9:.1f} GB, and {free / 1e9:.1f} GB of main memory"
+            f" may be used: lower {smaller}"
+        )
+
+
+def _needed(info: DeviceInfo, stream: GemmStream, arms: tuple[Arm, ...]) -> int:
+    """Bytes of the device's memory: arenas, scratch, and what is taken whatever the stream."""
+    scratch = 0
+    for arm in arms:
+        mode = mode_class(arm.mode)
+        limits = arm.limits(stream, mode.bucket_limit)
+        scratch = max(scratch, mode.scratch_bytes(limits, info.pack_bytes_per_launch))
+    host = stream.commands * HOST_RECORD_BYTES if info.kind == "cpu" else 0
+    return stream.arena_bytes + scratch + FIXED_BYTES[info.kind] + host
+
+
+def _builder(config: Config, info: DeviceInfo, requests: Requests | None) -> Callable[[int], GemmStream]:
+    """A function from a number of layers to the stream."""
+    workload, dtype = config.workload, config.workload.dtype
+
+    def replicas(weights: int, at_least: int = 1) -> int:
+        if workload.replicas is not None:
+            return int(workload.replicas)
+        return replicas_for(workload.cache, weights * dtype.itemsize, info.cache_bytes, at_least)
+
+    if isinstance(workload, Gemv):
+        at_least = min(config.batching.max_batch, workload.commands)
+        copies = replicas(workload.m * workload.k, at_least)
+        gemm = (workload.m, workload.n, workload.k, workload.commands)
+        return lambda layers: gemv(*gemm, dtype, copies, workload.shuffle, config.seed)
+
+    model = model_shape(config)
+    weights_a_layer = sum(m * k for _, m, k in model.linears())
+
+    def build(layers: int) -> GemmStream:
+        copies = replicas(weights_a_layer * layers)
+        if requests is not None:
+            of_requests = prefill_requests if isinstance(workload, Prefill) else decode_requests
+            return of_requests(model, layers, requests, config.arrival.speed, dtype, copies)
+        if isinstance(workload, Prefill):
+            return prefill(model, layers, workload.prompts, workload.tokens, dtype, copies)
+        assert isinstance(workload, Decode)
+        return decode(model, layers, workload.tokens, workload.users, dtype, copies)
+
+    return build
+
+
+def model_shape(config: Config) -> ModelShape:
+    """The model of the config, as the library's arithmetic takes it."""
+    model = config.model
+    return ModelShape(
+        model.name,
+        model.hidden,
+        model.layers,
+        model.q_heads,
+        model.kv_heads,
+        model.head_dim,
+        model.intermediate,
+        model.gated,
+    )
+
+
+def _residency(config: Config, stream: GemmStream, info: DeviceInfo) -> str | None:
+    """Why inputs may come from a cache instead of memory, where they may."""
+    if config.workload.cache is Cache.hot:
+        return "inputs fit in the cache, as asked (workload.cache=hot)"
+    if info.kind == "cpu":
+        return "a CPU's caches, shared with other tenants, cannot be ruled out"
+    if stream.input_bytes < COLD_CACHES * info.cache_bytes:
+        return f"inputs cycle over {stream.input_bytes / 1e6:.0f} MB, the L2 holds {info.cache_bytes / 1e6:.0f} MB"
+    weights = min(slots for arena, slots in stream.arenas.items() if arena.role == "a")
+    if weights < config.batching.max_batch:
+        return f"commands of one batch share weights ({weights} of a shape), which the L2 serves again"
+    return None
+
+
+__all__ = ["DeviceKind", "Plan", "make_plan", "model_shape"]

@@ -1,0 +1,179 @@
+"""One job from plan to folder: takes the session through its repeats and keeps what was measured.
+
+summary.parquet and manifest.json are written anew after every repeat, so that whatever ends the run, what was
+measured so far is there, and the manifest says how it ended.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from launchopt import results
+from launchopt.environment import environment
+from launchopt.errors import Interrupted, LaunchoptError, RunError, VerificationError
+from launchopt.producer import Production
+from runner.plan import Plan
+from runner.schema import Gemv
+from runner.session import ChildError, Session
+from runner.terminal import Terminal
+
+SHAPES_SPELLED = 8  # more are only counted
+
+
+@dataclass
+class Run:
+    """A job's folder and what is in it so far."""
+
+    plan: Plan
+    folder: Path
+    rows: list[results.Row] = field(default_factory=list)
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, status: str) -> None:
+        """Write summary and manifest as things stand."""
+        self.manifest |= {"status": status, "repeats_done": len(self.rows)}
+        if self.rows:
+            results.write_rows(self.folder / "summary.parquet", results.SUMMARY, self.rows, self.plan.composed)
+        results.write_manifest(self.folder, self.manifest)
+
+
+def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
+    """Run the plan into `folder`. A LaunchoptError says how it ended early; the folder is complete either way."""
+    run = Run(plan, folder)
+    run.manifest = {
+        "run_id": plan.job(folder).run_id,
+        "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "overrides": overrides,
+        "notices": list(plan.notices),
+        "config": plan.composed,
+        "stream": _stream_facts(plan),
+        "environment": environment() | {"device": plan.info.as_dict()},
+        "garbage_collection": "off between the start barrier and the last result",
+        "runs": [],
+    }
+    run.save("running")
+    try:
+        with _signals(), Terminal(plan, _order(plan)) as terminal:
+            _repeats(run, terminal)
+    except KeyboardInterrupt:
+        run.save("interrupted")
+        raise Interrupted(f"interrupted; {len(run.rows)} finished repeats are in {folder}") from None
+    except LaunchoptError as error:
+        run.manifest["error"] = str(error)
+        if isinstance(error, ChildError) and error.trace:
+            (folder / "traceback.txt").write_text(error.trace)
+        run.save("failed")
+        raise
+    except OSError as error:
+        raise RunError(f"{folder}: {error.strerror or error}") from None
+    failed = [row for row in run.rows if row["status"] != "ok"]
+    run.save("failed" if failed else "ok")
+    if failed:
+        wrong = f"{failed[0]['mode']} repeat {failed[0]['repeat']}: {failed[0]['status']}"
+        raise VerificationError(f"{len(failed)} of {len(run.rows)} repeats failed; {wrong}")
+    return run
+
+
+def _order(plan: Plan) -> list[tuple[int, int]]:
+    """(arm, repeat) in the order they run: the arms of each repeat in random order, one repeat after the other."""
+    shuffle = random.Random(plan.config.seed)
+    order = []
+    for repeat in range(plan.config.repeats):
+        arms = list(range(len(plan.arms)))
+        shuffle.shuffle(arms)
+        order += [(arm, repeat) for arm in arms]
+    return order
+
+
+def _repeats(run: Run, terminal: Terminal) -> None:
+    plan = run.plan
+    with Session(plan.job(run.folder), terminal.progress) as session:
+        run.manifest |= {"device_versions": session.about["versions"], "ceilings": session.about["ceilings"]}
+        order = _order(plan)
+        for done, (arm, repeat) in enumerate(order):
+            label = f"{plan.arms[arm].mode} {repeat + 1}/{plan.config.repeats}"
+            result, produced = session.run(arm, repeat, label)
+            row = _row(plan, run.manifest["run_id"], result["row"], produced)
+            if produced.pushed != row["commands"]:
+                row["status"] = f"failed: {produced.pushed} commands pushed, {row['commands']} executed"
+            run.rows.append(row)
+            run.manifest["runs"].append({"mode": row["mode"], "repeat": repeat, **result["extra"]})
+            run.save("running")
+            terminal.finished(done + 1)
+
+
+def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production) -> results.Row:
+    """A row of summary.parquet from what the consumer measured, the producer did and the config says."""
+    config, stream = plan.config, plan.stream
+    is_gemv = isinstance(config.workload, Gemv)
+    late_ns = produced.late_p99_ns
+    spelled = ", ".join(str(shape) for shape in stream.shapes)
+    return {
+        **measured,
+        "run_id": run_id,
+        "workload": config.workload.name,
+        "model": None if is_gemv else config.model.name,
+        "device": plan.info.kind,
+        "gpu": plan.info.name if plan.info.kind == "cuda" else None,
+        "dtype": config.workload.dtype.name,
+        "shapes": spelled if len(stream.shapes) <= SHAPES_SPELLED else f"{len(stream.shapes)} shapes",
+        "layers": None if is_gemv else stream.layers,
+        "cache": config.workload.cache.value,
+        "input_footprint_bytes": stream.input_bytes,
+        "arrival": config.arrival.kind,
+        "requests": stream.requests,
+        "max_batch": config.batching.max_batch,
+        "timeout_us": config.batching.timeout_us,
+        "producer_blocked_ms": produced.blocked_ns / 1e6,
+        "producer_late_p99_us": None if late_ns is None else late_ns / 1e3,
+        "traced": config.timing.kind.value == "cupti" or "nsys" in _tools(),
+        "interleaved": len(plan.arms) > 1,
+    }
+
+
+def _tools() -> str:
+    """Paths of profilers injected into this process; they slow launches down."""
+    import os
+
+    return os.environ.get("NVTX_INJECTION64_PATH", "") + os.environ.get("CUDA_INJECTION64_PATH", "") and "nsys"
+
+
+def _stream_facts(plan: Plan) -> dict[str, Any]:
+    stream = plan.stream
+    return {
+        "commands": stream.commands,
+        "layers": stream.layers,
+        "replicas": stream.replicas,
+        "requests": stream.requests,
+        "shapes": {str(shape): count for shape, count in sorted(stream.counts.items())},
+        "arena_bytes": stream.arena_bytes,
+        "input_footprint_bytes": stream.input_bytes,
+        "cache_bytes": plan.info.cache_bytes,
+        "cache_residency": plan.residency,
+    }
+
+
+class _signals:  # noqa: N801 (used as a with-statement's verb)
+    """SIGTERM ends a run as Ctrl-C does: children, ring and folder are put in order first."""
+
+    def __enter__(self) -> None:
+        self._before: Any = None
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._interrupt)
+
+    @staticmethod
+    def _interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+

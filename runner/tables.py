@@ -1,0 +1,70 @@
+"""launches.parquet and commands.parquet, a row group a run, written by the consumer as runs end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from launchopt import results, summary
+from launchopt.recorder import Recorder
+from launchopt.summary import Timing
+from runner.job import Job
+
+
+class _Table:
+    """One Parquet file that appears under its name when it is closed."""
+
+    def __init__(self, path: Path, schema: pa.Schema, config: dict[str, Any]) -> None:
+        self._path, self._temporary = path, path.with_name(f".{path.name}.tmp")
+        self._schema = schema.with_metadata(results.metadata(config))
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, columns: dict[str, Any]) -> None:
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
+        arrays = [pa.array(columns[field.name], field.type, safe=False) for field in self._schema]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._temporary.replace(self._path)
+            self._writer = None
+
+
+class TableWriter:
+    """The detailed tables a job asks for."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        folder, config = job.folder, job.config
+        self._launches = _Table(folder / "launches.parquet", results.LAUNCHES, config) if job.record_launches else None
+        self._commands = _Table(folder / "commands.parquet", results.COMMANDS, config) if job.record_commands else None
+
+    def add(self, mode: str, repeat: int, recorder: Recorder, timing: Timing) -> None:
+        """The rows of one run."""
+        shapes = self._job.stream.shapes
+        if self._launches:
+            columns = summary.launch_columns(recorder, timing, shapes)
+            self._launches.add(self._named(columns, mode, repeat, recorder.launch_count))
+        if self._commands:
+            blocks = [block.records for block in self._job.stream.blocks()]
+            columns = summary.command_columns(recorder, timing, shapes, blocks)
+            self._commands.add(self._named(columns, mode, repeat, self._job.stream.commands))
+
+    def _named(self, columns: dict[str, Any], mode: str, repeat: int, rows: int) -> dict[str, Any]:
+        names = {"run_id": self._job.run_id, "mode": mode}
+        constant = {name: pa.array([value]).take(pa.array(np.zeros(rows, np.int64))) for name, value in names.items()}
+        return {**columns, **constant, "repeat": np.full(rows, repeat, np.int32)}
+
+    def close(self) -> None:
+        """Finish the files: what was added is readable from now on."""
+        for table in (self._launches, self._commands):
+            if table:
+                table.close()
+
+

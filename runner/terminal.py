@@ -1,0 +1,120 @@
+"""What the user sees of a run: notices, a progress bar, a table at the end. Plain lines when piped."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from launchopt.results import Row
+from runner.plan import Plan
+
+PIPED_COLUMNS = 200  # wide enough that no cell of a piped table is cut
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that never wraps or cuts when its output is not a terminal."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False)
+
+
+class Terminal:
+    """Progress of one job on standard error; silent there when that is not a terminal."""
+
+    def __init__(self, plan: Plan, order: Sequence[tuple[int, int]]) -> None:
+        self._commands = plan.stream.commands
+        self._done = 0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("commands"),
+            TimeElapsedColumn(),
+            console=console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("starting", total=self._commands * len(order))
+        for notice in plan.notices:
+            console().print(notice, soft_wrap=True)
+
+    def __enter__(self) -> Terminal:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def progress(self, label: str, popped: int) -> None:
+        """What is going on, and how many commands of this repeat have been popped."""
+        completed = self._done * self._commands + min(popped, self._commands)
+        self._bar.update(self._task, description=label, completed=completed)
+
+    def finished(self, repeats: int) -> None:
+        """So many repeats are done."""
+        self._done = repeats
+        self._bar.update(self._task, completed=repeats * self._commands)
+
+
+def summary_table(rows: Sequence[Row]) -> Table:
+    """The repeats of a job, a column a mode: medians."""
+    first = rows[0]
+    model = f" {first['model']}" if first["model"] else ""
+    place = first["gpu"] or "CPU"
+    title = f"{first['workload']}{model} {first['dtype']}, {first['commands']:,} commands on {place}"
+    modes = list(dict.fromkeys(row["mode"] for row in rows))
+    table = Table(title=title, title_justify="left", box=box.SIMPLE if sys.stdout.isatty() else None)
+    table.add_column("")
+    for mode in modes:
+        table.add_column(mode, justify="right")
+    columns = [_column([row for row in rows if row["mode"] == mode]) for mode in modes]
+    for name in columns[0]:
+        table.add_row(name, *(column[name] for column in columns))
+    return table
+
+
+def _column(rows: Sequence[Row]) -> dict[str, str]:
+    def median(name: str) -> float | None:
+        values = [row[name] for row in rows if row[name] is not None]
+        return statistics.median(values) if values else None
+
+    def shown(form: str, *names: str) -> str:
+        values = [median(name) for name in names]
+        return " / ".join("-" if value is None else format(value, form) for value in values)
+
+    first = rows[0]
+    rate, copy = median("achieved_gb_per_s"), median("copy_gb_per_s")
+    ignored = first["ordering"] == "none" and not first["workload"].startswith("gemv")
+    flushes = [f"flush_{reason}" for reason in ("full", "deadline", "idle", "drain")]
+    lines = {
+        "repeats (medians below)": str(len(rows)),
+        "wall ms": shown(",.2f", "wall_ms"),
+        "GPU span ms": shown(",.2f", "gpu_span_ms"),
+        "GPU busy ms (traced)": shown(",.2f", "gpu_busy_ms"),
+        "launch calls": shown(",.0f", "launch_calls"),
+        "kernels (traced)": shown(",.0f", "kernels"),
+        "commands/s": shown(",.0f", "commands_per_s"),
+        "GB/s (of measured copy)": "-" if not rate or not copy else f"{rate:,.1f} ({rate / copy:.1%})",
+        "TFLOP/s": shown(",.3f", "achieved_tflops"),
+        "host us in a launch call: mean / first ones": _us(median("host_submit_ns_per_launch"), median("host_submit_burst_ns")),
+        "queue wait us p50 / p99": shown(",.1f", "queue_wait_p50_us", "queue_wait_p99_us"),
+        "latency us p50 / p99": shown(",.1f", "latency_p50_us", "latency_p99_us"),
+        "flushes full / deadline / idle / drain": shown(".0f", *flushes),
+        "packed MB": "-" if not first["packed_bytes"] else f"{first['packed_bytes'] / 1e6:,.1f}",
+        "order": "dependencies ignored" if ignored else "kept",
+        "verified (max error)": f"{'yes' if all(row['verified'] for row in rows) else 'NO'} ({shown('.1e', 'max_rel_error')})",
+    }
+    optional = ("GPU busy ms (traced)", "kernels (traced)", "GPU span ms", "packed MB")
+    return {name: text for name, text in lines.items() if name not in optional or rows[0]["device"] == "cuda"}
+
+
+def _us(*values_ns: float | None) -> str:
+    return " / ".join("-" if value is None else f"{value / 1e3:,.2f}" for value in values_ns)
