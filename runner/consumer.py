@@ -145,7 +145,8 @@ class Consumer:
                     deadline_ns = min(deadline_ns, last_ns + idle_ns)
                 if deadline_ns is None or deadline_ns > now_ns:
                     self._waiter.wait(head, deadline_ns)
-            while (due := batcher.due(clock_ns())) is not None:
+            # By the time of the pop: what aged while a launch blocked gets the chance to be filled up first.
+            while (due := batcher.due(now_ns)) is not None:
                 mode.submit(due, clock_ns())
         for batch in batcher.flush(FlushReason.drain):
             mode.submit(batch, clock_ns())

@@ -156,14 +156,13 @@ def _builder(config: Config, info: DeviceInfo, requests: Requests | None) -> Cal
     """A function from a number of layers to the stream."""
     workload, dtype = config.workload, config.workload.dtype
 
-    def replicas(weights: int, at_least: int = 1) -> int:
+    def replicas(weights: int, multiple: int = 1) -> int:
         if workload.replicas is not None:
             return int(workload.replicas)
-        return replicas_for(workload.cache, weights * dtype.itemsize, info.cache_bytes, at_least)
+        return replicas_for(workload.cache, weights * dtype.itemsize, info.cache_bytes, multiple)
 
     if isinstance(workload, Gemv):
-        at_least = min(config.batching.max_batch, workload.commands)
-        copies = replicas(workload.m * workload.k, at_least)
+        copies = replicas(workload.m * workload.k, min(config.batching.max_batch, workload.commands))
         gemm = (workload.m, workload.n, workload.k, workload.commands)
         return lambda layers: gemv(*gemm, dtype, copies, workload.shuffle, config.seed)
 

@@ -18,8 +18,11 @@ class Cache(enum.Enum):
     hot = "hot"
 
 
-def replicas_for(cache: Cache, weight_bytes: int, cache_bytes: int, at_least: int = 1) -> int:
-    """Copies of `weight_bytes` for a device with `cache_bytes` of last-level cache; cold: no fewer than `at_least`."""
+def replicas_for(cache: Cache, weight_bytes: int, cache_bytes: int, multiple: int = 1) -> int:
+    """Copies of `weight_bytes` for a device with `cache_bytes` of last-level cache.
+
+    Cold copies come in multiples of `multiple`, the largest batch, so that a full batch ends where a turn ends.
+    """
     if cache is Cache.hot:
         return max(1, cache_bytes // 2 // weight_bytes)
-    return max(at_least, -(-COLD_CACHES * cache_bytes // weight_bytes))
+    return -(-COLD_CACHES * cache_bytes // (weight_bytes * multiple)) * multiple

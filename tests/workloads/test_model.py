@@ -61,7 +61,7 @@ def test_every_model_is_checked_here() -> None:
 def test_file(name: str) -> None:
     facts = document(name)
     assert list(facts) == ["defaults", *KEYS]
-    assert facts["defaults"] == ["/schema/model@_here_", "_self_"]
+    assert facts["defaults"] == ["/schema/model/base@_here_", "_self_"]
     assert facts["name"] == name
     assert (MODELS / f"{name}.yaml").read_text(encoding="utf-8").startswith("# ")
 
