@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import W_K_OP_DTYPE, W_MN, WORDS, Records, ShapeKey, as_words
 from launchopt.errors import RunError
-from launchopt.native import compiled
+from launchopt.native import Int, compiled
 
 NO_BUCKET, UNKNOWN_SHAPE = -1, -2
 KEY_MASK = np.uint64(0x0000_FFFF_FFFF_FFFF)  # word 3 less the flags
@@ -41,7 +41,7 @@ def _hash(mn: np.uint64, key: np.uint64) -> np.uint64:
 
 
 @compiled
-def _find(table: NDArray[np.uint64], mn: np.uint64, key: np.uint64) -> int:
+def _find(table: NDArray[np.uint64], mn: np.uint64, key: np.uint64) -> Int:
     """The bucket of a shape, or NO_BUCKET. Open addressing; the table is at most half full."""
     mask = np.uint64(len(table) - 1)
     place = _hash(mn, key) & mask
@@ -118,7 +118,7 @@ def _add(
 
 
 @compiled
-def _oldest(buckets: NDArray[np.int64], active: NDArray[np.int64]) -> int:
+def _oldest(buckets: NDArray[np.int64], active: NDArray[np.int64]) -> Int:
     """The bucket whose oldest command entered first, or NO_BUCKET."""
     oldest = NO_BUCKET
     for i in range(1, active[0] + 1):
@@ -128,7 +128,7 @@ def _oldest(buckets: NDArray[np.int64], active: NDArray[np.int64]) -> int:
 
 
 @compiled
-def _empty(bucket: int, buckets: NDArray[np.int64], active: NDArray[np.int64]) -> int:
+def _empty(bucket: int, buckets: NDArray[np.int64], active: NDArray[np.int64]) -> Int:
     """Take a bucket off the active list; returns how many commands it held. Their records stay in the store."""
     count = buckets[bucket, COUNT]
     buckets[bucket, COUNT] = 0
@@ -190,9 +190,7 @@ class Batcher:
         """Take `records`, yielding each bucket as it fills; exhaust the iterator before the next call."""
         words, start = as_words(records), 0
         while start < len(words):
-            start, bucket = _add(
-                words, start, now_ns, self._table, self._buckets, self._store, self._active
-            )
+            start, bucket = _add(words, start, now_ns, self._table, self._buckets, self._store, self._active)
             if bucket == UNKNOWN_SHAPE:
                 raise self._unknown(records[start])
             if bucket != NO_BUCKET:

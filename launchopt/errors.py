@@ -1,13 +1,13 @@
 """Every error this project raises on purpose, so that a caller needs one `except`.
 
-    LaunchoptError              base: a short message, and the process exit code that goes with it
-    ├── ConfigError             a setting that cannot work: names the key, the value, what is allowed (exit 2)
-    ├── DataError               a file that cannot be read: names file and line                       (exit 2)
-    ├── DeviceError             the asked-for device is not there, or lacks a library                 (exit 2)
-    │   └── ArenaMemoryError    the operands do not fit; said before anything is allocated            (exit 2)
-    ├── RunError                a run broke: a child died, a launch failed, commands went missing     (exit 1)
-    │   └── VerificationError   a run finished with wrong numbers                                     (exit 1)
-    └── Interrupted             the user stopped the run; what was measured is kept                   (exit 130)
+LaunchoptError              base: a short message, and the process exit code that goes with it
+├── ConfigError             a setting that cannot work: names the key, the value, what is allowed (exit 2)
+├── DataError               a file that cannot be read: names file and line                       (exit 2)
+├── DeviceError             the asked-for device is not there, or lacks a library                 (exit 2)
+│   └── ArenaMemoryError    the operands do not fit; said before anything is allocated            (exit 2)
+├── RunError                a run broke: a child died, a launch failed, commands went missing     (exit 1)
+│   └── VerificationError   a run finished with wrong numbers                                     (exit 1)
+└── Interrupted             the user stopped the run; what was measured is kept                   (exit 130)
 """
 
 from __future__ import annotations

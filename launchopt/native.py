@@ -18,6 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Int = Any  # an integer of compiled code: Numba decides its width
 CLOCK_MONOTONIC = 1  # <bits/time.h>; the clock behind time.monotonic_ns() on Linux
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _PAUSE = {"x86_64": ("llvm.x86.sse2.pause", []), "aarch64": ("llvm.aarch64.hint", [1])}  # hint 1 is YIELD
@@ -36,7 +37,7 @@ def _element(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     )
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_acquire(typing_context: Any, array: Any, index: Any) -> Any:
     """array[index], ordered before everything that follows."""
 
@@ -46,7 +47,7 @@ def load_acquire(typing_context: Any, array: Any, index: Any) -> Any:
     return array.dtype(array, index), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def store_release(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
     """array[index] = value, ordered after everything before it."""
 
@@ -59,7 +60,7 @@ def store_release(typing_context: Any, array: Any, index: Any, value: Any) -> An
     return types.void(array, index, value), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def cpu_pause(typing_context: Any) -> Any:
     """Tell the core that this is a spin loop."""
 
@@ -74,7 +75,7 @@ def cpu_pause(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def monotonic_ns(typing_context: Any) -> Any:
     """time.monotonic_ns(), from compiled code (25 ns, through the vDSO)."""
 
@@ -92,7 +93,7 @@ def monotonic_ns(typing_context: Any) -> Any:
     return types.int64(), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def call_matmul(typing_context: Any, address: Any, arguments: Any) -> Any:
     """Call `cublasLtMatmul` at `address` with its 16 arguments, each an int64; returns its status.
 

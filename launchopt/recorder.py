@@ -27,6 +27,8 @@ NEXT_LAUNCH, NEXT_BATCH, REPEATED, OUT_OF_RANGE, EXTRA_CALLS = range(5)
 CURSOR_WORDS = 5
 NOT_SAMPLED = -1
 
+LaunchFacts = tuple[int, int, int, int, int]  # batch, shape, strategy, reason, flush_ns
+
 
 class Strategy(enum.IntEnum):
     """How the operands of a launch call were addressed."""
@@ -44,11 +46,11 @@ def note(
     words: NDArray[np.uint64],
     first: int,
     stop: int,
-    what: tuple[int, int, int, int, int],
+    what: LaunchFacts,
     start_ns: int,
     end_ns: int,
 ) -> None:
-    """One launch call that submitted words[first:stop]; `what` is (batch, shape, strategy, reason, flush_ns)."""
+    """One launch call that submitted words[first:stop]; `what` as in LaunchFacts."""
     launch = cursor[NEXT_LAUNCH]
     cursor[NEXT_LAUNCH] = launch + 1
     row = launches[launch]

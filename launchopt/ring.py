@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import RECORD_BYTES, W_ENQUEUE, WORDS, Records, as_words
 from launchopt.errors import ConfigError
-from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns, store_release
+from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
 
 # Word offsets in the header. The first of each line is written by one side alone.
 HEAD, START_NS = 0, 1  # producer: records pushed; the run's zero
@@ -33,11 +33,11 @@ PUBLISH = 256  # records copied between two publications of head: small enough t
 
 
 @compiled
-def _push(header: NDArray[np.uint64], data: NDArray[np.uint64], words: NDArray[np.uint64], stamp: bool) -> int:
+def _push(header: NDArray[np.uint64], data: NDArray[np.uint64], words: NDArray[np.uint64], stamp: bool) -> Int:
     mask = np.uint64(len(data) - 1)
     head = load_acquire(header, HEAD)  # not closed: this side closes it
     free = len(data) - np.intp(head - load_acquire(header, TAIL))
-    count = min(free, len(words))
+    count: Int = min(free, len(words))
     done = 0
     while done < count:
         now = np.uint64(monotonic_ns())
@@ -54,11 +54,11 @@ def _push(header: NDArray[np.uint64], data: NDArray[np.uint64], words: NDArray[n
 
 
 @compiled
-def _pop(header: NDArray[np.uint64], data: NDArray[np.uint64], out: NDArray[np.uint64]) -> int:
+def _pop(header: NDArray[np.uint64], data: NDArray[np.uint64], out: NDArray[np.uint64]) -> Int:
     mask = np.uint64(len(data) - 1)
     tail = load_acquire(header, TAIL)
     ready = np.intp((load_acquire(header, HEAD) & ~np.uint64(CLOSED_BIT)) - tail)
-    count = min(ready, len(out))
+    count: Int = min(ready, len(out))
     for i in range(count):
         slot = np.intp((tail + np.uint64(i)) & mask)
         for w in range(WORDS):
@@ -136,11 +136,11 @@ class Ring:
 
         `stamp` sets their enqueue_ns to the time of the copy (to `PUBLISH` records).
         """
-        return _push(self._header, self._data, as_words(records), stamp)
+        return int(_push(self._header, self._data, as_words(records), stamp))
 
     def pop(self, out: Records) -> int:
         """Copy out up to `len(out)` records, oldest first; returns how many (0 when empty)."""
-        return _pop(self._header, self._data, as_words(out))
+        return int(_pop(self._header, self._data, as_words(out)))
 
     def word(self, offset: int) -> int:
         """A control word of the header."""

@@ -92,7 +92,10 @@ def above_ceiling(row: dict[str, Any], ceilings: Ceilings, residency: str | None
     `residency` says why inputs may have come from a cache; without it there is no honest way to such a rate.
     """
     if row["achieved_tflops"] > ceilings.peak_tflops * ABOVE_CEILING_SLACK:
-        return f"{row['achieved_tflops']:.1f} TFLOP/s is above the measured peak of {ceilings.peak_tflops:.1f}", True
+        return (
+            f"{row['achieved_tflops']:.1f} TFLOP/s is above the measured peak of {ceilings.peak_tflops:.1f}",
+            True,
+        )
     rate, most = row["achieved_gb_per_s"], max(ceilings.read_gb_per_s, ceilings.copy_gb_per_s)
     if rate <= most * ABOVE_CEILING_SLACK:
         return None, False

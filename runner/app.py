@@ -14,6 +14,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launchopt.errors import Interrupted, LaunchoptError, RunError
@@ -86,7 +87,7 @@ def run_job(composed: DictConfig) -> None:
     """One job, as Hydra calls it."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     overrides = list(HydraConfig.get().overrides.task)
-    is_sweep = HydraConfig.get().mode is not None and HydraConfig.get().mode.name == "MULTIRUN"
+    is_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
     from launchopt import results
     from runner.run import execute
     from runner.terminal import console, summary_table

@@ -91,7 +91,7 @@ def consumer_main(job: Job, pipe: Connection) -> None:
         with Consumer(job) as consumer:
             pipe.send(("ready", consumer.about()))
             while (message := pipe.recv())[0] != "stop":
-                consumer.arm(message[1])
+                consumer.arm(message[1], rehearsal=message[0] == "rehearse")
                 pipe.send(("armed", None))
                 consumer.consume()
                 pipe.send(("consumed", None))

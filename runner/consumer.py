@@ -24,6 +24,7 @@ from launchopt.recorder import Recorder
 from launchopt.ring import HEAD, START_NS, STOP, Ring, Waiter
 from launchopt.summary import Timing
 from launchopt.timing.cupti import KernelTracer
+from launchopt.timing.sampling import sample_gap
 from launchopt.verify import Verification, verify
 from runner.job import Arm, Job
 from runner.tables import TableWriter
@@ -70,8 +71,8 @@ class Consumer:
         ceilings = {name: getattr(self._ceilings, name) for name in self._ceilings.__slots__}
         return {"versions": self._device.versions(), "ceilings": ceilings}
 
-    def arm(self, index: int) -> None:
-        """Poison the outputs, forget the last run, anchor the clocks."""
+    def arm(self, index: int, rehearsal: bool) -> None:
+        """Poison the outputs, forget the last run, anchor the clocks. A rehearsal makes no NVTX ranges."""
         arm, mode = self._job.arms[index], self._modes[index]
         limits = list(arm.limits(self._stream, mode.bucket_limit).values())
         self._arm, self._active = arm, mode
@@ -79,7 +80,7 @@ class Consumer:
         self._recorder.reset()
         self._device.arenas.poison()
         self._device.synchronize()
-        self._device.use_mode(mode.name)
+        self._device.use_mode("" if rehearsal else mode.name)
         self._state = {"before": self._device.state()}
         gc.collect()
         gc.freeze()
@@ -87,7 +88,11 @@ class Consumer:
         self._collections = _collections()
         if self._tracer:
             self._tracer.start()
-        self._device.start(self._job.sample_every)
+        self._device.start(sample_gap(self._job.sample_every, self._least_launches(limits)))
+
+    def _least_launches(self, limits: list[int]) -> int:
+        counts = (self._stream.counts[shape] for shape in self._stream.shapes)
+        return sum(-(-count // limit) for count, limit in zip(counts, limits, strict=True))
 
     def consume(self) -> None:
         """From the first record to the last result."""
@@ -174,7 +179,11 @@ class Consumer:
             **{name: getattr(self._ceilings, name) for name in self._ceilings.__slots__},
         }
         self._tables.add(arm.mode, repeat, self._recorder, self._timing)
-        extra = {"compared_share": checked.compared_share, "gc_collections": self._collections, "state": self._state}
+        extra = {
+            "compared_share": checked.compared_share,
+            "gc_collections": self._collections,
+            "state": self._state,
+        }
         return {"row": row, "extra": extra}
 
 

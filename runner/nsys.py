@@ -36,9 +36,7 @@ _WIDTH_CHARACTERS = 200
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table; the process exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m runner.nsys", description="What each NVTX range launched."
-    )
+    parser = argparse.ArgumentParser(prog="python -m runner.nsys", description="What each NVTX range launched.")
     parser.add_argument("file", type=Path, help="a profile exported with `nsys export --type sqlite`")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here")
     arguments = parser.parse_args(argv)
@@ -95,9 +93,7 @@ def _notes(profile: Profile) -> list[str]:
         if profile.total.launch_calls or profile.untraced_graphs:
             notes.append("no kernels in this profile, though there are launch calls")
         else:
-            notes.append(
-                "no GPU activity in this profile" + (": NVTX ranges only" if profile.total.ranges else "")
-            )
+            notes.append("no GPU activity in this profile" + (": NVTX ranges only" if profile.total.ranges else ""))
     if profile.untraced_graphs:
         notes.append(
             f"{profile.untraced_graphs:,} CUDA graphs were recorded as a whole: "

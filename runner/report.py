@@ -100,17 +100,11 @@ def _parser() -> argparse.ArgumentParser:
     summary, _, details = (__doc__ or "").partition("\n\n")
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("runner.report", None, summary, details, formatter_class=formatter)
-    parser.add_argument(
-        "folders", nargs="*", type=Path, metavar="DIR", help="folder with results, at any depth"
-    )
+    parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--output", type=Path, metavar="FILE.md", help="where the Markdown goes")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE.svg", help="speed-ups as a picture (needs matplotlib)"
-    )
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="speed-ups as a picture (needs matplotlib)")
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
-    parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit 1 if the README is out of date"
-    )
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the README is out of date")
     return parser
 
 

@@ -175,5 +175,3 @@ class _signals:  # noqa: N801 (used as a with-statement's verb)
     def __exit__(self, *error: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
-
-

@@ -252,7 +252,9 @@ class Config:
         for name in self.against:
             if name not in MODES or name == self.mode.name:
                 others = sorted(set(MODES) - {self.mode.name})
-                raise ConfigError("against", name, f"must be modes other than mode={self.mode.name}: {', '.join(others)}")
+                raise ConfigError(
+                    "against", name, f"must be modes other than mode={self.mode.name}: {', '.join(others)}"
+                )
         _within("repeats", self.repeats, 1, 10_000)
         _within("seed", self.seed, 0)
         _within("verify_columns", self.verify_columns, 2)
@@ -264,16 +266,28 @@ class Config:
             )
         is_gemv = isinstance(self.workload, Gemv)
         if is_gemv and isinstance(self.arrival, Replay):
-            raise ConfigError("arrival", "replay", f"a trace holds requests: workload={self.workload.name} has none; use decode or prefill")
+            raise ConfigError(
+                "arrival",
+                "replay",
+                f"a trace holds requests: workload={self.workload.name} has none; use decode or prefill",
+            )
         if is_gemv and self.model.name != DEFAULT_MODEL:
-            raise ConfigError("model", self.model.name, f"workload={self.workload.name} has its own shape; use decode or prefill")
+            raise ConfigError(
+                "model",
+                self.model.name,
+                f"workload={self.workload.name} has its own shape; use decode or prefill",
+            )
         if not is_gemv and self.workload.layers is not None and self.workload.layers > self.model.layers:
-            raise ConfigError("workload.layers", self.workload.layers, f"must be at most {self.model.layers}: model={self.model.name} has no more")
+            raise ConfigError(
+                "workload.layers",
+                self.workload.layers,
+                f"must be at most {self.model.layers}: model={self.model.name} has no more",
+            )
 
 
 DEFAULT_MODEL = "predecessor"
 
-SCHEMAS = {
+SCHEMAS: dict[str, dict[str, type]] = {
     "workload": {"gemv": Gemv, "decode": Decode, "prefill": Prefill},
     "mode": {"base": Mode},
     "model": {"base": Model},

@@ -66,5 +66,3 @@ class TableWriter:
         for table in (self._launches, self._commands):
             if table:
                 table.close()
-
-

@@ -93,6 +93,7 @@ def _column(rows: Sequence[Row]) -> dict[str, str]:
     first = rows[0]
     rate, copy = median("achieved_gb_per_s"), median("copy_gb_per_s")
     ignored = first["ordering"] == "none" and not first["workload"].startswith("gemv")
+    verdict = "yes" if all(row["verified"] for row in rows) else "NO"
     flushes = [f"flush_{reason}" for reason in ("full", "deadline", "idle", "drain")]
     lines = {
         "repeats (medians below)": str(len(rows)),
@@ -104,13 +105,15 @@ def _column(rows: Sequence[Row]) -> dict[str, str]:
         "commands/s": shown(",.0f", "commands_per_s"),
         "GB/s (of measured copy)": "-" if not rate or not copy else f"{rate:,.1f} ({rate / copy:.1%})",
         "TFLOP/s": shown(",.3f", "achieved_tflops"),
-        "host us in a launch call: mean / first ones": _us(median("host_submit_ns_per_launch"), median("host_submit_burst_ns")),
+        "host us in a launch call: mean / first ones": _us(
+            median("host_submit_ns_per_launch"), median("host_submit_burst_ns")
+        ),
         "queue wait us p50 / p99": shown(",.1f", "queue_wait_p50_us", "queue_wait_p99_us"),
         "latency us p50 / p99": shown(",.1f", "latency_p50_us", "latency_p99_us"),
         "flushes full / deadline / idle / drain": shown(".0f", *flushes),
         "packed MB": "-" if not first["packed_bytes"] else f"{first['packed_bytes'] / 1e6:,.1f}",
         "order": "dependencies ignored" if ignored else "kept",
-        "verified (max error)": f"{'yes' if all(row['verified'] for row in rows) else 'NO'} ({shown('.1e', 'max_rel_error')})",
+        "verified (max error)": f"{verdict} ({shown('.1e', 'max_rel_error')})",
     }
     optional = ("GPU busy ms (traced)", "kernels (traced)", "GPU span ms", "packed MB")
     return {name: text for name, text in lines.items() if name not in optional or rows[0]["device"] == "cuda"}

@@ -129,9 +129,7 @@ def read_profile(path: Path) -> Profile:
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
     present = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if present.isdisjoint(_TABLES):
-        raise DataError(
-            path, None, "holds no table of nsys: export the report with `nsys export --type sqlite`"
-        )
+        raise DataError(path, None, "holds no table of nsys: export the report with `nsys export --type sqlite`")
     for name in _TABLES.keys() - present:
         database.execute(f"CREATE TEMP TABLE {name} ({_TABLES[name]})")
     database.execute(_LAUNCH_NAMES)
@@ -142,9 +140,7 @@ def _profile(database: sqlite3.Connection) -> Profile:
     codes: dict[str, int] = {}
     ranges = np.fromiter(_coded_ranges(database, codes), [*_SPAN, ("code", "i8")])
     calls = np.fromiter(database.execute(_CALLS), _SPAN)
-    kernels = np.fromiter(
-        database.execute(_KERNELS), [("tid", "i8"), ("call", "i8"), ("start", "i8"), ("end", "i8")]
-    )
+    kernels = np.fromiter(database.execute(_KERNELS), [("tid", "i8"), ("call", "i8"), ("start", "i8"), ("end", "i8")])
     graphs = database.execute("SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE").fetchone()[0]
 
     # Outer before inner where two begin in the same nanosecond.
@@ -236,9 +232,7 @@ def _total(ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[Any]) -> 
         return total
     ended = ranges[ranges["end"] != _NEVER_NS]
     _, thread = np.unique(ended["tid"], return_inverse=True)
-    covered_ns = sum(
-        _union_ns(mine["start"], mine["end"]) for mine in _split(ended, thread, thread.max() + 1)
-    )
+    covered_ns = sum(_union_ns(mine["start"], mine["end"]) for mine in _split(ended, thread, thread.max() + 1))
     # A median over ranges of different names says nothing.
     return replace(total, host_ms=covered_ns / 1e6, host_us_per_range_p50=None)
 

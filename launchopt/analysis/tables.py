@@ -136,9 +136,7 @@ def _without_copies(rows: Iterable[Row]) -> list[Row]:
         if any(repr(row) == repr(twin) for twin in twins):  # repr: a NaN is equal to itself
             continue
         if twins:
-            raise DataError(
-                row["run_id"], None, f"two different rows for {row['mode']}, repeat {row['repeat']}"
-            )
+            raise DataError(row["run_id"], None, f"two different rows for {row['mode']}, repeat {row['repeat']}")
         twins.append(row)
         kept.append(row)
     return kept
@@ -175,9 +173,7 @@ def _table(rows: list[Row]) -> Table:
         history = reference.predecessor(*work, stream["commands"])
     baselines = [line for line in lines if line.is_baseline]
     for line in lines:
-        line.remarks += sorted(
-            {f"above a ceiling: {r['above_ceiling']}" for r in line.rows if r["above_ceiling"]}
-        )
+        line.remarks += sorted({f"above a ceiling: {r['above_ceiling']}" for r in line.rows if r["above_ceiling"]})
         if not line.is_baseline and line.problem is None:
             _compare(line, baselines, peer)
     return Table(lines, peer, history)

@@ -30,9 +30,7 @@ LINE_BYTES_MAX = 4096  # with its line end; a real one has under 50
 
 _BOM = b"\xef\xbb\xbf"
 _INT64_MAX = 2**63 - 1
-_TIMESTAMP = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(?:\+00:00)?"
-)
+_TIMESTAMP = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(?:\+00:00)?")
 _INTEGER = re.compile(r"-?[0-9]{1,19}")  # int() alone would also take "1_000", " 7" and other scripts' digits
 _EPOCH = datetime(1, 1, 1)
 

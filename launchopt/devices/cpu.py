@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.devices.base import Ceilings, Span
 from launchopt.devices.cpu_info import cpu_info
 from launchopt.devices.runs import run_end
-from launchopt.recorder import Recorder, Strategy, note
+from launchopt.recorder import LaunchFacts, Recorder, Strategy, note
 from launchopt.timing import nvtx_ranges
 from launchopt.workloads.stream import GemmStream, arenas_of
 
@@ -40,6 +41,7 @@ class CpuDevice:
         self.threads = threads or max(1, cores - 1)
         self._limits = threadpool_limits(self.threads, user_api="blas")
         self._domain = nvtx_ranges.domain()
+        self._unnamed = nvtx_ranges.attributes(self._domain, "rehearsal", 0)
         self._ranges: dict[tuple[str, int, int], Any] = {}
         self._scratch: dict[int, tuple[Any, ...]] = {}
 
@@ -73,7 +75,7 @@ class CpuDevice:
         """Nothing to mark: calls are synchronous."""
 
     def use_mode(self, mode: str) -> None:
-        """The mode whose name the ranges carry from now on."""
+        """The mode whose name the ranges carry from now on; "" for none."""
         self._mode = mode
 
     def _multiply(self, a: Any, b: Any, c: Any) -> None:
@@ -85,11 +87,19 @@ class CpuDevice:
             wide = np.matmul(to_float32(b, dtype), to_float32(a, dtype).transpose(0, 2, 1))
             c[:] = from_float32(wide, dtype)
 
+    def _push_range(self, shape_index: int, size: int) -> None:
+        self._domain.push_range(self._ranges.get((self._mode, shape_index, size), self._unnamed))
+
     def _launch(
-        self, words: NDArray[np.uint64], first: int, stop: int, operands: tuple[Any, ...], what: tuple[int, ...]
+        self,
+        words: NDArray[np.uint64],
+        first: int,
+        stop: int,
+        operands: tuple[Any, ...],
+        what: LaunchFacts,
     ) -> None:
         """One NumPy call for words[first:stop], under its range, noted."""
-        self._domain.push_range(self._ranges[self._mode, what[1], stop - first])
+        self._push_range(what[1], stop - first)
         start_ns = time.monotonic_ns()
         self._multiply(*operands)
         end_ns = time.monotonic_ns()
@@ -119,7 +129,7 @@ class CpuDevice:
             runs.append(run_end(words, runs[-1], *moves))
         number = self._recorder.next_batch()
         records: Records = words.reshape(-1).view(COMMAND_DTYPE)
-        for first, stop in zip(runs, runs[1:], strict=False):
+        for first, stop in pairwise(runs):
             strategy = Strategy.single if stop - first == 1 else Strategy.strided
             operands = tuple(
                 _run(view, int(records[f"slot_{role}"][first]), move, stop - first)
@@ -137,7 +147,7 @@ class CpuDevice:
         a, b, c = (scratch[:count] for scratch in self._scratch[shape_index])
         arena_a, arena_b, arena_c = self._views[shape_index]
         recorder = self._recorder
-        self._domain.push_range(self._ranges[self._mode, shape_index, count])
+        self._push_range(shape_index, count)
         start_ns = time.monotonic_ns()
         np.take(arena_a, records["slot_a"], axis=0, out=a)
         np.take(arena_b, records["slot_b"], axis=0, out=b)

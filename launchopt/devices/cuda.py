@@ -14,8 +14,8 @@ from typing import Any
 
 import cupy
 import numpy as np
-from nvmath.bindings import cublasLt
 from numpy.typing import NDArray
+from nvmath.bindings import cublasLt
 
 from launchopt.batcher import Batch, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
@@ -72,7 +72,14 @@ class CudaDevice:
         self._most_packed = 0
         alpha = self._scalars.ctypes.data
         self._context = np.array(
-            [matmul_address(), self._plans.handle, alpha, alpha + 4, self._workspace.data.ptr, self.stream.ptr]
+            [
+                matmul_address(),
+                self._plans.handle,
+                alpha,
+                alpha + 4,
+                self._workspace.data.ptr,
+                self.stream.ptr,
+            ]
         )
         self._timer = EventTimer(self.stream, most_samples=1 << 20)
         self.synchronize()
@@ -247,11 +254,12 @@ class CudaDevice:
 
     @contextlib.contextmanager
     def _range(self, index: int, size: int) -> Any:
-        """An NVTX range, when a tool listens."""
-        if not self._attached:
+        """An NVTX range, when a tool listens and this is no rehearsal."""
+        attributes = self._ranges.get((self._mode, index, size))
+        if attributes is None:
             yield
             return
-        self._domain.push_range(self._ranges[self._mode, index, size])
+        self._domain.push_range(attributes)
         try:
             yield
         finally:

@@ -20,7 +20,8 @@ REPEATS = 10
 READ_SOURCE = r"""
 extern "C" __global__ void read_all(const int4* data, long long count, int* never) {
     int4 sum = make_int4(0, 0, 0, 0);
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (long long)gridDim.x * blockDim.x) {
+    long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         int4 value = __ldcs(data + i);
         sum.x ^= value.x; sum.y ^= value.y; sum.z ^= value.z; sum.w ^= value.w;
     }
@@ -34,18 +35,22 @@ def measure(gemm: Callable[[], None], gemm_flops: int, stream: Any) -> Ceilings:
     free, _ = cupy.cuda.runtime.memGetInfo()
     size = min(BUFFER_BYTES, free // 4) & ~0xFFF
     with stream:
-        source = cupy.full(size // 4, 0x5A5A5A5A, np.uint32)
-        target = cupy.empty_like(source)
-        never = cupy.zeros(1, np.int32)
-        kernel = cupy.RawKernel(READ_SOURCE, "read_all")
-        multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-        launch = ((multiprocessors * 8,), (512,), (source, np.int64(size // 16), never))
-        copy_s = fastest(lambda: target.data.copy_from_device_async(source.data, size, stream), stream)
-        read_s = fastest(lambda: kernel(*launch), stream)
+        copy_s, read_s = _memory(size, stream)
         peak_s = fastest(gemm, stream)
-    del source, target
     cupy.get_default_memory_pool().free_all_blocks()
     return Ceilings(2 * size / copy_s * 1e-9, size / read_s * 1e-9, gemm_flops / peak_s * 1e-12)
+
+
+def _memory(size: int, stream: Any) -> tuple[float, float]:
+    """Seconds to copy `size` bytes, and to read them."""
+    source = cupy.full(size // 4, 0x5A5A5A5A, np.uint32)
+    target = cupy.empty_like(source)
+    never = cupy.zeros(1, np.int32)
+    kernel = cupy.RawKernel(READ_SOURCE, "read_all")
+    blocks = cupy.cuda.Device().attributes["MultiProcessorCount"] * 8
+    copy_s = fastest(lambda: target.data.copy_from_device_async(source.data, size, stream), stream)
+    read_s = fastest(lambda: kernel((blocks,), (512,), (source, np.int64(size // 16), never)), stream)
+    return copy_s, read_s
 
 
 def fastest(work: Callable[[], Any], stream: Any) -> float:

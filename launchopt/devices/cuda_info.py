@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -83,7 +84,7 @@ def gpu_state(index: int) -> dict[str, Any]:
     """Clocks, power, temperature and throttle reasons of a GPU now; what NVML will not tell is left out."""
     import pynvml
 
-    readings = {
+    readings: dict[str, Callable[[Any], Any]] = {
         "sm_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
         "memory_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
         "power_w": lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,

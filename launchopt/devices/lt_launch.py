@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.runs import run_end, slots_of
-from launchopt.native import call_matmul, compiled, monotonic_ns
-from launchopt.recorder import note
+from launchopt.native import Int, call_matmul, compiled, monotonic_ns
+from launchopt.recorder import LaunchFacts, note
 
 # Columns of `shapes`. For a packed batch the bases are the scratch's, and the slots 0.
 BASE_A, BASE_B, BASE_C, BYTES_A, BYTES_B, BYTES_C, MOVE_A, MOVE_B, MOVE_C, PLAN0, PACKED0 = range(11)
@@ -34,7 +34,7 @@ Table = NDArray[np.int64]
 
 
 @compiled
-def matmul(context: Table, plans: Table, row: int, a: int, b: int, c: int) -> int:
+def matmul(context: Table, plans: Table, row: int, a: int, b: int, c: int) -> Int:
     """C = A @ B by the plan in `row`; returns cuBLASLt's status."""
     plan = plans[row]
     return call_matmul(
@@ -71,7 +71,7 @@ def launch_each(
     batch: int,
     reason: int,
     flush_ns: int,
-) -> int:
+) -> Int:
     """One launch for each of words[first:stop]; returns the first status that is not 0."""
     shapes, plans, context = tables
     launches, commands, cursor = records
@@ -90,7 +90,7 @@ def launch_each(
         end_ns = monotonic_ns()
         if status != OK:
             return status
-        what = (batch + i, np.int64(shape_of[i]), SINGLE, reason, flush_ns)
+        what: LaunchFacts = (batch + i, int(shape_of[i]), SINGLE, reason, flush_ns)
         note(launches, commands, cursor, words, i, i + 1, what, start_ns, end_ns)
     return OK
 
@@ -106,7 +106,7 @@ def launch_run(
     batch: int,
     reason: int,
     flush_ns: int,
-) -> int:
+) -> Int:
     """One launch for words[first:stop], which lie evenly spaced; returns its status."""
     shapes, plans, context = tables
     launches, commands, cursor = records
@@ -123,13 +123,13 @@ def launch_run(
     )
     end_ns = monotonic_ns()
     strategy = SINGLE if stop - first == 1 else STRIDED
-    what = (batch, np.int64(shape_index), strategy, reason, flush_ns)
+    what: LaunchFacts = (batch, int(shape_index), strategy, reason, flush_ns)
     note(launches, commands, cursor, words, first, stop, what, start_ns, end_ns)
     return status
 
 
 @compiled
-def count_runs(words: NDArray[np.uint64], shape_index: int, shapes: Table, most: int) -> int:
+def count_runs(words: NDArray[np.uint64], shape_index: int, shapes: Table, most: int) -> Int:
     """How many evenly spaced runs `words` is made of; stops counting past `most`."""
     shape = shapes[shape_index]
     runs, first = 0, 0
@@ -149,7 +149,7 @@ def launch_strided(
     batch: int,
     reason: int,
     flush_ns: int,
-) -> int:
+) -> Int:
     """One launch a run; TOO_MANY_LAUNCHES, with nothing launched, where that takes more than `most`."""
     shapes = tables[0]
     if most < len(words) and count_runs(words, shape_index, shapes, most) > most:

@@ -19,7 +19,11 @@ from launchopt.errors import RunError
 
 WORKSPACE_LIMIT_BYTES = 32 << 20  # NVIDIA's recommendation for Hopper
 TRANSPOSE = 1  # CUBLAS_OP_T
-CUDA_TYPES = {Dtype.fp32: CudaDataType.CUDA_R_32F, Dtype.fp16: CudaDataType.CUDA_R_16F, Dtype.bf16: CudaDataType.CUDA_R_16BF}
+CUDA_TYPES = {
+    Dtype.fp32: CudaDataType.CUDA_R_32F,
+    Dtype.fp16: CudaDataType.CUDA_R_16F,
+    Dtype.bf16: CudaDataType.CUDA_R_16BF,
+}
 Strides = tuple[int, int, int]
 
 

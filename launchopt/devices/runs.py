@@ -6,21 +6,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import W_SLOT_A_B, W_SLOT_C_REQUEST
-from launchopt.native import compiled
+from launchopt.native import Int, compiled
 
 LOW = np.uint64(0xFFFF_FFFF)
 HIGH = np.uint64(32)
 
 
 @compiled
-def slots_of(words: NDArray[np.uint64], i: int) -> tuple[int, int, int]:
+def slots_of(words: NDArray[np.uint64], i: int) -> tuple[Int, Int, Int]:
     """Slots a, b and c of record i."""
     ab = words[i, W_SLOT_A_B]
     return np.int64(ab & LOW), np.int64(ab >> HIGH), np.int64(words[i, W_SLOT_C_REQUEST] & LOW)
 
 
 @compiled
-def run_end(words: NDArray[np.uint64], first: int, move_a: int, move_b: int, move_c: int) -> int:
+def run_end(words: NDArray[np.uint64], first: int, move_a: int, move_b: int, move_c: int) -> Int:
     """One past the last record that follows `first` with every slot moving on by exactly its move."""
     a, b, c = slots_of(words, first)
     stop = first + 1

@@ -8,7 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 GAPS = 4096
+SAMPLES_LEAST = 32
+SHORTEST_GAP = 4  # denser sampling would slow the run it measures
 NEVER = 1 << 62
+
+
+def sample_gap(every: int, launches: int) -> int:
+    """`every`, or less where so few launches are to come that fewer than SAMPLES_LEAST would be timed."""
+    return min(every, max(SHORTEST_GAP, launches // SAMPLES_LEAST)) if every else 0
 
 
 class Sampler:

@@ -63,8 +63,7 @@ def test_a_planted_effect_is_found_and_its_direction_is_right(paired: bool) -> N
 def test_a_against_a_is_hardly_ever_an_effect() -> None:
     generator = np.random.default_rng(2)
     verdicts = [
-        verdict(ratio_interval(*generator.normal(10, 0.3, (2, 11)), paired=True, resamples=FEW))
-        for _ in range(200)
+        verdict(ratio_interval(*generator.normal(10, 0.3, (2, 11)), paired=True, resamples=FEW)) for _ in range(200)
     ]
     effects = sum(v in (Verdict.FASTER, Verdict.SLOWER) for v in verdicts)
     assert effects <= 10  # 5% of 200: the margin of 1% makes it fewer than the interval alone would

@@ -51,9 +51,7 @@ class Export:
     def domain(self, name: str, start: int = 0, domain: int = 1, tid: int = TID) -> None:
         self.add("NVTX_EVENTS", start=start, eventType=75, text=name, globalTid=tid, domainId=domain)
 
-    def span(
-        self, name: str, start: int, end: int | None, tid: int = TID, domain: int = 1, kind: int = 59
-    ) -> None:
+    def span(self, name: str, start: int, end: int | None, tid: int = TID, domain: int = 1, kind: int = 59) -> None:
         self.add(
             "NVTX_EVENTS",
             start=start,
@@ -64,9 +62,7 @@ class Export:
             domainId=domain,
         )
 
-    def call(
-        self, start: int, correlation: int, name: str = "cudaLaunchKernel_v7000", tid: int = TID
-    ) -> None:
+    def call(self, start: int, correlation: int, name: str = "cudaLaunchKernel_v7000", tid: int = TID) -> None:
         self.add(
             "CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=start + 4, eventClass=0, globalTid=tid,
             correlationId=correlation, nameId=self.text(name), returnValue=0,

@@ -195,8 +195,7 @@ def test_round_trip(
     text = bom + line_end.join(lines) + data.draw(st.sampled_from(["", line_end]))
     read = columns(read_azure(written(tmp_path_factory.getbasetemp(), text), None))
     assert read == [
-        (100 * (tick - ticks[0]), context, generated)
-        for tick, (_, context, generated) in zip(ticks, rows, strict=True)
+        (100 * (tick - ticks[0]), context, generated) for tick, (_, context, generated) in zip(ticks, rows, strict=True)
     ]
 
 

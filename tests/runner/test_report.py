@@ -131,9 +131,7 @@ def test_a_folder_given_twice_does_not_double_the_repeats(tmp_path: Path) -> Non
     assert len(table.lines[0].rows) == 3
 
 
-def test_two_different_rows_for_one_repeat_are_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_different_rows_for_one_repeat_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "a", [row(wall_ms=1.0)])
     write(tmp_path / "b", [row(wall_ms=2.0)])
     assert report.main([str(tmp_path)]) == 2
@@ -146,9 +144,7 @@ def test_output_and_several_folders(tmp_path: Path) -> None:
     assert (folders[0] / "report.md").exists()
     assert not (folders[1] / "report.md").exists()
     assert report.main([*map(str, folders), "--output", str(tmp_path / "x.md")]) == 0
-    assert (tmp_path / "x.md").read_text(encoding="utf-8") == (folders[0] / "report.md").read_text(
-        encoding="utf-8"
-    )
+    assert (tmp_path / "x.md").read_text(encoding="utf-8") == (folders[0] / "report.md").read_text(encoding="utf-8")
 
 
 def test_errors_are_one_line_with_a_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

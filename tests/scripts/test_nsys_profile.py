@@ -16,9 +16,7 @@ from launchopt.timing import nvtx_ranges
 SCRIPT = Path(__file__).parents[2] / "scripts/nsys_profile.sh"
 NOWHERE = "/nonexistent"  # an empty PATH would mean the working directory
 BASH = shutil.which("bash")
-pytestmark = pytest.mark.skipif(
-    BASH is None or not Path("/proc/self/environ").exists(), reason="needs bash and /proc"
-)
+pytestmark = pytest.mark.skipif(BASH is None or not Path("/proc/self/environ").exists(), reason="needs bash and /proc")
 
 # Notes how it was called, then does as $FAKE says. `setsid` puts its agent where no process group reaches it.
 FAKE_NSYS = """#!/bin/bash
@@ -138,9 +136,7 @@ def test_a_relative_output_folder_is_the_callers(bench: Bench) -> None:
 
 
 def test_an_agent_that_hangs_is_ended_and_nobody_elses(bench: Bench) -> None:
-    with subprocess.Popen(
-        ["sleep", "300"], env=bench.environ | {"LAUNCHOPT_NSYS_RUN": "another run"}
-    ) as bystander:
+    with subprocess.Popen(["sleep", "300"], env=bench.environ | {"LAUNCHOPT_NSYS_RUN": "another run"}) as bystander:
         try:
             done = bench.run(FAKE="agent")
             assert done.returncode == 0, done.stderr
