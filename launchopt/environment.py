@@ -53,7 +53,10 @@ def _packages() -> dict[str, str]:
 
 
 def _git(folder: Path) -> dict[str, Any]:
-    """Revision of the checkout this file lies in, and whether it had been changed."""
+    """Revision of the checkout this file lies in, and whether it had been changed.
+
+    A copy without its history (a container image) may carry the revision in LAUNCHOPT_GIT_REVISION.
+    """
 
     def git(*words: str) -> str:
         call = ["git", "-C", str(folder), *words]
@@ -62,4 +65,5 @@ def _git(folder: Path) -> dict[str, Any]:
     try:
         return {"git_revision": git("rev-parse", "HEAD"), "git_dirty": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
-        return {}
+        told = os.environ.get("LAUNCHOPT_GIT_REVISION")
+        return {"git_revision": told, "git_dirty": None} if told else {}

@@ -79,10 +79,9 @@ def _slots_by_shape(stream: GemmStream) -> dict[ShapeKey, NDArray[np.int64]]:
     for block in stream.blocks():
         records = block.records
         slots = np.stack([records[f"slot_{role}"] for role in "abc"], axis=1).astype(np.int64)
-        kinds, which = np.unique(records[["m", "n", "k"]], return_inverse=True)
-        for index, kind in enumerate(kinds):
-            shape = ShapeKey(int(kind["m"]), int(kind["n"]), int(kind["k"]), stream.dtype)
-            found[shape].append(slots[which == index])
+        for shape in stream.shapes:
+            if shape.n == records["n"][0]:  # a block holds steps of one n
+                found[shape].append(slots[(records["m"] == shape.m) & (records["k"] == shape.k)])
     return {shape: np.concatenate(parts) for shape, parts in found.items()}
 
 

@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launchopt.errors import Interrupted, LaunchoptError, RunError
-from runner.schema import to_config
+from runner.help import conf_folder, help_text
+from runner.schema import register, to_config
 
 exit_code = 0  # of the process: the worst that a job ended with
 _prechecked: dict[str, Any] = {}
@@ -120,14 +123,21 @@ def _shown(folder: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compose, run, and say how it went: 0 fine, 1 a run failed, 2 bad input, 130 interrupted."""
-    import hydra
-
-    from runner.schema import register
-
     register()
-    conf = Path(__file__).parent.parent / "conf"
-    where = str(conf) if (conf / "config.yaml").is_file() else "pkg://runner.conf"
-    if arguments is not None:
-        sys.argv = [sys.argv[0], *arguments]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if "--help" in words or "-h" in words:
+        return _help([word for word in words if not word.startswith("-")])
+    folder = conf_folder()
+    sys.argv = [sys.argv[0], *words]
+    where = str(folder) if folder else "pkg://runner.conf"
     hydra.main(version_base="1.3", config_path=where, config_name="config")(run_job)()
     return exit_code
+
+
+def _help(overrides: list[str]) -> int:
+    try:
+        print(help_text(overrides))
+    except HydraException as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
