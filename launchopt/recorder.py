@@ -51,7 +51,8 @@ def note(
     end_ns: int,
 ) -> None:
     """One launch call that submitted words[first:stop]; `what` as in LaunchFacts."""
-    launch = cursor[NEXT_LAUNCH]
+    # There are more launches than commands only where commands ran twice: then the last row is the latest.
+    launch = min(cursor[NEXT_LAUNCH], len(launches) - 1)
     cursor[NEXT_LAUNCH] = launch + 1
     row = launches[launch]
     row[BATCH], row[SHAPE], row[SIZE] = what[0], what[1], stop - first

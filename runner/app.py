@@ -40,7 +40,7 @@ class Precheck(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Plan the run; exit where that fails."""
         try:
-            _writable(Path(config.hydra.run.dir))
+            _writable("hydra.run.dir", Path(config.hydra.run.dir))
             _prechecked["plan"] = _plan(_without_hydra(config))
         except LaunchoptError as error:
             fail(error)
@@ -49,7 +49,7 @@ class Precheck(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check that the sweep's folder can be made."""
         try:
-            _writable(Path(config.hydra.sweep.dir))
+            _writable("hydra.sweep.dir", Path(config.hydra.sweep.dir))
         except LaunchoptError as error:
             fail(error)
             raise SystemExit(error.exit_code) from None
@@ -63,7 +63,7 @@ def _without_hydra(config: DictConfig) -> DictConfig:
     return task
 
 
-def _writable(folder: Path) -> None:
+def _writable(key: str, folder: Path) -> None:
     """RunError where `folder` cannot be made or written to."""
     existing = folder
     while not existing.exists() and existing != existing.parent:
@@ -74,7 +74,7 @@ def _writable(folder: Path) -> None:
         problem = "cannot be written to"
     else:
         return
-    error = RunError(f"hydra.run.dir={folder}: {existing} {problem}; choose another output folder")
+    error = RunError(f"{key}={folder}: {existing} {problem}; choose another output folder")
     error.exit_code = 2
     raise error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -16,7 +16,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from launchopt.command import Dtype
-from launchopt.errors import ConfigError
+from launchopt.errors import ConfigError, choices
 from launchopt.modes import MODES, check_mode
 from launchopt.workloads.footprint import Cache
 
@@ -38,7 +38,7 @@ class Record(enum.Enum):
 
 def _within(key: str, value: float | None, low: float, high: float = LARGEST) -> None:
     if value is not None and not (math.isfinite(value) and low <= value <= high):
-        raise ConfigError(key, value, f"must be from {low:g} to {high:g}")
+        raise ConfigError(key, value, f"must be from {low:.10g} to {high:.10g}")
 
 
 def _above_zero(key: str, value: float) -> None:
@@ -310,6 +310,7 @@ def register() -> None:
 
 def to_config(composed: DictConfig) -> Config:
     """The composed config as checked objects; ConfigError says what is wrong with it."""
+    _refuse_unknown(composed)
     try:
         config = OmegaConf.to_object(composed)
     except MissingMandatoryValue as error:
@@ -319,3 +320,16 @@ def to_config(composed: DictConfig) -> Config:
         raise ConfigError(str(error.full_key), "?", str(error).splitlines()[0]) from None
     assert isinstance(config, Config)
     return config
+
+
+def _refuse_unknown(node: DictConfig, above: str = "") -> None:
+    """ConfigError for a key that no schema has: `+key=value` adds one, and composing lets it pass."""
+    kind: Any = OmegaConf.get_type(node)
+    known = [each.name for each in fields(kind)] if is_dataclass(kind) else None
+    for name in node:
+        value = None if OmegaConf.is_missing(node, name) else node[name]
+        if known is not None and name not in known:
+            where = f"settings of {above.rstrip('.')}" if above else "settings"
+            raise ConfigError(f"{above}{name}", value, f"no such setting; {where}: {choices(known)}")
+        if isinstance(value, DictConfig):
+            _refuse_unknown(value, f"{above}{name}.")

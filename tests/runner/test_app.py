@@ -1,0 +1,301 @@
+"""The application from the outside: `python -m runner ...` on the cpu device, and what it leaves.
+
+The runs that tests look at are all in `RUNS`; they are made once, two at a time.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hydra import compose, initialize_config_dir
+
+from launchopt import results
+from launchopt.devices.base import DeviceInfo
+from launchopt.errors import ArenaMemoryError
+from runner import plan as plan_module
+from runner.plan import Plan, make_plan
+from runner.schema import register, to_config
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = 500
+SMALL = f"device=cpu workload.m=16 workload.k=64 workload.commands={COMMANDS} workload.cache=hot"
+TINY = "device=cpu model=tiny workload.cache=hot"
+TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.0000000,4,2
+2023-11-16 18:17:04.0000000,3,0
+2023-11-16 18:17:05.0000000,4,5
+"""
+RUNS = {
+    "pair": f"{SMALL} against=[baseline] repeats=2 record.commands=all",
+    "bare": f"{SMALL} record.launches=none",
+    "sweep": f"-m {SMALL} mode=baseline,batched batching.max_batch=4,16",
+    "partly": f"-m {SMALL} batching.max_batch=0,4",
+    "models": f"-m {TINY} workload=decode,prefill workload.dtype=fp32,fp16,bf16",
+    "replay": f"{TINY} workload=decode arrival=replay arrival.path=trace.csv arrival.requests=null arrival.speed=100",
+    "help": "--help",
+    "cfg": "--cfg job workload=decode batching.max_batch=7",
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    exit_code: int
+    stdout: str
+    stderr: str
+    folder: Path  # where it ran
+
+    @property
+    def written(self) -> Path:
+        """The folder it named in its last line."""
+        return self.folder / self.stdout.splitlines()[-1]
+
+    @property
+    def row(self) -> results.Row:
+        (row,) = results.read_summaries([self.written])
+        return row
+
+    def jobs(self) -> list[Path]:
+        """The folders of a sweep, in order."""
+        return sorted(self.folder.glob("outputs/sweep/*/[0-9]*"), key=lambda path: int(path.name))
+
+
+def start(arguments: str, folder: Path) -> Ran:
+    folder.mkdir()
+    (folder / "trace.csv").write_text(TRACE)
+    call = [sys.executable, "-m", "runner", *arguments.split()]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(call, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
+    return Ran(done.returncode, done.stdout, done.stderr, folder)
+
+
+@pytest.fixture(scope="session")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ran]]:
+    """The run of that name, when it has ended."""
+    base = tmp_path_factory.mktemp("app")
+    with ThreadPoolExecutor(2) as pool:
+        runs = {name: pool.submit(start, arguments, base / name) for name, arguments in RUNS.items()}
+        yield lambda name: runs[name].result()
+
+
+def composed(*overrides: str) -> Any:
+    register()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("config", overrides=list(overrides))
+
+
+def planned(*overrides: str) -> Plan:
+    config = composed("device=cpu", *overrides)
+    return make_plan(to_config(config), config)
+
+
+def config_of(path: Path) -> Mapping[str, Any]:
+    config: Mapping[str, Any] = json.loads(pq.read_schema(path).metadata[b"launchopt.config"])
+    return config
+
+
+def test_a_run_leaves_three_files_and_names_their_folder_last(ran: Callable[[str], Ran]) -> None:
+    run = ran("bare")
+    assert (run.exit_code, run.stderr) == (0, "")
+    assert run.written.parent == run.folder / "outputs/run"
+    assert sorted(path.name for path in run.written.iterdir()) == ["manifest.json", "summary.parquet"]
+    assert [path.name for path in run.folder.iterdir() if path.name != "trace.csv"] == ["outputs"]
+
+
+def test_tables_are_written_as_asked(ran: Callable[[str], Ran]) -> None:
+    names = sorted(path.name for path in ran("pair").written.iterdir())
+    assert names == ["commands.parquet", "launches.parquet", "manifest.json", "summary.parquet"]
+    names = sorted(path.name for path in ran("sweep").jobs()[0].iterdir())
+    assert names == ["launches.parquet", "manifest.json", "summary.parquet"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_piped_output_is_plain_text(name: str, ran: Callable[[str], Ran]) -> None:
+    assert ran(name).stdout
+    assert "\x1b" not in ran(name).stdout + ran(name).stderr
+
+
+def test_modes_are_taken_in_turn(ran: Callable[[str], Ran]) -> None:
+    rows = results.read_summaries([ran("pair").written])
+    assert sorted((row["mode"], row["repeat"]) for row in rows) == [
+        ("baseline", 0),
+        ("baseline", 1),
+        ("batched", 0),
+        ("batched", 1),
+    ]
+    assert [row["repeat"] for row in rows] == [0, 0, 1, 1]  # as they ran
+    assert all(row["interleaved"] for row in rows)
+    assert not ran("bare").row["interleaved"]
+
+
+def test_rows_add_up(ran: Callable[[str], Ran]) -> None:
+    run = ran("pair")
+    manifest = results.read_manifest(run.written)
+    launches = pd.read_parquet(run.written / "launches.parquet")
+    for row in results.read_summaries([run.written]):
+        assert (row["status"], row["verified"], row["commands"]) == ("ok", True, COMMANDS)
+        assert row["max_rel_error"] <= row["tolerance"]
+        assert sum(row[f"flush_{reason}"] for reason in ("full", "deadline", "idle", "drain")) == row["batches"]
+        assert row["batch_size_mean"] == COMMANDS / row["batches"]
+        own = launches[(launches["mode"] == row["mode"]) & (launches["repeat"] == row["repeat"])]
+        assert len(own) == row["launch_calls"]
+        assert own["batch_size"].sum() == COMMANDS
+        assert (row["launch_calls"] == COMMANDS) == (row["mode"] == "baseline")
+        assert row["run_id"] == manifest["run_id"] == f"run/{run.written.name}"
+        assert row["gpu"] is row["gpu_span_ms"] is row["kernels"] is None
+        assert row["wall_ms"] > 0
+
+
+def test_manifest_and_tables_hold_one_config(ran: Callable[[str], Ran]) -> None:
+    run = ran("pair")
+    manifest = results.read_manifest(run.written)
+    assert (manifest["status"], manifest["repeats_done"]) == ("ok", 4)
+    assert manifest["config"]["workload"]["commands"] == COMMANDS
+    assert manifest["overrides"] == RUNS["pair"].split()
+    for table in ("summary", "launches", "commands"):
+        assert config_of(run.written / f"{table}.parquet") == manifest["config"]
+
+
+def test_commands_join_their_launches(ran: Callable[[str], Ran]) -> None:
+    folder = ran("pair").written
+    keys = ["mode", "repeat", "launch"]
+    commands = pd.read_parquet(folder / "commands.parquet")
+    launches = pd.read_parquet(folder / "launches.parquet")
+    joined = commands.merge(launches, on=keys, how="left", validate="m:1", suffixes=("", "_launch"), indicator=True)
+    assert len(joined) == 4 * COMMANDS
+    assert (joined["_merge"] == "both").all()
+    for name in ("m", "n", "k", "flush_ns", "submit_start_ns"):
+        assert (joined[name] == joined[f"{name}_launch"]).all()
+    assert (joined.groupby(keys)["seq"].transform("size") == joined["batch_size"]).all()
+    assert (joined["enqueue_ns"] >= 0).all()
+    assert (joined["enqueue_ns"] <= joined["flush_ns"]).all()
+    assert (joined["flush_ns"] <= joined["submit_start_ns"]).all()
+    assert (joined["submit_start_ns"] <= joined["device_end_ns"]).all()
+    for _, run in joined.groupby(["mode", "repeat"]):
+        assert sorted(run["seq"]) == list(range(COMMANDS))
+
+
+def test_a_sweep_makes_a_folder_a_job(ran: Callable[[str], Ran]) -> None:
+    run = ran("sweep")
+    assert (run.exit_code, run.stderr) == (0, "")
+    rows = [row for job in run.jobs() for row in results.read_summaries([job])]
+    assert [(row["mode"], row["max_batch"], row["status"]) for row in rows] == [
+        ("baseline", 4, "ok"),
+        ("baseline", 16, "ok"),
+        ("batched", 4, "ok"),
+        ("batched", 16, "ok"),
+    ]
+    assert len({row["run_id"] for row in rows}) == 4
+    assert [run.folder / line for line in run.stdout.splitlines() if line.startswith("outputs")] == run.jobs()
+
+
+def test_a_bad_job_does_not_stop_a_sweep(ran: Callable[[str], Ran]) -> None:
+    run = ran("partly")
+    bad, good = run.jobs()
+    assert run.exit_code == 2
+    assert run.stderr == "error: batching.max_batch=0: must be from 1 to 2147483647\n"
+    assert [path.name for path in bad.iterdir()] == ["manifest.json"]
+    refused = results.read_manifest(bad)
+    assert refused["status"] == "refused"
+    assert refused["error"] == "batching.max_batch=0: must be from 1 to 2147483647"
+    assert results.read_manifest(good)["status"] == "ok"
+
+
+def test_models_in_every_dtype(ran: Callable[[str], Ran]) -> None:
+    run = ran("models")
+    assert (run.exit_code, run.stderr) == (0, "")
+    rows = [row for job in run.jobs() for row in results.read_summaries([job])]
+    assert [(row["workload"], row["dtype"]) for row in rows] == [
+        (workload, dtype) for workload in ("decode", "prefill") for dtype in ("fp32", "fp16", "bf16")
+    ]
+    assert {(row["model"], row["layers"], row["status"], row["verified"]) for row in rows} == {("tiny", 2, "ok", True)}
+    steps = {"decode": 64, "prefill": 1}  # each is 4 linears in 2 layers
+    assert [row["commands"] for row in rows] == [8 * steps[row["workload"]] for row in rows]
+
+
+def test_replay_takes_the_requests_of_the_trace(ran: Callable[[str], Ran]) -> None:
+    run = ran("replay")
+    assert (run.exit_code, run.stderr) == (0, "")
+    row = run.row
+    assert (row["arrival"], row["requests"], row["status"]) == ("replay", 3, "ok")
+    assert row["commands"] == 8 * (3 + 2 + 0 + 5)  # a step a prompt and a generated token
+    assert row["wall_ms"] >= 2_000 / 100  # two seconds of the trace, at 100 times its pace
+    assert row["producer_late_p99_us"] is not None
+
+
+def test_help_names_every_group_option_and_example(ran: Callable[[str], Ran]) -> None:
+    text = ran("help").stdout
+    assert ran("help").exit_code == 0
+    for path in (ROOT / "conf").glob("*/*.yaml"):
+        assert path.parent.name in text
+        assert path.stem in text
+    for key in ("batching:", "max_batch: 64", "timeout_us: 150", "repeats: 1", "seed: 0"):
+        assert key in text
+    assert text.count("python -m runner") >= 4
+    assert "experiment=predecessor_tables" in text
+
+
+def test_cfg_shows_the_composed_config_and_runs_nothing(ran: Callable[[str], Ran]) -> None:
+    run = ran("cfg")
+    assert run.exit_code == 0
+    assert "max_batch: 7" in run.stdout
+    assert "tokens: 64" in run.stdout
+    assert not (run.folder / "outputs").exists()
+
+
+def records(plan: Plan) -> np.ndarray[Any, Any]:
+    return np.concatenate([block.records for block in plan.stream.blocks()])
+
+
+def test_a_seed_gives_one_stream() -> None:
+    shuffled = ("workload.shuffle=true", "workload.commands=1000", "workload.replicas=256")
+    first, again, other = (records(planned(*shuffled, f"seed={seed}")) for seed in (3, 3, 4))
+    assert len(first) == 1000
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+MODEL = ("workload=decode", "model=llama_3_8b", "workload.tokens=2")
+ROOM = 20 << 30
+
+
+@pytest.fixture()
+def small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU with room for some of the layers of MODEL (28 GB in fp32)."""
+    info = DeviceInfo("cuda", 0, "Fake", ROOM, 50 << 20, "memory of Fake", 12 << 20)
+    monkeypatch.setattr(plan_module, "find_device", lambda kind, index: (info, "faked"))
+
+
+@pytest.mark.usefixtures("small_gpu")
+def test_layers_are_cut_to_what_fits_and_that_is_said() -> None:
+    plan = planned(*MODEL)
+    layers = plan.stream.layers
+    assert 1 < layers < 32
+    assert plan.stream.arena_bytes < ROOM
+    (notice,) = [notice for notice in plan.notices if "layers" in notice]
+    assert notice.startswith(f"layers: {layers} of llama_3_8b's 32, as many as fit into 19.3 GB of memory of Fake")
+    with pytest.raises(ArenaMemoryError, match=r"lower workload\.layers or workload\.tokens"):
+        planned(*MODEL, f"workload.layers={layers + 1}")
+
+
+@pytest.mark.usefixtures("small_gpu")
+def test_layers_asked_for_are_kept() -> None:
+    plan = planned(*MODEL, "workload.layers=3")
+    assert plan.stream.layers == 3
+    assert [notice for notice in plan.notices if "layers" in notice] == ["layers: 3 of llama_3_8b's 32, as asked"]
+
+
+@pytest.mark.usefixtures("small_gpu")
+def test_no_word_of_layers_where_all_fit() -> None:
+    plan = planned("workload=decode", "model=tiny")
+    assert plan.stream.layers == 2
+    assert not any("layers" in notice for notice in plan.notices)

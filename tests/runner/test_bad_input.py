@@ -1,0 +1,220 @@
+"""Bad input from the command line: refused in seconds, in a few words, with nothing left behind.
+
+tests/golden/errors.txt holds every message; `UPDATE_GOLDEN=1` writes it anew.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from launchopt.devices import find_device
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests/golden/errors.txt"
+OURS, HYDRAS = 2, 1  # exit codes: who found it
+SLOW_S = 2.0  # a slower run gets a second try: this machine may be busy
+LIMIT_S = 4.0
+
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+ROW = "2023-11-16 18:17:03.9799600,4,2\n"
+INPUTS = {
+    "file": "a regular file, in the way\n",
+    "empty.csv": "",
+    "header.csv": HEADER,
+    "malformed.csv": HEADER + ROW + "yesterday,4,2\n",
+    "other.csv": "a,b\n1,2\n",
+    "two_rows.csv": HEADER + ROW + ROW,
+}
+
+REPLAY = "arrival=replay workload=decode model=tiny"
+# What is typed (`device=cpu` is added where no device is named), who finds it, and what the message must hold.
+CASES: dict[str, tuple[int, str]] = {
+    # names
+    "workload=nope": (HYDRAS, "workload/nope gemv_micro decode"),
+    "mode=nope": (HYDRAS, "mode/nope baseline batched"),
+    "device=nope": (HYDRAS, "device/nope auto cpu cuda"),
+    "model=nope": (HYDRAS, "model/nope tiny qwen3_8b"),
+    "workload=": (HYDRAS, "workload gemv_micro"),
+    "mode.name=nope": (OURS, "mode=nope baseline batched"),
+    "batching.bogus=1": (HYDRAS, "batching.bogus"),
+    "bogus=1": (HYDRAS, "bogus"),
+    "workload.tokens=4": (HYDRAS, "workload.tokens"),
+    "+mode.bogus=1": (OURS, "mode.bogus=1 name"),
+    "+workload.bogus=7": (OURS, "workload.bogus=7 commands"),
+    "+bogus=1": (OURS, "bogus=1 workload repeats"),
+    # types
+    "batching.max_batch=many": (HYDRAS, "batching.max_batch many Integer"),
+    "batching.max_batch=[1]": (HYDRAS, "batching.max_batch [1] Integer"),
+    "workload.dtype=fp8": (HYDRAS, "workload.dtype fp8 fp32 fp16 bf16"),
+    "repeats=1.5": (HYDRAS, "repeats 1.5 Integer"),
+    "against=baseline": (HYDRAS, "against ListConfig"),
+    # ranges
+    "workload.commands=0": (OURS, "workload.commands=0 from 1"),
+    "workload.commands=-5": (OURS, "workload.commands=-5 from 1"),
+    "workload.commands=3000000000": (OURS, "workload.commands=3000000000 2147483647"),
+    "workload.m=0": (OURS, "workload.m=0 from 1"),
+    "workload.n=-1": (OURS, "workload.n=-1 from 1"),
+    "workload.k=-1": (OURS, "workload.k=-1 from 1"),
+    "workload.replicas=0": (OURS, "workload.replicas=0 from 1"),
+    "workload=decode workload.tokens=0": (OURS, "workload.tokens=0 from 1"),
+    "workload=decode workload.users=0": (OURS, "workload.users=0 from 1"),
+    "workload=decode workload.layers=-1": (OURS, "workload.layers=-1 from 1"),
+    "workload=decode model.hidden=0": (OURS, "model.hidden=0 from 1"),
+    "workload=prefill workload.tokens=-1": (OURS, "workload.tokens=-1 from 1"),
+    "workload=prefill workload.prompts=0": (OURS, "workload.prompts=0 from 1"),
+    "workload=prefill workload.layers=0": (OURS, "workload.layers=0 from 1"),
+    "repeats=0": (OURS, "repeats=0 from 1"),
+    "repeats=-1": (OURS, "repeats=-1 from 1"),
+    "seed=-1": (OURS, "seed=-1 from 0"),
+    "verify_columns=1": (OURS, "verify_columns=1 from 2"),
+    "device.threads=0": (OURS, "device.threads=0 from 1"),
+    "device.pin_cpu=100000": (OURS, "device.pin_cpu=100000 cores"),
+    "timing.sample_every=0": (OURS, "timing.sample_every=0 from 1"),
+    "queue.capacity=1000": (OURS, "queue.capacity=1000 power of two"),
+    "queue.capacity=-2": (OURS, "queue.capacity=-2 from 2"),
+    "queue.spin_us=nan": (OURS, "queue.spin_us=nan from 0"),
+    "queue.sleep_us=inf": (OURS, "queue.sleep_us=inf from 1"),
+    "batching.max_batch=0": (OURS, "batching.max_batch=0 from 1"),
+    "batching.max_batch=-64": (OURS, "batching.max_batch=-64 from 1"),
+    "batching.max_batch=8192": (OURS, "batching.max_batch=8192 queue.capacity 4096"),
+    "batching.timeout_us=-1": (OURS, "batching.timeout_us=-1.0 from 0"),
+    "batching.timeout_us=nan": (OURS, "batching.timeout_us=nan from 0"),
+    "batching.timeout_us=inf": (OURS, "batching.timeout_us=inf from 0"),
+    "batching.idle_us=nan": (OURS, "batching.idle_us=nan from 0"),
+    "batching.idle_us=-inf": (OURS, "batching.idle_us=-inf from 0"),
+    # what must fit together
+    "model=qwen3_8b": (OURS, "model=qwen3_8b gemv_micro decode prefill"),
+    "workload=decode workload.layers=9": (OURS, "workload.layers=9 at most 8 predecessor"),
+    "against=[nonsense]": (OURS, "against=nonsense baseline"),
+    "against=[batched]": (OURS, "against=batched baseline"),
+    "timing=cupti": (OURS, "timing=cupti CPU"),
+    # traces
+    REPLAY: (OURS, "arrival.path required"),
+    "arrival=replay arrival.path=two_rows.csv": (OURS, "arrival=replay gemv_micro decode"),
+    f"{REPLAY} arrival.path=missing.csv": (OURS, "missing.csv No such file"),
+    f"{REPLAY} arrival.path=empty.csv": (OURS, "empty.csv is empty TIMESTAMP,ContextTokens,GeneratedTokens"),
+    f"{REPLAY} arrival.path=header.csv": (OURS, "header.csv no requests"),
+    f"{REPLAY} arrival.path=malformed.csv arrival.requests=null": (OURS, "malformed.csv:3 yesterday"),
+    f"{REPLAY} arrival.path=other.csv": (OURS, "other.csv:1 TIMESTAMP,ContextTokens,GeneratedTokens"),
+    f"{REPLAY} arrival.path=two_rows.csv": (OURS, "two_rows.csv 20 2"),
+    f"{REPLAY} arrival.path=two_rows.csv arrival.requests=0": (OURS, "arrival.requests=0 from 1"),
+    f"{REPLAY} arrival.path=two_rows.csv arrival.speed=0": (OURS, "arrival.speed=0.0 above 0"),
+    f"{REPLAY} arrival.path=two_rows.csv arrival.speed=nan": (OURS, "arrival.speed=nan above 0"),
+    f"{REPLAY} arrival.path=two_rows.csv arrival.speed=inf": (OURS, "arrival.speed=inf above 0"),
+    # the machine
+    "device=cuda": (OURS, "device=cuda"),
+    "workload.commands=2000000000": (OURS, "2000000000 GB main memory workload.commands"),
+    "workload.m=2000000000 workload.k=2000000000": (OURS, "GB main memory"),
+    "workload=decode model=llama_3_70b workload.layers=80 workload.replicas=100": (OURS, "GB workload.layers"),
+    "hydra.run.dir=file": (OURS, "hydra.run.dir=file not a folder"),
+    "hydra.run.dir=file/below/it": (OURS, "hydra.run.dir=file/below/it not a folder"),
+    "-m hydra.sweep.dir=file/x repeats=1,2": (OURS, "hydra.sweep.dir=file/x not a folder"),
+}
+
+
+def has_gpu() -> bool:
+    return find_device("auto", 0)[0].kind == "cuda"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    exit_code: int
+    stdout: str
+    stderr: str
+    seconds: float
+    left: list[str]
+
+
+def typed(case: str) -> list[str]:
+    words = case.split(" ")
+    return words if any(word.startswith("device=") for word in words) else [*words, "device=cpu"]
+
+
+def start(case: str, folder: Path) -> Outcome:
+    folder.mkdir()
+    for name, text in INPUTS.items():
+        (folder / name).write_text(text)
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runner", *typed(case)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    stdout, stderr = process.communicate(timeout=60)
+    seconds = time.monotonic() - began
+    left = sorted(path.name for path in folder.iterdir() if path.name not in INPUTS)
+    left += [path.name for path in Path("/dev/shm").glob(f"launchopt_{process.pid}_*")]
+    return Outcome(process.returncode, stdout, stderr, seconds, left)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """Every case's outcome; of a slow one, the faster of two."""
+    base = tmp_path_factory.mktemp("bad")
+
+    def outcome(numbered: tuple[int, str]) -> Outcome:
+        number, case = numbered
+        first = start(case, base / str(number))
+        return first if first.seconds < SLOW_S else min(first, start(case, base / f"{number}b"), key=lambda x: x.seconds)
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(CASES, pool.map(outcome, enumerate(CASES)), strict=True))
+
+
+def said_by_hydra(stderr: str) -> list[str]:
+    """The lines of its message, less what it lists (indented by a tab) and its parting hint."""
+    lines = [line for line in stderr.splitlines() if line and not line.startswith("\t")]
+    assert lines.pop() == "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."
+    return lines
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused_at_once_in_few_words_with_nothing_left(case: str, outcomes: dict[str, Outcome]) -> None:
+    if case == "device=cuda" and has_gpu():
+        pytest.skip("this machine has a GPU")
+    outcome, (exit_code, words) = outcomes[case], CASES[case]
+    print(f"{outcome.seconds:.2f} s")
+    assert "Traceback" not in outcome.stderr
+    assert outcome.exit_code == exit_code
+    if exit_code == OURS:
+        assert outcome.stderr.startswith("error: ")
+        assert outcome.stderr.count("\n") == 1
+    else:
+        assert len(said_by_hydra(outcome.stderr)) <= 6
+    assert [word for word in words.split(" ") if word not in outcome.stderr] == []
+    assert outcome.stdout == ""
+    assert outcome.left == []
+    assert outcome.seconds < LIMIT_S
+
+
+def normalised(stderr: str) -> str:
+    """The message, less what depends on the machine."""
+    text = stderr.replace(str(ROOT), "CHECKOUT")
+    text = re.sub(r"[\d.]+ GB", "N GB", text)
+    text = re.sub(r"device=cuda: .*", "device=cuda: WHY", text)
+    return re.sub(r"this process's cores: .*", "this process's cores: [N]", text)
+
+
+def test_messages(outcomes: dict[str, Outcome]) -> None:
+    entries = {
+        case: f"$ python -m runner {' '.join(typed(case))}\nexit {outcome.exit_code}\n{normalised(outcome.stderr)}\n"
+        for case, outcome in outcomes.items()
+    }
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text("".join(entries.values()))
+    golden = GOLDEN.read_text()
+    if has_gpu():
+        cuda = "$ python -m runner device=cuda\n"
+        golden = re.sub(re.escape(cuda) + r"(?:.+\n)+\n", "", golden)
+        del entries["device=cuda"]
+    assert "".join(entries.values()) == golden

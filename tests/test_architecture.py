@@ -1,0 +1,84 @@
+"""Who may import whom. Read from the source, so that an import inside a function counts too."""
+
+import ast
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(str(path.relative_to(ROOT)) for top in ("launchopt", "runner") for path in (ROOT / top).rglob("*.py"))
+
+CUDA = {"cupy", "cupyx", "nvmath", "cuda", "cupti"}
+CLOCKS = {"time", "datetime", "sched"}
+# The door to CUDA, and the rooms right behind it.
+BEHIND_THE_DOOR = (
+    "launchopt/devices/cuda*.py",
+    "launchopt/devices/lt_plans.py",
+    "launchopt/devices/slot_copy.py",
+    "launchopt/timing/events.py",
+    "launchopt/timing/cupti.py",
+)
+# files, and what they must not import: a name forbids the module and everything below it.
+FORBIDDEN: list[tuple[str, set[str]]] = [
+    ("launchopt/*", {"runner"}),
+    ("launchopt/workloads/*", CLOCKS | CUDA | {"launchopt.ring", "launchopt.devices"}),
+    ("launchopt/arrivals/*", {"time", "sched"} | CUDA | {"launchopt.ring", "launchopt.devices"}),
+    ("launchopt/batcher.py", CLOCKS | CUDA | {"launchopt.devices", "launchopt.ring", "launchopt.timing"}),
+    ("launchopt/ring.py", CUDA | {"launchopt.devices", "launchopt.batcher", "launchopt.modes"}),
+    ("launchopt/modes/*", CUDA | {"launchopt.devices.cuda", "launchopt.devices.cpu", "launchopt.ring"}),
+    ("launchopt/analysis/*", CUDA | {"launchopt.devices", "launchopt.ring", "launchopt.modes"}),
+    ("runner/*", CUDA | {"nvtx", "launchopt.devices.cuda", "launchopt.devices.cpu"}),
+]
+
+
+def imported(source: str) -> set[str]:
+    """Every module that `source` imports; of `from a import b` both a and a.b."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            found |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def among(modules: set[str], forbidden: set[str]) -> set[str]:
+    return {module for module in modules for name in forbidden if module == name or module.startswith(f"{name}.")}
+
+
+@pytest.mark.parametrize(
+    ("source", "modules"),
+    [
+        ("import cupy", {"cupy"}),
+        ("import cuda.bindings.driver as d", {"cuda.bindings.driver"}),
+        ("def f():\n    from cupy import cuda", {"cupy", "cupy.cuda"}),
+        ("from launchopt import ring", {"launchopt", "launchopt.ring"}),
+    ],
+)
+def test_every_way_to_import_is_seen(source: str, modules: set[str]) -> None:
+    assert imported(source) == modules
+
+
+def test_a_name_forbids_what_is_below_it_and_nothing_else() -> None:
+    assert among({"time", "timeit", "time.x", "launchopt.timing"}, {"time"}) == {"time", "time.x"}
+
+
+@pytest.mark.parametrize(("files", "forbidden"), FORBIDDEN, ids=[files for files, _ in FORBIDDEN])
+def test_imports_go_one_way(files: str, forbidden: set[str]) -> None:
+    checked = [file for file in FILES if fnmatch(file, files)]
+    assert checked
+    wrong = {file: among(imported((ROOT / file).read_text()), forbidden) for file in checked}
+    assert {file: modules for file, modules in wrong.items() if modules} == {}
+
+
+def test_one_door_to_cuda() -> None:
+    users = [file for file in FILES if among(imported((ROOT / file).read_text()), CUDA)]
+    assert users
+    assert [file for file in users if not any(fnmatch(file, door) for door in BEHIND_THE_DOOR)] == []
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_module_says_what_it_is(file: str) -> None:
+    assert ast.get_docstring(ast.parse((ROOT / file).read_text()))

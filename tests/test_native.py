@@ -1,0 +1,80 @@
+"""What compiled code reaches by hand: the clock, the atomics, a call by address."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from numba.core.errors import TypingError
+from numpy.typing import NDArray
+
+from launchopt.native import call_matmul, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
+
+MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
+
+
+@compiled
+def clock() -> int:
+    cpu_pause()
+    return monotonic_ns()
+
+
+@compiled
+def load(array: NDArray[np.uint64], index: int) -> Any:
+    return load_acquire(array, index)
+
+
+@compiled
+def store(array: NDArray[np.uint64], index: int, value: np.uint64) -> None:
+    store_release(array, index, value)
+
+
+@compiled
+def matmul(address: int, arguments: Any) -> Any:
+    return call_matmul(address, arguments)
+
+
+def test_clock_is_pythons() -> None:
+    clock()
+    before_ns = time.monotonic_ns()
+    read_ns = clock()
+    after_ns = time.monotonic_ns()
+    assert before_ns <= read_ns <= after_ns
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_atomics_touch_the_element_named_and_no_other(step: int) -> None:
+    """Also where the array is a strided view."""
+    memory = np.arange(100, 100 + 5 * step, dtype=np.uint64)
+    array = memory[::step]
+    expected = memory.copy()
+    for index in range(5):
+        assert load(array, index) == 100 + index * step
+        value = np.uint64(2**63 + index)
+        store(array, index, value)
+        expected[index * step] = value
+        assert memory.tolist() == expected.tolist()
+        assert load(array, index) == value
+
+
+@pytest.mark.parametrize("status", [0, 7, -1])
+def test_matmul_is_called_with_its_arguments_in_order(status: int) -> None:
+    calls: list[tuple[int, ...]] = []
+
+    def record(*arguments: int) -> int:
+        calls.append(arguments)
+        return status
+
+    callback = MATMUL(record)
+    address = ctypes.cast(callback, ctypes.c_void_p).value
+    sent = tuple((i + 1) * 0x0123_4567_89AB * (-1) ** i for i in range(16))
+    assert matmul(address, sent) == status
+    assert calls == [sent]
+
+
+def test_matmul_takes_16_arguments() -> None:
+    with pytest.raises(TypingError):
+        matmul(1, (1,) * 15)

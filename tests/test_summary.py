@@ -1,0 +1,190 @@
+"""The columns of a run whose every number is known, and the rates that are flagged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from launching import launch
+
+from launchopt import summary
+from launchopt.command import Dtype
+from launchopt.devices.base import Ceilings, Span
+from launchopt.recorder import Recorder
+from launchopt.results import COMMANDS, LAUNCHES, SUMMARY
+from launchopt.summary import BURST_LAUNCHES, Timing, above_ceiling, measured
+from launchopt.workloads.gemv import gemv
+
+ZERO = 1_000_000  # the start barrier; commands are enqueued 0, 10, ... 50 ns after it
+STREAM = gemv(4, 3, 5, 6, Dtype.fp16, 2, shuffle=False, seed=0)
+FLUSHES = [1, 1, 0, 1]
+SAMPLES = np.array([[2_300, 5_900]]) + ZERO
+EVENTS = Timing(ZERO, Span(ZERO + 8_000, 4_000, SAMPLES), kernels=4, busy_ns=3_500)
+HOST = Timing(ZERO, Span(ZERO + 8_000, None, np.empty((0, 2), np.int64)))
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """Six commands in three launch calls; the second was timed on the device, the third packed."""
+    recorder = Recorder(6)
+    for seqs, flush, start, end in [
+        ([0, 1, 2], 1_000, 1_100, 1_200),
+        ([4, 3], 2_000, 2_100, 2_400),
+        ([5], 3_000, 3_100, 3_600),
+    ]:
+        launch(recorder, seqs, flush_ns=ZERO + flush, start_ns=ZERO + start, end_ns=ZERO + end, zero_ns=ZERO)
+        if seqs == [4, 3]:
+            recorder.mark_sample(1, 0)
+    recorder.mark_packed(240, 3)
+    return recorder
+
+
+def test_measured_with_events(recorder: Recorder) -> None:
+    row = measured(recorder, FLUSHES, EVENTS, STREAM)
+    waits_ns = [1_000, 990, 980, 1_970, 1_960, 2_950]
+    latencies_ns = [5_900 - 30, 5_900 - 40]
+    assert row == {
+        "commands": 6,
+        "launch_calls": 6,
+        "kernels": 4,
+        "batches": 3,
+        "batch_size_mean": 2.0,
+        "wall_ms": 0.008,
+        "gpu_span_ms": 0.004,
+        "gpu_busy_ms": 0.0035,
+        "host_submit_ns_per_launch": 300.0,
+        "host_submit_burst_ns": 300.0,
+        "commands_per_s": 6 / 8e-6,
+        "latency_p50_us": pytest.approx(5.865),
+        "latency_p99_us": pytest.approx(np.percentile(latencies_ns, 99) / 1e3),
+        "latency_samples": 2,
+        "queue_wait_p50_us": pytest.approx((1_000 + 1_960) / 2 / 1e3),
+        "queue_wait_p99_us": pytest.approx(np.percentile(waits_ns, 99) / 1e3),
+        "packed_bytes": 240,
+        "bytes_moved": 6 * 2 * (4 * 5 + 3 * 5 + 3 * 4),
+        "achieved_gb_per_s": pytest.approx(6 * 94 / 4_000),  # bytes a ns
+        "achieved_tflops": pytest.approx(6 * 120 / 4_000 / 1e3),  # 2 * 4 * 3 * 5 flops each
+        "flush_full": 1,
+        "flush_deadline": 1,
+        "flush_idle": 0,
+        "flush_drain": 1,
+    }
+    assert row.keys() <= set(SUMMARY.names)
+
+
+def test_measured_without_events_goes_by_the_hosts_clock(recorder: Recorder) -> None:
+    row = measured(recorder, FLUSHES, HOST, STREAM)
+    assert (row["gpu_span_ms"], row["gpu_busy_ms"], row["kernels"]) == (None, None, None)
+    assert row["latency_samples"] == 6
+    latencies_us = [1.2, 1.19, 1.18, 2.37, 2.36, 3.55]
+    assert row["latency_p50_us"] == pytest.approx(np.percentile(latencies_us, 50))
+    assert row["latency_p99_us"] == pytest.approx(np.percentile(latencies_us, 99))
+    assert row["achieved_gb_per_s"] == pytest.approx(6 * 94 / 8_000)
+
+
+def test_nothing_sampled_is_null_and_not_zero(recorder: Recorder) -> None:
+    recorder.mark_sample(0, -1)
+    none = Timing(ZERO, replace(EVENTS.span, samples=np.empty((0, 2), np.int64)))
+    row = measured(recorder, FLUSHES, none, STREAM)
+    assert (row["latency_p50_us"], row["latency_p99_us"], row["latency_samples"]) == (None, None, 0)
+
+
+def test_a_run_without_a_launch_has_a_row_all_the_same() -> None:
+    row = measured(Recorder(6), [0] * 4, EVENTS, STREAM)
+    assert (row["commands"], row["batches"], row["batch_size_mean"]) == (0, 0, None)
+    assert (row["host_submit_ns_per_launch"], row["queue_wait_p50_us"]) == (None, None)
+
+
+def test_burst_is_of_the_first_launches_alone() -> None:
+    recorder = Recorder(BURST_LAUNCHES + 500)
+    for i in range(BURST_LAUNCHES + 500):
+        launch(recorder, [i], start_ns=0, end_ns=10 if i < BURST_LAUNCHES else 1000)
+    row = measured(recorder, FLUSHES, HOST, STREAM)
+    assert row["host_submit_burst_ns"] == 10
+    assert row["host_submit_ns_per_launch"] == pytest.approx((BURST_LAUNCHES * 10 + 500_000) / (BURST_LAUNCHES + 500))
+
+
+def as_lists(columns: dict[str, Any], schema: pa.Schema) -> dict[str, list[Any]]:
+    assert set(schema.names) - {"run_id", "mode", "repeat"} == columns.keys()
+    return {name: pa.array(values, schema.field(name).type).to_pylist() for name, values in columns.items()}
+
+
+def test_launch_columns(recorder: Recorder) -> None:
+    assert as_lists(summary.launch_columns(recorder, EVENTS, STREAM.shapes), LAUNCHES) == {
+        "launch": [0, 1, 2],
+        "batch": [0, 1, 2],
+        "m": [4] * 3,
+        "n": [3] * 3,
+        "k": [5] * 3,
+        "dtype": ["fp16"] * 3,
+        "batch_size": [3, 2, 1],
+        "strategy": ["strided"] * 3,
+        "flush_reason": ["idle"] * 3,
+        "flush_ns": [1_000, 2_000, 3_000],
+        "submit_start_ns": [1_100, 2_100, 3_100],
+        "submit_end_ns": [1_200, 2_400, 3_600],
+        "device_start_ns": [None, 2_300, None],
+        "device_end_ns": [None, 5_900, None],
+        "packed_bytes": [0, 0, 240],
+    }
+
+
+def command_lists(recorder: Recorder) -> dict[str, list[Any]]:
+    blocks = [block.records for block in STREAM.blocks(2)]
+    return as_lists(summary.command_columns(recorder, EVENTS, STREAM.shapes, blocks), COMMANDS)
+
+
+def test_command_columns(recorder: Recorder) -> None:
+    assert command_lists(recorder) == {
+        "seq": [0, 1, 2, 3, 4, 5],
+        "request": [0] * 6,
+        "step": [0, 1, 2, 3, 4, 5],
+        "m": [4] * 6,
+        "n": [3] * 6,
+        "k": [5] * 6,
+        "launch": [0, 0, 0, 1, 1, 2],
+        "enqueue_ns": [0, 10, 20, 30, 40, 50],
+        "flush_ns": [1_000] * 3 + [2_000] * 2 + [3_000],
+        "submit_start_ns": [1_100] * 3 + [2_100] * 2 + [3_100],
+        "device_end_ns": [None] * 3 + [5_900] * 2 + [None],
+    }
+
+
+@pytest.mark.parametrize("launched", [[], [0, 1, 3]])
+def test_commands_that_never_ran_have_no_times(launched: list[int]) -> None:
+    recorder = Recorder(6)
+    if launched:
+        launch(recorder, launched, flush_ns=ZERO + 7, start_ns=ZERO + 8, zero_ns=ZERO)
+    columns = command_lists(recorder)
+    for name in ("launch", "enqueue_ns", "flush_ns", "submit_start_ns"):
+        assert [i for i, value in enumerate(columns[name]) if value is not None] == launched
+    assert columns["device_end_ns"] == [None] * 6
+
+
+CEILINGS = Ceilings(copy_gb_per_s=4_000, read_gb_per_s=4_500, peak_tflops=50)
+
+
+def flagged(gb_per_s: float, tflops: float, residency: str | None = None) -> tuple[str | None, bool]:
+    return above_ceiling({"achieved_gb_per_s": gb_per_s, "achieved_tflops": tflops}, CEILINGS, residency)
+
+
+@pytest.mark.parametrize("residency", [None, "cache: hot"])
+def test_rates_below_the_ceilings_or_within_their_error_are_fine(residency: str | None) -> None:
+    assert flagged(4_499, 49, residency) == (None, False)
+    assert flagged(4_500 * 1.019, 50 * 1.019, residency) == (None, False)
+
+
+def test_a_rate_that_the_cache_explains_is_flagged() -> None:
+    assert flagged(9_000, 10, "cache: hot") == ("9000 GB/s is above the measured 4500 GB/s: cache: hot", False)
+
+
+def test_a_rate_that_nothing_explains_is_an_error() -> None:
+    assert flagged(4_600, 10) == ("4600 GB/s is above the measured 4500 GB/s, and nothing explains it", True)
+
+
+@pytest.mark.parametrize("residency", [None, "cache: hot"])
+def test_more_than_the_peak_is_an_error_in_any_cache(residency: str | None) -> None:
+    assert flagged(1, 52, residency) == ("52.0 TFLOP/s is above the measured peak of 50.0", True)
