@@ -35,7 +35,7 @@ def _schema(*columns: tuple[str, pa.DataType, str]) -> pa.Schema:
 _TEXT, _I32, _I64, _F64, _BOOL = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
 
 SUMMARY = _schema(
-    ("run_id", _TEXT, "folder of the run, relative to outputs/; with mode and repeat, the key of a row"),
+    ("run_id", _TEXT, "the last two parts of the run's folder; with mode and repeat, the key of a row"),
     ("repeat", _I32, "0-based"),
     ("workload", _TEXT, "gemv_micro, gemv_256, decode, prefill"),
     ("model", _TEXT, "whose shapes; null for a workload that has its own"),

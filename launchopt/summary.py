@@ -132,16 +132,26 @@ def command_columns(
     """Columns of commands.parquet, less those that name the run. `blocks`: the stream's records in order."""
     launches, commands = recorder.done()
     _, end, known = _device_times(launches, timing.span)
-    of_launch, zero = commands[:, rec.LAUNCH], timing.start_ns
+    ran, zero = commands[:, rec.LAUNCH] >= 0, timing.start_ns
+    of_launch = commands[ran, rec.LAUNCH]
+    timed = ran.copy()
+    timed[ran] = known[of_launch]
     names = ("seq", "request", "step", "m", "n", "k")
     return {
         **{name: np.concatenate([block[name] for block in blocks]).astype(np.int64) for name in names},
-        "launch": of_launch,
-        "enqueue_ns": commands[:, rec.ENQUEUE_NS] - zero,
-        "flush_ns": launches[of_launch, rec.FLUSH_NS] - zero,
-        "submit_start_ns": launches[of_launch, rec.SUBMIT_START_NS] - zero,
-        "device_end_ns": pa.array(end[of_launch] - zero, mask=~known[of_launch]),
+        "launch": _where(ran, of_launch),
+        "enqueue_ns": _where(ran, commands[ran, rec.ENQUEUE_NS] - zero),
+        "flush_ns": _where(ran, launches[of_launch, rec.FLUSH_NS] - zero),
+        "submit_start_ns": _where(ran, launches[of_launch, rec.SUBMIT_START_NS] - zero),
+        "device_end_ns": _where(timed, end[commands[timed, rec.LAUNCH]] - zero),
     }
+
+
+def _where(known: NDArray[np.bool_], values: NDArray[np.int64]) -> Any:
+    """A column that holds `values` where `known`, and is null elsewhere."""
+    column = np.zeros(len(known), np.int64)
+    column[known] = values
+    return pa.array(column, mask=~known)
 
 
 def _shape_columns(shape_of: NDArray[np.int64], shapes: Sequence[ShapeKey]) -> dict[str, Any]:

@@ -73,6 +73,9 @@ def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
         raise
     except OSError as error:
         raise RunError(f"{folder}: {error.strerror or error}") from None
+    finally:
+        for half in folder.glob(".*.tmp"):  # a table that a killed child could not finish
+            half.unlink(missing_ok=True)
     failed = [row for row in run.rows if row["status"] != "ok"]
     run.save("failed" if failed else "ok")
     if failed:

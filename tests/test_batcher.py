@@ -162,8 +162,13 @@ def test_without_a_timeout_everything_is_due_at_once() -> None:
 
 def test_many_shapes_find_their_own_bucket() -> None:
     """200 shapes in a table of 512 places collide; each must still be told from the others."""
-    shapes = [ShapeKey(m, n, k, dtype) for m in (1, 2, 64, 4096, 8192) for n in range(1, 6) for k in (1, 64, 128, 8192)
-              for dtype in (Dtype.fp32, Dtype.bf16)]
+    shapes = [
+        ShapeKey(m, n, k, dtype)
+        for m in (1, 2, 64, 4096, 8192)
+        for n in range(1, 6)
+        for k in (1, 64, 128, 8192)
+        for dtype in (Dtype.fp32, Dtype.bf16)
+    ]
     assert len(shapes) == 200
     wanted = np.random.default_rng(0).integers(0, 200, 2000)
     records = commands(shapes[i] for i in wanted)

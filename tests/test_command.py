@@ -32,7 +32,7 @@ u32 = st.integers(0, 2**32 - 1)
 def test_record_layout() -> None:
     fields = COMMAND_DTYPE.fields
     assert fields is not None
-    lines = [f"{name} {offset} {kind.str}" for name, (kind, offset) in fields.items()]
+    lines = [f"{name} {offset} {kind.str}" for name, (kind, offset, *_) in fields.items()]
     assert "\n".join(lines) + "\n" == GOLDEN.read_text()
     assert COMMAND_DTYPE.itemsize == RECORD_BYTES == 64
 
@@ -66,7 +66,9 @@ def test_words_are_the_records_own_memory() -> None:
     assert words[2, W_STEP] == 9
 
 
-@pytest.mark.parametrize(("dtype", "itemsize", "roundoff"), [("fp32", 4, 2**-24), ("fp16", 2, 2**-11), ("bf16", 2, 2**-8)])
+@pytest.mark.parametrize(
+    ("dtype", "itemsize", "roundoff"), [("fp32", 4, 2**-24), ("fp16", 2, 2**-11), ("bf16", 2, 2**-8)]
+)
 def test_element_types(dtype: str, itemsize: int, roundoff: float) -> None:
     assert (Dtype[dtype].itemsize, Dtype[dtype].unit_roundoff) == (itemsize, roundoff)
 

@@ -19,7 +19,7 @@ MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
 @compiled
 def clock() -> int:
     cpu_pause()
-    return monotonic_ns()
+    return int(monotonic_ns())
 
 
 @compiled
@@ -70,6 +70,7 @@ def test_matmul_is_called_with_its_arguments_in_order(status: int) -> None:
 
     callback = MATMUL(record)
     address = ctypes.cast(callback, ctypes.c_void_p).value
+    assert address is not None
     sent = tuple((i + 1) * 0x0123_4567_89AB * (-1) ** i for i in range(16))
     assert matmul(address, sent) == status
     assert calls == [sent]

@@ -124,7 +124,7 @@ def one_element(stream: GemmStream, arenas: Arenas, records: Records) -> int:
 
 def infinite(stream: GemmStream, arenas: Arenas, records: Records) -> int:
     multiply(stream, arenas, records)
-    output(stream, arenas, records[VICTIM])[0, 0] = from_float32(np.float32([np.inf]), stream.dtype)[0]
+    output(stream, arenas, records[VICTIM])[0, 0] = from_float32(np.array([np.inf], np.float32), stream.dtype)[0]
     return 1
 
 

@@ -24,7 +24,7 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 
 BLOCK_RECORDS = 4096
 SLOT_ALIGNMENT_BYTES = 256  # what cuBLASLt's fastest kernels want of a pointer
-INPUT_ARENA_LIMIT_BYTES = 128 << 20  # inputs of one shape cycle within this (at least one slot)
+INPUT_ARENA_LIMIT_BYTES = 256 << 20  # inputs of one shape cycle within this (at least one slot)
 INPUT_TURNS = 4  # input slots per weight slot, so that (A, B) pairs repeat only after four turns
 
 

@@ -194,7 +194,7 @@ def test_a_sweep_makes_a_folder_a_job(ran: Callable[[str], Ran]) -> None:
         ("batched", 4, "ok"),
         ("batched", 16, "ok"),
     ]
-    assert len({row["run_id"] for row in rows}) == 4
+    assert [row["run_id"] for row in rows] == [f"{job.parent.name}/{job.name}" for job in run.jobs()]
     assert [run.folder / line for line in run.stdout.splitlines() if line.startswith("outputs")] == run.jobs()
 
 

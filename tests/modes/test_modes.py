@@ -1,0 +1,218 @@
+"""Every mode on the CPU: whatever the stream, each command runs once and its output is its product."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from straight import records_of
+
+from launchopt import recorder as rec
+from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
+from launchopt.devices.cpu import CALLS_PER_PACK, CpuDevice
+from launchopt.errors import ConfigError, RunError
+from launchopt.modes import MODES, check_mode, mode_class
+from launchopt.modes.base import Mode
+from launchopt.modes.batched import Batched
+from launchopt.recorder import Recorder, Strategy
+from launchopt.verify import verify
+from launchopt.workloads.gemv import gemv
+from launchopt.workloads.stream import GemmStream, Segment, arenas_of
+
+NEVER_PACK, ALWAYS_PACK = 0, 1 << 40  # bytes a launch is worth
+properties = settings(deadline=None, max_examples=40)
+
+sizes = st.sampled_from([1, 2, 3, 16])
+streams = st.builds(
+    GemmStream,
+    st.lists(st.tuples(sizes, sizes), min_size=1, max_size=3),
+    st.integers(1, 2),
+    st.lists(st.builds(Segment, st.integers(1, 3), st.integers(1, 12), st.integers(0, 2)), min_size=1, max_size=4),
+    st.sampled_from(Dtype),
+    st.integers(1, 5),
+    st.booleans(),
+    st.integers(0, 3),
+)
+
+
+class Run:
+    """One stream through one mode, as the consumer does it, on one thread of the CPU."""
+
+    def __init__(self, mode: str, stream: GemmStream, most: int = 8, pack_bytes: int = NEVER_PACK) -> None:
+        self.stream, self.recorder = stream, Recorder(stream.commands)
+        self.device = CpuDevice(threads=1)
+        self.device.info = replace(self.device.info, pack_bytes_per_launch=pack_bytes)
+        self.mode: Mode = mode_class(mode)()
+        self.limits = {
+            shape: min(most, self.mode.bucket_limit or most, stream.counts[shape]) for shape in stream.shapes
+        }
+        self.device.open(stream, self.recorder, seed=0)
+        self.mode.prepare(self.device, self.limits)
+        self.device.warm_up()
+        self.device.arenas.poison()
+        self.device.use_mode(mode)
+        self.device.start(0)
+
+    def batches(self, chunk: int) -> Iterator[Batch]:
+        batcher = Batcher(self.stream.shapes, list(self.limits.values()), timeout_ns=3)
+        records = records_of(self.stream)
+        for now_ns, first in enumerate(range(0, len(records), chunk)):
+            yield from batcher.add(records[first : first + chunk], now_ns)
+            while (due := batcher.due(now_ns)) is not None:
+                yield due
+        yield from batcher.flush(FlushReason.drain)
+
+    def finish(self) -> None:
+        self.device.finish()
+        self.mode.close()
+        self.device.close()
+        assert list(self.recorder.faults()) == []
+        found = verify(self.stream, self.device.arenas, 64)
+        assert found.ok, found.first_wrong
+
+    def launches(self, column: int) -> list[int]:
+        values: list[int] = self.recorder.done()[0][:, column].tolist()
+        return values
+
+
+def runs_in(batch: Batch, moves: tuple[int, int, int]) -> int:
+    """Pieces of a batch whose slots move on evenly."""
+    records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+    slots = np.stack([records[f"slot_{role}"].astype(np.int64) for role in "abc"], axis=1)
+    return 1 + int((np.diff(slots, axis=0) != moves).any(axis=1).sum())
+
+
+@properties
+@given(streams, st.integers(1, 40))
+def test_baseline_is_one_launch_a_command_in_order_of_arrival(stream: GemmStream, chunk: int) -> None:
+    run = Run("baseline", stream)
+    batcher = Batcher(stream.shapes, list(run.limits.values()), 0)
+    records, shape_of = records_of(stream), np.zeros(chunk, np.int32)
+    for first in range(0, len(records), chunk):
+        part = records[first : first + chunk]
+        run.mode.submit_each(as_words(part), batcher.classify(part, shape_of), flush_ns=first)
+    run.finish()
+    everything = list(range(stream.commands))
+    assert run.recorder.launch_calls == stream.commands
+    assert run.recorder.done()[1][:, rec.LAUNCH].tolist() == everything
+    assert run.launches(rec.BATCH) == everything
+    assert set(run.launches(rec.SIZE)) == {1}
+    assert set(run.launches(rec.STRATEGY)) == {Strategy.single}
+    assert run.launches(rec.FLUSH_NS) == [seq - seq % chunk for seq in everything]
+
+
+@properties
+@given(streams, st.integers(1, 40), st.integers(1, 12))
+def test_baseline_takes_batches_apart(stream: GemmStream, chunk: int, most: int) -> None:
+    run = Run("baseline", stream)
+    run.limits = dict.fromkeys(stream.shapes, most)
+    for batch in run.batches(chunk):
+        run.mode.submit(batch, flush_ns=0)
+    run.finish()
+    assert run.recorder.launch_calls == stream.commands
+
+
+@properties
+@given(streams, st.integers(1, 40), st.integers(1, 12))
+def test_batched_is_one_launch_a_run_of_evenly_spaced_slots(stream: GemmStream, chunk: int, most: int) -> None:
+    run = Run("batched", stream, most)
+    strides = stream.strides()
+    pieces = []
+    for batch in run.batches(chunk):
+        pieces.append(runs_in(batch, strides[stream.shapes[batch.shape_index]]))
+        run.mode.submit(batch, flush_ns=0)
+    run.finish()
+    assert run.launches(rec.BATCH) == [number for number, count in enumerate(pieces) for _ in range(count)]
+    assert run.recorder.launch_calls == sum(pieces)
+    strategies = {1: Strategy.single}
+    assert run.launches(rec.STRATEGY) == [strategies.get(size, Strategy.strided) for size in run.launches(rec.SIZE)]
+    assert not any(run.launches(rec.PACKED_BYTES))
+
+
+@properties
+@given(streams, st.integers(1, 40), st.integers(1, 12))
+def test_batched_packs_what_is_scattered_where_that_pays(stream: GemmStream, chunk: int, most: int) -> None:
+    run = Run("batched", stream, most, ALWAYS_PACK)
+    strides = stream.strides()
+    packed, sizes = [], []
+    for batch in run.batches(chunk):
+        shape = stream.shapes[batch.shape_index]
+        packed.append(runs_in(batch, strides[shape]) > 1)
+        sizes.append(len(batch) * shape.bytes)
+        run.mode.submit(batch, flush_ns=0)
+    run.finish()
+    assert [strategy == Strategy.packed for strategy in run.launches(rec.STRATEGY)] == packed
+    assert run.launches(rec.PACKED_BYTES) == [size if was else 0 for size, was in zip(sizes, packed, strict=True)]
+    assert run.recorder.launch_calls == len(packed) + CALLS_PER_PACK * sum(packed)
+
+
+@pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
+def test_a_shuffled_gemv_is_packed(dtype: Dtype) -> None:
+    """So that the property above cannot hold for want of a scattered batch."""
+    run = Run("batched", gemv(2, 1, 2, 64, dtype, 32, True, 0), 16, ALWAYS_PACK)
+    for batch in run.batches(64):
+        run.mode.submit(batch, flush_ns=0)
+    run.finish()
+    assert run.launches(rec.STRATEGY) == [Strategy.packed] * 4
+    assert run.launches(rec.PACKED_BYTES) == [16 * (4 + 2 + 2) * dtype.itemsize] * 4
+    assert run.recorder.launch_calls == 4 * (1 + CALLS_PER_PACK)
+
+
+def test_few_cuts_are_cheaper_than_packing() -> None:
+    """A batch of 32 over 24 weights in turn: two runs, where packing is worth up to two launches."""
+    slot_bytes = sum(arena.slot_bytes for arena in arenas_of(gemv(2, 1, 2, 1, Dtype.fp32, 1, False, 0).shapes[0]))
+    for pack_bytes, strategy in [(slot_bytes * 32, Strategy.strided), (slot_bytes * 32 + 1, Strategy.packed)]:
+        run = Run("batched", gemv(2, 1, 2, 32, Dtype.fp32, 24, False, 0), 32, pack_bytes)
+        for batch in run.batches(32):
+            run.mode.submit(batch, flush_ns=0)
+        run.finish()
+        assert set(run.launches(rec.STRATEGY)) == {strategy}
+
+
+def test_scratch_is_for_the_largest_batch_that_may_be_packed() -> None:
+    stream = GemmStream([(16, 16), (64, 64)], 1, [Segment(1, 20)], Dtype.fp32, 1)
+    small, large = stream.shapes
+    of_one = {shape: sum(arena.slot_bytes for arena in arenas_of(shape)) for shape in (small, large)}
+    limits = {small: 20, large: 8}
+    assert Batched.scratch_bytes(limits, ALWAYS_PACK) == max(20 * of_one[small], 8 * of_one[large])
+    assert Batched.scratch_bytes(limits, of_one[small] + 1) == 20 * of_one[small]
+    assert Batched.scratch_bytes(limits, NEVER_PACK) == 0
+    assert Batched.scratch_bytes({small: 1, large: 1}, ALWAYS_PACK) == 0  # a batch of one is never scattered
+    assert mode_class("baseline").scratch_bytes(limits, ALWAYS_PACK) == 0
+
+
+def test_batched_refuses_single_commands() -> None:
+    with pytest.raises(RunError, match="mode=batched takes batches"):
+        Batched().submit_each(np.zeros((1, 8), np.uint64), np.zeros(1, np.int32), 0)
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_mode_says_what_it_is(name: str) -> None:
+    kind: Any = mode_class(name)
+    assert kind.name == name
+    assert kind.summary
+    assert (kind.__module__, kind.__name__) == tuple(MODES[name].split(":"))
+    check_mode(name)
+
+
+def test_an_unknown_mode_lists_the_known() -> None:
+    for ask in (check_mode, mode_class):
+        with pytest.raises(ConfigError) as caught:
+            ask("batchd")
+        assert str(caught.value) == f"mode=batchd: must be one of {', '.join(sorted(MODES))}"
+
+
+def test_listing_modes_imports_no_cuda_and_no_compiler() -> None:
+    code = "import sys, launchopt.modes as modes; modes.check_mode('batched'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "launchopt" in loaded
+    assert not loaded & {"cupy", "numba", "nvmath", "cuda", "numpy"}
