@@ -121,7 +121,8 @@ def _print_tables(tables: Sequence[Table], console: Console) -> None:
         for line in cells:
             view.add_row(*map(escape, line))
         console.print(view)
-        for note in [*notes, *([str(table.peer)] if table.peer else [])]:
+        numbered = [f"({index}) {note}" for index, note in enumerate(notes, 1)]
+        for note in [*numbered, *([str(table.peer)] if table.peer else [])]:
             console.print(f"  {escape(note)}", style="dim")
 
 

@@ -164,17 +164,23 @@ def _stream_facts(plan: Plan) -> dict[str, Any]:
 
 
 class _signals:  # noqa: N801 (used as a with-statement's verb)
-    """SIGTERM ends a run as Ctrl-C does: children, ring and folder are put in order first."""
+    """SIGTERM ends a run as Ctrl-C does: children, ring and folder are put in order first, which takes seconds at most.
+
+    The first signal counts. Later ones are ignored to the end of the process, or they would undo that order.
+    """
 
     def __enter__(self) -> None:
-        self._before: Any = None
+        self._before: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._interrupt)
+            for each in (signal.SIGINT, signal.SIGTERM):
+                self._before[each] = signal.signal(each, self._interrupt)
 
-    @staticmethod
-    def _interrupt(number: int, frame: FrameType | None) -> None:
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        for each in self._before:
+            signal.signal(each, signal.SIG_IGN)
+        self._before.clear()
         raise KeyboardInterrupt
 
     def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+        for each, handler in self._before.items():
+            signal.signal(each, handler)

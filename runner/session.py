@@ -7,7 +7,8 @@ carries the child's own text; nothing is left behind: no process, no shared memo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -35,6 +36,19 @@ class ChildError(RunError):
         self.exit_code, self.trace = exit_code, trace
 
 
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A child started in here never feels Ctrl-C, not even while it imports: the parent decides what it means."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Child:
     """A process and the parent's end of its pipe."""
 
@@ -43,7 +57,8 @@ class _Child:
         self.name = name
         self.pipe, other = context.Pipe()
         self.process: BaseProcess = context.Process(target=target, args=(job, other), name=f"launchopt-{name}")
-        self.process.start()
+        with _interrupts_held():
+            self.process.start()
         other.close()
 
     def end(self) -> None:

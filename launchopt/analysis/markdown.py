@@ -20,7 +20,10 @@ LEGEND = (
     "interval; the verdict calls up to 1% the same. GPU time is the span between two events on the work's "
     "stream. C++ loop: the ratio that a C++ program got from strided batches of the same shape."
 )
-SHORT_LEGEND = "Medians; speed-up of wall time over `baseline`, with a 95% bootstrap interval."
+SHORT_LEGEND = (
+    "Medians; speed-up of wall time over `baseline`, with a 95% bootstrap interval. C++: GPU span a command that a C++ "
+    "program got from cuBLASLt on the same GPU, for one shape of the workload, in a loop and in strided batches."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,11 @@ def _error(line: Line) -> str:
     return NOTHING if error is None else f"{error:.1e}"
 
 
+def _span_us(line: Line) -> str:
+    span_ms_a_command = line.median_ratio("gpu_span_ms", "commands")
+    return NOTHING if span_ms_a_command is None else number(span_ms_a_command * 1e3)
+
+
 def _median(column: str, write: Callable[[float | None], str] = number) -> Callable[[Line], str]:
     return lambda line: write(line.median(column))
 
@@ -109,14 +117,15 @@ _FULL, _COMPACT, _TERMINAL = frozenset({"full"}), frozenset({"compact"}), frozen
 _ALL = _FULL | _COMPACT | _TERMINAL
 
 COLUMNS = (
-    Column("configuration", lambda line: line.configuration, _FULL | _COMPACT, is_text=True),
+    Column("configuration", lambda line: line.configuration, _FULL, is_text=True),
     Column("max_batch, timeout", _short_configuration, _TERMINAL, is_text=True),
     Column("mode", lambda line: str(line["mode"]), _FULL | _TERMINAL, is_text=True),
     Column("mode", _mode, _COMPACT, is_text=True),
     Column("ordering", _ordering, _FULL, is_text=True),
     Column("repeats", lambda line: str(len(line.rows)), _FULL),
     Column("wall ms", _median("wall_ms"), _ALL),
-    Column("GPU ms", _median("gpu_span_ms"), _ALL),
+    Column("GPU ms", _median("gpu_span_ms"), _FULL | _TERMINAL),
+    Column("GPU us a command", _span_us, _COMPACT),
     Column("launch calls", _median("launch_calls", count), _ALL),
     Column("commands a launch", lambda line: number(line.median_ratio("commands", "launch_calls")), _FULL),
     Column("commands/s", _median("commands_per_s", count), _FULL),
@@ -125,7 +134,7 @@ COLUMNS = (
     Column(_MARKED, _speedup, _FULL | _COMPACT),
     Column(_MARKED, _short_speedup, _TERMINAL),
     Column("verdict", lambda line: str(line.verdict or NOTHING), _FULL | _TERMINAL, is_text=True),
-    Column("C++ loop", lambda line: line.peer_ratio or NOTHING, _FULL | _COMPACT),
+    Column("C++ loop", lambda line: line.peer_ratio or NOTHING, _FULL),
     Column("launch reduction", lambda line: _times(line.launch_reduction), _FULL),
     Column("share of copy BW", _copy_share, _ALL),
     Column("verified", _verified, _ALL, is_text=True),
@@ -133,22 +142,22 @@ COLUMNS = (
 )
 
 
-def grid(table: Table, kind: str) -> tuple[list[Column], list[list[str]], list[str]]:
-    """Columns of a set, the cells of every line, and numbered notes.
+def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Column], list[list[str]], list[str]]:
+    """Columns of a set, the cells of every line, and notes, numbered on from the `known` ones.
 
     A column for the run comes first where there are several; the number of a note follows the speed-up.
     """
     columns = [column for column in COLUMNS if kind in column.sets]
-    if len({line["run_id"] for line in table.lines}) > 1:
+    if kind != "compact" and len({line["run_id"] for line in table.lines}) > 1:
         columns.insert(0, Column("run", lambda line: str(line["run_id"]), frozenset({kind}), is_text=True))
-    notes: list[str] = []
+    notes = list(known)
     cells: list[list[str]] = []
     for line in table.lines:
         remarks = [*line.remarks, *(_left_out(line) if kind == "terminal" else [])]
         notes += [remark for remark in remarks if remark not in notes]
         marks = "".join(f" ({notes.index(remark) + 1})" for remark in remarks)
         cells.append([c.cell(line) + (marks if c.heading == _MARKED else "") for c in columns])
-    return columns, cells, [f"({index}) {note}" for index, note in enumerate(notes, 1)]
+    return columns, cells, notes
 
 
 def table_markdown(table: Table, kind: str) -> str:
@@ -161,15 +170,46 @@ def table_markdown(table: Table, kind: str) -> str:
         *(_pipes(map(_escaped, c)) for c in cells),
     ]
     title = f"## {table.title}" if kind == "full" else f"**{table.title}**"
-    below = [*map(_escaped, notes), *([str(table.peer)] if table.peer else [])]
+    below = [
+        *(f"({index}) {_escaped(note)}" for index, note in enumerate(notes, 1)),
+        *([str(table.peer)] if table.peer else []),
+    ]
     below += [table.history] if table.history else []
     return "\n\n".join([title, table.subtitle, "\n".join(body), *below])
 
 
 def report_markdown(tables: Sequence[Table], kind: str) -> str:
-    """All tables, under a heading when `full`; ends with a newline."""
-    opening = ["# Report", LEGEND] if kind == "full" else [SHORT_LEGEND]
-    return "\n\n".join([*opening, *(table_markdown(table, kind) for table in tables)]) + "\n"
+    """All tables, under a heading when `full`, merged into one when `compact`; ends with a newline."""
+    if kind == "compact":
+        return _merged(tables)
+    return "\n\n".join(["# Report", LEGEND, *(table_markdown(table, kind) for table in tables)]) + "\n"
+
+
+def _merged(tables: Sequence[Table]) -> str:
+    """One table for a README: the work in its first column, the C++ program's figures beside ours."""
+    body: list[str] = []
+    notes: list[str] = []
+    columns: list[Column] = []
+    for table in tables:
+        columns, cells, notes = grid(table, "compact", notes)
+        work = f"{table['workload']} {table['dtype']}, {table['commands']:,}"
+        for line, row in zip(table.lines, cells, strict=True):
+            body.append(_pipes(map(_escaped, [work, *row[:-1], _peer_cell(table, line), row[-1]])))
+    names = [column.heading for column in columns]
+    rule = ["---" if column.is_text else "---:" for column in columns]
+    head = [_pipes(["work, commands", *names[:-1], "C++ (shape)", names[-1]])]
+    head += [_pipes(["---", *rule[:-1], "---:", rule[-1]])]
+    places = list(dict.fromkeys(table["gpu"] or table["device"].upper() for table in tables))
+    numbered = [f"({index}) {_escaped(note)}" for index, note in enumerate(notes, 1)]
+    return "\n\n".join([f"{', '.join(places)}. {SHORT_LEGEND}", "\n".join([*head, *body]), *numbered]) + "\n"
+
+
+def _peer_cell(table: Table, line: Line) -> str:
+    peer = table.peer
+    if peer is None:
+        return NOTHING
+    shape = f"({peer.m}x{peer.n}x{peer.k})"
+    return f"{peer.loop_us} us {shape}" if line.is_baseline else f"{peer.batch}: {peer.ratio}"
 
 
 def sync_blocks(text: str, path: Path, render: Callable[[str], str]) -> str:
