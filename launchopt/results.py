@@ -28,13 +28,14 @@ SCHEMA_VERSION = 1
 Row = dict[str, Any]
 
 
-def _schema(*columns: tuple[str, pa.DataType, str]) -> pa.Schema:
+def schema(*columns: tuple[str, pa.DataType, str]) -> pa.Schema:
+    """A Parquet schema of (name, type, doc) columns."""
     return pa.schema([pa.field(name, kind, metadata={"doc": doc}) for name, kind, doc in columns])
 
 
 _TEXT, _I32, _I64, _F64, _BOOL = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
 
-SUMMARY = _schema(
+SUMMARY = schema(
     ("run_id", _TEXT, "the last two parts of the run's folder; with mode and repeat, the key of a row"),
     ("repeat", _I32, "0-based"),
     ("workload", _TEXT, "gemv_micro, gemv_256, decode, prefill"),
@@ -98,7 +99,7 @@ SUMMARY = _schema(
     ("status", _TEXT, "ok, or what went wrong"),
 )
 
-LAUNCHES = _schema(
+LAUNCHES = schema(
     ("run_id", _TEXT, "as in summary"),
     ("mode", _TEXT, "as in summary"),
     ("repeat", _I32, "as in summary"),
@@ -119,7 +120,7 @@ LAUNCHES = _schema(
     ("packed_bytes", _I64, "bytes copied to or from scratch for this call"),
 )
 
-COMMANDS = _schema(
+COMMANDS = schema(
     ("run_id", _TEXT, "as in summary"),
     ("mode", _TEXT, "as in summary"),
     ("repeat", _I32, "as in summary"),

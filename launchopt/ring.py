@@ -142,6 +142,11 @@ class Ring:
         """Copy out up to `len(out)` records, oldest first; returns how many (0 when empty)."""
         return int(_pop(self._header, self._data, as_words(out)))
 
+    @property
+    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Header words, and records as words [capacity, WORDS]: for compiled loops over a ring."""
+        return self._header, self._data
+
     def word(self, offset: int) -> int:
         """A control word of the header."""
         return int(self._header[offset])

@@ -7,9 +7,9 @@ import sys
 
 def main() -> None:
     """Run the application and end the process with its exit code."""
-    from runner.app import main as run
-
     try:
+        from runner.app import main as run
+
         code = run()
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)

@@ -20,6 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launchopt.errors import Interrupted, LaunchoptError, RunError
+from runner.children import dismiss
 from runner.help import conf_folder, help_text
 from runner.schema import register, to_config
 
@@ -130,7 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = conf_folder()
     sys.argv = [sys.argv[0], *words]
     where = str(folder) if folder else "pkg://runner.conf"
-    hydra.main(version_base="1.3", config_path=where, config_name="config")(run_job)()
+    try:
+        hydra.main(version_base="1.3", config_path=where, config_name="config")(run_job)()
+    finally:
+        dismiss()
     return exit_code
 
 

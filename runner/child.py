@@ -3,7 +3,7 @@
     workload -> producer -> ring -> batcher -> mode -> recorder -> Parquet
 
 Each is started with `spawn`, talks to the parent through a pipe (a name and a value a message) and ends when told
-"stop", when the parent is gone, or with an ("error", text, exit code).
+"exit", when the parent is gone, or with an ("error", text, exit code). Between two jobs it waits.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from launchopt.workloads.stream import Block
 from runner.job import Job
 
 REHEARSAL_COMMANDS = 64  # enough to load every compiled loop of the path
+_CORES = os.sched_getaffinity(0)
 READY_BLOCKS = 256  # blocks made before the clock starts (64 MiB of records)
 
 
@@ -58,44 +59,59 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-def producer_main(job: Job, pipe: Connection) -> None:
-    """Push the stream once for every "run", its first commands for a "rehearse", until "stop"."""
+def producer_main(pipe: Connection) -> None:
+    """Jobs until "exit"."""
+    _guarded(pipe, lambda: _jobs(pipe, _produce))
 
-    def work() -> None:
-        with Ring.attach(job.ring_name, job.capacity) as ring:
-            waiter = Waiter(ring, TAIL, job.spin_us, job.sleep_us)
+
+def consumer_main(pipe: Connection) -> None:
+    """Jobs until "exit"."""
+    _guarded(pipe, lambda: _jobs(pipe, _consume))
+
+
+def _jobs(pipe: Connection, work: Callable[[Job, Connection], None]) -> None:
+    while (message := pipe.recv())[0] == "job":
+        work(message[1], pipe)
+        pipe.send(("idle", None))
+
+
+def _produce(job: Job, pipe: Connection) -> None:
+    """Push the stream once for every "run", its first commands for a "rehearse", until "done"."""
+    with Ring.attach(job.ring_name, job.capacity) as ring:
+        waiter = Waiter(ring, TAIL, job.spin_us, job.sleep_us)
+        blocks = job.stream.blocks()
+        ready = list(islice(blocks, READY_BLOCKS))
+        pipe.send(("ready", None))
+        while (message := pipe.recv()[0]) in ("run", "rehearse"):
+            if message == "rehearse":
+                first = Block(ready[0].records[:REHEARSAL_COMMANDS].copy(), None)
+                pipe.send(("produced", produce([first], ring, waiter)))
+                continue
+            pipe.send(("produced", produce(chain(ready, blocks), ring, waiter)))
             blocks = job.stream.blocks()
             ready = list(islice(blocks, READY_BLOCKS))
             pipe.send(("ready", None))
-            while (message := pipe.recv()[0]) != "stop":
-                if message == "rehearse":
-                    first = Block(ready[0].records[:REHEARSAL_COMMANDS].copy(), None)
-                    pipe.send(("produced", produce([first], ring, waiter)))
-                    continue
-                pipe.send(("produced", produce(chain(ready, blocks), ring, waiter)))
-                blocks = job.stream.blocks()
-                ready = list(islice(blocks, READY_BLOCKS))
-                pipe.send(("ready", None))
-
-    _guarded(pipe, work)
+        _exit_unless_done(message)
 
 
-def consumer_main(job: Job, pipe: Connection) -> None:
-    """Batch, launch, record and check the stream for every "run" until "stop"; a "rehearse" keeps nothing."""
+def _consume(job: Job, pipe: Connection) -> None:
+    """Batch, launch, record and check the stream for every "run"; a "rehearse" keeps nothing; until "done"."""
+    from runner.consumer import Consumer
 
-    def work() -> None:
-        from runner.consumer import Consumer
+    os.sched_setaffinity(0, _CORES if job.pin_cpu is None else {job.pin_cpu})
+    with Consumer(job) as consumer:
+        pipe.send(("ready", consumer.about()))
+        while (message := pipe.recv())[0] in ("run", "rehearse"):
+            consumer.arm(message[1], rehearsal=message[0] == "rehearse")
+            pipe.send(("armed", None))
+            consumer.consume()
+            pipe.send(("consumed", None))
+            if message[0] == "run":
+                pipe.send(("result", consumer.result(message[1], message[2])))
+    _exit_unless_done(message[0])
 
-        if job.pin_cpu is not None:
-            os.sched_setaffinity(0, {job.pin_cpu})
-        with Consumer(job) as consumer:
-            pipe.send(("ready", consumer.about()))
-            while (message := pipe.recv())[0] != "stop":
-                consumer.arm(message[1], rehearsal=message[0] == "rehearse")
-                pipe.send(("armed", None))
-                consumer.consume()
-                pipe.send(("consumed", None))
-                if message[0] == "run":
-                    pipe.send(("result", consumer.result(message[1], message[2])))
 
-    _guarded(pipe, work)
+def _exit_unless_done(message: str) -> None:
+    """In the middle of a job "exit" means: the job went wrong elsewhere, end now."""
+    if message != "done":
+        raise SystemExit(0)

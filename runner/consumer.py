@@ -17,17 +17,20 @@ from launchopt import summary
 from launchopt.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices import open_device
+from launchopt.devices.base import Ceilings
 from launchopt.errors import Interrupted
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder
 from launchopt.ring import HEAD, START_NS, STOP, Ring, Waiter
 from launchopt.summary import Timing
-from launchopt.timing.cupti import KernelTracer
+from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
 from launchopt.verify import Verification, verify
 from runner.job import Arm, Job
 from runner.tables import TableWriter
+
+_ceilings: dict[tuple[object, ...], Ceilings] = {}
 
 
 class Consumer:
@@ -37,21 +40,28 @@ class Consumer:
         self._job, self._stream = job, job.stream
         self._ring = Ring.attach(job.ring_name, job.capacity)
         self._waiter = Waiter(self._ring, HEAD, job.spin_us, job.sleep_us)
-        self._recorder = Recorder(job.stream.commands)
+        self.recorder = Recorder(job.stream.commands)
         self._buffer = np.zeros(job.capacity, COMMAND_DTYPE)
         self._shape_of = np.zeros(job.capacity, np.int32)
-        self._device = open_device(job.device_kind, job.device_index, job.threads)
-        self._device.open(job.stream, self._recorder, job.seed)
-        self._modes = [self._mode(arm) for arm in job.arms]
-        self._device.warm_up()
-        self._ceilings = self._device.ceilings(job.stream.dtype)
-        self._tracer = KernelTracer() if job.timing == "cupti" else None
+        self.device = open_device(job.device_kind, job.device_index, job.threads)
+        self.device.open(job.stream, self.recorder, job.seed)
+        self.modes = [self._mode(arm) for arm in job.arms]
+        self.device.warm_up()
+        self._ceilings = self._measured_ceilings()
+        self._tracer = tracer() if job.timing == "cupti" else None
         self._tables = TableWriter(job)
+
+    def _measured_ceilings(self) -> Ceilings:
+        """Measured once a process and dtype: a sweep's jobs share them."""
+        key = (self.device.info.kind, self._job.device_index, self._job.threads, self._stream.dtype)
+        if key not in _ceilings:
+            _ceilings[key] = self.device.ceilings(self._stream.dtype)
+        return _ceilings[key]
 
     def _mode(self, arm: Arm) -> Mode:
         kind = mode_class(arm.mode)
         mode = kind()
-        mode.prepare(self._device, arm.limits(self._stream, kind.bucket_limit))
+        mode.prepare(self.device, arm.limits(self._stream, kind.bucket_limit))
         return mode
 
     def __enter__(self) -> Consumer:
@@ -61,34 +71,34 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._tables.close()
-        for mode in self._modes:
+        for mode in self.modes:
             mode.close()
-        self._device.close()
+        self.device.close()
         self._ring.release()
 
     def about(self) -> dict[str, Any]:
         """Versions and ceilings, for the manifest."""
         ceilings = {name: getattr(self._ceilings, name) for name in self._ceilings.__slots__}
-        return {"versions": self._device.versions(), "ceilings": ceilings}
+        return {"versions": self.device.versions(), "ceilings": ceilings}
 
     def arm(self, index: int, rehearsal: bool) -> None:
         """Poison the outputs, forget the last run, anchor the clocks. A rehearsal makes no NVTX ranges."""
-        arm, mode = self._job.arms[index], self._modes[index]
+        arm, mode = self._job.arms[index], self.modes[index]
         limits = list(arm.limits(self._stream, mode.bucket_limit).values())
         self._arm, self._active = arm, mode
         self._batcher = Batcher(self._stream.shapes, limits, int(arm.timeout_us * 1e3))
-        self._recorder.reset()
-        self._device.arenas.poison()
-        self._device.synchronize()
-        self._device.use_mode("" if rehearsal else mode.name)
-        self._state = {"before": self._device.state()}
+        self.recorder.reset()
+        self.device.arenas.poison()
+        self.device.synchronize()
+        self.device.use_mode("" if rehearsal else mode.name)
+        self._state = {"before": self.device.state()}
         gc.collect()
         gc.freeze()
         gc.disable()
         self._collections = _collections()
         if self._tracer:
             self._tracer.start()
-        self._device.start(sample_gap(self._job.sample_every, self._least_launches(limits)))
+        self.device.start(sample_gap(self._job.sample_every, self._least_launches(limits)))
 
     def _least_launches(self, limits: list[int]) -> int:
         counts = (self._stream.counts[shape] for shape in self._stream.shapes)
@@ -98,16 +108,16 @@ class Consumer:
         """From the first record to the last result."""
         try:
             self._await_first()
-            self._device.begin()
+            self.device.begin()
             self._loop()
-            span = self._device.finish()
+            span = self.device.finish()
         finally:
             gc.enable()
             gc.unfreeze()
         self._collections = _collections() - self._collections
         kernels, busy_ns = self._tracer.stop() if self._tracer else (None, None)
         self._timing = Timing(self._ring.word(START_NS), span, kernels, busy_ns)
-        self._state["after"] = self._device.state()
+        self._state["after"] = self.device.state()
 
     def _await_first(self) -> None:
         while self._ring.word(HEAD) == 0:
@@ -159,9 +169,9 @@ class Consumer:
     def result(self, index: int, repeat: int) -> dict[str, Any]:
         """Measured columns of the summary, the verdict of the check, and the device's state around the run."""
         arm, mode = self._job.arms[index], self._active
-        row = summary.measured(self._recorder, self._batcher.flushes, self._timing, self._stream)
-        faults = list(self._recorder.faults())
-        checked = verify(self._stream, self._device.arenas, self._job.verify_columns, self._job.seed)
+        row = summary.measured(self.recorder, self._batcher.flushes, self._timing, self._stream)
+        faults = list(self.recorder.faults())
+        checked = verify(self._stream, self.device.arenas, self._job.verify_columns, self._job.seed)
         if not checked.ok:
             faults.append(_wrong(checked))
         why, impossible = summary.above_ceiling(row, self._ceilings, self._job.residency)
@@ -178,7 +188,7 @@ class Consumer:
             "status": "ok" if not faults else f"failed: {'; '.join(faults)}",
             **{name: getattr(self._ceilings, name) for name in self._ceilings.__slots__},
         }
-        self._tables.add(arm.mode, repeat, self._recorder, self._timing)
+        self._tables.add(arm.mode, repeat, self.recorder, self._timing)
         extra = {
             "compared_share": checked.compared_share,
             "gc_collections": self._collections,

@@ -326,7 +326,7 @@ def _refuse_unknown(node: DictConfig, above: str = "") -> None:
     """ConfigError for a key that no schema has: `+key=value` adds one, and composing lets it pass."""
     kind: Any = OmegaConf.get_type(node)
     known = [each.name for each in fields(kind)] if is_dataclass(kind) else None
-    for name in node:
+    for name in map(str, node):
         value = None if OmegaConf.is_missing(node, name) else node[name]
         if known is not None and name not in known:
             where = f"settings of {above.rstrip('.')}" if above else "settings"

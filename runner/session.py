@@ -7,23 +7,19 @@ carries the child's own text; nothing is left behind: no process, no shared memo
 from __future__ import annotations
 
 import contextlib
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any
 
 from launchopt.errors import RunError
 from launchopt.producer import Production
 from launchopt.ring import STOP, TAIL, Ring
-from runner.child import consumer_main, producer_main
+from runner.children import GRACE_S, Child, hire, keep
 from runner.job import Job
 
 POLL_S = 0.1  # between two looks at the ring's tail, for the progress bar
-GRACE_S = 5.0  # for a child to end by itself
 
 Progress = Callable[[str, int], None]  # what is going on, commands popped so far
 
@@ -36,56 +32,18 @@ class ChildError(RunError):
         self.exit_code, self.trace = exit_code, trace
 
 
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """A child started in here never feels Ctrl-C, not even while it imports: the parent decides what it means."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class _Child:
-    """A process and the parent's end of its pipe."""
-
-    def __init__(self, name: str, target: Callable[[Job, Connection], None], job: Job) -> None:
-        context = get_context("spawn")  # never fork: a forked CUDA context, or BLAS pool, is broken
-        self.name = name
-        self.pipe, other = context.Pipe()
-        self.process: BaseProcess = context.Process(target=target, args=(job, other), name=f"launchopt-{name}")
-        with _interrupts_held():
-            self.process.start()
-        other.close()
-
-    def end(self) -> None:
-        """Wait a little, then insist."""
-        with contextlib.suppress(OSError):
-            self.pipe.send(("stop",))
-        self.process.join(GRACE_S)
-        for insist in (self.process.terminate, self.process.kill):
-            if self.process.is_alive():
-                insist()
-                self.process.join(GRACE_S)
-        self.pipe.close()
-        self.process.close()
-
-
 class Session:
     """Both children of one job. A context manager; `about` is the consumer's word on device and ceilings."""
 
     def __init__(self, job: Job, progress: Progress) -> None:
         self._progress = progress
-        self._children: list[_Child] = []
+        self._children: list[Child] = []
         self._ring = Ring.create(job.capacity)
         self.about: dict[str, Any] = {}
         try:
             job = replace(job, ring_name=self._ring.name)
-            self._consumer = self._start("consumer", consumer_main, job)
-            self._producer = self._start("producer", producer_main, job)
+            self._consumer = self._start("consumer", job)
+            self._producer = self._start("producer", job)
             self._await(self._producer, "ready", "starting")
             self.about = self._await(self._consumer, "ready", "starting: operands, plans, warm-up")
             for index, arm in enumerate(job.arms):
@@ -94,9 +52,11 @@ class Session:
             self.close()
             raise
 
-    def _start(self, name: str, target: Callable[[Job, Connection], None], job: Job) -> _Child:
-        child = _Child(name, target, job)
+    def _start(self, name: str, job: Job) -> Child:
+        child = hire(name)
         self._children.append(child)
+        with contextlib.suppress(OSError):  # it died: its sentinel will tell
+            child.pipe.send(("job", job))
         return child
 
     def _rehearse(self, index: int, label: str) -> None:
@@ -119,7 +79,7 @@ class Session:
         self._await(self._consumer, "consumed", label)
         return produced
 
-    def _await(self, child: _Child, expected: str, label: str) -> Any:
+    def _await(self, child: Child, expected: str, label: str) -> Any:
         """The value of the child's next message, which must be `expected`; ChildError when any child fails."""
         while True:
             self._progress(label, self._ring.word(TAIL))
@@ -134,14 +94,14 @@ class Session:
                 if not other.process.is_alive():
                     raise self._death(other)
 
-    def _receive(self, child: _Child) -> tuple[str, Any]:
+    def _receive(self, child: Child) -> tuple[str, Any]:
         try:
             message: tuple[str, Any] = child.pipe.recv()
         except (EOFError, OSError):
             raise self._death(child) from None
         return message
 
-    def _death(self, child: _Child) -> ChildError:
+    def _death(self, child: Child) -> ChildError:
         """Why a child ended: its last message if it left one, else its exit code."""
         with contextlib.suppress(EOFError, OSError):
             while child.pipe.poll(0.2):
@@ -159,10 +119,22 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if error is None:
+                self._part()
+        finally:
+            self.close()
+
+    def _part(self) -> None:
+        """The job is done: both children put their things away and wait for another."""
+        for child in list(self._children):
+            child.pipe.send(("done",))
+            self._await(child, "idle", "putting away")
+            self._children.remove(child)
+            keep(child)
 
     def close(self) -> None:
-        """Stop both children, remove the ring."""
+        """End the children that were not kept, remove the ring."""
         with contextlib.suppress(Exception):
             self._ring.set_word(STOP, 1)
         try:

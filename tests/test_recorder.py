@@ -80,7 +80,9 @@ def test_marks() -> None:
     assert launches[:, rec.PACKED_BYTES].tolist() == [0, 0, 4096, 0]
     assert (recorder.launch_count, recorder.launch_calls) == (4, 7)
     launch(recorder, [4])
-    assert recorder.done()[0][4, rec.SAMPLE] == rec.NOT_SAMPLED
+    recorder.mark_packed(1, 2)
+    assert recorder.done()[0][4, [rec.SAMPLE, rec.PACKED_BYTES]].tolist() == [rec.NOT_SAMPLED, 1]
+    assert recorder.launch_calls == 5 + 3 + 2
 
 
 def test_batches_are_numbered_in_turn_and_reset_forgets_all() -> None:

@@ -145,7 +145,7 @@ class CudaDevice:
     def start(self, sample_every: int) -> None:
         """Anchor the clocks; nothing is on the stream yet."""
         recorder = self._recorder
-        self._tables = (self._shape_table, self._plan_table, self._context)
+        self.tables = (self._shape_table, self._plan_table, self._context)
         self._records = (recorder.launches, recorder.commands, recorder.cursor)
         self._sampler = Sampler(sample_every)
         self._timer.start()
@@ -166,7 +166,7 @@ class CudaDevice:
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """One launch a command; the compiled loop runs from one sampled launch to the next."""
         first_batch, first, sampler = self._recorder.next_batch(len(words)), 0, self._sampler
-        common = (self._tables, self._records, first_batch, int(FlushReason.full), flush_ns)
+        common = (self.tables, self._records, first_batch, int(FlushReason.full), flush_ns)
         while first < len(words):
             stop = min(len(words), first + (1 if self._attached else max(1, sampler.left)))
             sampled = sampler.left == 0
@@ -184,7 +184,7 @@ class CudaDevice:
         sampled = sampler.left <= 0
         if sampled:
             self._timer.begin()
-        args = (self._tables, self._records, self._recorder.next_batch(), int(batch.reason), flush_ns)
+        args = (self.tables, self._records, self._recorder.next_batch(), int(batch.reason), flush_ns)
         status = lt.launch_strided(batch.words, batch.shape_index, most_launches, *args)
         if status == lt.TOO_MANY_LAUNCHES:
             self._recorder.next_batch(-1)
@@ -203,7 +203,7 @@ class CudaDevice:
         if lt.count_runs(words, index, self._shape_table, most_launches) > most_launches:
             return False
         moves = self._shape_table[index, lt.MOVE_A : lt.MOVE_C + 1].tolist()
-        args = (self._tables, self._records, self._recorder.next_batch(), int(batch.reason), flush_ns)
+        args = (self.tables, self._records, self._recorder.next_batch(), int(batch.reason), flush_ns)
         first = 0
         while first < len(words):
             stop = run_end(words, first, *moves)
@@ -315,6 +315,9 @@ class CudaDevice:
         return gpu_state(self.info.index)
 
     def close(self) -> None:
-        """Destroy the plans; memory goes with the process."""
+        """Destroy the plans, give the memory back to the GPU."""
         self.synchronize()
         self._plans.close()
+        self.arenas.arrays.clear()
+        self._scratch.clear()
+        cupy.get_default_memory_pool().free_all_blocks()

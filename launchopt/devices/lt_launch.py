@@ -61,6 +61,22 @@ def matmul(context: Table, plans: Table, row: int, a: int, b: int, c: int) -> In
 
 
 @compiled
+def launch_bare(words: NDArray[np.uint64], shape_index: int, tables: tuple[Table, Table, Table]) -> Int:
+    """The floor: one launch for each of `words`, nothing timed or noted. What a tight C loop costs."""
+    shapes, plans, context = tables
+    shape = shapes[shape_index]
+    for i in range(len(words)):
+        slot_a, slot_b, slot_c = slots_of(words, i)
+        a = shape[BASE_A] + slot_a * shape[BYTES_A]
+        b = shape[BASE_B] + slot_b * shape[BYTES_B]
+        c = shape[BASE_C] + slot_c * shape[BYTES_C]
+        status = matmul(context, plans, shape[PLAN0] + 1, a, b, c)
+        if status != OK:
+            return status
+    return OK
+
+
+@compiled
 def launch_each(
     words: NDArray[np.uint64],
     shape_of: NDArray[np.int32],

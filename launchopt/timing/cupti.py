@@ -6,6 +6,7 @@ a time: CUPTI refuses to share with nsys.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -60,3 +61,9 @@ class KernelTracer:
         self._cupti.activity_disable(self._cupti.ActivityKind.CONCURRENT_KERNEL)
         intervals = np.array(self._intervals, np.int64).reshape(-1, 2)
         return len(intervals), busy_ns(intervals)
+
+
+@cache
+def tracer() -> KernelTracer:
+    """This process's tracer: CUPTI takes one set of callbacks, once."""
+    return KernelTracer()

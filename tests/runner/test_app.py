@@ -268,7 +268,7 @@ MODEL = ("workload=decode", "model=llama_3_8b", "workload.tokens=2")
 ROOM = 20 << 30
 
 
-@pytest.fixture()
+@pytest.fixture
 def small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU with room for some of the layers of MODEL (28 GB in fp32)."""
     info = DeviceInfo("cuda", 0, "Fake", ROOM, 50 << 20, "memory of Fake", 12 << 20)

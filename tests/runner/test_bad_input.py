@@ -165,7 +165,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     def outcome(numbered: tuple[int, str]) -> Outcome:
         number, case = numbered
         first = start(case, base / str(number))
-        return first if first.seconds < SLOW_S else min(first, start(case, base / f"{number}b"), key=lambda x: x.seconds)
+        if first.seconds < SLOW_S:
+            return first
+        return min(first, start(case, base / f"{number} again"), key=lambda outcome: outcome.seconds)
 
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(CASES, pool.map(outcome, enumerate(CASES)), strict=True))

@@ -22,6 +22,7 @@ from launchopt.errors import VerificationError
 from launchopt.producer import Production
 from launchopt.ring import TAIL
 from runner import run as run_module
+from runner.__main__ import main
 from runner.plan import Plan, make_plan
 from runner.schema import register, to_config
 from runner.session import ChildError
@@ -117,7 +118,7 @@ class Victim:
         self.process.communicate()
 
 
-@pytest.fixture()
+@pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Callable[[str], Victim]]:
     victims: list[Victim] = []
 
@@ -214,6 +215,23 @@ def test_children_do_not_outlive_a_killed_parent(victim: Callable[[str], Victim]
     assert_nothing_left(run)
 
 
+class InterruptedImport:
+    """Ctrl-C while runner.app is being imported."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "runner.app":
+            raise KeyboardInterrupt
+
+
+def test_interrupted_before_it_began(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "meta_path", [InterruptedImport(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "runner.app", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
 def plan() -> Plan:
     register()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
@@ -248,7 +266,7 @@ class FakeSession:
         return {"row": row, "extra": {}}, Production(pushed=self.commands - self.lost, blocked_ns=0, late_p99_ns=None)
 
 
-@pytest.fixture()
+@pytest.fixture
 def outcomes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.setattr(run_module, "Session", FakeSession)
     return lambda *values: monkeypatch.setattr(FakeSession, "outcomes", values)
@@ -283,7 +301,7 @@ def test_lost_commands_fail_the_run(
 
 def test_what_a_child_could_not_foresee_is_kept_as_a_traceback(outcomes: Callable[..., None], tmp_path: Path) -> None:
     outcomes("ok", ChildError("consumer: ValueError: no", 1, "Traceback: here"))
-    with pytest.raises(ChildError, match="^consumer: ValueError: no$"):
+    with pytest.raises(ChildError, match=r"^consumer: ValueError: no$"):
         run_module.execute(plan(), tmp_path, [])
     manifest = results.read_manifest(tmp_path)
     assert (manifest["status"], manifest["error"]) == ("failed", "consumer: ValueError: no")

@@ -1,0 +1,145 @@
+"""Benchmarks of the command path: how far it is from what a good C++ program would cost.
+
+    python -m runner.bench                         every part this machine can measure
+    python -m runner.bench ring batcher            some
+    python -m runner.bench --compare OLD NEW       two results, with verdicts
+
+Prints a table and leaves bench.parquet and manifest.json in outputs/bench/<time>.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from rich.table import Table
+
+from launchopt import results
+from launchopt.analysis.interval import ratio_interval, verdict
+from launchopt.devices import find_device
+from launchopt.environment import environment
+from launchopt.errors import ConfigError, DataError, LaunchoptError
+from runner.bench import batcher, dispatch, pipeline, recorder, ring
+from runner.bench.figures import BENCH, Figure, Suite
+from runner.terminal import console
+
+SUITES = ("ring", "batcher", "recorder", "dispatch", "pipeline")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run or compare; the exit code is 0 whether goals were met or not."""
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.compare:
+            _compare(*arguments.compare)
+        else:
+            _bench(arguments)
+    except LaunchoptError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("runner.bench", description=__doc__, formatter_class=formatter)
+    parser.add_argument("suites", nargs="*", metavar="PART", help=f"of {', '.join(SUITES)}; none: all")
+    parser.add_argument("--repeats", type=int, default=5, help="samples of each figure (default 5)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the results")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"), help="folders of two results")
+    return parser
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    unknown = [name for name in arguments.suites if name not in SUITES]
+    if unknown:
+        raise ConfigError("PART", unknown[0], f"must be one of {', '.join(SUITES)}")
+    if arguments.repeats < 1:
+        raise ConfigError("--repeats", arguments.repeats, "must be at least 1")
+    info, why = find_device(arguments.device, 0)
+    folder = arguments.output or Path("outputs/bench") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"device": info.as_dict(), "why": why, "repeats": arguments.repeats}
+    results.write_manifest(folder, about | {"status": "running", "environment": environment()})
+    rows = []
+    for name in arguments.suites or SUITES:
+        for figure in _suite(name, info.kind)(arguments.repeats):
+            rows.append(figure.row())
+            print(f"{name}: {figure.case}: {_quantity(rows[-1]['median'])} {figure.unit}", file=sys.stderr)
+            results.write_rows(folder / "bench.parquet", BENCH, rows, about)
+    results.write_manifest(folder, about | {"status": "ok", "environment": environment()})
+    console().print(_table(rows, info.name))
+    print(folder)
+
+
+def _suite(name: str, device: str) -> Suite:
+    plain: dict[str, Suite] = {"ring": ring.suite, "batcher": batcher.suite, "recorder": recorder.suite}
+    if name in plain:
+        return plain[name]
+    with_device = {"dispatch": dispatch.suite, "pipeline": pipeline.suite}
+    return partial(_on_device, with_device[name], device)
+
+
+def _on_device(suite: object, device: str, repeats: int) -> Iterator[Figure]:
+    assert callable(suite)
+    yield from suite(repeats, device)
+
+
+def _quantity(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value / 1e6:,.2f} M" if value >= 1e6 else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _table(rows: Sequence[results.Row], machine: str) -> Table:
+    table = Table(title=machine, title_justify="left", box=None)
+    for heading in ("part", "what", "median", "95% interval", "unit", "goal", "met"):
+        table.add_column(heading, justify="right" if heading in ("median", "95% interval", "goal") else "left")
+    for row in rows:
+        interval = "-" if row["low"] is None else f"{_quantity(row['low'])} to {_quantity(row['high'])}"
+        met = "" if row["goal_met"] is None else "yes" if row["goal_met"] else "NO"
+        goal = "" if row["goal"] is None else f"{'>=' if row['higher_is_better'] else '<='} {_quantity(row['goal'])}"
+        table.add_row(row["suite"], row["case"], _quantity(row["median"]), interval, row["unit"], goal, met)
+    return table
+
+
+def _read(folder: Path) -> dict[tuple[str, str], results.Row]:
+    path = folder / "bench.parquet"
+    try:
+        rows = pq.read_table(path).to_pylist()
+    except (OSError, ValueError) as error:
+        raise DataError(path, None, f"cannot be read as a result of runner.bench ({error})") from None
+    return {(row["suite"], row["case"]): row for row in rows}
+
+
+def _compare(old_folder: Path, new_folder: Path) -> None:
+    old, new = _read(old_folder), _read(new_folder)
+    machines = [results.read_manifest(folder)["device"]["name"] for folder in (old_folder, new_folder)]
+    if machines[0] != machines[1]:
+        raise ConfigError("--compare", str(new_folder), f"measured on {machines[1]}, the other on {machines[0]}")
+    table = Table(title=f"{old_folder} -> {new_folder}, {machines[0]}", title_justify="left", box=None)
+    for heading in ("part", "what", "old", "new", "better by", "verdict"):
+        table.add_column(heading)
+    for key in old.keys() & new.keys():
+        before, after = old[key], new[key]
+        pair = (
+            (after["samples"], before["samples"])
+            if after["higher_is_better"]
+            else (before["samples"], after["samples"])
+        )
+        ratio = ratio_interval(*pair, paired=False)
+        table.add_row(*key, _quantity(before["median"]), _quantity(after["median"]), str(ratio), str(verdict(ratio)))
+    console().print(table)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,136 @@
+"""What the consumer adds to a launch: the whole path beside a bare compiled loop over the same cuBLASLt pointer.
+
+In turn, on the same commands: (a) a loop that only reads slots and calls `cublasLtMatmul`; (b) pop from the ring,
+find the shape, launch, take the time, note. Bursts are shorter than the GPU's launch queue, so that neither is
+blocked by it. Then a lone command, pushed by another process into an idle pipeline: enqueue to launch call.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt import recorder as rec
+from launchopt.batcher import Batcher
+from launchopt.command import COMMAND_DTYPE, Dtype, as_words
+from launchopt.ring import START_NS, Ring
+from launchopt.workloads.gemv import gemv
+from launchopt.workloads.stream import GemmStream
+from runner.bench.figures import Figure, in_turn, ratios
+from runner.consumer import Consumer
+from runner.job import Arm, Job
+
+BURST = 400
+LONE_COMMANDS, LONE_GAP_S = 2000, 0.001
+GOAL_RATIO, GOAL_LONE_US = 1.10, 5.0
+SHAPES = ((64, 8192), (256, 256))
+
+
+def job(stream: GemmStream, ring: Ring, device: str, arms: tuple[Arm, ...]) -> Job:
+    """A job for a consumer in this process: untraced, nothing written."""
+    return Job(
+        run_id="bench",
+        folder=Path(tempfile.gettempdir()),
+        config={},
+        stream=stream,
+        arms=arms,
+        device_kind=device,
+        device_index=0,
+        threads=1 if device == "cpu" else None,
+        pin_cpu=None,
+        timing="host",
+        sample_every=0,
+        capacity=ring.capacity,
+        spin_us=2000,
+        sleep_us=50,
+        seed=0,
+        verify_columns=256,
+        residency="a benchmark of the host",
+        record_launches=False,
+        record_commands=False,
+        ring_name=ring.name,
+    )
+
+
+def suite(repeats: int, device: str) -> Iterator[Figure]:
+    """Figures of dispatch; the ratios need a GPU."""
+    if device == "cuda":
+        for m, k in SHAPES:
+            for dtype in (Dtype.fp32, Dtype.fp16):
+                yield from _ratio(m, k, dtype, 10 * repeats)
+    samples = [_lone_us(device) for _ in range(repeats)]
+    for percent, goal in ((50, GOAL_LONE_US if device == "cuda" else None), (99, None)):
+        each = [float(np.percentile(sample, percent)) for sample in samples]
+        yield Figure("dispatch", f"lone command, enqueue to launch call, p{percent} ({device})", "us", each, goal)
+
+
+def _ratio(m: int, k: int, dtype: Dtype, repeats: int) -> Iterator[Figure]:
+    from launchopt.devices.lt_launch import launch_bare
+
+    stream = gemv(m, 1, k, BURST, dtype, BURST, False, 0)
+    with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (Arm("baseline", 1, 0, None),))) as consumer:
+        device: Any = consumer.device
+        records = np.concatenate([block.records for block in stream.blocks()])
+        words, buffer = as_words(records), np.zeros(4096, COMMAND_DTYPE)
+        batcher, shape_of = Batcher(stream.shapes, [1], 0), np.zeros(4096, np.int32)
+        consumer.arm(0, rehearsal=True)
+        mode, recorder = consumer.modes[0], consumer.recorder
+
+        def bare() -> float:
+            device.synchronize()
+            start_ns = time.perf_counter_ns()
+            launch_bare(words, 0, device.tables)
+            return (time.perf_counter_ns() - start_ns) / BURST
+
+        def whole() -> float:
+            device.synchronize()
+            recorder.reset()
+            ring.push(records, stamp=True)
+            start_ns = time.perf_counter_ns()
+            popped = buffer[: ring.pop(buffer)]
+            mode.submit_each(as_words(popped), batcher.classify(popped, shape_of), time.monotonic_ns())
+            return (time.perf_counter_ns() - start_ns) / BURST
+
+        bare_ns, whole_ns = in_turn(repeats, bare, whole)
+        device.synchronize()
+    case = f"baseline {m}x1x{k} {dtype.name}, host time a launch"
+    yield Figure("dispatch", f"{case}: bare loop", "ns", bare_ns)
+    yield Figure("dispatch", f"{case}: whole consumer", "ns", whole_ns)
+    yield Figure("dispatch", f"{case}: ratio", "x", ratios(whole_ns, bare_ns), GOAL_RATIO)
+
+
+def push_slowly(name: str, capacity: int, stream: GemmStream) -> None:
+    """Peer: one command a millisecond."""
+    records = np.concatenate([block.records for block in stream.blocks()])
+    with Ring.attach(name, capacity) as ring:
+        ring.set_word(START_NS, time.monotonic_ns())
+        for i in range(len(records)):
+            time.sleep(LONE_GAP_S)
+            ring.push(records[i : i + 1], stamp=True)
+        ring.close()
+
+
+def _lone_us(device: str) -> NDArray[np.float64]:
+    """us from enqueue to launch call of each command, the first tenth left out."""
+    m, k = (256, 256) if device == "cuda" else (8, 16)
+    stream = gemv(m, 1, k, LONE_COMMANDS, Dtype.fp32, 64, False, 0)
+    with Ring.create(4096) as ring:
+        todo = replace(job(stream, ring, device, (Arm("batched", 64, 0.0, None),)))
+        with Consumer(todo) as consumer:
+            consumer.arm(0, rehearsal=False)
+            peer = get_context("spawn").Process(target=push_slowly, args=(ring.name, 4096, stream), daemon=True)
+            peer.start()
+            consumer.consume()
+            peer.join(10)
+            launches, commands = consumer.recorder.done()
+            submit_ns = launches[commands[:, rec.LAUNCH], rec.SUBMIT_START_NS]
+            waited: NDArray[np.float64] = (submit_ns - commands[:, rec.ENQUEUE_NS]) / 1e3
+    return waited[LONE_COMMANDS // 10 :]

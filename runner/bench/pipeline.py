@@ -1,0 +1,87 @@
+"""The whole pipeline, as a user runs it: producer to last result, and what a process costs around its work.
+
+Each figure is a real `python -m runner` in a process of its own, read back from the Parquet it wrote.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from launchopt import results
+from launchopt.errors import RunError
+from runner.bench.figures import Figure
+
+RATES = (  # workload, dtype, commands, goal in commands/s
+    ("gemv_micro", "fp32", 500_000, 2.0e6),
+    ("gemv_micro", "fp16", 500_000, 4.0e6),
+    ("gemv_256", "fp32", 2_000_000, 12e6),
+    ("gemv_256", "fp16", 2_000_000, 20e6),
+)
+GOAL_HELP_S, GOAL_RUN_S = 1.0, 4.0
+GOAL_JOB_S = {"cpu": 1.0, "cuda": 3.0}
+
+
+def suite(repeats: int, device: str) -> Iterator[Figure]:
+    """Figures of the pipeline on `device`."""
+    with tempfile.TemporaryDirectory(prefix="launchopt-bench-") as folder:
+        root = Path(folder)
+        if device == "cuda":
+            for workload, dtype, commands, goal in RATES:
+                yield from _rate(root, workload, dtype, commands, goal, repeats)
+        samples = [_seconds(["--help"], root) for _ in range(repeats)]
+        yield Figure("pipeline", "--help, whole process", "s", samples, GOAL_HELP_S)
+        one = ["device=cpu", "workload.commands=1000", f"hydra.run.dir={root}/one"]
+        samples = [_seconds(one, root) for _ in range(repeats)]
+        yield Figure("pipeline", "1,000 commands on the cpu device, whole process", "s", samples, GOAL_RUN_S)
+        samples = [_further_job_s(root / f"sweep{repeat}", device) for repeat in range(repeats)]
+        yield Figure(
+            "pipeline", f"each further job of a sweep ({device}), its runs taken off", "s", samples, GOAL_JOB_S[device]
+        )
+
+
+def _run(arguments: Sequence[str], cwd: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "runner", *arguments], capture_output=True, text=True, cwd=Path.cwd())
+    if done.returncode:
+        raise RunError(f"python -m runner {' '.join(arguments)}: {done.stderr.strip()[-300:]}")
+
+
+def _seconds(arguments: Sequence[str], cwd: Path) -> float:
+    start_ns = time.perf_counter_ns()
+    _run(arguments, cwd)
+    return (time.perf_counter_ns() - start_ns) / 1e9
+
+
+def _rate(root: Path, workload: str, dtype: str, commands: int, goal: float, repeats: int) -> Iterator[Figure]:
+    folder = root / f"{workload}_{dtype}"
+    settings = [f"workload={workload}", f"workload.dtype={dtype}", f"workload.commands={commands}"]
+    settings += ["mode=batched", "batching.max_batch=512", "timing=host", "device=cuda", "record.launches=none"]
+    _run([*settings, f"repeats={repeats}", f"hydra.run.dir={folder}"], root)
+    rows = results.read_summaries([folder])
+    case = f"{workload} {dtype}, batched at 512"
+    rates = [row["commands_per_s"] for row in rows]
+    yield Figure("pipeline", case, "commands/s", rates, goal, higher_is_better=True)
+    shares = [row["commands_per_s"] * row["bytes_moved"] / row["commands"] / 1e9 / row["copy_gb_per_s"] for row in rows]
+    yield Figure(
+        "pipeline",
+        f"{case}, bytes over copy bandwidth",
+        "x",
+        shares,
+        0.95 if "micro" in workload else None,
+        higher_is_better=True,
+    )
+
+
+def _further_job_s(folder: Path, device: str) -> float:
+    """Time of a sweep of five jobs less that of one of one, less the runs themselves, a job."""
+    jobs = 5
+    settings = ["-m", f"device={device}", "workload=gemv_256", "workload.commands=1000", "workload.replicas=64"]
+    one = _seconds([*settings, "seed=0", f"hydra.sweep.dir={folder}/one"], folder)
+    seeds = ",".join(map(str, range(jobs)))
+    five = _seconds([*settings, f"seed={seeds}", f"hydra.sweep.dir={folder}/five"], folder)
+    work_s = [sum(row["wall_ms"] for row in results.read_summaries([folder / name])) / 1e3 for name in ("one", "five")]
+    return float((five - work_s[1]) - (one - work_s[0])) / (jobs - 1)

@@ -1,0 +1,80 @@
+"""The child processes, and how they are kept from one job of a sweep to the next.
+
+A producer and a consumer are spawned when the first job needs them, and wait for the next job when one has ended
+well: the imports, the CUDA context and the compiled loops are then there already. A child whose job went wrong in any
+way is ended, never kept. Whoever hires children calls `dismiss` in the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+
+GRACE_S = 5.0  # for a child to end by itself
+
+_waiting: dict[str, Child] = {}
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A child started in here never feels Ctrl-C, not even while it imports: the parent decides what it means."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Child:
+    """A process and the parent's end of its pipe."""
+
+    def __init__(self, name: str) -> None:
+        from runner.child import consumer_main, producer_main  # compilers come with them: not for --help
+
+        mains = {"consumer": consumer_main, "producer": producer_main}
+        context = get_context("spawn")  # never fork: a forked CUDA context, or BLAS pool, is broken
+        self.name = name
+        self.pipe, other = context.Pipe()
+        self.process: BaseProcess = context.Process(target=mains[name], args=(other,), name=f"launchopt-{name}")
+        with _interrupts_held():
+            self.process.start()
+        other.close()
+
+    def end(self) -> None:
+        """Wait a little, then insist."""
+        with contextlib.suppress(OSError):
+            self.pipe.send(("exit",))
+        self.process.join(GRACE_S)
+        for insist in (self.process.terminate, self.process.kill):
+            if self.process.is_alive():
+                insist()
+                self.process.join(GRACE_S)
+        self.pipe.close()
+        self.process.close()
+
+
+def hire(name: str) -> Child:
+    """The child of that name that waits for a job, or a new one."""
+    child = _waiting.pop(name, None)
+    if child is not None and child.process.is_alive():
+        return child
+    if child is not None:
+        child.end()
+    return Child(name)
+
+
+def keep(child: Child) -> None:
+    """It has ended its job well and waits for another."""
+    _waiting[child.name] = child
+
+
+def dismiss() -> None:
+    """End the children that wait."""
+    while _waiting:
+        _waiting.popitem()[1].end()

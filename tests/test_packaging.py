@@ -1,0 +1,162 @@
+"""The three ways to have it: a checkout, an editable install, a wheel. Nothing is downloaded.
+
+An install goes into a virtual environment of its own, which sees the packages of the interpreter that runs the
+tests. It is made from a copy of the sources, so that building leaves nothing in the checkout.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from launchopt import results
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("conf", "launchopt", "runner", "tests", "pyproject.toml", "README.md", "LICENSE")
+SETUPTOOLS = 77  # the first that knows a license as an SPDX expression, and needs no wheel package
+SMALL = "device=cpu workload.m=16 workload.k=64 workload.commands=500 workload.cache=hot"
+
+
+def missing() -> str | None:
+    """What an install without downloads lacks."""
+    if find_spec("pip") is None:
+        return "pip"
+    try:
+        recent = int(version("setuptools").split(".")[0]) >= SETUPTOOLS
+    except PackageNotFoundError:
+        recent = False
+    return None if recent else f"setuptools>={SETUPTOOLS}"
+
+
+needs_setuptools = pytest.mark.skipif(missing() is not None, reason=f"needs {missing()}: install launchopt[dev]")
+
+
+@dataclass(frozen=True)
+class Way:
+    """How it was come by: the interpreter to call it with, and what must be in its environment."""
+
+    python: Path
+    environ: dict[str, str]
+
+    def call(self, *call: str | Path, folder: Path) -> str:
+        """Standard output of a call that must go well."""
+        clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            call, cwd=folder, env=clean | self.environ, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    def module(self, arguments: str, folder: Path) -> str:
+        return self.call(self.python, "-m", "runner", *arguments.split(), folder=folder)
+
+    def script(self, arguments: str, folder: Path) -> str:
+        return self.call(self.python.with_name("launchopt"), *arguments.split(), folder=folder)
+
+
+def pip(*arguments: str | Path) -> None:
+    quiet = ("--quiet", "--no-input", "--disable-pip-version-check")
+    call = [sys.executable, "-m", "pip", *quiet, *arguments]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = tmp_path_factory.mktemp("sources")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder, sources)
+    (built,) = folder.iterdir()
+    return built
+
+
+def environment(folder: Path, *install: str | Path) -> Way:
+    """A new virtual environment in `folder` with the install, and with sight of this interpreter's packages."""
+    venv.create(folder, with_pip=False)
+    python = folder / "bin/python"
+    (site,) = folder.glob("lib/python*/site-packages")
+    ours = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (site / "ours.pth").write_text("\n".join(ours) + "\n")
+    offline = ("--no-deps", "--no-build-isolation", "--no-index", "--ignore-installed")
+    pip("--python", python, "install", *offline, *install)
+    return Way(python, {})
+
+
+@pytest.fixture(scope="module")
+def ways(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Way:
+    if request.param == "checkout":
+        return Way(Path(sys.executable), {"PYTHONPATH": str(ROOT)})
+    if request.param == "editable":
+        return environment(tmp_path_factory.mktemp("editable"), "--editable", request.getfixturevalue("sources"))
+    return environment(tmp_path_factory.mktemp("installed"), request.getfixturevalue("wheel"))
+
+
+checkout = pytest.param("checkout")
+editable, installed = (pytest.param(name, marks=needs_setuptools) for name in ("editable", "wheel"))
+
+
+@pytest.mark.parametrize("ways", [checkout, editable, installed], indirect=True)
+def test_conf_is_found_from_anywhere(ways: Way, tmp_path: Path) -> None:
+    text = ways.module("--help", tmp_path)
+    assert "workload: decode, gemv_256, gemv_micro, prefill" in text
+    assert "experiment: predecessor_tables" in text
+    assert "max_batch: 9" in ways.module("--cfg job mode=baseline batching.max_batch=9", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ways", [editable, installed], indirect=True)
+def test_console_script(ways: Way, tmp_path: Path) -> None:
+    assert ways.script("--help", tmp_path) == ways.module("--help", tmp_path)
+
+
+@pytest.mark.parametrize("ways", [installed], indirect=True)
+def test_a_wheel_runs_on_its_own_files(ways: Way, tmp_path: Path) -> None:
+    script = "import launchopt, runner, runner.conf as c; print(launchopt.__file__, runner.__file__, c.__file__)"
+    for file in ways.call(ways.python, "-c", script, folder=tmp_path).split():
+        assert Path(file).is_relative_to(ways.python.parents[1])
+    for run in (ways.module, ways.script):
+        folder = tmp_path / run(SMALL, tmp_path).splitlines()[-1]
+        (row,) = results.read_summaries([folder])
+        assert (row["status"], row["commands"]) == ("ok", 500)
+
+
+def test_pyproject_lists_every_package_and_a_setuptools_that_can_build_it() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    found = {path.parent for top in ("launchopt", "runner") for path in (ROOT / top).rglob("__init__.py")}
+    names = {".".join(path.relative_to(ROOT).parts) for path in found}
+    assert set(pyproject["tool"]["setuptools"]["packages"]) == names | {"runner.conf"}
+    builder = f"setuptools>={SETUPTOOLS}"
+    assert pyproject["build-system"]["requires"] == [builder]
+    assert builder in pyproject["project"]["optional-dependencies"]["dev"]
+
+
+@needs_setuptools
+def test_a_wheel_holds_conf_and_no_tests(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    conf = {f"runner/conf/{path.relative_to(ROOT / 'conf')}" for path in (ROOT / "conf").rglob("*.yaml")}
+    code = {str(path.relative_to(ROOT)) for top in ("launchopt", "runner") for path in (ROOT / top).rglob("*.py")}
+    assert len(conf) > 20
+    assert conf | code | {"launchopt/py.typed", "runner/conf/__init__.py"} <= names
+    (about,) = {name.split("/")[0] for name in names} - {"launchopt", "runner"}
+    assert about.endswith(".dist-info")
+    assert f"{about}/licenses/LICENSE" in names
