@@ -66,7 +66,7 @@ def _insert(table: NDArray[np.uint64], mn: np.uint64, key: np.uint64, bucket: in
 
 
 @compiled
-def _classify(words: NDArray[np.uint64], table: NDArray[np.uint64], out: NDArray[np.int32]) -> int:
+def classify_words(words: NDArray[np.uint64], table: NDArray[np.uint64], out: NDArray[np.int32]) -> int:
     """The bucket of each record into `out`; returns the first record of an unknown shape, or len(words)."""
     last_mn, last_key, bucket = np.uint64(0), np.uint64(0), NO_BUCKET
     for i in range(len(words)):
@@ -81,7 +81,7 @@ def _classify(words: NDArray[np.uint64], table: NDArray[np.uint64], out: NDArray
 
 
 @compiled
-def _add(
+def add_words(
     words: NDArray[np.uint64],
     start: int,
     now_ns: int,
@@ -118,7 +118,7 @@ def _add(
 
 
 @compiled
-def _oldest(buckets: NDArray[np.int64], active: NDArray[np.int64]) -> Int:
+def oldest_bucket(buckets: NDArray[np.int64], active: NDArray[np.int64]) -> Int:
     """The bucket whose oldest command entered first, or NO_BUCKET."""
     oldest = NO_BUCKET
     for i in range(1, active[0] + 1):
@@ -128,7 +128,7 @@ def _oldest(buckets: NDArray[np.int64], active: NDArray[np.int64]) -> Int:
 
 
 @compiled
-def _empty(bucket: int, buckets: NDArray[np.int64], active: NDArray[np.int64]) -> Int:
+def empty_bucket(bucket: int, buckets: NDArray[np.int64], active: NDArray[np.int64]) -> Int:
     """Take a bucket off the active list; returns how many commands it held. Their records stay in the store."""
     count = buckets[bucket, COUNT]
     buckets[bucket, COUNT] = 0
@@ -175,50 +175,56 @@ class Batcher:
             _insert(self._table, np.uint64(mn), np.uint64(key), index)
 
     @property
+    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
+        """Hash table, buckets, store and active list, for compiled loops over a batcher."""
+        return self._table, self._buckets, self._store, self._active
+
+    @property
     def held(self) -> int:
         """Commands in buckets."""
         return int(self._buckets[:, COUNT].sum())
 
     def classify(self, records: Records, out: NDArray[np.int32]) -> NDArray[np.int32]:
         """Index of each record's shape, written to the front of `out`; buckets stay as they are."""
-        known = _classify(as_words(records), self._table, out)
+        known = classify_words(as_words(records), self._table, out)
         if known < len(records):
-            raise self._unknown(records[known])
+            raise self.unknown(records[known])
         return out[: len(records)]
 
     def add(self, records: Records, now_ns: int) -> Iterator[Batch]:
         """Take `records`, yielding each bucket as it fills; exhaust the iterator before the next call."""
         words, start = as_words(records), 0
         while start < len(words):
-            start, bucket = _add(words, start, now_ns, self._table, self._buckets, self._store, self._active)
+            start, bucket = add_words(words, start, now_ns, self._table, self._buckets, self._store, self._active)
             if bucket == UNKNOWN_SHAPE:
-                raise self._unknown(records[start])
+                raise self.unknown(records[start])
             if bucket != NO_BUCKET:
                 yield self._take(bucket, FlushReason.full)
 
     def due(self, now_ns: int) -> Batch | None:
         """The bucket that opened first, if its time is up."""
-        bucket = _oldest(self._buckets, self._active)
+        bucket = oldest_bucket(self._buckets, self._active)
         if bucket == NO_BUCKET or self._buckets[bucket, OPENED_NS] + self._timeout_ns > now_ns:
             return None
         return self._take(bucket, FlushReason.deadline)
 
     def next_deadline_ns(self) -> int | None:
         """When `due` will next have something, None while every bucket is empty."""
-        bucket = _oldest(self._buckets, self._active)
+        bucket = oldest_bucket(self._buckets, self._active)
         return None if bucket == NO_BUCKET else int(self._buckets[bucket, OPENED_NS]) + self._timeout_ns
 
     def flush(self, reason: FlushReason) -> Iterator[Batch]:
         """Every bucket that holds commands, oldest first."""
-        while (bucket := _oldest(self._buckets, self._active)) != NO_BUCKET:
+        while (bucket := oldest_bucket(self._buckets, self._active)) != NO_BUCKET:
             yield self._take(bucket, reason)
 
     def _take(self, bucket: int, reason: FlushReason) -> Batch:
         base = int(self._buckets[bucket, BASE])
-        count = _empty(bucket, self._buckets, self._active)
+        count = empty_bucket(bucket, self._buckets, self._active)
         self.flushes[reason] += 1
         return Batch(bucket, self._store[base : base + count], reason)
 
-    def _unknown(self, record: np.void) -> RunError:
+    def unknown(self, record: np.void) -> RunError:
+        """The error for a record of a shape that was not announced."""
         shape = f"{record['m']}x{record['n']}x{record['k']} (dtype {record['dtype']}, op {record['op']})"
         return RunError(f"command {record['seq']} has shape {shape}, which the workload did not announce")

@@ -54,7 +54,8 @@ def _push(header: NDArray[np.uint64], data: NDArray[np.uint64], words: NDArray[n
 
 
 @compiled
-def _pop(header: NDArray[np.uint64], data: NDArray[np.uint64], out: NDArray[np.uint64]) -> Int:
+def pop_words(header: NDArray[np.uint64], data: NDArray[np.uint64], out: NDArray[np.uint64]) -> Int:
+    """Copy out up to len(out) records, oldest first; returns how many."""
     mask = np.uint64(len(data) - 1)
     tail = load_acquire(header, TAIL)
     ready = np.intp((load_acquire(header, HEAD) & ~np.uint64(CLOSED_BIT)) - tail)
@@ -140,7 +141,7 @@ class Ring:
 
     def pop(self, out: Records) -> int:
         """Copy out up to `len(out)` records, oldest first; returns how many (0 when empty)."""
-        return int(_pop(self._header, self._data, as_words(out)))
+        return int(pop_words(self._header, self._data, as_words(out)))
 
     @property
     def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

@@ -18,6 +18,7 @@ from launchopt.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices import open_device
 from launchopt.devices.base import Ceilings
+from launchopt.devices.pump import PumpSettings
 from launchopt.errors import Interrupted
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
@@ -99,6 +100,7 @@ class Consumer:
         if self._tracer:
             self._tracer.start()
         self.device.start(sample_gap(self._job.sample_every, self._least_launches(limits)))
+        self._pump = self.device.pump(self._ring, self._batcher, mode, self._pump_settings())
 
     def _least_launches(self, limits: list[int]) -> int:
         counts = (self._stream.counts[shape] for shape in self._stream.shapes)
@@ -109,7 +111,10 @@ class Consumer:
         try:
             self._await_first()
             self.device.begin()
-            self._loop()
+            if self._pump is None:
+                self._loop()
+            else:
+                self._pump.run(by_batch=self._active.compiled_loop == "batches")
             span = self.device.finish()
         finally:
             gc.enable()
@@ -118,6 +123,12 @@ class Consumer:
         kernels, busy_ns = self._tracer.stop() if self._tracer else (None, None)
         self._timing = Timing(self._ring.word(START_NS), span, kernels, busy_ns)
         self._state["after"] = self.device.state()
+
+    def _pump_settings(self) -> PumpSettings:
+        job, arm = self._job, self._arm
+        idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
+        waits = (int(arm.timeout_us * 1e3), idle_ns, int(job.spin_us * 1e3), int(job.sleep_us * 1e3))
+        return PumpSettings(*waits, self.device.info.pack_bytes_per_launch)
 
     def _await_first(self) -> None:
         while self._ring.word(HEAD) == 0:

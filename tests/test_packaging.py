@@ -53,7 +53,8 @@ class Way:
         done = subprocess.run(
             call, cwd=folder, env=clean | self.environ, capture_output=True, text=True, timeout=300, check=False
         )
-        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stderr == ""
+        assert done.returncode == 0
         return done.stdout
 
     def module(self, arguments: str, folder: Path) -> str:
@@ -150,11 +151,11 @@ def test_pyproject_lists_every_package_and_a_setuptools_that_can_build_it() -> N
 
 
 @needs_setuptools
-def test_a_wheel_holds_conf_and_no_tests(wheel: Path) -> None:
+def test_a_wheel_holds_conf_and_no_tests(wheel: Path, sources: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    conf = {f"runner/conf/{path.relative_to(ROOT / 'conf')}" for path in (ROOT / "conf").rglob("*.yaml")}
-    code = {str(path.relative_to(ROOT)) for top in ("launchopt", "runner") for path in (ROOT / top).rglob("*.py")}
+    conf = {f"runner/conf/{path.relative_to(sources / 'conf')}" for path in (sources / "conf").rglob("*.yaml")}
+    code = {str(path.relative_to(sources)) for top in ("launchopt", "runner") for path in (sources / top).rglob("*.py")}
     assert len(conf) > 20
     assert conf | code | {"launchopt/py.typed", "runner/conf/__init__.py"} <= names
     (about,) = {name.split("/")[0] for name in names} - {"launchopt", "runner"}

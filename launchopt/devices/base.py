@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batcher import Batch
+from launchopt.batcher import Batch, Batcher
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.recorder import Recorder
 from launchopt.workloads.stream import GemmStream
+
+if TYPE_CHECKING:
+    from launchopt.devices.pump import Pump, PumpSettings
+    from launchopt.modes.base import Mode
+    from launchopt.ring import Ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,9 @@ class Device(Protocol):
 
     def use_mode(self, mode: str) -> None:
         """The mode that submits from now on, for the names of ranges."""
+
+    def pump(self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings) -> Pump | None:
+        """A compiled loop that does all of a run; None where the consumer's own, in Python, is needed."""
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """One launch a command, in the order given."""

@@ -18,13 +18,16 @@ import psutil
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from launchopt.batcher import Batch, FlushReason
+from launchopt.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.devices.base import Ceilings, Span
 from launchopt.devices.cpu_info import cpu_info
+from launchopt.devices.pump import PumpSettings
 from launchopt.devices.runs import run_end
+from launchopt.modes.base import Mode
 from launchopt.recorder import LaunchFacts, Recorder, Strategy, note
+from launchopt.ring import Ring
 from launchopt.timing import nvtx_ranges
 from launchopt.workloads.stream import GemmStream, arenas_of
 
@@ -106,6 +109,10 @@ class CpuDevice:
         self._domain.pop_range()
         recorder = self._recorder
         note(recorder.launches, recorder.commands, recorder.cursor, words, first, stop, what, start_ns, end_ns)
+
+    def pump(self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings) -> None:
+        """None: a launch is a NumPy call, which only Python makes."""
+        return
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """One call a command."""

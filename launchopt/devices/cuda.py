@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvmath.bindings import cublasLt
 
-from launchopt.batcher import Batch, FlushReason
+from launchopt.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.devices import cuda_ceilings
 from launchopt.devices import lt_launch as lt
@@ -25,10 +25,13 @@ from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Ceilings, DeviceInfo, Span
 from launchopt.devices.cuda_info import cuda_info, driver_version, gpu_state
 from launchopt.devices.lt_plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_address
+from launchopt.devices.pump import Launcher, Pump, PumpSettings
 from launchopt.devices.runs import run_end
 from launchopt.devices.slot_copy import CALLS_PER_BATCH, SlotCopier
 from launchopt.errors import ArenaMemoryError, RunError
+from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder, Strategy, note
+from launchopt.ring import Ring
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.events import EventTimer
 from launchopt.timing.sampling import Sampler
@@ -162,6 +165,21 @@ class CudaDevice:
     def _check(status: int) -> None:
         if status != lt.OK:
             raise RunError(f"cublasLtMatmul failed: {cublasLt.get_status_name(status)}")
+
+    def pump(self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings) -> Pump | None:
+        """The compiled loop for this run; None where ranges must be made between launches, or the mode has none."""
+        if self._attached or mode.compiled_loop is None:
+            return None
+        launcher = Launcher(self.tables, self._records, self._sampler, mode.submit, self._submit_one, self._check)
+        return Pump(ring, batcher, launcher, mode.packable_bytes, settings)
+
+    def _submit_one(
+        self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], at: int, batch: int, flush_ns: int
+    ) -> None:
+        """The sampled launch of words[at]."""
+        with self._sampled(True):
+            common = (self.tables, self._records, batch, int(FlushReason.full), flush_ns)
+            self._check(lt.launch_each(words, shape_of, at, at + 1, *common))
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """One launch a command; the compiled loop runs from one sampled launch to the next."""

@@ -6,7 +6,7 @@ commands are never held back: it gets whatever has arrived, in arrival order, th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -23,6 +23,8 @@ class Mode(Protocol):
     name: ClassVar[str]
     summary: ClassVar[str]  # what one launch means
     bucket_limit: ClassVar[int | None]  # most commands a bucket may hold, None: what the user says
+    compiled_loop: ClassVar[str | None]  # "commands" or "batches" where a device may run the whole loop compiled
+    packable_bytes: Sequence[int]  # for each shape the bytes a packed command copies, 0 where packing never pays
     keeps_order: ClassVar[bool]  # each request's commands run in the order they were asked for
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:

@@ -22,11 +22,13 @@ class Baseline:
     name: ClassVar[str] = "baseline"
     summary: ClassVar[str] = "one GEMM call a command, in arrival order"
     bucket_limit: ClassVar[int | None] = 1
+    compiled_loop: ClassVar[str | None] = "commands"
     keeps_order: ClassVar[bool] = True
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Plan each shape for one command a launch."""
         self._device = device
+        self.packable_bytes = [0] * len(limits)
         for shape in limits:
             device.plan(self.name, shape, [1], scratch=False)
 

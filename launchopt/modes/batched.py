@@ -39,16 +39,17 @@ class Batched:
     name: ClassVar[str] = "batched"
     summary: ClassVar[str] = "one strided-batch GEMM call a bucket; scattered operands are packed first"
     bucket_limit: ClassVar[int | None] = None
+    compiled_loop: ClassVar[str | None] = "batches"
     keeps_order: ClassVar[bool] = False
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Plan every batch size of every shape; packing where it can pay."""
         self._device = device
-        self._slot_bytes: list[int | None] = []
+        self.packable_bytes: list[int] = []
         for shape, limit in limits.items():
             pays = _packing_pays(shape, limit, device.info.pack_bytes_per_launch)
             device.plan(self.name, shape, range(1, limit + 1), scratch=pays)
-            self._slot_bytes.append(_slot_bytes(shape) if pays else None)
+            self.packable_bytes.append(_slot_bytes(shape) if pays else 0)
 
     @staticmethod
     def scratch_bytes(limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
@@ -66,9 +67,9 @@ class Batched:
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """One strided call a run of evenly spaced slots, or one packed call."""
-        slot_bytes = self._slot_bytes[batch.shape_index]
+        slot_bytes = self.packable_bytes[batch.shape_index]
         most = NEVER
-        if slot_bytes is not None:
+        if slot_bytes:
             most = 1 + len(batch) * slot_bytes // self._device.info.pack_bytes_per_launch
         if not self._device.submit_strided(batch, flush_ns, most):
             self._device.submit_packed(batch, flush_ns)

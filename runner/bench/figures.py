@@ -59,7 +59,7 @@ Suite = Callable[[int], Iterator[Figure]]  # from repeats to figures
 
 
 def in_turn(repeats: int, *works: Callable[[], float]) -> list[list[float]]:
-    """Samples of each work, taken in turn so that a drift of the machine meets all alike; the first round is not kept."""
+    """Samples of each work, in turn, so that a drift of the machine meets all alike; the first round is dropped."""
     for work in works:
         work()
     rounds = [[work() for work in works] for _ in range(repeats)]

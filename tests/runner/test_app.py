@@ -105,7 +105,8 @@ def config_of(path: Path) -> Mapping[str, Any]:
 
 def test_a_run_leaves_three_files_and_names_their_folder_last(ran: Callable[[str], Ran]) -> None:
     run = ran("bare")
-    assert (run.exit_code, run.stderr) == (0, "")
+    assert run.stderr == ""
+    assert run.exit_code == 0
     assert run.written.parent == run.folder / "outputs/run"
     assert sorted(path.name for path in run.written.iterdir()) == ["manifest.json", "summary.parquet"]
     assert [path.name for path in run.folder.iterdir() if path.name != "trace.csv"] == ["outputs"]
@@ -186,7 +187,8 @@ def test_commands_join_their_launches(ran: Callable[[str], Ran]) -> None:
 
 def test_a_sweep_makes_a_folder_a_job(ran: Callable[[str], Ran]) -> None:
     run = ran("sweep")
-    assert (run.exit_code, run.stderr) == (0, "")
+    assert run.stderr == ""
+    assert run.exit_code == 0
     rows = [row for job in run.jobs() for row in results.read_summaries([job])]
     assert [(row["mode"], row["max_batch"], row["status"]) for row in rows] == [
         ("baseline", 4, "ok"),
@@ -212,7 +214,8 @@ def test_a_bad_job_does_not_stop_a_sweep(ran: Callable[[str], Ran]) -> None:
 
 def test_models_in_every_dtype(ran: Callable[[str], Ran]) -> None:
     run = ran("models")
-    assert (run.exit_code, run.stderr) == (0, "")
+    assert run.stderr == ""
+    assert run.exit_code == 0
     rows = [row for job in run.jobs() for row in results.read_summaries([job])]
     assert [(row["workload"], row["dtype"]) for row in rows] == [
         (workload, dtype) for workload in ("decode", "prefill") for dtype in ("fp32", "fp16", "bf16")
@@ -224,7 +227,8 @@ def test_models_in_every_dtype(ran: Callable[[str], Ran]) -> None:
 
 def test_replay_takes_the_requests_of_the_trace(ran: Callable[[str], Ran]) -> None:
     run = ran("replay")
-    assert (run.exit_code, run.stderr) == (0, "")
+    assert run.stderr == ""
+    assert run.exit_code == 0
     row = run.row
     assert (row["arrival"], row["requests"], row["status"]) == ("replay", 3, "ok")
     assert row["commands"] == 8 * (3 + 2 + 0 + 5)  # a step a prompt and a generated token

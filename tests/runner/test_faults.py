@@ -52,7 +52,7 @@ class Victim:
     def __init__(self, arguments: str, folder: Path) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "runner", "device=cpu", *arguments.split()],
+            [sys.executable, "-m", "runner", *arguments.split(), "device=cpu"],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
@@ -182,6 +182,21 @@ def test_an_interrupted_run_keeps_its_finished_repeats(how: str, victim: Callabl
     assert {row["status"] for row in rows} == {"ok"}
     assert set(pd.read_parquet(folder / "launches.parquet")["repeat"]) >= set(range(done))
     assert not list(folder.glob(".*"))
+    assert_nothing_left(run)
+
+
+@on_linux
+def test_an_interrupted_sweep_stops_there(victim: Callable[[str], Victim]) -> None:
+    run = victim(f"-m {SHORT},1".replace("repeats=", "repeats=1,"))
+    sweep = run.folder / "outputs/sweep"
+    eventually(lambda: run.children() and list(sweep.glob("*/1/summary.parquet")))
+    os.killpg(run.process.pid, signal.SIGINT)
+    exit_code, stderr = run.end()
+    assert exit_code == 130
+    assert stderr.startswith("error: interrupted; ")
+    assert stderr.count("\n") == 1
+    jobs = sorted(path.parent for path in sweep.glob("*/*/manifest.json"))
+    assert [results.read_manifest(job)["status"] for job in jobs] == ["ok", "interrupted"]
     assert_nothing_left(run)
 
 

@@ -163,6 +163,8 @@ def test_inputs_cycle_within_their_limit() -> None:
     fit = INPUT_ARENA_LIMIT_BYTES // arena.slot_bytes
     assert 1 < fit < 100
     assert gemv(64, 1024, 8192, 100, Dtype.fp32, 100, False, 0).arenas[arena] == fit
+    deep = GemmStream([(64, 8192)], fit + 3, [Segment(1024, 2)], Dtype.fp32, 1)  # a step has more than that
+    assert deep.arenas[arena] == fit
     small = gemv(64, 1, 64, 10_000, Dtype.fp32, 100, False, 0)
     assert small.arenas[ArenaKey("b", 1, 64, Dtype.fp32)] == 100 * INPUT_TURNS
     huge = ArenaKey("b", 8192, 1 << 14, Dtype.fp32)

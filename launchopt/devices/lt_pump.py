@@ -1,0 +1,228 @@
+"""The consumer's loop, compiled: ring -> batcher -> cuBLASLt -> recorder, with no Python between two commands.
+
+It is the same loop as the consumer's in Python, made of the same compiled parts, for the common case. Whenever a
+batch needs more than plain launches (events around it because it is sampled, or packing) it is handed to Python
+(SPECIAL), and the loop is entered again. State that must survive that is in `state`; times are CLOCK_MONOTONIC ns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.batcher import (
+    BASE,
+    NO_BUCKET,
+    OPENED_NS,
+    UNKNOWN_SHAPE,
+    add_words,
+    classify_words,
+    empty_bucket,
+    oldest_bucket,
+)
+from launchopt.devices.lt_launch import OK, TOO_MANY_LAUNCHES, launch_each, launch_strided
+from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
+from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH
+from launchopt.ring import CLOSED_BIT, HEAD, STOP, TAIL, pop_words
+
+# Why the loop came back.
+DRAINED, STOPPED, IDLE, SPECIAL, FAILED, UNKNOWN = range(6)
+GO_ON = -1
+# Words of `state`. COUNT records of the block were popped at NOW_NS, those before NEXT are dealt with.
+COUNT, NEXT, NOW_NS, LAST_NS, LEFT, BUCKET, SIZE, REASON, FLUSH_NS, STATUS, BATCH0, FLUSHES = range(12)
+STATE_WORDS = FLUSHES + 4  # batches flushed, by reason
+# Words of `settings`.
+TIMEOUT_NS, IDLE_NS, SPIN_NS, SLEEP_NS, PACK_BYTES_PER_LAUNCH = range(5)
+NEVER_IDLE = -1
+FULL, DEADLINE, IDLE_FLUSH, DRAIN = range(4)  # batcher.FlushReason, as plain integers for compiled code
+UNLIMITED = 1 << 40
+
+Table = NDArray[np.int64]
+
+
+@compiled
+def _refill(header: NDArray[np.uint64], data: NDArray[np.uint64], block: NDArray[np.uint64], state: Table) -> Int:
+    """Pop the next block; returns the ring's head as it was before."""
+    head = load_acquire(header, HEAD)
+    state[COUNT], state[NEXT] = pop_words(header, data, block), 0
+    state[NOW_NS] = monotonic_ns()
+    if state[COUNT] > 0:
+        state[LAST_NS] = state[NOW_NS]
+    return head
+
+
+@compiled
+def _spin(header: NDArray[np.uint64], head: Int, until_ns: Int) -> Int:
+    """Until the ring's head is no longer `head` (True) or the time has come (False)."""
+    while True:
+        for _ in range(16):
+            if load_acquire(header, HEAD) != head:
+                return True
+            cpu_pause()
+        if monotonic_ns() >= until_ns:
+            return False
+
+
+@compiled
+def _is_drained(header: NDArray[np.uint64]) -> Int:
+    return load_acquire(header, HEAD) == load_acquire(header, TAIL) | np.uint64(CLOSED_BIT)
+
+
+@compiled
+def _flush(
+    bucket: Int, reason: Int, batcher: Any, tables: Any, records: Any, slot_bytes: Table, settings: Table, state: Table
+) -> Int:
+    """Launch what a bucket holds: GO_ON, SPECIAL (Python must launch state's batch) or FAILED."""
+    buckets, store, active = batcher[1], batcher[2], batcher[3]
+    cursor = records[2]
+    size = empty_bucket(bucket, buckets, active)
+    flush_ns = monotonic_ns()
+    state[BUCKET], state[SIZE], state[REASON], state[FLUSH_NS] = bucket, size, reason, flush_ns
+    state[FLUSHES + reason] += 1
+    if state[LEFT] <= 0:
+        return SPECIAL
+    base = buckets[bucket, BASE]
+    most = UNLIMITED
+    if slot_bytes[bucket] > 0:
+        most = 1 + size * slot_bytes[bucket] // settings[PACK_BYTES_PER_LAUNCH]
+    launched = cursor[NEXT_LAUNCH]
+    batch = cursor[NEXT_BATCH]
+    status = launch_strided(store[base : base + size], bucket, most, tables, records, batch, reason, flush_ns)
+    if status == TOO_MANY_LAUNCHES:
+        return SPECIAL
+    cursor[NEXT_BATCH] = batch + 1
+    state[LEFT] -= cursor[NEXT_LAUNCH] - launched
+    if status != OK:
+        state[STATUS] = status
+        return FAILED
+    return GO_ON
+
+
+@compiled
+def _flush_due(
+    batcher: Any,
+    tables: Any,
+    records: Any,
+    slot_bytes: Table,
+    settings: Table,
+    state: Table,
+    older_ns: Int,
+    reason: Int,
+) -> Int:
+    """Flush every bucket that was opened at `older_ns` or before, oldest first."""
+    buckets, active = batcher[1], batcher[3]
+    while True:
+        bucket = oldest_bucket(buckets, active)
+        if bucket == NO_BUCKET or buckets[bucket, OPENED_NS] > older_ns:
+            return GO_ON
+        code = _flush(bucket, reason, batcher, tables, records, slot_bytes, settings, state)
+        if code != GO_ON:
+            return code
+
+
+@compiled
+def _wake_ns(buckets: Table, active: Table, settings: Table, state: Table) -> Int:
+    """When something must be done although nothing arrives; far away while every bucket is empty."""
+    bucket = oldest_bucket(buckets, active)
+    if bucket == NO_BUCKET:
+        return state[NOW_NS] + UNLIMITED
+    wake_ns = buckets[bucket, OPENED_NS] + settings[TIMEOUT_NS]
+    if settings[IDLE_NS] != NEVER_IDLE:
+        wake_ns = min(wake_ns, state[LAST_NS] + settings[IDLE_NS])
+    return wake_ns
+
+
+@compiled
+def pump_batches(
+    ring: Any,
+    block: NDArray[np.uint64],
+    batcher: Any,
+    tables: Any,
+    records: Any,
+    slot_bytes: Table,
+    settings: Table,
+    state: Table,
+) -> Int:
+    """Buckets of strided launches. `slot_bytes[shape]`: bytes of A, B and C where packing may pay, else 0."""
+    header, data = ring
+    table, buckets, store, active = batcher
+    head = np.uint64(0)
+    while True:
+        if state[NEXT] == state[COUNT]:
+            head = _refill(header, data, block, state)
+            if load_acquire(header, STOP) != np.uint64(0):
+                return STOPPED
+        words = block[: state[COUNT]]
+        while state[NEXT] < state[COUNT]:
+            state[NEXT], bucket = add_words(words, state[NEXT], state[NOW_NS], table, buckets, store, active)
+            if bucket == UNKNOWN_SHAPE:
+                return UNKNOWN
+            if bucket != NO_BUCKET:
+                code = _flush(bucket, FULL, batcher, tables, records, slot_bytes, settings, state)
+                if code != GO_ON:
+                    return code
+        older_ns, reason = state[NOW_NS] - settings[TIMEOUT_NS], DEADLINE
+        if state[COUNT] == 0:
+            if _is_drained(header):
+                older_ns, reason = state[NOW_NS], DRAIN
+            elif settings[IDLE_NS] != NEVER_IDLE and state[NOW_NS] - state[LAST_NS] >= settings[IDLE_NS]:
+                older_ns, reason = state[NOW_NS], IDLE_FLUSH
+        code = _flush_due(batcher, tables, records, slot_bytes, settings, state, older_ns, reason)
+        if code != GO_ON:
+            return code
+        if state[COUNT] == 0:
+            if reason == DRAIN:
+                return DRAINED
+            wake_ns = _wake_ns(buckets, active, settings, state)
+            until_ns = state[NOW_NS] + settings[SPIN_NS]
+            if wake_ns <= until_ns + settings[SLEEP_NS]:
+                until_ns = wake_ns  # a sleep would overshoot it
+            if not _spin(header, head, until_ns) and until_ns < wake_ns:
+                return IDLE
+
+
+@compiled
+def pump_commands(
+    ring: Any,
+    block: NDArray[np.uint64],
+    shape_of: NDArray[np.int32],
+    batcher: Any,
+    tables: Any,
+    records: Any,
+    settings: Table,
+    state: Table,
+) -> Int:
+    """One launch a command, in arrival order."""
+    header, data = ring
+    cursor = records[2]
+    head = np.uint64(0)
+    while True:
+        if state[NEXT] == state[COUNT]:
+            head = _refill(header, data, block, state)
+            if load_acquire(header, STOP) != np.uint64(0):
+                return STOPPED
+            if state[COUNT] == 0:
+                if _is_drained(header):
+                    return DRAINED
+                if not _spin(header, head, state[NOW_NS] + settings[SPIN_NS]):
+                    return IDLE
+                continue
+            known = classify_words(block[: state[COUNT]], batcher[0], shape_of)
+            if known < state[COUNT]:
+                state[NEXT] = known
+                return UNKNOWN
+            state[FLUSHES + FULL] += state[COUNT]
+            state[BATCH0] = cursor[NEXT_BATCH]
+            cursor[NEXT_BATCH] += state[COUNT]
+        if state[LEFT] <= 0:
+            return SPECIAL
+        first = state[NEXT]
+        stop = min(state[COUNT], first + state[LEFT])
+        status = launch_each(block, shape_of, first, stop, tables, records, state[BATCH0], FULL, state[NOW_NS])
+        if status != OK:
+            state[STATUS] = status
+            return FAILED
+        state[LEFT] -= stop - first
+        state[NEXT] = stop

@@ -1,0 +1,106 @@
+"""A stand-in for cuBLASLt: a C function with cublasLtMatmul's 16 arguments that multiplies with NumPy.
+
+Its "layouts" are addresses of small int64 arrays (rows, columns, batch, stride in elements), so the compiled launch
+loops can be run, and their outputs checked, on a machine without a GPU. fp32 only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from launchopt.batcher import Batch, Batcher
+from launchopt.command import ShapeKey
+from launchopt.devices import lt_launch as lt
+from launchopt.devices.arenas import Arenas
+from launchopt.devices.pump import Launcher, Pump, PumpSettings
+from launchopt.recorder import Recorder
+from launchopt.ring import Ring
+from launchopt.timing.sampling import Sampler
+from launchopt.workloads.stream import GemmStream, arenas_of
+
+MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
+FAILURE = 13  # CUBLAS_STATUS_EXECUTION_FAILED
+
+
+def _operand(address: int, layout: int) -> np.ndarray:
+    rows, cols, batch, stride = np.ctypeslib.as_array(ctypes.cast(layout, ctypes.POINTER(ctypes.c_int64)), (4,))
+    extent = int(stride) * (int(batch) - 1) + int(rows) * int(cols)
+    flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (extent,))
+    return np.lib.stride_tricks.as_strided(flat, (batch, cols, rows), (4 * stride, 4 * rows, 4))
+
+
+class FakeLt:
+    """The tables of lt_launch over NumPy arenas; `fail_at`: the call that returns FAILURE."""
+
+    def __init__(self, stream: GemmStream, limits: Mapping[ShapeKey, int], fail_at: int | None = None) -> None:
+        self.stream, self.arenas, self.recorder = stream, Arenas(np, stream.arenas), Recorder(stream.commands)
+        self.arenas.fill(0)
+        self.arenas.poison()
+        self.calls, self._fail_at, self._keep = 0, fail_at, []
+        self._function = MATMUL(self._matmul)
+        shapes = np.zeros((len(stream.shapes), lt.SHAPE_COLUMNS), np.int64)
+        plans: list[list[int]] = []
+        strides = stream.strides()
+        for row, shape in zip(shapes, stream.shapes, strict=True):
+            row[lt.PLAN0] = len(plans)
+            for operand, arena in enumerate(arenas_of(shape)):
+                row[lt.BASE_A + operand] = self.arenas.arrays[arena].ctypes.data
+                row[lt.BYTES_A + operand] = arena.slot_bytes
+            row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
+            steps = row[lt.BYTES_A : lt.BYTES_C + 1] * row[lt.MOVE_A : lt.MOVE_C + 1] // 4
+            plans += [self._plan(shape, size, steps) for size in range(limits[shape] + 1)]
+        context = np.zeros(lt.CONTEXT_WORDS, np.int64)
+        context[lt.FUNCTION] = ctypes.cast(self._function, ctypes.c_void_p).value
+        self.tables = (shapes, np.array(plans, np.int64), context)
+
+    def _plan(self, shape: ShapeKey, size: int, steps: np.ndarray) -> list[int]:
+        rows_cols = ((shape.k, shape.m), (shape.k, shape.n), (shape.m, shape.n))
+        layouts = [np.array([*each, size, step], np.int64) for each, step in zip(rows_cols, steps, strict=True)]
+        self._keep += layouts
+        return [0, *(layout.ctypes.data for layout in layouts), 0, 0]
+
+    def _matmul(self, *arguments: int) -> int:
+        self.calls += 1
+        if self.calls == self._fail_at:
+            return FAILURE
+        a, layout_a, b, layout_b, c, layout_c = (arguments[i] for i in (3, 4, 5, 6, 10, 11))
+        product = _operand(b, layout_b) @ _operand(a, layout_a).transpose(0, 2, 1)
+        _operand(c, layout_c)[:] = product
+        return lt.OK
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """What Python does for a sampled or scattered batch: a launch each."""
+        records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
+        before = self.recorder.launch_count
+        number = self.recorder.next_batch()
+        status = lt.launch_strided(
+            batch.words, batch.shape_index, 1 << 40, self.tables, records, number, int(batch.reason), flush_ns
+        )
+        self.check(status)
+        self.recorder.mark_sample(before, 0)
+        self.sampler.taken(last=False)
+
+    def submit_one(self, words: np.ndarray, shape_of: np.ndarray, at: int, batch: int, flush_ns: int) -> None:
+        """What Python does for a sampled command."""
+        records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
+        self.check(lt.launch_each(words, shape_of, at, at + 1, self.tables, records, batch, 0, flush_ns))
+        self.recorder.mark_sample(self.recorder.launch_count - 1, 0)
+        self.sampler.taken(last=False)
+
+    @staticmethod
+    def check(status: int) -> None:
+        """As the device does, with an error of its own."""
+        if status:
+            raise RuntimeError(f"status {status}")
+
+    def pump(
+        self, ring: Ring, batcher: Batcher, every: int, settings: PumpSettings, slot_bytes: Sequence[int] | None = None
+    ) -> Pump:
+        """A pump that launches here; about one launch in `every` goes through Python."""
+        self.sampler = Sampler(every)
+        records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
+        launcher = Launcher(self.tables, records, self.sampler, self.submit, self.submit_one, self.check)
+        return Pump(ring, batcher, launcher, slot_bytes or [0] * len(self.stream.shapes), settings)
