@@ -8,12 +8,16 @@ would defeat the on-disk cache.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import platform
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from llvmlite import ir
-from numba import njit, types
+from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -24,9 +28,31 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _PAUSE = {"x86_64": ("llvm.x86.sse2.pause", []), "aarch64": ("llvm.aarch64.hint", [1])}  # hint 1 is YIELD
 
 
+@cache
+def _cache_folder() -> str:
+    """Where machine code is kept: a folder for each state of this package's sources.
+
+    Numba's own index looks at the file of a function alone, and would go on using machine code into which an older
+    version of a function from another file was inlined.
+    """
+    own = Path(__file__).parent
+    state = hashlib.sha256()
+    for folder in (own, own.parent / "runner"):
+        for source in sorted(folder.rglob("*.py")):
+            text = source.read_bytes()
+            if b"@compiled" in text or b"@intrinsic" in text:
+                state.update(source.as_posix().encode() + text)
+    root = os.environ.get("NUMBA_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return str(Path(root) / "launchopt" / state.hexdigest()[:16])
+
+
 def compiled(function: Function) -> Function:
-    """Compile without the GIL; the machine code is cached beside the source, so a process pays 2 ms."""
-    return cast(Function, njit(nogil=True, cache=True, boundscheck=False)(function))
+    """Compile without the GIL; the machine code is cached on disk, so that a process pays 2 ms a function."""
+    before, config.CACHE_DIR = config.CACHE_DIR, _cache_folder()
+    try:
+        return cast(Function, njit(nogil=True, cache=True, boundscheck=False)(function))
+    finally:
+        config.CACHE_DIR = before
 
 
 def _element(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -20,7 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launchopt.errors import Interrupted, LaunchoptError, RunError
-from runner.children import dismiss
+from runner import children
 from runner.help import conf_folder, help_text
 from runner.schema import register, to_config
 
@@ -92,19 +92,22 @@ def run_job(composed: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     overrides = list(HydraConfig.get().overrides.task)
     is_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
+    if is_sweep:
+        print(f"\njob {HydraConfig.get().job.num}: {' '.join(overrides)}")
+    try:
+        plan = _prechecked.pop("plan", None) or _plan(composed)
+    except LaunchoptError as error:
+        from launchopt.results import write_manifest
+
+        write_manifest(folder, {"status": "refused", "error": str(error), "overrides": overrides})
+        fail(error)
+        return
+    children.start_early()  # they import while this process does
     from launchopt import results
     from runner.run import execute
     from runner.terminal import console, summary_table
 
     out = console()
-    if is_sweep:
-        out.print(f"\njob {HydraConfig.get().job.num}: {' '.join(overrides)}", soft_wrap=True)
-    try:
-        plan = _prechecked.pop("plan", None) or _plan(composed)
-    except LaunchoptError as error:
-        results.write_manifest(folder, {"status": "refused", "error": str(error), "overrides": overrides})
-        fail(error)
-        return
     try:
         rows = execute(plan, folder, overrides).rows
     except LaunchoptError as error:
@@ -134,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         hydra.main(version_base="1.3", config_path=where, config_name="config")(run_job)()
     finally:
-        dismiss()
+        children.dismiss()
     return exit_code
 
 

@@ -36,6 +36,7 @@ def _guarded(pipe: Connection, work: Callable[[], None]) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
         work()
+        os._exit(0)  # everything is put away: the interpreter's own tidying up would only take time
     except Interrupted:
         os._exit(0)
     except LaunchoptError as error:

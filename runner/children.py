@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Iterator
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.process import BaseProcess
+from types import FrameType
 
 GRACE_S = 5.0  # for a child to end by itself
 
+NAMES = ("consumer", "producer")
+_remembered: list[int] = []
 _waiting: dict[str, Child] = {}
 
 
@@ -24,6 +27,7 @@ def _interrupts_held() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # on its way it unblocks SIGINT: not in here
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -46,10 +50,14 @@ class Child:
             self.process.start()
         other.close()
 
-    def end(self) -> None:
-        """Wait a little, then insist."""
+    def ask_to_exit(self) -> None:
+        """No further job will come."""
         with contextlib.suppress(OSError):
             self.pipe.send(("exit",))
+
+    def end(self) -> None:
+        """Ask, wait a little, then insist."""
+        self.ask_to_exit()
         self.process.join(GRACE_S)
         for insist in (self.process.terminate, self.process.kill):
             if self.process.is_alive():
@@ -69,6 +77,26 @@ def hire(name: str) -> Child:
     return Child(name)
 
 
+def start_early() -> None:
+    """Start both children, where they do not wait already: a job is about to need them.
+
+    Ctrl-C is only remembered from here on: `interrupted` tells whoever takes over, once there is something to put in
+    order. (Blocking it would not do: a thread of a library would take it.)
+    """
+    signal.signal(signal.SIGINT, _remember)
+    for name in NAMES:
+        keep(hire(name))
+
+
+def _remember(number: int, frame: FrameType | None) -> None:
+    _remembered.append(number)
+
+
+def interrupted() -> bool:
+    """Whether Ctrl-C was pressed since the children were started."""
+    return bool(_remembered)
+
+
 def keep(child: Child) -> None:
     """It has ended its job well and waits for another."""
     _waiting[child.name] = child
@@ -76,5 +104,7 @@ def keep(child: Child) -> None:
 
 def dismiss() -> None:
     """End the children that wait."""
+    for child in _waiting.values():
+        child.ask_to_exit()  # all at once: they take a moment each
     while _waiting:
         _waiting.popitem()[1].end()

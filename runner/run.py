@@ -19,6 +19,7 @@ from launchopt import results
 from launchopt.environment import environment
 from launchopt.errors import Interrupted, LaunchoptError, RunError, VerificationError
 from launchopt.producer import Production
+from runner.children import interrupted
 from runner.plan import Plan
 from runner.schema import Gemv
 from runner.session import ChildError, Session
@@ -174,6 +175,8 @@ class _signals:  # noqa: N801 (used as a with-statement's verb)
         if threading.current_thread() is threading.main_thread():
             for each in (signal.SIGINT, signal.SIGTERM):
                 self._before[each] = signal.signal(each, self._interrupt)
+        if interrupted():
+            self._interrupt(signal.SIGINT, None)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         for each in self._before:

@@ -110,7 +110,7 @@ def test_who_waits_for_a_change_sees_it_or_times_out() -> None:
 def test_records_cross_between_processes_whole_and_in_order() -> None:
     total, capacity = 200_000, 64
     with Ring.create(capacity) as ring:
-        peer = spawn.Process(target=ring_peer.push_numbered, args=(ring.name, capacity, total, 1000))
+        peer = spawn.Process(target=ring_peer.push_numbered, args=(ring.name, capacity, total, 1000), daemon=True)
         peer.start()
         waiter = Waiter(ring, HEAD, spin_us=20, sleep_us=20)
         buffer = np.zeros(capacity, COMMAND_DTYPE)

@@ -16,7 +16,7 @@ from launchopt.command import Dtype
 from launchopt.workloads.stream import ArenaKey
 
 POISON_BYTE = 0xFF
-CHUNK_ELEMENTS = 1 << 25  # random numbers made at a time: bounds the scratch of a fill to 128 MiB
+CHUNK_ELEMENTS = 1 << 22  # random numbers made at a time: 16 MiB of scratch
 STORAGE = {Dtype.fp32: np.float32, Dtype.fp16: np.float16, Dtype.bf16: np.uint16}
 
 
@@ -54,10 +54,12 @@ class Arenas:
             flat = array.reshape(-1)
             for start in range(0, flat.size, CHUNK_ELEMENTS):
                 chunk = flat[start : start + CHUNK_ELEMENTS]
-                values = generator.random(chunk.size, dtype=np.float32)
+                straight = arena.dtype is Dtype.fp32  # into the arena, without a copy
+                values = generator.random(chunk.size, dtype=np.float32, out=chunk if straight else None)
                 values *= 2
                 values -= 1
-                chunk[:] = from_float32(values, arena.dtype)
+                if not straight:
+                    chunk[:] = from_float32(values, arena.dtype)
 
     def poison(self) -> None:
         """Make every output a NaN."""

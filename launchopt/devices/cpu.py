@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import pairwise
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from launchopt.timing import nvtx_ranges
 from launchopt.workloads.stream import GemmStream, arenas_of
 
 CALLS_PER_PACK = 3  # two gathers and a scatter
-CEILING_BYTES = 256 << 20
+CEILING_LEAST_BYTES, CEILING_SIDE = 64 << 20, 1024
 
 
 class CpuDevice:
@@ -175,13 +176,15 @@ class CpuDevice:
 
     def ceilings(self, dtype: Dtype) -> Ceilings:
         """Copy and read rates of main memory, and a square fp32 GEMM, with this device's threads."""
-        source = np.ones(CEILING_BYTES // 4, np.float32)
-        target = np.empty_like(source)
-        target.fill(0)
-        copy_s = _fastest(lambda: np.copyto(target, source))
+        size = max(CEILING_LEAST_BYTES, 2 * self.info.cache_bytes)
+        source = np.ones(size // 4, np.float32)
+        target = np.zeros_like(source)
+        parts = list(zip(np.array_split(target, self.threads), np.array_split(source, self.threads), strict=True))
+        with ThreadPool(self.threads) as pool:  # NumPy copies without the GIL
+            copy_s = _fastest(lambda: pool.starmap(np.copyto, parts))
         rows, vector = source.reshape(-1, 8192), np.ones(8192, np.float32)
         read_s = _fastest(lambda: rows @ vector)
-        side = 1024
+        side = CEILING_SIDE
         square = np.ones((side, side), np.float32)
         peak_s = _fastest(lambda: square @ square)
         return Ceilings(2 * source.nbytes / copy_s * 1e-9, source.nbytes / read_s * 1e-9, 2 * side**3 / peak_s * 1e-12)
