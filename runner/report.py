@@ -27,6 +27,7 @@ from launchopt.analysis.markdown import grid, report_markdown, sync_blocks
 from launchopt.analysis.plot import draw_speedups
 from launchopt.analysis.tables import Table, build_tables
 from launchopt.errors import DataError, LaunchoptError
+from runner.bench import figures
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,6 +87,8 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
         raise DataError(readme, None, f"cannot be read ({error})") from None
 
     def render(name: str) -> str:
+        if (readme.parent / name / "bench.parquet").is_file():
+            return figures.markdown(readme.parent / name)
         return report_markdown(build_tables(results.read_summaries([readme.parent / name])), "compact")
 
     new = sync_blocks(old, readme, render)

@@ -6,7 +6,7 @@ Uses the driver and NVML only; no context is created, so the parent process may 
 from __future__ import annotations
 
 import contextlib
-import re
+import textwrap
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -44,7 +44,7 @@ def cuda_info(index: int = 0) -> DeviceInfo:
 
 
 def _reason(error: Exception) -> str:
-    return re.sub(r"\s+", " ", str(error)).strip()[:120] or type(error).__name__
+    return textwrap.shorten(str(error), 160, placeholder=" ...") or type(error).__name__
 
 
 def _ok(result: tuple[Any, ...]) -> Any:

@@ -16,16 +16,15 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from rich.table import Table
 
 from launchopt import results
 from launchopt.analysis.interval import ratio_interval, verdict
 from launchopt.devices import find_device
 from launchopt.environment import environment
-from launchopt.errors import ConfigError, DataError, LaunchoptError
+from launchopt.errors import ConfigError, LaunchoptError
 from runner.bench import batcher, dispatch, pipeline, recorder, ring
-from runner.bench.figures import BENCH, Figure, Suite
+from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
 from runner.terminal import console
 
 SUITES = ("ring", "batcher", "recorder", "dispatch", "pipeline")
@@ -74,7 +73,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     for name in arguments.suites or SUITES:
         for figure in _suite(name, info.kind)(arguments.repeats):
             rows.append(figure.row())
-            print(f"{name}: {figure.case}: {_quantity(rows[-1]['median'])} {figure.unit}", file=sys.stderr)
+            print(f"{name}: {figure.case}: {quantity(rows[-1]['median'])} {figure.unit}", file=sys.stderr)
             results.write_rows(folder / "bench.parquet", BENCH, rows, about)
     results.write_manifest(folder, about | {"status": "ok", "environment": environment()})
     console().print(_table(rows, info.name))
@@ -94,42 +93,24 @@ def _on_device(suite: object, device: str, repeats: int) -> Iterator[Figure]:
     yield from suite(repeats, device)
 
 
-def _quantity(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value / 1e6:,.2f} M" if value >= 1e6 else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
-
-
 def _table(rows: Sequence[results.Row], machine: str) -> Table:
     table = Table(title=machine, title_justify="left", box=None)
-    for heading in ("part", "what", "median", "95% interval", "unit", "goal", "met"):
-        table.add_column(heading, justify="right" if heading in ("median", "95% interval", "goal") else "left")
+    for heading, side in HEADINGS.items():
+        table.add_column(heading, justify="right" if side.endswith(":") else "left")
     for row in rows:
-        interval = "-" if row["low"] is None else f"{_quantity(row['low'])} to {_quantity(row['high'])}"
-        met = "" if row["goal_met"] is None else "yes" if row["goal_met"] else "NO"
-        goal = "" if row["goal"] is None else f"{'>=' if row['higher_is_better'] else '<='} {_quantity(row['goal'])}"
-        table.add_row(row["suite"], row["case"], _quantity(row["median"]), interval, row["unit"], goal, met)
+        table.add_row(*cells(row))
     return table
 
 
-def _read(folder: Path) -> dict[tuple[str, str], results.Row]:
-    path = folder / "bench.parquet"
-    try:
-        rows = pq.read_table(path).to_pylist()
-    except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as a result of runner.bench ({error})") from None
-    return {(row["suite"], row["case"]): row for row in rows}
-
-
 def _compare(old_folder: Path, new_folder: Path) -> None:
-    old, new = _read(old_folder), _read(new_folder)
+    old, new = ({(row["suite"], row["case"]): row for row in read(folder)} for folder in (old_folder, new_folder))
     machines = [results.read_manifest(folder)["device"]["name"] for folder in (old_folder, new_folder)]
     if machines[0] != machines[1]:
         raise ConfigError("--compare", str(new_folder), f"measured on {machines[1]}, the other on {machines[0]}")
     table = Table(title=f"{old_folder} -> {new_folder}, {machines[0]}", title_justify="left", box=None)
     for heading in ("part", "what", "old", "new", "better by", "verdict"):
         table.add_column(heading)
-    for key in old.keys() & new.keys():
+    for key in [key for key in new if key in old]:
         before, after = old[key], new[key]
         pair = (
             (after["samples"], before["samples"])
@@ -137,7 +118,7 @@ def _compare(old_folder: Path, new_folder: Path) -> None:
             else (before["samples"], after["samples"])
         )
         ratio = ratio_interval(*pair, paired=False)
-        table.add_row(*key, _quantity(before["median"]), _quantity(after["median"]), str(ratio), str(verdict(ratio)))
+        table.add_row(*key, quantity(before["median"]), quantity(after["median"]), str(ratio), str(verdict(ratio)))
     console().print(table)
 
 

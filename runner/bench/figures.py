@@ -5,11 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from launchopt.analysis.interval import median_interval
-from launchopt.results import Row, schema
+from launchopt.errors import DataError
+from launchopt.results import Row, read_manifest, schema
 
 BENCH = schema(
     ("suite", pa.string(), "ring, batcher, recorder, dispatch or pipeline"),
@@ -23,6 +26,43 @@ BENCH = schema(
     ("higher_is_better", pa.bool_(), "false for times and ratios of times"),
     ("samples", pa.list_(pa.float64()), "one a repeat, in order"),
 )
+
+
+def quantity(value: float | None) -> str:
+    """A figure as people read it: three digits, millions as M."""
+    if value is None:
+        return "-"
+    return f"{value / 1e6:,.2f} M" if value >= 1e6 else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def cells(row: Row) -> list[str]:
+    """part, what, median, interval, unit, goal, met."""
+    interval = "-" if row["low"] is None else f"{quantity(row['low'])} to {quantity(row['high'])}"
+    met = "" if row["goal_met"] is None else "yes" if row["goal_met"] else "NO"
+    goal = "" if row["goal"] is None else f"{'>=' if row['higher_is_better'] else '<='} {quantity(row['goal'])}"
+    return [row["suite"], row["case"], quantity(row["median"]), interval, row["unit"], goal, met]
+
+
+HEADINGS = {"part": "---", "what": "---", "median": "---:", "95% interval": "---:", "unit": "---", "goal": "---:"}
+HEADINGS |= {"met": "---"}
+
+
+def read(folder: Path) -> list[Row]:
+    """Rows of a result; DataError where there is none."""
+    path = folder / "bench.parquet"
+    try:
+        rows: list[Row] = pq.read_table(path).to_pylist()
+    except (OSError, ValueError) as error:
+        raise DataError(path, None, f"cannot be read as a result of runner.bench ({error})") from None
+    return rows
+
+
+def markdown(folder: Path) -> str:
+    """A result as a table for a README; ends with a newline."""
+    lines = [list(HEADINGS), list(HEADINGS.values()), *(cells(row) for row in read(folder))]
+    manifest = read_manifest(folder)
+    place = f"{manifest['device']['name']}; Python {manifest['environment']['python']}."
+    return "\n".join([place, "", *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
 
 
 @dataclass(frozen=True, slots=True)

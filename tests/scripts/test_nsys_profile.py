@@ -62,6 +62,8 @@ class Bench:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Where the tests run in the background of a shell, SIGINT is ignored, and bash cannot trap what it inherits so.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":

@@ -1,0 +1,99 @@
+"""The whole consumer on each device, in this process: the same streams, the same assertions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from launchopt.command import Dtype
+from launchopt.producer import produce
+from launchopt.ring import TAIL, Ring, Waiter
+from launchopt.workloads.gemv import gemv
+from launchopt.workloads.stream import GemmStream, Segment
+from runner.bench.dispatch import job
+from runner.consumer import Consumer
+from runner.job import Arm
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+CAPACITY = 8192
+LINEARS = [(96, 64), (64, 64), (128, 64), (64, 128)]
+
+on_each_device = pytest.mark.parametrize("device", DEVICES)
+in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
+
+
+def results_of(
+    stream: GemmStream, device: str, folder: Path, arms: tuple[Arm, ...], **changes: Any
+) -> list[dict[str, Any]]:
+    """A result of each arm: the stream is pushed whole, then consumed."""
+    found = []
+    with Ring.create(CAPACITY) as ring:
+        todo = replace(job(stream, ring, device, arms), folder=folder, record_launches=True, **changes)
+        with Consumer(todo) as consumer:
+            for index in range(len(arms)):
+                ring.reset()
+                consumer.arm(index, rehearsal=False)
+                produce(stream.blocks(), ring, Waiter(ring, TAIL, 0, 1))
+                consumer.consume()
+                found.append(consumer.result(index, 0)["row"])
+    return found
+
+
+def arm(mode: str, max_batch: int = 16, timeout_us: float = 1e6) -> Arm:
+    return Arm(mode, max_batch, timeout_us, None)
+
+
+@on_each_device
+@in_each_dtype
+def test_both_modes_compute_the_same_layers(device: str, dtype: Dtype, tmp_path: Path) -> None:
+    stream = GemmStream(
+        LINEARS, 3, [Segment(5, 1, 0), Segment(1, 40, 0), Segment(300, 1, 1), Segment(1, 7, 1)], dtype, 2
+    )
+    baseline, batched = results_of(stream, device, tmp_path, (arm("baseline"), arm("batched")))
+    for row in (baseline, batched):
+        assert row["status"] == "ok"
+        assert row["verified"]
+        assert row["commands"] == stream.commands
+    assert baseline["launch_calls"] == stream.commands
+    assert batched["launch_calls"] < stream.commands / 3
+    assert batched["flush_full"] + batched["flush_drain"] == batched["batches"]
+    assert (
+        pq.read_metadata(tmp_path / "launches.parquet").num_rows == baseline["launch_calls"] + batched["launch_calls"]
+    )
+
+
+@on_each_device
+@in_each_dtype
+def test_scattered_weights_are_packed_and_charged(device: str, dtype: Dtype, tmp_path: Path) -> None:
+    stream = gemv(8, 1, 16, 512, dtype, 64, True, 0)
+    (row,) = results_of(stream, device, tmp_path, (arm("batched", 64),))
+    assert row["status"] == "ok"
+    # A GPU copies whole slots of 256 bytes, NumPy the matrices in them.
+    a_command = 3 * 256 if device == "cuda" else (8 * 16 + 16 + 8) * dtype.itemsize
+    assert row["packed_bytes"] == 512 * a_command
+    assert row["launch_calls"] == 8 * (5 if device == "cuda" else 4)
+
+
+@on_each_device
+def test_sampled_launches_give_latencies(device: str, tmp_path: Path) -> None:
+    stream = gemv(64, 1, 256, 4096, Dtype.fp32, 128, False, 0)
+    rows = results_of(stream, device, tmp_path, (arm("baseline"), arm("batched", 32)), sample_every=8, timing="events")
+    for row in rows:
+        assert row["status"] == "ok"
+        assert 0 < row["latency_samples"] <= 4096
+        assert 0 < row["latency_p50_us"] <= row["latency_p99_us"]
+        assert (row["gpu_span_ms"] is not None) == (device == "cuda")
+
+
+@pytest.mark.gpu
+def test_cupti_counts_the_kernels_that_launches_started(tmp_path: Path) -> None:
+    stream = gemv(256, 1, 256, 2048, Dtype.fp32, 512, False, 0)
+    baseline, batched = results_of(stream, "cuda", tmp_path, (arm("baseline"), arm("batched", 64)), timing="cupti")
+    assert baseline["kernels"] >= 2048
+    assert batched["kernels"] >= 32
+    assert batched["kernels"] < baseline["kernels"] / 16
+    assert 0 < baseline["gpu_busy_ms"] <= baseline["gpu_span_ms"]

@@ -1,0 +1,59 @@
+"""The README is part of the product: its code runs, its commands compose, its tables are the committed figures'."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pandas
+import pytest
+
+from runner.report import sync_readme
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    shlex.split(line.split("  #")[0])
+    for line in README.replace("\\\n", " ").splitlines()
+    if line.startswith("python -m runner ") and "--help" not in line
+]
+
+
+def test_tables_are_what_the_committed_figures_give() -> None:
+    assert sync_readme(ROOT / "README.md", check=True), "run: python -m runner.report --readme README.md"
+
+
+def test_the_two_ways_to_read_results_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    block = re.search(r"```python\n(.*?)```", README, re.S)
+    assert block
+    with_duckdb, with_pandas = block[1].strip().splitlines()
+    names = {"duckdb": duckdb, "pandas": pandas, "Path": Path}
+    table = eval(with_duckdb, dict(names))
+    assert {"baseline", "batched"} <= {mode for mode, _ in table.fetchall()}
+    series = eval(with_pandas, dict(names))
+    assert series["gemv_micro", "fp32", "batched"] < series["gemv_micro", "fp32", "baseline"]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_composes(command: list[str], tmp_path: Path) -> None:
+    arguments = [word.split(",")[0] if "=" in word else word for word in command[3:] if word != "-m"]
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", *arguments, "--cfg", "job"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_map_names_what_is_there() -> None:
+    block = README.split("## The map")[1].split("```")[1]
+    for name in re.findall(r"[\w/]+\.(?:py|sh)", block):
+        assert list(ROOT.rglob(name)), f"{name} is in the README's map and not in the tree"
