@@ -94,7 +94,7 @@ SUMMARY = schema(
     ("traced", _BOOL, "a tracer was attached: times are not headline times"),
     ("interleaved", _BOOL, "repeats of this run's modes were taken in turn, in random order"),
     ("verified", _BOOL, "every command's output matched the float64 reference"),
-    ("max_rel_error", _F64, "largest |out - reference| / rms(reference of that command)"),
+    ("max_rel_error", _F64, "largest |out - reference| / rms of an output of that shape, sqrt(k) / 3"),
     ("tolerance", _F64, "the bound max_rel_error was held against"),
     ("status", _TEXT, "ok, or what went wrong"),
 )

@@ -3,8 +3,8 @@
 The stream is generated afresh, so that nothing the consumer believed enters. Commands that share a weight are
 checked together: C should be B @ A.T in float64. For GEMMs with many columns, `max_columns` of them are
 compared, chosen at random for each weight (always the first and the last); of the others it is checked that
-they were written at all. The error of a command is max |out - reference| / rms(reference); NaN, which is what
-an unwritten output holds, is infinite.
+they were written at all. The error of a command is max |out - reference| in units of what an output typically is
+(`typical_output`); NaN, which is what an unwritten output holds, is infinite.
 """
 
 from __future__ import annotations
@@ -40,11 +40,19 @@ class Verification:
         return self.wrong == 0 and self.commands > 0
 
 
+def typical_output(shape: ShapeKey) -> float:
+    """Root mean square of an output element: k products of inputs uniform in [-1, 1) have variance 1/9 each.
+
+    Not the rms of the reference itself, which cancellation can make as small as it likes in a small output.
+    """
+    return math.sqrt(shape.k) / 3
+
+
 def tolerance(shape: ShapeKey) -> float:
-    """Bound on |out - reference| / rms(reference) for inputs that are exact in their dtype.
+    """Bound on |out - reference| / typical_output for inputs that are exact in their dtype.
 
     Rounding the result costs the unit roundoff u of the output's type relative to the element, and no element
-    is larger than 8 rms in practice. Accumulating k terms in fp32 in any order grows like sqrt(k) u32 (Higham
+    is larger than 8 times the typical one in practice. Accumulating k terms in fp32 in any order grows like sqrt(k) u32 (Higham
     & Mary 2019, probabilistic bound), with the same factor 8. Partial sums are never kept in half precision.
     """
     return 8 * shape.dtype.unit_roundoff + 8 * math.sqrt(shape.k) * 2.0**-24
@@ -113,11 +121,10 @@ def _errors(
         part = order[start : start + chunk]
         needed, local = np.unique(which[part], return_inverse=True)
         reference = _products(arenas, arena_b, inputs[needed], weight, columns)
-        rms = xp.sqrt((reference**2).mean(axis=(1, 2)))
         outputs = arenas.matrices(arena_c, group[part, 2])
         written = ~xp.isnan(outputs).any(axis=(1, 2))
         local = xp.asarray(local)
-        difference = xp.abs(outputs[:, columns] - reference[local]).max(axis=(1, 2)) / rms[local]
+        difference = xp.abs(outputs[:, columns] - reference[local]).max(axis=(1, 2)) / typical_output(shape)
         errors[part] = _to_numpy(xp.where(written, difference, xp.inf))
     return np.where(np.isnan(errors), np.inf, errors)
 

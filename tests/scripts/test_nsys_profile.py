@@ -62,7 +62,7 @@ class Bench:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Where the tests run in the background of a shell, SIGINT is ignored, and bash cannot trap what it inherits so.
+            # In the background of a shell SIGINT is ignored, and bash cannot trap what it inherits ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
