@@ -52,8 +52,8 @@ def tolerance(shape: ShapeKey) -> float:
     """Bound on |out - reference| / typical_output for inputs that are exact in their dtype.
 
     Rounding the result costs the unit roundoff u of the output's type relative to the element, and no element
-    is larger than 8 times the typical one in practice. Accumulating k terms in fp32 in any order grows like sqrt(k) u32 (Higham
-    & Mary 2019, probabilistic bound), with the same factor 8. Partial sums are never kept in half precision.
+    is larger than 8 times the typical one in practice. Accumulating k terms in fp32 in any order grows like sqrt(k)
+    u32 (Higham & Mary 2019, probabilistic bound), with the same factor 8. Partial sums are never in half precision.
     """
     return 8 * shape.dtype.unit_roundoff + 8 * math.sqrt(shape.k) * 2.0**-24
 
