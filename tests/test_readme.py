@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -31,12 +32,12 @@ def test_the_two_ways_to_read_results_work(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(ROOT)
     block = re.search(r"```python\n(.*?)```", README, re.S)
     assert block
-    with_duckdb, with_pandas = block[1].strip().splitlines()
+    with_duckdb, with_pandas = (ast.unparse(statement) for statement in ast.parse(block[1]).body)
     names = {"duckdb": duckdb, "pandas": pandas, "Path": Path}
     table = eval(with_duckdb, dict(names))
     assert {"baseline", "batched"} <= {mode for mode, _ in table.fetchall()}
     series = eval(with_pandas, dict(names))
-    assert series["gemv_micro", "fp32", "batched"] < series["gemv_micro", "fp32", "baseline"]
+    assert {"baseline", "batched"} <= set(series.index)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
