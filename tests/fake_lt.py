@@ -102,5 +102,6 @@ class FakeLt:
         """A pump that launches here; about one launch in `every` goes through Python."""
         self.sampler = Sampler(every)
         records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
-        launcher = Launcher(self.tables, records, self.sampler, self.submit, self.submit_one, self.check)
+        by_python = (self.submit, self.submit_one, self.check, self.recorder.make_room)
+        launcher = Launcher(self.tables, records, self.sampler, *by_python)
         return Pump(ring, batcher, launcher, slot_bytes or [0] * len(self.stream.shapes), settings)

@@ -11,6 +11,7 @@ import pytest
 from fake_lt import FAILURE, FakeLt
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launching import recorded
 
 from launchopt import recorder as rec
 from launchopt.batcher import Batcher, FlushReason
@@ -68,13 +69,15 @@ def test_every_command_is_right_whatever_the_batches(
         fake.pump(ring, batcher, every, waits()).run(by_batch)
     assert fake.recorder.faults() == []
     assert verify(stream, fake.arenas, 64).ok
-    launches, commands = fake.recorder.done()
+    run = recorded(fake.recorder)
+    launches = run.launches
     assert len(launches) == fake.calls
     if by_batch:
         assert sum(batcher.flushes) == len(np.unique(launches[:, rec.BATCH]))
         assert batcher.held == 0
     else:
-        assert (commands[:, rec.LAUNCH] == np.arange(stream.commands)).all(), "arrival order"
+        assert (launches[:, rec.SIZE] == 1).all()
+        assert (run.commands[:, rec.SEQ] == np.arange(stream.commands)).all(), "arrival order"
         assert batcher.flushes[FlushReason.full] == stream.commands
     if every:
         assert (launches[:, rec.SAMPLE] == 0).any() or len(launches) < 2 * every
@@ -111,7 +114,7 @@ def test_scattered_slots_go_to_python_where_packing_pays(ring: Ring) -> None:
     push_all(ring, stream)
     batcher = Batcher(stream.shapes, [32], SECOND_NS)
     fake.pump(ring, batcher, 0, waits(pack_bytes=1 << 20), slot_bytes=[768]).run(by_batch=True)
-    launches, _ = fake.recorder.done()
+    launches = recorded(fake.recorder).launches
     assert (launches[:, rec.SAMPLE] == 0).all(), "FakeLt.submit marks what Python launched"
     assert fake.recorder.faults() == []
 
