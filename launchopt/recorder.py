@@ -84,9 +84,9 @@ def note(
 
 @compiled
 def wants_room(launches: NDArray[np.int64], commands: NDArray[np.int64], cursor: NDArray[np.int64]) -> Int:
-    """More than half of a buffer is in use: `Recorder.make_room` must come before the next block of commands."""
+    """More than half of a buffer is in use, or a launch found none: `make_room` must come before the next block."""
     used = max(cursor[NEXT_LAUNCH] - cursor[SPOOLED_LAUNCHES], cursor[NEXT_COMMAND] - cursor[SPOOLED_COMMANDS])
-    return 2 * used > len(launches)
+    return 2 * used > len(launches) or cursor[LOST_LAUNCHES] > 0
 
 
 @dataclass(frozen=True, slots=True)

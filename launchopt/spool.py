@@ -32,11 +32,10 @@ class SpooledRows:
         self._row_bytes = columns * self.buffer.itemsize
         self._folder = Path(folder or tempfile.gettempdir())
         try:
-            file = tempfile.TemporaryFile(dir=self._folder, buffering=0)
+            self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 (closed by `close`)
         except OSError as error:
             raise self._failed(error) from None
-        self._file = file.fileno()
-        self.close = weakref.finalize(self, file.close)  # safe to call twice, and called when this is dropped
+        self.close = weakref.finalize(self, self._file.close)  # safe to call twice, and called when this is dropped
 
     def spool(self, first: int, stop: int) -> None:
         """Write rows first:stop of the buffer to the file; RunError where it takes no more."""
@@ -44,7 +43,7 @@ class SpooledRows:
             rest, offset = memoryview(piece).cast("B"), row * self._row_bytes
             while len(rest):
                 try:
-                    written = os.pwrite(self._file, rest, offset)
+                    written = os.pwrite(self._file.fileno(), rest, offset)
                 except OSError as error:
                     raise self._failed(error) from None
                 rest, offset = rest[written:], offset + written
@@ -56,7 +55,7 @@ class SpooledRows:
         if cut > first:
             rest, offset = memoryview(rows[: cut - first]).cast("B"), first * self._row_bytes
             while len(rest):
-                got = os.preadv(self._file, [rest], offset)
+                got = os.preadv(self._file.fileno(), [rest], offset)
                 if got == 0:
                     raise RunError(f"the file of recorded rows in {self._folder} was cut short")
                 rest, offset = rest[got:], offset + got

@@ -119,9 +119,9 @@ class Consumer:
                 self._pump.run(by_batch=self._active.compiled_loop == "batches")
             span = self.device.finish()
         finally:
+            self._collections = _collections() - self._collections  # once enabled it may collect at once
             gc.enable()
             gc.unfreeze()
-        self._collections = _collections() - self._collections
         kernels, busy_ns = self._tracer.stop() if self._tracer else (None, None)
         self._timing = Timing(self._ring.word(START_NS), span, kernels, busy_ns)
         self._state["after"] = self.device.state()

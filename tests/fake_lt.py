@@ -35,8 +35,15 @@ def _operand(address: int, layout: int) -> np.ndarray:
 class FakeLt:
     """The tables of lt_launch over NumPy arenas; `fail_at`: the call that returns FAILURE."""
 
-    def __init__(self, stream: GemmStream, limits: Mapping[ShapeKey, int], fail_at: int | None = None) -> None:
-        self.stream, self.arenas, self.recorder = stream, Arenas(np, stream.arenas), Recorder(stream.commands)
+    def __init__(
+        self,
+        stream: GemmStream,
+        limits: Mapping[ShapeKey, int],
+        fail_at: int | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.stream, self.arenas = stream, Arenas(np, stream.arenas)
+        self.recorder = recorder or Recorder(stream.commands)
         self.arenas.fill(0)
         self.arenas.poison()
         self.calls, self._fail_at, self._keep = 0, fail_at, []

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from launching import launch, recorded
 
 from launchopt import summary
@@ -111,6 +113,41 @@ def test_burst_is_of_the_first_launches_alone() -> None:
     row = measured(recorder, FLUSHES, HOST, STREAM)
     assert row["host_submit_burst_ns"] == 10
     assert row["host_submit_ns_per_launch"] == pytest.approx((BURST_LAUNCHES * 10 + 500_000) / (BURST_LAUNCHES + 500))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32), st.integers(1, 300), st.integers(1, 12))
+def test_statistics_are_those_of_plain_numpy(seed: int, count: int, most: int) -> None:
+    """Over a recording that was spooled; as many chunks as it takes."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, most + 1, count)
+    recorder = Recorder(int(sizes.sum()), most, least_rows=2)
+    flush = ZERO + np.cumsum(random.integers(1, 10**5, count)) + 10 * int(sizes.sum())
+    submit_ns = random.integers(1, 10**4, count)
+    sampled, packed = random.random(count) < 0.3, random.integers(0, 2, count) * 240
+    device = np.stack([flush, flush + random.integers(1, 10**7, count)], axis=1)[sampled]
+    first = 0
+    for i, size in enumerate(sizes.tolist()):
+        recorder.make_room()
+        times = {"flush_ns": flush[i], "start_ns": flush[i], "end_ns": flush[i] + submit_ns[i], "zero_ns": ZERO}
+        launch(recorder, range(first, first + size), **{name: int(value) for name, value in times.items()})
+        if sampled[i]:
+            recorder.mark_sample(i, int(sampled[:i].sum()))
+        recorder.mark_packed(int(packed[i]), 0)
+        first += size
+    row = measured(recorder, FLUSHES, replace(EVENTS, span=replace(EVENTS.span, samples=device)), STREAM)
+    enqueue = ZERO + 10 * np.arange(first)
+    ends, of_launch = np.zeros(count, np.int64), np.repeat(np.arange(count), sizes)
+    ends[sampled] = device[:, 1]
+    timed = sampled[of_launch]
+    expected = {"queue_wait": flush[of_launch] - enqueue, "latency": (ends[of_launch] - enqueue)[timed]}
+    for name, values in expected.items():
+        for percent in (50, 99) if len(values) else ():
+            assert row[f"{name}_p{percent}_us"] == about(np.percentile(values, percent) / 1e3)
+    exact = ("commands", "launch_calls", "latency_samples", "packed_bytes", "host_submit_ns_per_launch")
+    assert [row[name] for name in exact] == [first, count, timed.sum(), packed.sum(), submit_ns.sum() / count]
+    assert row["host_submit_burst_ns"] == np.median(submit_ns[:BURST_LAUNCHES])
+    assert recorder.faults() == []
 
 
 def as_lists(columns: dict[str, Any], schema: pa.Schema) -> dict[str, list[Any]]:

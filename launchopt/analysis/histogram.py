@@ -11,7 +11,7 @@ RELATIVE_ERROR = 0.003  # stated; half a bucket at the foot of an octave is 1/51
 
 
 class LogHistogram:
-    """Counts of integers, ns here. Up to 512 every integer has a bucket of its own; what is not positive counts as 0.
+    """Counts of integers, ns here. Below 512 every integer has a bucket of its own; what is not positive counts as 0.
 
     A percentile is within RELATIVE_ERROR of the one that NumPy computes from all values.
     """

@@ -18,6 +18,7 @@ from launchopt.batcher import Batcher, FlushReason
 from launchopt.command import Dtype
 from launchopt.devices.pump import PumpSettings
 from launchopt.errors import Interrupted, RunError
+from launchopt.recorder import Recorder
 from launchopt.ring import STOP, Ring
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
@@ -81,6 +82,27 @@ def test_every_command_is_right_whatever_the_batches(
         assert batcher.flushes[FlushReason.full] == stream.commands
     if every:
         assert (launches[:, rec.SAMPLE] == 0).any() or len(launches) < 2 * every
+
+
+@settings(max_examples=15, deadline=None)
+@given(limit=st.integers(1, 20), every=st.integers(0, 5), shuffle=st.booleans(), by_batch=st.booleans())
+def test_no_row_is_lost_where_buffers_hold_just_what_they_must(
+    limit: int, every: int, shuffle: bool, by_batch: bool
+) -> None:
+    stream, capacity = a_stream(60, shuffle), 16
+    limits = {shape: min(limit, stream.counts[shape]) for shape in stream.shapes}
+    recorder = Recorder(stream.commands, capacity + sum(limits.values()), least_rows=2)
+    fake = FakeLt(stream, limits, recorder=recorder)
+    with Ring.create(capacity) as ring:
+        feeder = threading.Thread(target=push_all, args=(ring, stream))
+        feeder.start()
+        batcher = Batcher(stream.shapes, list(limits.values()), SECOND_NS)
+        fake.pump(ring, batcher, every, waits()).run(by_batch)
+        feeder.join()
+    assert recorder.cursor[rec.SPOOLED_COMMANDS] > 0, "the buffers were large enough for all: a test of nothing"
+    assert recorder.faults() == []
+    assert len(recorded(recorder).launches) == fake.calls
+    assert verify(stream, fake.arenas, 64).ok
 
 
 def test_full_buckets_in_a_closed_loop_make_the_launches_that_arithmetic_says(ring: Ring) -> None:
