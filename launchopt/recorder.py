@@ -77,8 +77,9 @@ def note(
     mask = len(commands) - 1
     for i in range(first, stop):
         ran = commands[(command + i - first) & mask]
-        ran[SEQ], ran[ENQUEUE_NS] = np.int64(words[i, W_SEQ]), np.int64(words[i, W_ENQUEUE])
-        ran[REQUEST_STEP] = np.int64((words[i, W_SLOT_C_REQUEST] & HIGH) | (words[i, W_STEP] & LOW))
+        seq, enqueue_ns = words[i, W_SEQ], words[i, W_ENQUEUE]
+        request_step = (words[i, W_SLOT_C_REQUEST] & HIGH) | (words[i, W_STEP] & LOW)
+        ran[SEQ], ran[ENQUEUE_NS], ran[REQUEST_STEP] = np.int64(seq), np.int64(enqueue_ns), np.int64(request_step)
     cursor[NEXT_LAUNCH], cursor[NEXT_COMMAND] = launch + 1, after
 
 
