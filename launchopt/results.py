@@ -2,7 +2,7 @@
 
     summary.parquet    a row a repeat of a mode
     launches.parquet   a row a launch call            (record.launches=all)
-    commands.parquet   a row a command                (record.commands=all)
+    commands.parquet   a row a command, as executed   (record.commands=all)
     manifest.json      status, composed config, environment, versions, ceilings, what went wrong
 
 The schemas below are the documentation of every column: its name ends in its unit, its `doc` says what it is.
@@ -68,11 +68,20 @@ SUMMARY = schema(
     ("host_submit_ns_per_launch", _F64, "mean time inside a launch call, a full launch queue included"),
     ("host_submit_burst_ns", _F64, "median of the first launch calls, before the launch queue can fill"),
     ("commands_per_s", _F64, "commands / wall"),
-    ("latency_p50_us", _F64, "enqueue to results on the device, over commands of the sampled launches"),
-    ("latency_p99_us", _F64, "the same"),
+    (
+        "latency_p50_us",
+        _F64,
+        "enqueue to results on the device, over commands of the sampled launches;"
+        " from a log-bucketed histogram, within 0.3%",
+    ),
+    ("latency_p99_us", _F64, "the same; from a log-bucketed histogram, within 0.3%"),
     ("latency_samples", _I64, "commands that the latencies rest on; 0 where none was timed"),
-    ("queue_wait_p50_us", _F64, "enqueue to flush of the batch, over all commands"),
-    ("queue_wait_p99_us", _F64, "the same"),
+    (
+        "queue_wait_p50_us",
+        _F64,
+        "enqueue to flush of the batch, over all commands; from a log-bucketed histogram, within 0.3%",
+    ),
+    ("queue_wait_p99_us", _F64, "the same; from a log-bucketed histogram, within 0.3%"),
     ("producer_blocked_ms", _F64, "time the producer waited for room in the ring"),
     ("producer_late_p99_us", _F64, "how late the producer pushed what was due; null in a closed loop"),
     ("flush_full", _I64, "batches flushed because the bucket was full"),
@@ -120,6 +129,7 @@ LAUNCHES = schema(
     ("packed_bytes", _I64, "bytes copied to or from scratch for this call"),
 )
 
+# In the order of execution; a command that never ran has no row.
 COMMANDS = schema(
     ("run_id", _TEXT, "as in summary"),
     ("mode", _TEXT, "as in summary"),

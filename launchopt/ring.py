@@ -30,6 +30,7 @@ STOP = 32  # parent: give up
 HEADER_WORDS = 48
 CLOSED_BIT = 1 << 63  # of head: no more will come. In head itself, so that who waits for it wakes up
 PUBLISH = 256  # records copied between two publications of head: small enough to overlap with the consumer
+MOST_AT_ONCE = 4096  # records a consumer takes in one go: bounds what it makes of them in Python
 
 
 @compiled

@@ -11,10 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from launchopt import recorder as rec
+from launchopt.analysis.histogram import LogHistogram
 from launchopt.batcher import FlushReason
-from launchopt.command import Records, ShapeKey
+from launchopt.command import ShapeKey
 from launchopt.devices.base import Ceilings, Span
-from launchopt.recorder import Recorder, Strategy
+from launchopt.recorder import Chunk, Recorder, Strategy
+from launchopt.spool import Rows
 from launchopt.workloads.stream import GemmStream
 
 BURST_LAUNCHES = 200  # fewer than the GPU's launch queue holds
@@ -31,14 +33,7 @@ class Timing:
     busy_ns: int | None = None
 
 
-def _percentiles_us(values_ns: NDArray[np.int64]) -> tuple[float | None, float | None]:
-    if not len(values_ns):
-        return None, None
-    p50, p99 = np.percentile(values_ns, [50, 99]) / 1e3
-    return float(p50), float(p99)
-
-
-def _device_times(launches: NDArray[np.int64], span: Span) -> tuple[NDArray[np.int64], NDArray[np.int64], Any]:
+def _device_times(launches: Rows, span: Span) -> tuple[NDArray[np.int64], NDArray[np.int64], Any]:
     """Device start and end of each launch, and which are known. The CPU's calls end when they return."""
     if span.span_ns is None:
         return launches[:, rec.SUBMIT_START_NS], launches[:, rec.SUBMIT_END_NS], np.ones(len(launches), bool)
@@ -48,37 +43,57 @@ def _device_times(launches: NDArray[np.int64], span: Span) -> tuple[NDArray[np.i
     return start, end, known
 
 
+class _Sums:
+    """What one pass over the recording adds up. Percentiles come from histograms, all else is exact."""
+
+    def __init__(self) -> None:
+        self.waits, self.latencies = LogHistogram(), LogHistogram()
+        self.submit_ns, self.packed_bytes = 0, 0
+        self.burst_ns = np.empty(0, np.int64)  # of the first launches
+
+    def add(self, chunk: Chunk, span: Span) -> None:
+        launches, of_launch, enqueue_ns = chunk.launches, chunk.of_launch, chunk.commands[:, rec.ENQUEUE_NS]
+        self.waits.add(launches[of_launch, rec.FLUSH_NS] - enqueue_ns)
+        _, end, known = _device_times(launches, span)
+        timed = known[of_launch]
+        self.latencies.add(end[of_launch[timed]] - enqueue_ns[timed])
+        submit_ns = launches[:, rec.SUBMIT_END_NS] - launches[:, rec.SUBMIT_START_NS]
+        self.submit_ns += int(submit_ns.sum())
+        self.burst_ns = np.concatenate([self.burst_ns, submit_ns[: BURST_LAUNCHES - len(self.burst_ns)]])
+        self.packed_bytes += int(launches[:, rec.PACKED_BYTES].sum())
+
+
+def _us(percentile_ns: float | None) -> float | None:
+    return None if percentile_ns is None else percentile_ns / 1e3
+
+
 def measured(recorder: Recorder, flushes: Sequence[int], timing: Timing, stream: GemmStream) -> dict[str, Any]:
     """The columns of a summary row that this run's recording gives."""
-    launches, commands = recorder.done()
-    ran = commands[commands[:, rec.LAUNCH] >= 0]
-    of_launch = ran[:, rec.LAUNCH]
-    wait_p50, wait_p99 = _percentiles_us(launches[of_launch, rec.FLUSH_NS] - ran[:, rec.ENQUEUE_NS])
-    _, end, known = _device_times(launches, timing.span)
-    timed = known[of_launch]
-    latency_p50, latency_p99 = _percentiles_us(end[of_launch[timed]] - ran[timed, rec.ENQUEUE_NS])
-    submit_ns = launches[:, rec.SUBMIT_END_NS] - launches[:, rec.SUBMIT_START_NS]
+    sums = _Sums()
+    for chunk in recorder.chunks():
+        sums.add(chunk, timing.span)
+    commands, launches = recorder.command_count, recorder.launch_count
     wall_ns = timing.span.end_ns - timing.start_ns
     work_ns = timing.span.span_ns or wall_ns
     batches = sum(flushes)
     return {
-        "commands": len(ran),
+        "commands": commands,
         "launch_calls": recorder.launch_calls,
         "kernels": timing.kernels,
         "batches": batches,
-        "batch_size_mean": len(ran) / batches if batches else None,
+        "batch_size_mean": commands / batches if batches else None,
         "wall_ms": wall_ns / 1e6,
         "gpu_span_ms": None if timing.span.span_ns is None else timing.span.span_ns / 1e6,
         "gpu_busy_ms": None if timing.busy_ns is None else timing.busy_ns / 1e6,
-        "host_submit_ns_per_launch": float(submit_ns.mean()) if len(submit_ns) else None,
-        "host_submit_burst_ns": float(np.median(submit_ns[:BURST_LAUNCHES])) if len(submit_ns) else None,
-        "commands_per_s": len(ran) / wall_ns * 1e9,
-        "latency_p50_us": latency_p50,
-        "latency_p99_us": latency_p99,
-        "latency_samples": int(timed.sum()),
-        "queue_wait_p50_us": wait_p50,
-        "queue_wait_p99_us": wait_p99,
-        "packed_bytes": int(launches[:, rec.PACKED_BYTES].sum()),
+        "host_submit_ns_per_launch": sums.submit_ns / launches if launches else None,
+        "host_submit_burst_ns": float(np.median(sums.burst_ns)) if launches else None,
+        "commands_per_s": commands / wall_ns * 1e9,
+        "latency_p50_us": _us(sums.latencies.percentile(50)),
+        "latency_p99_us": _us(sums.latencies.percentile(99)),
+        "latency_samples": sums.latencies.count,
+        "queue_wait_p50_us": _us(sums.waits.percentile(50)),
+        "queue_wait_p99_us": _us(sums.waits.percentile(99)),
+        "packed_bytes": sums.packed_bytes,
         "bytes_moved": stream.bytes_moved,
         "achieved_gb_per_s": stream.bytes_moved / work_ns,
         "achieved_tflops": stream.flops / work_ns / 1e3,
@@ -103,16 +118,14 @@ def above_ceiling(row: dict[str, Any], ceilings: Ceilings, residency: str | None
     return (f"{text}: {residency}", False) if residency else (f"{text}, and nothing explains it", True)
 
 
-def launch_columns(recorder: Recorder, timing: Timing, shapes: Sequence[ShapeKey]) -> dict[str, Any]:
-    """Columns of launches.parquet, less those that name the run."""
-    launches, _ = recorder.done()
+def launch_columns(first: int, launches: Rows, timing: Timing, shapes: Sequence[ShapeKey]) -> dict[str, Any]:
+    """Columns of launches.parquet, less those that name the run; `first`: launch calls before these."""
     start, end, known = _device_times(launches, timing.span)
-    shape_of = launches[:, rec.SHAPE]
     zero = timing.start_ns
     return {
-        "launch": np.arange(len(launches)),
+        "launch": first + np.arange(len(launches)),
         "batch": launches[:, rec.BATCH],
-        **_shape_columns(shape_of, shapes),
+        **_shape_columns(launches[:, rec.SHAPE], shapes),
         "dtype": _named(np.zeros(len(launches), np.int64), [shapes[0].dtype.name]),
         "batch_size": launches[:, rec.SIZE],
         "strategy": _named(launches[:, rec.STRATEGY], [x.name for x in Strategy]),
@@ -126,32 +139,22 @@ def launch_columns(recorder: Recorder, timing: Timing, shapes: Sequence[ShapeKey
     }
 
 
-def command_columns(
-    recorder: Recorder, timing: Timing, shapes: Sequence[ShapeKey], blocks: Sequence[Records]
-) -> dict[str, Any]:
-    """Columns of commands.parquet, less those that name the run. `blocks`: the stream's records in order."""
-    launches, commands = recorder.done()
+def command_columns(chunk: Chunk, timing: Timing, shapes: Sequence[ShapeKey]) -> dict[str, Any]:
+    """Columns of commands.parquet, less those that name the run."""
+    launches, commands, of_launch, zero = chunk.launches, chunk.commands, chunk.of_launch, timing.start_ns
     _, end, known = _device_times(launches, timing.span)
-    ran, zero = commands[:, rec.LAUNCH] >= 0, timing.start_ns
-    of_launch = commands[ran, rec.LAUNCH]
-    timed = ran.copy()
-    timed[ran] = known[of_launch]
-    names = ("seq", "request", "step", "m", "n", "k")
+    request_step = commands[:, rec.REQUEST_STEP].view(np.uint64)
     return {
-        **{name: np.concatenate([block[name] for block in blocks]).astype(np.int64) for name in names},
-        "launch": _where(ran, of_launch),
-        "enqueue_ns": _where(ran, commands[ran, rec.ENQUEUE_NS] - zero),
-        "flush_ns": _where(ran, launches[of_launch, rec.FLUSH_NS] - zero),
-        "submit_start_ns": _where(ran, launches[of_launch, rec.SUBMIT_START_NS] - zero),
-        "device_end_ns": _where(timed, end[commands[timed, rec.LAUNCH]] - zero),
+        "seq": commands[:, rec.SEQ],
+        "request": (request_step >> np.uint64(32)).astype(np.int64),
+        "step": (request_step & rec.LOW).astype(np.int64),
+        **_shape_columns(launches[of_launch, rec.SHAPE], shapes),
+        "launch": chunk.first_launch + of_launch,
+        "enqueue_ns": commands[:, rec.ENQUEUE_NS] - zero,
+        "flush_ns": launches[of_launch, rec.FLUSH_NS] - zero,
+        "submit_start_ns": launches[of_launch, rec.SUBMIT_START_NS] - zero,
+        "device_end_ns": pa.array(end[of_launch] - zero, mask=~known[of_launch]),
     }
-
-
-def _where(known: NDArray[np.bool_], values: NDArray[np.int64]) -> Any:
-    """A column that holds `values` where `known`, and is null elsewhere."""
-    column = np.zeros(len(known), np.int64)
-    column[known] = values
-    return pa.array(column, mask=~known)
 
 
 def _shape_columns(shape_of: NDArray[np.int64], shapes: Sequence[ShapeKey]) -> dict[str, Any]:

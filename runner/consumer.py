@@ -23,7 +23,7 @@ from launchopt.errors import Interrupted
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder
-from launchopt.ring import HEAD, START_NS, STOP, Ring, Waiter
+from launchopt.ring import HEAD, MOST_AT_ONCE, START_NS, STOP, Ring, Waiter
 from launchopt.summary import Timing
 from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
@@ -41,9 +41,10 @@ class Consumer:
         self._job, self._stream = job, job.stream
         self._ring = Ring.attach(job.ring_name, job.capacity)
         self._waiter = Waiter(self._ring, HEAD, job.spin_us, job.sleep_us)
-        self.recorder = Recorder(job.stream.commands)
-        self._buffer = np.zeros(job.capacity, COMMAND_DTYPE)
-        self._shape_of = np.zeros(job.capacity, np.int32)
+        at_once = min(job.capacity, MOST_AT_ONCE)
+        self.recorder = Recorder(job.stream.commands, at_once + _most_held(job), job.folder)
+        self._buffer = np.zeros(at_once, COMMAND_DTYPE)
+        self._shape_of = np.zeros(at_once, np.int32)
         self.device = open_device(job.device_kind, job.device_index, job.threads)
         self.device.open(job.stream, self.recorder, job.seed)
         self.modes = [self._mode(arm) for arm in job.arms]
@@ -75,6 +76,7 @@ class Consumer:
         for mode in self.modes:
             mode.close()
         self.device.close()
+        self.recorder.close()
         self._ring.release()
 
     def about(self) -> dict[str, Any]:
@@ -117,9 +119,9 @@ class Consumer:
                 self._pump.run(by_batch=self._active.compiled_loop == "batches")
             span = self.device.finish()
         finally:
+            self._collections = _collections() - self._collections  # once enabled it may collect at once
             gc.enable()
             gc.unfreeze()
-        self._collections = _collections() - self._collections
         kernels, busy_ns = self._tracer.stop() if self._tracer else (None, None)
         self._timing = Timing(self._ring.word(START_NS), span, kernels, busy_ns)
         self._state["after"] = self.device.state()
@@ -145,6 +147,7 @@ class Consumer:
         idle_ns = None if self._arm.idle_us is None else int(self._arm.idle_us * 1e3)
         last_ns = clock_ns()
         while True:
+            self.recorder.make_room()  # for what is popped here and what the buckets hold
             head = ring.word(HEAD)
             count = ring.pop(buffer)
             now_ns = clock_ns()
@@ -206,6 +209,12 @@ class Consumer:
             "state": self._state,
         }
         return {"row": row, "extra": extra}
+
+
+def _most_held(job: Job) -> int:
+    """Most commands that buckets can hold, in any arm."""
+    limits = (arm.limits(job.stream, mode_class(arm.mode).bucket_limit) for arm in job.arms)
+    return max(sum(of_shape.values()) for of_shape in limits)
 
 
 def _wrong(checked: Verification) -> str:

@@ -19,7 +19,6 @@ from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ArenaMemoryError, ConfigError, DeviceError
 from launchopt.modes import mode_class
-from launchopt.recorder import COMMAND_COLUMNS, LAUNCH_COLUMNS
 from launchopt.timing import cupti
 from launchopt.workloads.decode import decode, decode_requests
 from launchopt.workloads.footprint import COLD_CACHES, Cache, replicas_for
@@ -32,7 +31,7 @@ from runner.schema import Config, Decode, DeviceKind, Gemv, Prefill, Record, Rep
 
 MEMORY_SHARE = 0.9  # of what is free; the rest is for libraries, scratch of the check and the unforeseen
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # ceilings' buffers, workspace, chunks of the check
-HOST_RECORD_BYTES = 8 * (LAUNCH_COLUMNS + COMMAND_COLUMNS) + 160  # the recorder's rows, and the check's slot lists
+HOST_RECORD_BYTES = 1 + 160  # of the check after a run: which commands ran, and their slots
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""launches.parquet and commands.parquet, a row group a run, written by the consumer as runs end."""
+"""launches.parquet and commands.parquet, written by the consumer as runs end, a chunk of the recording a row group."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ class _Table:
         self._schema = schema.with_metadata(results.metadata(config))
         self._writer: pq.ParquetWriter | None = None
 
-    def add(self, columns: dict[str, Any]) -> None:
+    def open(self) -> pq.ParquetWriter:
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
+        return self._writer
+
+    def add(self, columns: dict[str, Any]) -> None:
         arrays = [pa.array(columns[field.name], field.type, safe=False) for field in self._schema]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        self.open().write_table(pa.Table.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
         if self._writer is not None:
@@ -49,12 +52,15 @@ class TableWriter:
         """The rows of one run."""
         shapes = self._job.stream.shapes
         if self._launches:
-            columns = summary.launch_columns(recorder, timing, shapes)
-            self._launches.add(self._named(columns, mode, repeat, recorder.launch_count))
+            self._launches.open()  # a run without a launch has a table without a row
+            for first, rows in recorder.launch_chunks():
+                columns = summary.launch_columns(first, rows, timing, shapes)
+                self._launches.add(self._named(columns, mode, repeat, len(rows)))
         if self._commands:
-            blocks = [block.records for block in self._job.stream.blocks()]
-            columns = summary.command_columns(recorder, timing, shapes, blocks)
-            self._commands.add(self._named(columns, mode, repeat, self._job.stream.commands))
+            self._commands.open()
+            for chunk in recorder.chunks():
+                columns = summary.command_columns(chunk, timing, shapes)
+                self._commands.add(self._named(columns, mode, repeat, len(chunk.commands)))
 
     def _named(self, columns: dict[str, Any], mode: str, repeat: int, rows: int) -> dict[str, Any]:
         names = {"run_id": self._job.run_id, "mode": mode}

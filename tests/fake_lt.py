@@ -35,8 +35,15 @@ def _operand(address: int, layout: int) -> np.ndarray:
 class FakeLt:
     """The tables of lt_launch over NumPy arenas; `fail_at`: the call that returns FAILURE."""
 
-    def __init__(self, stream: GemmStream, limits: Mapping[ShapeKey, int], fail_at: int | None = None) -> None:
-        self.stream, self.arenas, self.recorder = stream, Arenas(np, stream.arenas), Recorder(stream.commands)
+    def __init__(
+        self,
+        stream: GemmStream,
+        limits: Mapping[ShapeKey, int],
+        fail_at: int | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.stream, self.arenas = stream, Arenas(np, stream.arenas)
+        self.recorder = recorder or Recorder(stream.commands)
         self.arenas.fill(0)
         self.arenas.poison()
         self.calls, self._fail_at, self._keep = 0, fail_at, []
@@ -102,5 +109,6 @@ class FakeLt:
         """A pump that launches here; about one launch in `every` goes through Python."""
         self.sampler = Sampler(every)
         records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
-        launcher = Launcher(self.tables, records, self.sampler, self.submit, self.submit_one, self.check)
+        by_python = (self.submit, self.submit_one, self.check, self.recorder.make_room)
+        launcher = Launcher(self.tables, records, self.sampler, *by_python)
         return Pump(ring, batcher, launcher, slot_bytes or [0] * len(self.stream.shapes), settings)

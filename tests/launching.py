@@ -1,4 +1,4 @@
-"""Launch calls written into a recorder by hand, for tests of what is made of them."""
+"""Launch calls written into a recorder by hand, for tests of what is made of them; and all that one holds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from launchopt import recorder as rec
 from launchopt.batcher import FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
-from launchopt.recorder import Recorder, Strategy, note
+from launchopt.recorder import Chunk, Recorder, Strategy, note
+from launchopt.spool import Rows
 
 
 def launch(
@@ -21,10 +23,27 @@ def launch(
     end_ns: int = 0,
     zero_ns: int = 0,
 ) -> None:
-    """One launch call that ran commands `seqs`, each enqueued 10 ns times its number after `zero_ns`."""
+    """One launch call that ran commands `seqs`, each enqueued 10 ns times its number after `zero_ns`.
+
+    Command i is step i of request 2**32 - 1 - i.
+    """
     records = np.zeros(len(seqs) + 2, COMMAND_DTYPE)
     records["seq"][1:-1] = seqs
     records["enqueue_ns"] = zero_ns + records["seq"].astype(np.int64) * 10
+    records["step"] = records["seq"].astype(np.uint32)
+    records["request"] = ~records["step"]
+    records["slot_c"] = 77
+    records["reserved"] = b"\xff" * 12
     what = (recorder.next_batch(), shape, int(Strategy.strided), int(FlushReason.idle), flush_ns)
     columns = recorder.launches, recorder.commands, recorder.cursor
     note(*columns, as_words(records), 1, 1 + len(seqs), what, start_ns, end_ns)
+
+
+def recorded(recorder: Recorder) -> Chunk:
+    """Everything in one piece."""
+    chunks = list(recorder.chunks())
+    assert [chunk.first_launch for chunk in chunks] == np.cumsum([0, *(len(x.launches) for x in chunks)])[:-1].tolist()
+    assert all(len(chunk.commands) == chunk.launches[:, rec.SIZE].sum() for chunk in chunks)
+    launches: Rows = np.concatenate([np.empty((0, rec.LAUNCH_COLUMNS), np.int64), *(x.launches for x in chunks)])
+    commands: Rows = np.concatenate([np.empty((0, rec.COMMAND_COLUMNS), np.int64), *(x.commands for x in chunks)])
+    return Chunk(0, launches, commands)

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from launching import launch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launching import launch, recorded
 
 from launchopt import summary
+from launchopt.analysis.histogram import RELATIVE_ERROR
 from launchopt.command import Dtype
 from launchopt.devices.base import Ceilings, Span
 from launchopt.recorder import Recorder
@@ -24,6 +27,11 @@ FLUSHES = [1, 1, 0, 1]
 SAMPLES = np.array([[2_300, 5_900]]) + ZERO
 EVENTS = Timing(ZERO, Span(ZERO + 8_000, 4_000, SAMPLES), kernels=4, busy_ns=3_500)
 HOST = Timing(ZERO, Span(ZERO + 8_000, None, np.empty((0, 2), np.int64)))
+
+
+def about(value: float) -> Any:
+    """To what a histogram promises."""
+    return pytest.approx(value, rel=RELATIVE_ERROR)
 
 
 @pytest.fixture
@@ -58,11 +66,11 @@ def test_measured_with_events(recorder: Recorder) -> None:
         "host_submit_ns_per_launch": 300.0,
         "host_submit_burst_ns": 300.0,
         "commands_per_s": 6 / 8e-6,
-        "latency_p50_us": pytest.approx(5.865),
-        "latency_p99_us": pytest.approx(np.percentile(latencies_ns, 99) / 1e3),
+        "latency_p50_us": about(5.865),
+        "latency_p99_us": about(np.percentile(latencies_ns, 99) / 1e3),
         "latency_samples": 2,
-        "queue_wait_p50_us": pytest.approx((1_000 + 1_960) / 2 / 1e3),
-        "queue_wait_p99_us": pytest.approx(np.percentile(waits_ns, 99) / 1e3),
+        "queue_wait_p50_us": about((1_000 + 1_960) / 2 / 1e3),
+        "queue_wait_p99_us": about(np.percentile(waits_ns, 99) / 1e3),
         "packed_bytes": 240,
         "bytes_moved": 6 * 2 * (4 * 5 + 3 * 5 + 3 * 4),
         "achieved_gb_per_s": pytest.approx(6 * 94 / 4_000),  # bytes a ns
@@ -80,8 +88,8 @@ def test_measured_without_events_goes_by_the_hosts_clock(recorder: Recorder) -> 
     assert (row["gpu_span_ms"], row["gpu_busy_ms"], row["kernels"]) == (None, None, None)
     assert row["latency_samples"] == 6
     latencies_us = [1.2, 1.19, 1.18, 2.37, 2.36, 3.55]
-    assert row["latency_p50_us"] == pytest.approx(np.percentile(latencies_us, 50))
-    assert row["latency_p99_us"] == pytest.approx(np.percentile(latencies_us, 99))
+    assert row["latency_p50_us"] == about(np.percentile(latencies_us, 50))
+    assert row["latency_p99_us"] == about(np.percentile(latencies_us, 99))
     assert row["achieved_gb_per_s"] == pytest.approx(6 * 94 / 8_000)
 
 
@@ -107,13 +115,48 @@ def test_burst_is_of_the_first_launches_alone() -> None:
     assert row["host_submit_ns_per_launch"] == pytest.approx((BURST_LAUNCHES * 10 + 500_000) / (BURST_LAUNCHES + 500))
 
 
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32), st.integers(1, 300), st.integers(1, 12))
+def test_statistics_are_those_of_plain_numpy(seed: int, count: int, most: int) -> None:
+    """Over a recording that was spooled; as many chunks as it takes."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, most + 1, count)
+    recorder = Recorder(int(sizes.sum()), most, least_rows=2)
+    flush = ZERO + np.cumsum(random.integers(1, 10**5, count)) + 10 * int(sizes.sum())
+    submit_ns = random.integers(1, 10**4, count)
+    sampled, packed = random.random(count) < 0.3, random.integers(0, 2, count) * 240
+    device = np.stack([flush, flush + random.integers(1, 10**7, count)], axis=1)[sampled]
+    first = 0
+    for i, size in enumerate(sizes.tolist()):
+        recorder.make_room()
+        times = {"flush_ns": flush[i], "start_ns": flush[i], "end_ns": flush[i] + submit_ns[i], "zero_ns": ZERO}
+        launch(recorder, range(first, first + size), **{name: int(value) for name, value in times.items()})
+        if sampled[i]:
+            recorder.mark_sample(i, int(sampled[:i].sum()))
+        recorder.mark_packed(int(packed[i]), 0)
+        first += size
+    row = measured(recorder, FLUSHES, replace(EVENTS, span=replace(EVENTS.span, samples=device)), STREAM)
+    enqueue = ZERO + 10 * np.arange(first)
+    ends, of_launch = np.zeros(count, np.int64), np.repeat(np.arange(count), sizes)
+    ends[sampled] = device[:, 1]
+    timed = sampled[of_launch]
+    expected = {"queue_wait": flush[of_launch] - enqueue, "latency": (ends[of_launch] - enqueue)[timed]}
+    for name, values in expected.items():
+        for percent in (50, 99) if len(values) else ():
+            assert row[f"{name}_p{percent}_us"] == about(np.percentile(values, percent) / 1e3)
+    exact = ("commands", "launch_calls", "latency_samples", "packed_bytes", "host_submit_ns_per_launch")
+    assert [row[name] for name in exact] == [first, count, timed.sum(), packed.sum(), submit_ns.sum() / count]
+    assert row["host_submit_burst_ns"] == np.median(submit_ns[:BURST_LAUNCHES])
+    assert recorder.faults() == []
+
+
 def as_lists(columns: dict[str, Any], schema: pa.Schema) -> dict[str, list[Any]]:
     assert set(schema.names) - {"run_id", "mode", "repeat"} == columns.keys()
     return {name: pa.array(values, schema.field(name).type).to_pylist() for name, values in columns.items()}
 
 
 def test_launch_columns(recorder: Recorder) -> None:
-    assert as_lists(summary.launch_columns(recorder, EVENTS, STREAM.shapes), LAUNCHES) == {
+    assert as_lists(summary.launch_columns(0, recorded(recorder).launches, EVENTS, STREAM.shapes), LAUNCHES) == {
         "launch": [0, 1, 2],
         "batch": [0, 1, 2],
         "m": [4] * 3,
@@ -133,35 +176,41 @@ def test_launch_columns(recorder: Recorder) -> None:
 
 
 def command_lists(recorder: Recorder) -> dict[str, list[Any]]:
-    blocks = [block.records for block in STREAM.blocks(2)]
-    return as_lists(summary.command_columns(recorder, EVENTS, STREAM.shapes, blocks), COMMANDS)
+    return as_lists(summary.command_columns(recorded(recorder), EVENTS, STREAM.shapes), COMMANDS)
 
 
-def test_command_columns(recorder: Recorder) -> None:
+def test_command_columns_are_in_the_order_of_execution(recorder: Recorder) -> None:
     assert command_lists(recorder) == {
-        "seq": [0, 1, 2, 3, 4, 5],
-        "request": [0] * 6,
-        "step": [0, 1, 2, 3, 4, 5],
+        "seq": [0, 1, 2, 4, 3, 5],
+        "request": [2**32 - 1 - seq for seq in (0, 1, 2, 4, 3, 5)],
+        "step": [0, 1, 2, 4, 3, 5],
         "m": [4] * 6,
         "n": [3] * 6,
         "k": [5] * 6,
         "launch": [0, 0, 0, 1, 1, 2],
-        "enqueue_ns": [0, 10, 20, 30, 40, 50],
+        "enqueue_ns": [0, 10, 20, 40, 30, 50],
         "flush_ns": [1_000] * 3 + [2_000] * 2 + [3_000],
         "submit_start_ns": [1_100] * 3 + [2_100] * 2 + [3_100],
         "device_end_ns": [None] * 3 + [5_900] * 2 + [None],
     }
 
 
+def test_columns_of_a_later_chunk_go_on_counting_launches(recorder: Recorder) -> None:
+    chunks = list(recorder.chunks(most_launches=2))
+    assert [len(chunk.launches) for chunk in chunks] == [2, 1]
+    last = summary.command_columns(chunks[1], EVENTS, STREAM.shapes)
+    assert (last["launch"].tolist(), last["seq"].tolist()) == ([2], [5])
+    assert summary.launch_columns(2, chunks[1].launches, EVENTS, STREAM.shapes)["launch"].tolist() == [2]
+
+
 @pytest.mark.parametrize("launched", [[], [0, 1, 3]])
-def test_commands_that_never_ran_have_no_times(launched: list[int]) -> None:
+def test_commands_that_never_ran_have_no_row(launched: list[int]) -> None:
     recorder = Recorder(6)
     if launched:
         launch(recorder, launched, flush_ns=ZERO + 7, start_ns=ZERO + 8, zero_ns=ZERO)
     columns = command_lists(recorder)
-    for name in ("launch", "enqueue_ns", "flush_ns", "submit_start_ns"):
-        assert [i for i, value in enumerate(columns[name]) if value is not None] == launched
-    assert columns["device_end_ns"] == [None] * 6
+    assert columns["seq"] == launched
+    assert columns["device_end_ns"] == [None] * len(launched)
 
 
 CEILINGS = Ceilings(copy_gb_per_s=4_000, read_gb_per_s=4_500, peak_tflops=50)

@@ -99,7 +99,7 @@ class CpuDevice:
         words: NDArray[np.uint64],
         first: int,
         stop: int,
-        operands: tuple[Any, ...],
+        operands: Sequence[Any],
         what: LaunchFacts,
     ) -> None:
         """One NumPy call for words[first:stop], under its range, noted."""
@@ -139,10 +139,11 @@ class CpuDevice:
         records: Records = words.reshape(-1).view(COMMAND_DTYPE)
         for first, stop in pairwise(runs):
             strategy = Strategy.single if stop - first == 1 else Strategy.strided
-            operands = tuple(
+            # A list: CPython would keep every tuple made of a generator, up to 2,000, for the next of its length.
+            operands = [
                 _run(view, int(records[f"slot_{role}"][first]), move, stop - first)
                 for role, view, move in zip("abc", self._views[shape_index], moves, strict=True)
-            )
+            ]
             what = (number, shape_index, int(strategy), int(batch.reason), flush_ns)
             self._launch(words, first, stop, operands, what)
         return True

@@ -170,7 +170,8 @@ class CudaDevice:
         """The compiled loop for this run; None where ranges must be made between launches, or the mode has none."""
         if self._attached or mode.compiled_loop is None:
             return None
-        launcher = Launcher(self.tables, self._records, self._sampler, mode.submit, self._submit_one, self._check)
+        by_python = (mode.submit, self._submit_one, self._check, self._recorder.make_room)
+        launcher = Launcher(self.tables, self._records, self._sampler, *by_python)
         return Pump(ring, batcher, launcher, mode.packable_bytes, settings)
 
     def _submit_one(

@@ -2,7 +2,8 @@
 
 It is the same loop as the consumer's in Python, made of the same compiled parts, for the common case. Whenever a
 batch needs more than plain launches (events around it because it is sampled, or packing) it is handed to Python
-(SPECIAL), and the loop is entered again. State that must survive that is in `state`; times are CLOCK_MONOTONIC ns.
+(SPECIAL), and the loop is entered again; so it is when the recorder must make room before the next block (SPOOL).
+State that must survive that is in `state`; times are CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from launchopt.batcher import (
 )
 from launchopt.devices.lt_launch import OK, TOO_MANY_LAUNCHES, launch_each, launch_strided
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
-from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH
+from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
 from launchopt.ring import CLOSED_BIT, HEAD, STOP, TAIL, pop_words
 
 # Why the loop came back.
-DRAINED, STOPPED, IDLE, SPECIAL, FAILED, UNKNOWN = range(6)
+DRAINED, STOPPED, IDLE, SPECIAL, FAILED, UNKNOWN, SPOOL = range(7)
 GO_ON = -1
 # Words of `state`. COUNT records of the block were popped at NOW_NS, those before NEXT are dealt with.
 COUNT, NEXT, NOW_NS, LAST_NS, LEFT, BUCKET, SIZE, REASON, FLUSH_NS, STATUS, BATCH0, FLUSHES = range(12)
@@ -151,6 +152,8 @@ def pump_batches(
     head = np.uint64(0)
     while True:
         if state[NEXT] == state[COUNT]:
+            if wants_room(*records):
+                return SPOOL
             head = _refill(header, data, block, state)
             if load_acquire(header, STOP) != np.uint64(0):
                 return STOPPED
@@ -200,6 +203,8 @@ def pump_commands(
     head = np.uint64(0)
     while True:
         if state[NEXT] == state[COUNT]:
+            if wants_room(*records):
+                return SPOOL
             head = _refill(header, data, block, state)
             if load_acquire(header, STOP) != np.uint64(0):
                 return STOPPED

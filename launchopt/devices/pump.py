@@ -14,7 +14,7 @@ from launchopt.batcher import BASE, Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices import lt_pump as lp
 from launchopt.errors import Interrupted
-from launchopt.ring import Ring
+from launchopt.ring import MOST_AT_ONCE, Ring
 from launchopt.timing.sampling import Sampler
 
 
@@ -39,6 +39,7 @@ class Launcher:
     submit: Callable[[Batch, int], None]  # a batch that must be sampled or packed
     submit_one: Callable[[NDArray[np.uint64], NDArray[np.int32], int, int, int], None]  # a command to be sampled
     check: Callable[[int], None]  # raises for a status that is not 0
+    make_room: Callable[[], None]  # the recorder's
 
 
 class Pump:
@@ -48,9 +49,10 @@ class Pump:
         self, ring: Ring, batcher: Batcher, launcher: Launcher, slot_bytes: Sequence[int], settings: PumpSettings
     ) -> None:
         self._ring, self._batcher, self._launcher = ring, batcher, launcher
-        self._records = np.zeros(ring.capacity, COMMAND_DTYPE)
+        most = min(ring.capacity, MOST_AT_ONCE)
+        self._records = np.zeros(most, COMMAND_DTYPE)
         self._block = as_words(self._records)
-        self._shape_of = np.zeros(ring.capacity, np.int32)
+        self._shape_of = np.zeros(most, np.int32)
         self._slot_bytes = np.array(slot_bytes, np.int64)
         self._sleep_s = settings.sleep_ns * 1e-9
         idle_ns = lp.NEVER_IDLE if settings.idle_ns is None else settings.idle_ns
@@ -72,6 +74,8 @@ class Pump:
                 time.sleep(self._sleep_s)
             elif code == lp.SPECIAL:
                 self._special(by_batch)
+            elif code == lp.SPOOL:
+                self._launcher.make_room()
             else:
                 self._fail(code)
         for reason in FlushReason:

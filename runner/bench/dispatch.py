@@ -131,7 +131,9 @@ def _lone_us(device: str) -> NDArray[np.float64]:
             peer.start()
             consumer.consume()
             peer.join(10)
-            launches, commands = consumer.recorder.done()
-            submit_ns = launches[commands[:, rec.LAUNCH], rec.SUBMIT_START_NS]
-            waited: NDArray[np.float64] = (submit_ns - commands[:, rec.ENQUEUE_NS]) / 1e3
+            waited_ns = [
+                chunk.launches[chunk.of_launch, rec.SUBMIT_START_NS] - chunk.commands[:, rec.ENQUEUE_NS]
+                for chunk in consumer.recorder.chunks()
+            ]
+    waited: NDArray[np.float64] = np.concatenate(waited_ns) / 1e3
     return waited[LONE_COMMANDS // 10 :]

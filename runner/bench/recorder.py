@@ -1,33 +1,43 @@
-"""The recorder alone: what noting one launch call costs, and one NVTX range with no tool attached."""
+"""The recorder alone: what noting one launch call costs, and one NVTX range with no tool attached.
+
+Rows go to a file in the folder for temporary files, as those of a run go to one in the run's folder. Memory is the most
+that a process of its own took, less what it held before it had a recorder.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import COMMAND_DTYPE, as_words
+from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
 from launchopt.native import compiled
 from launchopt.recorder import Recorder, note
+from launchopt.ring import MOST_AT_ONCE
 from launchopt.timing import nvtx_ranges
 from runner.bench.figures import Figure
 
 LAUNCHES, BATCH, RANGES = 500_000, 64, 200_000
-GOAL_NOTE_NS, GOAL_RANGE_NS = 100, 50
+MEMORY_LAUNCHES = 10_000_000 // MOST_AT_ONCE * MOST_AT_ONCE
+GOAL_NOTE_NS, GOAL_RANGE_NS, GOAL_MEMORY_MB = 100, 50, 64
 
 
 def suite(repeats: int) -> Iterator[Figure]:
     """Figures of the recorder; one core."""
-    records = np.zeros(LAUNCHES, COMMAND_DTYPE)
-    records["seq"] = np.arange(LAUNCHES)
     for size, goal in ((1, GOAL_NOTE_NS), (BATCH, None)):
-        recorder = Recorder(LAUNCHES)
-        _note_ns(recorder, as_words(records), size)
-        samples = [_note_ns(recorder, as_words(records), size) for _ in range(repeats)]
-        yield Figure("recorder", f"noting one launch of {size}", "ns", samples, goal)
+        _note_ns(size, spool=True)
+        for what, spool in (("noting", False), ("noting and spooling", True)):
+            samples = [_note_ns(size, spool) for _ in range(repeats)]
+            yield Figure("recorder", f"{what} one launch of {size}", "ns", samples, goal)
+    samples = [_peak_mb() for _ in range(repeats)]
+    yield Figure("recorder", "peak memory for 10 M commands", "MB", samples, GOAL_MEMORY_MB)
     if not nvtx_ranges.attached():
         samples = [_range_ns() for _ in range(repeats)]
         yield Figure("recorder", "NVTX range, no tool attached", "ns", samples, GOAL_RANGE_NS)
@@ -42,11 +52,59 @@ def _note_all(records: Any, words: NDArray[np.uint64], size: int) -> None:
         first += size
 
 
-def _note_ns(recorder: Recorder, words: NDArray[np.uint64], size: int) -> float:
-    recorder.reset()
-    start_ns = time.perf_counter_ns()
-    _note_all((recorder.launches, recorder.commands, recorder.cursor), words, size)
-    return (time.perf_counter_ns() - start_ns) / recorder.launch_count
+def _blocks(recorder: Recorder, commands: int, size: int, spool: bool) -> int:
+    """Note `commands` commands in blocks, as a consumer does; returns ns. Without `spool` the rows are forgotten."""
+    words = as_words(np.zeros(MOST_AT_ONCE, COMMAND_DTYPE))
+    words[:, W_SEQ] = np.arange(MOST_AT_ONCE)
+    arrays = (recorder.launches, recorder.commands, recorder.cursor)
+    between = recorder.make_room if spool else recorder.reset
+    took_ns = 0
+    for _ in range(commands // MOST_AT_ONCE):
+        start_ns = time.perf_counter_ns()
+        between()
+        _note_all(arrays, words, size)
+        took_ns += time.perf_counter_ns() - start_ns
+        words[:, W_SEQ] += np.uint64(MOST_AT_ONCE)
+    return took_ns
+
+
+def _note_ns(size: int, spool: bool) -> float:
+    """ns a launch. A new file each time: its first pages are the dear ones."""
+    recorder, launches = Recorder(LAUNCHES * size, MOST_AT_ONCE), LAUNCHES // max(1, size // 8)
+    took_ns = _blocks(recorder, launches * size, size, spool)
+    recorder.close()
+    return took_ns / launches
+
+
+def _peak_mb() -> float:
+    ours, theirs = get_context("spawn").Pipe()
+    peer = get_context("spawn").Process(target=note_many, args=(theirs,), daemon=True)
+    peer.start()
+    theirs.close()
+    grown_mb: float = ours.recv()
+    peer.join()
+    return grown_mb
+
+
+def note_many(pipe: Connection) -> None:
+    """Peer: note, spool and count; sends the most memory this process ever had over what it had before, in MB."""
+    first = Recorder(0, MOST_AT_ONCE)
+    _blocks(first, 8 * MOST_AT_ONCE, 1, spool=True)  # loads the compiled code
+    list(first.chunks())
+    first.close()
+    del first
+    before = _resident_bytes("VmRSS")
+    recorder = Recorder(MEMORY_LAUNCHES, MOST_AT_ONCE)
+    _blocks(recorder, MEMORY_LAUNCHES, 1, spool=True)
+    assert recorder.faults() == []
+    pipe.send((_resident_bytes("VmHWM") - before) / 1e6)
+
+
+def _resident_bytes(which: str) -> int:
+    """Now (VmRSS) or at most (VmHWM). getrusage's starts with what the parent had."""
+    found = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 def _range_ns() -> float:

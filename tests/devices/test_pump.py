@@ -11,12 +11,14 @@ import pytest
 from fake_lt import FAILURE, FakeLt
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launching import recorded
 
 from launchopt import recorder as rec
 from launchopt.batcher import Batcher, FlushReason
 from launchopt.command import Dtype
 from launchopt.devices.pump import PumpSettings
 from launchopt.errors import Interrupted, RunError
+from launchopt.recorder import Recorder
 from launchopt.ring import STOP, Ring
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
@@ -68,16 +70,39 @@ def test_every_command_is_right_whatever_the_batches(
         fake.pump(ring, batcher, every, waits()).run(by_batch)
     assert fake.recorder.faults() == []
     assert verify(stream, fake.arenas, 64).ok
-    launches, commands = fake.recorder.done()
+    run = recorded(fake.recorder)
+    launches = run.launches
     assert len(launches) == fake.calls
     if by_batch:
         assert sum(batcher.flushes) == len(np.unique(launches[:, rec.BATCH]))
         assert batcher.held == 0
     else:
-        assert (commands[:, rec.LAUNCH] == np.arange(stream.commands)).all(), "arrival order"
+        assert (launches[:, rec.SIZE] == 1).all()
+        assert (run.commands[:, rec.SEQ] == np.arange(stream.commands)).all(), "arrival order"
         assert batcher.flushes[FlushReason.full] == stream.commands
     if every:
         assert (launches[:, rec.SAMPLE] == 0).any() or len(launches) < 2 * every
+
+
+@settings(max_examples=15, deadline=None)
+@given(limit=st.integers(1, 20), every=st.integers(0, 5), shuffle=st.booleans(), by_batch=st.booleans())
+def test_no_row_is_lost_where_buffers_hold_just_what_they_must(
+    limit: int, every: int, shuffle: bool, by_batch: bool
+) -> None:
+    stream, capacity = a_stream(60, shuffle), 16
+    limits = {shape: min(limit, stream.counts[shape]) for shape in stream.shapes}
+    recorder = Recorder(stream.commands, capacity + sum(limits.values()), least_rows=2)
+    fake = FakeLt(stream, limits, recorder=recorder)
+    with Ring.create(capacity) as ring:
+        feeder = threading.Thread(target=push_all, args=(ring, stream))
+        feeder.start()
+        batcher = Batcher(stream.shapes, list(limits.values()), SECOND_NS)
+        fake.pump(ring, batcher, every, waits()).run(by_batch)
+        feeder.join()
+    assert recorder.cursor[rec.SPOOLED_COMMANDS] > 0, "the buffers were large enough for all: a test of nothing"
+    assert recorder.faults() == []
+    assert len(recorded(recorder).launches) == fake.calls
+    assert verify(stream, fake.arenas, 64).ok
 
 
 def test_full_buckets_in_a_closed_loop_make_the_launches_that_arithmetic_says(ring: Ring) -> None:
@@ -111,7 +136,7 @@ def test_scattered_slots_go_to_python_where_packing_pays(ring: Ring) -> None:
     push_all(ring, stream)
     batcher = Batcher(stream.shapes, [32], SECOND_NS)
     fake.pump(ring, batcher, 0, waits(pack_bytes=1 << 20), slot_bytes=[768]).run(by_batch=True)
-    launches, _ = fake.recorder.done()
+    launches = recorded(fake.recorder).launches
     assert (launches[:, rec.SAMPLE] == 0).all(), "FakeLt.submit marks what Python launched"
     assert fake.recorder.faults() == []
 

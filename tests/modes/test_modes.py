@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launching import recorded
 from straight import records_of
 
 from launchopt import recorder as rec
@@ -79,7 +80,7 @@ class Run:
         assert found.ok, found.first_wrong
 
     def launches(self, column: int) -> list[int]:
-        values: list[int] = self.recorder.done()[0][:, column].tolist()
+        values: list[int] = recorded(self.recorder).launches[:, column].tolist()
         return values
 
 
@@ -102,7 +103,7 @@ def test_baseline_is_one_launch_a_command_in_order_of_arrival(stream: GemmStream
     run.finish()
     everything = list(range(stream.commands))
     assert run.recorder.launch_calls == stream.commands
-    assert run.recorder.done()[1][:, rec.LAUNCH].tolist() == everything
+    assert recorded(run.recorder).commands[:, rec.SEQ].tolist() == everything
     assert run.launches(rec.BATCH) == everything
     assert set(run.launches(rec.SIZE)) == {1}
     assert set(run.launches(rec.STRATEGY)) == {Strategy.single}

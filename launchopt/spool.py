@@ -1,0 +1,75 @@
+"""Rows of a ring buffer that outlive it: written to an anonymous file while a run is on, read back afterwards.
+
+The file has no name from the start, so that nothing is left behind however the process ends. It is never cut
+short: a later run writes over the pages of an earlier one, which is cheaper than having new ones made.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.errors import RunError
+
+Rows = NDArray[np.int64]
+
+
+class SpooledRows:
+    """Numbered rows of int64: row i is at i % rows of `buffer` until it is overwritten, and in the file once spooled.
+
+    `rows` is a power of two. The file lies in `folder` (None: where temporary files go).
+    """
+
+    def __init__(self, rows: int, columns: int, folder: Path | None) -> None:
+        # Every page is written to, so that no page fault falls into a run.
+        self.buffer: Rows = np.full((rows, columns), -1, np.int64)
+        self._row_bytes = columns * self.buffer.itemsize
+        self._folder = Path(folder or tempfile.gettempdir())
+        try:
+            self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 (closed by `close`)
+        except OSError as error:
+            raise self._failed(error) from None
+        self.close = weakref.finalize(self, self._file.close)  # safe to call twice, and called when this is dropped
+
+    def spool(self, first: int, stop: int) -> None:
+        """Write rows first:stop of the buffer to the file; RunError where it takes no more."""
+        for row, piece in self._pieces(first, stop):
+            rest, offset = memoryview(piece).cast("B"), row * self._row_bytes
+            while len(rest):
+                try:
+                    written = os.pwrite(self._file.fileno(), rest, offset)
+                except OSError as error:
+                    raise self._failed(error) from None
+                rest, offset = rest[written:], offset + written
+
+    def read(self, first: int, stop: int, spooled: int) -> Rows:
+        """A copy of rows first:stop, those before `spooled` from the file."""
+        rows = np.empty((stop - first, self.buffer.shape[1]), np.int64)
+        cut = min(max(first, spooled), stop)
+        if cut > first:
+            rest, offset = memoryview(rows[: cut - first]).cast("B"), first * self._row_bytes
+            while len(rest):
+                got = os.preadv(self._file.fileno(), [rest], offset)
+                if got == 0:
+                    raise RunError(f"the file of recorded rows in {self._folder} was cut short")
+                rest, offset = rest[got:], offset + got
+        for row, piece in self._pieces(cut, stop):
+            rows[row - first : row - first + len(piece)] = piece
+        return rows
+
+    def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, Rows]]:
+        """Rows first:stop of the buffer as views that do not wrap, each with the number of its first row."""
+        while first < stop:
+            at = first & (len(self.buffer) - 1)
+            piece = self.buffer[at : at + stop - first]
+            yield first, piece
+            first += len(piece)
+
+    def _failed(self, error: OSError) -> RunError:
+        return RunError(f"what a run recorded cannot be kept in {self._folder}: {error.strerror}")
