@@ -117,7 +117,7 @@ def run_job(composed: DictConfig) -> None:
             raise SystemExit(error.exit_code) from None
     if rows:
         out.print(summary_table(rows))
-    out.print(_shown(folder), soft_wrap=True)
+    out.print(_shown(folder), soft_wrap=True, markup=False)
 
 
 def _shown(folder: Path) -> str:

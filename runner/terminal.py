@@ -42,7 +42,7 @@ class Terminal:
         )
         self._task = self._bar.add_task("starting", total=self._commands * len(order))
         for notice in plan.notices:
-            console().print(notice, soft_wrap=True)
+            console().print(notice, soft_wrap=True, markup=False)
 
     def __enter__(self) -> Terminal:
         self._bar.start()
