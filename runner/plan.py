@@ -27,7 +27,7 @@ from launchopt.workloads.model import ModelShape
 from launchopt.workloads.prefill import prefill, prefill_requests
 from launchopt.workloads.stream import GemmStream
 from runner.job import Arm, Job
-from runner.schema import Config, Decode, DeviceKind, Gemv, Prefill, Record, Replay, TimingKind
+from runner.schema import Config, Decode, Gemv, Prefill, Record, Replay, TimingKind
 
 MEMORY_SHARE = 0.9  # of what is free; the rest is for libraries, scratch of the check and the unforeseen
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # ceilings' buffers, workspace, chunks of the check
@@ -208,6 +208,3 @@ def _residency(config: Config, stream: GemmStream, info: DeviceInfo) -> str | No
     if weights < config.batching.max_batch:
         return f"commands of one batch share weights ({weights} of a shape), which the L2 serves again"
     return None
-
-
-__all__ = ["DeviceKind", "Plan", "make_plan", "model_shape"]

@@ -6,6 +6,7 @@ measured so far is there, and the manifest says how it ended.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import threading
@@ -137,16 +138,14 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
         "timeout_us": config.batching.timeout_us,
         "producer_blocked_ms": produced.blocked_ns / 1e6,
         "producer_late_p99_us": None if late_ns is None else late_ns / 1e3,
-        "traced": config.timing.kind.value == "cupti" or "nsys" in _tools(),
+        "traced": config.timing.kind.value == "cupti" or _is_profiled(),
         "interleaved": len(plan.arms) > 1,
     }
 
 
-def _tools() -> str:
-    """Paths of profilers injected into this process; they slow launches down."""
-    import os
-
-    return os.environ.get("NVTX_INJECTION64_PATH", "") + os.environ.get("CUDA_INJECTION64_PATH", "") and "nsys"
+def _is_profiled() -> bool:
+    """Whether a profiler is injected into this process and its children; it slows launches down."""
+    return any(os.environ.get(name) for name in ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH"))
 
 
 def _stream_facts(plan: Plan) -> dict[str, Any]:
