@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, wait
 from launchopt.errors import Interrupted, LaunchoptError
 from launchopt.producer import produce
 from launchopt.ring import TAIL, Ring, Waiter
+from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.stream import Block
 from runner.job import Job
 
@@ -36,7 +37,8 @@ def _guarded(pipe: Connection, work: Callable[[], None]) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
         work()
-        os._exit(0)  # everything is put away: the interpreter's own tidying up would only take time
+        if not is_profiled():
+            os._exit(0)  # everything is put away: the interpreter's own tidying up would only take time
     except Interrupted:
         os._exit(0)
     except LaunchoptError as error:

@@ -101,7 +101,9 @@ class Consumer:
         self._collections = _collections()
         if self._tracer:
             self._tracer.start()
-        self.device.start(sample_gap(self._job.sample_every, self._least_launches(limits)))
+        # A rehearsal samples every launch, so that this path is loaded too before a clock starts.
+        every = 1 if rehearsal else sample_gap(self._job.sample_every, self._least_launches(limits))
+        self.device.start(every)
         self._pump = self.device.pump(self._ring, self._batcher, mode, self._pump_settings())
 
     def _least_launches(self, limits: list[int]) -> int:

@@ -6,7 +6,6 @@ measured so far is there, and the manifest says how it ended.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
@@ -20,6 +19,7 @@ from launchopt import results
 from launchopt.environment import environment
 from launchopt.errors import Interrupted, LaunchoptError, RunError, VerificationError
 from launchopt.producer import Production
+from launchopt.timing.nvtx_ranges import is_profiled
 from runner.children import interrupted
 from runner.plan import Plan
 from runner.schema import Gemv
@@ -138,14 +138,9 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
         "timeout_us": config.batching.timeout_us,
         "producer_blocked_ms": produced.blocked_ns / 1e6,
         "producer_late_p99_us": None if late_ns is None else late_ns / 1e3,
-        "traced": config.timing.kind.value == "cupti" or _is_profiled(),
+        "traced": config.timing.kind.value == "cupti" or is_profiled(),
         "interleaved": len(plan.arms) > 1,
     }
-
-
-def _is_profiled() -> bool:
-    """Whether a profiler is injected into this process and its children; it slows launches down."""
-    return any(os.environ.get(name) for name in ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH"))
 
 
 def _stream_facts(plan: Plan) -> dict[str, Any]:

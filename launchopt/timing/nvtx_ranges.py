@@ -20,6 +20,11 @@ def attached() -> bool:
     return bool(os.environ.get("NVTX_INJECTION64_PATH"))
 
 
+def is_profiled() -> bool:
+    """Whether any profiler is injected into this process: it slows launches down, and writes what it has at exit."""
+    return attached() or bool(os.environ.get("CUDA_INJECTION64_PATH"))
+
+
 @lru_cache(maxsize=1)
 def domain() -> Any:
     """The domain of this process, decided at the first call; use this one and not `nvtx.get_domain`."""

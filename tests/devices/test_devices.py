@@ -100,3 +100,15 @@ def test_cupti_counts_the_kernels_that_launches_started(tmp_path: Path) -> None:
     assert batched["kernels"] >= 32
     assert batched["kernels"] < baseline["kernels"] / 16
     assert 0 < baseline["gpu_busy_ms"] <= baseline["gpu_span_ms"]
+
+
+def test_a_rehearsal_takes_the_sampled_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = gemv(8, 1, 16, 4096, Dtype.fp32, 64, False, 0)
+    with Ring.create(CAPACITY) as ring:
+        todo = replace(job(stream, ring, "cpu", (arm("baseline"),)), folder=tmp_path, sample_every=64)
+        with Consumer(todo) as consumer:
+            gaps: list[int] = []
+            monkeypatch.setattr(consumer.device, "start", gaps.append)
+            consumer.arm(0, rehearsal=True)
+            consumer.arm(0, rehearsal=False)
+    assert gaps == [1, 64], "else its compiled loops would be loaded while the clock runs"
