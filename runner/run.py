@@ -62,7 +62,7 @@ def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
     }
     run.save("running")
     try:
-        with _signals(), Terminal(plan, _order(plan)) as terminal:
+        with _Signals(), Terminal(plan, _order(plan)) as terminal:
             _repeats(run, terminal)
     except KeyboardInterrupt:
         run.save("interrupted")
@@ -158,7 +158,7 @@ def _stream_facts(plan: Plan) -> dict[str, Any]:
     }
 
 
-class _signals:  # noqa: N801 (used as a with-statement's verb)
+class _Signals:
     """SIGTERM ends a run as Ctrl-C does: children, ring and folder are put in order first, which takes seconds at most.
 
     The first signal counts. Later ones are ignored to the end of the process, or they would undo that order.
