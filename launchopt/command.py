@@ -36,7 +36,8 @@ COMMAND_DTYPE = np.dtype(
         ("slot_c", "<u4"),
         ("request", "<u4"),  # whose step this is
         ("step", "<u4"),  # position within that request, from 0
-        ("reserved", "V12"),
+        ("reserved", "V4"),
+        ("turn", "<u8"),  # the ring's own: which record of a slot this is, written last
     ]
 )
 assert COMMAND_DTYPE.itemsize == RECORD_BYTES
@@ -103,4 +104,4 @@ def as_words(records: Records) -> NDArray[np.uint64]:
 
 
 # Word offsets of the fields that compiled code reads (little-endian, two u4 a word).
-W_SEQ, W_ENQUEUE, W_MN, W_K_OP_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP = range(7)
+W_SEQ, W_ENQUEUE, W_MN, W_K_OP_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, W_TURN = range(WORDS)

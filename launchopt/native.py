@@ -57,15 +57,18 @@ def compiled(function: Function) -> Function:
 
 def _element(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     array = context.make_array(signature.args[0])(context, builder, args[0])
-    index = context.cast(builder, args[1], signature.args[1], types.intp)
+    given, kinds = [args[1]], [signature.args[1]]
+    if isinstance(signature.args[1], types.BaseTuple):
+        given, kinds = cgutils.unpack_tuple(builder, args[1]), list(signature.args[1])
+    indices = [context.cast(builder, value, kind, types.intp) for value, kind in zip(given, kinds, strict=True)]
     return cgutils.get_item_pointer(
-        context, builder, signature.args[0], array, [index], wraparound=False, boundscheck=False
+        context, builder, signature.args[0], array, indices, wraparound=False, boundscheck=False
     )
 
 
 @intrinsic
 def load_acquire(typing_context: Any, array: Any, index: Any) -> Any:
-    """array[index], ordered before everything that follows."""
+    """array[index], ordered before everything that follows. `index`: an integer, or a tuple of them."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_element(context, builder, signature, args), "acquire", 8, typ=_I64)

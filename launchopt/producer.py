@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from launchopt.errors import Interrupted
-from launchopt.ring import START_NS, STOP, TAIL, Ring, Waiter
+from launchopt.ring import START_NS, STOP, Ring, Waiter
 from launchopt.workloads.stream import Block
 
 SLEEP_SLACK_NS = 200_000  # time.sleep overshoots by up to this: the rest is spun
@@ -43,11 +43,10 @@ def produce(blocks: Iterable[Block], ring: Ring, waiter: Waiter) -> Production:
             block.records["enqueue_ns"] = due_ns
         first = 0
         while first < len(block.records):
-            tail = ring.word(TAIL)
             count = ring.push(block.records[first:], stamp=block.due_ns is None)
             if count == 0:
                 before_ns = time.monotonic_ns()
-                waiter.wait(tail)
+                waiter.wait()
                 blocked_ns += time.monotonic_ns() - before_ns
                 if ring.word(STOP):
                     raise Interrupted("stopped while waiting for room in the ring")

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 
 from launchopt.errors import Interrupted, LaunchoptError
 from launchopt.producer import produce
-from launchopt.ring import TAIL, Ring, Waiter
+from launchopt.ring import Ring, Waiter
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.stream import Block
 from runner.job import Job
@@ -81,7 +81,7 @@ def _jobs(pipe: Connection, work: Callable[[Job, Connection], None]) -> None:
 def _produce(job: Job, pipe: Connection) -> None:
     """Push the stream once for every "run", its first commands for a "rehearse", until "done"."""
     with Ring.attach(job.ring_name, job.capacity) as ring:
-        waiter = Waiter(ring, TAIL, job.spin_us, job.sleep_us)
+        waiter = Waiter(ring.await_room, job.spin_us, job.sleep_us)
         blocks = job.stream.blocks()
         ready = list(islice(blocks, READY_BLOCKS))
         pipe.send(("ready", None))

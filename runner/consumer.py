@@ -23,7 +23,7 @@ from launchopt.errors import Interrupted
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder
-from launchopt.ring import HEAD, MOST_AT_ONCE, START_NS, STOP, Ring, Waiter
+from launchopt.ring import MOST_AT_ONCE, START_NS, STOP, Ring, Waiter
 from launchopt.summary import Timing
 from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
@@ -40,7 +40,7 @@ class Consumer:
     def __init__(self, job: Job) -> None:
         self._job, self._stream = job, job.stream
         self._ring = Ring.attach(job.ring_name, job.capacity)
-        self._waiter = Waiter(self._ring, HEAD, job.spin_us, job.sleep_us)
+        self._waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
         at_once = min(job.capacity, MOST_AT_ONCE)
         self.recorder = Recorder(job.stream.commands, at_once + _most_held(job), job.folder)
         self._buffer = np.zeros(at_once, COMMAND_DTYPE)
@@ -135,9 +135,9 @@ class Consumer:
         return PumpSettings(*waits, self.device.info.pack_bytes_per_launch)
 
     def _await_first(self) -> None:
-        while self._ring.word(HEAD) == 0:
+        while not self._ring.await_record(0):
             self._check_stop()
-            self._waiter.wait(0)
+            self._waiter.wait()
 
     def _check_stop(self) -> None:
         if self._ring.word(STOP):
@@ -150,7 +150,6 @@ class Consumer:
         last_ns = clock_ns()
         while True:
             self.recorder.make_room()  # for what is popped here and what the buckets hold
-            head = ring.word(HEAD)
             count = ring.pop(buffer)
             now_ns = clock_ns()
             if count:
@@ -175,7 +174,7 @@ class Consumer:
                         continue
                     deadline_ns = min(deadline_ns, last_ns + idle_ns)
                 if deadline_ns is None or deadline_ns > now_ns:
-                    self._waiter.wait(head, deadline_ns)
+                    self._waiter.wait(deadline_ns)
             # By the time of the pop: what aged while a launch blocked gets the chance to be filled up first.
             while (due := batcher.due(now_ns)) is not None:
                 mode.submit(due, clock_ns())

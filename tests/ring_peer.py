@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from launchopt.command import COMMAND_DTYPE, Records
-from launchopt.ring import TAIL, Ring, Waiter
+from launchopt.ring import Ring, Waiter
 
 
 def numbered(first: int, count: int) -> Records:
@@ -16,21 +16,20 @@ def numbered(first: int, count: int) -> Records:
     records["enqueue_ns"] = -numbers
     for field in ("m", "n", "k", "slot_a", "slot_b", "slot_c", "request", "step"):
         records[field] = numbers + len(field) * 1000 + ord(field[-1])
-    records["reserved"] = [number.to_bytes(12, "big") for number in range(first, first + count)]
+    records["reserved"] = [number.to_bytes(4, "big") for number in range(first, first + count)]
     return records
 
 
 def push_numbered(name: str, capacity: int, total: int, chunk: int) -> None:
     """Push records 0..total-1 in chunks of `chunk`, then close."""
     ring = Ring.attach(name, capacity)
-    waiter = Waiter(ring, TAIL, spin_us=20, sleep_us=20)
+    waiter = Waiter(ring.await_room, spin_us=20, sleep_us=20)
     for first in range(0, total, chunk):
         records = numbered(first, min(chunk, total - first))
         while len(records):
-            tail = ring.word(TAIL)
             count = ring.push(records)
             if not count:
-                waiter.wait(tail)
+                waiter.wait()
             records = records[count:]
     ring.close()
     ring.release()

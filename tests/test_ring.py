@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from launchopt.command import COMMAND_DTYPE
 from launchopt.errors import ConfigError
-from launchopt.ring import HEAD, PUBLISH, STOP, TAIL, Ring, Waiter
+from launchopt.ring import HEAD, KNOWN_TAIL, STAMP_EVERY, STOP, TAIL, Ring, Waiter
 
 SHM = Path("/dev/shm")
 spawn = multiprocessing.get_context("spawn")
@@ -57,7 +57,7 @@ def test_ring_is_a_bounded_queue(capacity: int, turns: list[tuple[bool, int]]) -
 
 def test_counters_pass_32_bits() -> None:
     with Ring.create(4) as ring:
-        for word in (HEAD, TAIL):
+        for word in (HEAD, TAIL, KNOWN_TAIL):
             ring.set_word(word, 2**32 - 2)
         out = np.zeros(8, COMMAND_DTYPE)
         assert ring.push(ring_peer.numbered(0, 8)) == 4
@@ -67,7 +67,7 @@ def test_counters_pass_32_bits() -> None:
 
 
 def test_stamp_sets_the_time_of_the_copy() -> None:
-    count = PUBLISH + 1  # two publications
+    count = STAMP_EVERY + 1  # two readings of the clock
     records = ring_peer.numbered(0, count)
     out = np.zeros(count, COMMAND_DTYPE)
     with Ring.create(512) as ring:
@@ -100,11 +100,34 @@ def test_reset_makes_it_as_new() -> None:
         assert ring.push(ring_peer.numbered(0, 4)) == 4
 
 
-def test_who_waits_for_a_change_sees_it_or_times_out() -> None:
+FOREVER_NS = 60_000_000_000
+
+
+def test_who_waits_for_records_sees_them_or_the_end_or_times_out() -> None:
     with Ring.create(4) as ring:
-        assert not ring.await_change(HEAD, 0, spin_ns=1000)
+        assert not ring.await_record(spin_ns=1000)
+        ring.push(ring_peer.numbered(0, 1))
+        assert ring.await_record(FOREVER_NS)
+        ring.pop(np.zeros(4, COMMAND_DTYPE))
+        assert not ring.await_record(spin_ns=1000)
         ring.close()
-        assert ring.await_change(HEAD, 0, spin_ns=60_000_000_000)  # closing wakes up who waits for records
+        assert ring.await_record(FOREVER_NS)
+
+
+def test_who_waits_for_room_sees_it_or_times_out() -> None:
+    with Ring.create(4) as ring:
+        assert ring.push(ring_peer.numbered(0, 5)) == 4
+        assert not ring.await_room(spin_ns=1000)
+        ring.pop(np.zeros(1, COMMAND_DTYPE))
+        assert ring.await_room(FOREVER_NS)
+        assert ring.push(ring_peer.numbered(4, 2)) == 1
+
+
+def test_records_of_an_earlier_run_are_not_taken_for_new_ones() -> None:
+    with Ring.create(4) as ring:
+        ring.push(ring_peer.numbered(0, 3))
+        ring.reset()
+        assert ring.pop(np.zeros(4, COMMAND_DTYPE)) == 0
 
 
 def test_records_cross_between_processes_whole_and_in_order() -> None:
@@ -112,18 +135,17 @@ def test_records_cross_between_processes_whole_and_in_order() -> None:
     with Ring.create(capacity) as ring:
         peer = spawn.Process(target=ring_peer.push_numbered, args=(ring.name, capacity, total, 1000), daemon=True)
         peer.start()
-        waiter = Waiter(ring, HEAD, spin_us=20, sleep_us=20)
+        waiter = Waiter(ring.await_record, spin_us=20, sleep_us=20)
         buffer = np.zeros(capacity, COMMAND_DTYPE)
         received = 0
         while not ring.drained:
-            head = ring.word(HEAD)
             count = ring.pop(buffer)
             if count:
                 assert buffer[:count].tobytes() == ring_peer.numbered(received, count).tobytes()
                 received += count
             else:
                 assert peer.exitcode in (None, 0)
-                waiter.wait(head)
+                waiter.wait()
         peer.join()
     assert (received, peer.exitcode) == (total, 0)
 

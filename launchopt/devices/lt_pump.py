@@ -26,7 +26,7 @@ from launchopt.batcher import (
 from launchopt.devices.lt_launch import OK, TOO_MANY_LAUNCHES, launch_each, launch_strided
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
-from launchopt.ring import CLOSED_BIT, HEAD, STOP, TAIL, pop_words
+from launchopt.ring import CLOSED_BIT, HEAD, STOP, TAIL, has_record, is_closed, pop_words
 
 # Why the loop came back.
 DRAINED, STOPPED, IDLE, SPECIAL, FAILED, UNKNOWN, SPOOL = range(7)
@@ -44,24 +44,24 @@ Table = NDArray[np.int64]
 
 
 @compiled
-def _refill(header: NDArray[np.uint64], data: NDArray[np.uint64], block: NDArray[np.uint64], state: Table) -> Int:
-    """Pop the next block; returns the ring's head as it was before."""
-    head = load_acquire(header, HEAD)
+def _refill(header: NDArray[np.uint64], data: NDArray[np.uint64], block: NDArray[np.uint64], state: Table) -> None:
+    """Pop the next block."""
     state[COUNT], state[NEXT] = pop_words(header, data, block), 0
     state[NOW_NS] = monotonic_ns()
     if state[COUNT] > 0:
         state[LAST_NS] = state[NOW_NS]
-    return head
 
 
 @compiled
-def _spin(header: NDArray[np.uint64], head: Int, until_ns: Int) -> Int:
-    """Until the ring's head is no longer `head` (True) or the time has come (False)."""
+def _spin(header: NDArray[np.uint64], data: NDArray[np.uint64], until_ns: Int) -> Int:
+    """Until there is a record, or none will come (True), or the time has come (False)."""
     while True:
         for _ in range(16):
-            if load_acquire(header, HEAD) != head:
+            if has_record(header, data):
                 return True
             cpu_pause()
+        if is_closed(header):
+            return True
         if monotonic_ns() >= until_ns:
             return False
 
@@ -149,12 +149,11 @@ def pump_batches(
     """Buckets of strided launches. `slot_bytes[shape]`: bytes of A, B and C where packing may pay, else 0."""
     header, data = ring
     table, buckets, store, active = batcher
-    head = np.uint64(0)
     while True:
         if state[NEXT] == state[COUNT]:
             if wants_room(*records):
                 return SPOOL
-            head = _refill(header, data, block, state)
+            _refill(header, data, block, state)
             if load_acquire(header, STOP) != np.uint64(0):
                 return STOPPED
         words = block[: state[COUNT]]
@@ -182,7 +181,7 @@ def pump_batches(
             until_ns = state[NOW_NS] + settings[SPIN_NS]
             if wake_ns <= until_ns + settings[SLEEP_NS]:
                 until_ns = wake_ns  # a sleep would overshoot it
-            if not _spin(header, head, until_ns) and until_ns < wake_ns:
+            if not _spin(header, data, until_ns) and until_ns < wake_ns:
                 return IDLE
 
 
@@ -200,18 +199,17 @@ def pump_commands(
     """One launch a command, in arrival order."""
     header, data = ring
     cursor = records[2]
-    head = np.uint64(0)
     while True:
         if state[NEXT] == state[COUNT]:
             if wants_room(*records):
                 return SPOOL
-            head = _refill(header, data, block, state)
+            _refill(header, data, block, state)
             if load_acquire(header, STOP) != np.uint64(0):
                 return STOPPED
             if state[COUNT] == 0:
                 if _is_drained(header):
                     return DRAINED
-                if not _spin(header, head, state[NOW_NS] + settings[SPIN_NS]):
+                if not _spin(header, data, state[NOW_NS] + settings[SPIN_NS]):
                     return IDLE
                 continue
             known = classify_words(block[: state[COUNT]], batcher[0], shape_of)

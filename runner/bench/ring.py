@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, WORDS
-from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns, store_release
-from launchopt.ring import HEAD, TAIL, Ring, Waiter
+from launchopt.native import compiled, cpu_pause, monotonic_ns
+from launchopt.ring import Ring, Waiter, has_record, pop_words, push_words
 from runner.bench.figures import Figure
 
 RECORDS = 20_000_000
@@ -61,14 +61,13 @@ def push_all(name: str, capacity: int, records: int) -> None:
     """Peer: `records` records in blocks."""
     block = np.zeros(BLOCK, COMMAND_DTYPE)
     with Ring.attach(name, capacity) as ring:
-        waiter = Waiter(ring, TAIL, 200, 50)
+        waiter = Waiter(ring.await_room, 200, 50)
         left = records
         while left:
-            tail = ring.word(TAIL)
             count = ring.push(block[: min(left, BLOCK)])
             left -= count
             if not count:
-                waiter.wait(tail)
+                waiter.wait()
         ring.close()
 
 
@@ -76,49 +75,35 @@ def _bulk(capacity: int) -> float:
     """Records a second from the first record seen to the last."""
     with Ring.create(capacity) as ring:
         out = np.zeros(BLOCK, COMMAND_DTYPE)
-        waiter = Waiter(ring, HEAD, 200, 50)
+        waiter = Waiter(ring.await_record, 200, 50)
         ring.pop(out)  # loads the compiled code
 
         def work() -> float:
-            while ring.word(HEAD) == 0:
-                waiter.wait(0)
+            while not ring.await_record(0):
+                waiter.wait()
             start_ns, popped = time.perf_counter_ns(), 0
             while popped < RECORDS:
-                head = ring.word(HEAD)
                 count = ring.pop(out)
                 popped += count
                 if not count:
-                    waiter.wait(head)
+                    waiter.wait()
             return popped / (time.perf_counter_ns() - start_ns) * 1e9
 
         return float(_with_peer(push_all, (ring.name, capacity, RECORDS), work))
 
 
 @compiled
-def _send(header: NDArray[np.uint64], data: NDArray[np.uint64], record: NDArray[np.uint64]) -> None:
-    head = load_acquire(header, HEAD)
-    slot = np.intp(head & np.uint64(len(data) - 1))
-    for w in range(WORDS):
-        data[slot, w] = record[w]
-    store_release(header, HEAD, head + np.uint64(1))
-
-
-@compiled
 def _receive(header: NDArray[np.uint64], data: NDArray[np.uint64], record: NDArray[np.uint64]) -> None:
-    tail = load_acquire(header, TAIL)
-    while load_acquire(header, HEAD) == tail:
+    while not has_record(header, data):
         cpu_pause()
-    slot = np.intp(tail & np.uint64(len(data) - 1))
-    for w in range(WORDS):
-        record[w] = data[slot, w]
-    store_release(header, TAIL, tail + np.uint64(1))
+    pop_words(header, data, record)
 
 
 @compiled
 def _ping(there: Any, back: Any, record: NDArray[np.uint64], times_ns: NDArray[np.int64]) -> None:
     for i in range(len(times_ns)):
         start_ns = monotonic_ns()
-        _send(there[0], there[1], record)
+        push_words(there[0], there[1], record, False)
         _receive(back[0], back[1], record)
         times_ns[i] = monotonic_ns() - start_ns
 
@@ -127,20 +112,20 @@ def _ping(there: Any, back: Any, record: NDArray[np.uint64], times_ns: NDArray[n
 def _pong(there: Any, back: Any, record: NDArray[np.uint64], trips: int) -> None:
     for _ in range(trips):
         _receive(there[0], there[1], record)
-        _send(back[0], back[1], record)
+        push_words(back[0], back[1], record, False)
 
 
 def echo(there_name: str, back_name: str, capacity: int, trips: int) -> None:
     """Peer: every record back as it came."""
     with Ring.attach(there_name, capacity) as there, Ring.attach(back_name, capacity) as back:
-        _pong(there.arrays, back.arrays, np.zeros(WORDS, np.uint64), trips)
+        _pong(there.arrays, back.arrays, np.zeros((1, WORDS), np.uint64), trips)
 
 
 def _round_trips() -> NDArray[np.int64]:
     """ns of each of TRIPS round trips, the clock's 25 ns included; the first ones, while the peer starts, left out."""
     with ExitStack() as stack:
         there, back = (stack.enter_context(Ring.create(DEFAULT_CAPACITY)) for _ in range(2))
-        record, times_ns = np.zeros(WORDS, np.uint64), np.zeros(TRIPS + 1000, np.int64)
+        record, times_ns = np.zeros((1, WORDS), np.uint64), np.zeros(TRIPS + 1000, np.int64)
         args = (there.name, back.name, DEFAULT_CAPACITY, len(times_ns))
         _with_peer(echo, args, lambda: _ping(there.arrays, back.arrays, record, times_ns))
         return times_ns[1000:]

@@ -11,7 +11,7 @@ import pytest
 
 from launchopt.command import Dtype
 from launchopt.producer import produce
-from launchopt.ring import TAIL, Ring, Waiter
+from launchopt.ring import Ring, Waiter
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment, arenas_of
 from runner.bench.dispatch import job
@@ -38,7 +38,7 @@ def results_of(
             for index in range(len(arms)):
                 ring.reset()
                 consumer.arm(index, rehearsal=False)
-                produce(stream.blocks(), ring, Waiter(ring, TAIL, 0, 1))
+                produce(stream.blocks(), ring, Waiter(ring.await_room, 0, 1))
                 consumer.consume()
                 found.append(consumer.result(index, 0)["row"])
     return found
