@@ -1,9 +1,11 @@
 """What a run leaves in its folder, and how to read it back.
 
-    summary.parquet    a row a repeat of a mode
-    launches.parquet   a row a launch call            (record.launches=all)
-    commands.parquet   a row a command, as executed   (record.commands=all)
-    manifest.json      status, composed config, environment, versions, ceilings, what went wrong
+    summary.parquet     a row a repeat of a mode
+    histograms.parquet  a row a bucket: how the times and the batch sizes of a repeat are distributed
+    launches.parquet    a row a launch call            (record.launches=all)
+    commands.parquet    a row a command, as executed   (record.commands=all)
+    tokens.parquet      a row a token of a request     (record.tokens=all)
+    manifest.json       status, composed config, environment, versions, ceilings, what went wrong
 
 The schemas below are the documentation of every column: its name ends in its unit, its `doc` says what it is.
 Null means "not measured", never zero. The composed config is in the Parquet metadata under `launchopt.config`.
@@ -23,7 +25,7 @@ import pyarrow.parquet as pq
 
 from launchopt.errors import DataError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 had no token columns: they read as null
 
 Row = dict[str, Any]
 
@@ -34,6 +36,16 @@ def schema(*columns: tuple[str, pa.DataType, str]) -> pa.Schema:
 
 
 _TEXT, _I32, _I64, _F64, _BOOL = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
+
+
+def _distribution(name: str, unit: str, doc: str) -> list[tuple[str, pa.DataType, str]]:
+    """Columns NAME_p50_UNIT, ..., NAME_max_UNIT."""
+    first, *rest = PERCENTILES
+    columns = [(f"{name}_{first}_{unit}", _F64, f"{doc}; from a log-bucketed histogram, within 0.3%")]
+    columns += [(f"{name}_{percentile}_{unit}", _F64, "the same") for percentile in rest]
+    return [*columns, (f"{name}_max_{unit}", _F64, "the largest, exact")]
+
 
 SUMMARY = schema(
     ("run_id", _TEXT, "the last two parts of the run's folder; with mode and repeat, the key of a row"),
@@ -41,7 +53,11 @@ SUMMARY = schema(
     ("workload", _TEXT, "gemv_micro, gemv_256, decode, prefill"),
     ("model", _TEXT, "whose shapes; null for a workload that has its own"),
     ("mode", _TEXT, "execution strategy"),
-    ("ordering", _TEXT, "per_request: each request's commands ran in order; none: dependencies ignored"),
+    (
+        "ordering",
+        _TEXT,
+        "per_request: each request's commands ran in order; none: dependencies ignored; violated: on purpose, as a test",
+    ),
     ("device", _TEXT, "cpu or cuda"),
     ("gpu", _TEXT, "name of the GPU; null on the cpu device"),
     ("dtype", _TEXT, "fp32, fp16, bf16; accumulation is always fp32"),
@@ -49,8 +65,18 @@ SUMMARY = schema(
     ("layers", _I32, "transformer layers in the stream; null for a workload without layers"),
     ("cache", _TEXT, "cold: inputs cycle over at least 4x the last-level cache; hot: they fit in half of it"),
     ("input_footprint_bytes", _I64, "bytes of the distinct inputs A and B that the stream cycles over"),
-    ("arrival", _TEXT, "closed or replay"),
-    ("requests", _I64, "requests in the stream"),
+    ("arrival", _TEXT, "closed, constant, poisson, bursty or replay"),
+    (
+        "arrival_rate_per_s",
+        _F64,
+        "requests (gemv: commands) that were due a second, on average; null in a closed loop",
+    ),
+    ("completed_rate_per_s", _F64, "requests (gemv: commands) finished a second, to the last result"),
+    ("overloaded", _BOOL, "the rate could not be held: see completed_rate_per_s; null in a closed loop"),
+    ("requests", _I64, "requests in the stream; gemv: every command is one"),
+    ("scheduler", _TEXT, "none: a request goes on when its token is done; continuous: all go on in steps"),
+    ("sampling", _TEXT, "between tokens: none, greedy, top_k or top_p; null without tokens"),
+    ("sampling_where", _TEXT, "cpu or gpu; null without sampling"),
     ("max_batch", _I32, "a bucket is flushed at this many commands"),
     ("timeout_us", _F64, "... or when its oldest command has been in it this long"),
     ("commands", _I64, "commands asked for, executed and counted"),
@@ -68,25 +94,26 @@ SUMMARY = schema(
     ("host_submit_ns_per_launch", _F64, "mean time inside a launch call, a full launch queue included"),
     ("host_submit_burst_ns", _F64, "median of the first launch calls, before the launch queue can fill"),
     ("commands_per_s", _F64, "commands / wall"),
-    (
-        "latency_p50_us",
-        _F64,
-        "enqueue to results on the device, over commands of the sampled launches;"
-        " from a log-bucketed histogram, within 0.3%",
-    ),
-    ("latency_p99_us", _F64, "the same; from a log-bucketed histogram, within 0.3%"),
+    *_distribution("latency", "us", "enqueue to results on the device, over commands of the sampled launches"),
     ("latency_samples", _I64, "commands that the latencies rest on; 0 where none was timed"),
-    (
-        "queue_wait_p50_us",
-        _F64,
-        "enqueue to flush of the batch, over all commands; from a log-bucketed histogram, within 0.3%",
-    ),
-    ("queue_wait_p99_us", _F64, "the same; from a log-bucketed histogram, within 0.3%"),
+    *_distribution("queue_wait", "us", "enqueue to flush of the batch, over all commands"),
+    *_distribution("batch_wait", "us", "eligible (its predecessor submitted) to flush of the batch, over all commands"),
+    ("tokens", _I64, "tokens generated; null for a workload without tokens"),
+    ("tokens_per_s", _F64, "tokens / wall"),
+    ("token_hash", _TEXT, "of all sampled token ids, by request; equal where two runs generated the same text"),
+    *_distribution("ttft", "ms", "arrival of a request to its first token, over requests"),
+    *_distribution("tpot", "ms", "time per output token after the first: mean of a request, over requests"),
+    ("sampling_ms", _F64, "time spent sampling: on the host (cpu) or between events (gpu)"),
+    ("slo_ttft_ms", _F64, "the objective that goodput counts by; null where none was given"),
+    ("slo_tpot_ms", _F64, "the same"),
+    ("goodput_per_s", _F64, "requests a second that met every objective given; null without one"),
     ("producer_blocked_ms", _F64, "time the producer waited for room in the ring"),
     ("producer_late_p99_us", _F64, "how late the producer pushed what was due; null in a closed loop"),
+    ("producer_late_max_us", _F64, "the same, at worst"),
     ("flush_full", _I64, "batches flushed because the bucket was full"),
     ("flush_deadline", _I64, "... because its oldest command had waited timeout_us"),
     ("flush_idle", _I64, "... because nothing had arrived for idle_us"),
+    ("flush_stall", _I64, "... because all that was left waited for a command in a bucket"),
     ("flush_drain", _I64, "... because the stream had ended"),
     (
         "packed_bytes",
@@ -120,7 +147,7 @@ LAUNCHES = schema(
     ("dtype", _TEXT, "as in summary"),
     ("batch_size", _I32, "commands this call submitted"),
     ("strategy", _TEXT, "single, strided or packed"),
-    ("flush_reason", _TEXT, "full, deadline, idle or drain"),
+    ("flush_reason", _TEXT, "full, deadline, idle, drain or stall"),
     ("flush_ns", _I64, "when the batcher gave the batch up, since the start barrier"),
     ("submit_start_ns", _I64, "launch call entered, since the start barrier"),
     ("submit_end_ns", _I64, "launch call returned, since the start barrier"),
@@ -128,6 +155,14 @@ LAUNCHES = schema(
     ("device_end_ns", _I64, "results of its submission on the device, likewise; null where not timed"),
     ("packed_bytes", _I64, "bytes copied to or from scratch for this call"),
 )
+
+# Columns that a file of schema version 1 does not have.
+_SINCE_1 = {
+    *("arrival_rate_per_s", "completed_rate_per_s", "overloaded", "scheduler", "flush_stall", "goodput_per_s"),
+    *("producer_late_max_us",),
+    *(name for name in SUMMARY.names if name.startswith(("token", "ttft", "tpot", "slo", "sampling", "batch_wait"))),
+    *(f"{name}_{part}_us" for name in ("latency", "queue_wait") for part in ("p90", "p999", "max")),
+}
 
 # In the order of execution; a command that never ran has no row.
 COMMANDS = schema(
@@ -142,9 +177,34 @@ COMMANDS = schema(
     ("k", _I32, "inner size"),
     ("launch", _I64, "the launch call that ran it: launches.launch"),
     ("enqueue_ns", _I64, "arrival, since the start barrier (open loop: when it was due)"),
+    ("eligible_ns", _I64, "popped, and its predecessor submitted, since the start barrier"),
     ("flush_ns", _I64, "its batch was flushed, since the start barrier"),
     ("submit_start_ns", _I64, "its launch call was entered, since the start barrier"),
+    ("device_start_ns", _I64, "device reached its launch, since the start barrier; null where not timed"),
     ("device_end_ns", _I64, "results on the device, since the start barrier; null where not timed"),
+)
+
+TOKENS = schema(
+    ("run_id", _TEXT, "as in summary"),
+    ("mode", _TEXT, "as in summary"),
+    ("repeat", _I32, "as in summary"),
+    ("request", _I64, "whose token it is"),
+    ("token", _I64, "0-based; 0 ends the prompt where there is one"),
+    ("arrival_ns", _I64, "when the request was due, since the start barrier"),
+    ("issue_ns", _I64, "its first command was pushed, since the start barrier"),
+    ("done_ns", _I64, "the producer knew of it, since the start barrier"),
+    ("token_id", _I64, "what was sampled; null without sampling"),
+)
+
+# A row a bucket that is not empty; merge repeats by adding the counts of equal buckets.
+HISTOGRAMS = schema(
+    ("run_id", _TEXT, "as in summary"),
+    ("mode", _TEXT, "as in summary"),
+    ("repeat", _I32, "as in summary"),
+    ("what", _TEXT, "latency, queue_wait, batch_wait, ttft, tpot (ns) or batch_size (commands a batch)"),
+    ("low", _I64, "smallest value that falls into the bucket"),
+    ("high", _I64, "largest value that falls into the bucket"),
+    ("count", _I64, "values in it"),
 )
 
 
@@ -212,8 +272,10 @@ def _read_rows(path: Path) -> list[Row]:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
-    missing = [name for name in SUMMARY.names if name not in table.column_names]
+    version = (table.schema.metadata or {}).get(b"launchopt.schema_version", b"")
+    added = _SINCE_1 if version == b"1" else set()
+    missing = [name for name in SUMMARY.names if name not in table.column_names and name not in added]
     if missing:
         raise DataError(path, None, f"not a summary of this project: lacks {', '.join(missing)}")
     rows: list[Row] = table.to_pylist()
-    return rows
+    return [dict.fromkeys(SUMMARY.names) | row for row in rows]
