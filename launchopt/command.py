@@ -30,13 +30,13 @@ COMMAND_DTYPE = np.dtype(
         ("k", "<u4"),
         ("op", "u1"),  # Op
         ("dtype", "u1"),  # Dtype
-        ("flags", "<u2"),  # reserved, 0
+        ("flags", "<u2"),  # of Flag
         ("slot_a", "<u4"),
         ("slot_b", "<u4"),
         ("slot_c", "<u4"),
         ("request", "<u4"),  # whose step this is
         ("step", "<u4"),  # position within that request, from 0
-        ("reserved", "V4"),
+        ("token", "<u4"),  # which token of its request it works for, NO_TOKEN for none
         ("turn", "<u8"),  # the ring's own: which record of a slot this is, written last
     ]
 )
@@ -49,6 +49,15 @@ class Op(enum.IntEnum):
     """What a command asks for."""
 
     GEMM = 0
+
+
+class Flag(enum.IntFlag):
+    """What is special about a command."""
+
+    STEP_END = 1  # the last of a step: its result is fed back, and whoever issued the step is told
+
+
+NO_TOKEN = 2**32 - 1
 
 
 class Dtype(enum.IntEnum):
@@ -105,3 +114,4 @@ def as_words(records: Records) -> NDArray[np.uint64]:
 
 # Word offsets of the fields that compiled code reads (little-endian, two u4 a word).
 W_SEQ, W_ENQUEUE, W_MN, W_K_OP_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, W_TURN = range(WORDS)
+W_ELIGIBLE = W_TURN  # once popped, a record's turn is over: the batcher notes here when it became eligible

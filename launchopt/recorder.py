@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import W_ENQUEUE, W_SEQ, W_SLOT_C_REQUEST, W_STEP
+from launchopt.command import W_ELIGIBLE, W_ENQUEUE, W_SEQ, W_SLOT_C_REQUEST, W_STEP
 from launchopt.errors import RunError
 from launchopt.native import Int, compiled
 from launchopt.spool import Rows, SpooledRows
@@ -27,9 +27,9 @@ from launchopt.spool import Rows, SpooledRows
 # Columns of `launches` (int64).
 BATCH, SHAPE, SIZE, STRATEGY, REASON, FLUSH_NS, SUBMIT_START_NS, SUBMIT_END_NS, SAMPLE, PACKED_BYTES = range(10)
 LAUNCH_COLUMNS = 10
-# Columns of `commands` (int64). REQUEST_STEP: request << 32 | step.
-SEQ, ENQUEUE_NS, REQUEST_STEP = range(3)
-COMMAND_COLUMNS = 3
+# Columns of `commands` (int64). REQUEST_STEP: request << 32 | step. ELIGIBLE_NS: 0 where that was when it was flushed.
+SEQ, ENQUEUE_NS, REQUEST_STEP, ELIGIBLE_NS = range(4)
+COMMAND_COLUMNS = 4
 # Words of the cursor (int64). Rows are numbered from the start of the run; those before SPOOLED_* are in the files.
 NEXT_LAUNCH, NEXT_COMMAND, SPOOLED_LAUNCHES, SPOOLED_COMMANDS, NEXT_BATCH, EXTRA_CALLS, LOST_LAUNCHES = range(7)
 CURSOR_WORDS = 7
@@ -80,6 +80,7 @@ def note(
         seq, enqueue_ns = words[i, W_SEQ], words[i, W_ENQUEUE]
         request_step = (words[i, W_SLOT_C_REQUEST] & HIGH) | (words[i, W_STEP] & LOW)
         ran[SEQ], ran[ENQUEUE_NS], ran[REQUEST_STEP] = np.int64(seq), np.int64(enqueue_ns), np.int64(request_step)
+        ran[ELIGIBLE_NS] = np.int64(words[i, W_ELIGIBLE])
     cursor[NEXT_LAUNCH], cursor[NEXT_COMMAND] = launch + 1, after
 
 
@@ -107,7 +108,7 @@ class Chunk:
 class Recorder:
     """Records a run of `commands` commands. `margin`: most launches, and commands, noted between two `make_room`.
 
-    The files lie in `folder` (None: where temporary files go) and take up to 80 B a launch and 24 B a command.
+    The files lie in `folder` (None: where temporary files go) and take up to 80 B a launch and 32 B a command.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ SUMMARY = schema(
     (
         "ordering",
         _TEXT,
-        "per_request: each request's commands ran in order; none: dependencies ignored; violated: on purpose, as a test",
+        "per_request: each request's commands ran in order; none: dependencies ignored; violated: on purpose",
     ),
     ("device", _TEXT, "cpu or cuda"),
     ("gpu", _TEXT, "name of the GPU; null on the cpu device"),
@@ -264,6 +264,26 @@ def read_summaries(folders: Iterable[Path]) -> list[Row]:
             raise DataError(folder, None, "no summary.parquet here or below")
         for path in found:
             rows += _read_rows(path)
+    return rows
+
+
+def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) -> list[Row]:
+    """Rows of every histograms.parquet at or below `folders`, or beside a file; only of `what`, where given.
+
+    None is an empty list: runs of schema version 1 left no histograms. Raises DataError for a file that is not ours.
+    """
+    rows: list[Row] = []
+    for folder in folders:
+        within = folder.parent.glob if folder.is_file() else folder.rglob
+        for path in sorted(within("histograms.parquet")):
+            try:
+                table = pq.read_table(path, filters=None if what is None else [("what", "in", list(what))])
+            except (OSError, pa.ArrowException) as error:
+                raise DataError(path, None, f"cannot be read as a table of histograms ({error})") from None
+            missing = [name for name in HISTOGRAMS.names if name not in table.column_names]
+            if missing:
+                raise DataError(path, None, f"not histograms of this project: lacks {', '.join(missing)}")
+            rows += table.to_pylist()
     return rows
 
 

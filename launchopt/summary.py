@@ -14,10 +14,10 @@ from launchopt import recorder as rec
 from launchopt.analysis.histogram import LogHistogram
 from launchopt.batcher import FlushReason
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Ceilings, Span
+from launchopt.devices.base import Ceilings, Span, Stream
 from launchopt.recorder import Chunk, Recorder, Strategy
+from launchopt.results import PERCENTILES
 from launchopt.spool import Rows
-from launchopt.workloads.stream import GemmStream
 
 BURST_LAUNCHES = 200  # fewer than the GPU's launch queue holds
 ABOVE_CEILING_SLACK = 1.02  # a ceiling is itself measured to about 2%
@@ -47,36 +47,75 @@ class _Sums:
     """What one pass over the recording adds up. Percentiles come from histograms, all else is exact."""
 
     def __init__(self) -> None:
-        self.waits, self.latencies = LogHistogram(), LogHistogram()
+        self.histograms = {name: LogHistogram() for name in ("latency", "queue_wait", "batch_wait", "batch_size")}
+        self._open_batch = (-1, 0)  # its number and size so far: a batch may be several launches
         self.submit_ns, self.packed_bytes = 0, 0
         self.burst_ns = np.empty(0, np.int64)  # of the first launches
 
     def add(self, chunk: Chunk, span: Span) -> None:
         launches, of_launch, enqueue_ns = chunk.launches, chunk.of_launch, chunk.commands[:, rec.ENQUEUE_NS]
-        self.waits.add(launches[of_launch, rec.FLUSH_NS] - enqueue_ns)
+        flush_ns = launches[of_launch, rec.FLUSH_NS]
+        self.histograms["queue_wait"].add(flush_ns - enqueue_ns)
+        self.histograms["batch_wait"].add(flush_ns - eligible_ns(chunk))
+        self._batches(launches)
         _, end, known = _device_times(launches, span)
         timed = known[of_launch]
-        self.latencies.add(end[of_launch[timed]] - enqueue_ns[timed])
+        self.histograms["latency"].add(end[of_launch[timed]] - enqueue_ns[timed])
         submit_ns = launches[:, rec.SUBMIT_END_NS] - launches[:, rec.SUBMIT_START_NS]
         self.submit_ns += int(submit_ns.sum())
         self.burst_ns = np.concatenate([self.burst_ns, submit_ns[: BURST_LAUNCHES - len(self.burst_ns)]])
         self.packed_bytes += int(launches[:, rec.PACKED_BYTES].sum())
 
+    def _batches(self, launches: Rows) -> None:
+        numbers, index = np.unique(launches[:, rec.BATCH], return_inverse=True)
+        sizes = np.bincount(index, launches[:, rec.SIZE]).astype(np.int64)
+        if len(numbers) and numbers[0] == self._open_batch[0]:
+            sizes[0] += self._open_batch[1]
+        else:
+            self.close()
+        if len(numbers):
+            self._open_batch = (int(numbers[-1]), int(sizes[-1]))
+            self.histograms["batch_size"].add(sizes[:-1])
 
-def _us(percentile_ns: float | None) -> float | None:
-    return None if percentile_ns is None else percentile_ns / 1e3
+    def close(self) -> None:
+        """The batch at hand has no more launches."""
+        if self._open_batch[1]:
+            self.histograms["batch_size"].add(np.array([self._open_batch[1]]))
+        self._open_batch = (-1, 0)
 
 
-def measured(recorder: Recorder, flushes: Sequence[int], timing: Timing, stream: GemmStream) -> dict[str, Any]:
-    """The columns of a summary row that this run's recording gives."""
+def eligible_ns(chunk: Chunk) -> NDArray[np.int64]:
+    """When each command became eligible: as it was flushed, where nothing held it."""
+    noted, flush_ns = chunk.commands[:, rec.ELIGIBLE_NS], chunk.launches[chunk.of_launch, rec.FLUSH_NS]
+    return np.where(noted == 0, flush_ns, noted)
+
+
+def distribution(name: str, unit: str, histogram: LogHistogram) -> dict[str, float | None]:
+    """The columns NAME_p50_UNIT to NAME_max_UNIT of a histogram of ns."""
+    scale = {"us": 1e3, "ms": 1e6}[unit]
+    most = histogram.max
+    row: dict[str, float | None] = {}
+    for column, percent in PERCENTILES.items():
+        value = histogram.percentile(percent)
+        row[f"{name}_{column}_{unit}"] = None if value is None or most is None else min(value, most) / scale
+    row[f"{name}_max_{unit}"] = None if most is None else most / scale
+    return row
+
+
+def measured(
+    recorder: Recorder, flushes: Sequence[int], timing: Timing, stream: Stream
+) -> tuple[dict[str, Any], dict[str, LogHistogram]]:
+    """The columns of a summary row that this run's recording gives, and the histograms behind them."""
     sums = _Sums()
     for chunk in recorder.chunks():
         sums.add(chunk, timing.span)
+    sums.close()
+    histograms = sums.histograms
     commands, launches = recorder.command_count, recorder.launch_count
     wall_ns = timing.span.end_ns - timing.start_ns
     work_ns = timing.span.span_ns or wall_ns
     batches = sum(flushes)
-    return {
+    row: dict[str, Any] = {
         "commands": commands,
         "launch_calls": recorder.launch_calls,
         "kernels": timing.kernels,
@@ -88,17 +127,16 @@ def measured(recorder: Recorder, flushes: Sequence[int], timing: Timing, stream:
         "host_submit_ns_per_launch": sums.submit_ns / launches if launches else None,
         "host_submit_burst_ns": float(np.median(sums.burst_ns)) if launches else None,
         "commands_per_s": commands / wall_ns * 1e9,
-        "latency_p50_us": _us(sums.latencies.percentile(50)),
-        "latency_p99_us": _us(sums.latencies.percentile(99)),
-        "latency_samples": sums.latencies.count,
-        "queue_wait_p50_us": _us(sums.waits.percentile(50)),
-        "queue_wait_p99_us": _us(sums.waits.percentile(99)),
+        "latency_samples": histograms["latency"].count,
         "packed_bytes": sums.packed_bytes,
         "bytes_moved": stream.bytes_moved,
         "achieved_gb_per_s": stream.bytes_moved / work_ns,
         "achieved_tflops": stream.flops / work_ns / 1e3,
         **{f"flush_{reason.name}": flushes[reason] for reason in FlushReason},
     }
+    for name in ("latency", "queue_wait", "batch_wait"):
+        row |= distribution(name, "us", histograms[name])
+    return row, histograms
 
 
 def above_ceiling(row: dict[str, Any], ceilings: Ceilings, residency: str | None) -> tuple[str | None, bool]:
@@ -142,7 +180,7 @@ def launch_columns(first: int, launches: Rows, timing: Timing, shapes: Sequence[
 def command_columns(chunk: Chunk, timing: Timing, shapes: Sequence[ShapeKey]) -> dict[str, Any]:
     """Columns of commands.parquet, less those that name the run."""
     launches, commands, of_launch, zero = chunk.launches, chunk.commands, chunk.of_launch, timing.start_ns
-    _, end, known = _device_times(launches, timing.span)
+    start, end, known = _device_times(launches, timing.span)
     request_step = commands[:, rec.REQUEST_STEP].view(np.uint64)
     return {
         "seq": commands[:, rec.SEQ],
@@ -151,8 +189,10 @@ def command_columns(chunk: Chunk, timing: Timing, shapes: Sequence[ShapeKey]) ->
         **_shape_columns(launches[of_launch, rec.SHAPE], shapes),
         "launch": chunk.first_launch + of_launch,
         "enqueue_ns": commands[:, rec.ENQUEUE_NS] - zero,
+        "eligible_ns": eligible_ns(chunk) - zero,
         "flush_ns": launches[of_launch, rec.FLUSH_NS] - zero,
         "submit_start_ns": launches[of_launch, rec.SUBMIT_START_NS] - zero,
+        "device_start_ns": pa.array(start[of_launch] - zero, mask=~known[of_launch]),
         "device_end_ns": pa.array(end[of_launch] - zero, mask=~known[of_launch]),
     }
 

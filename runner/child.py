@@ -18,10 +18,12 @@ from itertools import chain, islice
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 
+from launchopt.driver import Driver
 from launchopt.errors import Interrupted, LaunchoptError
-from launchopt.producer import produce
+from launchopt.producer import Production, drive, produce
 from launchopt.ring import Ring, Waiter
 from launchopt.timing.nvtx_ranges import is_profiled
+from launchopt.workloads.chain import DUE_NS, ChainStream
 from launchopt.workloads.stream import Block
 from runner.job import Job
 
@@ -81,6 +83,9 @@ def _jobs(pipe: Connection, work: Callable[[Job, Connection], None]) -> None:
 def _produce(job: Job, pipe: Connection) -> None:
     """Push the stream once for every "run", its first commands for a "rehearse", until "done"."""
     with Ring.attach(job.ring_name, job.capacity) as ring:
+        if isinstance(job.stream, ChainStream):
+            _drive(job, job.stream, ring, pipe)
+            return
         waiter = Waiter(ring.await_room, job.spin_us, job.sleep_us)
         blocks = job.stream.blocks()
         ready = list(islice(blocks, READY_BLOCKS))
@@ -94,6 +99,23 @@ def _produce(job: Job, pipe: Connection) -> None:
             blocks = job.stream.blocks()
             ready = list(islice(blocks, READY_BLOCKS))
             pipe.send(("ready", None))
+        _exit_unless_done(message)
+
+
+def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
+    """Issue the steps of every request for every "run", some for a "rehearse", until "done"."""
+    open_loop = bool(stream.table[:, DUE_NS].any())
+    with Ring.attach(job.back_name, job.back_capacity) as back:
+
+        def once(rehearsal: bool) -> Production:
+            driver = Driver(stream, job.schedule, job.spin_us, job.sleep_us, rehearsal)
+            return drive(driver, ring, back, open_loop)
+
+        pipe.send(("ready", None))
+        while (message := pipe.recv()[0]) in ("run", "rehearse"):
+            pipe.send(("produced", once(message == "rehearse")))
+            if message == "run":
+                pipe.send(("ready", None))
         _exit_unless_done(message)
 
 

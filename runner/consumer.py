@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from launchopt import summary
-from launchopt.batcher import Batcher, FlushReason
-from launchopt.command import COMMAND_DTYPE, as_words
+from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.command import COMMAND_DTYPE, Records, as_words
 from launchopt.devices import open_device
 from launchopt.devices.base import Ceilings
 from launchopt.devices.pump import PumpSettings
@@ -24,10 +26,14 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder
 from launchopt.ring import MOST_AT_ONCE, START_NS, STOP, Ring, Waiter
+from launchopt.sampling import SamplingKind
 from launchopt.summary import Timing
 from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
 from launchopt.verify import Verification, verify
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.stream import GemmStream
+from runner.chains import Chains
 from runner.job import Arm, Job
 from runner.tables import TableWriter
 
@@ -47,6 +53,7 @@ class Consumer:
         self._shape_of = np.zeros(at_once, np.int32)
         self.device = open_device(job.device_kind, job.device_index, job.threads)
         self.device.open(job.stream, self.recorder, job.seed)
+        self._chains = Chains(job, job.stream, self.device) if isinstance(job.stream, ChainStream) else None
         self.modes = [self._mode(arm) for arm in job.arms]
         self.device.warm_up()
         self._ceilings = self._measured_ceilings()
@@ -77,6 +84,8 @@ class Consumer:
             mode.close()
         self.device.close()
         self.recorder.close()
+        if self._chains:
+            self._chains.release()
         self._ring.release()
 
     def about(self) -> dict[str, Any]:
@@ -89,7 +98,9 @@ class Consumer:
         arm, mode = self._job.arms[index], self.modes[index]
         limits = list(arm.limits(self._stream, mode.bucket_limit).values())
         self._arm, self._active = arm, mode
-        self._batcher = Batcher(self._stream.shapes, limits, int(arm.timeout_us * 1e3))
+        requests = self._stream.requests if self._chains else None
+        timeout_ns = int(arm.timeout_us * 1e3)
+        self._batcher = Batcher(self._stream.shapes, limits, timeout_ns, requests, self._job.violated)
         self.recorder.reset()
         self.device.arenas.poison()
         self.device.synchronize()
@@ -104,7 +115,14 @@ class Consumer:
         # A rehearsal samples every launch, so that this path is loaded too before a clock starts.
         every = 1 if rehearsal else sample_gap(self._job.sample_every, self._least_launches(limits))
         self.device.start(every)
-        self._pump = self.device.pump(self._ring, self._batcher, mode, self._pump_settings())
+        common = (self._ring, self._batcher, mode, self._pump_settings())
+        self._pump: Callable[[], None] | None = None
+        if self._chains:
+            self._chains.flights.reset()
+            if chain_pump := self.device.pump_chains(*common, self._chains.flights, self._chains.back):
+                self._pump = chain_pump.run
+        elif pump := self.device.pump(*common):
+            self._pump = partial(pump.run, by_batch=mode.compiled_loop == "batches")
 
     def _least_launches(self, limits: list[int]) -> int:
         counts = (self._stream.counts[shape] for shape in self._stream.shapes)
@@ -115,10 +133,7 @@ class Consumer:
         try:
             self._await_first()
             self.device.begin()
-            if self._pump is None:
-                self._loop()
-            else:
-                self._pump.run(by_batch=self._active.compiled_loop == "batches")
+            (self._pump or self._loop)()
             span = self.device.finish()
         finally:
             self._collections = _collections() - self._collections  # once enabled it may collect at once
@@ -132,7 +147,7 @@ class Consumer:
         job, arm = self._job, self._arm
         idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
         waits = (int(arm.timeout_us * 1e3), idle_ns, int(job.spin_us * 1e3), int(job.sleep_us * 1e3))
-        return PumpSettings(*waits, self.device.info.pack_bytes_per_launch)
+        return PumpSettings(*waits, self.device.pack_bytes_per_launch, job.on_stall)
 
     def _await_first(self) -> None:
         while not self._ring.await_record(0):
@@ -145,11 +160,14 @@ class Consumer:
 
     def _loop(self) -> None:
         ring, batcher, mode, buffer = self._ring, self._batcher, self._active, self._buffer
-        clock_ns, at_once = time.monotonic_ns, mode.bucket_limit == 1
+        clock_ns, chains = time.monotonic_ns, self._chains
+        at_once = mode.bucket_limit == 1 and chains is None
         idle_ns = None if self._arm.idle_us is None else int(self._arm.idle_us * 1e3)
         last_ns = clock_ns()
         while True:
             self.recorder.make_room()  # for what is popped here and what the buckets hold
+            if chains:
+                chains.flights.land()
             count = ring.pop(buffer)
             now_ns = clock_ns()
             if count:
@@ -160,33 +178,53 @@ class Consumer:
                     mode.submit_each(as_words(records), batcher.classify(records, self._shape_of), now_ns)
                     batcher.flushes[FlushReason.full] += count
                 else:
-                    for batch in batcher.add(records, now_ns):
-                        mode.submit(batch, clock_ns())
+                    self._take(records, now_ns)
             elif ring.drained:
                 break
             else:
                 self._check_stop()
+                if self._job.on_stall and (stalled := batcher.stalled()):
+                    self._submit(stalled, now_ns)
+                    continue
+                if chains and chains.flights.count:
+                    continue  # the device is about to be done with a step
                 deadline_ns = batcher.next_deadline_ns()
                 if idle_ns is not None and deadline_ns is not None:
                     if now_ns - last_ns >= idle_ns:
                         for batch in batcher.flush(FlushReason.idle):
-                            mode.submit(batch, clock_ns())
+                            self._submit(batch, now_ns)
                         continue
                     deadline_ns = min(deadline_ns, last_ns + idle_ns)
                 if deadline_ns is None or deadline_ns > now_ns:
                     self._waiter.wait(deadline_ns)
             # By the time of the pop: what aged while a launch blocked gets the chance to be filled up first.
             while (due := batcher.due(now_ns)) is not None:
-                mode.submit(due, clock_ns())
+                self._submit(due, now_ns)
         for batch in batcher.flush(FlushReason.drain):
-            mode.submit(batch, clock_ns())
+            self._submit(batch, clock_ns())
+
+    def _take(self, records: Records, now_ns: int) -> None:
+        """Records into buckets; launch those that fill up."""
+        for batch in self._batcher.add(records, now_ns):
+            self._launch(batch)
+
+    def _submit(self, batch: Batch, now_ns: int) -> None:
+        """Launch a batch that is not full, and let in what waited for it."""
+        self._launch(batch)
+        if self._chains:
+            self._take(self._buffer[:0], now_ns)
+
+    def _launch(self, batch: Batch) -> None:
+        self._active.submit(batch, time.monotonic_ns())
+        if self._chains:
+            self._chains.ended(batch.words)
 
     def result(self, index: int, repeat: int) -> dict[str, Any]:
         """Measured columns of the summary, the verdict of the check, and the device's state around the run."""
         arm, mode = self._job.arms[index], self._active
-        row = summary.measured(self.recorder, self._batcher.flushes, self._timing, self._stream)
+        row, histograms = summary.measured(self.recorder, self._batcher.flushes, self._timing, self._stream)
         faults = list(self.recorder.faults())
-        checked = verify(self._stream, self.device.arenas, self._job.verify_columns, self._job.seed)
+        checked = self._verified()
         if not checked.ok:
             faults.append(_wrong(checked))
         why, impossible = summary.above_ceiling(row, self._ceilings, self._job.residency)
@@ -195,7 +233,10 @@ class Consumer:
         row |= {
             "mode": arm.mode,
             "repeat": repeat,
-            "ordering": "per_request" if mode.keeps_order else "none",
+            "ordering": self._ordering(mode),
+            "sampling_ms": self.device.sampling_ns() / 1e6
+            if self._job.sampling.kind is not SamplingKind.none
+            else None,
             "above_ceiling": why,
             "verified": checked.ok,
             "max_rel_error": checked.max_rel_error,
@@ -209,7 +250,20 @@ class Consumer:
             "gc_collections": self._collections,
             "state": self._state,
         }
-        return {"row": row, "extra": extra}
+        return {"row": row, "extra": extra, "histograms": {name: each.rows() for name, each in histograms.items()}}
+
+    def _verified(self) -> Verification:
+        if self._chains:
+            return self._chains.verify()
+        assert isinstance(self._stream, GemmStream)
+        return verify(self._stream, self.device.arenas, self._job.verify_columns, self._job.seed)
+
+    def _ordering(self, mode: Mode) -> str:
+        """As in summary.parquet."""
+        if self._chains:
+            return "violated" if self._job.violated else "per_request"
+        assert isinstance(self._stream, GemmStream)
+        return "per_request" if self._stream.independent or mode.keeps_order else "none"
 
 
 def _most_held(job: Job) -> int:

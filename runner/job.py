@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from launchopt.command import ShapeKey
+from launchopt.driver import Schedule
+from launchopt.sampling import Sampling, SamplingKind
+from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import GemmStream
+
+Stream = GemmStream | ChainStream
+NO_SAMPLING = Sampling(SamplingKind.none)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +25,10 @@ class Arm:
     timeout_us: float
     idle_us: float | None
 
-    def limits(self, stream: GemmStream, bucket_limit: int | None) -> dict[ShapeKey, int]:
+    def limits(self, stream: Stream, bucket_limit: int | None) -> dict[ShapeKey, int]:
         """Most commands a batch of each shape can hold; in the order of the stream's shapes."""
         most = self.max_batch if bucket_limit is None else min(self.max_batch, bucket_limit)
-        return {shape: min(most, stream.counts[shape]) for shape in stream.shapes}
+        return {shape: min(most, stream.together(shape)) for shape in stream.shapes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class Job:
     run_id: str
     folder: Path
     config: dict[str, Any]  # as composed, for the files' metadata
-    stream: GemmStream
+    stream: Stream
     arms: tuple[Arm, ...]
     device_kind: str
     device_index: int
@@ -48,4 +54,17 @@ class Job:
     residency: str | None  # why inputs may come from a cache, None when they cannot
     record_launches: bool
     record_commands: bool
+    record_tokens: bool = False
     ring_name: str = ""
+    # Of a stream of requests.
+    violated: bool = False  # order is broken on purpose
+    on_stall: bool = True
+    sampling: Sampling = NO_SAMPLING
+    samples_on_host: bool = False
+    schedule: Schedule = field(default_factory=Schedule)
+    back_name: str = ""  # the ring through which the consumer tells that steps are done
+
+    @property
+    def back_capacity(self) -> int:
+        """Room for a step of every request."""
+        return 1 << self.stream.requests.bit_length()

@@ -11,26 +11,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
-from launchopt.arrivals.azure import Requests, read_azure
+from launchopt.arrivals import process
+from launchopt.arrivals.replay import read_requests
+from launchopt.arrivals.requests import Requests
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
+from launchopt.driver import Schedule
 from launchopt.errors import ArenaMemoryError, ConfigError, DeviceError
 from launchopt.modes import mode_class
+from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing import cupti
-from launchopt.workloads.decode import decode, decode_requests
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.decode import decode, decode_requests, linears
 from launchopt.workloads.footprint import COLD_CACHES, Cache, replicas_for
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.prefill import prefill, prefill_requests
-from launchopt.workloads.stream import GemmStream
-from runner.job import Arm, Job
-from runner.schema import Config, Decode, Gemv, Prefill, Record, Replay, TimingKind
+from runner.groups import Closed, Decode, Gemv, Ordering, Prefill, Record, Replay, TimingKind, Where
+from runner.job import Arm, Job, Stream
+from runner.schema import Config
 
 MEMORY_SHARE = 0.9  # of what is free; the rest is for libraries, scratch of the check and the unforeseen
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # ceilings' buffers, workspace, chunks of the check
+UNLIMITED = 1 << 30
+MANY_CORES, SPIN_US_MANY_CORES, SPIN_US_FEW_CORES = 4, 5000.0, 200.0
 HOST_RECORD_BYTES = 1 + 160  # of the check after a run: which commands ran, and their slots
 
 
@@ -40,7 +49,7 @@ class Plan:
 
     config: Config
     composed: dict[str, Any]
-    stream: GemmStream
+    stream: Stream
     info: DeviceInfo
     arms: tuple[Arm, ...]
     notices: tuple[str, ...]
@@ -62,14 +71,29 @@ class Plan:
             timing=config.timing.kind.value,
             sample_every=0 if config.timing.kind is TimingKind.host else config.timing.sample_every,
             capacity=config.queue.capacity,
-            spin_us=config.queue.spin_us,
+            spin_us=_spin_us(config),
             sleep_us=config.queue.sleep_us,
             seed=config.seed,
             verify_columns=config.verify_columns,
             residency=self.residency,
             record_launches=config.record.launches is Record.all,
             record_commands=config.record.commands is Record.all,
+            record_tokens=config.record.tokens is Record.all,
+            violated=config.ordering is Ordering.violated,
+            on_stall=config.batching.stall,
+            sampling=sampling_of(config),
+            samples_on_host=self.sampling_where == "cpu",
+            schedule=_schedule(config),
         )
+
+    @property
+    def sampling_where(self) -> str | None:
+        """cpu or gpu; None where nothing is sampled."""
+        sampling = self.config.sampling
+        if sampling.kind is SamplingKind.none:
+            return None
+        device = {"cpu": "cpu", "cuda": "gpu"}[self.info.kind]
+        return device if sampling.where is Where.auto else sampling.where.value
 
 
 def make_plan(config: Config, composed: Any) -> Plan:
@@ -83,7 +107,11 @@ def make_plan(config: Config, composed: Any) -> Plan:
         if info.kind == "cpu":
             raise DeviceError("timing=cupti: traces kernels on a GPU, and the device is the CPU; use timing=host")
         cupti.require()
+    if config.sampling.where is Where.gpu and info.kind == "cpu":
+        raise ConfigError("sampling.where", "gpu", "the device is the CPU: must be auto or cpu")
     notices = [f"device: {info.kind} ({info.name}), {why}"]
+    if config.ordering is Ordering.violated:
+        notices.append("ordering=violated: the order within requests is broken on purpose; the check must fail")
     batching = config.batching
     modes = (*config.against, config.mode.name)
     arms = tuple(Arm(mode, batching.max_batch, batching.timeout_us, batching.idle_us) for mode in modes)
@@ -94,15 +122,75 @@ def make_plan(config: Config, composed: Any) -> Plan:
     return Plan(config, {str(k): v for k, v in container.items()}, stream, info, arms, tuple(notices), residency)
 
 
+def sampling_of(config: Config) -> Sampling:
+    """How tokens are sampled, as the library takes it."""
+    sampling = config.sampling
+    return Sampling(sampling.kind, sampling.temperature, sampling.top_k, sampling.top_p, config.seed)
+
+
+def _schedule(config: Config) -> Schedule:
+    scheduler = config.scheduler
+    if scheduler.kind == "none":
+        return Schedule()
+    return Schedule(True, scheduler.budget_tokens or UNLIMITED, scheduler.max_running or UNLIMITED)
+
+
+def _spin_us(config: Config) -> float:
+    """As asked; else so long that no sleep falls into a step, where there are cores to spare."""
+    if config.queue.spin_us is not None:
+        return config.queue.spin_us
+    return SPIN_US_MANY_CORES if len(os.sched_getaffinity(0)) >= MANY_CORES else SPIN_US_FEW_CORES
+
+
+def _arrivals(config: Config, count: int) -> NDArray[np.int64]:
+    """When each of `count` arrivals is due, ns since the start; all at once in a closed loop."""
+    arrival = config.arrival
+    try:
+        if arrival.kind == "constant":
+            return process.constant(arrival.rate_per_s, count)
+        if arrival.kind == "poisson":
+            return process.poisson(arrival.rate_per_s, count, config.seed)
+        if arrival.kind == "bursty":
+            return process.bursty(arrival.rate_per_s, arrival.burst_size, arrival.peak_per_s, count, config.seed)
+    except ValueError as error:
+        raise ConfigError("arrival.rate_per_s", arrival.rate_per_s, str(error)) from None
+    return np.zeros(count, np.int64)
+
+
 def _requests(config: Config) -> Requests | None:
-    if not isinstance(config.arrival, Replay):
+    """The requests of a file, or those that the workload describes; None where there are none."""
+    workload, arrival = config.workload, config.arrival
+    if isinstance(workload, Gemv):
         return None
-    return read_azure(Path(config.arrival.path), config.arrival.requests)
+    if isinstance(arrival, Replay):
+        requests = read_requests(Path(arrival.path), arrival.format.value, arrival.requests)
+        if config.ordering is not Ordering.none:
+            return _replayed(config, requests)
+        if np.any(requests.after >= 0):
+            raise ConfigError("ordering", "none", f"requests of {arrival.path} wait for others; use per_request")
+        return requests
+    if config.ordering is Ordering.none:
+        return None
+    if isinstance(workload, Prefill):
+        count, prompt, tokens = workload.prompts, workload.tokens, 1
+    else:
+        count, prompt, tokens = workload.requests, workload.prompt_tokens, workload.tokens
+    return Requests(_arrivals(config, count), np.full(count, prompt), np.full(count, tokens))
+
+
+def _replayed(config: Config, requests: Requests) -> Requests:
+    """At the asked speed; of a prefill the prompts alone."""
+    due_ns = (requests.arrival_ns / config.arrival.speed).astype(np.int64)
+    if not isinstance(config.workload, Prefill):
+        return Requests(due_ns, requests.context_tokens, requests.generated_tokens, requests.after)
+    if not requests.context_tokens.all():
+        raise ConfigError("workload", "prefill", f"a request of {config.arrival.path} has no prompt")
+    return Requests(due_ns, requests.context_tokens, np.ones(len(requests), np.int64), requests.after)
 
 
 def _fitting(
     config: Config, info: DeviceInfo, requests: Requests | None, arms: tuple[Arm, ...], notices: list[str]
-) -> GemmStream:
+) -> Stream:
     """The stream; with as many layers as fit where the user did not say how many. ArenaMemoryError where none do."""
     room = int(info.memory_free_bytes * MEMORY_SHARE)
     workload = config.workload
@@ -116,7 +204,7 @@ def _fitting(
     while workload.layers is None and layers > 1 and _needed(info, stream, arms) > room:
         layers = min(layers - 1, max(1, layers * room // _needed(info, stream, arms)))
         stream = build(layers)
-    fewer = "arrival.requests" if requests is not None else "workload.tokens"
+    fewer = "arrival.requests" if isinstance(config.arrival, Replay) else "workload.requests or workload.tokens"
     _require_room(info, stream, arms, room, f"workload.layers or {fewer}")
     if layers < config.model.layers:
         why = "as asked" if workload.layers else f"as many as fit into {room / 1e9:.1f} GB of {info.memory_name}"
@@ -124,7 +212,7 @@ def _fitting(
     return stream
 
 
-def _require_room(info: DeviceInfo, stream: GemmStream, arms: tuple[Arm, ...], room: int, smaller: str) -> None:
+def _require_room(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...], room: int, smaller: str) -> None:
     needed = _needed(info, stream, arms)
     if needed > room:
         raise ArenaMemoryError(
@@ -140,18 +228,19 @@ def _require_room(info: DeviceInfo, stream: GemmStream, arms: tuple[Arm, ...], r
         )
 
 
-def _needed(info: DeviceInfo, stream: GemmStream, arms: tuple[Arm, ...]) -> int:
+def _needed(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...]) -> int:
     """Bytes of the device's memory: arenas, scratch, and what is taken whatever the stream."""
     scratch = 0
     for arm in arms:
         mode = mode_class(arm.mode)
         limits = arm.limits(stream, mode.bucket_limit)
-        scratch = max(scratch, mode.scratch_bytes(limits, info.pack_bytes_per_launch))
+        if not isinstance(stream, ChainStream):  # which are never packed
+            scratch = max(scratch, mode.scratch_bytes(limits, info.pack_bytes_per_launch))
     host = stream.commands * HOST_RECORD_BYTES if info.kind == "cpu" else 0
     return stream.arena_bytes + scratch + FIXED_BYTES[info.kind] + host
 
 
-def _builder(config: Config, info: DeviceInfo, requests: Requests | None) -> Callable[[int], GemmStream]:
+def _builder(config: Config, info: DeviceInfo, requests: Requests | None) -> Callable[[int], Stream]:
     """A function from a number of layers to the stream."""
     workload, dtype = config.workload, config.workload.dtype
 
@@ -163,13 +252,20 @@ def _builder(config: Config, info: DeviceInfo, requests: Requests | None) -> Cal
     if isinstance(workload, Gemv):
         copies = replicas(workload.m * workload.k, min(config.batching.max_batch, workload.commands))
         gemm = (workload.m, workload.n, workload.k, workload.commands)
-        return lambda layers: gemv(*gemm, dtype, copies, workload.shuffle, config.seed)
+        due_ns = None if isinstance(config.arrival, Closed) else _arrivals(config, workload.commands)
+        return lambda layers: gemv(*gemm, dtype, copies, workload.shuffle, config.seed, due_ns)
 
     model = model_shape(config)
     weights_a_layer = sum(m * k for _, m, k in model.linears())
 
-    def build(layers: int) -> GemmStream:
+    vocab = None if config.sampling.kind is SamplingKind.none else config.model.vocab
+
+    def build(layers: int) -> Stream:
         copies = replicas(weights_a_layer * layers)
+        if config.ordering is not Ordering.none:
+            assert requests is not None
+            chunk = config.scheduler.chunk_tokens
+            return ChainStream(linears(model), layers, requests, dtype, copies, vocab, chunk, config.seed)
         if requests is not None:
             of_requests = prefill_requests if isinstance(workload, Prefill) else decode_requests
             return of_requests(model, layers, requests, config.arrival.speed, dtype, copies)
@@ -196,12 +292,14 @@ def model_shape(config: Config) -> ModelShape:
     )
 
 
-def _residency(config: Config, stream: GemmStream, info: DeviceInfo) -> str | None:
+def _residency(config: Config, stream: Stream, info: DeviceInfo) -> str | None:
     """Why inputs may come from a cache instead of memory, where they may."""
     if config.workload.cache is Cache.hot:
         return "inputs fit in the cache, as asked (workload.cache=hot)"
     if info.kind == "cpu":
         return "a CPU's caches, shared with other tenants, cannot be ruled out"
+    if isinstance(stream, ChainStream) and stream.requests > 1:
+        return "requests of one batch share weights, which are read once"
     if stream.input_bytes < COLD_CACHES * info.cache_bytes:
         return f"inputs cycle over {stream.input_bytes / 1e6:.0f} MB, the L2 holds {info.cache_bytes / 1e6:.0f} MB"
     weights = min(slots for arena, slots in stream.arenas.items() if arena.role == "a")

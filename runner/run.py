@@ -21,12 +21,14 @@ from launchopt.errors import Interrupted, LaunchoptError, RunError, Verification
 from launchopt.producer import Production
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.children import interrupted
+from runner.groups import Closed, Gemv
 from runner.plan import Plan
-from runner.schema import Gemv
 from runner.session import ChildError, Session
 from runner.terminal import Terminal
+from runner.tokens import TokenResults
 
 SHAPES_SPELLED = 8  # more are only counted
+HELD_SHARE = 0.95  # of the rate at which commands were due: reaching less is overload
 
 
 @dataclass
@@ -37,12 +39,15 @@ class Run:
     folder: Path
     rows: list[results.Row] = field(default_factory=list)
     manifest: dict[str, Any] = field(default_factory=dict)
+    histograms: list[results.Row] = field(default_factory=list)
 
     def save(self, status: str) -> None:
         """Write summary and manifest as things stand."""
         self.manifest |= {"status": status, "repeats_done": len(self.rows)}
         if self.rows:
-            results.write_rows(self.folder / "summary.parquet", results.SUMMARY, self.rows, self.plan.composed)
+            config = self.plan.composed
+            results.write_rows(self.folder / "summary.parquet", results.SUMMARY, self.rows, config)
+            results.write_rows(self.folder / "histograms.parquet", results.HISTOGRAMS, self.histograms, config)
         results.write_manifest(self.folder, self.manifest)
 
 
@@ -99,17 +104,25 @@ def _order(plan: Plan) -> list[tuple[int, int]]:
 
 def _repeats(run: Run, terminal: Terminal) -> None:
     plan = run.plan
-    with Session(plan.job(run.folder), terminal.progress) as session:
+    tokens = TokenResults(plan, run.folder, run.manifest["run_id"])
+    with Session(plan.job(run.folder), terminal.progress) as session, tokens:
         run.manifest |= {"device_versions": session.about["versions"], "ceilings": session.about["ceilings"]}
         order = _order(plan)
         for done, (arm, repeat) in enumerate(order):
             label = f"{plan.arms[arm].mode} {repeat + 1}/{plan.config.repeats}"
             result, produced = session.run(arm, repeat, label)
             row = _row(plan, run.manifest["run_id"], result["row"], produced)
+            histograms = dict(result["histograms"])
+            extra = dict(result["extra"])
+            if produced.tokens is not None:
+                row |= tokens.add(row["mode"], repeat, row["wall_ms"], produced.tokens, histograms, extra)
+            else:
+                row |= _open_loop(plan, row)
+            run.histograms += _histogram_rows(row, histograms)
             if produced.pushed != row["commands"]:
                 row["status"] = f"failed: {produced.pushed} commands pushed, {row['commands']} executed"
             run.rows.append(row)
-            run.manifest["runs"].append({"mode": row["mode"], "repeat": repeat, **result["extra"]})
+            run.manifest["runs"].append({"mode": row["mode"], "repeat": repeat, **extra})
             run.save("running")
             terminal.finished(done + 1)
 
@@ -118,9 +131,10 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
     """A row of summary.parquet from what the consumer measured, the producer did and the config says."""
     config, stream = plan.config, plan.stream
     is_gemv = isinstance(config.workload, Gemv)
-    late_ns = produced.late_p99_ns
+    late_ns, late_max_ns = produced.late_p99_ns, produced.late_max_ns
     spelled = ", ".join(str(shape) for shape in stream.shapes)
     return {
+        **dict.fromkeys(results.SUMMARY.names),
         **measured,
         "run_id": run_id,
         "workload": config.workload.name,
@@ -134,13 +148,34 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
         "input_footprint_bytes": stream.input_bytes,
         "arrival": config.arrival.kind,
         "requests": stream.requests,
+        "scheduler": config.scheduler.kind,
         "max_batch": config.batching.max_batch,
         "timeout_us": config.batching.timeout_us,
         "producer_blocked_ms": produced.blocked_ns / 1e6,
         "producer_late_p99_us": None if late_ns is None else late_ns / 1e3,
+        "producer_late_max_us": None if late_max_ns is None else late_max_ns / 1e3,
         "traced": config.timing.kind.value == "cupti" or is_profiled(),
         "interleaved": len(plan.arms) > 1,
     }
+
+
+def _open_loop(plan: Plan, row: results.Row) -> results.Row:
+    """Arrival columns of independent commands: the rate that was asked for, and whether it was reached."""
+    arrival = plan.config.arrival
+    if isinstance(arrival, Closed) or not isinstance(plan.config.workload, Gemv):
+        return {}
+    rate = row["commands"] / row["wall_ms"] * 1e3
+    asked = arrival.rate_per_s
+    return {"arrival_rate_per_s": asked, "completed_rate_per_s": rate, "overloaded": rate < HELD_SHARE * asked}
+
+
+def _histogram_rows(row: results.Row, histograms: dict[str, list[tuple[int, int, int]]]) -> list[results.Row]:
+    named = {name: row[name] for name in ("run_id", "mode", "repeat")}
+    return [
+        {**named, "what": what, "low": low, "high": high, "count": count}
+        for what, rows in histograms.items()
+        for low, high, count in rows
+    ]
 
 
 def _stream_facts(plan: Plan) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 from launchopt.errors import RunError
 from launchopt.producer import Production
 from launchopt.ring import STOP, TAIL, Ring
+from launchopt.workloads.chain import ChainStream
 from runner.children import GRACE_S, Child, hire, keep
 from runner.job import Job
 
@@ -38,10 +39,13 @@ class Session:
     def __init__(self, job: Job, progress: Progress) -> None:
         self._progress = progress
         self._children: list[Child] = []
-        self._ring = Ring.create(job.capacity)
+        self._rings = [Ring.create(job.capacity)]
+        if isinstance(job.stream, ChainStream):
+            self._rings.append(Ring.create(job.back_capacity))
+        self._ring = self._rings[0]
         self.about: dict[str, Any] = {}
         try:
-            job = replace(job, ring_name=self._ring.name)
+            job = replace(job, ring_name=self._ring.name, back_name=self._rings[-1].name)
             self._consumer = self._start("consumer", job)
             self._producer = self._start("producer", job)
             self._await(self._producer, "ready", "starting")
@@ -71,7 +75,8 @@ class Session:
         return result, produced
 
     def _start_run(self, kind: str, index: int, repeat: int, label: str) -> Production:
-        self._ring.reset()
+        for ring in self._rings:
+            ring.reset()
         self._consumer.pipe.send((kind, index, repeat))
         self._await(self._consumer, "armed", label)
         self._producer.pipe.send((kind,))
@@ -142,4 +147,5 @@ class Session:
                 child.end()
             self._children.clear()
         finally:
-            self._ring.release()
+            for ring in self._rings:
+                ring.release()

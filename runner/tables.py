@@ -15,7 +15,7 @@ from launchopt.summary import Timing
 from runner.job import Job
 
 
-class _Table:
+class GrowingTable:
     """One Parquet file that appears under its name when it is closed."""
 
     def __init__(self, path: Path, schema: pa.Schema, config: dict[str, Any]) -> None:
@@ -24,15 +24,18 @@ class _Table:
         self._writer: pq.ParquetWriter | None = None
 
     def open(self) -> pq.ParquetWriter:
+        """Begin the file, where it was not begun."""
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
         return self._writer
 
     def add(self, columns: dict[str, Any]) -> None:
+        """Append a row group."""
         arrays = [pa.array(columns[field.name], field.type, safe=False) for field in self._schema]
         self.open().write_table(pa.Table.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
+        """Finish the file: it appears under its name."""
         if self._writer is not None:
             self._writer.close()
             self._temporary.replace(self._path)
@@ -45,8 +48,12 @@ class TableWriter:
     def __init__(self, job: Job) -> None:
         self._job = job
         folder, config = job.folder, job.config
-        self._launches = _Table(folder / "launches.parquet", results.LAUNCHES, config) if job.record_launches else None
-        self._commands = _Table(folder / "commands.parquet", results.COMMANDS, config) if job.record_commands else None
+        self._launches = (
+            GrowingTable(folder / "launches.parquet", results.LAUNCHES, config) if job.record_launches else None
+        )
+        self._commands = (
+            GrowingTable(folder / "commands.parquet", results.COMMANDS, config) if job.record_commands else None
+        )
 
     def add(self, mode: str, repeat: int, recorder: Recorder, timing: Timing) -> None:
         """The rows of one run."""
@@ -63,12 +70,17 @@ class TableWriter:
                 self._commands.add(self._named(columns, mode, repeat, len(chunk.commands)))
 
     def _named(self, columns: dict[str, Any], mode: str, repeat: int, rows: int) -> dict[str, Any]:
-        names = {"run_id": self._job.run_id, "mode": mode}
-        constant = {name: pa.array([value]).take(pa.array(np.zeros(rows, np.int64))) for name, value in names.items()}
-        return {**columns, **constant, "repeat": np.full(rows, repeat, np.int32)}
+        return named(columns, self._job.run_id, mode, repeat, rows)
 
     def close(self) -> None:
         """Finish the files: what was added is readable from now on."""
         for table in (self._launches, self._commands):
             if table:
                 table.close()
+
+
+def named(columns: dict[str, Any], run_id: str, mode: str, repeat: int, rows: int) -> dict[str, Any]:
+    """`columns` of `rows` rows with those that name the run."""
+    names = {"run_id": run_id, "mode": mode}
+    constant = {name: pa.array([value]).take(pa.array(np.zeros(rows, np.int64))) for name, value in names.items()}
+    return {**columns, **constant, "repeat": np.full(rows, repeat, np.int32)}

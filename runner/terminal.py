@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich import box
@@ -92,9 +92,9 @@ def _column(rows: Sequence[Row]) -> dict[str, str]:
 
     first = rows[0]
     rate, copy = median("achieved_gb_per_s"), median("copy_gb_per_s")
-    ignored = first["ordering"] == "none" and not first["workload"].startswith("gemv")
+    order = {"none": "dependencies ignored", "violated": "broken on purpose"}.get(first["ordering"], "kept")
     verdict = "yes" if all(row["verified"] for row in rows) else "NO"
-    flushes = [f"flush_{reason}" for reason in ("full", "deadline", "idle", "drain")]
+    flushes = [f"flush_{reason}" for reason in ("full", "deadline", "stall", "idle", "drain")]
     lines = {
         "repeats (medians below)": str(len(rows)),
         "wall ms": shown(",.2f", "wall_ms"),
@@ -110,13 +110,32 @@ def _column(rows: Sequence[Row]) -> dict[str, str]:
         ),
         "queue wait us p50 / p99": shown(",.1f", "queue_wait_p50_us", "queue_wait_p99_us"),
         "latency us p50 / p99": shown(",.1f", "latency_p50_us", "latency_p99_us"),
-        "flushes full / deadline / idle / drain": shown(".0f", *flushes),
+        "flushes full / deadline / stall / idle / drain": shown(".0f", *flushes),
         "packed MB": "-" if not first["packed_bytes"] else f"{first['packed_bytes'] / 1e6:,.1f}",
-        "order": "dependencies ignored" if ignored else "kept",
+        **(_token_lines(shown, first) if first["tokens"] else {}),
+        "order": order,
         "verified (max error)": f"{verdict} ({shown('.1e', 'max_rel_error')})",
     }
     optional = ("GPU busy ms (traced)", "kernels (traced)", "GPU span ms", "packed MB")
     return {name: text for name, text in lines.items() if name not in optional or rows[0]["device"] == "cuda"}
+
+
+def _token_lines(shown: Callable[..., str], first: Row) -> dict[str, str]:
+    """What only requests have."""
+    lines = {
+        "tokens/s": shown(",.0f", "tokens_per_s"),
+        "time to first token ms p50 / p99": shown(",.2f", "ttft_p50_ms", "ttft_p99_ms"),
+        "time per output token ms p50 / p99": shown(",.3f", "tpot_p50_ms", "tpot_p99_ms"),
+    }
+    if first["sampling_ms"] is not None:
+        lines[f"sampling ms ({first['sampling']}, {first['sampling_where']})"] = shown(",.2f", "sampling_ms")
+        lines["token ids (hash)"] = first["token_hash"]
+    if first["goodput_per_s"] is not None:
+        lines["goodput, requests/s"] = shown(",.1f", "goodput_per_s")
+    if first["arrival_rate_per_s"] is not None:
+        held = " OVERLOADED" if first["overloaded"] else ""
+        lines["requests/s due / done"] = shown(",.1f", "arrival_rate_per_s", "completed_rate_per_s") + held
+    return lines
 
 
 def _us(*values_ns: float | None) -> str:

@@ -33,7 +33,7 @@ def launch(
     records["step"] = records["seq"].astype(np.uint32)
     records["request"] = ~records["step"]
     records["slot_c"] = 77
-    records["reserved"] = b"\xff" * 4
+    records["token"] = 0xFFFFFFFF
     what = (recorder.next_batch(), shape, int(Strategy.strided), int(FlushReason.idle), flush_ns)
     columns = recorder.launches, recorder.commands, recorder.cursor
     note(*columns, as_words(records), 1, 1 + len(seqs), what, start_ns, end_ns)

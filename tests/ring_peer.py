@@ -16,7 +16,7 @@ def numbered(first: int, count: int) -> Records:
     records["enqueue_ns"] = -numbers
     for field in ("m", "n", "k", "slot_a", "slot_b", "slot_c", "request", "step"):
         records[field] = numbers + len(field) * 1000 + ord(field[-1])
-    records["reserved"] = [number.to_bytes(4, "big") for number in range(first, first + count)]
+    records["token"] = numbers
     return records
 
 

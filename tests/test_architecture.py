@@ -14,6 +14,7 @@ CLOCKS = {"time", "datetime", "sched"}
 # The door to CUDA, and the rooms right behind it.
 BEHIND_THE_DOOR = (
     "launchopt/devices/cuda*.py",
+    "launchopt/devices/gpu_*.py",
     "launchopt/devices/lt_plans.py",
     "launchopt/devices/slot_copy.py",
     "launchopt/timing/events.py",

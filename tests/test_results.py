@@ -15,6 +15,7 @@ from launchopt.errors import DataError
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEMAS = {"summary": results.SUMMARY, "launches": results.LAUNCHES, "commands": results.COMMANDS}
+SCHEMAS |= {"tokens": results.TOKENS, "histograms": results.HISTOGRAMS}
 VALUES = {pa.string(): "x", pa.int32(): 2**31 - 1, pa.int64(): -(2**63), pa.float64(): 0.1, pa.bool_(): True}
 CONFIG = {"mode": {"name": "batched"}, "note": "µ"}
 
@@ -59,6 +60,41 @@ def test_summaries_are_read_in_path_order_from_folders_and_files(tmp_path: Path)
     assert [row["run_id"] for row in read] == ["a/mode=deep", "b", "c", "c"]
     assert [row["mode"] for row in read] == [None] * 4
     assert all(row.keys() == set(results.SUMMARY.names) for row in read)
+
+
+def test_a_summary_of_version_1_reads_with_nulls_and_one_of_now_must_be_whole(tmp_path: Path) -> None:
+    path = tmp_path / "summary.parquet"
+    old = [name for name in results.SUMMARY.names if name not in ("tokens", "ttft_p50_ms", "overloaded")]
+    table = pa.table({name: pa.array([None], results.SUMMARY.field(name).type) for name in old})
+    pq.write_table(table.replace_schema_metadata({"launchopt.schema_version": "1"}), path)
+    (row,) = results.read_summaries([tmp_path])
+    assert row == dict.fromkeys(results.SUMMARY.names)
+    pq.write_table(table.replace_schema_metadata({"launchopt.schema_version": "2"}), path)
+    with pytest.raises(DataError, match="lacks overloaded, tokens, ttft_p50_ms"):
+        results.read_summaries([tmp_path])
+
+
+def test_histograms_are_read_from_folders_and_beside_files_and_by_what_they_count(tmp_path: Path) -> None:
+    assert results.read_histograms([tmp_path]) == []
+    row = {"run_id": "a", "mode": "batched", "repeat": 0, "low": 5, "high": 5, "count": 2}
+    kept = [{**row, "what": what} for what in ("latency", "batch_size")]
+    for name in ("a/mode=deep", "b"):
+        (tmp_path / name).mkdir(parents=True)
+        results.write_rows(tmp_path / name / "histograms.parquet", results.HISTOGRAMS, kept, {})
+    assert results.read_histograms([tmp_path]) == kept * 2
+    assert results.read_histograms([tmp_path / "b"], ["latency"]) == kept[:1]
+    (tmp_path / "b/summary.parquet").write_bytes(b"")
+    assert results.read_histograms([tmp_path / "b/summary.parquet"]) == kept
+
+
+def test_broken_and_foreign_histograms_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "histograms.parquet"
+    path.write_bytes(b"PAR1 but no more")
+    with pytest.raises(DataError, match=r"histograms\.parquet: cannot be read as a table of histograms"):
+        results.read_histograms([tmp_path])
+    pq.write_table(pa.table({"what": ["latency"], "run_id": ["x"]}), path)
+    with pytest.raises(DataError, match=r"lacks mode, repeat, low, high, count"):
+        results.read_histograms([tmp_path], ["latency"])
 
 
 def test_a_wrong_type_is_refused(tmp_path: Path) -> None:

@@ -24,12 +24,14 @@ from launchopt.results import Row
 BASELINE = "baseline"
 
 SEPARATE_RUNS = "not interleaved: taken in separate runs"
+DEPENDENCIES_IGNORED = "dependencies ignored"
+ORDER_VIOLATED = "order violated on purpose"
 SAME_RUN = "not interleaved: taken one after the other in one run"
 
 # What has to agree for two rows to have executed the same stream of commands on the same device.
-_STREAM = (
+STREAM = (
     *("workload", "model", "dtype", "device", "gpu", "layers", "commands", "cache", "arrival"),
-    *("shapes", "requests", "traced"),
+    *("arrival_rate_per_s", "shapes", "requests", "scheduler", "sampling", "traced"),
 )
 _CONFIGURATION = ("mode", "ordering", "max_batch", "timeout_us", "run_id")
 _FIRST_WORKLOADS = ("gemv_micro", "gemv_256", "decode", "prefill")
@@ -58,9 +60,9 @@ class Line:
         return bool(self["mode"] == BASELINE)
 
     @property
-    def dependencies_ignored(self) -> bool:
-        """Whether steps of a request may have run out of order; lone GEMVs have no order to break."""
-        return bool(self["ordering"] == "none") and not has_no_dependencies(self["workload"])
+    def disorder(self) -> str | None:
+        """What was wrong with the order of the commands, if anything."""
+        return disorder(self.rows[0])
 
     @property
     def configuration(self) -> str:
@@ -100,17 +102,17 @@ class Table:
     @property
     def title(self) -> str:
         """`gemv_micro fp32, 2,000,000 commands`."""
-        traced = " (traced: not headline times)" if self["traced"] else ""
-        return f"{self['workload']} {self['dtype']}, {self['commands']:,} commands{traced}"
+        return stream_title(self.lines[0].rows[0])
 
     @property
     def subtitle(self) -> str:
         """Where and on what: the rest of what all lines share."""
-        parts = [self["gpu"] or self["device"].upper(), f"shapes {self['shapes']}"]
-        parts += [f"{self['model']} model"] if self["model"] else []
-        parts += [f"{self['layers']} layers"] if self["layers"] is not None else []
-        parts += [f"{self['requests']:,} request{'' if self['requests'] == 1 else 's'}"]
-        return ", ".join([*parts, f"{self['cache']} cache", self["arrival"]])
+        return stream_subtitle(self.lines[0].rows[0])
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the stream generated tokens."""
+        return any(row["tokens"] is not None for line in self.lines for row in line.rows)
 
 
 def build_tables(rows: Iterable[Row]) -> list[Table]:
@@ -118,8 +120,44 @@ def build_tables(rows: Iterable[Row]) -> list[Table]:
 
     Raises DataError where two different rows claim to be the same repeat.
     """
-    streams = _grouped(_without_copies(rows), _STREAM)
-    return [_table(members) for members in sorted(streams, key=_stream_order)]
+    streams = grouped(without_copies(rows), STREAM)
+    return [_table(members) for members in sorted(streams, key=stream_order)]
+
+
+def stream_title(row: Row) -> str:
+    """`gemv_micro fp32, 2,000,000 commands`."""
+    traced = " (traced: not headline times)" if row["traced"] else ""
+    return f"{row['workload']} {row['dtype']}, {row['commands']:,} commands{traced}"
+
+
+def stream_subtitle(row: Row) -> str:
+    """Where and on what: the rest of what a stream is."""
+    parts = [row["gpu"] or row["device"].upper(), f"shapes {row['shapes']}"]
+    parts += [f"{row['model']} model"] if row["model"] else []
+    parts += [f"{row['layers']} layers"] if row["layers"] is not None else []
+    parts += [f"{row['requests']:,} request{'' if row['requests'] == 1 else 's'}"]
+    parts += [f"{row['cache']} cache", arrivals(row)]
+    parts += [f"scheduler {row['scheduler']}"] if row["scheduler"] else []
+    parts += [f"sampling {row['sampling']}"] if row["sampling"] else []
+    return ", ".join(parts)
+
+
+def arrivals(row: Row) -> str:
+    """`closed`, `poisson 1,000/s`."""
+    rate_per_s = row["arrival_rate_per_s"]
+    return str(row["arrival"]) + ("" if rate_per_s is None else f" {rate(rate_per_s)}")
+
+
+def rate(per_s: float) -> str:
+    """`2.5/s`, `1,000/s`: to four digits, as those after are noise."""
+    return f"{per_s:,.0f}/s" if per_s >= 1000 else f"{per_s:.4g}/s"
+
+
+def disorder(row: Row) -> str | None:
+    """What was wrong with the order of the commands, if anything; lone GEMVs have no order to break."""
+    if row["ordering"] == "violated":
+        return ORDER_VIOLATED
+    return DEPENDENCIES_IGNORED if row["ordering"] == "none" and not has_no_dependencies(row["workload"]) else None
 
 
 def has_no_dependencies(workload: str) -> bool:
@@ -127,12 +165,12 @@ def has_no_dependencies(workload: str) -> bool:
     return workload.startswith("gemv_")
 
 
-def _without_copies(rows: Iterable[Row]) -> list[Row]:
+def without_copies(rows: Iterable[Row]) -> list[Row]:
     """A folder given twice, or together with one above it, must not double the repeats."""
     kept: list[Row] = []
     seen: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        twins = seen.setdefault(tuple(row[name] for name in (*_STREAM, *_CONFIGURATION, "repeat")), [])
+        twins = seen.setdefault(tuple(row[name] for name in (*STREAM, *_CONFIGURATION, "repeat")), [])
         if any(repr(row) == repr(twin) for twin in twins):  # repr: a NaN is equal to itself
             continue
         if twins:
@@ -142,29 +180,31 @@ def _without_copies(rows: Iterable[Row]) -> list[Row]:
     return kept
 
 
-def _grouped(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
+def grouped(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
+    """Rows that agree in all columns `names`, together."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
     return list(groups.values())
 
 
-def _stream_order(rows: list[Row]) -> tuple[Any, ...]:
+def stream_order(rows: list[Row]) -> tuple[Any, ...]:
+    """A key that puts streams in the order in which they are shown."""
     row = rows[0]
     firsts = ((_FIRST_WORKLOADS, row["workload"]), (_FIRST_DTYPES, row["dtype"]))
     known = [first.index(name) if name in first else len(first) for first, name in firsts]
-    return (bool(row["traced"]), row["device"] != "cuda", *known, *(_sortable(row[name]) for name in _STREAM))
+    return (bool(row["traced"]), row["device"] != "cuda", *known, *(sortable(row[name]) for name in STREAM))
 
 
-def _sortable(value: Any) -> tuple[bool, float, str]:
+def sortable(value: Any) -> tuple[bool, float, str]:
     """A key that orders nulls, numbers and texts without comparing them with each other."""
     number = float(value) if isinstance(value, int | float) else 0.0
     return (value is not None, number, value if isinstance(value, str) else "")
 
 
 def _table(rows: list[Row]) -> Table:
-    lines = [Line(members, _problem(members)) for members in _grouped(rows, _CONFIGURATION)]
-    lines.sort(key=lambda line: (not line.is_baseline, *(_sortable(line[name]) for name in _CONFIGURATION)))
+    lines = [Line(members, problem_of(members)) for members in grouped(rows, _CONFIGURATION)]
+    lines.sort(key=lambda line: (not line.is_baseline, *(sortable(line[name]) for name in _CONFIGURATION)))
     stream = rows[0]
     peer = history = None
     if stream["device"] == "cuda" and not stream["traced"]:
@@ -179,7 +219,7 @@ def _table(rows: list[Row]) -> Table:
     return Table(lines, peer, history)
 
 
-def _problem(rows: list[Row]) -> str | None:
+def problem_of(rows: list[Row]) -> str | None:
     """Why this line may claim nothing: one bad repeat is enough, or the good ones would be a selection."""
     failed = [row["status"] for row in rows if row["status"] != "ok"]
     if failed:

@@ -1,7 +1,7 @@
 """Operands in device memory: one array an arena, [slots, slot elements], for NumPy and for CuPy alike.
 
-Inputs are filled with uniform random values in [-1, 1), never zeros. Outputs are poisoned (every byte 0xFF,
-which is a NaN in fp32, fp16 and bf16), so that what no GEMM wrote cannot pass for a result. bf16 is stored as
+Inputs are filled with uniform random values, never zeros. Everything else is poisoned (every byte 0xFF, which is a
+NaN in fp32, fp16 and bf16), so that what no GEMM wrote cannot pass for a result. bf16 is stored as
 uint16, since neither library computes in it.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from launchopt.command import Dtype
-from launchopt.workloads.stream import ArenaKey
+from launchopt.workloads.stream import ArenaKey, Operand
 
 POISON_BYTE = 0xFF
 CHUNK_ELEMENTS = 1 << 22  # random numbers made at a time: 16 MiB of scratch
@@ -25,7 +25,9 @@ def from_float32(values: Any, dtype: Dtype) -> Any:
     if dtype is not Dtype.bf16:
         return values.astype(STORAGE[dtype])
     bits = values.view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    rounded[(bits & 0x7FFFFFFF) > 0x7F800000] = 0x7FFF  # rounding a NaN could carry into its sign and give 0
+    return rounded
 
 
 def to_float32(values: Any, dtype: Dtype) -> Any:
@@ -36,10 +38,17 @@ def to_float32(values: Any, dtype: Dtype) -> Any:
 
 
 class Arenas:
-    """The arenas of a workload, on the device of the array module `xp` (numpy or cupy)."""
+    """The arenas of a workload, on the device of the array module `xp` (numpy or cupy).
 
-    def __init__(self, xp: Any, slots: Mapping[ArenaKey, int]) -> None:
+    `fills`: for each arena how many slots, from the first, hold inputs, and the bound of their values.
+    """
+
+    def __init__(
+        self, xp: Any, slots: Mapping[ArenaKey, int], fills: Mapping[ArenaKey, tuple[int, float]] | None = None
+    ) -> None:
         self.xp = xp
+        inputs = {arena: (count, 1.0) for arena, count in slots.items() if arena.role != "c"}
+        self._fills = inputs if fills is None else fills
         self.arrays = {
             arena: xp.empty((count, arena.slot_bytes // arena.dtype.itemsize), STORAGE[arena.dtype])
             for arena, count in slots.items()
@@ -48,24 +57,25 @@ class Arenas:
     def fill(self, seed: int) -> None:
         """Random inputs; the same for the same seed on the same device."""
         for index, (arena, array) in enumerate(sorted(self.arrays.items())):
-            if arena.role == "c":
+            if arena not in self._fills:
                 continue
+            filled, bound = self._fills[arena]
             generator = self.xp.random.default_rng([seed, index])
-            flat = array.reshape(-1)
+            flat = array[:filled].reshape(-1)
             for start in range(0, flat.size, CHUNK_ELEMENTS):
                 chunk = flat[start : start + CHUNK_ELEMENTS]
                 straight = arena.dtype is Dtype.fp32  # into the arena, without a copy
                 values = generator.random(chunk.size, dtype=np.float32, out=chunk if straight else None)
-                values *= 2
-                values -= 1
+                values *= 2 * bound
+                values -= bound
                 if not straight:
                     chunk[:] = from_float32(values, arena.dtype)
 
     def poison(self) -> None:
-        """Make every output a NaN."""
+        """Make everything a NaN that is not an input."""
         for arena, array in self.arrays.items():
-            if arena.role == "c":
-                array.view(np.uint8).fill(POISON_BYTE)
+            filled, _ = self._fills.get(arena, (0, 0.0))
+            array[filled:].view(np.uint8).fill(POISON_BYTE)
 
     def matrices(self, arena: ArenaKey, slots: Any) -> Any:
         """Copies of some slots as float32 [len(slots), rows, cols], exact."""
@@ -73,9 +83,11 @@ class Arenas:
         taken = self.arrays[arena][self.xp.asarray(slots), :size]
         return to_float32(taken, arena.dtype).reshape(-1, arena.rows, arena.cols)
 
-    def view(self, arena: ArenaKey) -> Any:
-        """The arena in storage type, [slots, rows, cols], without a copy."""
-        array, size = self.arrays[arena], arena.rows * arena.cols
-        strides = (array.strides[0], arena.cols * array.itemsize, array.itemsize)
+    def view(self, operand: Operand, rows: int, cols: int) -> Any:
+        """Every slot of an operand in storage type, [slots, rows, cols], without a copy; slots may overlap."""
+        array = self.arrays[operand.arena]
+        size = array.itemsize
+        last = ((rows - 1) * operand.row_elements + cols) * size  # bytes of one, without what follows its last row
+        slots = 1 + (array.nbytes - last) // operand.slot_bytes
         view = self.xp.lib.stride_tricks.as_strided
-        return view(array[:, :size], (len(array), arena.rows, arena.cols), strides)
+        return view(array, (slots, rows, cols), (operand.slot_bytes, operand.row_elements * size, size))

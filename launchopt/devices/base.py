@@ -15,10 +15,16 @@ from numpy.typing import NDArray
 from launchopt.batcher import Batch, Batcher
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import Arenas
+from launchopt.devices.steps import Ends, Flights
 from launchopt.recorder import Recorder
+from launchopt.sampling import Sampling
+from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import GemmStream
 
+Stream = GemmStream | ChainStream
+
 if TYPE_CHECKING:
+    from launchopt.devices.chain_pump import ChainPump
     from launchopt.devices.pump import Pump, PumpSettings
     from launchopt.modes.base import Mode
     from launchopt.ring import Ring
@@ -64,9 +70,19 @@ class Device(Protocol):
 
     info: DeviceInfo
     arenas: Arenas
+    pack_bytes_per_launch: int  # as in `info`; 0 where operands may not be packed
 
-    def open(self, stream: GemmStream, recorder: Recorder, seed: int) -> None:
+    def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
         """Allocate and fill the arenas."""
+
+    def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool) -> NDArray[np.uint64]:
+        """Make ready to feed results back; returns the words that tell of it (`devices.steps.Flights.done`)."""
+
+    def feed_back(self, ends: Ends) -> None:
+        """What these steps computed last becomes their requests' next input."""
+
+    def sampling_ns(self) -> int:
+        """Time spent sampling since `start`."""
 
     def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
         """Make ready to launch `shape` in batches of any of `sizes`; with `scratch`, also packed."""
@@ -85,6 +101,11 @@ class Device(Protocol):
 
     def pump(self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings) -> Pump | None:
         """A compiled loop that does all of a run; None where the consumer's own, in Python, is needed."""
+
+    def pump_chains(
+        self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings, flights: Flights, back: Ring
+    ) -> ChainPump | None:
+        """The same for a stream of chains."""
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """One launch a command, in the order given."""

@@ -22,15 +22,18 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from launchopt.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
-from launchopt.devices.base import Ceilings, Span
+from launchopt.devices.base import Ceilings, Span, Stream
 from launchopt.devices.cpu_info import cpu_info
+from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.runs import run_end
+from launchopt.devices.steps import Ends, Flights
 from launchopt.modes.base import Mode
 from launchopt.recorder import LaunchFacts, Recorder, Strategy, note
 from launchopt.ring import Ring
+from launchopt.sampling import Sampling
 from launchopt.timing import nvtx_ranges
-from launchopt.workloads.stream import GemmStream, arenas_of
+from launchopt.workloads.chain import ChainStream
 
 CALLS_PER_PACK = 3  # two gathers and a scatter
 CEILING_LEAST_BYTES, CEILING_SIDE = 64 << 20, 1024
@@ -49,14 +52,39 @@ class CpuDevice:
         self._ranges: dict[tuple[str, int, int], Any] = {}
         self._scratch: dict[int, tuple[Any, ...]] = {}
 
-    def open(self, stream: GemmStream, recorder: Recorder, seed: int) -> None:
+    def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
         """Allocate and fill the arenas in main memory."""
         self._stream, self._recorder = stream, recorder
-        self.arenas = Arenas(np, stream.arenas)
+        self.pack_bytes_per_launch = 0 if isinstance(stream, ChainStream) else self.info.pack_bytes_per_launch
+        self.arenas = Arenas(np, stream.arenas, stream.fills)
         self.arenas.fill(seed)
         self._strides = stream.strides()
         self._shapes = stream.shapes
-        self._views = [tuple(self.arenas.view(arena) for arena in arenas_of(shape)) for shape in stream.shapes]
+        self._views = [self._views_of(shape) for shape in stream.shapes]
+
+    def _views_of(self, shape: ShapeKey) -> tuple[Any, Any, Any]:
+        a, b, c = self._stream.operands(shape)
+        view = self.arenas.view
+        return view(a, shape.m, shape.k), view(b, shape.n, shape.k), view(c, shape.n, shape.m)
+
+    def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool) -> NDArray[np.uint64]:
+        """Results are fed back at once, by NumPy, wherever sampling was asked for."""
+        self._steps = CpuSteps(stream, self.arenas, sampling)
+        return self._steps.done
+
+    def feed_back(self, ends: Ends) -> None:
+        """What these steps computed last becomes their requests' next input."""
+        self._steps.feed_back(ends)
+
+    def sampling_ns(self) -> int:
+        """Time spent sampling since `start`."""
+        return self._steps.sampling_ns
+
+    def pump_chains(
+        self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings, flights: Flights, back: Ring
+    ) -> None:
+        """None: a launch is a NumPy call, which only Python makes."""
+        return
 
     def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
         """Register the ranges' names; allocate packing scratch."""

@@ -22,20 +22,25 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.devices import cuda_ceilings
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.base import Ceilings, DeviceInfo, Span
+from launchopt.devices.base import Ceilings, DeviceInfo, Span, Stream
+from launchopt.devices.chain_pump import ChainPump
 from launchopt.devices.cuda_info import cuda_info, driver_version, gpu_state
+from launchopt.devices.cuda_steps import CudaSteps
 from launchopt.devices.lt_plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_address
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
 from launchopt.devices.runs import run_end
 from launchopt.devices.slot_copy import CALLS_PER_BATCH, SlotCopier
+from launchopt.devices.steps import Ends, Flights
 from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder, Strategy, note
 from launchopt.ring import Ring
+from launchopt.sampling import Sampling
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.events import EventTimer
 from launchopt.timing.sampling import Sampler
-from launchopt.workloads.stream import ArenaKey, GemmStream, arenas_of
+from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream
+from launchopt.workloads.stream import ArenaKey
 
 
 class CudaDevice:
@@ -50,11 +55,13 @@ class CudaDevice:
         self._domain = nvtx_ranges.domain()
         self._ranges: dict[tuple[str, int, int], Any] = {}
 
-    def open(self, stream: GemmStream, recorder: Recorder, seed: int) -> None:
+    def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
         """Allocate and fill the arenas; ArenaMemoryError when the GPU has no room after all."""
-        self._recorder, self._dtype = recorder, stream.dtype
+        self._recorder, self._dtype, self._stream = recorder, stream.dtype, stream
+        self.pack_bytes_per_launch = 0 if isinstance(stream, ChainStream) else self.info.pack_bytes_per_launch
+        self._steps: CudaSteps | None = None
         try:
-            self.arenas = Arenas(cupy, stream.arenas)
+            self.arenas = Arenas(cupy, stream.arenas, stream.fills)
             self._workspace = cupy.empty(WORKSPACE_LIMIT_BYTES, np.uint8)
             self.arenas.fill(seed)
         except cupy.cuda.memory.OutOfMemoryError as error:
@@ -64,9 +71,9 @@ class CudaDevice:
         self._scalars = np.array([1.0, 0.0], np.float32)  # alpha, beta
         self._shape_table = np.zeros((len(stream.shapes), lt.SHAPE_COLUMNS), np.int64)
         for row, shape in zip(self._shape_table, stream.shapes, strict=True):
-            for operand, arena in enumerate(arenas_of(shape)):
-                row[lt.BASE_A + operand] = self.arenas.arrays[arena].data.ptr
-                row[lt.BYTES_A + operand] = arena.slot_bytes
+            for i, operand in enumerate(stream.operands(shape)):
+                row[lt.BASE_A + i] = self.arenas.arrays[operand.arena].data.ptr
+                row[lt.BYTES_A + i] = operand.slot_bytes
             row[lt.MOVE_A : lt.MOVE_C + 1] = self._strides[shape]
         self._plan_table = np.zeros((0, lt.PLAN_COLUMNS), np.int64)
         self._warm: list[tuple[int, int, bool]] = []
@@ -95,7 +102,7 @@ class CudaDevice:
         self._planned[index] = set(sizes)
         row = self._shape_table[index]
         moves, slot_bytes = row[lt.MOVE_A : lt.MOVE_C + 1], row[lt.BYTES_A : lt.BYTES_C + 1]
-        slots = np.array([len(self.arenas.arrays[arena]) for arena in arenas_of(shape)])
+        slots = np.array([len(self.arenas.arrays[operand.arena]) for operand in self._stream.operands(shape)])
         usable = [size for size in sizes if np.all(moves * (size - 1) < slots)]
         row[lt.PLAN0] = self._add_plans(index, shape, usable, moves * slot_bytes, packed=False)
         if scratch:
@@ -122,8 +129,9 @@ class CudaDevice:
         first = len(self._plan_table)
         rows = np.zeros((max(sizes) + 1, lt.PLAN_COLUMNS), np.int64)
         seen: set[bytes] = set()
+        a, b, c = (operand.row_elements for operand in self._stream.operands(shape))
         for size in sizes:
-            rows[size], algorithm = self._plans.make(shape, size, tuple(strides.tolist()))
+            rows[size], algorithm = self._plans.make(shape, size, tuple(strides.tolist()), (a, b, c))
             # Plans that differ in batch size alone run the same kernel: loading it once warms them all.
             if algorithm not in seen:
                 self._warm.append((index, size, packed))
@@ -141,6 +149,8 @@ class CudaDevice:
                 self._pack(index, size, slots)
                 continue
             bases = row[lt.BASE_A : lt.BASE_C + 1].tolist()
+            if isinstance(self._stream, ChainStream):  # inputs and outputs are one arena: spare what is filled
+                bases[2] += int(self._stream.table[0, LANE]) * UNIT_BYTES
             self._check(lt.matmul(self._context, self._plan_table, int(row[lt.PLAN0]) + size, *bases))
         self._warm.clear()
         self.synchronize()
@@ -151,6 +161,8 @@ class CudaDevice:
         self.tables = (self._shape_table, self._plan_table, self._context)
         self._records = (recorder.launches, recorder.commands, recorder.cursor)
         self._sampler = Sampler(sample_every)
+        if self._steps is not None:
+            self._steps.start()
         self._timer.start()
 
     def begin(self) -> None:
@@ -173,6 +185,30 @@ class CudaDevice:
         by_python = (mode.submit, self._submit_one, self._check, self._recorder.make_room)
         launcher = Launcher(self.tables, self._records, self._sampler, *by_python)
         return Pump(ring, batcher, launcher, mode.packable_bytes, settings)
+
+    def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool) -> NDArray[np.uint64]:
+        """Make ready to feed results back; returns the words that tell of it."""
+        self._steps = CudaSteps(stream, self.arenas, self.stream, sampling, on_host)
+        return self._steps.done
+
+    def feed_back(self, ends: Ends) -> None:
+        """What these steps computed last becomes their requests' next input."""
+        assert self._steps is not None
+        self._steps.feed_back(ends)
+
+    def sampling_ns(self) -> int:
+        """Time spent sampling since `start`."""
+        return 0 if self._steps is None else self._steps.sampling_ns()
+
+    def pump_chains(
+        self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings, flights: Flights, back: Ring
+    ) -> ChainPump | None:
+        """The same for a stream of chains."""
+        if self._attached or mode.compiled_loop is None:
+            return None
+        by_python = (mode.submit, self._submit_one, self._check, self._recorder.make_room)
+        launcher = Launcher(self.tables, self._records, self._sampler, *by_python)
+        return ChainPump(ring, back, batcher, launcher, flights, self.feed_back, settings)
 
     def _submit_one(
         self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], at: int, batch: int, flush_ns: int

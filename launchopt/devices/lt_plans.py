@@ -61,8 +61,8 @@ class Plans:
         buffer = np.array([value])
         setter(target, int(attribute), buffer.ctypes.data, buffer.nbytes)
 
-    def _layout(self, rows: int, cols: int, batch: int, stride_elements: int) -> int:
-        layout: int = cublasLt.matrix_layout_create(int(CUDA_TYPES[self.dtype]), rows, cols, rows)
+    def _layout(self, rows: int, cols: int, leading: int, batch: int, stride_elements: int) -> int:
+        layout: int = cublasLt.matrix_layout_create(int(CUDA_TYPES[self.dtype]), rows, cols, leading)
         self._layouts.append(layout)
         if batch > 1:
             attributes = cublasLt.MatrixLayoutAttribute
@@ -71,16 +71,23 @@ class Plans:
             self._set(cublasLt.matrix_layout_set_attribute, layout, attributes.STRIDED_BATCH_OFFSET, stride)
         return layout
 
-    def make(self, shape: ShapeKey, batch: int, stride_bytes: Strides) -> tuple[list[int], bytes]:
+    def make(
+        self, shape: ShapeKey, batch: int, stride_bytes: Strides, leading: Strides | None = None
+    ) -> tuple[list[int], bytes]:
         """A row of lt_launch's plans table, and the bytes that tell its algorithm from others.
 
-        `stride_bytes`: from one command's A, B, C to the next. RunError where cuBLASLt knows no algorithm.
+        `stride_bytes`: from one command's A, B, C to the next; `leading`: elements from one of their rows to the next,
+        None for none between. RunError where cuBLASLt knows no algorithm.
         """
         a, b, c = (stride // self.dtype.itemsize for stride in stride_bytes)
+        leading = leading or (shape.k, shape.k, shape.m)
         layouts = [
-            self._layout(shape.k, shape.m, batch, a),
-            self._layout(shape.k, shape.n, batch, b),
-            self._layout(shape.m, shape.n, batch, c),
+            self._layout(rows, cols, lead, batch, stride)
+            for rows, cols, lead, stride in (
+                (shape.k, shape.m, leading[0], a),
+                (shape.k, shape.n, leading[1], b),
+                (shape.m, shape.n, leading[2], c),
+            )
         ]
         found = np.zeros(1, cublasLt.matmul_heuristic_result_dtype)
         count = np.zeros(1, np.int32)

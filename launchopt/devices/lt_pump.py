@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batcher import (
+from launchopt.buckets import (
     BASE,
     NO_BUCKET,
     OPENED_NS,
@@ -33,18 +33,18 @@ DRAINED, STOPPED, IDLE, SPECIAL, FAILED, UNKNOWN, SPOOL = range(7)
 GO_ON = -1
 # Words of `state`. COUNT records of the block were popped at NOW_NS, those before NEXT are dealt with.
 COUNT, NEXT, NOW_NS, LAST_NS, LEFT, BUCKET, SIZE, REASON, FLUSH_NS, STATUS, BATCH0, FLUSHES = range(12)
-STATE_WORDS = FLUSHES + 4  # batches flushed, by reason
+STATE_WORDS = FLUSHES + 5  # batches flushed, by reason
 # Words of `settings`.
 TIMEOUT_NS, IDLE_NS, SPIN_NS, SLEEP_NS, PACK_BYTES_PER_LAUNCH = range(5)
 NEVER_IDLE = -1
-FULL, DEADLINE, IDLE_FLUSH, DRAIN = range(4)  # batcher.FlushReason, as plain integers for compiled code
+FULL, DEADLINE, IDLE_FLUSH, DRAIN, STALL = range(5)  # batcher.FlushReason, as plain integers for compiled code
 UNLIMITED = 1 << 40
 
 Table = NDArray[np.int64]
 
 
 @compiled
-def _refill(header: NDArray[np.uint64], data: NDArray[np.uint64], block: NDArray[np.uint64], state: Table) -> None:
+def refill(header: NDArray[np.uint64], data: NDArray[np.uint64], block: NDArray[np.uint64], state: Table) -> None:
     """Pop the next block."""
     state[COUNT], state[NEXT] = pop_words(header, data, block), 0
     state[NOW_NS] = monotonic_ns()
@@ -67,7 +67,8 @@ def _spin(header: NDArray[np.uint64], data: NDArray[np.uint64], until_ns: Int) -
 
 
 @compiled
-def _is_drained(header: NDArray[np.uint64]) -> Int:
+def is_drained(header: NDArray[np.uint64]) -> Int:
+    """The producer has closed the ring, and every record was popped."""
     return load_acquire(header, HEAD) == load_acquire(header, TAIL) | np.uint64(CLOSED_BIT)
 
 
@@ -124,15 +125,15 @@ def _flush_due(
 
 
 @compiled
-def _wake_ns(buckets: Table, active: Table, settings: Table, state: Table) -> Int:
+def wake_ns(buckets: Table, active: Table, settings: Table, state: Table) -> Int:
     """When something must be done although nothing arrives; far away while every bucket is empty."""
     bucket = oldest_bucket(buckets, active)
     if bucket == NO_BUCKET:
         return state[NOW_NS] + UNLIMITED
-    wake_ns = buckets[bucket, OPENED_NS] + settings[TIMEOUT_NS]
+    due_ns = buckets[bucket, OPENED_NS] + settings[TIMEOUT_NS]
     if settings[IDLE_NS] != NEVER_IDLE:
-        wake_ns = min(wake_ns, state[LAST_NS] + settings[IDLE_NS])
-    return wake_ns
+        due_ns = min(due_ns, state[LAST_NS] + settings[IDLE_NS])
+    return due_ns
 
 
 @compiled
@@ -153,7 +154,7 @@ def pump_batches(
         if state[NEXT] == state[COUNT]:
             if wants_room(*records):
                 return SPOOL
-            _refill(header, data, block, state)
+            refill(header, data, block, state)
             if load_acquire(header, STOP) != np.uint64(0):
                 return STOPPED
         words = block[: state[COUNT]]
@@ -167,7 +168,7 @@ def pump_batches(
                     return code
         older_ns, reason = state[NOW_NS] - settings[TIMEOUT_NS], DEADLINE
         if state[COUNT] == 0:
-            if _is_drained(header):
+            if is_drained(header):
                 older_ns, reason = state[NOW_NS], DRAIN
             elif settings[IDLE_NS] != NEVER_IDLE and state[NOW_NS] - state[LAST_NS] >= settings[IDLE_NS]:
                 older_ns, reason = state[NOW_NS], IDLE_FLUSH
@@ -177,11 +178,11 @@ def pump_batches(
         if state[COUNT] == 0:
             if reason == DRAIN:
                 return DRAINED
-            wake_ns = _wake_ns(buckets, active, settings, state)
+            due_ns = wake_ns(buckets, active, settings, state)
             until_ns = state[NOW_NS] + settings[SPIN_NS]
-            if wake_ns <= until_ns + settings[SLEEP_NS]:
-                until_ns = wake_ns  # a sleep would overshoot it
-            if not _spin(header, data, until_ns) and until_ns < wake_ns:
+            if due_ns <= until_ns + settings[SLEEP_NS]:
+                until_ns = due_ns  # a sleep would overshoot it
+            if not _spin(header, data, until_ns) and until_ns < due_ns:
                 return IDLE
 
 
@@ -203,11 +204,11 @@ def pump_commands(
         if state[NEXT] == state[COUNT]:
             if wants_room(*records):
                 return SPOOL
-            _refill(header, data, block, state)
+            refill(header, data, block, state)
             if load_acquire(header, STOP) != np.uint64(0):
                 return STOPPED
             if state[COUNT] == 0:
-                if _is_drained(header):
+                if is_drained(header):
                     return DRAINED
                 if not _spin(header, data, state[NOW_NS] + settings[SPIN_NS]):
                     return IDLE

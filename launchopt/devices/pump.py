@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batcher import BASE, Batch, Batcher, FlushReason
+from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.buckets import BASE
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices import lt_pump as lp
 from launchopt.errors import Interrupted
@@ -27,6 +28,7 @@ class PumpSettings:
     spin_ns: int
     sleep_ns: int
     pack_bytes_per_launch: int
+    on_stall: bool = True  # chains: also flush when all that is left waits
 
 
 @dataclass(frozen=True, slots=True)

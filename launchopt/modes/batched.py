@@ -47,7 +47,7 @@ class Batched:
         self._device = device
         self.packable_bytes: list[int] = []
         for shape, limit in limits.items():
-            pays = _packing_pays(shape, limit, device.info.pack_bytes_per_launch)
+            pays = _packing_pays(shape, limit, device.pack_bytes_per_launch)
             device.plan(self.name, shape, range(1, limit + 1), scratch=pays)
             self.packable_bytes.append(_slot_bytes(shape) if pays else 0)
 
@@ -70,7 +70,7 @@ class Batched:
         slot_bytes = self.packable_bytes[batch.shape_index]
         most = NEVER
         if slot_bytes:
-            most = 1 + len(batch) * slot_bytes // self._device.info.pack_bytes_per_launch
+            most = 1 + len(batch) * slot_bytes // self._device.pack_bytes_per_launch
         if not self._device.submit_strided(batch, flush_ns, most):
             self._device.submit_packed(batch, flush_ns)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launchopt.arrivals.azure import Requests
+from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.stream import GemmStream, Segment
@@ -31,7 +31,8 @@ def decode_requests(
     rows = zip(requests.arrival_ns, requests.context_tokens, requests.generated_tokens, strict=True)
     for request, (arrival_ns, context, generated) in enumerate(rows):
         due_ns = int(arrival_ns / speed)
-        segments.append(Segment(int(context), 1, request, due_ns))
+        if context:
+            segments.append(Segment(int(context), 1, request, due_ns))
         if generated:
             segments.append(Segment(1, int(generated), request, due_ns))
     return GemmStream(linears(model), layers, segments, dtype, replicas)

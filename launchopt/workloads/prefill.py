@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launchopt.arrivals.azure import Requests
+from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.workloads.decode import linears
 from launchopt.workloads.model import ModelShape
@@ -20,5 +20,5 @@ def prefill_requests(
 ) -> GemmStream:
     """The context of each request, due at `speed` times the pace of the trace."""
     rows = zip(requests.arrival_ns, requests.context_tokens, strict=True)
-    segments = [Segment(int(n), 1, request, int(due / speed)) for request, (due, n) in enumerate(rows)]
+    segments = [Segment(int(n), 1, request, int(due / speed)) for request, (due, n) in enumerate(rows) if n]
     return GemmStream(linears(model), layers, segments, dtype, replicas)

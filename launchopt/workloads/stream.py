@@ -54,6 +54,18 @@ def arenas_of(shape: ShapeKey) -> tuple[ArenaKey, ArenaKey, ArenaKey]:
 
 
 @dataclass(frozen=True, slots=True)
+class Operand:
+    """Where one operand of a shape lives: slots of `slot_bytes` in `arena`, rows `row_elements` apart."""
+
+    arena: ArenaKey
+    slot_bytes: int
+    row_elements: int
+
+
+Operands = tuple[Operand, Operand, Operand]
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """`steps` consecutive steps of one request, each with n columns, due `due_ns` after the start (or None)."""
 
@@ -65,10 +77,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Records that arrive together; `due_ns` since the start, None for as soon as there is room."""
+    """Records in a row; `due_ns` since the start for each, None for as soon as there is room."""
 
     records: Records
-    due_ns: int | None
+    due_ns: NDArray[np.int64] | None
 
 
 @dataclass
@@ -88,7 +100,8 @@ class GemmStream:
     """Commands of `linears` (pairs of m, k) x `layers`, for each step of each segment.
 
     `shuffle` gives the weight slots a fixed random order, so that neighbours in a bucket are not neighbours in
-    memory (what a mixture of experts or of adapters looks like).
+    memory (what a mixture of experts or of adapters looks like). `due_ns` [commands]: when each command is due, since
+    the start. `independent`: every command is a request of its own.
     """
 
     def __init__(
@@ -100,7 +113,10 @@ class GemmStream:
         replicas: int,
         shuffle: bool = False,
         seed: int = 0,
+        due_ns: NDArray[np.int64] | None = None,
+        independent: bool = False,
     ) -> None:
+        self.independent, self._due_ns = independent, due_ns
         self.linears, self.layers, self.segments = tuple(linears), layers, tuple(segments)
         self.dtype, self.replicas = dtype, replicas
         self._uses = Counter[int]()  # steps with n columns
@@ -108,7 +124,7 @@ class GemmStream:
             self._uses[segment.n] += segment.steps
         self.gemms_per_step = len(self.linears) * layers
         self.commands = self.gemms_per_step * sum(self._uses.values())
-        self.requests = len({segment.request for segment in self.segments})
+        self.requests = self.commands if independent else len({segment.request for segment in self.segments})
         self.arenas: dict[ArenaKey, int] = {}
         self._steps = {n: self._step(n) for n in sorted(self._uses)}
         self.shapes = sorted({shape for step in self._steps.values() for shape in step.shapes})
@@ -158,6 +174,20 @@ class GemmStream:
             if arena.role == "a"
         }
 
+    def operands(self, shape: ShapeKey) -> Operands:
+        """Where A, B and C of a shape live."""
+        a, b, c = (Operand(arena, arena.slot_bytes, arena.cols) for arena in arenas_of(shape))
+        return a, b, c
+
+    def together(self, shape: ShapeKey) -> int:
+        """Most commands of a shape that can be in one batch."""
+        return self.counts[shape]
+
+    @property
+    def fills(self) -> dict[ArenaKey, tuple[int, float]]:
+        """Slots of each arena that hold inputs, and the bound of their uniform values."""
+        return {arena: (slots, 1.0) for arena, slots in self.arenas.items() if arena.role != "c"}
+
     @property
     def arena_bytes(self) -> int:
         """Device memory of all operands."""
@@ -188,10 +218,15 @@ class GemmStream:
             for start in range(0, segment.steps, steps_a_block):
                 steps = min(steps_a_block, segment.steps - start)
                 records = self._records(segment, steps, total, used[segment.n], at_step[segment.request])
-                yield Block(records, segment.due_ns)
+                yield Block(records, self._dues(segment, total * self.gemms_per_step, len(records)))
                 total += steps
                 used[segment.n] += steps
                 at_step[segment.request] += steps
+
+    def _dues(self, segment: Segment, first: int, count: int) -> NDArray[np.int64] | None:
+        if self._due_ns is not None:
+            return self._due_ns[first : first + count]
+        return None if segment.due_ns is None else np.full(count, segment.due_ns)
 
     def _records(self, segment: Segment, steps: int, total: int, used: int, at_step: int) -> Records:
         """`steps` steps, after `total` in the stream, `used` with this n and `at_step` in this request."""
@@ -199,8 +234,11 @@ class GemmStream:
         records = np.tile(step.template, steps).reshape(steps, width)
         index = np.arange(steps, dtype=np.int64)[:, None]
         records["seq"] = (total * width) + np.arange(steps * width).reshape(steps, width)
-        records["request"] = segment.request
-        records["step"] = at_step * width + np.arange(steps * width).reshape(steps, width)
+        if self.independent:
+            records["request"] = records["seq"]
+        else:
+            records["request"] = segment.request
+            records["step"] = at_step * width + np.arange(steps * width).reshape(steps, width)
         records["slot_a"] += ((total + index) % self.replicas * step.moves_a).astype(np.uint32)
         records["slot_b"] = (step.template["slot_b"] + (used + index) * step.moves_b) % step.slots_b
         records["slot_c"] += ((used + index) * step.moves_c).astype(np.uint32)

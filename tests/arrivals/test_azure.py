@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt.arrivals.azure import HEADER, LINE_BYTES_MAX, Requests, read_azure
+from launchopt.arrivals.azure import HEADER, LINE_BYTES_MAX, read_azure
+from launchopt.arrivals.requests import Requests
 from launchopt.errors import DataError
 
 TRACE = Path(__file__).parents[3] / "shared/data/arrivals/AzureLLMInferenceTrace_code.csv"

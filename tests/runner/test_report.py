@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
-from summary_rows import DECODE, everything, repeats, row, write
+from summary_rows import DECODE, TOKENS, everything, repeats, row, write
 
 from launchopt import results
 from launchopt.analysis.markdown import report_markdown
@@ -97,6 +97,9 @@ def test_other_work_is_another_table_and_never_a_baseline() -> None:
         ("requests", 7),
         ("cache", "hot"),
         ("traced", True),
+        ("arrival_rate_per_s", 10.0),
+        ("scheduler", "continuous"),
+        ("sampling", "greedy"),
     ):
         tables = build_tables([*repeats(9, 9, 9), *repeats(3, 3, 3, mode="graph", **{column: other})])
         assert len(tables) == 2
@@ -160,11 +163,128 @@ def test_errors_are_one_line_with_a_code(tmp_path: Path, capsys: pytest.CaptureF
     assert "x.md: cannot be written" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["--check"], ["DIR", "--check"], ["--readme", "x", "--plot", "y"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--check"],
+        ["DIR", "--check"],
+        ["--readme", "x", "--plot", "y"],
+        ["--readme", "x", "--frontier"],
+        ["DIR", "--slo-p99-us", "5"],
+        *(["DIR", "--frontier", "--slo-p99-us", bad] for bad in ("0", "-1", "nan", "many")),
+    ],
+)
 def test_arguments_that_do_not_go_together(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         report.main(arguments)
     assert stopped.value.code == 2
+
+
+def test_tokens_have_a_table_of_their_own_in_full_and_in_a_readme() -> None:
+    tables = build_tables([*repeats(640, 650, **TOKENS), *repeats(9, 9, run_id="plain")])
+    line = "| 12,800 | 3.500 / 12.25 | 0.820 / 1.500 |"
+    for kind in ("full", "compact"):
+        text = report_markdown(tables, kind)
+        assert text.count(line) == 1
+        assert "95.5/s (TTFT 10 ms) | no | yes |" in text
+        assert "poisson 100/s" in text
+    assert "TTFT" not in report_markdown(tables[:1], "compact")
+
+
+def test_an_overload_says_what_was_reached_and_one_repeat_is_enough() -> None:
+    over = {"overloaded": True, "completed_rate_per_s": 61.25}
+    tables = build_tables([row(**{**TOKENS, "repeat": 0}), row(**{**TOKENS, **over, "repeat": 1})])
+    assert "YES: 80.12/s of 100/s" in report_markdown(tables, "full")
+
+
+def test_an_order_that_was_violated_on_purpose_is_said_so() -> None:
+    for workload in (DECODE, {}):
+        tables = build_tables([row(), row(mode="chain", **{**workload, "ordering": "violated"})])
+        for kind in ("full", "compact"):
+            assert "(order violated on purpose)" in report_markdown(tables, kind)
+
+
+def swept() -> list[results.Row]:
+    """Three timeouts, the shorter the fewer commands a second."""
+    points = ((20.0, 1e6, 90.0), (150.0, 2e6, 240.0), (300.0, 1.9e6, 390.0))
+    return [
+        row(repeat=at, mode="batched", timeout_us=timeout_us, commands_per_s=rate, latency_p99_us=p99)
+        for timeout_us, rate, p99 in points
+        for at in range(2)
+    ]
+
+
+def test_the_frontier_is_printed_written_and_keeps_its_objective(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "run", swept())
+    assert report.main([str(folder), "--frontier"]) == 0
+    shown = capsys.readouterr().out
+    assert "3 points tried: 2 on the frontier" in shown
+    assert "ecommended" not in shown
+    assert not (folder / "frontier.json").exists()
+
+    assert report.main([str(folder), "--frontier", "--slo-p99-us", "100"]) == 0
+    shown = capsys.readouterr().out
+    assert "Recommended for a p99 of at most 100 us: batched, max_batch / timeout 512 / 20 us" in shown
+    assert (folder / "frontier.md").read_text(encoding="utf-8") == shown
+    assert (folder / "frontier.json").read_text() == '{"slo_p99_us": 100.0}\n'
+    assert not (folder / "report.md").exists()
+    assert report.main([str(folder), "--frontier"]) == 0
+    assert capsys.readouterr().out == shown
+
+    other = tmp_path / "x.md"
+    assert report.main([str(folder), "--frontier", "--slo-p99-us", "250", "--output", str(other)]) == 0
+    assert "512 / 150 us" in other.read_text(encoding="utf-8")
+    assert (folder / "frontier.json").read_text() == '{"slo_p99_us": 100.0}\n'
+
+
+def test_the_frontier_takes_the_tail_from_histograms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, [row(mode="batched", commands_per_s=1e6)])
+    bucket = {"run_id": "run", "mode": "batched", "repeat": 0, "low": 500, "high": 500, "count": 7}
+    buckets = [{**bucket, "what": what} for what in ("latency", "batch_size", "queue_wait")]
+    results.write_rows(folder / "histograms.parquet", results.HISTOGRAMS, buckets, {})
+    assert report.main([str(folder), "--frontier"]) == 0
+    assert "| 1,000,000 | 0.500 | 500 / 500 |" in capsys.readouterr().out
+
+
+def test_a_readme_block_of_a_folder_with_an_objective_is_its_frontier(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", swept())
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- report:run -->\n<!-- /report:run -->\n")
+    assert report.main([str(folder), "--frontier", "--slo-p99-us", "300", "--readme", str(readme)]) == 0
+    text = readme.read_text(encoding="utf-8")
+    assert "| closed | batched | 512 | 150 | 2,000,000 | 240.0 |" in text
+    assert "yes, recommended |" in text
+    assert "| 300 |" not in text  # beaten, so it is counted and not shown
+    assert "3 points tried: 2 on the frontier, 0 overloaded, 0 failed or not verified." in text
+    assert report.main(["--readme", str(readme), "--check"]) == 0
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"slo_p99_us": -1}', '{"slo_p99_us": "x"}', '{"slo_p99_us": []}'])
+def test_an_objective_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    folder = write(tmp_path, swept())
+    (folder / "frontier.json").write_text(text)
+    assert report.main([str(folder), "--frontier"]) == 2
+    assert "frontier.json: not an objective like" in capsys.readouterr().err
+
+
+def test_traced_runs_alone_have_no_frontier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([str(write(tmp_path, [row(traced=True)])), "--frontier"]) == 2
+    assert "no untraced run" in capsys.readouterr().err
+
+
+def test_the_frontier_as_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, path = write(tmp_path, swept()), tmp_path / "frontier.svg"
+    arguments = [str(folder), "--frontier", "--slo-p99-us", "300", "--plot", str(path)]
+    if importlib.util.find_spec("matplotlib"):
+        assert report.main(arguments) == 0
+        assert ElementTree.fromstring(path.read_bytes()).tag.endswith("svg")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report.main(arguments) == 2
 
 
 def test_readme_is_brought_up_to_date_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,11 +344,21 @@ def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytes
     assert [row[-1] for row in rows] == ["yes", "yes", "NO", "yes", "yes", "yes", "yes", "yes"]
     for text in ("19.9x [19.4, 20.2] (1)", "FAILED (2)", "(2) failed: 1 of 3 outputs | wrong by <far>"):
         assert text in shown
-    for note in ("not interleaved: taken in separate runs", "2 repeats: no interval", "dependencies ignored"):
+    for note in (
+        "not interleaved: taken in separate runs",
+        "2 repeats: no interval",
+        "dependencies ignored",
+        "order violated on purpose",
+        "YES: 61.25/s of 100/s",
+    ):
         assert note in shown
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= 140
     assert (tmp_path / "report.md").exists()
+    report.frontier([tmp_path], 500.0)
+    assert "Recommended for a p99 of at most 500 us: batched" in screen.getvalue()
+    assert "…" not in screen.getvalue()
+    assert max(map(len, screen.getvalue().splitlines())) <= 140
 
 
 def test_the_plot_is_one_whole_svg_and_the_same_each_time(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt.arrivals.azure import Requests
+from launchopt.arrivals.requests import Requests
 from launchopt.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.runs import run_end

@@ -1,0 +1,205 @@
+"""Which bucket size and which timeout? Throughput against tail latency, a point a configuration.
+
+In: rows as `results.read_summaries` gives them, and rows of `results.read_histograms` where there are any. Out: a
+`Frontier` for each stream of commands: its points, which of them no other beats, and which one to take under an
+objective for p99 latency. Pure: reads no file, prints nothing.
+
+    stream      work, arrivals, order, scheduler and device agree; traced runs are left out
+    point       mode, max_batch and timeout; numbers are medians over repeats, the p99 is that of all repeats' latencies
+                where every repeat has a histogram, else the median of the repeats' p99
+    frontier    of the points that claim something, those that no other equals or beats in both, and beats in one
+    choice      of the points within the objective the one of highest throughput. An open loop caps throughput at the
+                rate of arrival, so there points within 2% of the highest are equal, and the lowest p99 wins
+
+A point claims nothing where a repeat failed, was not verified or measured no latency, and where arrivals overloaded
+it: its latencies then grow with the length of the run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launchopt.analysis.histogram import LogHistogram
+from launchopt.analysis.tables import STREAM, disorder, grouped, problem_of, sortable, stream_order, without_copies
+from launchopt.results import SUMMARY, Row
+
+HISTOGRAMS_USED = ("latency", "batch_size")
+SAME_THROUGHPUT = 0.02
+FLUSHES = tuple(name for name in SUMMARY.names if name.startswith("flush_"))
+_CONFIGURATION = ("mode", "max_batch", "timeout_us")
+
+_Histograms = dict[tuple[Any, ...], set[tuple[int, int, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One configuration of a stream, over its repeats; None is what was not measured."""
+
+    mode: str
+    max_batch: int | None
+    timeout_us: float | None
+    repeats: int
+    problem: str | None
+    overloaded: bool
+    throughput_per_s: float | None
+    p99_us: float | None
+    batch_size_mean: float | None = None
+    batch_size_p50: float | None = None
+    batch_size_p99: float | None = None
+    flush_shares: dict[str, float] | None = None
+
+    @property
+    def claims(self) -> bool:
+        """Whether it may be compared with others."""
+        return self.problem is None and not self.overloaded
+
+    @property
+    def batching(self) -> str:
+        """`64 / 150 us`: max_batch and timeout."""
+        timeout = "—" if self.timeout_us is None else f"{self.timeout_us:g} us"
+        return f"{'—' if self.max_batch is None else self.max_batch} / {timeout}"
+
+    def beats(self, other: Point) -> bool:
+        """At least as good in throughput and in p99, and better in one. Both must claim something."""
+        ours, theirs = _goodness(self), _goodness(other)
+        return ours != theirs and all(own >= their for own, their in zip(ours, theirs, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The points of one stream: all of them, those on the frontier by throughput, and the choice under an objective.
+
+    `recommended` is None without an objective, and where no point keeps it; `closest` is then the lowest p99.
+    """
+
+    stream: Row
+    unit: str
+    points: list[Point]
+    frontier: list[Point]
+    slo_p99_us: float | None = None
+    recommended: Point | None = None
+    closest: Point | None = None
+
+    def __getitem__(self, column: str) -> Any:
+        """A column that all rows of the stream share, such as `workload`."""
+        return self.stream[column]
+
+
+def build_frontiers(
+    rows: Iterable[Row], histogram_rows: Iterable[Row] = (), slo_p99_us: float | None = None
+) -> list[Frontier]:
+    """A frontier for each stream among the untraced `rows`, in the order of the report's tables.
+
+    Raises DataError where two different rows claim to be the same repeat.
+    """
+    kept = [row for row in without_copies(rows) if not row["traced"]]
+    histograms = _histograms(kept, histogram_rows)
+    streams: dict[tuple[Any, ...], list[Row]] = {}
+    for row in kept:
+        key = (*(row[name] for name in STREAM), disorder(row), row["sampling_where"])
+        streams.setdefault(key, []).append(row)
+    ordered = sorted(streams.values(), key=lambda members: (*stream_order(members), disorder(members[0]) or ""))
+    return [_frontier(members, histograms, slo_p99_us) for members in ordered]
+
+
+def pareto(points: Iterable[Point]) -> list[Point]:
+    """Of `points` that claim something, those that no other beats, by throughput and then p99."""
+    claiming = [point for point in points if point.claims]
+    unbeaten = [point for point in claiming if not any(other.beats(point) for other in claiming)]
+    return sorted(unbeaten, key=_goodness)
+
+
+def recommend(points: Iterable[Point], slo_p99_us: float, *, open_loop: bool) -> Point | None:
+    """The point to take under an objective; None where no point that claims something keeps it."""
+    within = [point for point in points if point.claims and -_goodness(point)[1] <= slo_p99_us]
+    if not within:
+        return None
+    highest = max(_goodness(point)[0] for point in within)
+    enough = highest * (1 - SAME_THROUGHPUT) if open_loop else highest
+    return min((p for p in within if _goodness(p)[0] >= enough), key=_by_latency)
+
+
+def _goodness(point: Point) -> tuple[float, float]:
+    """(throughput, -p99): more is better in both."""
+    assert point.throughput_per_s is not None
+    assert point.p99_us is not None
+    return point.throughput_per_s, -point.p99_us
+
+
+def _by_latency(point: Point) -> tuple[float, float]:
+    throughput_per_s, minus_p99_us = _goodness(point)
+    return -minus_p99_us, -throughput_per_s
+
+
+def _frontier(rows: list[Row], histograms: _Histograms, slo_p99_us: float | None) -> Frontier:
+    unit = "tokens" if all(row["tokens"] is not None for row in rows) else "commands"
+    configurations = grouped(rows, _CONFIGURATION)
+    configurations.sort(key=lambda members: [sortable(members[0][name]) for name in _CONFIGURATION])
+    points = [_point(members, histograms, f"{unit}_per_s") for members in configurations]
+    recommended = closest = None
+    if slo_p99_us is not None:
+        recommended = recommend(points, slo_p99_us, open_loop=rows[0]["arrival"] != "closed")
+        if recommended is None:
+            closest = min((p for p in points if p.claims), key=_by_latency, default=None)
+    return Frontier(rows[0], unit, points, pareto(points), slo_p99_us, recommended, closest)
+
+
+def _point(rows: list[Row], histograms: _Histograms, throughput: str) -> Point:
+    latencies, sizes = (_merged(rows, histograms, what) for what in HISTOGRAMS_USED)
+    p99_us = _median(rows, "latency_p99_us")
+    if latencies is not None:
+        p99_ns = latencies.percentile(99)
+        p99_us = None if p99_ns is None else p99_ns / 1e3
+    throughput_per_s = _median(rows, throughput)
+    problem = problem_of(rows)
+    if problem is None and (p99_us is None or throughput_per_s is None):
+        problem = "no latency measured" if p99_us is None else "no throughput measured"
+    flushes = Counter({name: sum(row[name] or 0 for row in rows) for name in FLUSHES})
+    batches = flushes.total()
+    return Point(
+        **{name: rows[0][name] for name in _CONFIGURATION},
+        repeats=len(rows),
+        problem=problem,
+        overloaded=any(row["overloaded"] for row in rows),
+        throughput_per_s=throughput_per_s,
+        p99_us=p99_us,
+        batch_size_mean=_median(rows, "batch_size_mean"),
+        batch_size_p50=None if sizes is None else sizes.percentile(50),
+        batch_size_p99=None if sizes is None else sizes.percentile(99),
+        flush_shares={name.removeprefix("flush_"): n / batches for name, n in flushes.items()} if batches else None,
+    )
+
+
+def _median(rows: Sequence[Row], column: str) -> float | None:
+    values = [row[column] for row in rows if row[column] is not None]
+    return statistics.median(values) if values else None
+
+
+def _histograms(rows: Iterable[Row], histogram_rows: Iterable[Row]) -> _Histograms:
+    """Buckets by repeat and by what they count; a set, as a folder given twice must not double them.
+
+    A repeat that two runs of one name claim has none: its buckets could be the other's.
+    """
+    claimed = Counter(_repeat(row) for row in rows)
+    histograms: _Histograms = {}
+    for row in histogram_rows:
+        if claimed[_repeat(row)] == 1:
+            buckets = histograms.setdefault((*_repeat(row), row["what"]), set())
+            buckets.add((row["low"], row["high"], row["count"]))
+    return histograms
+
+
+def _repeat(row: Row) -> tuple[Any, ...]:
+    return row["run_id"], row["mode"], row["repeat"]
+
+
+def _merged(rows: Iterable[Row], histograms: _Histograms, what: str) -> LogHistogram | None:
+    """What all repeats measured; None where one has no histogram, as the others would be a selection."""
+    found = [histograms.get((*_repeat(row), what)) for row in rows]
+    if None in found:
+        return None
+    return LogHistogram.from_rows(bucket for buckets in found if buckets for bucket in buckets)

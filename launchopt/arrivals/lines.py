@@ -1,0 +1,145 @@
+"""What the readers of requests share: lines of bounded length in, checked columns out.
+
+In: a text file in UTF-8 (a byte order mark is skipped), lines ending in CRLF or LF, the last perhaps in neither;
+and, from each reader, a function that turns one line into a `Row` or says by ValueError what is wrong with it.
+Out: `Requests`, or a DataError at the line. Files are read as streams: 32 bytes are kept a request.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from launchopt.arrivals.requests import NO_REQUEST, Requests
+from launchopt.errors import DataError
+
+BOM = b"\xef\xbb\xbf"
+INT64_MAX = 2**63 - 1
+NS_PER_MS = 1_000_000
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}")  # int() alone would also take "1_000", " 7" and other scripts' digits
+
+Lines = Generator[tuple[int, str], None, None]
+
+
+class Row(NamedTuple):
+    """One request: when it came (ns, from any zero), its tokens, and the index of the one it waits for or -1."""
+
+    time_ns: int
+    context_tokens: int
+    generated_tokens: int
+    after: int = NO_REQUEST
+
+
+def text_lines(path: Path, bytes_max: int) -> Lines:
+    """(1-based number, text without line end) of each line; no memory beyond the line at hand.
+
+    Raises DataError for a file that cannot be read, and at a line that is not UTF-8 or, with its line end, is
+    longer than `bytes_max`.
+    """
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while raw := file.readline(bytes_max + 1):
+                number += 1
+                if len(raw) > bytes_max:
+                    raise DataError(path, number, f"the line is longer than {bytes_max} bytes")
+                if number == 1 and not (raw := raw.removeprefix(BOM)):
+                    return
+                try:
+                    text = raw.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise DataError(path, number, f"not UTF-8 (byte {error.start + 1} of the line)") from None
+                yield number, text.removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> DataError:
+    """The DataError for a file that the system refuses to open or read."""
+    return DataError(path, None, f"cannot be read: {error.strerror or error}")
+
+
+def header_of(path: Path, lines: Iterator[tuple[int, str]], *allowed: str) -> str:
+    """The first of `lines`, which must be one of `allowed`; DataError for any other, or for none."""
+    expected = " or ".join(allowed)
+    _, header = next(lines, (1, None))
+    if header is None:
+        raise DataError(path, None, f"the file is empty; expected the header {expected}")
+    if header not in allowed:
+        raise DataError(path, 1, f"wrong header {shown(header)}; expected {expected}")
+    return header
+
+
+def gather(
+    path: Path,
+    lines: Iterator[tuple[int, str]],
+    limit: int | None,
+    zero_ns: int | None,
+    parse: Callable[[str], Row],
+    nothing: str,
+) -> Requests:
+    """The first `limit` of `lines` (>= 1; None: all) as requests; nothing after the last is read.
+
+    `zero_ns` is the time that arrival_ns counts from; None: the first request's. `nothing` is what to say of a
+    file without requests. Raises DataError at a line that `parse` refuses by ValueError, is earlier than the one
+    before, more than int64 ns after zero or of no tokens, and for fewer lines than `limit`. `after` is not checked.
+    """
+    assert limit is None or limit >= 1
+    arrival_ns, context, generated, after = columns = [array("q") for _ in Row._fields]
+    last_ns: int | None = None
+    for number, text in islice(lines, limit):
+        try:
+            row = parse(text)
+            zero_ns = row.time_ns if zero_ns is None else zero_ns
+            if last_ns is not None and row.time_ns < last_ns:
+                raise ValueError(f"the timestamp is {last_ns - row.time_ns} ns earlier than the row before")
+            if row.time_ns - zero_ns > INT64_MAX:
+                raise ValueError("the timestamp is over 292 years after the first: too far for int64 ns")
+            if row.context_tokens == row.generated_tokens == 0:
+                raise ValueError("a request without tokens, neither of a prompt nor of an answer")
+        except ValueError as error:
+            raise DataError(path, number, str(error)) from None
+        last_ns = row.time_ns
+        arrival_ns.append(row.time_ns - zero_ns)
+        context.append(row.context_tokens)
+        generated.append(row.generated_tokens)
+        after.append(row.after)
+    if not arrival_ns:
+        raise DataError(path, None, nothing)
+    if limit is not None and len(arrival_ns) < limit:
+        raise DataError(path, None, f"{limit} requests asked for, but the file has {len(arrival_ns)}")
+    return Requests(*(np.array(column, dtype=np.int64) for column in columns))
+
+
+def split(text: str, fields: int) -> list[str]:
+    """The comma-separated fields of a line; ValueError unless there are so many."""
+    parts = text.split(",")
+    if len(parts) != fields:
+        raise ValueError(f"expected {fields} fields, got {len(parts)}: {shown(text)}")
+    return parts
+
+
+def count(name: str, text: str, least: int) -> int:
+    """A decimal integer from `least` to what int64 holds; ValueError, with the field's name, for anything else."""
+    if _INTEGER.fullmatch(text) is None or (value := int(text)) > INT64_MAX:
+        raise ValueError(f"{name} is {shown(text)}, not a 64-bit integer")
+    if value < least:
+        raise ValueError(f"{name} is {value}, must be at least {least}")
+    return value
+
+
+def cut(text: str) -> str:
+    """The text, cut to what fits into a message."""
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def shown(text: str) -> str:
+    """The text quoted, with control characters escaped, cut to what fits into a message."""
+    return repr(cut(text))

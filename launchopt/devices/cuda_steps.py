@@ -1,0 +1,128 @@
+"""Feeding results of steps back on the GPU: one kernel launch on the work's stream for all steps of a batch.
+
+The kernel's last act is to write each step's id to `done`, which lies in pinned memory: the host looks there instead of
+asking the driver. Where sampling is to be on the host, logits are copied there, the host waits for them, samples with
+NumPy and copies the next inputs back, as an engine does whose sampler runs on the CPU.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.devices.arenas import STORAGE, Arenas
+from launchopt.devices.gpu_feedback import GpuFeedback
+from launchopt.devices.steps import Ends, places_needed
+from launchopt.feedback import HostFeedback
+from launchopt.sampling import Sampling, SamplingKind
+from launchopt.workloads.chain import ChainStream
+
+WITHOUT = Sampling(SamplingKind.none)
+
+
+def pinned(count: int, dtype: Any) -> NDArray[Any]:
+    """Page-locked host memory that the GPU reads and writes by the same address."""
+    memory = cupy.cuda.alloc_pinned_memory(count * np.dtype(dtype).itemsize)
+    array: NDArray[Any] = np.frombuffer(memory, dtype, count)
+    return array
+
+
+class CudaSteps:
+    """Over the arenas of a stream."""
+
+    def __init__(self, stream: ChainStream, arenas: Arenas, cuda: Any, sampling: Sampling, on_host: bool) -> None:
+        self._stream, self._cuda = stream, cuda
+        self._base = int(arenas.arrays[stream.activations].data.ptr)
+        self._row_bytes = stream.row_elements(stream.hidden) * stream.dtype.itemsize
+        history = arenas.arrays.get(stream.history)
+        self._history = 0 if history is None else int(history.data.ptr)
+        self.done: NDArray[np.uint64] = pinned(places_needed(stream), np.uint64)
+        sizes = (stream.hidden, stream.vocab or 1, stream.requests, self._base, self._row_bytes)
+        self._plain = GpuFeedback(cuda, stream.dtype, WITHOUT, *sizes)
+        self._sampled = None if stream.vocab is None else GpuFeedback(cuda, stream.dtype, sampling, *sizes)
+        self._on_host = None
+        if stream.vocab is not None and on_host:
+            table = cupy.asnumpy(self._table(arenas))
+            self._on_host = HostFeedback(stream.dtype, sampling, table)
+            self._logits = pinned(stream.requests * stream.vocab, STORAGE[stream.dtype]).reshape(stream.requests, -1)
+            self._inputs = pinned(stream.requests * stream.hidden, STORAGE[stream.dtype]).reshape(stream.requests, -1)
+        self._events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(64)]
+        self.start()
+
+    def _table(self, arenas: Arenas) -> Any:
+        stream = self._stream
+        flat = arenas.arrays[stream.activations].reshape(-1)
+        width = stream.row_elements(stream.hidden)
+        return flat[: stream.table_rows * width].reshape(stream.table_rows, width)[:, : stream.hidden]
+
+    def start(self) -> None:
+        """A new run."""
+        self._host_ns, self._submitted, self._timed = 0, 0, 0
+        self._device_ms = 0.0
+
+    def feed_back(self, ends: Ends) -> None:
+        """Submit the scaling, or the sampling, and the writing of the next inputs."""
+        if self._sampled is None:
+            self._submit(self._plain, ends)
+            return
+        of_token = ends.end_tokens
+        if not of_token.all():
+            self._submit(self._plain, ends.only(~of_token))
+            ends = ends.only(of_token)
+        if len(ends.requests) == 0:
+            return
+        if self._on_host is not None:
+            self._sample_on_host(ends, self._on_host)
+            return
+        # A pair of events is read when its turn comes again, long after it has passed.
+        start, end = self._events[self._submitted % len(self._events)]
+        if self._submitted >= len(self._events):
+            self._read(start, end)
+        start.record(self._cuda)
+        self._submit(self._sampled, ends)
+        end.record(self._cuda)
+        self._submitted += 1
+
+    def _submit(self, feedback: GpuFeedback, ends: Ends) -> None:
+        base = np.uint64(self._base)
+        histories = np.zeros(len(ends.requests), np.uint64)
+        if self._history:
+            rows = np.uint64(self._history) + ends.places.astype(np.uint64) * np.uint64(self._row_bytes)
+            histories[ends.end_tokens] = rows[ends.end_tokens]
+        ids = np.uint64(self.done.ctypes.data) + ends.places.astype(np.uint64) * np.uint64(8)
+        feedback.submit(base + ends.sources, base + ends.targets, histories, ends.requests, ends.tokens, ids)
+
+    def _sample_on_host(self, ends: Ends, feedback: HostFeedback) -> None:
+        start_ns = time.monotonic_ns()
+        rows, base, stream = len(ends.requests), self._base, self._cuda
+        copy = cupy.cuda.runtime.memcpyAsync
+        for i, source in enumerate(ends.sources.tolist()):
+            logits = self._logits[i]
+            copy(logits.ctypes.data, base + source, logits.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr)
+        stream.synchronize()
+        inputs, ids = feedback.advance(self._logits[:rows], ends.requests, ends.tokens)
+        assert ids is not None
+        self._inputs[:rows] = inputs
+        for i, target in enumerate(ends.targets.tolist()):
+            row = self._inputs[i]
+            copy(base + target, row.ctypes.data, row.nbytes, cupy.cuda.runtime.memcpyHostToDevice, stream.ptr)
+        stream.synchronize()  # the rows are written again by whoever comes next
+        self.done[ends.places] = ids.astype(np.int64).view(np.uint64) & np.uint64(0xFFFF_FFFF)
+        self._host_ns += time.monotonic_ns() - start_ns
+
+    def _read(self, start: Any, end: Any) -> None:
+        end.synchronize()
+        self._device_ms += cupy.cuda.get_elapsed_time(start, end)
+        self._timed += 1
+
+    def sampling_ns(self) -> int:
+        """Time spent sampling since `start`: on the host, waiting for logits included, or between events."""
+        if self._on_host is not None:
+            return self._host_ns
+        for i in range(self._timed, self._submitted):
+            self._read(*self._events[i % len(self._events)])
+        return int(self._device_ms * 1e6)

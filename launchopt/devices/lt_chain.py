@@ -1,0 +1,162 @@
+"""The consumer's compiled loop for requests: as `lt_pump`, with order kept and the ends of steps told.
+
+What `lt_pump` is for independent commands this is for chains: ring -> order -> buckets -> cuBLASLt -> recorder. When a
+batch held the last command of a step, Python feeds its result back on the same stream (ENDED); a word in pinned memory
+then tells that the GPU got there, and a record in the second ring tells whoever issued the step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.buckets import BASE, NO_BUCKET, OPENED_NS, UNKNOWN_SHAPE, empty_bucket, largest_bucket, oldest_bucket
+from launchopt.command import W_SLOT_A_B, WORDS
+from launchopt.devices import lt_pump as lp
+from launchopt.devices.lt_launch import OK, launch_strided
+from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
+from launchopt.order import ends_step, is_stalled, release, take_ordered
+from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
+from launchopt.ring import STOP, has_record, is_closed, push_words
+
+ENDED = lp.SPOOL + 1  # why the loop came back, beside lt_pump's: steps ended
+# Words of `state` behind those of lt_pump.
+ENDS = lp.STATE_WORDS
+STATE_WORDS = lp.STATE_WORDS + 1
+FIRST, STOP_AT = range(2)  # words of a flights' cursor
+# Words of `settings` behind those of lt_pump.
+ON_STALL = lp.PACK_BYTES_PER_LAUNCH + 1
+NOT_YET = np.uint64(0xFFFF_FFFF_8000_0000)  # a token that is not done; its id overwrites the lower half
+LOW = np.uint64(0xFFFF_FFFF)
+
+Table = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+
+@compiled
+def collect_ends(store: Words, base: Int, size: Int, ended: Words) -> Int:
+    """Copy those of store[base : base + size] that end a step to `ended`; returns how many."""
+    count = 0
+    for row in range(base, base + size):
+        if ends_step(store, row) != 0:
+            for w in range(WORDS):
+                ended[count, w] = store[row, w]
+            count += 1
+    return count
+
+
+@compiled
+def land(back: Any, rows: Words, places: Table, done: Words, cursor: Table) -> None:
+    """Tell of every step that the GPU has finished, in the order in which they were fed back."""
+    mask = len(places) - 1
+    while cursor[FIRST] != cursor[STOP_AT]:
+        at = cursor[FIRST] & mask
+        token = load_acquire(done, places[at])
+        if token == NOT_YET:
+            return
+        rows[at, W_SLOT_A_B] = token & LOW
+        push_words(back[0], back[1], rows[at : at + 1], False)  # has room for a step of every request
+        cursor[FIRST] += 1
+
+
+@compiled
+def _flush(
+    bucket: Int, reason: Int, batcher: Any, order: Any, tables: Any, records: Any, ended: Words, state: Table
+) -> Int:
+    """Launch what a bucket holds: GO_ON, ENDED, SPECIAL (Python must launch state's batch) or FAILED."""
+    buckets, store, active = batcher[1], batcher[2], batcher[3]
+    cursor = records[2]
+    size = empty_bucket(bucket, buckets, active)
+    release(bucket, size, batcher, order)
+    flush_ns = monotonic_ns()
+    state[lp.BUCKET], state[lp.SIZE], state[lp.REASON], state[lp.FLUSH_NS] = bucket, size, reason, flush_ns
+    state[lp.FLUSHES + reason] += 1
+    if state[lp.LEFT] <= 0:
+        return lp.SPECIAL
+    base, launched, batch = buckets[bucket, BASE], cursor[NEXT_LAUNCH], cursor[NEXT_BATCH]
+    words = store[base : base + size]
+    status = launch_strided(words, bucket, lp.UNLIMITED, tables, records, batch, reason, flush_ns)
+    cursor[NEXT_BATCH] = batch + 1
+    state[lp.LEFT] -= cursor[NEXT_LAUNCH] - launched
+    if status != OK:
+        state[lp.STATUS] = status
+        return lp.FAILED
+    state[ENDS] = collect_ends(store, base, size, ended)
+    return ENDED if state[ENDS] > 0 else lp.GO_ON
+
+
+@compiled
+def _next_flush(more: Int, batcher: Any, order: Any, settings: Table, state: Table) -> tuple[int, int]:
+    """The bucket to flush next although it is not full, and why; NO_BUCKET where none is due.
+
+    `more`: whether records are at hand that found no room among those that wait.
+    """
+    buckets, active = batcher[1], batcher[3]
+    oldest = oldest_bucket(buckets, active)
+    if oldest == NO_BUCKET:
+        return NO_BUCKET, 0
+    if buckets[oldest, OPENED_NS] + settings[lp.TIMEOUT_NS] <= state[lp.NOW_NS]:
+        return oldest, lp.DEADLINE
+    if more:
+        return largest_bucket(buckets, active), lp.STALL
+    if state[lp.COUNT] == 0:
+        if settings[ON_STALL] != 0 and is_stalled(order):
+            return largest_bucket(buckets, active), lp.STALL
+        if settings[lp.IDLE_NS] != lp.NEVER_IDLE and state[lp.NOW_NS] - state[lp.LAST_NS] >= settings[lp.IDLE_NS]:
+            return oldest, lp.IDLE_FLUSH
+    return NO_BUCKET, 0
+
+
+@compiled
+def pump_chains(
+    ring: Any,
+    back: Any,
+    block: Words,
+    batcher: Any,
+    order: Any,
+    tables: Any,
+    records: Any,
+    ended: Words,
+    flights: Any,
+    settings: Table,
+    state: Table,
+) -> Int:
+    """Chains of commands, flushed when full, due, or at a stall."""
+    header, data = ring
+    buckets, active = batcher[1], batcher[3]
+    rows, places, done, cursor = flights
+    while True:
+        land(back, rows, places, done, cursor)
+        if wants_room(*records):
+            return lp.SPOOL
+        if state[lp.NEXT] == state[lp.COUNT]:
+            lp.refill(header, data, block, state)
+            if load_acquire(header, STOP) != np.uint64(0):
+                return lp.STOPPED
+        words = block[: state[lp.COUNT]]
+        state[lp.NEXT], bucket = take_ordered(words, state[lp.NEXT], state[lp.NOW_NS], batcher, order)
+        reason = lp.FULL
+        if bucket == UNKNOWN_SHAPE:
+            return lp.UNKNOWN
+        if bucket == NO_BUCKET:
+            bucket, reason = _next_flush(state[lp.NEXT] < state[lp.COUNT], batcher, order, settings, state)
+        if bucket != NO_BUCKET:
+            code = _flush(bucket, reason, batcher, order, tables, records, ended, state)
+            if code != lp.GO_ON:
+                return code
+            continue
+        if state[lp.COUNT] > 0:
+            continue
+        if lp.is_drained(header) and active[0] == 0 and cursor[FIRST] == cursor[STOP_AT]:
+            return lp.DRAINED
+        due_ns = lp.wake_ns(buckets, active, settings, state)
+        until_ns = state[lp.NOW_NS] + settings[lp.SPIN_NS]
+        if due_ns <= until_ns + settings[lp.SLEEP_NS]:
+            until_ns = due_ns  # a sleep would overshoot it
+        while not (has_record(header, data) or is_closed(header)) and monotonic_ns() < until_ns:
+            land(back, rows, places, done, cursor)
+            cpu_pause()
+        if cursor[FIRST] == cursor[STOP_AT] and monotonic_ns() >= until_ns and until_ns < due_ns:
+            return lp.IDLE

@@ -1,0 +1,272 @@
+"""From logits to token ids: the same ids from the same logits, whoever computes them.
+
+In: logits, float32 [rows, vocab], and for each row whose request and which of its tokens it is. Out: int32 ids.
+`plausible` judges ids from logits that are known only up to an error. Two implementations must agree to the bit,
+this one and the CUDA kernel of `devices.gpu_feedback`, so each step is defined down to its rounding:
+
+uniform   bits = splitmix64 number (request << 32 | token) of the generator seeded with mix(seed + GOLDEN), its
+          top 24 bits: u = bits / 2**24. mix is splitmix64's finalizer, number i is mix(start + (i + 1) * GOLDEN)
+          modulo 2**64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators").
+weight    of a token: exp((logit - largest) * (1 / temperature)) in units of 2**-42, cut to an integer. The largest
+          has 2**42; below exp(-29), which is about one unit, it is 0. In float64 without fused operations: y = x *
+          LOG2_E, n = floor(y + 0.5), 2**(y - n) by Horner's rule over POWERS (relative error below 2**-45), 2**n.
+sums      of weights are integers, hence the same in any order, and below 2**63 for a vocabulary below 2**21.
+kept      top_k: logits >= the k-th largest. top_p: logits >= t, the largest t whose logits >= t weigh ceil(p * all)
+          or more. Ties are kept; 0.0 ties with -0.0.
+choice    the first kept token at which the running sum exceeds floor(bits * sum / 2**24). Its weight is not 0, so it
+          is a kept one, whatever was rounded.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.errors import ConfigError
+
+NO_ID = -1  # of a row that holds a NaN
+MOST_VOCAB = (1 << 21) - 1
+
+GOLDEN = 0x9E3779B97F4A7C15
+MIX_A, MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+U_BITS = 24  # exact in float32, too
+
+WEIGHT_BITS = 42
+LEAST_EXPONENT = -29.0
+LOG2_E = 1.4426950408889634
+# log(2)**i / i!, i = 0 .. 11: the Taylor series of 2**f, for |f| <= 0.5
+POWERS = (
+    1.0,
+    0.6931471805599453,
+    0.24022650695910072,
+    0.05550410866482158,
+    0.009618129107628477,
+    0.0013333558146428443,
+    0.0001540353039338161,
+    1.5252733804059841e-05,
+    1.321548679014431e-06,
+    1.01780860092397e-07,
+    7.054911620801123e-09,
+    4.4455382718708116e-10,
+)
+
+
+class SamplingKind(enum.Enum):
+    """How a token is chosen from its logits; none: it is not, and the last hidden vector is fed back."""
+
+    none = "none"
+    greedy = "greedy"
+    top_k = "top_k"
+    top_p = "top_p"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """A way to sample; what its kind does not use is ignored. ConfigError for values that cannot work."""
+
+    kind: SamplingKind
+    temperature: float = 1.0
+    top_k: int = 50
+    top_p: float = 0.9
+    seed: int = 0  # modulo 2**64
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise ConfigError("temperature", self.temperature, "must be finite and above 0; for 0, sample greedily")
+        if self.top_k < 1:
+            raise ConfigError("top_k", self.top_k, "must be 1 or more")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError("top_p", self.top_p, "must be above 0 and at most 1")
+
+    @property
+    def draws(self) -> bool:
+        """Whether the id depends on the seed."""
+        return self.kind in (SamplingKind.top_k, SamplingKind.top_p)
+
+
+def uniforms(seed: int, requests: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """Numbers in [0, 1), multiples of 2**-24, float64 [rows]; requests and tokens [rows], each below 2**32."""
+    return _bits(seed, requests, tokens) / np.float64(1 << U_BITS)
+
+
+def generator_start(seed: int) -> int:
+    """Where the generator of `seed` starts, below 2**64."""
+    return int(_mix(np.array([(seed + GOLDEN) % (1 << 64)], np.uint64))[0])
+
+
+def sample(
+    logits: NDArray[np.float32], chosen: Sampling, requests: NDArray[np.uint32], tokens: NDArray[np.uint32]
+) -> NDArray[np.int32]:
+    """Ids, int32 [rows], of float32 logits [rows, vocab]; requests and tokens [rows] say which number is drawn.
+
+    greedy: the lowest index of the largest. NO_ID for a row that holds a NaN, so that a check can name it.
+    ConfigError if the kind is none, or the vocabulary is empty or too large.
+    """
+    check_vocab(chosen, logits.shape[1])
+    if chosen.kind is SamplingKind.greedy:
+        ids = logits.argmax(axis=1)
+    else:
+        bits = _bits(chosen.seed, requests, tokens)
+        ids = np.array([_draw(row, chosen, int(drawn)) for row, drawn in zip(logits, bits, strict=True)], np.int64)
+    return np.where(np.isnan(logits).any(axis=1), NO_ID, ids).astype(np.int32)
+
+
+def plausible(
+    logits: NDArray[np.float64],
+    ids: NDArray[np.int32],
+    chosen: Sampling,
+    requests: NDArray[np.uint32],
+    tokens: NDArray[np.uint32],
+    tolerance: float | NDArray[np.float64],
+) -> NDArray[np.bool_]:
+    """Whether `sample` could have given each id, had each logit been off by at most `tolerance`; bool [rows].
+
+    logits: float64 [rows, vocab]; ids, requests, tokens: [rows]; tolerance: one for all, or [rows], finite.
+    Never rejects an id that could be right. It may accept one that could not: each bound is taken for itself, as if
+    all errors conspired for it. A row that holds a NaN: only NO_ID is plausible, which it is nowhere else.
+    ConfigError as for `sample`.
+    """
+    check_vocab(chosen, logits.shape[1])
+    drawn = uniforms(chosen.seed, requests, tokens)
+    limits = np.broadcast_to(np.asarray(tolerance, np.float64), len(logits))
+    rows = zip(logits, ids.tolist(), drawn.tolist(), limits.tolist(), strict=True)
+    return np.array([_could_be(row, at, chosen, u, limit) for row, at, u, limit in rows], np.bool_)
+
+
+def check_vocab(chosen: Sampling, vocab: int) -> None:
+    """ConfigError unless `chosen` can choose from so many tokens."""
+    if chosen.kind is SamplingKind.none:
+        raise ConfigError("kind", chosen.kind.name, "nothing is sampled")
+    if not 1 <= vocab <= MOST_VOCAB:
+        raise ConfigError("vocab", vocab, f"must be from 1 to {MOST_VOCAB}")
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(MIX_A)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(MIX_B)
+    return values ^ (values >> np.uint64(31))
+
+
+def _bits(seed: int, requests: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """The 24 bits of each number; arrays, which wrap around without a warning."""
+    counters = (requests.astype(np.uint64) << np.uint64(32)) | tokens.astype(np.uint64)
+    start = np.array([generator_start(seed)], np.uint64)
+    return _mix(start + (counters + np.uint64(1)) * np.uint64(GOLDEN)) >> np.uint64(64 - U_BITS)
+
+
+def _weights(logits: NDArray[np.float32], largest: np.float32, temperature: float) -> NDArray[np.uint64]:
+    """Integer weights, as the module says. What equals the largest has the weight 1 even where both are infinite."""
+    with np.errstate(invalid="ignore"):
+        exponents = (logits.astype(np.float64) - np.float64(largest)) * (1.0 / temperature)
+    exponents[logits == largest] = 0.0
+    weights = np.zeros(len(logits), np.uint64)
+    some = np.flatnonzero(exponents > LEAST_EXPONENT)
+    y = exponents[some] * LOG2_E
+    n = np.floor(y + 0.5)
+    fraction = y - n
+    power = np.full(len(some), POWERS[-1])
+    for coefficient in POWERS[-2::-1]:
+        power = power * fraction + coefficient
+    weights[some] = np.ldexp(power, n.astype(np.int32) + WEIGHT_BITS).astype(np.uint64)
+    return weights
+
+
+def _draw(logits: NDArray[np.float32], chosen: Sampling, bits: int) -> int:
+    """The id of one row without NaN."""
+    largest = logits.max()
+    if np.isnan(largest):
+        return NO_ID
+    if chosen.kind is SamplingKind.top_k:
+        kept = np.flatnonzero(logits >= _kth_largest(logits, chosen.top_k))
+        weights = _weights(logits[kept], largest, chosen.temperature)
+    else:
+        weights = _weights(logits, largest, chosen.temperature)
+        kept = np.flatnonzero(weights)  # the others can neither tip the scales nor be chosen
+        kept, weights = _nucleus(logits, kept, weights[kept], chosen.top_p)
+    sums = np.cumsum(weights)
+    target = bits * int(sums[-1]) >> U_BITS
+    return int(kept[np.searchsorted(sums, np.uint64(target), side="right")])
+
+
+def _kth_largest(logits: NDArray[np.floating], k: int) -> np.floating:
+    at = max(0, len(logits) - k)
+    kth: np.floating = np.partition(logits, at)[at]
+    return kth
+
+
+def _nucleus(
+    logits: NDArray[np.float32], tokens: NDArray[np.int64], weights: NDArray[np.uint64], p: float
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Tokens of the nucleus, in index order, and their weights; all kept when p is 1."""
+    falling = np.argsort(-logits[tokens])
+    sums = np.cumsum(weights[falling])
+    needed = min(int(sums[-1]), max(1, math.ceil(p * float(sums[-1]))))
+    last = falling[np.searchsorted(sums, np.uint64(needed), side="left")]
+    inside = logits[tokens] >= logits[tokens[last]]
+    return tokens[inside], weights[inside]
+
+
+# Room for what `sample` rounds and a float64 sum of 2**21 terms rounds; far below the 2**-24 between two numbers.
+SLACK = 1e-9
+ROUNDINGS = 2.0**-50  # of the largest logit: what the sums and differences of logits and tolerances round
+UNITS = 2.0 ** (1 - WEIGHT_BITS)  # at most so much of a weight is cut off
+MOST_SPREAD = 300.0  # exp stays finite; bounds this wide exclude nothing anyway
+
+
+def _could_be(logits: NDArray[np.float64], at: int, chosen: Sampling, u: float, tolerance: float) -> bool:
+    """`plausible` for one row."""
+    if np.isnan(logits).any() or at == NO_ID:
+        return at == NO_ID and bool(np.isnan(logits).any())
+    if not 0 <= at < len(logits):
+        return False
+    largest = logits.max()
+    tolerance += ROUNDINGS * float(np.abs(logits).max(initial=0.0, where=np.isfinite(logits)))
+    if chosen.kind is SamplingKind.greedy:
+        return bool(logits[at] >= largest - 2 * tolerance)
+    # Each weight, relative to that of the largest logit given here, lies in [low, high].
+    spread = min(tolerance / chosen.temperature, MOST_SPREAD)
+    with np.errstate(invalid="ignore"):
+        weights = np.exp((logits - largest) * (1.0 / chosen.temperature))
+    weights[logits == largest] = 1.0
+    high = weights * (math.exp(spread) * (1 + SLACK))
+    low = np.maximum(0.0, weights * (math.exp(-spread) * (1 - SLACK)) - UNITS * math.exp(spread))
+    if chosen.kind is SamplingKind.top_k:
+        # The k-th largest of numbers that are each off by a tolerance is off by no more than it.
+        kth = _kth_largest(logits, chosen.top_k)
+        sure, maybe = logits >= kth + 2 * tolerance, logits >= kth - 2 * tolerance
+    else:
+        sure, maybe = _nucleus_bounds(logits, low, high, chosen.top_p, tolerance)
+    if not maybe[at]:
+        return False
+    # Where the stretch of `at` begins at the earliest, where it ends at the latest, as shares of the kept weight.
+    before, rest = low[:at][sure[:at]].sum(), high[at:][maybe[at:]].sum()
+    through, after = high[: at + 1][maybe[: at + 1]].sum(), low[at + 1 :][sure[at + 1 :]].sum()
+    return bool(before * (1 - u) <= u * rest + SLACK * (before + rest)) and bool(
+        u * after <= (1 - u) * through + SLACK * (after + through)
+    )
+
+
+def _nucleus_bounds(
+    logits: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], p: float, tolerance: float
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which tokens are in the nucleus for all admissible logits, and which for some; bool [vocab] each.
+
+    A token is in it exactly if the tokens above it weigh less than p of all. Surely above it are those more than
+    two tolerances higher, possibly above all but itself that are not two tolerances lower.
+    """
+    if p == 1:
+        return np.ones(len(logits), np.bool_), np.ones(len(logits), np.bool_)
+    order = np.argsort(-logits)
+    rising = -logits[order]  # as searchsorted wants it
+    lows, highs = (np.concatenate([[0.0], np.cumsum(bound[order])]) for bound in (low, high))
+    above = np.searchsorted(rising, -(logits + 2 * tolerance), side="left")
+    least, others = lows[above], highs[-1] - highs[above]
+    maybe = least * (1 - p) <= p * others + SLACK * (least + others)
+    above = np.searchsorted(rising, -(logits - 2 * tolerance), side="right")
+    most, others = highs[above] - high, lows[-1] - lows[above] + low
+    sure = most * (1 - p) < p * others - SLACK * (most + others)
+    return sure, maybe

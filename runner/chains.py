@@ -1,0 +1,38 @@
+"""The consumer's side of requests: what happens when a step ends, and how the tokens are checked."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.devices.base import Device
+from launchopt.devices.steps import Flights
+from launchopt.ring import Ring
+from launchopt.verify import Verification
+from launchopt.verify_chain import verify_chain
+from launchopt.workloads.chain import ChainStream
+from runner.job import Job
+
+
+class Chains:
+    """Results fed back, and told of through the second ring."""
+
+    def __init__(self, job: Job, stream: ChainStream, device: Device) -> None:
+        self._job, self._stream, self._device = job, stream, device
+        self.back = Ring.attach(job.back_name, job.back_capacity)
+        self.flights = Flights(stream, self.back, device.open_steps(stream, job.sampling, job.samples_on_host))
+
+    def ended(self, words: NDArray[np.uint64]) -> None:
+        """Commands were launched: those that end a step have their results fed back."""
+        if count := self.flights.collect(words):
+            self._device.feed_back(self.flights.take_off(count))
+
+    def verify(self) -> Verification:
+        """Check every token, and the commands whose outputs are still there."""
+        ids = self.flights.done[: self._stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+        job = self._job
+        return verify_chain(self._stream, self._device.arenas, job.sampling, ids, job.verify_columns, job.seed)
+
+    def release(self) -> None:
+        """Drop the second ring."""
+        self.back.release()

@@ -1,0 +1,69 @@
+"""What the parent makes of the tokens of each repeat: columns, histograms, tokens.parquet, and who agrees with whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt import results
+from launchopt.driver import Tokens
+from launchopt.token_times import completed_rate, token_columns, token_table
+from launchopt.workloads.chain import ChainStream
+from runner.groups import Closed, Record, Replay
+from runner.plan import Plan
+from runner.tables import GrowingTable, named
+
+Histograms = dict[str, list[tuple[int, int, int]]]
+
+
+class TokenResults:
+    """Of one job. A context manager: leaving it finishes tokens.parquet."""
+
+    def __init__(self, plan: Plan, folder: Path, run_id: str) -> None:
+        self._plan, self._run_id = plan, run_id
+        wanted = plan.config.record.tokens is Record.all
+        self._table = GrowingTable(folder / "tokens.parquet", results.TOKENS, plan.composed) if wanted else None
+        self._first_ids: NDArray[np.int64] | None = None
+
+    def __enter__(self) -> TokenResults:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._table:
+            self._table.close()
+
+    def add(
+        self, mode: str, repeat: int, wall_ms: float, tokens: Tokens, histograms: Histograms, extra: dict[str, Any]
+    ) -> results.Row:
+        """The token columns of a repeat; `histograms` and `extra` (for the manifest) are added to."""
+        stream, config = self._plan.stream, self._plan.config
+        assert isinstance(stream, ChainStream)
+        where = self._plan.sampling_where
+        slo, is_sampled = config.slo, where is not None
+        row, found = token_columns(tokens, stream.outputs, wall_ms, slo.ttft_ms, slo.tpot_ms, is_sampled)
+        histograms |= {name: histogram.rows() for name, histogram in found.items()}
+        if self._table:
+            columns = token_table(tokens, stream.outputs, is_sampled)
+            self._table.add(named(columns, self._run_id, mode, repeat, stream.tokens))
+        if is_sampled:
+            self._first_ids = tokens.ids if self._first_ids is None else self._first_ids
+            extra["tokens_unlike_first_repeat"] = int(np.count_nonzero(tokens.ids != self._first_ids))
+        return row | {"sampling": config.sampling.kind.value, "sampling_where": where} | self._arrivals(tokens, stream)
+
+    def _arrivals(self, tokens: Tokens, stream: ChainStream) -> results.Row:
+        """Arrival columns: the rate at which requests were due, and the one at which they were done."""
+        arrival = self._plan.config.arrival
+        rate, overloaded = completed_rate(tokens, stream.outputs)
+        if isinstance(arrival, Closed):
+            return {"completed_rate_per_s": rate}
+        asked = None if isinstance(arrival, Replay) else arrival.rate_per_s
+        span_ns = int(stream.asked.arrival_ns.max())
+        if asked is None and span_ns:
+            asked = (stream.requests - 1) / (span_ns * 1e-9)
+        return {"arrival_rate_per_s": asked, "completed_rate_per_s": rate, "overloaded": overloaded}

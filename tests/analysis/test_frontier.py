@@ -1,0 +1,230 @@
+"""Which points are on the frontier and which one is recommended: as properties, and rule by rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launchopt.analysis.frontier import Point, build_frontiers, pareto, recommend
+from launchopt.analysis.frontier_plot import draw_frontiers
+from launchopt.analysis.histogram import LogHistogram
+from launchopt.analysis.markdown import frontier_markdown
+from launchopt.errors import ConfigError, DataError
+from launchopt.results import SUMMARY, Row
+
+POINT = Point("batched", 64, 150.0, 3, None, False, 1000.0, 100.0)
+# Few values, so that ties are common.
+points = st.lists(
+    st.builds(
+        lambda throughput, p99, problem, overloaded: replace(
+            POINT, throughput_per_s=throughput, p99_us=p99, problem=problem, overloaded=overloaded
+        ),
+        st.sampled_from([10.0, 98.0, 99.0, 100.0, 500.0]),
+        st.sampled_from([1.0, 2.0, 5.0, 50.0]),
+        st.sampled_from([None, None, None, "failed"]),
+        st.sampled_from([False, False, False, True]),
+    ),
+    max_size=12,
+)
+
+
+def point(throughput_per_s: float, p99_us: float, **others: Any) -> Point:
+    return replace(POINT, throughput_per_s=throughput_per_s, p99_us=p99_us, **others)
+
+
+def dominates(one: Point, other: Point) -> bool:
+    """Written out once more, so that a slip in `Point.beats` shows."""
+    assert one.throughput_per_s is not None
+    assert other.throughput_per_s is not None
+    assert one.p99_us is not None
+    assert other.p99_us is not None
+    no_worse = one.throughput_per_s >= other.throughput_per_s and one.p99_us <= other.p99_us
+    return no_worse and (one.throughput_per_s > other.throughput_per_s or one.p99_us < other.p99_us)
+
+
+@given(points)
+def test_nothing_beats_what_is_on_the_frontier_and_something_on_it_beats_all_else(points: list[Point]) -> None:
+    frontier = pareto(points)
+    for candidate in points:
+        if not candidate.claims:
+            assert candidate not in frontier
+        elif candidate in frontier:
+            assert not any(dominates(other, candidate) for other in points if other.claims)
+        else:
+            assert any(dominates(other, candidate) for other in frontier)
+    assert bool(frontier) == any(candidate.claims for candidate in points)
+
+
+@given(points, st.sampled_from([0.5, 1.0, 5.0, 100.0]), st.booleans())
+def test_what_is_recommended_keeps_the_objective_and_is_on_the_frontier(
+    points: list[Point], slo_p99_us: float, open_loop: bool
+) -> None:
+    chosen = recommend(points, slo_p99_us, open_loop=open_loop)
+    within = [p for p in points if p.claims and p.p99_us is not None and p.p99_us <= slo_p99_us]
+    assert (chosen is None) == (not within)
+    if chosen is None:
+        return
+    assert chosen in within
+    assert chosen in pareto(points)
+    highest = max(p.throughput_per_s or 0.0 for p in within)
+    assert (chosen.throughput_per_s or 0.0) >= (0.98 * highest if open_loop else highest)
+
+
+def test_in_an_open_loop_two_percent_of_throughput_are_no_difference() -> None:
+    fast, quick, slow = point(1000, 300), point(981, 100), point(979, 50)
+    assert recommend([fast, quick, slow], 500, open_loop=True) == quick
+    assert recommend([fast, quick, slow], 500, open_loop=False) == fast
+    assert recommend([fast, quick, slow], 99, open_loop=True) == slow
+    assert recommend([fast, point(1000, 200)], 500, open_loop=False) == point(1000, 200)
+
+
+def row(**columns: Any) -> Row:
+    plausible = {
+        **{"run_id": "run", "repeat": 0, "mode": "batched", "workload": "decode", "dtype": "fp32", "device": "cpu"},
+        **{"ordering": "per_request", "arrival": "closed", "shapes": "64x1x64", "requests": 4, "commands": 100},
+        **{"cache": "cold", "max_batch": 64, "timeout_us": 150.0, "traced": False, "verified": True, "status": "ok"},
+        **{"commands_per_s": 1000.0, "latency_p99_us": 100.0, "batch_size_mean": 8.0, "flush_full": 3},
+    }
+    assert not columns.keys() - set(SUMMARY.names)
+    return {**dict.fromkeys(SUMMARY.names), **plausible, **columns}
+
+
+def histogram_rows(values_ns: list[int], what: str = "latency", **columns: Any) -> list[Row]:
+    histogram = LogHistogram()
+    histogram.add(np.array(values_ns, np.int64))
+    key = {"run_id": "run", "mode": "batched", "repeat": 0, "what": what, **columns}
+    return [{**key, "low": low, "high": high, "count": count} for low, high, count in histogram.rows()]
+
+
+@pytest.mark.parametrize("bad", [{"status": "launch failed"}, {"verified": False}, {"verified": None}])
+def test_a_point_with_one_bad_repeat_claims_nothing_and_is_listed(bad: dict[str, Any]) -> None:
+    best = {"mode": "graph", "commands_per_s": 9e9, "latency_p99_us": 1.0}
+    (frontier,) = build_frontiers([row(), row(**best), row(repeat=1, **{**best, **bad})], slo_p99_us=100)
+    good, failed = frontier.points
+    assert (failed.mode, failed.repeats, failed.claims) == ("graph", 2, False)
+    assert frontier.frontier == [good]
+    assert frontier.recommended == good
+    assert f"FAILED: {failed.problem}" in frontier_markdown([frontier], "full")
+    assert "2 points tried: 1 on the frontier, 0 overloaded, 1 failed" in frontier_markdown([frontier], "compact")
+
+
+def test_a_point_without_latency_or_with_an_overload_claims_nothing() -> None:
+    rows = [row(mode="a", latency_p99_us=None), row(mode="b", overloaded=True), row(mode="b", repeat=1)]
+    (frontier,) = build_frontiers(rows, slo_p99_us=1e9)
+    assert [point.problem for point in frontier.points] == ["no latency measured", None]
+    assert [point.overloaded for point in frontier.points] == [False, True]
+    assert (frontier.frontier, frontier.recommended, frontier.closest) == ([], None, None)
+    assert "none claims anything" in frontier_markdown([frontier], "compact")
+
+
+def test_where_no_point_keeps_the_objective_the_closest_is_named() -> None:
+    rows = [row(latency_p99_us=100.0), row(max_batch=8, latency_p99_us=70.0, commands_per_s=10.0)]
+    (frontier,) = build_frontiers(rows, slo_p99_us=50)
+    assert frontier.recommended is None
+    assert frontier.closest == frontier.points[0] == frontier.frontier[0]
+    assert "No point has a p99 of at most 50 us; closest: batched, max_batch / timeout 8 / 150 us" in frontier_markdown(
+        [frontier], "compact"
+    )
+    (unasked,) = build_frontiers(rows)
+    assert (unasked.recommended, unasked.closest) == (None, None)
+
+
+def test_numbers_are_medians_and_shares_are_of_all_flushes() -> None:
+    values = ((900.0, 10.0, 1), (1000.0, 30.0, 5), (1300.0, 20.0, 0))
+    rows = [
+        row(repeat=at, commands_per_s=rate, latency_p99_us=p99, flush_full=full, flush_deadline=2)
+        for at, (rate, p99, full) in enumerate(values)
+    ]
+    (frontier,) = build_frontiers(rows)
+    (only,) = frontier.points
+    assert (only.repeats, only.throughput_per_s, only.p99_us, only.batch_size_mean) == (3, 1000.0, 20.0, 8.0)
+    assert only.flush_shares == {"full": 0.5, "deadline": 0.5, "idle": 0, "stall": 0, "drain": 0}
+    assert (only.batch_size_p50, only.batch_size_p99) == (None, None)
+
+
+def test_the_tail_is_that_of_all_repeats_where_each_has_a_histogram() -> None:
+    rows = [row(repeat=at, latency_p99_us=5.0) for at in range(2)]
+    slow, fast = histogram_rows([400_000] * 10), histogram_rows([1_000] * 90, repeat=1)
+    sizes = histogram_rows([8] * 99 + [64] * 99, "batch_size") + histogram_rows([8], "batch_size", repeat=1)
+    (frontier,) = build_frontiers(rows, [*slow, *fast, *sizes])
+    (only,) = frontier.points
+    assert only.p99_us == pytest.approx(400, rel=0.003)  # neither 5, nor the median of 400 and 1
+    assert (only.batch_size_p50, only.batch_size_p99) == (8, 64)
+    (partly,) = build_frontiers(rows, slow)
+    assert partly.points[0].p99_us == 5.0
+
+
+def test_a_folder_given_twice_changes_nothing_and_a_name_used_twice_has_no_histogram() -> None:
+    buckets = [*histogram_rows([1_000] * 99), *histogram_rows([9_000])]
+    (once,), (twice,) = build_frontiers([row()], buckets), build_frontiers([row(), row()], buckets * 2)
+    assert once == twice
+    two_machines = build_frontiers([row(), row(device="cuda", gpu="NVIDIA H200")], buckets)
+    assert [frontier.points[0].p99_us for frontier in two_machines] == [100.0, 100.0]
+    with pytest.raises(DataError, match="two different rows"):
+        build_frontiers([row(), row(commands_per_s=1.0)])
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("workload", "prefill"), ("model", "qwen3_8b"), ("dtype", "fp16"), ("gpu", "NVIDIA H200"), ("layers", 2)),
+        *(("arrival", "poisson"), ("arrival_rate_per_s", 10.0), ("ordering", "none"), ("ordering", "violated")),
+        *(("scheduler", "continuous"), ("sampling", "greedy"), ("sampling_where", "gpu"), ("requests", 9)),
+    ],
+)
+def test_other_streams_are_other_frontiers(column: str, value: object) -> None:
+    assert len(build_frontiers([row(), row(run_id="other", **{column: value})])) == 2
+
+
+def test_order_does_not_part_what_is_independent_and_traced_runs_are_left_out() -> None:
+    gemv = [row(workload="gemv_micro", ordering=ordering, mode=ordering) for ordering in ("none", "per_request")]
+    (frontier,) = build_frontiers([*gemv, row(workload="gemv_micro", mode="x", traced=True)])
+    assert len(frontier.points) == 2
+
+
+def test_throughput_is_in_tokens_where_there_are_any() -> None:
+    rows = [row(tokens=5, tokens_per_s=77.0), row(mode="baseline", tokens=5, tokens_per_s=70.0)]
+    (frontier,) = build_frontiers(rows, slo_p99_us=100)
+    assert [point.throughput_per_s for point in frontier.points] == [70.0, 77.0]
+    assert "77 tokens/s, p99 100.0 us" in frontier_markdown([frontier], "compact")
+
+
+def sweep() -> list[Row]:
+    """Closed and open, two modes, an overload, a failure."""
+    rows = []
+    for rate in (None, 1000.0):
+        stream = {"arrival": "poisson" if rate else "closed", "arrival_rate_per_s": rate, "run_id": str(rate)}
+        for max_batch in (1, 8, 64):
+            for timeout_us in (20.0, 500.0):
+                own = {"commands_per_s": rate or 900.0 * max_batch, "latency_p99_us": 30 + timeout_us + max_batch}
+                rows.append(row(**stream, max_batch=max_batch, timeout_us=timeout_us, **own))
+        rows.append(row(**stream, mode="baseline", commands_per_s=700.0, latency_p99_us=4e4, overloaded=bool(rate)))
+        rows.append(row(**stream, mode="graph", verified=False))
+    return rows
+
+
+def test_the_picture_is_the_same_each_time_and_names_the_choice(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    frontiers = build_frontiers(sweep(), slo_p99_us=200)
+    pictures = []
+    for name in ("a.svg", "b.svg"):
+        draw_frontiers(frontiers, tmp_path / name)
+        pictures.append((tmp_path / name).read_bytes())
+    assert pictures[0] == pictures[1]
+    for text in (b"batched, 64 / 20 us", b"poisson 1,000/s", b"8/500", b"1 overloaded", b"flush: full"):
+        assert text in pictures[0]  # as comments: text is drawn as paths
+    assert b"graph" not in pictures[0].replace(b"graphics", b"")
+    for frontier in frontiers:
+        draw_frontiers([frontier], tmp_path / "one.svg")
+
+
+def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ConfigError, match="no frontier to draw"):
+        draw_frontiers(build_frontiers([row(verified=False)]), tmp_path / "x.svg")

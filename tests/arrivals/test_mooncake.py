@@ -1,0 +1,214 @@
+"""The Mooncake trace reader: exact round trips, and a message for each bad line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launchopt.arrivals.mooncake import LINE_BYTES_MAX, read_mooncake
+from launchopt.arrivals.requests import Requests
+from launchopt.errors import DataError
+
+GOOD = '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}'
+
+
+def written(folder: Path, content: str | bytes) -> Path:
+    path = folder / "trace.jsonl"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def columns(requests: Requests) -> list[tuple[int, int, int]]:
+    parts = (requests.arrival_ns, requests.context_tokens, requests.generated_tokens)
+    assert all(part.dtype == np.int64 and part.shape == (len(requests),) for part in parts)
+    assert requests.after.tolist() == [-1] * len(requests)
+    return list(zip(*(part.tolist() for part in parts), strict=True))
+
+
+def line(timestamp: str, input_length: str = "5", output_length: str = "6") -> str:
+    return f'{{"timestamp": {timestamp}, "input_length": {input_length}, "output_length": {output_length}}}'
+
+
+def test_times_count_from_the_first(tmp_path: Path) -> None:
+    path = written(tmp_path, f"{GOOD}\n{line('27482.5', '0', '1')}\r\n{line('30000', '1', '0')}")
+    assert columns(read_mooncake(path, None)) == [(0, 6955, 52), (500_000, 0, 1), (2_518_000_000, 1, 0)]
+
+
+def test_decimals_are_exact_and_rounded_to_ns(tmp_path: Path) -> None:
+    stamps = ["0", "-0.0", "1e-999999", "0.0000016", "8.000001", "9000000000000.000001", "9223372036854"]
+    path = written(tmp_path, "\n".join(line(stamp) for stamp in stamps))
+    expected = [0, 0, 0, 2, 8_000_001, 9_000_000_000_000_000_001, 9_223_372_036_854_000_000]
+    assert read_mooncake(path, None).arrival_ns.tolist() == expected
+
+
+def test_other_keys_are_ignored(tmp_path: Path) -> None:
+    odd = '"hash_ids": null, "model": "\\ud800", "x": {"timestamp": -1}, "long": ' + "9" * 5_000
+    path = written(tmp_path, "{" + odd + ", " + line("3")[1:])
+    assert columns(read_mooncake(path, None)) == [(0, 5, 6)]
+
+
+def test_nothing_after_the_limit_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, f"{GOOD}\nnonsense")
+    assert columns(read_mooncake(path, 1)) == [(0, 6955, 52)]
+    with pytest.raises(DataError):
+        read_mooncake(path, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "not JSON: Expecting value at character 1"),
+        ("{", "not JSON: Expecting property name"),
+        (f"{GOOD} x", "not JSON: Extra data"),
+        (f"{GOOD}{GOOD}", "not JSON: Extra data"),
+        ("[" * 100_000, "the JSON is nested too deeply"),
+        ('{"a":' * 100_000, "the JSON is nested too deeply"),
+        ("[1, 2]", "expected a JSON object, got an array"),
+        ("null", "expected a JSON object, got null"),
+        ('"x"', 'expected a JSON object, got "x"'),
+        ("{}", "timestamp is missing"),
+        ('{"timestamp": 1}', "input_length is missing"),
+        ('{"timestamp": 1, "input_length": 2}', "output_length is missing"),
+        (line("true"), "timestamp is true, not a number of milliseconds"),
+        (line("null"), "timestamp is null, not a number of milliseconds"),
+        (line('"7"'), 'timestamp is "7", not a number of milliseconds'),
+        (line("[7]"), "timestamp is an array, not a number"),
+        (line("[" * 500 + "]" * 500), "timestamp is an array, not a number"),
+        (line("NaN"), "NaN is no number in JSON"),
+        (line("-Infinity"), "-Infinity is no number in JSON"),
+        (f'{{"hash_ids": [NaN], {line("1")[1:]}', "NaN is no number in JSON"),
+        (line("-1"), "timestamp is -1, must be from 0 to 9223372036854 ms"),
+        (line("-0.001"), "timestamp is -0.001, must be from 0"),
+        (line("9223372036855"), "must be from 0 to 9223372036854 ms"),
+        (line("1e400"), "must be from 0 to 9223372036854 ms"),
+        (line("1e99999999999999999999"), "a number out of all bounds: 1e9999"),
+        (line("9" * 100_000), "timestamp is 9999"),
+        (line("1", "4.0"), "input_length is 4.0, not a 64-bit integer"),
+        (line("1", "1e2"), "input_length is 1E+2, not a 64-bit integer"),
+        (line("1", "false"), "input_length is false, not a 64-bit integer"),
+        (line("1", "{}"), "input_length is an object, not a 64-bit integer"),
+        (line("1", str(2**63)), "input_length is 9223372036854775808, not a 64-bit integer"),
+        (line("1", "9" * 5_000), "..., not a 64-bit integer"),
+        (line("1", "-3"), "input_length is -3, must be at least 0"),
+        (line("1", "5", "-1"), "output_length is -1, must be at least 0"),
+        (line("1", "5", '"6"'), 'output_length is "6", not a 64-bit integer'),
+        (line("30000", "0", "0"), "a request without tokens"),
+        (" " * LINE_BYTES_MAX, "the line is longer than 1048576 bytes"),
+        (line("27481.999999"), "the timestamp is 1 ns earlier than the row before"),
+    ],
+)
+def test_malformed_line(tmp_path: Path, text: str, problem: str) -> None:
+    path = written(tmp_path, f"{GOOD}\n{text}\n{GOOD}\n")
+    with pytest.raises(DataError) as caught:
+        read_mooncake(path, None)
+    assert problem in caught.value.problem
+    assert str(caught.value).startswith(f"{path}:2: ")
+    assert len(caught.value.problem) < 200
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "number", "problem"),
+    [
+        (b"", None, "no requests: the file is empty"),
+        (b"\xef\xbb\xbf", None, "no requests: the file is empty"),
+        (b"\n", 1, "not JSON"),
+        (GOOD.encode("utf-16"), 1, "not UTF-8"),
+        (b'{"timestamp": "\xff"}', 1, "not UTF-8 (byte 16 of the line)"),
+    ],
+)
+def test_malformed_file(tmp_path: Path, content: bytes, number: int | None, problem: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(DataError) as caught:
+        read_mooncake(path, None)
+    assert caught.value.line == number
+    assert problem in caught.value.problem
+
+
+def test_longest_line_is_read_whole(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD.ljust(LINE_BYTES_MAX - 1) + "\n")
+    assert columns(read_mooncake(path, None)) == [(0, 6955, 52)]
+
+
+def test_fewer_lines_than_asked_for(tmp_path: Path) -> None:
+    path = written(tmp_path, f"{GOOD}\n{GOOD}")
+    assert len(read_mooncake(path, 2)) == 2
+    with pytest.raises(DataError, match="3 requests asked for, but the file has 2"):
+        read_mooncake(path, 3)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        read_mooncake(tmp_path / "none.jsonl", None)
+
+
+TOKENS = st.integers(0, 2**63 - 1)
+ROWS = st.lists(
+    st.tuples(st.integers(0, 10**15), TOKENS, TOKENS).filter(lambda row: row[1] + row[2] > 0), min_size=1, max_size=20
+)
+
+
+@settings(deadline=None)
+@given(ROWS, st.booleans(), st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", "\ufeff"]))
+def test_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int, int]], whole: bool, line_end: str, bom: str
+) -> None:
+    """`rows` are (ns or ms since the row before, prompt tokens, output tokens)."""
+    times = np.cumsum([gap // (10**6 if whole else 1) for gap, _, _ in rows]).tolist()
+    stamps = [str(time) if whole else f"{time // 10**6}.{time % 10**6:06}" for time in times]
+    lines = [line(stamp, str(prompt), str(output)) for stamp, (_, prompt, output) in zip(stamps, rows, strict=True)]
+    read = read_mooncake(written(tmp_path_factory.getbasetemp(), bom + line_end.join(lines)), None)
+    unit = 10**6 if whole else 1
+    assert columns(read) == [
+        (unit * (time - times[0]), prompt, output) for time, (_, prompt, output) in zip(times, rows, strict=True)
+    ]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = st.fixed_dictionaries({}, optional={"timestamp": JSON, "input_length": JSON, "output_length": JSON, "x": JSON})
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A good file with a few bytes replaced, dropped or put in."""
+    content = f"{GOOD}\r\n{line('3e4')}\n".encode()
+    for _ in range(draw(st.integers(0, 4))):
+        start = draw(st.integers(0, len(content)))
+        end = draw(st.integers(start, min(len(content), start + 3)))
+        content = content[:start] + draw(st.binary(max_size=3)) + content[end:]
+    return content
+
+
+FUZZ = st.one_of(
+    st.binary(),
+    st.lists(JSON | FIELDS, max_size=3).map(lambda values: "\n".join(map(json.dumps, values)).encode()),
+    damaged(),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(FUZZ, st.sampled_from([None, 1, 2]))
+def test_any_bytes_parse_or_are_a_data_error(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, limit: int | None
+) -> None:
+    path = written(tmp_path_factory.getbasetemp(), content)
+    try:
+        requests = read_mooncake(path, limit)
+    except DataError as error:
+        str(error).encode()
+        return
+    rows = columns(requests)
+    assert rows
+    assert limit is None or len(rows) == limit
+    assert rows[0][0] == 0
+    assert (np.diff(requests.arrival_ns) >= 0).all()
+    assert min(requests.context_tokens.min(), requests.generated_tokens.min()) >= 0
