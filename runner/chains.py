@@ -25,7 +25,7 @@ class Chains:
     def ended(self, words: NDArray[np.uint64]) -> None:
         """Commands were launched: those that end a step have their results fed back."""
         if count := self.flights.collect(words):
-            self._device.feed_back(self.flights.take_off(count))
+            self._device.feed_back(self.flights, count)
 
     def verify(self) -> Verification:
         """Check every token, and the commands whose outputs are still there."""

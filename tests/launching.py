@@ -22,10 +22,12 @@ def launch(
     start_ns: int = 0,
     end_ns: int = 0,
     zero_ns: int = 0,
+    batch: int | None = None,
+    eligible_ns: Sequence[int] = (),
 ) -> None:
     """One launch call that ran commands `seqs`, each enqueued 10 ns times its number after `zero_ns`.
 
-    Command i is step i of request 2**32 - 1 - i.
+    Command i is step i of request 2**32 - 1 - i. `batch`: its number, None for the next; `eligible_ns` of each command.
     """
     records = np.zeros(len(seqs) + 2, COMMAND_DTYPE)
     records["seq"][1:-1] = seqs
@@ -34,7 +36,9 @@ def launch(
     records["request"] = ~records["step"]
     records["slot_c"] = 77
     records["token"] = 0xFFFFFFFF
-    what = (recorder.next_batch(), shape, int(Strategy.strided), int(FlushReason.idle), flush_ns)
+    if eligible_ns:
+        records["turn"][1:-1] = eligible_ns
+    what = (recorder.next_batch() if batch is None else batch, shape, int(Strategy.strided), int(FlushReason.idle), flush_ns)
     columns = recorder.launches, recorder.commands, recorder.cursor
     note(*columns, as_words(records), 1, 1 + len(seqs), what, start_ns, end_ns)
 

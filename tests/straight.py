@@ -29,7 +29,8 @@ def shape_of(stream: GemmStream, record: Any) -> ShapeKey:
 
 def output(stream: GemmStream, arenas: Arenas, record: Any) -> Any:
     """C [n, m] of a command, in storage type, to read or to write."""
-    return arenas.view(arenas_of(shape_of(stream, record))[2])[record["slot_c"]]
+    shape = shape_of(stream, record)
+    return arenas.view(stream.operands(shape)[2], shape.n, shape.m)[record["slot_c"]]
 
 
 def multiply(stream: GemmStream, arenas: Arenas, records: Records) -> None:

@@ -365,6 +365,16 @@ def test_a_stall_flushes_the_largest_bucket_and_of_equals_the_one_opened_first()
     assert (batcher.held, batcher.waiting) == (1, 0)  # the last ends no step, and nobody waits for it
 
 
+def test_of_equal_buckets_a_stall_flushes_the_oldest_whatever_left_before() -> None:
+    batcher = batcher_of([2, 9, 9, 9], timeout_ns=1 << 60, room=100)
+    for now_ns in range(4):  # a bucket each
+        assert list(batcher.add(records_of([Command(now_ns, now_ns)], now_ns), now_ns)) == []
+    assert [seqs(batch) for batch in batcher.add(records_of([Command(4, 0), Command(2, 0)], 4), 4)] == [[0, 4]]
+    batch = batcher.stalled()
+    assert batch is not None
+    assert seqs(batch) == [1]
+
+
 def test_the_end_of_a_step_is_waited_for() -> None:
     batcher = batcher_of([9], timeout_ns=1 << 60, room=100)
     list(batcher.add(records_of([Command(0, 0)]), 0))

@@ -20,7 +20,7 @@ from launchopt.recorder import Recorder, Strategy
 
 def test_note_fills_a_row_a_launch_and_a_row_a_command() -> None:
     recorder = Recorder(5)
-    launch(recorder, [2, 0, 1], shape=3, flush_ns=99, start_ns=100, end_ns=130)
+    launch(recorder, [2, 0, 1], shape=3, flush_ns=99, start_ns=100, end_ns=130, eligible_ns=[97, 98, 99])
     launch(recorder, [4, 3], shape=3, flush_ns=99, start_ns=140, end_ns=145)
     run = recorded(recorder)
     launches, commands = run.launches, run.commands
@@ -41,6 +41,7 @@ def test_note_fills_a_row_a_launch_and_a_row_a_command() -> None:
     assert run.of_launch.tolist() == [0, 0, 0, 1, 1]
     assert commands[:, rec.SEQ].tolist() == [2, 0, 1, 4, 3]
     assert commands[:, rec.ENQUEUE_NS].tolist() == [20, 0, 10, 40, 30]
+    assert commands[:, rec.ELIGIBLE_NS].tolist() == [97, 98, 99, 0, 0]
     assert recorder.faults() == []
     assert recorder.launch_calls == recorder.launch_count == 2
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import launch, recorded
+from numpy.typing import NDArray
 
 from launchopt import summary
 from launchopt.analysis.histogram import RELATIVE_ERROR
@@ -23,7 +26,7 @@ from launchopt.workloads.gemv import gemv
 
 ZERO = 1_000_000  # the start barrier; commands are enqueued 0, 10, ... 50 ns after it
 STREAM = gemv(4, 3, 5, 6, Dtype.fp16, 2, shuffle=False, seed=0)
-FLUSHES = [1, 1, 0, 1]
+FLUSHES = [1, 1, 0, 1, 0]  # in the order of FlushReason
 SAMPLES = np.array([[2_300, 5_900]]) + ZERO
 EVENTS = Timing(ZERO, Span(ZERO + 8_000, 4_000, SAMPLES), kernels=4, busy_ns=3_500)
 HOST = Timing(ZERO, Span(ZERO + 8_000, None, np.empty((0, 2), np.int64)))
@@ -32,6 +35,13 @@ HOST = Timing(ZERO, Span(ZERO + 8_000, None, np.empty((0, 2), np.int64)))
 def about(value: float) -> Any:
     """To what a histogram promises."""
     return pytest.approx(value, rel=RELATIVE_ERROR)
+
+
+def distribution_of(name: str, values_ns: Sequence[int] | NDArray[np.int64]) -> dict[str, Any]:
+    """What the columns of a distribution must be: percentiles to within a bucket, the largest exactly."""
+    percentiles = {"p50": 50, "p90": 90, "p99": 99, "p999": 99.9}
+    columns = {f"{name}_{key}_us": about(np.percentile(values_ns, of) / 1e3) for key, of in percentiles.items()}
+    return columns | {f"{name}_max_us": max(values_ns) / 1e3}
 
 
 @pytest.fixture
@@ -51,7 +61,7 @@ def recorder() -> Recorder:
 
 
 def test_measured_with_events(recorder: Recorder) -> None:
-    row = measured(recorder, FLUSHES, EVENTS, STREAM)
+    row, histograms = measured(recorder, FLUSHES, EVENTS, STREAM)
     waits_ns = [1_000, 990, 980, 1_970, 1_960, 2_950]
     latencies_ns = [5_900 - 30, 5_900 - 40]
     assert row == {
@@ -66,11 +76,10 @@ def test_measured_with_events(recorder: Recorder) -> None:
         "host_submit_ns_per_launch": 300.0,
         "host_submit_burst_ns": 300.0,
         "commands_per_s": 6 / 8e-6,
-        "latency_p50_us": about(5.865),
-        "latency_p99_us": about(np.percentile(latencies_ns, 99) / 1e3),
         "latency_samples": 2,
-        "queue_wait_p50_us": about((1_000 + 1_960) / 2 / 1e3),
-        "queue_wait_p99_us": about(np.percentile(waits_ns, 99) / 1e3),
+        **distribution_of("latency", latencies_ns),
+        **distribution_of("queue_wait", waits_ns),
+        **distribution_of("batch_wait", [0] * 6),  # nothing noted when they became eligible
         "packed_bytes": 240,
         "bytes_moved": 6 * 2 * (4 * 5 + 3 * 5 + 3 * 4),
         "achieved_gb_per_s": pytest.approx(6 * 94 / 4_000),  # bytes a ns
@@ -79,38 +88,47 @@ def test_measured_with_events(recorder: Recorder) -> None:
         "flush_deadline": 1,
         "flush_idle": 0,
         "flush_drain": 1,
+        "flush_stall": 0,
     }
     assert row.keys() <= set(SUMMARY.names)
+    counts = {name: histogram.count for name, histogram in histograms.items()}
+    assert counts == {"latency": 2, "queue_wait": 6, "batch_wait": 6, "batch_size": 3}
+    assert histograms["batch_size"].rows() == [(1, 1, 1), (2, 2, 1), (3, 3, 1)]
 
 
 def test_measured_without_events_goes_by_the_hosts_clock(recorder: Recorder) -> None:
-    row = measured(recorder, FLUSHES, HOST, STREAM)
+    row, _ = measured(recorder, FLUSHES, HOST, STREAM)
     assert (row["gpu_span_ms"], row["gpu_busy_ms"], row["kernels"]) == (None, None, None)
     assert row["latency_samples"] == 6
     latencies_us = [1.2, 1.19, 1.18, 2.37, 2.36, 3.55]
     assert row["latency_p50_us"] == about(np.percentile(latencies_us, 50))
+    assert row["latency_p90_us"] == about(np.percentile(latencies_us, 90))
     assert row["latency_p99_us"] == about(np.percentile(latencies_us, 99))
+    assert row["latency_max_us"] == 3.55
     assert row["achieved_gb_per_s"] == pytest.approx(6 * 94 / 8_000)
 
 
 def test_nothing_sampled_is_null_and_not_zero(recorder: Recorder) -> None:
     recorder.mark_sample(0, -1)
     none = Timing(ZERO, replace(EVENTS.span, samples=np.empty((0, 2), np.int64)))
-    row = measured(recorder, FLUSHES, none, STREAM)
-    assert (row["latency_p50_us"], row["latency_p99_us"], row["latency_samples"]) == (None, None, 0)
+    row, histograms = measured(recorder, FLUSHES, none, STREAM)
+    assert {row[column] for column in distribution_of("latency", [1])} == {None}
+    assert (row["latency_samples"], histograms["latency"].rows()) == (0, [])
 
 
 def test_a_run_without_a_launch_has_a_row_all_the_same() -> None:
-    row = measured(Recorder(6), [0] * 4, EVENTS, STREAM)
+    row, histograms = measured(Recorder(6), [0] * 5, EVENTS, STREAM)
     assert (row["commands"], row["batches"], row["batch_size_mean"]) == (0, 0, None)
     assert (row["host_submit_ns_per_launch"], row["queue_wait_p50_us"]) == (None, None)
+    assert (row["batch_wait_p999_us"], row["queue_wait_max_us"]) == (None, None)
+    assert [histogram.rows() for histogram in histograms.values()] == [[]] * 4
 
 
 def test_burst_is_of_the_first_launches_alone() -> None:
     recorder = Recorder(BURST_LAUNCHES + 500)
     for i in range(BURST_LAUNCHES + 500):
         launch(recorder, [i], start_ns=0, end_ns=10 if i < BURST_LAUNCHES else 1000)
-    row = measured(recorder, FLUSHES, HOST, STREAM)
+    row, _ = measured(recorder, FLUSHES, HOST, STREAM)
     assert row["host_submit_burst_ns"] == 10
     assert row["host_submit_ns_per_launch"] == pytest.approx((BURST_LAUNCHES * 10 + 500_000) / (BURST_LAUNCHES + 500))
 
@@ -127,27 +145,74 @@ def test_statistics_are_those_of_plain_numpy(seed: int, count: int, most: int) -
     sampled, packed = random.random(count) < 0.3, random.integers(0, 2, count) * 240
     device = np.stack([flush, flush + random.integers(1, 10**7, count)], axis=1)[sampled]
     first = 0
+    eligible = np.repeat(flush, sizes) - random.integers(0, 10**5, int(sizes.sum()))
     for i, size in enumerate(sizes.tolist()):
         recorder.make_room()
         times = {"flush_ns": flush[i], "start_ns": flush[i], "end_ns": flush[i] + submit_ns[i], "zero_ns": ZERO}
-        launch(recorder, range(first, first + size), **{name: int(value) for name, value in times.items()})
+        own = eligible[first : first + size].tolist()
+        launch(
+            recorder,
+            range(first, first + size),
+            batch=i,
+            eligible_ns=own,
+            **{name: int(value) for name, value in times.items()},
+        )
         if sampled[i]:
             recorder.mark_sample(i, int(sampled[:i].sum()))
         recorder.mark_packed(int(packed[i]), 0)
         first += size
-    row = measured(recorder, FLUSHES, replace(EVENTS, span=replace(EVENTS.span, samples=device)), STREAM)
+    timing = replace(EVENTS, span=replace(EVENTS.span, samples=device))
+    row, histograms = measured(recorder, FLUSHES, timing, STREAM)
     enqueue = ZERO + 10 * np.arange(first)
     ends, of_launch = np.zeros(count, np.int64), np.repeat(np.arange(count), sizes)
     ends[sampled] = device[:, 1]
     timed = sampled[of_launch]
     expected = {"queue_wait": flush[of_launch] - enqueue, "latency": (ends[of_launch] - enqueue)[timed]}
+    expected["batch_wait"] = flush[of_launch] - eligible
     for name, values in expected.items():
-        for percent in (50, 99) if len(values) else ():
-            assert row[f"{name}_p{percent}_us"] == about(np.percentile(values, percent) / 1e3)
+        assert histograms[name].count == len(values)
+        if len(values):
+            assert {column: row[column] for column in distribution_of(name, values)} == distribution_of(name, values)
+    of_size = Counter(sizes.tolist())
+    assert histograms["batch_size"].rows() == [(size, size, of_size[size]) for size in sorted(of_size)]
     exact = ("commands", "launch_calls", "latency_samples", "packed_bytes", "host_submit_ns_per_launch")
     assert [row[name] for name in exact] == [first, count, timed.sum(), packed.sum(), submit_ns.sum() / count]
     assert row["host_submit_burst_ns"] == np.median(submit_ns[:BURST_LAUNCHES])
     assert recorder.faults() == []
+
+
+def test_waits_in_the_batcher_count_from_when_a_command_became_eligible() -> None:
+    """However long before that it was enqueued; 0 is none noted."""
+    recorder = Recorder(4)
+    eligible_ns = [ZERO + 900, 0, ZERO + 400, ZERO + 1_000]
+    launch(recorder, [0, 1, 2, 3], flush_ns=ZERO + 1_000, start_ns=ZERO, zero_ns=ZERO - 5_000, eligible_ns=eligible_ns)
+    row, histograms = measured(recorder, [1, 0, 0, 0, 0], HOST, STREAM)
+    assert {name: row[name] for name in row if name.startswith("batch_wait")} == distribution_of(
+        "batch_wait", [100, 0, 600, 0]
+    )
+    assert row["queue_wait_max_us"] == 6.0
+    assert histograms["batch_wait"].max == 600
+    columns = command_lists(recorder)
+    assert columns["eligible_ns"] == [900, 1_000, 400, 1_000]
+
+
+@pytest.mark.parametrize("most_launches", [1, 2, 3, 100])
+def test_a_batch_of_several_launches_counts_once_in_whatever_chunks(
+    most_launches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(12)
+    batches = [[2], [1, 1, 1, 1], [1, 2], [3]]  # launches of each batch, by size
+    seq = 0
+    for number, launches in enumerate(batches):
+        for size in launches:
+            launch(recorder, range(seq, seq + size), batch=number)
+            seq += size
+    assert seq == 12
+    chunks = Recorder.chunks
+    monkeypatch.setattr(Recorder, "chunks", lambda self: chunks(self, most_launches))
+    row, histograms = measured(recorder, [4, 0, 0, 0, 0], HOST, STREAM)
+    assert histograms["batch_size"].rows() == [(2, 2, 1), (3, 3, 2), (4, 4, 1)]
+    assert (row["batches"], row["batch_size_mean"]) == (4, 3.0)
 
 
 def as_lists(columns: dict[str, Any], schema: pa.Schema) -> dict[str, list[Any]]:
@@ -189,8 +254,10 @@ def test_command_columns_are_in_the_order_of_execution(recorder: Recorder) -> No
         "k": [5] * 6,
         "launch": [0, 0, 0, 1, 1, 2],
         "enqueue_ns": [0, 10, 20, 40, 30, 50],
+        "eligible_ns": [1_000] * 3 + [2_000] * 2 + [3_000],  # nothing held them: as they were flushed
         "flush_ns": [1_000] * 3 + [2_000] * 2 + [3_000],
         "submit_start_ns": [1_100] * 3 + [2_100] * 2 + [3_100],
+        "device_start_ns": [None] * 3 + [2_300] * 2 + [None],
         "device_end_ns": [None] * 3 + [5_900] * 2 + [None],
     }
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from launchopt.batcher import Batch, Batcher
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.steps import Ends, Flights
+from launchopt.devices.steps import Flights
 from launchopt.recorder import Recorder
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream
@@ -78,8 +78,8 @@ class Device(Protocol):
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool) -> NDArray[np.uint64]:
         """Make ready to feed results back; returns the words that tell of it (`devices.steps.Flights.done`)."""
 
-    def feed_back(self, ends: Ends) -> None:
-        """What these steps computed last becomes their requests' next input."""
+    def feed_back(self, flights: Flights, count: int) -> None:
+        """What the first `count` ended steps computed last becomes their requests' next input."""
 
     def sampling_ns(self) -> int:
         """Time spent sampling since `start`."""

@@ -14,7 +14,7 @@ from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_pump as lp
 from launchopt.devices.pump import Launcher, PumpSettings
-from launchopt.devices.steps import Ends, Flights
+from launchopt.devices.steps import Flights
 from launchopt.errors import Interrupted, RunError
 from launchopt.ring import MOST_AT_ONCE, Ring
 
@@ -29,7 +29,7 @@ class ChainPump:
         batcher: Batcher,
         launcher: Launcher,
         flights: Flights,
-        feed_back: Callable[[Ends], None],
+        feed_back: Callable[[Flights, int], None],
         settings: PumpSettings,
     ) -> None:
         self._ring, self._back, self._batcher, self._launcher = ring, back, batcher, launcher
@@ -55,7 +55,7 @@ class ChainPump:
             if code == lp.IDLE:
                 time.sleep(self._sleep_s)
             elif code == lc.ENDED:
-                self._feed_back(self._flights.take_off(int(state[lc.ENDS])))
+                self._feed_back(self._flights, int(state[lc.ENDS]))
             elif code == lp.SPECIAL:
                 self._special()
             elif code == lp.SPOOL:
@@ -93,7 +93,7 @@ class ChainPump:
         batch = Batch(int(state[lp.BUCKET]), words, FlushReason(int(state[lp.REASON])))
         self._launcher.submit(batch, int(state[lp.FLUSH_NS]))
         if ended := self._flights.collect(words):
-            self._feed_back(self._flights.take_off(ended))
+            self._feed_back(self._flights, ended)
 
     def _fail(self, code: int) -> None:
         if code == lp.FAILED:

@@ -27,7 +27,7 @@ from launchopt.devices.cpu_info import cpu_info
 from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.runs import run_end
-from launchopt.devices.steps import Ends, Flights
+from launchopt.devices.steps import Flights
 from launchopt.modes.base import Mode
 from launchopt.recorder import LaunchFacts, Recorder, Strategy, note
 from launchopt.ring import Ring
@@ -72,9 +72,9 @@ class CpuDevice:
         self._steps = CpuSteps(stream, self.arenas, sampling)
         return self._steps.done
 
-    def feed_back(self, ends: Ends) -> None:
-        """What these steps computed last becomes their requests' next input."""
-        self._steps.feed_back(ends)
+    def feed_back(self, flights: Flights, count: int) -> None:
+        """What the first `count` ended steps computed last becomes their requests' next input."""
+        self._steps.feed_back(flights, count)
 
     def sampling_ns(self) -> int:
         """Time spent sampling since `start`."""

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.devices import lt_chain as lc
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.steps import NO_ID, Ends, places_needed
+from launchopt.devices.steps import Flights, Staged, facts_of, places_needed
 from launchopt.feedback import HostFeedback
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 
 WITHOUT = Sampling(SamplingKind.none)
+HISTORY_AT = 1  # any but 0
+NO_SAMPLE = 0  # the id of a step that samples nothing
 
 
 class CpuSteps:
@@ -29,18 +32,18 @@ class CpuSteps:
         self._plain = HostFeedback(stream.dtype, WITHOUT, None)
         self._sampled = None if stream.vocab is None else HostFeedback(stream.dtype, sampling, table)
         self.done: NDArray[np.uint64] = np.zeros(places_needed(stream), np.uint64)
+        # Offsets in bytes, for a history that begins at 1: 0 means none.
+        self._facts = facts_of(stream, 0, 0 if self._history is None else HISTORY_AT, 0)
+        self._staged = np.zeros((2, lc.DRAW + 1, stream.requests), np.uint64)
         self.sampling_ns = 0
 
-    def feed_back(self, ends: Ends) -> None:
+    def feed_back(self, flights: Flights, count: int) -> None:
         """Scale what was computed last, or sample from it; write the next inputs, then say that it is done."""
-        of_token = ends.end_tokens
-        if self._sampled is None:
-            self._scale(ends)
-            return
-        if not of_token.all():
-            self._scale(ends.only(~of_token))
-        if of_token.any():
-            self._sample(ends.only(of_token), self._sampled)
+        samples = flights.take_off(count, self._facts, *self._staged)
+        if samples < count:
+            self._scale(self._staged[1, :, : count - samples])
+        if samples:
+            self._sample(self._staged[0, :, :samples])
 
     def _rows(self, offsets: NDArray[np.uint64], width: int) -> NDArray[np.int64]:
         """Indices of `width` elements from each byte offset on, [rows, width]."""
@@ -48,21 +51,28 @@ class CpuSteps:
         indices: NDArray[np.int64] = first[:, None] + np.arange(width)
         return indices
 
-    def _scale(self, ends: Ends) -> None:
-        finals: Any = self._flat[self._rows(ends.sources, self._stream.hidden)]
-        inputs, _ = self._plain.advance(finals, ends.requests, ends.tokens)
-        self._flat[self._rows(ends.targets, self._stream.hidden)] = inputs
-        kept = ends.end_tokens
+    def _scale(self, staged: Staged) -> None:
+        finals: Any = self._flat[self._rows(staged[lc.SOURCE], self._stream.hidden)]
+        inputs, _ = self._plain.advance(finals, *_drawn(staged))
+        self._flat[self._rows(staged[lc.TARGET], self._stream.hidden)] = inputs
+        kept = staged[lc.HISTORY] != 0
         if self._history is not None:
-            self._history[ends.places[kept], : self._stream.hidden] = finals[kept]
-        self.done[ends.places] = NO_ID
+            places = (staged[lc.HISTORY][kept].astype(np.int64) - HISTORY_AT) // self._history[0].nbytes
+            self._history[places, : self._stream.hidden] = finals[kept]
+        self.done[staged[lc.ID] // np.uint64(8)] = NO_SAMPLE
 
-    def _sample(self, ends: Ends, feedback: HostFeedback) -> None:
+    def _sample(self, staged: Staged) -> None:
         start_ns = time.monotonic_ns()
         assert self._stream.vocab is not None
-        finals = self._flat[self._rows(ends.sources, self._stream.vocab)]
-        inputs, ids = feedback.advance(finals, ends.requests, ends.tokens)
+        assert self._sampled is not None
+        finals = self._flat[self._rows(staged[lc.SOURCE], self._stream.vocab)]
+        inputs, ids = self._sampled.advance(finals, *_drawn(staged))
         assert ids is not None
-        self._flat[self._rows(ends.targets, self._stream.hidden)] = inputs
-        self.done[ends.places] = ids.astype(np.int64).view(np.uint64) & np.uint64(0xFFFF_FFFF)
+        self._flat[self._rows(staged[lc.TARGET], self._stream.hidden)] = inputs
+        self.done[staged[lc.ID] // np.uint64(8)] = ids.astype(np.int64).view(np.uint64) & lc.LOW
         self.sampling_ns += time.monotonic_ns() - start_ns
+
+
+def _drawn(staged: Staged) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Requests and tokens."""
+    return (staged[lc.DRAW] >> lc.HIGH).astype(np.uint32), (staged[lc.DRAW] & lc.LOW).astype(np.uint32)

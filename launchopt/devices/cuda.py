@@ -30,7 +30,7 @@ from launchopt.devices.lt_plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_addr
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
 from launchopt.devices.runs import run_end
 from launchopt.devices.slot_copy import CALLS_PER_BATCH, SlotCopier
-from launchopt.devices.steps import Ends, Flights
+from launchopt.devices.steps import Flights
 from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder, Strategy, note
@@ -191,10 +191,10 @@ class CudaDevice:
         self._steps = CudaSteps(stream, self.arenas, self.stream, sampling, on_host)
         return self._steps.done
 
-    def feed_back(self, ends: Ends) -> None:
-        """What these steps computed last becomes their requests' next input."""
+    def feed_back(self, flights: Flights, count: int) -> None:
+        """What the first `count` ended steps computed last becomes their requests' next input."""
         assert self._steps is not None
-        self._steps.feed_back(ends)
+        self._steps.feed_back(flights, count)
 
     def sampling_ns(self) -> int:
         """Time spent sampling since `start`."""

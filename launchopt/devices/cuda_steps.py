@@ -14,9 +14,10 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.devices import lt_chain as lc
 from launchopt.devices.arenas import STORAGE, Arenas
 from launchopt.devices.gpu_feedback import GpuFeedback
-from launchopt.devices.steps import Ends, places_needed
+from launchopt.devices.steps import Flights, Staged, facts_of, places_needed
 from launchopt.feedback import HostFeedback
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
@@ -36,12 +37,11 @@ class CudaSteps:
 
     def __init__(self, stream: ChainStream, arenas: Arenas, cuda: Any, sampling: Sampling, on_host: bool) -> None:
         self._stream, self._cuda = stream, cuda
-        self._base = int(arenas.arrays[stream.activations].data.ptr)
-        self._row_bytes = stream.row_elements(stream.hidden) * stream.dtype.itemsize
+        base = int(arenas.arrays[stream.activations].data.ptr)
         history = arenas.arrays.get(stream.history)
-        self._history = 0 if history is None else int(history.data.ptr)
         self.done: NDArray[np.uint64] = pinned(places_needed(stream), np.uint64)
-        sizes = (stream.hidden, stream.vocab or 1, stream.requests, self._base, self._row_bytes)
+        self._facts = facts_of(stream, base, 0 if history is None else history.data.ptr, self.done.ctypes.data)
+        sizes = (stream.hidden, stream.vocab or 1, stream.requests, base, int(self._facts[lc.ROW_BYTES]))
         self._plain = GpuFeedback(cuda, stream.dtype, WITHOUT, *sizes)
         self._sampled = None if stream.vocab is None else GpuFeedback(cuda, stream.dtype, sampling, *sizes)
         self._on_host = None
@@ -64,54 +64,49 @@ class CudaSteps:
         self._host_ns, self._submitted, self._timed = 0, 0, 0
         self._device_ms = 0.0
 
-    def feed_back(self, ends: Ends) -> None:
+    def feed_back(self, flights: Flights, count: int) -> None:
         """Submit the scaling, or the sampling, and the writing of the next inputs."""
+        plain = self._plain.stage()
         if self._sampled is None:
-            self._submit(self._plain, ends)
+            flights.take_off(count, self._facts, plain, plain)
+            self._plain.launch(count)
             return
-        of_token = ends.end_tokens
-        if not of_token.all():
-            self._submit(self._plain, ends.only(~of_token))
-            ends = ends.only(of_token)
-        if len(ends.requests) == 0:
-            return
-        if self._on_host is not None:
-            self._sample_on_host(ends, self._on_host)
-            return
+        sampled = self._sampled.stage()
+        samples = flights.take_off(count, self._facts, sampled, plain)
+        self._plain.launch(count - samples)
+        if samples and self._on_host is not None:
+            self._sample_on_host(sampled[:, :samples], self._on_host)
+        elif samples:
+            self._sample(self._sampled, samples)
+
+    def _sample(self, feedback: GpuFeedback, rows: int) -> None:
         # A pair of events is read when its turn comes again, long after it has passed.
         start, end = self._events[self._submitted % len(self._events)]
         if self._submitted >= len(self._events):
             self._read(start, end)
         start.record(self._cuda)
-        self._submit(self._sampled, ends)
+        feedback.launch(rows)
         end.record(self._cuda)
         self._submitted += 1
 
-    def _submit(self, feedback: GpuFeedback, ends: Ends) -> None:
-        base = np.uint64(self._base)
-        histories = np.zeros(len(ends.requests), np.uint64)
-        if self._history:
-            rows = np.uint64(self._history) + ends.places.astype(np.uint64) * np.uint64(self._row_bytes)
-            histories[ends.end_tokens] = rows[ends.end_tokens]
-        ids = np.uint64(self.done.ctypes.data) + ends.places.astype(np.uint64) * np.uint64(8)
-        feedback.submit(base + ends.sources, base + ends.targets, histories, ends.requests, ends.tokens, ids)
-
-    def _sample_on_host(self, ends: Ends, feedback: HostFeedback) -> None:
+    def _sample_on_host(self, staged: Staged, feedback: HostFeedback) -> None:
         start_ns = time.monotonic_ns()
-        rows, base, stream = len(ends.requests), self._base, self._cuda
+        rows, stream = staged.shape[1], self._cuda
         copy = cupy.cuda.runtime.memcpyAsync
-        for i, source in enumerate(ends.sources.tolist()):
+        for i, source in enumerate(staged[lc.SOURCE].tolist()):
             logits = self._logits[i]
-            copy(logits.ctypes.data, base + source, logits.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr)
+            copy(logits.ctypes.data, source, logits.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr)
         stream.synchronize()
-        inputs, ids = feedback.advance(self._logits[:rows], ends.requests, ends.tokens)
+        requests, tokens = staged[lc.DRAW] >> lc.HIGH, staged[lc.DRAW] & lc.LOW
+        inputs, ids = feedback.advance(self._logits[:rows], requests.astype(np.uint32), tokens.astype(np.uint32))
         assert ids is not None
         self._inputs[:rows] = inputs
-        for i, target in enumerate(ends.targets.tolist()):
+        for i, target in enumerate(staged[lc.TARGET].tolist()):
             row = self._inputs[i]
-            copy(base + target, row.ctypes.data, row.nbytes, cupy.cuda.runtime.memcpyHostToDevice, stream.ptr)
+            copy(target, row.ctypes.data, row.nbytes, cupy.cuda.runtime.memcpyHostToDevice, stream.ptr)
         stream.synchronize()  # the rows are written again by whoever comes next
-        self.done[ends.places] = ids.astype(np.int64).view(np.uint64) & np.uint64(0xFFFF_FFFF)
+        places = (staged[lc.ID].astype(np.int64) - self.done.ctypes.data) // 8
+        self.done[places] = ids.astype(np.int64).view(np.uint64) & lc.LOW
         self._host_ns += time.monotonic_ns() - start_ns
 
     def _read(self, start: Any, end: Any) -> None:

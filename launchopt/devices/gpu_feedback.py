@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from launchopt import sampling as rules
 from launchopt.command import Dtype
+from launchopt.devices.lt_chain import DRAW
 from launchopt.feedback import PARTIAL_SUMS
 from launchopt.sampling import Sampling, SamplingKind
 
 STAGES = 64  # submissions in flight; the host waits for the oldest when it wraps around
-WORDS = 5  # a row's source, target, history, id, and which number it draws
+WORDS = DRAW + 1
 CALLS_PER_SUBMIT = 1
 
 # One block a row. Logits are compared as keys: unsigned integers in the order of the floats, 0 below them all.
@@ -346,6 +347,7 @@ class GpuFeedback:
         self._kernel = cupy.RawModule(code=source_of(dtype, sampling.kind)).get_function("feedback")
         pinned = cupy.cuda.alloc_pinned_memory(STAGES * WORDS * most_rows * 8)
         self._staged = np.frombuffer(pinned, np.uint64, STAGES * WORDS * most_rows).reshape(STAGES, WORDS, most_rows)
+        self._addresses = [np.uint64(staged.ctypes.data) for staged in self._staged]
         self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(STAGES)]
         self._next = 0
         self._settings = (
@@ -375,20 +377,29 @@ class GpuFeedback:
         targets: addresses of the next inputs [hidden]; one may be its own source without sampling.
         histories: where an unscaled copy of the hidden vector goes, 0 for nowhere; without sampling only.
         requests, tokens: which number is drawn. ids: where each int32 id (0 without sampling) goes, pinned host memory
-        or the device's, 0 for nowhere; it is written last of all. A row of logits that holds a NaN has the id NO_ID and goes on with embedding row 0.
+        or the device's, 0 for nowhere; it is written last of all. A row of logits that holds a NaN has the id NO_ID and
+        goes on with embedding row 0.
         """
-        rows = len(sources)
+        rows, staged = len(sources), self.stage()
+        for words, values in zip(staged, (sources, targets, histories, ids), strict=False):
+            words[:rows] = values
+        staged[DRAW, :rows] = (requests.astype(np.uint64) << np.uint64(32)) | tokens
+        self.launch(rows)
+
+    def stage(self) -> NDArray[np.uint64]:
+        """Pinned memory for the next launch's arguments, [WORDS, most_rows]: rows SOURCE to DRAW of `lt_chain`."""
+        if self._next >= STAGES:
+            self._events[self._next % STAGES].synchronize()
+        staged: NDArray[np.uint64] = self._staged[self._next % STAGES]
+        return staged
+
+    def launch(self, rows: int) -> None:
+        """Launch what was staged."""
         if rows == 0:
             return
         stage = self._next % STAGES
-        if self._next >= STAGES:
-            self._events[stage].synchronize()
-        staged = self._staged[stage]
-        for words, values in zip(staged, (sources, targets, histories, ids), strict=False):
-            words[:rows] = values
-        staged[4, :rows] = (requests.astype(np.uint64) << np.uint64(32)) | tokens
-        # The kernel reads them where they lie: pinned memory has one address on both sides.
+        # The kernel reads its arguments where they lie: pinned memory has one address on both sides.
         with self._stream:
-            self._kernel((rows,), (PARTIAL_SUMS,), (np.uint64(staged.ctypes.data), *self._settings))
+            self._kernel((rows,), (PARTIAL_SUMS,), (self._addresses[stage], *self._settings))
         self._events[stage].record(self._stream)
         self._next += 1

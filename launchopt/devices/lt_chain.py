@@ -13,23 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.buckets import BASE, NO_BUCKET, OPENED_NS, UNKNOWN_SHAPE, empty_bucket, largest_bucket, oldest_bucket
-from launchopt.command import W_SLOT_A_B, WORDS
+from launchopt.command import NO_TOKEN, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, WORDS
 from launchopt.devices import lt_pump as lp
 from launchopt.devices.lt_launch import OK, launch_strided
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.order import ends_step, is_stalled, release, take_ordered
 from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
 from launchopt.ring import STOP, has_record, is_closed, push_words
+from launchopt.workloads import chain as ch
 
 ENDED = lp.SPOOL + 1  # why the loop came back, beside lt_pump's: steps ended
 # Words of `state` behind those of lt_pump.
 ENDS = lp.STATE_WORDS
 STATE_WORDS = lp.STATE_WORDS + 1
 FIRST, STOP_AT = range(2)  # words of a flights' cursor
+# Words of `facts` about a stream and where a device keeps its data (addresses; 0 for the CPU's offsets).
+TOKENS, COLUMN_BYTES, BASE_BYTES, HISTORY_BYTES, ROW_BYTES, DONE_BYTES, HAS_HEAD = range(7)
+FACT_WORDS = 7
+# Rows of what is staged for feeding back, a column a step: addresses of what was computed last, of the next input, of
+# the history's row (0: none) and of the id; and request << 32 | token, the number that is drawn.
+SOURCE, TARGET, HISTORY, ID, DRAW = range(5)
 # Words of `settings` behind those of lt_pump.
 ON_STALL = lp.PACK_BYTES_PER_LAUNCH + 1
 NOT_YET = np.uint64(0xFFFF_FFFF_8000_0000)  # a token that is not done; its id overwrites the lower half
-LOW = np.uint64(0xFFFF_FFFF)
+LOW, HIGH = np.uint64(0xFFFF_FFFF), np.uint64(32)
 
 Table = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -45,6 +52,38 @@ def collect_ends(store: Words, base: Int, size: Int, ended: Words) -> Int:
                 ended[count, w] = store[row, w]
             count += 1
     return count
+
+
+@compiled
+def take_off(ended: Words, count: Int, table: Table, facts: Table, sampled: Words, plain: Words, flights: Any) -> Int:
+    """Stage `count` ended steps for feeding back; returns how many of them went to `sampled`, the rest to `plain`."""
+    rows, places, done, cursor = flights
+    mask, samples = len(places) - 1, 0
+    for i in range(count):
+        request = np.intp(ended[i, W_SLOT_C_REQUEST] >> HIGH)
+        token = ended[i, W_STEP] >> HIGH
+        ends_token = token != np.uint64(NO_TOKEN)
+        place = facts[TOKENS] + request
+        if ends_token:
+            place = table[request, ch.FIRST_TOKEN] + np.intp(token)
+        at = cursor[STOP_AT] & mask
+        for w in range(WORDS):
+            rows[at, w] = ended[i, w]
+        places[at] = place
+        done[place] = NOT_YET  # chunks of a request share a word
+        cursor[STOP_AT] += 1
+        last_column = np.int64(ended[i, W_MN] >> HIGH) - 1
+        source = np.int64(ended[i, W_SLOT_C_REQUEST] & LOW) * ch.UNIT_BYTES + last_column * facts[COLUMN_BYTES]
+        is_sampled = ends_token and facts[HAS_HEAD] != 0
+        out, column = (sampled, samples) if is_sampled else (plain, i - samples)
+        out[SOURCE, column] = np.uint64(facts[BASE_BYTES] + source)
+        out[TARGET, column] = np.uint64(facts[BASE_BYTES] + table[request, ch.LANE] * ch.UNIT_BYTES)
+        keeps = ends_token and facts[HISTORY_BYTES] != 0
+        out[HISTORY, column] = np.uint64(facts[HISTORY_BYTES] + place * facts[ROW_BYTES]) if keeps else np.uint64(0)
+        out[ID, column] = np.uint64(facts[DONE_BYTES] + place * 8)
+        out[DRAW, column] = np.uint64(request) << HIGH | token
+        samples += is_sampled
+    return samples
 
 
 @compiled

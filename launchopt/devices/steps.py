@@ -1,45 +1,23 @@
 """Ends of steps: whose result is fed back where, and who is told when the device is done with it.
 
-In: records that ended a step, as they were launched. `places` says which word of `done` belongs to each; a device fills
-that word with the token's id when its result has been fed back. `Flights` keeps the order, and tells through the ring.
+In: records that ended a step, as they were launched. Each is staged for the device (`lt_chain.SOURCE` and so on), and
+takes off: a word of `done` belongs to it, which the device fills with the token's id when the result has been fed back.
+`Flights` keeps the order of steps, and tells through the ring of those that are done.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import COMMAND_DTYPE, NO_TOKEN, WORDS, Records
-from launchopt.devices.lt_chain import NOT_YET, collect_ends, land
+from launchopt.command import WORDS
+from launchopt.devices import lt_chain as lc
 from launchopt.ring import Ring
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import UNIT_BYTES, ChainStream
+from launchopt.workloads.chain import ChainStream
 
-NO_ID = 0  # of a step that ends no token, or is not sampled
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """Steps that ended, a row each."""
-
-    requests: NDArray[np.uint32]
-    tokens: NDArray[np.uint32]  # NO_TOKEN for a chunk of a prompt
-    sources: NDArray[np.uint64]  # bytes from the activation arena to what was computed last
-    targets: NDArray[np.uint64]  # ... to where the next step's input goes
-    places: NDArray[np.int64]  # words of `done`; for a token, also its row in the history
-
-    @property
-    def end_tokens(self) -> NDArray[np.bool_]:
-        """Those that end a token."""
-        return np.asarray(self.tokens != NO_TOKEN)
-
-    def only(self, chosen: NDArray[np.bool_]) -> Ends:
-        """Some of them."""
-        slots = (self.sources[chosen], self.targets[chosen], self.places[chosen])
-        return Ends(self.requests[chosen], self.tokens[chosen], *slots)
+Staged = NDArray[np.uint64]  # [lt_chain.DRAW + 1, rows]
 
 
 def places_needed(stream: ChainStream) -> int:
@@ -47,16 +25,14 @@ def places_needed(stream: ChainStream) -> int:
     return stream.tokens + stream.requests
 
 
-def ends_of(stream: ChainStream, words: NDArray[np.uint64]) -> Ends:
-    """What the records in `words` [rows, WORDS] ended."""
-    records: Records = words.reshape(-1).view(COMMAND_DTYPE)
-    requests, tokens = records["request"], records["token"]
-    table = stream.table[requests]
-    last_column = (records["n"].astype(np.uint64) - np.uint64(1)) * np.uint64(stream.units(stream.hidden))
-    chunk = stream.tokens + requests.astype(np.int64)
-    places = np.where(tokens == NO_TOKEN, chunk, table[:, ch.FIRST_TOKEN] + tokens.astype(np.int64))
-    sources = (records["slot_c"].astype(np.uint64) + last_column) * np.uint64(UNIT_BYTES)
-    return Ends(requests, tokens, sources, table[:, ch.LANE].astype(np.uint64) * np.uint64(UNIT_BYTES), places)
+def facts_of(stream: ChainStream, base: int, history: int, done: int) -> NDArray[np.int64]:
+    """What `take_off` must know: where the activations, the history (0: none is kept) and `done` start."""
+    facts = np.zeros(lc.FACT_WORDS, np.int64)
+    row_bytes = stream.row_elements(stream.hidden) * stream.dtype.itemsize
+    facts[lc.TOKENS], facts[lc.COLUMN_BYTES], facts[lc.ROW_BYTES] = stream.tokens, row_bytes, row_bytes
+    facts[lc.BASE_BYTES], facts[lc.HISTORY_BYTES], facts[lc.DONE_BYTES] = base, history, done
+    facts[lc.HAS_HEAD] = stream.vocab is not None
+    return facts
 
 
 class Flights:
@@ -66,38 +42,32 @@ class Flights:
         self._stream, self._back, self.done = stream, back, done
         size = 1 << stream.requests.bit_length()
         self.ended = np.zeros((stream.requests, WORDS), np.uint64)
-        self.rows, self.places = np.zeros((size, WORDS), np.uint64), np.zeros(size, np.int64)
-        self.cursor = np.zeros(2, np.int64)
+        self._rows, self._places = np.zeros((size, WORDS), np.uint64), np.zeros(size, np.int64)
+        self._cursor = np.zeros(2, np.int64)
 
     def reset(self) -> None:
         """A new run: nothing is done."""
-        self.done[:] = NOT_YET
-        self.cursor[:] = 0
+        self.done[:] = lc.NOT_YET
+        self._cursor[:] = 0
 
     def collect(self, words: NDArray[np.uint64]) -> int:
         """Copy those of a batch that end a step to `ended`; returns how many."""
-        return int(collect_ends(words, 0, len(words), self.ended))
+        return int(lc.collect_ends(words, 0, len(words), self.ended))
 
-    def take_off(self, count: int) -> Ends:
-        """The first `count` of `ended` are about to be fed back."""
-        words = self.ended[:count]
-        ends = ends_of(self._stream, words)
-        self.done[ends.places] = NOT_YET  # a request's chunks share a word
-        at = (self.cursor[1] + np.arange(count)) & (len(self.places) - 1)
-        self.rows[at], self.places[at] = words, ends.places
-        self.cursor[1] += count
-        return ends
+    def take_off(self, count: int, facts: NDArray[np.int64], sampled: Staged, plain: Staged) -> int:
+        """Stage the first `count` of `ended`: how many are to be sampled from, in `sampled`; the rest is in `plain`."""
+        return int(lc.take_off(self.ended, count, self._stream.table, facts, sampled, plain, self.arrays))
 
     @property
     def count(self) -> int:
         """How many were fed back and not told of."""
-        return int(self.cursor[1] - self.cursor[0])
+        return int(self._cursor[1] - self._cursor[0])
 
     def land(self) -> None:
         """Tell of those that are done."""
-        land(self._back.arrays, self.rows, self.places, self.done, self.cursor)
+        lc.land(self._back.arrays, *self.arrays)
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """For the compiled loop: rows, places, done, cursor."""
-        return self.rows, self.places, self.done, self.cursor
+        """For compiled loops: rows, places, done, cursor."""
+        return self._rows, self._places, self.done, self._cursor

@@ -88,6 +88,8 @@ class ChainStream:
                 raise ConfigError("model", f"{before} -> {k}", "a layer needs more features than the one before gives")
         if widths[-1] != self.hidden:
             raise ConfigError("model", widths[-1], f"the last layer must give hidden={self.hidden} features")
+        if len(widths) == 1 and self.layers > 1 and self.asked.context_tokens.any():
+            raise ConfigError("model", self.linears, "a layer of one GEMM would write over its own input in a prompt")
 
     def units(self, features: int, columns: int = 1) -> int:
         """Units of `columns` rows of `features` elements, each row a whole number of units."""
@@ -180,7 +182,7 @@ class ChainStream:
             ranks[m, k] += 1
         moves[: len(gemms)] = [ranks[shape] for shape in gemms]
         b_from[0] = FROM_INPUT
-        if has_head:
+        if has_head and self.vocab is not None:
             last_column = self.units(self.hidden) * (kind.n - 1)
             head = records[-1]
             head["m"], head["n"], head["k"] = self.vocab, 1, self.hidden

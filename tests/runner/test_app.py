@@ -28,6 +28,7 @@ from runner.schema import register, to_config
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = 500
+FLUSHES = ("full", "deadline", "idle", "stall", "drain")
 SMALL = f"device=cpu workload.m=16 workload.k=64 workload.commands={COMMANDS} workload.cache=hot"
 TINY = "device=cpu model=tiny workload.cache=hot"
 TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -35,13 +36,23 @@ TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:04.0000000,3,0
 2023-11-16 18:17:05.0000000,4,5
 """
+REPLAY = "workload=decode arrival=replay arrival.path=trace.csv arrival.requests=null arrival.speed=100"
+CHAINS = (
+    "sampling=top_k scheduler=continuous scheduler.chunk_tokens=4 scheduler.budget_tokens=16 against=[baseline]"
+    " record.tokens=all record.commands=all slo.ttft_ms=1e6"
+)
 RUNS = {
     "pair": f"{SMALL} against=[baseline] repeats=2 record.commands=all",
     "bare": f"{SMALL} record.launches=none",
     "sweep": f"-m {SMALL} mode=baseline,batched batching.max_batch=4,16",
     "partly": f"-m {SMALL} batching.max_batch=0,4",
     "models": f"-m {TINY} workload=decode,prefill workload.dtype=fp32,fp16,bf16",
-    "replay": f"{TINY} workload=decode arrival=replay arrival.path=trace.csv arrival.requests=null arrival.speed=100",
+    "ignored": f"-m {TINY} ordering=none workload=decode,prefill workload.dtype=fp32,fp16,bf16",
+    "replay": f"{TINY} {REPLAY}",
+    "replay_ignored": f"{TINY} {REPLAY} ordering=none",
+    "chains": f"{TINY} workload=decode workload.requests=5 workload.prompt_tokens=6 workload.tokens=4 {CHAINS}",
+    "violated": f"{TINY} workload=decode workload.requests=5 workload.tokens=4 ordering=violated",
+    "open": f"{SMALL} arrival=constant arrival.rate_per_s=20000 record.commands=all",
     "help": "--help",
     "cfg": "--cfg job workload=decode batching.max_batch=7",
 }
@@ -103,20 +114,24 @@ def config_of(path: Path) -> Mapping[str, Any]:
     return config
 
 
-def test_a_run_leaves_three_files_and_names_their_folder_last(ran: Callable[[str], Ran]) -> None:
+def test_a_bare_run_leaves_three_files_and_names_their_folder_last(ran: Callable[[str], Ran]) -> None:
     run = ran("bare")
     assert run.stderr == ""
     assert run.exit_code == 0
     assert run.written.parent == run.folder / "outputs/run"
-    assert sorted(path.name for path in run.written.iterdir()) == ["manifest.json", "summary.parquet"]
+    names = sorted(path.name for path in run.written.iterdir())
+    assert names == ["histograms.parquet", "manifest.json", "summary.parquet"]
     assert [path.name for path in run.folder.iterdir() if path.name != "trace.csv"] == ["outputs"]
 
 
 def test_tables_are_written_as_asked(ran: Callable[[str], Ran]) -> None:
     names = sorted(path.name for path in ran("pair").written.iterdir())
-    assert names == ["commands.parquet", "launches.parquet", "manifest.json", "summary.parquet"]
+    always = ["histograms.parquet", "launches.parquet", "manifest.json", "summary.parquet"]
+    assert names == ["commands.parquet", *always]
     names = sorted(path.name for path in ran("sweep").jobs()[0].iterdir())
-    assert names == ["launches.parquet", "manifest.json", "summary.parquet"]
+    assert names == always
+    names = sorted(path.name for path in ran("chains").written.iterdir())
+    assert names == ["commands.parquet", *always, "tokens.parquet"]
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -145,7 +160,7 @@ def test_rows_add_up(ran: Callable[[str], Ran]) -> None:
     for row in results.read_summaries([run.written]):
         assert (row["status"], row["verified"], row["commands"]) == ("ok", True, COMMANDS)
         assert row["max_rel_error"] <= row["tolerance"]
-        assert sum(row[f"flush_{reason}"] for reason in ("full", "deadline", "idle", "drain")) == row["batches"]
+        assert sum(row[f"flush_{reason}"] for reason in FLUSHES) == row["batches"]
         assert row["batch_size_mean"] == COMMANDS / row["batches"]
         own = launches[(launches["mode"] == row["mode"]) & (launches["repeat"] == row["repeat"])]
         assert len(own) == row["launch_calls"]
@@ -212,8 +227,9 @@ def test_a_bad_job_does_not_stop_a_sweep(ran: Callable[[str], Ran]) -> None:
     assert results.read_manifest(good)["status"] == "ok"
 
 
-def test_models_in_every_dtype(ran: Callable[[str], Ran]) -> None:
-    run = ran("models")
+@pytest.mark.parametrize(("name", "ordering"), [("models", "per_request"), ("ignored", "none")])
+def test_models_in_every_dtype(name: str, ordering: str, ran: Callable[[str], Ran]) -> None:
+    run = ran(name)
     assert run.stderr == ""
     assert run.exit_code == 0
     rows = [row for job in run.jobs() for row in results.read_summaries([job])]
@@ -221,19 +237,96 @@ def test_models_in_every_dtype(ran: Callable[[str], Ran]) -> None:
         (workload, dtype) for workload in ("decode", "prefill") for dtype in ("fp32", "fp16", "bf16")
     ]
     assert {(row["model"], row["layers"], row["status"], row["verified"]) for row in rows} == {("tiny", 2, "ok", True)}
+    assert {row["ordering"] for row in rows} == {ordering}
     steps = {"decode": 64, "prefill": 1}  # each is 4 linears in 2 layers
     assert [row["commands"] for row in rows] == [8 * steps[row["workload"]] for row in rows]
 
 
-def test_replay_takes_the_requests_of_the_trace(ran: Callable[[str], Ran]) -> None:
-    run = ran("replay")
+# A step a prompt and a generated token; kept in order, a prompt's step gives the first token.
+@pytest.mark.parametrize(("name", "steps"), [("replay_ignored", 3 + 2 + 0 + 5), ("replay", 3 + 1 + 0 + 4)])
+def test_replay_takes_the_requests_of_the_trace(name: str, steps: int, ran: Callable[[str], Ran]) -> None:
+    run = ran(name)
     assert run.stderr == ""
     assert run.exit_code == 0
     row = run.row
     assert (row["arrival"], row["requests"], row["status"]) == ("replay", 3, "ok")
-    assert row["commands"] == 8 * (3 + 2 + 0 + 5)  # a step a prompt and a generated token
+    assert row["ordering"] == ("per_request" if name == "replay" else "none")
+    assert row["commands"] == 8 * steps
     assert row["wall_ms"] >= 2_000 / 100  # two seconds of the trace, at 100 times its pace
     assert row["producer_late_p99_us"] is not None
+    assert row["producer_late_max_us"] is not None
+    if name == "replay":
+        assert row["tokens"] == 2 + 1 + 5
+        assert row["arrival_rate_per_s"] == pytest.approx(2 / (2 / 100))  # requests after the first, a second
+    else:
+        assert row["tokens"] is None
+
+
+def test_requests_as_chains_from_end_to_end(ran: Callable[[str], Ran]) -> None:
+    """Both modes on the same requests: the same texts, and times that are in order."""
+    run = ran("chains")
+    assert run.stderr == ""
+    assert run.exit_code == 0
+    rows = results.read_summaries([run.written])
+    assert {row["mode"] for row in rows} == {"baseline", "batched"}
+    steps = 5 * (2 + 3)  # two chunks of a prompt, and a step for each further token
+    for row in rows:
+        assert (row["status"], row["verified"], row["ordering"]) == ("ok", True, "per_request")
+        assert (row["requests"], row["tokens"], row["commands"]) == (5, 20, 8 * steps + 20)
+        assert (row["sampling"], row["sampling_where"], row["scheduler"]) == ("top_k", "cpu", "continuous")
+        assert sum(row[f"flush_{reason}"] for reason in FLUSHES) == row["batches"]
+        assert row["goodput_per_s"] == pytest.approx(5 / row["wall_ms"] * 1e3)
+        assert row["arrival_rate_per_s"] is row["overloaded"] is None
+        assert 0 < row["ttft_p50_ms"] <= row["ttft_max_ms"] < row["wall_ms"]
+        assert 0 < row["tpot_p50_ms"] <= row["tpot_max_ms"]
+        assert row["sampling_ms"] > 0
+    baseline, batched = sorted(rows, key=lambda row: row["mode"])
+    assert baseline["launch_calls"] == baseline["commands"] > batched["launch_calls"]
+    assert baseline["token_hash"] == batched["token_hash"]
+    tokens = pd.read_parquet(run.written / "tokens.parquet")
+    assert len(tokens) == 2 * 20
+    assert tokens["token_id"].between(0, 255).all()
+    assert (tokens["arrival_ns"] <= tokens["issue_ns"]).all()
+    assert (tokens["issue_ns"] <= tokens["done_ns"]).all()
+    commands = pd.read_parquet(run.written / "commands.parquet")
+    assert (commands["enqueue_ns"] <= commands["eligible_ns"]).all()
+    assert (commands["eligible_ns"] <= commands["flush_ns"]).all()
+    for _, own in commands.groupby(["mode", "request"]):
+        assert own["step"].tolist() == list(range(len(own))), "rows are as executed"
+
+
+def test_an_order_that_is_broken_is_noticed(ran: Callable[[str], Ran]) -> None:
+    run = ran("violated")
+    assert run.exit_code == 1
+    assert run.stderr.startswith("error: 1 of 1 repeats failed; batched repeat 0: failed: ")
+    assert (run.row["ordering"], run.row["verified"]) == ("violated", False)
+    assert "wrong" in run.row["status"]
+
+
+def test_commands_come_when_they_are_due(ran: Callable[[str], Ran]) -> None:
+    run = ran("open")
+    assert run.stderr == ""
+    row = run.row
+    assert (row["status"], row["arrival"], row["arrival_rate_per_s"]) == ("ok", "constant", 20_000)
+    assert row["completed_rate_per_s"] == pytest.approx(COMMANDS / row["wall_ms"] * 1e3)
+    commands = pd.read_parquet(run.written / "commands.parquet").sort_values("seq")
+    assert commands["request"].tolist() == list(range(COMMANDS))
+    assert commands["enqueue_ns"].diff().dropna().eq(50_000).all()
+
+
+def test_histograms_hold_what_the_summary_counts(ran: Callable[[str], Ran]) -> None:
+    for name in ("pair", "chains"):
+        written = ran(name).written
+        found = pd.DataFrame(results.read_histograms([written]))
+        for row in results.read_summaries([written]):
+            own = found[(found["mode"] == row["mode"]) & (found["repeat"] == row["repeat"])]
+            counts = own.groupby("what")["count"].sum().to_dict()
+            expected = {"latency": "latency_samples", "queue_wait": "commands", "batch_wait": "commands"}
+            expected |= {"batch_size": "batches"} | ({"ttft": "requests", "tpot": "requests"} if row["tokens"] else {})
+            assert counts == {what: row[column] for what, column in expected.items()}
+            sizes = own[own["what"] == "batch_size"]
+            assert (sizes["low"] == sizes["high"]).all()
+            assert (sizes["low"] * sizes["count"]).sum() == row["commands"]
 
 
 def test_help_names_every_group_option_and_example(ran: Callable[[str], Ran]) -> None:
@@ -279,16 +372,21 @@ def small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "find_device", lambda kind, index: (info, "faked"))
 
 
+LESS = {"none": "workload.tokens", "per_request": "workload.requests or workload.tokens"}
+
+
 @pytest.mark.usefixtures("small_gpu")
-def test_layers_are_cut_to_what_fits_and_that_is_said() -> None:
-    plan = planned(*MODEL)
+@pytest.mark.parametrize("ordering", LESS)
+def test_layers_are_cut_to_what_fits_and_that_is_said(ordering: str) -> None:
+    plan = planned(*MODEL, f"ordering={ordering}")
     layers = plan.stream.layers
     assert 1 < layers < 32
     assert plan.stream.arena_bytes < ROOM
     (notice,) = [notice for notice in plan.notices if "layers" in notice]
     assert notice.startswith(f"layers: {layers} of llama_3_8b's 32, as many as fit into 19.3 GB of memory of Fake")
-    with pytest.raises(ArenaMemoryError, match=r"lower workload\.layers or workload\.tokens"):
-        planned(*MODEL, f"workload.layers={layers + 1}")
+    with pytest.raises(ArenaMemoryError) as caught:
+        planned(*MODEL, f"ordering={ordering}", f"workload.layers={layers + 1}")
+    assert str(caught.value).endswith(f"lower workload.layers or {LESS[ordering]}")
 
 
 @pytest.mark.usefixtures("small_gpu")

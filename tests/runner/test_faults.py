@@ -157,7 +157,7 @@ def test_a_killed_consumer_leaves_no_half_of_a_table(victim: Callable[[str], Vic
     exit_code, stderr = run.end()
     assert (exit_code, stderr) == (1, "error: consumer was killed by signal 9\n")
     left = {path.name for path in run.results_folder().iterdir()}
-    assert left == {"manifest.json", "summary.parquet"}
+    assert left == {"manifest.json", "summary.parquet", "histograms.parquet"}
     assert len(results.read_summaries([run.results_folder()])) == run.manifest()["repeats_done"] >= 2
     assert_nothing_left(run)
 
@@ -278,7 +278,8 @@ class FakeSession:
             raise status
         row = dict.fromkeys(results.SUMMARY.names)
         row |= {"mode": "batched", "repeat": repeat, "commands": 5, "status": status, "verified": status == "ok"}
-        return {"row": row, "extra": {}}, Production(pushed=self.commands - self.lost, blocked_ns=0, late_p99_ns=None)
+        produced = Production(self.commands - self.lost, blocked_ns=0, late_p99_ns=None, late_max_ns=None)
+        return {"row": row, "extra": {}, "histograms": {"queue_wait": [(1, 2, 5)]}}, produced
 
 
 @pytest.fixture

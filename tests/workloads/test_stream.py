@@ -144,7 +144,11 @@ def test_blocks_of_any_size_are_the_same_stream(stream: GemmStream, block_record
         segment.request: {s.due_ns for s in stream.segments if s.request == segment.request}
         for segment in stream.segments
     }
-    assert all(block.due_ns in due[int(block.records["request"][0])] for block in blocks)
+    for block in blocks:
+        due_ns = {None} if block.due_ns is None else set(block.due_ns.tolist())
+        assert block.due_ns is None or len(block.due_ns) == len(block.records)
+        assert len(due_ns) == 1
+        assert due_ns <= due[int(block.records["request"][0])]
 
 
 def test_without_shuffle_the_copies_are_taken_in_turn_and_with_it_they_are_a_permutation() -> None:
@@ -270,7 +274,22 @@ def test_replayed_decode_is_a_prefill_and_a_step_a_token() -> None:
     third = third[third["request"] == 2]
     assert third["step"].tolist() == list(range(32))  # one count over both of its segments
     assert third["n"].tolist() == [7] * 8 + [1] * 24
-    assert [block.due_ns for block in stream.blocks()] == [0, 0, 5_000, 15_000, 15_000]
+    due_ns = [block.due_ns for block in stream.blocks()]
+    assert [None if each is None else each.tolist() for each in due_ns] == [
+        [due] * 8 * steps for due, steps in ((0, 1), (0, 2), (5_000, 1), (15_000, 1), (15_000, 3))
+    ]
+
+
+def test_gemv_commands_are_requests_of_their_own_due_when_said() -> None:
+    due_ns = np.arange(10_000) * 7
+    stream = gemv(2, 1, 2, 10_000, Dtype.fp32, 3, False, 0, due_ns)
+    records = all_records(stream)
+    assert records["request"].tolist() == list(range(10_000))
+    assert not records["step"].any()
+    assert (stream.requests, stream.independent) == (10_000, True)
+    blocks = [block.due_ns for block in stream.blocks(100)]
+    assert np.concatenate([each for each in blocks if each is not None]).tolist() == due_ns.tolist()
+    assert all(block.due_ns is None for block in gemv(2, 1, 2, 10_000, Dtype.fp32, 3, False, 0).blocks(100))
 
 
 def test_replayed_prefill_is_the_contexts() -> None:

@@ -1,0 +1,477 @@
+"""The check of requests passes what is right and, one fault at a time, fails what is wrong and says where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from launchopt import verify_chain as checking
+from launchopt.arrivals.requests import Requests
+from launchopt.command import NO_TOKEN, Dtype, Records, ShapeKey, as_words
+from launchopt.devices.arenas import Arenas, from_float32, to_float32
+from launchopt.devices.cpu_steps import CpuSteps
+from launchopt.devices.steps import ends_of
+from launchopt.sampling import Sampling, SamplingKind
+from launchopt.verify import Verification
+from launchopt.verify_chain import verify_chain
+from launchopt.workloads import chain as ch
+from launchopt.workloads.chain import ChainStream, StepKind
+from launchopt.workloads.decode import linears as linears_of
+from launchopt.workloads.model import ModelShape
+
+LAYERS = 2
+LINEARS = linears_of(ModelShape("small", 16, LAYERS, 2, 1, 8, 24))  # qkv 32x16, o 16x16, gate and up 48x16, down 16x24
+GEMMS = LAYERS * len(LINEARS)
+READ = 16  # features of qkv that the next GEMM reads; k and v are the 16 behind them
+VOCAB = 256
+COLUMNS = 16
+SIZES = [(0, 4), (0, 5), (5, 4), (3, 1)]  # prompt and output tokens of each request
+VICTIM, STEP = 1, 2  # the request that a fault befalls, and in which of its steps: neither its first nor its last
+LAST = 4
+
+NONE, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)
+SAMPLINGS = {
+    "none": NONE,
+    "greedy": GREEDY,
+    "top_k": Sampling(SamplingKind.top_k, 0.7, top_k=8, seed=3),
+    "top_p": Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4),
+}
+in_each_dtype = pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
+
+Change = Callable[["Run", int, int, Records], Records]
+
+
+def stream_of(
+    dtype: Dtype = Dtype.fp32,
+    sampling: Sampling = NONE,
+    sizes: Sequence[tuple[int, int]] = SIZES,
+    replicas: int = 1,
+    chunk: int | None = None,
+) -> ChainStream:
+    prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
+    requests = Requests(np.zeros(len(sizes), np.int64), prompts, outputs)
+    vocab = None if sampling is NONE else VOCAB
+    return ChainStream(LINEARS, LAYERS, requests, dtype, replicas, vocab, chunk, seed=5)
+
+
+def steps_of(stream: ChainStream, request: int) -> list[StepKind]:
+    left, kinds = int(stream.asked.context_tokens[request]), []
+    while left:
+        columns = min(left, stream.chunk_tokens or left)
+        left -= columns
+        kinds.append(StepKind(columns, True, left == 0))
+    tokens = sum(kind.ends_token for kind in kinds)
+    return kinds + [StepKind(1, False, True)] * (int(stream.outputs[request]) - tokens)
+
+
+def unchanged(run: Run, request: int, step: int, records: Records) -> Records:
+    return records
+
+
+class Run:
+    """Every step of every request, one command after another; `change` may alter a step's records before they run.
+
+    Where `stale` says so, what a step gives is kept but not fed back.
+    """
+
+    def __init__(
+        self,
+        stream: ChainStream,
+        sampling: Sampling = NONE,
+        change: Change = unchanged,
+        stale: tuple[int, int] | None = None,
+    ) -> None:
+        self.stream, self.sampling = stream, sampling
+        self.arenas = Arenas(np, stream.arenas, stream.fills)
+        self.arenas.fill(0)
+        self.arenas.poison()
+        self.flat = self.arenas.arrays[stream.activations].reshape(-1)
+        self._steps = CpuSteps(stream, self.arenas, sampling)
+        self._views: dict[ShapeKey, Any] = {}
+        longest = max(len(steps_of(stream, request)) for request in range(stream.requests))
+        for step in range(longest):  # all requests side by side, as when batched
+            for request in range(stream.requests):
+                if step < len(steps_of(stream, request)):
+                    records = self.records(request, step)
+                    for record in change(self, request, step, records.copy()):
+                        self.multiply(record)
+                    self._feed_back(records[-1:], is_stale=stale == (request, step))
+        self.ids: NDArray[np.int64] = self._steps.done[: stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+
+    def records(self, request: int, step: int) -> Records:
+        """What the driver issues for a step."""
+        stream, row = self.stream, self.stream.table[request]
+        kinds = steps_of(stream, request)
+        kind = kinds[step]
+        at = stream.kinds.index(kind)
+        rows = slice(0 if at == 0 else int(stream.kind_stops[at - 1]), int(stream.kind_stops[at]))
+        token = sum(before.ends_token for before in kinds[:step])
+        prompt = int(row[ch.PROMPT]) + step * (stream.chunk_tokens or 0) * stream.units(stream.hidden)
+        lane = int(row[ch.LANE])
+        origins = np.array([lane, row[ch.PREFILL], prompt if kind.is_prompt or step == 0 else lane], np.uint32)
+        records = stream.template[rows].copy()
+        records["slot_a"] += ((token % stream.replicas) * stream.replica_moves[rows]).astype(np.uint32)
+        records["slot_b"] += origins[stream.b_from[rows]]
+        records["slot_c"] += origins[stream.c_from[rows]]
+        records["request"], records["token"] = request, token if kind.ends_token else NO_TOKEN
+        return records
+
+    def operands(self, record: Any) -> tuple[Any, Any, Any]:
+        """A, B and C of a command, in storage type, to read or to write."""
+        shape = ShapeKey(int(record["m"]), int(record["n"]), int(record["k"]), self.stream.dtype)
+        if shape not in self._views:
+            sizes = ((shape.m, shape.k), (shape.n, shape.k), (shape.n, shape.m))
+            operands = zip(self.stream.operands(shape), sizes, strict=True)
+            self._views[shape] = [self.arenas.view(operand, *size) for operand, size in operands]
+        a, b, c = (view[record[f"slot_{role}"]] for view, role in zip(self._views[shape], "abc", strict=True))
+        return a, b, c
+
+    def multiply(self, record: Any) -> None:
+        dtype = self.stream.dtype
+        a, b, c = self.operands(record)
+        c[:] = from_float32(to_float32(b, dtype) @ to_float32(a, dtype).T, dtype)
+
+    def _feed_back(self, record: Records, is_stale: bool) -> None:
+        start = int(self.stream.table[int(record["request"][0]), ch.LANE]) * self.stream.activations.cols
+        given = self.flat[start : start + self.stream.hidden]
+        before = given.copy()
+        self._steps.feed_back(ends_of(self.stream, as_words(record)))
+        if is_stale:
+            given[:] = before
+
+    def verify(self, columns: int = COLUMNS, seed: int = 0) -> Verification:
+        return verify_chain(self.stream, self.arenas, self.sampling, self.ids, columns, seed)
+
+    def set(self, array: Any, at: Any, value: float) -> None:
+        array[at] = from_float32(np.array([value], np.float32), self.stream.dtype)[0]
+
+
+def assert_right(run: Run) -> Verification:
+    found = run.verify()
+    assert found.ok
+    assert (found.commands, found.wrong, found.first_wrong) == (run.stream.commands, 0, None)
+    assert 0 < found.max_rel_error < found.tolerance / 2
+    return found
+
+
+def assert_wrong(run: Run, *, token: int = STEP, request: int = VICTIM, wrong: int | None = 1) -> None:
+    found = run.verify()
+    assert not found.ok
+    assert wrong is None or found.wrong == wrong
+    assert found.first_wrong is not None
+    assert found.first_wrong.startswith(f"token {token} of request {request}: ")
+    if run.sampling is NONE:
+        assert found.max_rel_error > found.tolerance
+
+
+@in_each_dtype
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("chunk", [None, 2, 1], ids=lambda chunk: f"chunk {chunk}")
+def test_what_is_right_passes(dtype: Dtype, sampling: Sampling, chunk: int | None) -> None:
+    for replicas in (1, 3):
+        stream = stream_of(dtype, sampling, replicas=replicas, chunk=chunk)
+        found = assert_right(Run(stream, sampling))
+        assert 0 < found.compared_share < 1
+
+
+@in_each_dtype
+def test_what_is_right_passes_whatever_its_size(dtype: Dtype) -> None:
+    """Room is left: no error comes close to what is allowed, with as many layers as a real model has."""
+    model = linears_of(ModelShape("deep", 64, 32, 4, 2, 16, 128))
+    requests = Requests(np.zeros(8, np.int64), np.arange(8) * 3, np.full(8, 6))
+    run = Run(ChainStream(model, 32, requests, dtype, 2))
+    assert_right(run)
+
+
+@pytest.mark.parametrize("sampling", [NONE, GREEDY], ids=lambda sampling: sampling.kind.name)
+@pytest.mark.parametrize("sizes", [[(0, 1)], [(6, 1)], [(1, 1)], [(6, 0)], [(0, 9)]], ids=str)
+def test_the_smallest_streams_pass(sampling: Sampling, sizes: list[tuple[int, int]]) -> None:
+    assert_right(Run(stream_of(sampling=sampling, sizes=sizes), sampling))
+
+
+def test_every_command_of_the_last_decode_step_is_compared() -> None:
+    requests = 3
+    found = assert_right(Run(stream_of(sizes=[(0, 1)] * requests)))
+    assert found.compared_share == 1
+    found = assert_right(Run(stream_of(sizes=[(0, 4)] * requests)))
+    assert found.compared_share == pytest.approx(1 / 4)
+
+
+def test_the_same_twice_and_whatever_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(stream_of(Dtype.fp16, chunk=2, replicas=2))
+    whole = run.verify()
+    assert run.verify() == whole
+    for chunk_bytes in (1, 3000):
+        monkeypatch.setattr(checking, "CHUNK_BYTES", chunk_bytes)
+        assert run.verify() == whole
+
+
+def test_as_many_columns_of_a_prompt_as_asked_for() -> None:
+    """Each by chance: none is safe from being looked at."""
+    run = Run(stream_of(sizes=[(12, 1)]))
+    *_, down = run.records(0, 0)
+    output = run.operands(down)[2]
+    caught = np.zeros((12, 30), int)
+    for column in range(11):  # the last is a token, too
+        kept = output[column, 3]
+        output[column, 3] += 9
+        caught[column] = [run.verify(columns=4, seed=seed).wrong for seed in range(30)]
+        output[column, 3] = kept
+    assert (caught[:11].sum(axis=1) > 0).all()
+    assert (caught[:11].sum(axis=1) < 30).all()
+    assert run.verify(columns=4).ok
+
+
+def leave_out(at: int) -> Change:
+    return lambda run, request, step, records: np.delete(records, at)
+
+
+def too_early(at: int) -> Change:
+    """A command and its successor in the wrong order."""
+
+    def change(run: Run, request: int, step: int, records: Records) -> Records:
+        order = np.arange(len(records))
+        order[[at, at + 1]] = at + 1, at
+        return records[order]
+
+    return change
+
+
+def other_lane(at: int) -> Change:
+    def change(run: Run, request: int, step: int, records: Records) -> Records:
+        records["slot_b"][at] -= run.stream.lane_units
+        return records
+
+    return change
+
+
+def other_output(at: int) -> Change:
+    """What it gives goes to where nobody looks for it."""
+
+    def change(run: Run, request: int, step: int, records: Records) -> Records:
+        records["slot_c"][at] = records["slot_c"][at - 1]
+        return records
+
+    return change
+
+
+def other_weight(at: int) -> Change:
+    """That of the next layer."""
+
+    def change(run: Run, request: int, step: int, records: Records) -> Records:
+        records["slot_a"][at] += 1
+        return records
+
+    return change
+
+
+def other_replica(at: int) -> Change:
+    def change(run: Run, request: int, step: int, records: Records) -> Records:
+        token = int(records["token"][-1])
+        moves = run.stream.replica_moves[: len(records)]  # decode steps are the first kind
+        replica = token % run.stream.replicas
+        records["slot_a"][at] += (((replica + 1) % run.stream.replicas) - replica) * moves[at]
+        return records
+
+    return change
+
+
+def nan(at: int) -> Change:
+    """A command gives one NaN: its successor reads it."""
+
+    def change(run: Run, request: int, step: int, records: Records) -> Records:
+        for record in records[: at + 1]:
+            run.multiply(record)
+        run.set(run.operands(records[at])[2], (0, 3), math.nan)
+        return records[at + 1 :]
+
+    return change
+
+
+FAULTS: dict[str, Callable[[int], Change]] = {
+    "left out": leave_out,
+    "before its predecessor": too_early,
+    "reads another's lane": other_lane,
+    "writes elsewhere": other_output,
+    "wrong layer": other_weight,
+    "wrong replica": other_replica,
+    "NaN": nan,
+}
+
+
+def only(change: Change, request: int, step: int) -> Change:
+    """The change to that step alone."""
+
+    def changed(run: Run, of: int, at: int, records: Records) -> Records:
+        return change(run, of, at, records) if (of, at) == (request, step) else records
+
+    return changed
+
+
+@in_each_dtype
+@pytest.mark.parametrize("sampling", [NONE, GREEDY], ids=lambda sampling: sampling.kind.name)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("at", [1, 3, GEMMS - 2])
+def test_a_fault_in_the_middle_of_a_request_is_found_in_its_token(
+    fault: str, at: int, dtype: Dtype, sampling: Sampling
+) -> None:
+    """Only there: what follows goes on from what was computed, so that it is right again."""
+    if (fault, at) == ("wrong layer", GEMMS - 2):
+        at -= len(LINEARS)
+    stream = stream_of(dtype, sampling, replicas=3)
+    assert_wrong(Run(stream, sampling, only(FAULTS[fault](at), VICTIM, STEP)))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_first_step_is_found_in_the_first_token(fault: str) -> None:
+    run = Run(stream_of(replicas=3), NONE, only(FAULTS[fault](1), VICTIM, 0))
+    found = run.verify()
+    assert not found.ok
+    assert found.first_wrong is not None
+    assert found.first_wrong.startswith(f"token 0 of request {VICTIM}: error ")
+
+
+@pytest.mark.parametrize("at", range(GEMMS))
+@pytest.mark.parametrize("fault", ["left out", "wrong replica", "NaN"])
+def test_a_fault_in_the_last_step_is_found_in_its_token_and_in_its_commands(fault: str, at: int) -> None:
+    run = Run(stream_of(replicas=3), NONE, only(FAULTS[fault](at), VICTIM, LAST))
+    assert_wrong(run, token=LAST, wrong=None)
+    assert run.verify().wrong >= 2
+
+
+def test_a_head_left_out_gives_the_token_before() -> None:
+    """Its logits are those of the step before, which are right for another input."""
+    run = Run(stream_of(sampling=GREEDY), GREEDY, only(leave_out(GEMMS), VICTIM, STEP))
+    first = int(run.stream.table[VICTIM, ch.FIRST_TOKEN])
+    assert run.ids[first + STEP] == run.ids[first + STEP - 1]
+    assert_wrong(run)
+
+
+@in_each_dtype
+@pytest.mark.parametrize("sampling", [NONE, GREEDY], ids=lambda sampling: sampling.kind.name)
+def test_what_was_not_fed_back_is_found_in_the_token_after(dtype: Dtype, sampling: Sampling) -> None:
+    stream = stream_of(dtype, sampling)
+    assert_wrong(Run(stream, sampling, stale=(VICTIM, STEP)), token=STEP + 1)
+
+
+@in_each_dtype
+def test_commands_in_any_order_fail(dtype: Dtype) -> None:
+    """As `ordering=violated` has it: by shape instead of one after another."""
+
+    def by_shape(run: Run, request: int, step: int, records: Records) -> Records:
+        return records[np.lexsort((records["m"], records["k"]))]
+
+    run = Run(stream_of(dtype), NONE, by_shape)
+    assert_wrong(run, token=0, request=0, wrong=None)
+    assert run.verify().wrong >= run.stream.tokens
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize("at", range(GEMMS))
+def test_a_command_left_out_of_a_prompt_is_found_in_the_first_token(at: int, chunk: int | None) -> None:
+    """Of the prompt's last step, whose last column the token comes from."""
+    stream = stream_of(chunk=chunk)
+    step = len(steps_of(stream, 2)) - SIZES[2][1]
+    assert_wrong(Run(stream, NONE, only(leave_out(at), 2, step)), token=0, request=2)
+
+
+@pytest.mark.parametrize("at", range(GEMMS))
+@in_each_dtype
+def test_one_wrong_element_of_a_last_step_is_found_wherever_it_is(at: int, dtype: Dtype) -> None:
+    """Also where no later GEMM reads it, as in k and v."""
+    run = Run(stream_of(dtype, replicas=2))
+    record = run.records(VICTIM, LAST)[at]
+    output = run.operands(record)[2]
+    name = f"{record['m']}x1x{record['k']}, command {at} of the last step of request {VICTIM}: error "
+    for feature in {0, READ - 1, int(record["m"]) - 1}:
+        kept = output[0, feature]
+        for value in (to_float32(output[0, feature : feature + 1], dtype)[0] + 0.5, math.nan):
+            run.set(output, (0, feature), value)
+            found = run.verify()
+            assert 1 <= found.wrong <= 2  # its successor may read it, too
+            assert found.first_wrong is not None
+            assert found.first_wrong.startswith(name)
+        output[0, feature] = kept
+    assert run.verify().ok
+
+
+@pytest.mark.parametrize("sampling", [NONE, GREEDY], ids=lambda sampling: sampling.kind.name)
+def test_one_wrong_element_of_a_prompt_without_further_tokens_is_found(sampling: Sampling) -> None:
+    """In any column of the last layer, where nothing was written over what was read."""
+    request = 3
+    run = Run(stream_of(sampling=sampling), sampling)
+    records = run.records(request, 0)
+    for at in range(GEMMS - len(LINEARS) + 1, len(records)):
+        record = records[at]
+        output = run.operands(record)[2]
+        for column in range(int(record["n"])):
+            kept = output[column, 5]
+            output[column, 5] += 1
+            found = run.verify()
+            assert 1 <= found.wrong <= 2
+            assert found.first_wrong is not None
+            assert f"command {at} of the last step of request {request}: error " in found.first_wrong
+            output[column, 5] = kept
+    assert run.verify().ok
+
+
+@in_each_dtype
+@pytest.mark.parametrize("token", range(LAST + 1))
+def test_a_token_that_was_not_kept_is_named(dtype: Dtype, token: int) -> None:
+    run = Run(stream_of(dtype))
+    number = int(run.stream.table[VICTIM, ch.FIRST_TOKEN]) + token
+    run.set(run.arenas.arrays[run.stream.history], (number, 7), math.nan)
+    found = run.verify()
+    assert found.max_rel_error == math.inf
+    assert_wrong(run, token=token, wrong=None)
+    # The token after it is judged from what is no number; so is the last step's first command, where that is next.
+    assert found.wrong == (1 if token == LAST else 2 if token < LAST - 1 else 3)
+
+
+@pytest.mark.parametrize("sampling", [value for value in SAMPLINGS.values() if value is not NONE], ids=str)
+@pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.fp16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("by", [-1, 1, VOCAB, -VOCAB, 2**31 - 1 - VOCAB])
+def test_another_id_than_was_sampled_is_named(sampling: Sampling, dtype: Dtype, by: int) -> None:
+    run = Run(stream_of(dtype, sampling), sampling)
+    number = int(run.stream.table[VICTIM, ch.FIRST_TOKEN]) + STEP
+    run.ids[number] += by
+    found = run.verify()
+    assert not found.ok
+    assert found.first_wrong == (
+        f"token {STEP} of request {VICTIM}: id {run.ids[number]} does not follow from its logits"
+    )
+
+
+def test_a_row_without_an_id_is_named() -> None:
+    """NaN among the logits: the id is -1, and the next token starts from row 0."""
+    run = Run(stream_of(sampling=GREEDY), GREEDY, only(nan(GEMMS), VICTIM, STEP))
+    number = int(run.stream.table[VICTIM, ch.FIRST_TOKEN]) + STEP
+    assert run.ids[number] == -1
+    found = run.verify()
+    assert found.wrong == 1
+    assert found.first_wrong == f"token {STEP} of request {VICTIM}: id -1 does not follow from its logits"
+
+
+def test_not_more_is_wrong_than_there_is() -> None:
+    run = Run(stream_of(sizes=[(0, 1), (4, 1)]))
+    for name in (run.stream.history, run.stream.activations):
+        filled, _ = run.stream.fills.get(name, (0, 0.0))
+        run.arenas.arrays[name][filled:] = np.nan
+    found = run.verify()
+    assert not found.ok
+    assert found.wrong <= found.commands
+
+
+def test_of_many_sampled_tokens_some_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "MOST_SAMPLED", 8)
+    run = Run(stream_of(sampling=GREEDY, sizes=[(0, 10)] * 3), GREEDY)
+    assert run.verify().ok
+    run.ids += 1
+    wrong = [run.verify(seed=seed) for seed in range(5)]
+    assert {found.wrong for found in wrong} == {8 + 3}  # and the first command of each request's last step
+    assert len({found.first_wrong for found in wrong}) > 1

@@ -1,0 +1,333 @@
+"""The chain for any layers and requests: where its data lies, what it counts, that each GEMM goes on from the last."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launchopt.arrivals.requests import Requests
+from launchopt.command import NO_TOKEN, Dtype, Flag, Records, ShapeKey
+from launchopt.errors import ConfigError
+from launchopt.workloads import chain as ch
+from launchopt.workloads.chain import ChainStream, StepKind
+from launchopt.workloads.decode import linears as linears_of
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.stream import ArenaKey
+
+TINY = linears_of(ModelShape("tiny", 64, 2, 4, 2, 16, 128))
+properties = settings(deadline=None, max_examples=80)
+
+
+def requests_of(*sizes: tuple[int, int]) -> Requests:
+    """(prompt, output) tokens of each."""
+    prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
+    return Requests(10 * np.arange(len(sizes)), prompts, outputs)
+
+
+@st.composite
+def layers_of_gemms(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """2 to 4 different shapes that fit one another."""
+    widths = st.sampled_from([1, 3, 8, 64, 128, 129, 200])
+    hidden = draw(widths)
+    outputs = [*draw(st.lists(widths, min_size=1, max_size=3)), hidden]
+    inputs = [hidden, *(draw(st.integers(1, width)) for width in outputs[:-1])]
+    layer = list(zip(outputs, inputs, strict=True))
+    return layer if len(set(layer)) == len(layer) else [(hidden + 1, hidden), (hidden, hidden + 1)]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> ChainStream:
+    sizes = st.tuples(st.integers(0, 20), st.integers(0, 6)).filter(any)
+    linears = draw(layers_of_gemms())
+    heads = [None, 1, 40, 2000, *(m for m, k in linears if k == linears[0][1])]  # also one of a layer's own shape
+    return ChainStream(
+        linears,
+        draw(st.integers(1, 3)),
+        requests_of(*draw(st.lists(sizes, min_size=1, max_size=6))),
+        draw(st.sampled_from(Dtype)),
+        draw(st.integers(1, 3)),
+        draw(st.sampled_from(heads)),
+        draw(st.none() | st.integers(1, 8)),
+        draw(st.integers(0, 3)),
+    )
+
+
+@dataclass(frozen=True)
+class Step:
+    request: int
+    kind: StepKind
+    number: int  # within the request
+    token: int  # which is worked for
+
+
+def steps_of(stream: ChainStream) -> Iterator[Step]:
+    """Every step of every request, counted one by one."""
+    rows = zip(stream.asked.context_tokens.tolist(), stream.asked.generated_tokens.tolist(), strict=True)
+    for request, (prompt, generated) in enumerate(rows):
+        left, number, outputs = prompt, 0, max(1, generated)
+        while left:
+            columns = min(left, stream.chunk_tokens or left)
+            left -= columns
+            yield Step(request, StepKind(columns, True, left == 0), number, 0)
+            number += 1
+        for token in range(1 if prompt else 0, outputs):
+            yield Step(request, StepKind(1, False, True), number, token)
+            number += 1
+
+
+def shapes_of(stream: ChainStream, kind: StepKind) -> list[ShapeKey]:
+    shapes = [ShapeKey(m, kind.n, k, stream.dtype) for _ in range(stream.layers) for m, k in stream.linears]
+    if stream.vocab and kind.ends_token:
+        shapes.append(ShapeKey(stream.vocab, 1, stream.hidden, stream.dtype))
+    return shapes
+
+
+def template_of(stream: ChainStream, kind: StepKind) -> tuple[Records, slice]:
+    at = stream.kinds.index(kind)
+    rows = slice(0 if at == 0 else int(stream.kind_stops[at - 1]), int(stream.kind_stops[at]))
+    return stream.template[rows], rows
+
+
+@dataclass(frozen=True)
+class Span:
+    """Units [start, stop)."""
+
+    start: int
+    stop: int
+
+    def meets(self, other: Span) -> bool:
+        return self.start < other.stop and other.start < self.stop
+
+
+def inputs_and_outputs(stream: ChainStream, step: Step) -> list[tuple[Span | None, Span]]:
+    """Of each GEMM of a step; None for an input that the driver names."""
+    records, rows = template_of(stream, step.kind)
+    base = {ch.FROM_LANE: stream.table[step.request, ch.LANE], ch.FROM_PREFILL: stream.table[step.request, ch.PREFILL]}
+    spans: list[tuple[Span | None, Span]] = []
+    for record, b_from, c_from in zip(records, stream.b_from[rows], stream.c_from[rows], strict=True):
+        m, n, k = (int(record[name]) for name in "mnk")
+        _, b, c = stream.operands(ShapeKey(m, n, k, stream.dtype))
+        assert b.slot_bytes == c.slot_bytes == ch.UNIT_BYTES
+        unit = ch.UNIT_BYTES // stream.dtype.itemsize
+        assert b.row_elements % unit == c.row_elements % unit == 0
+        assert c.row_elements >= m
+        assert b.row_elements >= k or n == 1
+        source = None
+        if b_from != ch.FROM_INPUT:
+            start = int(base[b_from]) + int(record["slot_b"])
+            source = Span(start, start + (n - 1) * b.row_elements // unit + stream.units(k))
+        start = int(base[c_from]) + int(record["slot_c"])
+        spans.append((source, Span(start, start + (n - 1) * c.row_elements // unit + stream.units(m))))
+    return spans
+
+
+@properties
+@given(streams())
+def test_everything_is_counted_as_one_counts_by_hand(stream: ChainStream) -> None:
+    steps = list(steps_of(stream))
+    shapes = [shape for step in steps for shape in shapes_of(stream, step.kind)]
+    assert stream.counts == Counter(shapes)
+    assert stream.shapes == sorted(set(shapes))
+    assert stream.commands == len(shapes)
+    assert stream.flops == sum(shape.flops for shape in shapes)
+    assert stream.bytes_moved == sum(shape.bytes for shape in shapes)
+    assert stream.tokens == sum(step.kind.ends_token for step in steps)
+    assert stream.outputs.tolist() == [
+        sum(step.kind.ends_token and step.request == request for step in steps) for request in range(stream.requests)
+    ]
+    assert set(stream.kinds) == {step.kind for step in steps}
+    assert len(stream.kinds) == len(set(stream.kinds))
+    for shape in stream.shapes:
+        users = {step.request for step in steps if shape in shapes_of(stream, step.kind)}
+        assert len(users) <= stream.together(shape) <= stream.requests
+
+
+@properties
+@given(streams())
+def test_the_table_says_which_steps_a_request_has(stream: ChainStream) -> None:
+    """What the driver goes by: full chunks, then the rest of the prompt, then one step a token."""
+    first = 0
+    for request, row in enumerate(stream.table):
+        kinds = [step.kind for step in steps_of(stream) if step.request == request]
+        told = [stream.chunk_kind] * int(row[ch.FULL_CHUNKS])
+        told += [int(row[ch.REST_KIND])] * int(row[ch.REST_KIND] != ch.NO_PROMPT)
+        told += [stream.decode_kind] * int(row[ch.DECODES])
+        assert [stream.kinds[at] for at in told] == kinds
+        assert sum(kind.n for kind in kinds if kind.is_prompt) == stream.asked.context_tokens[request]
+        assert row[ch.FIRST_TOKEN] == first
+        assert (row[ch.DUE_NS], row[ch.AFTER]) == (10 * request, -1)
+        first += sum(kind.ends_token for kind in kinds)
+
+
+@properties
+@given(streams())
+def test_templates_are_the_gemms_of_a_step_in_order(stream: ChainStream) -> None:
+    assert stream.kind_stops[-1] == len(stream.template)
+    for kind in stream.kinds:
+        records, _ = template_of(stream, kind)
+        assert [ShapeKey(int(r["m"]), int(r["n"]), int(r["k"]), stream.dtype) for r in records] == shapes_of(
+            stream, kind
+        )
+        assert (records["dtype"] == stream.dtype).all()
+        assert records["step"].tolist() == list(range(len(records)))
+        assert records["flags"].tolist() == [0] * (len(records) - 1) + [Flag.STEP_END]
+        assert set(records["token"].tolist()) == {0 if kind.ends_token else NO_TOKEN}
+
+
+@properties
+@given(streams())
+def test_each_input_is_the_output_before_it(stream: ChainStream) -> None:
+    for kind in stream.kinds:
+        step = next(step for step in steps_of(stream) if step.kind == kind)
+        records, _ = template_of(stream, kind)
+        spans = inputs_and_outputs(stream, step)
+        assert spans[0][0] is None
+        for i, ((_, before), (source, _)) in enumerate(pairwise(spans), 1):
+            assert source is not None
+            width = int(records[i - 1]["m"])
+            assert records[i]["k"] <= width
+            if records[i]["n"] == kind.n:  # as many rows, equally far apart
+                assert source.start == before.start
+                if kind.n > 1:
+                    shape = shapes_of(stream, kind)[i]
+                    assert stream.operands(shape)[1].row_elements == stream.row_elements(width)
+            else:  # the LM head takes the last column of a prompt
+                assert (i, records[i]["m"], records[i]["n"]) == (stream.gemms_per_step, stream.vocab, 1)
+                assert source == Span(before.stop - stream.units(stream.hidden), before.stop)
+
+
+@properties
+@given(streams())
+def test_nothing_is_written_where_another_reads_or_writes(stream: ChainStream) -> None:
+    table = Span(0, stream.table_rows * stream.units(stream.hidden))
+    assert stream.fills[stream.activations][0] == table.stop
+    own: list[set[Span]] = [set() for _ in range(stream.requests)]
+    for step in steps_of(stream):
+        lane = int(stream.table[step.request, ch.LANE])
+        fed_back = Span(lane, lane + stream.units(stream.hidden))
+        spans = inputs_and_outputs(stream, step)
+        for source, output in spans:
+            assert not output.meets(table)
+            assert not output.meets(fed_back)
+            assert source is None or not output.meets(source)
+            assert output.stop <= stream.total_units
+        if not step.kind.is_prompt:  # all of a token's outputs stay until the next token
+            assert not any(a.meets(b) for (_, a), (_, b) in combinations(spans, 2))
+        own[step.request] |= {fed_back, *(output for _, output in spans)}
+    for mine, others in combinations(own, 2):
+        assert not any(a.meets(b) for a in mine for b in others)
+
+
+@properties
+@given(streams())
+def test_requests_in_step_lie_a_lane_apart_and_prompts_in_the_table(stream: ChainStream) -> None:
+    assert (np.diff(stream.table[:, ch.LANE]) == stream.lane_units).all()
+    assert set(stream.strides().values()) == {(0, stream.lane_units, stream.lane_units)}
+    row_units = stream.units(stream.hidden)
+    rows, rest = np.divmod(stream.table[:, ch.PROMPT], row_units)
+    assert not rest.any()
+    assert (rows >= 0).all()
+    assert (rows + np.maximum(stream.asked.context_tokens, 1) <= stream.table_rows).all()
+    assert stream.table_rows >= (stream.vocab or 0)
+
+
+@properties
+@given(streams())
+def test_each_weight_has_a_slot_of_its_own_in_every_copy(stream: ChainStream) -> None:
+    """The same for every kind of step. The LM head has one copy, for it is as large as many layers."""
+    slots: dict[tuple[ArenaKey, int], tuple[int, int]] = {}  # -> which GEMM of a step, which copy
+    for kind in stream.kinds:
+        records, rows = template_of(stream, kind)
+        for i, (record, move) in enumerate(zip(records, stream.replica_moves[rows].tolist(), strict=True)):
+            arena = ArenaKey("a", int(record["m"]), int(record["k"]), stream.dtype)
+            is_head = i == stream.gemms_per_step
+            for replica in range(stream.replicas):
+                place = arena, int(record["slot_a"]) + replica * move
+                assert place[1] < stream.arenas[arena]
+                assert slots.setdefault(place, (i, 0 if is_head else replica)) == (i, 0 if is_head else replica)
+    heads = int(stream.vocab is not None)
+    assert len(slots) == stream.gemms_per_step * stream.replicas + heads
+    assert stream.input_bytes == sum(arena.slot_bytes for arena, _ in slots)
+    assert stream.arenas[stream.activations] == stream.total_units
+    assert stream.arenas.get(stream.history) == (None if stream.vocab else stream.tokens)
+    assert stream.arena_bytes == sum(arena.slot_bytes * count for arena, count in stream.arenas.items())
+
+
+def test_a_head_of_a_layers_own_shape_has_its_own_weight() -> None:
+    """The tiny model is such: vocab 256, and gate and up of 256 x 64."""
+    stream = ChainStream(TINY, 2, requests_of((3, 2)), Dtype.fp16, 3, vocab=256)
+    arena = ArenaKey("a", 256, 64, Dtype.fp16)
+    assert stream.arenas[arena] == 2 * 3 + 1
+    records, rows = template_of(stream, StepKind(1, False, True))
+    assert (records[-1]["slot_a"], stream.replica_moves[rows][-1]) == (6, 0)
+    assert records["slot_a"][[2, 6]].tolist() == [0, 1]
+
+
+def test_the_seed_chooses_the_prompts_alone() -> None:
+    sizes = requests_of(*[(7, 3)] * 20)
+    one, same, other = (ChainStream(TINY, 2, sizes, Dtype.fp16, 1, seed=seed) for seed in (1, 1, 2))
+    assert one.table.tobytes() == same.table.tobytes() != other.table.tobytes()
+    columns = [column for column in range(ch.TABLE_COLUMNS) if column != ch.PROMPT]
+    assert np.array_equal(one.table[:, columns], other.table[:, columns])
+    assert len(set(one.table[:, ch.PROMPT].tolist())) > 10
+
+
+def test_weights_keep_the_rms_of_their_input() -> None:
+    wide = linears_of(ModelShape("wide", 512, 16, 4, 2, 128, 1024))
+    stream = ChainStream(wide, 16, requests_of((0, 1)), Dtype.fp32, 1, vocab=1000)
+    generator = np.random.default_rng(5)
+    values = generator.uniform(-1, 1, (64, 512))
+    before = np.sqrt((values**2).mean())
+    for record in stream.template:
+        arena = ArenaKey("a", int(record["m"]), int(record["k"]), Dtype.fp32)
+        slots, bound = stream.fills[arena]
+        assert slots == stream.arenas[arena]
+        assert bound == math.sqrt(3 / record["k"])
+        weight = generator.uniform(-bound, bound, (arena.rows, arena.cols))
+        values = values[:, : arena.cols] @ weight.T
+        assert 0.5 < np.sqrt((values**2).mean()) / before < 2
+    assert len(stream.template) == 16 * 4 + 1
+    assert stream.fills[stream.activations][1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("linears", "text"),
+    [
+        ([(8, 16), (16, 9)], "8 -> 9"),
+        ([(64, 16), (8, 64), (16, 9)], "8 -> 9"),
+        ([(8, 16), (8, 8)], "8 -> 16"),
+        ([(40, 16), (24, 32)], "the last layer must give hidden=16"),
+    ],
+)
+def test_layers_that_do_not_fit_one_another_are_refused(linears: list[tuple[int, int]], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        ChainStream(linears, 1, requests_of((0, 1)), Dtype.fp16, 1)
+
+
+def test_layers_that_a_prompt_cannot_tell_apart_are_refused() -> None:
+    twice = [(16, 16), (16, 16)]
+    assert ChainStream(twice, 2, requests_of((0, 3)), Dtype.fp16, 1).commands == 12
+    with pytest.raises(ConfigError, match="cannot be told apart in a prompt"):
+        ChainStream(twice, 2, requests_of((5, 3)), Dtype.fp16, 1)
+
+
+def test_a_prompt_that_would_write_over_its_input_is_refused() -> None:
+    alone = [(16, 16)]
+    for layers, prompt in ((1, 4), (3, 0)):
+        stream = ChainStream(alone, layers, requests_of((prompt, 2)), Dtype.fp16, 1)
+        assert stream.commands == 2 * layers
+    with pytest.raises(ConfigError, match="write over its own input"):
+        ChainStream(alone, 2, requests_of((4, 2)), Dtype.fp16, 1)
+
+
+def test_more_activations_than_a_slot_can_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="of activations: too many"):
+        ChainStream(TINY, 2, requests_of((1 << 30, 1)), Dtype.fp16, 1)
