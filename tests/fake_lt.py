@@ -1,13 +1,13 @@
 """A stand-in for cuBLASLt: a C function with cublasLtMatmul's 16 arguments that multiplies with NumPy.
 
-Its "layouts" are addresses of small int64 arrays (rows, columns, batch, stride in elements), so the compiled launch
-loops can be run, and their outputs checked, on a machine without a GPU. fp32 only.
+Its "layouts" are addresses of small int64 arrays (rows, columns, batch, stride and leading dimension in elements), so
+the compiled launch loops can be run, and their outputs checked, on a machine without a GPU. fp32 only.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,21 +15,24 @@ from launchopt.batcher import Batch, Batcher
 from launchopt.command import ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.arenas import Arenas
+from launchopt.devices.base import Stream
+from launchopt.devices.chain_pump import ChainPump
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
+from launchopt.devices.steps import Ends, Flights
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
 from launchopt.timing.sampling import Sampler
-from launchopt.workloads.stream import GemmStream, arenas_of
 
 MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
 FAILURE = 13  # CUBLAS_STATUS_EXECUTION_FAILED
 
 
 def _operand(address: int, layout: int) -> np.ndarray:
-    rows, cols, batch, stride = np.ctypeslib.as_array(ctypes.cast(layout, ctypes.POINTER(ctypes.c_int64)), (4,))
-    extent = int(stride) * (int(batch) - 1) + int(rows) * int(cols)
+    values = np.ctypeslib.as_array(ctypes.cast(layout, ctypes.POINTER(ctypes.c_int64)), (5,))
+    rows, cols, batch, stride, leading = values.tolist()
+    extent = stride * (batch - 1) + leading * (cols - 1) + rows
     flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (extent,))
-    return np.lib.stride_tricks.as_strided(flat, (batch, cols, rows), (4 * stride, 4 * rows, 4))
+    return np.lib.stride_tricks.as_strided(flat, (batch, cols, rows), (4 * stride, 4 * leading, 4))
 
 
 class FakeLt:
@@ -37,12 +40,12 @@ class FakeLt:
 
     def __init__(
         self,
-        stream: GemmStream,
+        stream: Stream,
         limits: Mapping[ShapeKey, int],
         fail_at: int | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self.stream, self.arenas = stream, Arenas(np, stream.arenas)
+        self.stream, self.arenas = stream, Arenas(np, stream.arenas, stream.fills)
         self.recorder = recorder or Recorder(stream.commands)
         self.arenas.fill(0)
         self.arenas.poison()
@@ -53,9 +56,9 @@ class FakeLt:
         strides = stream.strides()
         for row, shape in zip(shapes, stream.shapes, strict=True):
             row[lt.PLAN0] = len(plans)
-            for operand, arena in enumerate(arenas_of(shape)):
-                row[lt.BASE_A + operand] = self.arenas.arrays[arena].ctypes.data
-                row[lt.BYTES_A + operand] = arena.slot_bytes
+            for place, operand in enumerate(stream.operands(shape)):
+                row[lt.BASE_A + place] = self.arenas.arrays[operand.arena].ctypes.data
+                row[lt.BYTES_A + place] = operand.slot_bytes
             row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
             steps = row[lt.BYTES_A : lt.BYTES_C + 1] * row[lt.MOVE_A : lt.MOVE_C + 1] // 4
             plans += [self._plan(shape, size, steps) for size in range(limits[shape] + 1)]
@@ -65,7 +68,11 @@ class FakeLt:
 
     def _plan(self, shape: ShapeKey, size: int, steps: np.ndarray) -> list[int]:
         rows_cols = ((shape.k, shape.m), (shape.k, shape.n), (shape.m, shape.n))
-        layouts = [np.array([*each, size, step], np.int64) for each, step in zip(rows_cols, steps, strict=True)]
+        leading = [operand.row_elements for operand in self.stream.operands(shape)]
+        layouts = [
+            np.array([*each, size, step, lead], np.int64)
+            for each, step, lead in zip(rows_cols, steps, leading, strict=True)
+        ]
         self._keep += layouts
         return [0, *(layout.ctypes.data for layout in layouts), 0, 0]
 
@@ -107,8 +114,23 @@ class FakeLt:
         self, ring: Ring, batcher: Batcher, every: int, settings: PumpSettings, slot_bytes: Sequence[int] | None = None
     ) -> Pump:
         """A pump that launches here; about one launch in `every` goes through Python."""
+        return Pump(ring, batcher, self._launcher(every), slot_bytes or [0] * len(self.stream.shapes), settings)
+
+    def chain_pump(
+        self,
+        ring: Ring,
+        back: Ring,
+        batcher: Batcher,
+        flights: Flights,
+        feed_back: Callable[[Ends], None],
+        every: int,
+        settings: PumpSettings,
+    ) -> ChainPump:
+        """The same for a stream of requests."""
+        return ChainPump(ring, back, batcher, self._launcher(every), flights, feed_back, settings)
+
+    def _launcher(self, every: int) -> Launcher:
         self.sampler = Sampler(every)
         records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
         by_python = (self.submit, self.submit_one, self.check, self.recorder.make_room)
-        launcher = Launcher(self.tables, records, self.sampler, *by_python)
-        return Pump(ring, batcher, launcher, slot_bytes or [0] * len(self.stream.shapes), settings)
+        return Launcher(self.tables, records, self.sampler, *by_python)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +15,8 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import NO_TOKEN, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.devices.cpu_steps import CpuSteps
-from launchopt.devices.steps import ends_of
+from launchopt.devices.steps import Flights
+from launchopt.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain
@@ -92,6 +93,7 @@ class Run:
         self.arenas.poison()
         self.flat = self.arenas.arrays[stream.activations].reshape(-1)
         self._steps = CpuSteps(stream, self.arenas, sampling)
+        self._flights = Flights(stream, cast(Ring, None), self._steps.done)  # nobody is told
         self._views: dict[ShapeKey, Any] = {}
         longest = max(len(steps_of(stream, request)) for request in range(stream.requests))
         for step in range(longest):  # all requests side by side, as when batched
@@ -140,7 +142,7 @@ class Run:
         start = int(self.stream.table[int(record["request"][0]), ch.LANE]) * self.stream.activations.cols
         given = self.flat[start : start + self.stream.hidden]
         before = given.copy()
-        self._steps.feed_back(ends_of(self.stream, as_words(record)))
+        self._steps.feed_back(self._flights, self._flights.collect(as_words(record)))
         if is_stale:
             given[:] = before
 

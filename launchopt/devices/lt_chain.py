@@ -111,6 +111,7 @@ def _flush(
     release(bucket, size, batcher, order)
     flush_ns = monotonic_ns()
     state[lp.BUCKET], state[lp.SIZE], state[lp.REASON], state[lp.FLUSH_NS] = bucket, size, reason, flush_ns
+    state[lp.NOW_NS] = flush_ns  # what this lets in is eligible from now on
     state[lp.FLUSHES + reason] += 1
     if state[lp.LEFT] <= 0:
         return lp.SPECIAL
