@@ -40,9 +40,10 @@ def verify_chain(
     generator = np.random.default_rng([seed, 0xC4A1])
     check = _Check(stream, arenas)
     check.tokens(sampling, ids, generator)
-    check.last_steps(generator, max_columns)
+    check.last_steps(ids, generator, max_columns)
     share = check.compared / stream.commands
-    return Verification(stream.commands, check.wrong, check.worst, check.bound, share, check.first_wrong)
+    wrong = min(check.wrong, stream.commands)  # an output may be wrong as a token and as a command
+    return Verification(stream.commands, wrong, check.worst, check.bound, share, check.first[1])
 
 
 class _Check:
@@ -54,18 +55,23 @@ class _Check:
         self._unit = stream.activations.cols
         self._moves = stream.replica_moves
         self.wrong, self.compared, self.worst, self.bound = 0, 0, 0.0, 0.0
-        self.first_wrong: str | None = None
+        self.first: tuple[int, str | None] = (stream.tokens + 1, None)  # of what is wrong: the earliest token, if any
 
-    def _note(self, errors: Any, limit: float, name: Any) -> None:
-        """`name(i)` says what row i is."""
+    def _note(self, errors: Any, limit: float, name: Any, numbers: NDArray[np.int64] | None = None) -> None:
+        """`name(i)` says what row i is, `numbers` which token; None for a command."""
         found = errors if isinstance(errors, np.ndarray) else errors.get()
         found = np.where(np.isnan(found), np.inf, found)
         bad = found > limit
-        if bad.any() and self.first_wrong is None:
+        if bad.any():
             at = int(np.argmax(bad))
-            self.first_wrong = f"{name(at)}: error {found[at]:.3g}, allowed {limit:.3g}"
+            number = self._stream.tokens if numbers is None else int(numbers[at])
+            self._name(number, f"{name(at)}: error {found[at]:.3g}, allowed {limit:.3g}")
         self.wrong += int(bad.sum())
         self.worst, self.bound = max(self.worst, float(found.max())), max(self.bound, limit)
+
+    def _name(self, number: int, text: str) -> None:
+        if number < self.first[0]:
+            self.first = number, text
 
     def _weight(self, row: int, replica: int) -> Any:
         """The weight of a template's row, float64 [m, k]."""
@@ -122,7 +128,7 @@ class _Check:
         if stream.vocab is None:
             kept = self._arenas.arrays[stream.history][xp.asarray(numbers), : stream.hidden]
             got = to_float32(kept, stream.dtype).astype(np.float64)
-            self._note(xp.abs(got - values).max(axis=1) / rms, limit, name)
+            self._note(xp.abs(got - values).max(axis=1) / rms, limit, name, numbers)
             return
         tolerances = limit * _host(rms)
         allowed = plausible(
@@ -135,9 +141,9 @@ class _Check:
         )
         self.bound = max(self.bound, limit)
         self.wrong += int((~allowed).sum())
-        if not allowed.all() and self.first_wrong is None:
+        if not allowed.all():
             i = int(np.argmin(allowed))
-            self.first_wrong = f"{name(i)}: id {ids[numbers[i]]} does not follow from its logits"
+            self._name(int(numbers[i]), f"{name(i)}: id {ids[numbers[i]]} does not follow from its logits")
 
     def _token_rows(self) -> range:
         """Rows of the template whose weights a token passes: those of any kind that ends one."""
@@ -158,7 +164,7 @@ class _Check:
         units = stream.table[requests, ch.PROMPT] + (prompts - 1) * row_units
         later = at > 0
         if stream.vocab is not None:
-            units[later] = np.maximum(ids[numbers[later] - 1], 0) * row_units
+            units[later] = np.clip(ids[numbers[later] - 1], 0, stream.vocab - 1) * row_units  # no id reaches beyond
             return self._rows(units, stream.hidden)
         values = self._rows(units, stream.hidden)
         if later.any():
@@ -168,8 +174,8 @@ class _Check:
             values[xp.asarray(np.flatnonzero(later))] = xp.asarray(fed)
         return values
 
-    def last_steps(self, generator: np.random.Generator, max_columns: int) -> None:
-        """Each command of every request's last step whose input and output nothing wrote over."""
+    def last_steps(self, ids: NDArray[np.int64], generator: np.random.Generator, max_columns: int) -> None:
+        """Each command of every request's last step whose output nothing wrote over, and whose input is known."""
         stream = self._stream
         decodes = stream.table[:, ch.DECODES] > 0
         last_kind = np.where(decodes, stream.decode_kind, stream.table[:, ch.REST_KIND])
@@ -178,12 +184,13 @@ class _Check:
             for replica in range(stream.replicas):
                 own = requests[(stream.outputs[requests] - 1) % stream.replicas == replica]
                 if len(own):
-                    self._steps(kind, self._checkable(kind, self._rows_of(index)), own, replica, generator, max_columns)
+                    rows = self._checkable(kind, self._rows_of(index))
+                    self._steps(kind, rows, own, replica, ids, generator, max_columns)
 
     def _checkable(self, kind: StepKind, rows: range) -> range:
-        """All but the first, whose input was written again; of a prompt the last layer's, as all write one region."""
+        """All; of a prompt the last layer's but the first, as all layers write one region."""
         if not kind.is_prompt:
-            return rows[1:]
+            return rows
         return rows[(self._stream.layers - 1) * len(self._stream.linears) + 1 :]
 
     def _steps(
@@ -192,10 +199,12 @@ class _Check:
         rows: range,
         requests: NDArray[np.int64],
         replica: int,
+        ids: NDArray[np.int64],
         generator: np.random.Generator,
         max_columns: int,
     ) -> None:
         stream, xp = self._stream, self._xp
+        first_row = self._rows_of(stream.kinds.index(kind))[0]
         for row in rows:
             record = stream.template[row]
             shape = ShapeKey(int(record["m"]), int(record["n"]), int(record["k"]), stream.dtype)
@@ -205,15 +214,23 @@ class _Check:
             if shape.n > max_columns:
                 columns = np.sort(generator.choice(shape.n, max_columns, replace=False))
             for part in _parts(requests, 8 * len(columns) * (shape.m + shape.k) * 2):
-                inputs = self._rows(self._at(part, row, "b", columns, b.row_elements), shape.k)
+                if row == first_row:  # its input was written over by what followed it
+                    inputs = self._inputs(*self._last_tokens(part), ids)[:, : shape.k]
+                else:
+                    inputs = self._rows(self._at(part, row, "b", columns, b.row_elements), shape.k)
                 outputs = self._rows(self._at(part, row, "c", columns, c.row_elements), shape.m)
                 rms = xp.sqrt((inputs**2).mean(axis=1))
                 errors = (xp.abs(outputs - inputs @ weight.T).max(axis=1) / rms).reshape(len(part), -1).max(axis=1)
-                text = (
-                    f"{shape}, command {row - self._rows_of(stream.kinds.index(kind))[0]} of the last step of request"
-                )
+                text = f"{shape}, command {row - first_row} of the last step of request"
                 self._note(errors, tolerance(shape), lambda i, part=part, text=text: f"{text} {part[i]}")
                 self.compared += len(part)
+
+    def _last_tokens(
+        self, requests: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The last token of each: its number, its request, its place in it."""
+        at = self._stream.outputs[requests] - 1
+        return self._stream.table[requests, ch.FIRST_TOKEN] + at, requests, at
 
     def _at(
         self, requests: NDArray[np.int64], row: int, role: str, columns: NDArray[np.int64], row_elements: int

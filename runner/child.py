@@ -18,6 +18,8 @@ from itertools import chain, islice
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 
+import numpy as np
+
 from launchopt.driver import Driver
 from launchopt.errors import Interrupted, LaunchoptError
 from launchopt.producer import Production, drive, produce
@@ -92,7 +94,9 @@ def _produce(job: Job, pipe: Connection) -> None:
         pipe.send(("ready", None))
         while (message := pipe.recv()[0]) in ("run", "rehearse"):
             if message == "rehearse":
-                first = Block(ready[0].records[:REHEARSAL_COMMANDS].copy(), None)
+                records = ready[0].records[:REHEARSAL_COMMANDS].copy()
+                due_ns = None if ready[0].due_ns is None else np.zeros(len(records), np.int64)
+                first = Block(records, due_ns)
                 pipe.send(("produced", produce([first], ring, waiter)))
                 continue
             pipe.send(("produced", produce(chain(ready, blocks), ring, waiter)))

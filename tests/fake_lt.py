@@ -18,7 +18,7 @@ from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Stream
 from launchopt.devices.chain_pump import ChainPump
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
-from launchopt.devices.steps import Ends, Flights
+from launchopt.devices.steps import Flights
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
 from launchopt.timing.sampling import Sampler
@@ -122,7 +122,7 @@ class FakeLt:
         back: Ring,
         batcher: Batcher,
         flights: Flights,
-        feed_back: Callable[[Ends], None],
+        feed_back: Callable[[Flights, int], None],
         every: int,
         settings: PumpSettings,
     ) -> ChainPump:

@@ -38,7 +38,8 @@ def launch(
     records["token"] = 0xFFFFFFFF
     if eligible_ns:
         records["turn"][1:-1] = eligible_ns
-    what = (recorder.next_batch() if batch is None else batch, shape, int(Strategy.strided), int(FlushReason.idle), flush_ns)
+    number = recorder.next_batch() if batch is None else batch
+    what = (number, shape, int(Strategy.strided), int(FlushReason.idle), flush_ns)
     columns = recorder.launches, recorder.commands, recorder.cursor
     note(*columns, as_words(records), 1, 1 + len(seqs), what, start_ns, end_ns)
 

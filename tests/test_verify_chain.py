@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -34,6 +35,7 @@ COLUMNS = 16
 SIZES = [(0, 4), (0, 5), (5, 4), (3, 1)]  # prompt and output tokens of each request
 VICTIM, STEP = 1, 2  # the request that a fault befalls, and in which of its steps: neither its first nor its last
 LAST = 4
+SEED = 8  # of weights with which no two tokens in a row are the same, so that a stale input shows
 
 NONE, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)
 SAMPLINGS = {
@@ -89,7 +91,7 @@ class Run:
     ) -> None:
         self.stream, self.sampling = stream, sampling
         self.arenas = Arenas(np, stream.arenas, stream.fills)
-        self.arenas.fill(0)
+        self.arenas.fill(SEED)
         self.arenas.poison()
         self.flat = self.arenas.arrays[stream.activations].reshape(-1)
         self._steps = CpuSteps(stream, self.arenas, sampling)
@@ -103,7 +105,9 @@ class Run:
                     for record in change(self, request, step, records.copy()):
                         self.multiply(record)
                     self._feed_back(records[-1:], is_stale=stale == (request, step))
-        self.ids: NDArray[np.int64] = self._steps.done[: stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+        self.ids: NDArray[np.int64] = (
+            self._steps.done[: stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+        )
 
     def records(self, request: int, step: int) -> Records:
         """What the driver issues for a step."""
@@ -183,11 +187,10 @@ def test_what_is_right_passes(dtype: Dtype, sampling: Sampling, chunk: int | Non
 
 @in_each_dtype
 def test_what_is_right_passes_whatever_its_size(dtype: Dtype) -> None:
-    """Room is left: no error comes close to what is allowed, with as many layers as a real model has."""
-    model = linears_of(ModelShape("deep", 64, 32, 4, 2, 16, 128))
-    requests = Requests(np.zeros(8, np.int64), np.arange(8) * 3, np.full(8, 6))
-    run = Run(ChainStream(model, 32, requests, dtype, 2))
-    assert_right(run)
+    """Room is left, with more layers than rounding errors need to add up."""
+    model = linears_of(ModelShape("deep", 256, 12, 4, 2, 64, 512))
+    requests = Requests(np.zeros(3, np.int64), np.arange(3) * 3, np.full(3, 4))
+    assert_right(Run(ChainStream(model, 12, requests, dtype, 2)))
 
 
 @pytest.mark.parametrize("sampling", [NONE, GREEDY], ids=lambda sampling: sampling.kind.name)
@@ -205,12 +208,15 @@ def test_every_command_of_the_last_decode_step_is_compared() -> None:
 
 
 def test_the_same_twice_and_whatever_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(stream_of(Dtype.fp16, chunk=2, replicas=2))
+    run = Run(stream_of(Dtype.fp16, chunk=2, replicas=2), NONE, only(leave_out(2), VICTIM, STEP))
     whole = run.verify()
+    assert whole.wrong == 1
     assert run.verify() == whole
     for chunk_bytes in (1, 3000):
         monkeypatch.setattr(checking, "CHUNK_BYTES", chunk_bytes)
-        assert run.verify() == whole
+        found = run.verify()
+        assert found.max_rel_error == pytest.approx(whole.max_rel_error)  # BLAS adds up in another order
+        assert dataclasses.replace(found, max_rel_error=whole.max_rel_error) == whole
 
 
 def test_as_many_columns_of_a_prompt_as_asked_for() -> None:
@@ -326,7 +332,11 @@ def test_a_fault_in_the_middle_of_a_request_is_found_in_its_token(
     if (fault, at) == ("wrong layer", GEMMS - 2):
         at -= len(LINEARS)
     stream = stream_of(dtype, sampling, replicas=3)
-    assert_wrong(Run(stream, sampling, only(FAULTS[fault](at), VICTIM, STEP)))
+    run = Run(stream, sampling, only(FAULTS[fault](at), VICTIM, STEP))
+    if fault == "NaN" and sampling is NONE:  # without an id there is no way back from it
+        assert_wrong(run, wrong=None)
+    else:
+        assert_wrong(run)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -379,7 +389,8 @@ def test_a_command_left_out_of_a_prompt_is_found_in_the_first_token(at: int, chu
     """Of the prompt's last step, whose last column the token comes from."""
     stream = stream_of(chunk=chunk)
     step = len(steps_of(stream, 2)) - SIZES[2][1]
-    assert_wrong(Run(stream, NONE, only(leave_out(at), 2, step)), token=0, request=2)
+    run = Run(stream, NONE, only(leave_out(at), 2, step))
+    assert_wrong(run, token=0, request=2, wrong=None)  # all after it, too, where it was never written
 
 
 @pytest.mark.parametrize("at", range(GEMMS))
@@ -444,9 +455,13 @@ def test_another_id_than_was_sampled_is_named(sampling: Sampling, dtype: Dtype, 
     run.ids[number] += by
     found = run.verify()
     assert not found.ok
-    assert found.first_wrong == (
-        f"token {STEP} of request {VICTIM}: id {run.ids[number]} does not follow from its logits"
+    assert found.first_wrong is not None
+    here, after = (
+        f"token {STEP + i} of request {VICTIM}: id {run.ids[number + i]} does not follow from its logits"
+        for i in (0, 1)
     )
+    # A drawn id's neighbour may be as good as itself; what comes after it was not computed from its row.
+    assert found.first_wrong == here or (sampling.draws and found.first_wrong == after)
 
 
 def test_a_row_without_an_id_is_named() -> None:

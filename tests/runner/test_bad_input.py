@@ -31,7 +31,7 @@ INPUTS = {
     "malformed.csv": HEADER + ROW + "yesterday,4,2\n",
     "other.csv": "a,b\n1,2\n",
     "two_rows.csv": HEADER + ROW + ROW,
-    "promptless.csv": HEADER + ROW.replace(",4,", ",0,"),
+    "promptless.csv": "arrival_ms,prompt_tokens,output_tokens\n0,0,2\n",
     "waits.csv": "arrival_ms,prompt_tokens,output_tokens,after\n0,4,2,\n1,4,2,0\n",
     "circle.csv": "arrival_ms,prompt_tokens,output_tokens,after\n0,4,2,1\n1,4,2,0\n",
 }
@@ -114,7 +114,10 @@ CASES: dict[str, tuple[int, str]] = {
     f"{DECODE} sampling=top_p sampling.temperature=0": (OURS, "sampling.temperature=0.0 above 0"),
     f"{DECODE} scheduler=continuous scheduler.chunk_tokens=0": (OURS, "scheduler.chunk_tokens=0 from 1"),
     f"{DECODE} scheduler=continuous scheduler.max_running=0": (OURS, "scheduler.max_running=0 from 1"),
-    f"{DECODE} scheduler=continuous scheduler.budget_tokens=511": (OURS, "scheduler.budget_tokens=511 chunk_tokens=512"),
+    f"{DECODE} scheduler=continuous scheduler.budget_tokens=511": (
+        OURS,
+        "scheduler.budget_tokens=511 chunk_tokens=512",
+    ),
     f"{DECODE} slo.ttft_ms=0": (OURS, "slo.ttft_ms=0.0 above 0"),
     # what must fit together
     "ordering=violated": (OURS, "ordering=violated gemv_micro decode prefill"),
@@ -129,7 +132,7 @@ CASES: dict[str, tuple[int, str]] = {
     f"{DECODE} workload.users=2": (OURS, "workload.users=2 ordering=none workload.requests"),
     f"{DECODE} sampling.where=cpu": (OURS, "sampling.where=cpu greedy top_k top_p"),
     f"{DECODE} sampling=greedy sampling.where=gpu": (OURS, "sampling.where=gpu CPU"),
-    f"{DECODE} sampling=greedy model.vocab=2000000000": (OURS, "vocab"),
+    f"{DECODE} sampling=greedy model.vocab=2000000000": (OURS, "GB main memory"),
     "workload=decode sampling=greedy": (OURS, "sampling=greedy predecessor model.vocab"),
     "model=qwen3_8b": (OURS, "model=qwen3_8b gemv_micro decode prefill"),
     "workload=decode workload.layers=9": (OURS, "workload.layers=9 at most 8 predecessor"),
@@ -150,7 +153,7 @@ CASES: dict[str, tuple[int, str]] = {
     ),
     f"{REPLAY} arrival.path=two_rows.csv arrival.format=mooncake": (OURS, "two_rows.csv:1 JSON"),
     f"{REPLAY} arrival.path=two_rows.csv arrival.format=yaml": (HYDRAS, "arrival.format yaml azure mooncake csv"),
-    f"{REPLAY} arrival.path=circle.csv arrival.requests=2": (OURS, "circle.csv:2 row"),
+    f"{REPLAY} arrival.path=circle.csv arrival.requests=2": (OURS, "circle.csv:2 request 0 waits 1"),
     f"{REPLAY} arrival.path=waits.csv arrival.requests=2 ordering=none": (OURS, "ordering=none waits.csv per_request"),
     "workload=prefill model=tiny arrival=replay arrival.path=promptless.csv arrival.requests=1": (
         OURS,
