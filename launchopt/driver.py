@@ -242,6 +242,7 @@ def drive(
     """Until every request is finished (DONE), the ring is full (BLOCKED), or nothing happens for long (IDLE)."""
     settings = static[0]
     while True:
+        _arrivals(static, order, state, progress, lists)  # before all else: a full ring is no reason to be late
         if state[BLOCK_NEXT] < state[BLOCK_COUNT]:
             state[BLOCK_NEXT] += push_words(ring[0], ring[1], block[state[BLOCK_NEXT] : state[BLOCK_COUNT]], False)
             if state[BLOCK_NEXT] < state[BLOCK_COUNT]:
@@ -254,7 +255,6 @@ def drive(
             _complete(got, static, state, progress, tokens, lists)
         if state[FINISHED] == settings[REQUESTS]:
             return DONE
-        _arrivals(static, order, state, progress, lists)
         if settings[CONTINUOUS] == 0:
             if state[QUEUE_FIRST] != state[QUEUE_STOP]:
                 request = lists[0][state[QUEUE_FIRST] & (len(lists[0]) - 1)]

@@ -65,17 +65,22 @@ def completed_rate(tokens: Tokens, outputs: NDArray[np.int64]) -> tuple[float, b
     """Requests finished a second while they arrived, and whether that was too few.
 
     Over the second half of the time in which requests arrive, when the system is as full as it gets: requests finished
-    in it by its length. Too few when, at its end, more requests are under way than at its start, by over a tenth of
-    those that came. Without such a time (all arrived at once) over the whole run, and never too few.
+    in it by its length. Too few when, at its end, more requests are under way than ever were before it (a burst may be
+    the last to come), by over a tenth of those that came. Without such a time (all arrived at once) over the whole run,
+    and never too few.
     """
     done_ns = np.sort(tokens.done_ns[np.cumsum(outputs) - 1])
-    end_ns = int(tokens.arrived_ns.max())
-    start_ns = end_ns // 2
+    arrived_ns = np.sort(tokens.arrived_ns)
+    end_ns = int(arrived_ns[-1])
+    start_ns = (int(arrived_ns[0]) + end_ns) // 2
     if end_ns <= start_ns:
         return len(done_ns) / (int(done_ns[-1]) * 1e-9), False
     finished = int(np.count_nonzero((done_ns > start_ns) & (done_ns <= end_ns)))
-    came = int(np.count_nonzero((tokens.arrived_ns > start_ns) & (tokens.arrived_ns <= end_ns)))
-    return finished / ((end_ns - start_ns) * 1e-9), came - finished > max(1.0, BACKLOG_SHARE * came)
+    under_way = np.arange(1, len(arrived_ns) + 1) - np.searchsorted(done_ns, arrived_ns, "right")
+    before = int(np.count_nonzero(arrived_ns <= start_ns))
+    came, most = len(arrived_ns) - before, int(under_way[:before].max(initial=0))
+    growth = int(under_way[-1]) - most
+    return finished / ((end_ns - start_ns) * 1e-9), growth > max(1.0, BACKLOG_SHARE * came)
 
 
 def token_table(tokens: Tokens, outputs: NDArray[np.int64], is_sampled: bool) -> dict[str, Any]:

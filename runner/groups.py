@@ -11,7 +11,7 @@ from omegaconf import MISSING
 from launchopt.command import Dtype
 from launchopt.errors import ConfigError
 from launchopt.modes import check_mode
-from launchopt.sampling import SamplingKind
+from launchopt.sampling import MOST_VOCAB, SamplingKind
 from launchopt.workloads.footprint import Cache
 
 LARGEST = 2**31 - 1  # sizes and counts are int32 in cuBLASLt and uint32 in a command record
@@ -117,8 +117,9 @@ class Model:
     vocab: int | None = None  # width of the LM head; null: no sampling
 
     def __post_init__(self) -> None:
-        for key in ("hidden", "layers", "q_heads", "kv_heads", "head_dim", "intermediate", "vocab"):
+        for key in ("hidden", "layers", "q_heads", "kv_heads", "head_dim", "intermediate"):
             within(f"model.{key}", getattr(self, key), 1)
+        within("model.vocab", self.vocab, 1, MOST_VOCAB)
 
 
 @dataclass(slots=True)
@@ -304,8 +305,8 @@ class TokenSampling:
     def __post_init__(self) -> None:
         above_zero("sampling.temperature", self.temperature)
         within("sampling.top_k", self.top_k, 1)
-        above_zero("sampling.top_p", self.top_p)
-        within("sampling.top_p", self.top_p, 0, 1)
+        if not 0 < self.top_p <= 1:
+            raise ConfigError("sampling.top_p", self.top_p, "must be above 0 and at most 1")
 
 
 @dataclass(slots=True)

@@ -111,7 +111,7 @@ def make_plan(config: Config, composed: Any) -> Plan:
         raise ConfigError("sampling.where", "gpu", "the device is the CPU: must be auto or cpu")
     notices = [f"device: {info.kind} ({info.name}), {why}"]
     if config.ordering is Ordering.violated:
-        notices.append("ordering=violated: the order within requests is broken on purpose; the check must fail")
+        notices.append("ordering=violated: batches break the order within requests on purpose; their check must fail")
     batching = config.batching
     modes = (*config.against, config.mode.name)
     arms = tuple(Arm(mode, batching.max_batch, batching.timeout_us, batching.idle_us) for mode in modes)
@@ -204,12 +204,20 @@ def _fitting(
     while workload.layers is None and layers > 1 and _needed(info, stream, arms) > room:
         layers = min(layers - 1, max(1, layers * room // _needed(info, stream, arms)))
         stream = build(layers)
-    fewer = "arrival.requests" if isinstance(config.arrival, Replay) else "workload.requests or workload.tokens"
-    _require_room(info, stream, arms, room, f"workload.layers or {fewer}")
+    _require_room(info, stream, arms, room, f"workload.layers or {_what_to_lower(config)}")
     if layers < config.model.layers:
         why = "as asked" if workload.layers else f"as many as fit into {room / 1e9:.1f} GB of {info.memory_name}"
         notices.append(f"layers: {layers} of {config.model.name}'s {config.model.layers}, {why}")
     return stream
+
+
+def _what_to_lower(config: Config) -> str:
+    """The settings of requests that need less memory when lower."""
+    if isinstance(config.arrival, Replay):
+        return "arrival.requests"
+    if isinstance(config.workload, Prefill):
+        return "workload.prompts or workload.tokens"
+    return "workload.tokens" if config.ordering is Ordering.none else "workload.requests or workload.tokens"
 
 
 def _require_room(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...], room: int, smaller: str) -> None:

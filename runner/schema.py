@@ -87,7 +87,15 @@ class Config:
             if not isinstance(self.arrival, groups.Closed | Replay):
                 raise ConfigError("arrival", self.arrival.kind, "needs ordering=per_request; without: closed or replay")
             self._refuse_tokens("ordering=none knows no tokens; use ordering=per_request")
+            for key, plain in (("requests", 1), ("prompt_tokens", 0)):
+                value = getattr(self.workload, key, plain)
+                if value != plain:
+                    raise ConfigError(f"workload.{key}", value, "needs ordering=per_request; without: workload.users")
             return
+        if self.ordering is Ordering.violated and (self.mode.name == "baseline" or self.batching.max_batch == 1):
+            raise ConfigError(
+                "ordering", "violated", "one launch a command, in arrival order, breaks no order: use mode=batched"
+            )
         if isinstance(self.workload, Decode) and self.workload.users != 1:
             raise ConfigError(
                 "workload.users", self.workload.users, "goes with ordering=none; side by side are workload.requests"

@@ -185,6 +185,12 @@ def test_all_at_once_is_no_overload() -> None:
     assert not overloaded
 
 
+def test_one_burst_is_no_overload() -> None:
+    """Whenever it came."""
+    requests: Requests = [(5 * MS, [(10 + i) * MS]) for i in range(8)]
+    assert completed_rate(*made(requests)) == (pytest.approx(8 / 17e-3), False)
+
+
 def test_one_request_is_no_overload() -> None:
     assert completed_rate(*made([(0, [MS, 10 * MS])])) == (pytest.approx(100), False)
     assert not completed_rate(*made([(5 * MS, [6 * MS, NEVER])]))[1]
@@ -194,6 +200,30 @@ def test_a_stall_that_is_made_up_for_is_no_overload() -> None:
     """In the first half nothing was done; by the end all is."""
     requests: Requests = [(i * MS, [max(60, i + 1) * MS]) for i in range(100)]
     assert not completed_rate(*made(requests))[1]
+
+
+@properties
+@given(st.integers(2, 20), st.integers(6, 30), st.integers(1, 9))
+def test_a_burst_that_comes_last_is_no_overload(size: int, bursts: int, load_tenths: int) -> None:
+    """Each is done before the next comes; after the last none does."""
+    gap_ns = 100 * MS
+    service_ns = gap_ns * load_tenths // 10 // size
+    requests: Requests = [
+        (burst * gap_ns, [burst * gap_ns + (i + 1) * service_ns]) for burst in range(bursts) for i in range(size)
+    ]
+    rate, overloaded = completed_rate(*made(requests))
+    assert not overloaded
+    assert rate == pytest.approx(size / (gap_ns * 1e-9), rel=2 / (bursts - 1))
+
+
+@properties
+@given(st.integers(2, 20), st.integers(10, 30), st.floats(1.5, 20))
+def test_bursts_that_pile_up_are_overload(size: int, bursts: int, load: float) -> None:
+    service_ns = int(100 * MS * load / size)
+    requests: Requests = [
+        (burst * 100 * MS, [(burst * size + i + 1) * service_ns]) for burst in range(bursts) for i in range(size)
+    ]
+    assert completed_rate(*made(requests))[1]
 
 
 @properties

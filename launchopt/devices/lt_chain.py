@@ -128,10 +128,10 @@ def _flush(
 
 
 @compiled
-def _next_flush(more: Int, batcher: Any, order: Any, settings: Table, state: Table) -> tuple[int, int]:
+def _next_flush(more: Int, is_drained: Int, batcher: Any, order: Any, settings: Table, state: Table) -> tuple[int, int]:
     """The bucket to flush next although it is not full, and why; NO_BUCKET where none is due.
 
-    `more`: whether records are at hand that found no room among those that wait.
+    `more`: whether records are at hand that found no room among those that wait. `is_drained`: none will come.
     """
     buckets, active = batcher[1], batcher[3]
     oldest = oldest_bucket(buckets, active)
@@ -142,6 +142,8 @@ def _next_flush(more: Int, batcher: Any, order: Any, settings: Table, state: Tab
     if more:
         return largest_bucket(buckets, active), lp.STALL
     if state[lp.COUNT] == 0:
+        if is_drained:
+            return oldest, lp.DRAIN
         if settings[ON_STALL] != 0 and is_stalled(order):
             return largest_bucket(buckets, active), lp.STALL
         if settings[lp.IDLE_NS] != lp.NEVER_IDLE and state[lp.NOW_NS] - state[lp.LAST_NS] >= settings[lp.IDLE_NS]:
@@ -181,7 +183,8 @@ def pump_chains(
         if bucket == UNKNOWN_SHAPE:
             return lp.UNKNOWN
         if bucket == NO_BUCKET:
-            bucket, reason = _next_flush(state[lp.NEXT] < state[lp.COUNT], batcher, order, settings, state)
+            more, drained = state[lp.NEXT] < state[lp.COUNT], lp.is_drained(header)
+            bucket, reason = _next_flush(more, drained, batcher, order, settings, state)
         if bucket != NO_BUCKET:
             code = _flush(bucket, reason, batcher, order, tables, records, ended, state)
             if code != lp.GO_ON:

@@ -132,7 +132,7 @@ CASES: dict[str, tuple[int, str]] = {
     f"{DECODE} workload.users=2": (OURS, "workload.users=2 ordering=none workload.requests"),
     f"{DECODE} sampling.where=cpu": (OURS, "sampling.where=cpu greedy top_k top_p"),
     f"{DECODE} sampling=greedy sampling.where=gpu": (OURS, "sampling.where=gpu CPU"),
-    f"{DECODE} sampling=greedy model.vocab=2000000000": (OURS, "GB main memory"),
+    f"{DECODE} sampling=greedy model.vocab=2000000000": (OURS, "model.vocab=2000000000 from 1 to 2097151"),
     "workload=decode sampling=greedy": (OURS, "sampling=greedy predecessor model.vocab"),
     "model=qwen3_8b": (OURS, "model=qwen3_8b gemv_micro decode prefill"),
     "workload=decode workload.layers=9": (OURS, "workload.layers=9 at most 8 predecessor"),
