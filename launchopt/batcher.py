@@ -12,7 +12,7 @@ enqueue, shows it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +110,7 @@ class Batcher:
             raise self.unknown(records[known])
         return out[: len(records)]
 
-    def add(self, records: Records, now_ns: int) -> Iterator[Batch]:
+    def add(self, records: Records, now_ns: int) -> Generator[Batch, int | None, None]:
         """Take `records`, yielding each bucket as it fills; exhaust the iterator before the next call.
 
         With order kept, taking up the iterator again means that the batch was submitted. So after a batch from `due`,
@@ -127,7 +127,7 @@ class Batcher:
             if bucket != NO_BUCKET:
                 yield self._take(bucket, FlushReason.full)
 
-    def _add_ordered(self, words: NDArray[np.uint64], now_ns: int) -> Iterator[Batch]:
+    def _add_ordered(self, words: NDArray[np.uint64], now_ns: int) -> Generator[Batch, int | None, None]:
         start = 0
         assert self.order is not None
         while True:
@@ -137,11 +137,11 @@ class Batcher:
             if bucket == UNKNOWN_SHAPE:
                 raise self.unknown(words[start].view(COMMAND_DTYPE)[0])
             if bucket != NO_BUCKET:
-                yield self._take(bucket, FlushReason.full)
+                now_ns = (yield self._take(bucket, FlushReason.full)) or now_ns
             elif start == len(words):
                 return
             else:  # no room for those that wait: make some
-                yield self._take(largest_bucket(self._buckets, self._active), FlushReason.stall)
+                now_ns = (yield self._take(largest_bucket(self._buckets, self._active), FlushReason.stall)) or now_ns
 
     @property
     def waiting(self) -> int:

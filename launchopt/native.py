@@ -47,10 +47,14 @@ def _cache_folder() -> str:
 
 
 def compiled(function: Function) -> Function:
-    """Compile without the GIL; the machine code is cached on disk, so that a process pays 2 ms a function."""
+    """Compile without the GIL; the machine code is cached on disk, so that a process pays 2 ms a function.
+
+    Without Numba's runtime nothing can be allocated, which nothing here does, and arrays are not counted: six atomic
+    operations for three arguments made 38 of the 42 ns that one record into the ring and out again took.
+    """
     before, config.CACHE_DIR = config.CACHE_DIR, _cache_folder()
     try:
-        return cast(Function, njit(nogil=True, cache=True, boundscheck=False)(function))
+        return cast(Function, njit(nogil=True, cache=True, boundscheck=False, _nrt=False)(function))
     finally:
         config.CACHE_DIR = before
 

@@ -205,14 +205,20 @@ class Consumer:
 
     def _take(self, records: Records, now_ns: int) -> None:
         """Records into buckets; launch those that fill up."""
-        for batch in self._batcher.add(records, now_ns):
+        batches = self._batcher.add(records, now_ns)
+        batch = next(batches, None)
+        while batch is not None:
             self._launch(batch)
+            try:
+                batch = batches.send(time.monotonic_ns())  # what waited for it is eligible from now on
+            except StopIteration:
+                return
 
     def _submit(self, batch: Batch, now_ns: int) -> None:
         """Launch a batch that is not full, and let in what waited for it."""
         self._launch(batch)
         if self._chains:
-            self._take(self._buffer[:0], now_ns)
+            self._take(self._buffer[:0], time.monotonic_ns())
 
     def _launch(self, batch: Batch) -> None:
         self._active.submit(batch, time.monotonic_ns())

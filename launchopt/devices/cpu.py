@@ -51,6 +51,7 @@ class CpuDevice:
         self._unnamed = nvtx_ranges.attributes(self._domain, "rehearsal", 0)
         self._ranges: dict[tuple[str, int, int], Any] = {}
         self._scratch: dict[int, tuple[Any, ...]] = {}
+        self._steps: CpuSteps | None = None
 
     def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
         """Allocate and fill the arenas in main memory."""
@@ -74,11 +75,12 @@ class CpuDevice:
 
     def feed_back(self, flights: Flights, count: int) -> None:
         """What the first `count` ended steps computed last becomes their requests' next input."""
+        assert self._steps is not None
         self._steps.feed_back(flights, count)
 
     def sampling_ns(self) -> int:
         """Time spent sampling since `start`."""
-        return self._steps.sampling_ns
+        return 0 if self._steps is None else self._steps.sampling_ns
 
     def pump_chains(
         self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings, flights: Flights, back: Ring
@@ -98,10 +100,12 @@ class CpuDevice:
     def warm_up(self) -> None:
         """One call a shape: BLAS starts its threads and pages in its code."""
         for a, b, c in self._views:
-            self._multiply(a[:1], b[:1], c[:1])
+            self._multiply(a[:1], b[:1], np.empty_like(c[:1]))  # not into slot 0, which may hold inputs
 
     def start(self, sample_every: int) -> None:
-        """Nothing to do: every launch's end is known."""
+        """Every launch's end is known; sampling is counted afresh."""
+        if self._steps is not None:
+            self._steps.sampling_ns = 0
 
     def begin(self) -> None:
         """Nothing to mark: calls are synchronous."""

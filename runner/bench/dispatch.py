@@ -82,7 +82,7 @@ def _ratio(m: int, k: int, dtype: Dtype, repeats: int) -> Iterator[Figure]:
         records = np.concatenate([block.records for block in stream.blocks()])
         words, buffer = as_words(records), np.zeros(4096, COMMAND_DTYPE)
         batcher, shape_of = Batcher(stream.shapes, [1], 0), np.zeros(4096, np.int32)
-        consumer.arm(0, rehearsal=True)
+        consumer.arm(0, rehearsal=False)  # a rehearsal would put events around every launch
         mode, recorder = consumer.modes[0], consumer.recorder
 
         def bare() -> float:
