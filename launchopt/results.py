@@ -71,7 +71,11 @@ SUMMARY = schema(
         _F64,
         "requests (gemv: commands) that were due a second, on average; null in a closed loop",
     ),
-    ("completed_rate_per_s", _F64, "requests (gemv: commands) finished a second, to the last result"),
+    (
+        "completed_rate_per_s",
+        _F64,
+        "requests finished a second in the second half of the time in which they arrive (closed loop, gemv: in all)",
+    ),
     ("overloaded", _BOOL, "the rate could not be held: see completed_rate_per_s; null in a closed loop"),
     ("requests", _I64, "requests in the stream; gemv: every command is one"),
     ("scheduler", _TEXT, "none: a request goes on when its token is done; continuous: all go on in steps"),

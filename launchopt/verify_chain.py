@@ -8,7 +8,8 @@ wrote over it later. **Commands**: of each request's last step the outputs are s
 its weight and the output before it, features that no later GEMM reads included.
 
 Errors are relative to the rms of the exact result of a row (commands: of its input, which has the same). A token's
-passes through `depth` roundings, which add up like a random walk (Higham & Mary 2019): sqrt(depth) of a command's.
+passes through `depth` roundings, which add up like a random walk (Higham & Mary 2019): sqrt(depth) of a command's;
+where a model is narrow, the size of what it multiplies walks too, and the bound is wider by sqrt(1 + depth / width).
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class _Check:
         for row in rows:
             weight = self._weight(row, replica)
             values = values[:, : weight.shape[1]] @ weight.T
-        limit = _token_limit(stream.dtype, len(rows), max(k for _, k in stream.linears))
+        limit = _token_limit(stream.dtype, len(rows), stream.hidden, max(k for _, k in stream.linears))
         rms = xp.sqrt((values**2).mean(axis=1))
 
         def name(i: int) -> str:
@@ -244,8 +245,8 @@ class _Check:
         return units
 
 
-def _token_limit(dtype: Dtype, depth: int, k: int) -> float:
-    return math.sqrt(depth + 1) * (8 * dtype.unit_roundoff + 8 * math.sqrt(k) * 2.0**-24)
+def _token_limit(dtype: Dtype, depth: int, width: int, k: int) -> float:
+    return math.sqrt((depth + 1) * (1 + depth / width)) * (8 * dtype.unit_roundoff + 8 * math.sqrt(k) * 2.0**-24)
 
 
 def _parts(values: NDArray[np.int64], bytes_each: int) -> Iterator[NDArray[np.int64]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from omegaconf import MISSING
 
 from launchopt.command import Dtype
-from launchopt.errors import ConfigError
+from launchopt.errors import ConfigError, choices
 from launchopt.modes import check_mode
 from launchopt.sampling import MOST_VOCAB, SamplingKind
 from launchopt.workloads.footprint import Cache
@@ -38,12 +38,18 @@ def within(key: str, value: float | None, low: float, high: float = LARGEST) -> 
         raise ConfigError(key, value, f"must be from {low:.10g} to {high:.10g}")
 
 
+def fixed(key: str, value: str, *allowed: str) -> None:
+    """ConfigError where a group's own name was overridden: choose another option of the group instead."""
+    if value not in allowed:
+        raise ConfigError(key, value, f"must be {choices(allowed)}; to choose another, give {key.partition('.')[0]}=")
+
+
 def above_zero(key: str, value: float | None) -> None:
     """ConfigError where a value that was given is not a finite number above 0."""
     if value is None:
         return
     if not (math.isfinite(value) and value > 0):
-        raise ConfigError(key, value, "must be above 0")
+        raise ConfigError(key, value, "must be finite and above 0")
 
 
 @dataclass(slots=True)
@@ -161,6 +167,9 @@ class Closed:
 
     kind: str = "closed"
 
+    def __post_init__(self) -> None:
+        fixed("arrival.kind", self.kind, "closed")
+
 
 @dataclass(slots=True)
 class Constant:
@@ -170,6 +179,7 @@ class Constant:
     rate_per_s: float = MISSING
 
     def __post_init__(self) -> None:
+        fixed("arrival.kind", self.kind, "constant")
         above_zero("arrival.rate_per_s", self.rate_per_s)
 
 
@@ -181,6 +191,7 @@ class Poisson:
     rate_per_s: float = MISSING  # on average
 
     def __post_init__(self) -> None:
+        fixed("arrival.kind", self.kind, "poisson")
         above_zero("arrival.rate_per_s", self.rate_per_s)
 
 
@@ -194,6 +205,7 @@ class Bursty:
     peak_per_s: float | None = None  # within a burst; null: all at once
 
     def __post_init__(self) -> None:
+        fixed("arrival.kind", self.kind, "bursty")
         above_zero("arrival.rate_per_s", self.rate_per_s)
         within("arrival.burst_size", self.burst_size, 1)
         above_zero("arrival.peak_per_s", self.peak_per_s)
@@ -221,6 +233,7 @@ class Replay:
     speed: float = 1.0  # 2: twice the pace of the trace
 
     def __post_init__(self) -> None:
+        fixed("arrival.kind", self.kind, "replay")
         within("arrival.requests", self.requests, 1)
         above_zero("arrival.speed", self.speed)
 
@@ -319,6 +332,7 @@ class Scheduler:
     max_running: int | None = None  # most requests that take part; null: all
 
     def __post_init__(self) -> None:
+        fixed("scheduler.kind", self.kind, "none", "continuous")
         for key in ("chunk_tokens", "budget_tokens", "max_running"):
             within(f"scheduler.{key}", getattr(self, key), 1)
         if self.budget_tokens is not None and (self.chunk_tokens is None or self.budget_tokens < self.chunk_tokens):

@@ -92,6 +92,9 @@ class Config:
                 if value != plain:
                     raise ConfigError(f"workload.{key}", value, "needs ordering=per_request; without: workload.users")
             return
+        side_by_side = getattr(self.workload, "requests", getattr(self.workload, "prompts", 0))
+        if self.ordering is Ordering.violated and side_by_side < 2 and not isinstance(self.arrival, Replay):
+            raise ConfigError("ordering", "violated", "one request leaves in order by itself: give two or more")
         if self.ordering is Ordering.violated and (self.mode.name == "baseline" or self.batching.max_batch == 1):
             raise ConfigError(
                 "ordering", "violated", "one launch a command, in arrival order, breaks no order: use mode=batched"

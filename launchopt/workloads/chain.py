@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records, ShapeKey
-from launchopt.errors import ConfigError
+from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.workloads.stream import ArenaKey, Operand, Operands
 
 UNIT_BYTES = 256
@@ -136,7 +136,8 @@ class ChainStream:
         table[:, PROMPT] = rows * row_units
         self.total_units = int(prefill + sizes.sum())
         if self.total_units > MOST_UNITS:
-            raise ConfigError("workload", f"{self.total_units * UNIT_BYTES / 1e9:.0f} GB", "of activations: too many")
+            needed, most = (units * UNIT_BYTES / 1e9 for units in (self.total_units, MOST_UNITS))
+            raise ArenaMemoryError(f"activations need {needed:,.0f} GB, of which {most:,.0f} can be addressed")
         self.table = table
 
     def _lane_offsets(self) -> None:

@@ -130,19 +130,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         return dict(zip(CASES, pool.map(outcome, enumerate(CASES)), strict=True))
 
 
-# Accepted, or refused by a traceback.
-OPEN = [case for case in CASES if case.startswith(KINDLESS)]
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=pytest.mark.xfail(strict=True, reason="a group's own kind is not checked"))
-        if case in OPEN
-        else case
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize("case", CASES)
 def test_it_is_refused_in_a_few_words(case: str, outcomes: dict[str, Outcome]) -> None:
     finder, words = CASES[case]
     outcome = outcomes[case]

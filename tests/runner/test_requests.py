@@ -172,7 +172,6 @@ def test_the_same_text_in_every_mode_and_repeat(ran: Callable[[str], Ran]) -> No
         assert (row["requests"], row["scheduler"], row["arrival"]) == (6, "none", "closed")
 
 
-@pytest.mark.xfail(strict=True, reason="CpuDevice.start does not forget what sampling took before")
 def test_sampling_takes_part_of_a_run(ran: Callable[[str], Ran]) -> None:
     """Of this run: what the runs before it took is theirs."""
     for row in ran("sampled").rows.values():
@@ -325,7 +324,6 @@ def test_commands_of_a_request_run_one_after_another(name: str, ran: Callable[[s
         assert (part["flush_ns"] <= part["submit_start_ns"]).all()
 
 
-@pytest.mark.xfail(strict=True, reason="the CPU's loop notes when a command was popped instead")
 @pytest.mark.parametrize("name", ["sampled", "continuous", "prefill"])
 def test_a_command_is_eligible_once_the_one_before_it_has_left(name: str, ran: Callable[[str], Ran]) -> None:
     for _, own in ran(name).table("commands").groupby(["mode", "repeat", "request"]):
@@ -342,7 +340,6 @@ def test_batches_hold_several_requests_and_no_request_twice(ran: Callable[[str],
     assert (alone.groupby(["repeat", "launch"]).size() == 1).all()
 
 
-@pytest.mark.xfail(strict=True, reason="CpuDevice.warm_up writes over the first rows of the embedding table")
 def test_chunks_change_when_and_not_what(ran: Callable[[str], Ran]) -> None:
     hashes = {row["token_hash"] for name in ("whole", "continuous") for row in ran(name).rows.values()}
     assert len(hashes) == 1
