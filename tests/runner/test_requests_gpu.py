@@ -1,6 +1,5 @@
 """Requests on a GPU: the assertions of `test_requests`, where order, feedback and sampling are CUDA's."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +21,7 @@ CHUNKED = "scheduler=continuous scheduler.chunk_tokens=16 scheduler.budget_token
 def run(arguments: str, folder: Path) -> tuple[int, str, list[results.Row]]:
     """Exit code, standard error, rows."""
     call = [sys.executable, "-m", "runner", *arguments.split(), f"hydra.run.dir={folder}"]
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(call, capture_output=True, text=True, cwd=ROOT, env=environ, timeout=300)
+    done = subprocess.run(call, capture_output=True, text=True, cwd=ROOT, timeout=300)
     return done.returncode, done.stderr, results.read_summaries([folder])
 
 
