@@ -119,7 +119,7 @@ editable, installed = (pytest.param(name, marks=needs_setuptools) for name in ("
 def test_conf_is_found_from_anywhere(ways: Way, tmp_path: Path) -> None:
     text = ways.module("--help", tmp_path)
     assert "workload: decode, gemv_256, gemv_micro, prefill" in text
-    assert "experiment: predecessor_tables" in text
+    assert "predecessor_tables" in text
     assert "max_batch: 9" in ways.module("--cfg job mode=baseline batching.max_batch=9", tmp_path)
     assert list(tmp_path.iterdir()) == []
 

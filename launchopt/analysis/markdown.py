@@ -31,9 +31,10 @@ LEGEND = (
     "interval; the verdict calls up to 1% the same. GPU time is the span between two events on the work's "
     "stream. C++ loop: the ratio that a C++ program got from strided batches of the same shape."
 )
-SHORT_LEGEND = (
-    "Medians; speed-up of wall time over `baseline`, with a 95% bootstrap interval. C++: GPU span a command that a C++ "
-    "program got from cuBLASLt on the same GPU, for one shape of the workload, in a loop and in strided batches."
+SHORT_LEGEND = "Medians; speed-up of wall time over `baseline`, with a 95% bootstrap interval."
+PEER_LEGEND = (
+    " C++: GPU span a command that a C++ program got from cuBLASLt on the same GPU, for one shape of the workload, in a"
+    " loop and in strided batches."
 )
 TOKENS_LEGEND = (
     "Medians. TTFT: arrival of a request to its first token. TPOT: a request's mean time a token after the first. "
@@ -274,8 +275,10 @@ _PEER: Column[Line] = Column("C++ (shape)", lambda line: line.peer_ratio or NOTH
 
 
 def _work(table: Table) -> str:
-    due = f", {arrivals(table.lines[0].rows[0])}" if table["arrival_rate_per_s"] is not None else ""
-    return f"{table['workload']} {table['dtype']}, {table['commands']:,}{due}"
+    more = f", {table['requests']:,} request{'' if table['requests'] == 1 else 's'}" if table.has_tokens else ""
+    if table["arrival_rate_per_s"] is not None:
+        more += f", {arrivals(table.lines[0].rows[0])}"
+    return f"{table['workload']} {table['dtype']}, {table['commands']:,}{more}"
 
 
 def _merged(tables: Sequence[Table]) -> str:
@@ -284,13 +287,16 @@ def _merged(tables: Sequence[Table]) -> str:
     notes: list[str] = []
     columns: list[Column[Line]] = []
     tokens: list[list[str]] = []
+    has_peers = any(table.peer for table in tables)
     for table in tables:
         columns, cells, notes = grid(table, "compact", notes)
         for line, row in zip(table.lines, cells, strict=True):
-            body.append([_work(table), *row[:-1], _peer_cell(table, line), row[-1]])
+            peer = [_peer_cell(table, line)] if has_peers else []
+            body.append([_work(table), *row[:-1], *peer, row[-1]])
         tokens += [[_work(table), *row] for row in tokens_grid(table, "compact")[1]]
     places = list(dict.fromkeys(table["gpu"] or table["device"].upper() for table in tables))
-    parts = [f"{', '.join(places)}. {SHORT_LEGEND}", _body([_WORK, *columns[:-1], _PEER, columns[-1]], body)]
+    heads = [_WORK, *columns[:-1], *([_PEER] if has_peers else []), columns[-1]]
+    parts = [f"{', '.join(places)}. {SHORT_LEGEND}{PEER_LEGEND if has_peers else ''}", _body(heads, body)]
     parts += [f"({index}) {_escaped(note)}" for index, note in enumerate(notes, 1)]
     if tokens:
         parts += [TOKENS_LEGEND, _body([_WORK, *(c for c in TOKEN_COLUMNS if "compact" in c.sets)], tokens)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import NO_TOKEN, Dtype, Flag, Records, ShapeKey
-from launchopt.errors import ConfigError
+from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream, StepKind
 from launchopt.workloads.decode import linears as linears_of
@@ -329,5 +329,5 @@ def test_a_prompt_that_would_write_over_its_input_is_refused() -> None:
 
 
 def test_more_activations_than_a_slot_can_name_are_refused() -> None:
-    with pytest.raises(ConfigError, match="of activations: too many"):
+    with pytest.raises(ArenaMemoryError, match=r"activations need [\d,]+ GB, of which 1,100 can be addressed"):
         ChainStream(TINY, 2, requests_of((1 << 30, 1)), Dtype.fp16, 1)
