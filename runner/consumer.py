@@ -254,6 +254,7 @@ class Consumer:
         extra = {
             "compared_share": checked.compared_share,
             "gc_collections": self._collections,
+            "device_clock_error_ns": self._timing.span.clock_error_ns,
             "state": self._state,
         }
         return {"row": row, "extra": extra, "histograms": {name: each.rows() for name, each in histograms.items()}}

@@ -63,6 +63,7 @@ class Span:
     end_ns: int  # CLOCK_MONOTONIC when the host knew of the last result
     span_ns: int | None  # between the events around the run, on the work's stream; None without events
     samples: NDArray[np.int64]  # [samples, 2]: start and end of each sampled submission, CLOCK_MONOTONIC
+    clock_error_ns: int | None = None  # how far those may be off, all alike: the two clocks are tied by it
 
 
 class Device(Protocol):

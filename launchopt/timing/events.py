@@ -91,8 +91,8 @@ class EventTimer:
         """The last submission was made."""
         self._span[1].record(self._stream)
 
-    def finish(self) -> tuple[int, NDArray[np.int64]]:
-        """After the last result: the span in ns, and [samples, 2] start and end in CLOCK_MONOTONIC ns."""
+    def finish(self) -> tuple[int, NDArray[np.int64], int]:
+        """After the last result: the span in ns, [samples, 2] start and end in CLOCK_MONOTONIC ns, and their error."""
         while self._read < self.count:
             self._read_one()
         last = anchor(self._stream)
@@ -100,4 +100,4 @@ class EventTimer:
         host_ns_per_ms = (last.host_ns - self._anchor.host_ns) / between_ms if between_ms > 100 else 1e6
         samples = self._anchor.host_ns + self._elapsed_ms[: self.count] * host_ns_per_ms
         span_ms = cupy.cuda.get_elapsed_time(*self._span)
-        return int(span_ms * 1e6), samples.astype(np.int64)
+        return int(span_ms * 1e6), samples.astype(np.int64), max(self._anchor.error_ns, last.error_ns)
