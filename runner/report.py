@@ -28,14 +28,11 @@ from rich.table import Table as RichTable
 
 from launchopt import results
 from launchopt.analysis.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
+from launchopt.analysis.frontier_markdown import frontier_answer, frontier_grid, frontier_markdown, frontier_title
 from launchopt.analysis.frontier_plot import draw_frontiers
 from launchopt.analysis.markdown import (
     Column,
     T,
-    frontier_answer,
-    frontier_grid,
-    frontier_markdown,
-    frontier_title,
     grid,
     report_markdown,
     sync_blocks,

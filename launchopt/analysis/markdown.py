@@ -1,6 +1,6 @@
 """Tables as text: which columns, how a number is written, footnotes, and blocks inside a README.
 
-In: `tables.Table`, `frontier.Frontier`. Out: Markdown, or cells for a terminal. Three sets of columns share their
+In: `tables.Table`. Out: Markdown, or cells for a terminal. Three sets of columns share their
 definitions: `full` for a report, `compact` for a README, `terminal` for about 140 characters.
 """
 
@@ -12,16 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from launchopt.analysis.frontier import Frontier, Point
 from launchopt.analysis.tables import (
     Line,
     Table,
     arrivals,
-    disorder,
     has_no_dependencies,
     rate,
-    stream_subtitle,
-    stream_title,
 )
 from launchopt.errors import DataError
 
@@ -39,11 +35,6 @@ PEER_LEGEND = (
 TOKENS_LEGEND = (
     "Medians. TTFT: arrival of a request to its first token. TPOT: a request's mean time a token after the first. "
     "Percentiles are over requests. Goodput: requests a second that met the objective in brackets."
-)
-FRONTIER_LEGEND = (
-    "Medians over repeats; p99 is of the latency of a command, enqueue to results on the device. On the frontier: no "
-    "other point equals or beats it in both throughput and p99, and beats it in one. What failed, was not verified or "
-    "was overloaded claims nothing."
 )
 T = TypeVar("T")
 
@@ -130,40 +121,41 @@ def _median(column: str, write: Callable[[float | None], str] = number) -> Calla
 
 
 def _p50_p99(name: str, unit: str) -> Callable[[Line], str]:
-    return lambda line: _pair(line.median(f"{name}_p50_{unit}"), line.median(f"{name}_p99_{unit}"))
+    return lambda line: pair(line.median(f"{name}_p50_{unit}"), line.median(f"{name}_p99_{unit}"))
 
 
-def _pair(p50: float | None, p99: float | None) -> str:
+def pair(p50: float | None, p99: float | None) -> str:
+    """`median / p99`."""
     return NOTHING if p50 is None and p99 is None else f"{number(p50)} / {number(p99)}"
 
 
 _MARKED = "speed-up"
-_FULL, _COMPACT, _TERMINAL = frozenset({"full"}), frozenset({"compact"}), frozenset({"terminal"})
-_ALL = _FULL | _COMPACT | _TERMINAL
+FULL, COMPACT, TERMINAL = frozenset({"full"}), frozenset({"compact"}), frozenset({"terminal"})
+ALL = FULL | COMPACT | TERMINAL
 
 COLUMNS: Sequence[Column[Line]] = (
-    Column("configuration", lambda line: line.configuration, _FULL, is_text=True),
-    Column("max_batch, timeout", _short_configuration, _TERMINAL, is_text=True),
-    Column("mode", lambda line: str(line["mode"]), _FULL | _TERMINAL, is_text=True),
-    Column("mode", _mode, _COMPACT, is_text=True),
-    Column("ordering", _ordering, _FULL, is_text=True),
-    Column("repeats", lambda line: str(len(line.rows)), _FULL),
-    Column("wall ms", _median("wall_ms"), _ALL),
-    Column("GPU ms", _median("gpu_span_ms"), _FULL | _TERMINAL),
-    Column("GPU us a command", _span_us, _COMPACT),
-    Column("launch calls", _median("launch_calls", count), _ALL),
-    Column("commands a launch", lambda line: number(line.median_ratio("commands", "launch_calls")), _FULL),
-    Column("commands/s", _median("commands_per_s", count), _FULL),
-    Column("host ns a launch", _median("host_submit_ns_per_launch", count), _FULL),
-    Column("latency p50 / p99 us", _p50_p99("latency", "us"), _FULL | _TERMINAL),
-    Column(_MARKED, _speedup, _FULL | _COMPACT),
-    Column(_MARKED, _short_speedup, _TERMINAL),
-    Column("verdict", lambda line: str(line.verdict or NOTHING), _FULL | _TERMINAL, is_text=True),
-    Column("C++ loop", lambda line: line.peer_ratio or NOTHING, _FULL),
-    Column("launch reduction", lambda line: _times(line.launch_reduction), _FULL),
-    Column("share of copy BW", _copy_share, _ALL),
-    Column("verified", _verified, _ALL, is_text=True),
-    Column("max rel error", _error, _FULL),
+    Column("configuration", lambda line: line.configuration, FULL, is_text=True),
+    Column("max_batch, timeout", _short_configuration, TERMINAL, is_text=True),
+    Column("mode", lambda line: str(line["mode"]), FULL | TERMINAL, is_text=True),
+    Column("mode", _mode, COMPACT, is_text=True),
+    Column("ordering", _ordering, FULL, is_text=True),
+    Column("repeats", lambda line: str(len(line.rows)), FULL),
+    Column("wall ms", _median("wall_ms"), ALL),
+    Column("GPU ms", _median("gpu_span_ms"), FULL | TERMINAL),
+    Column("GPU us a command", _span_us, COMPACT),
+    Column("launch calls", _median("launch_calls", count), ALL),
+    Column("commands a launch", lambda line: number(line.median_ratio("commands", "launch_calls")), FULL),
+    Column("commands/s", _median("commands_per_s", count), FULL),
+    Column("host ns a launch", _median("host_submit_ns_per_launch", count), FULL),
+    Column("latency p50 / p99 us", _p50_p99("latency", "us"), FULL | TERMINAL),
+    Column(_MARKED, _speedup, FULL | COMPACT),
+    Column(_MARKED, _short_speedup, TERMINAL),
+    Column("verdict", lambda line: str(line.verdict or NOTHING), FULL | TERMINAL, is_text=True),
+    Column("C++ loop", lambda line: line.peer_ratio or NOTHING, FULL),
+    Column("launch reduction", lambda line: _times(line.launch_reduction), FULL),
+    Column("share of copy BW", _copy_share, ALL),
+    Column("verified", _verified, ALL, is_text=True),
+    Column("max rel error", _error, FULL),
 )
 
 
@@ -200,20 +192,20 @@ def _sound(line: Line) -> str:
 
 
 TOKEN_COLUMNS: Sequence[Column[Line]] = (
-    Column("configuration", lambda line: line.configuration, _FULL, is_text=True),
-    Column("max_batch, timeout", _short_configuration, _TERMINAL | _COMPACT, is_text=True),
-    Column("mode", lambda line: str(line["mode"]), _TERMINAL, is_text=True),
-    Column("mode", _mode, _FULL | _COMPACT, is_text=True),
-    Column("requests", lambda line: count(line["requests"]), _FULL | _COMPACT),
-    Column("scheduler", _scheduler, _FULL | _COMPACT, is_text=True),
-    Column("sampling", _sampling, _FULL | _COMPACT, is_text=True),
-    Column("tokens/s", _median("tokens_per_s", count), _ALL),
-    Column("TTFT p50 / p99 ms", _p50_p99("ttft", "ms"), _ALL),
-    Column("TPOT p50 / p99 ms", _p50_p99("tpot", "ms"), _ALL),
-    Column("sampling us a token", _sampling_us, _FULL | _TERMINAL),
-    Column("goodput", _goodput, _FULL | _COMPACT),
-    Column("overloaded", _overloaded, _ALL, is_text=True),
-    Column("verified", _sound, _ALL, is_text=True),
+    Column("configuration", lambda line: line.configuration, FULL, is_text=True),
+    Column("max_batch, timeout", _short_configuration, TERMINAL | COMPACT, is_text=True),
+    Column("mode", lambda line: str(line["mode"]), TERMINAL, is_text=True),
+    Column("mode", _mode, FULL | COMPACT, is_text=True),
+    Column("requests", lambda line: count(line["requests"]), FULL | COMPACT),
+    Column("scheduler", _scheduler, FULL | COMPACT, is_text=True),
+    Column("sampling", _sampling, FULL | COMPACT, is_text=True),
+    Column("tokens/s", _median("tokens_per_s", count), ALL),
+    Column("TTFT p50 / p99 ms", _p50_p99("ttft", "ms"), ALL),
+    Column("TPOT p50 / p99 ms", _p50_p99("tpot", "ms"), ALL),
+    Column("sampling us a token", _sampling_us, FULL | TERMINAL),
+    Column("goodput", _goodput, FULL | COMPACT),
+    Column("overloaded", _overloaded, ALL, is_text=True),
+    Column("verified", _sound, ALL, is_text=True),
 )
 
 
@@ -247,20 +239,20 @@ def table_markdown(table: Table, kind: str) -> str:
     columns, cells, notes = grid(table, kind)
     title = f"## {table.title}" if kind == "full" else f"**{table.title}**"
     below = [
-        *(f"({index}) {_escaped(note)}" for index, note in enumerate(notes, 1)),
+        *(f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)),
         *([str(table.peer)] if table.peer else []),
     ]
     below += [table.history] if table.history else []
     if table.has_tokens:
-        below += ["### Tokens", TOKENS_LEGEND, _body(*tokens_grid(table, kind))]
-    return "\n\n".join([title, table.subtitle, _body(columns, cells), *below])
+        below += ["### Tokens", TOKENS_LEGEND, body(*tokens_grid(table, kind))]
+    return "\n\n".join([title, table.subtitle, body(columns, cells), *below])
 
 
-def _body(columns: Sequence[Column[T]], cells: Iterable[Sequence[str]]) -> str:
+def body(columns: Sequence[Column[T]], cells: Iterable[Sequence[str]]) -> str:
     """Headings, rule and lines."""
     rule = ["---" if column.is_text else "---:" for column in columns]
     head = [_pipes(column.heading for column in columns), _pipes(rule)]
-    return "\n".join([*head, *(_pipes(map(_escaped, line)) for line in cells)])
+    return "\n".join([*head, *(_pipes(map(escaped, line)) for line in cells)])
 
 
 def report_markdown(tables: Sequence[Table], kind: str) -> str:
@@ -270,8 +262,8 @@ def report_markdown(tables: Sequence[Table], kind: str) -> str:
     return "\n\n".join(["# Report", LEGEND, *(table_markdown(table, kind) for table in tables)]) + "\n"
 
 
-_WORK: Column[Line] = Column("work, commands", lambda line: str(line["workload"]), _COMPACT, is_text=True)
-_PEER: Column[Line] = Column("C++ (shape)", lambda line: line.peer_ratio or NOTHING, _COMPACT)
+_WORK: Column[Line] = Column("work, commands", lambda line: str(line["workload"]), COMPACT, is_text=True)
+_PEER: Column[Line] = Column("C++ (shape)", lambda line: line.peer_ratio or NOTHING, COMPACT)
 
 
 def _work(table: Table) -> str:
@@ -283,7 +275,7 @@ def _work(table: Table) -> str:
 
 def _merged(tables: Sequence[Table]) -> str:
     """One table for a README: the work in its first column, the C++ program's figures beside ours; then the tokens."""
-    body: list[list[str]] = []
+    merged: list[list[str]] = []
     notes: list[str] = []
     columns: list[Column[Line]] = []
     tokens: list[list[str]] = []
@@ -292,14 +284,14 @@ def _merged(tables: Sequence[Table]) -> str:
         columns, cells, notes = grid(table, "compact", notes)
         for line, row in zip(table.lines, cells, strict=True):
             peer = [_peer_cell(table, line)] if has_peers else []
-            body.append([_work(table), *row[:-1], *peer, row[-1]])
+            merged.append([_work(table), *row[:-1], *peer, row[-1]])
         tokens += [[_work(table), *row] for row in tokens_grid(table, "compact")[1]]
     places = list(dict.fromkeys(table["gpu"] or table["device"].upper() for table in tables))
     heads = [_WORK, *columns[:-1], *([_PEER] if has_peers else []), columns[-1]]
-    parts = [f"{', '.join(places)}. {SHORT_LEGEND}{PEER_LEGEND if has_peers else ''}", _body(heads, body)]
-    parts += [f"({index}) {_escaped(note)}" for index, note in enumerate(notes, 1)]
+    parts = [f"{', '.join(places)}. {SHORT_LEGEND}{PEER_LEGEND if has_peers else ''}", body(heads, merged)]
+    parts += [f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)]
     if tokens:
-        parts += [TOKENS_LEGEND, _body([_WORK, *(c for c in TOKEN_COLUMNS if "compact" in c.sets)], tokens)]
+        parts += [TOKENS_LEGEND, body([_WORK, *(c for c in TOKEN_COLUMNS if "compact" in c.sets)], tokens)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -309,96 +301,6 @@ def _peer_cell(table: Table, line: Line) -> str:
         return NOTHING
     shape = f"({peer.m}x{peer.n}x{peer.k})"
     return f"{peer.loop_us} us {shape}" if line.is_baseline else f"{peer.batch}: {peer.ratio}"
-
-
-def _batch_sizes(point: Point) -> str:
-    if point.batch_size_p50 is None and point.batch_size_mean is not None:
-        return f"mean {number(point.batch_size_mean)}"
-    return (
-        f"{count(point.batch_size_p50)} / {count(point.batch_size_p99)}"
-        if point.batch_size_p50 is not None
-        else NOTHING
-    )
-
-
-def _flushes(point: Point) -> str:
-    shares = sorted((point.flush_shares or {}).items(), key=lambda item: -item[1])
-    return ", ".join(f"{reason} {share:.0%}" for reason, share in shares if share >= 0.005) or NOTHING
-
-
-def _standing(frontier: Frontier, point: Point) -> str:
-    if point not in frontier.frontier:
-        return NOTHING
-    return "yes, recommended" if point == frontier.recommended else "yes"
-
-
-def _claim(point: Point) -> str:
-    return "yes" if point.problem is None else f"FAILED: {point.problem}"
-
-
-def frontier_grid(frontier: Frontier, kind: str) -> tuple[Sequence[Column[Point]], list[list[str]]]:
-    """Columns of a set and the cells of every point; `compact`: of those on the frontier."""
-    columns: list[Column[Point]] = [
-        Column("arrivals", lambda point: arrivals(frontier.stream), _COMPACT, is_text=True),
-        Column("mode", lambda point: point.mode, _ALL, is_text=True),
-        Column("max_batch", lambda point: count(point.max_batch), _ALL),
-        Column("timeout us", lambda p: NOTHING if p.timeout_us is None else f"{p.timeout_us:g}", _ALL),
-        Column("repeats", lambda point: str(point.repeats), _FULL),
-        Column(f"{frontier.unit}/s", lambda point: count(point.throughput_per_s), _ALL),
-        Column("p99 us", lambda point: number(point.p99_us), _ALL),
-        Column("batch size p50 / p99", _batch_sizes, _ALL),
-        Column("batch size mean", lambda point: number(point.batch_size_mean), _FULL),
-        Column("flushes", _flushes, _ALL, is_text=True),
-        Column("overloaded", lambda point: "YES" if point.overloaded else "no", _FULL | _TERMINAL, is_text=True),
-        Column("verified", _claim, _FULL, is_text=True),
-        Column("verified", lambda point: "yes" if point.problem is None else "NO", _TERMINAL, is_text=True),
-        Column("on the frontier", lambda point: _standing(frontier, point), _ALL, is_text=True),
-    ]
-    columns = [column for column in columns if kind in column.sets]
-    points = frontier.frontier if kind == "compact" else frontier.points
-    return columns, [[column.cell(point) for column in columns] for point in points]
-
-
-def frontier_title(frontier: Frontier) -> str:
-    """`decode bf16, 400,000 commands, poisson 1,000/s`, and what was wrong with the order, if anything."""
-    order = disorder(frontier.stream)
-    return f"{stream_title(frontier.stream)}, {arrivals(frontier.stream)}{f' ({order})' if order else ''}"
-
-
-def frontier_answer(frontier: Frontier) -> list[str]:
-    """What to take under the objective, and how many points were tried."""
-    slo = frontier.slo_p99_us
-    answers = []
-    if frontier.recommended is not None:
-        answers.append(f"Recommended for a p99 of at most {slo:,g} us: {_described(frontier, frontier.recommended)}.")
-    elif slo is not None:
-        closest = f"closest: {_described(frontier, frontier.closest)}" if frontier.closest else "none claims anything"
-        answers.append(f"No point has a p99 of at most {slo:,g} us; {closest}.")
-    failed = sum(point.problem is not None for point in frontier.points)
-    overloaded = sum(point.overloaded for point in frontier.points if point.problem is None)
-    counts = [
-        f"{len(frontier.frontier)} on the frontier",
-        f"{overloaded} overloaded",
-        f"{failed} failed or not verified",
-    ]
-    tried = len(frontier.points)
-    return [*answers, f"{tried} point{'' if tried == 1 else 's'} tried: {', '.join(counts)}."]
-
-
-def _described(frontier: Frontier, point: Point) -> str:
-    gains = f"{count(point.throughput_per_s)} {frontier.unit}/s, p99 {number(point.p99_us)} us"
-    return f"{point.mode}, max_batch / timeout {point.batching}: {gains}"
-
-
-def frontier_markdown(frontiers: Sequence[Frontier], kind: str) -> str:
-    """A table a stream, `full` under a heading, or `compact` for a README; ends with a newline."""
-    parts = ["# Frontier", FRONTIER_LEGEND] if kind == "full" else [FRONTIER_LEGEND]
-    for frontier in frontiers:
-        title = frontier_title(frontier)
-        parts += [f"## {title}" if kind == "full" else f"**{title}**", stream_subtitle(frontier.stream)]
-        parts += [_body(*frontier_grid(frontier, kind))] if frontier.frontier or kind == "full" else []
-        parts += [" ".join(map(_escaped, frontier_answer(frontier)))]
-    return "\n\n".join(parts) + "\n"
 
 
 def sync_blocks(text: str, path: Path, render: Callable[[str], str]) -> str:
@@ -425,6 +327,6 @@ def _pipes(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """A status may hold anything: keep it on its line and in its cell."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

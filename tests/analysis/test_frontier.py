@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launchopt.analysis.frontier import Point, build_frontiers, pareto, recommend
+from launchopt.analysis.frontier_markdown import frontier_markdown
 from launchopt.analysis.frontier_plot import draw_frontiers
 from launchopt.analysis.histogram import LogHistogram
-from launchopt.analysis.markdown import frontier_markdown
 from launchopt.errors import ConfigError, DataError
 from launchopt.results import SUMMARY, Row
 

@@ -1,0 +1,119 @@
+"""The frontier as text: which columns, who is recommended, and why.
+
+In: `frontier.Frontier`. Out: Markdown, or cells for a terminal; sets of columns as in `markdown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launchopt.analysis.frontier import Frontier, Point
+from launchopt.analysis.markdown import (
+    ALL,
+    COMPACT,
+    FULL,
+    NOTHING,
+    TERMINAL,
+    Column,
+    body,
+    count,
+    escaped,
+    number,
+)
+from launchopt.analysis.tables import arrivals, disorder, stream_subtitle, stream_title
+
+FRONTIER_LEGEND = (
+    "Medians over repeats; p99 is of the latency of a command, enqueue to results on the device. On the frontier: no "
+    "other point equals or beats it in both throughput and p99, and beats it in one. What failed, was not verified or "
+    "was overloaded claims nothing."
+)
+
+
+def _batch_sizes(point: Point) -> str:
+    if point.batch_size_p50 is None and point.batch_size_mean is not None:
+        return f"mean {number(point.batch_size_mean)}"
+    return (
+        f"{count(point.batch_size_p50)} / {count(point.batch_size_p99)}"
+        if point.batch_size_p50 is not None
+        else NOTHING
+    )
+
+
+def _flushes(point: Point) -> str:
+    shares = sorted((point.flush_shares or {}).items(), key=lambda item: -item[1])
+    return ", ".join(f"{reason} {share:.0%}" for reason, share in shares if share >= 0.005) or NOTHING
+
+
+def _standing(frontier: Frontier, point: Point) -> str:
+    if point not in frontier.frontier:
+        return NOTHING
+    return "yes, recommended" if point == frontier.recommended else "yes"
+
+
+def _claim(point: Point) -> str:
+    return "yes" if point.problem is None else f"FAILED: {point.problem}"
+
+
+def frontier_grid(frontier: Frontier, kind: str) -> tuple[Sequence[Column[Point]], list[list[str]]]:
+    """Columns of a set and the cells of every point; `compact`: of those on the frontier."""
+    columns: list[Column[Point]] = [
+        Column("arrivals", lambda point: arrivals(frontier.stream), COMPACT, is_text=True),
+        Column("mode", lambda point: point.mode, ALL, is_text=True),
+        Column("max_batch", lambda point: count(point.max_batch), ALL),
+        Column("timeout us", lambda p: NOTHING if p.timeout_us is None else f"{p.timeout_us:g}", ALL),
+        Column("repeats", lambda point: str(point.repeats), FULL),
+        Column(f"{frontier.unit}/s", lambda point: count(point.throughput_per_s), ALL),
+        Column("p99 us", lambda point: number(point.p99_us), ALL),
+        Column("batch size p50 / p99", _batch_sizes, ALL),
+        Column("batch size mean", lambda point: number(point.batch_size_mean), FULL),
+        Column("flushes", _flushes, ALL, is_text=True),
+        Column("overloaded", lambda point: "YES" if point.overloaded else "no", FULL | TERMINAL, is_text=True),
+        Column("verified", _claim, FULL, is_text=True),
+        Column("verified", lambda point: "yes" if point.problem is None else "NO", TERMINAL, is_text=True),
+        Column("on the frontier", lambda point: _standing(frontier, point), ALL, is_text=True),
+    ]
+    columns = [column for column in columns if kind in column.sets]
+    points = frontier.frontier if kind == "compact" else frontier.points
+    return columns, [[column.cell(point) for column in columns] for point in points]
+
+
+def frontier_title(frontier: Frontier) -> str:
+    """`decode bf16, 400,000 commands, poisson 1,000/s`, and what was wrong with the order, if anything."""
+    order = disorder(frontier.stream)
+    return f"{stream_title(frontier.stream)}, {arrivals(frontier.stream)}{f' ({order})' if order else ''}"
+
+
+def frontier_answer(frontier: Frontier) -> list[str]:
+    """What to take under the objective, and how many points were tried."""
+    slo = frontier.slo_p99_us
+    answers = []
+    if frontier.recommended is not None:
+        answers.append(f"Recommended for a p99 of at most {slo:,g} us: {_described(frontier, frontier.recommended)}.")
+    elif slo is not None:
+        closest = f"closest: {_described(frontier, frontier.closest)}" if frontier.closest else "none claims anything"
+        answers.append(f"No point has a p99 of at most {slo:,g} us; {closest}.")
+    failed = sum(point.problem is not None for point in frontier.points)
+    overloaded = sum(point.overloaded for point in frontier.points if point.problem is None)
+    counts = [
+        f"{len(frontier.frontier)} on the frontier",
+        f"{overloaded} overloaded",
+        f"{failed} failed or not verified",
+    ]
+    tried = len(frontier.points)
+    return [*answers, f"{tried} point{'' if tried == 1 else 's'} tried: {', '.join(counts)}."]
+
+
+def _described(frontier: Frontier, point: Point) -> str:
+    gains = f"{count(point.throughput_per_s)} {frontier.unit}/s, p99 {number(point.p99_us)} us"
+    return f"{point.mode}, max_batch / timeout {point.batching}: {gains}"
+
+
+def frontier_markdown(frontiers: Sequence[Frontier], kind: str) -> str:
+    """A table a stream, `full` under a heading, or `compact` for a README; ends with a newline."""
+    parts = ["# Frontier", FRONTIER_LEGEND] if kind == "full" else [FRONTIER_LEGEND]
+    for frontier in frontiers:
+        title = frontier_title(frontier)
+        parts += [f"## {title}" if kind == "full" else f"**{title}**", stream_subtitle(frontier.stream)]
+        parts += [body(*frontier_grid(frontier, kind))] if frontier.frontier or kind == "full" else []
+        parts += [" ".join(map(escaped, frontier_answer(frontier)))]
+    return "\n\n".join(parts) + "\n"

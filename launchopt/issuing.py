@@ -1,0 +1,262 @@
+"""The compiled loop of the driver: who is due, who is done, whose step comes next, and its records into the ring.
+
+All it knows is in arrays. Never changed: `static` (settings, the stream's table and template) and `order`, requests by
+arrival. Changed: `state`; `progress`, a row a request; `tokens`, when each was issued and done, and its id; `lists`
+(queue of requests to go on, those that run, followers that are not due yet; each request's first follower and next
+sibling); `issue`, what a continuous step is made of; `block`, records not yet pushed. Times are CLOCK_MONOTONIC ns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import (
+    NO_TOKEN,
+    W_ENQUEUE,
+    W_K_OP_DTYPE,
+    W_MN,
+    W_SEQ,
+    W_SLOT_A_B,
+    W_SLOT_C_REQUEST,
+    W_STEP,
+)
+from launchopt.native import Int, compiled, cpu_pause, monotonic_ns
+from launchopt.ring import has_record, pop_words, push_words
+from launchopt.workloads import chain as ch
+
+DONE, BLOCKED, IDLE = range(3)  # why the loop came back
+# Words of `state`.
+NEXT_ARRIVAL, QUEUE_FIRST, QUEUE_STOP, BLOCK_NEXT, BLOCK_COUNT, SEQ, FINISHED, OUTSTANDING = range(8)
+RUNNING, LATER, WAKE_NS = range(8, 11)
+STATE_WORDS = 11
+# Words of `settings`.
+REQUESTS, DECODE_KIND, CHUNK_KIND, CHUNK_UNITS, REPLICAS, SPIN_NS, CONTINUOUS, BUDGET, MOST_RUNNING = range(9)
+SETTING_WORDS = 9
+# Columns of `progress`, a row a request.
+STEPS, COMMANDS, ARRIVED_NS, NOTICED_NS, TOKENS_DONE = range(5)
+PROGRESS_COLUMNS = 5
+LOW = np.uint64(0xFFFF_FFFF)
+HIGH = np.uint64(32)
+FAR_NS = 1 << 62
+
+Table = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+
+@compiled
+def _kind(request: Int, table: Table, progress: Table, settings: Table) -> Int:
+    """The kind of a request's next step, -1 when it has none."""
+    step = progress[request, STEPS] - table[request, ch.FULL_CHUNKS]
+    if step < 0:
+        return settings[CHUNK_KIND]
+    if table[request, ch.REST_KIND] != ch.NO_PROMPT:
+        if step == 0:
+            return table[request, ch.REST_KIND]
+        step -= 1
+    return settings[DECODE_KIND] if step < table[request, ch.DECODES] else -1
+
+
+@compiled
+def _emit(request: Int, static: Any, state: Table, progress: Table, issue_ns: Table, block: Words) -> None:
+    """Fill `block` with the records of a request's next step."""
+    settings, table, stops, template, moves, b_from, c_from = static
+    kind = _kind(request, table, progress, settings)
+    first = 0 if kind == 0 else stops[kind - 1]
+    count = stops[kind] - first
+    step, token = progress[request, STEPS], progress[request, TOKENS_DONE]
+    now_ns = monotonic_ns()
+    enqueue_ns = progress[request, ARRIVED_NS] if step == 0 else now_ns
+    lane, region = table[request, ch.LANE], table[request, ch.PREFILL]
+    given = table[request, ch.PROMPT] + step * settings[CHUNK_UNITS]
+    prompt_steps = table[request, ch.FULL_CHUNKS] + (table[request, ch.REST_KIND] != ch.NO_PROMPT)
+    source = given if step == 0 or step < prompt_steps else lane  # the table, or what was fed back
+    replica = token % settings[REPLICAS]
+    for i in range(count):
+        row = first + i
+        a = (template[row, W_SLOT_A_B] & LOW) + np.uint64(replica * moves[row])
+        b = template[row, W_SLOT_A_B] >> HIGH
+        if b_from[row] == ch.FROM_INPUT:
+            b += np.uint64(source)
+        else:
+            b += np.uint64(lane if b_from[row] == ch.FROM_LANE else region)
+        c = (template[row, W_SLOT_C_REQUEST] & LOW) + np.uint64(lane if c_from[row] == ch.FROM_LANE else region)
+        ends_token = template[row, W_STEP] >> HIGH != np.uint64(NO_TOKEN)
+        block[i, W_SEQ] = np.uint64(state[SEQ] + i)
+        block[i, W_ENQUEUE] = np.uint64(enqueue_ns)
+        block[i, W_MN], block[i, W_K_OP_DTYPE] = template[row, W_MN], template[row, W_K_OP_DTYPE]
+        block[i, W_SLOT_A_B] = a | b << HIGH
+        block[i, W_SLOT_C_REQUEST] = c | np.uint64(request) << HIGH
+        block[i, W_STEP] = (
+            np.uint64(progress[request, COMMANDS] + i)
+            | (np.uint64(token) if ends_token else np.uint64(NO_TOKEN)) << HIGH
+        )
+    if issue_ns[table[request, ch.FIRST_TOKEN] + token] == 0:
+        issue_ns[table[request, ch.FIRST_TOKEN] + token] = now_ns
+    state[SEQ] += count
+    state[BLOCK_NEXT], state[BLOCK_COUNT] = 0, count
+    state[OUTSTANDING] += 1
+    progress[request, COMMANDS] += count
+
+
+@compiled
+def _enqueue(request: Int, state: Table, queue: Table) -> None:
+    queue[state[QUEUE_STOP] & (len(queue) - 1)] = request
+    state[QUEUE_STOP] += 1
+
+
+@compiled
+def _arrive(request: Int, due_ns: Int, state: Table, settings: Table, progress: Table, queue: Table) -> None:
+    progress[request, ARRIVED_NS], progress[request, NOTICED_NS] = due_ns, monotonic_ns()
+    _enqueue(request, state, queue)
+
+
+@compiled
+def _complete(record: Words, static: Any, state: Table, progress: Table, tokens: Any, lists: Any) -> None:
+    """A step is done: its token, and what its request does next."""
+    settings, table = static[0], static[1]
+    _, done_ns, ids = tokens
+    queue, running, later, child, sibling = lists
+    request = np.intp(record[0, W_SLOT_C_REQUEST] >> HIGH)
+    token = record[0, W_STEP] >> HIGH
+    now_ns = monotonic_ns()
+    state[OUTSTANDING] -= 1
+    progress[request, STEPS] += 1
+    if token != np.uint64(NO_TOKEN):
+        at = table[request, ch.FIRST_TOKEN] + np.intp(token)
+        done_ns[at] = now_ns
+        ids[at] = np.int64(np.int32(record[0, W_SLOT_A_B] & LOW))  # NO_ID is negative
+        progress[request, TOKENS_DONE] += 1
+    if _kind(request, table, progress, settings) >= 0:
+        if settings[CONTINUOUS] == 0:
+            _enqueue(request, state, queue)
+        return
+    state[FINISHED] += 1
+    if settings[CONTINUOUS] != 0:
+        for i in range(state[RUNNING]):
+            if running[i] == request:
+                for j in range(i, state[RUNNING] - 1):
+                    running[j] = running[j + 1]
+                state[RUNNING] -= 1
+                break
+    follower = child[request]
+    while follower >= 0:
+        progress[follower, ARRIVED_NS] = max(progress[follower, ARRIVED_NS], now_ns)
+        later[state[LATER]] = follower
+        state[LATER] += 1
+        follower = sibling[follower]
+
+
+@compiled
+def _arrivals(static: Any, order: Table, state: Table, progress: Table, lists: Any) -> None:
+    """Requests that are due by now; `state` learns when the next is."""
+    settings = static[0]
+    queue, _, later, _, _ = lists
+    now_ns = monotonic_ns()
+    while state[NEXT_ARRIVAL] < len(order) and progress[order[state[NEXT_ARRIVAL]], ARRIVED_NS] <= now_ns:
+        request = order[state[NEXT_ARRIVAL]]
+        _arrive(request, progress[request, ARRIVED_NS], state, settings, progress, queue)
+        state[NEXT_ARRIVAL] += 1
+    state[WAKE_NS] = FAR_NS
+    if state[NEXT_ARRIVAL] < len(order):
+        state[WAKE_NS] = progress[order[state[NEXT_ARRIVAL]], ARRIVED_NS]
+    i = 0
+    while i < state[LATER]:
+        request = later[i]
+        if progress[request, ARRIVED_NS] <= now_ns:
+            _arrive(request, progress[request, ARRIVED_NS], state, settings, progress, queue)
+            state[LATER] -= 1
+            later[i] = later[state[LATER]]
+        else:
+            state[WAKE_NS] = min(state[WAKE_NS], progress[request, ARRIVED_NS])
+            i += 1
+
+
+@compiled
+def _columns(request: Int, static: Any, progress: Table) -> Int:
+    """Columns of a request's next step."""
+    settings, table, stops, template, _, _, _ = static
+    kind = _kind(request, table, progress, settings)
+    first = 0 if kind == 0 else stops[kind - 1]
+    return np.int64(template[first, W_MN] >> HIGH)
+
+
+@compiled
+def _form_step(static: Any, state: Table, progress: Table, lists: Any, issue: Table) -> Int:
+    """Continuous: who takes part in the next step, into `issue`; returns how many."""
+    settings, table = static[0], static[1]
+    queue, running, _, _, _ = lists
+    left, count = settings[BUDGET], 0
+    for wants_prompt in range(2):  # tokens first, then prompts with what is left
+        for i in range(state[RUNNING]):
+            request = running[i]
+            is_prompt = _kind(request, table, progress, settings) != settings[DECODE_KIND]
+            columns = _columns(request, static, progress)
+            if is_prompt == (wants_prompt == 1) and (columns <= left or count == 0):
+                issue[count] = request
+                count += 1
+                left -= columns
+    while state[QUEUE_FIRST] != state[QUEUE_STOP] and state[RUNNING] < settings[MOST_RUNNING]:
+        request = queue[state[QUEUE_FIRST] & (len(queue) - 1)]
+        columns = _columns(request, static, progress)
+        if columns > left and count > 0:
+            break
+        state[QUEUE_FIRST] += 1
+        running[state[RUNNING]] = request
+        state[RUNNING] += 1
+        issue[count] = request
+        count += 1
+        left -= columns
+    return count
+
+
+@compiled
+def drive(
+    ring: Any,
+    back: Any,
+    static: Any,
+    order: Table,
+    state: Table,
+    progress: Table,
+    tokens: Any,
+    lists: Any,
+    issue: Table,
+    block: Words,
+    got: Words,
+) -> Int:
+    """Until every request is finished (DONE), the ring is full (BLOCKED), or nothing happens for long (IDLE)."""
+    settings = static[0]
+    while True:
+        _arrivals(static, order, state, progress, lists)  # before all else: a full ring is no reason to be late
+        if state[BLOCK_NEXT] < state[BLOCK_COUNT]:
+            state[BLOCK_NEXT] += push_words(ring[0], ring[1], block[state[BLOCK_NEXT] : state[BLOCK_COUNT]], False)
+            if state[BLOCK_NEXT] < state[BLOCK_COUNT]:
+                return BLOCKED
+        if issue[0] > issue[1]:  # what a step is made of: issue[2:], issue[1] of issue[0] are out
+            issue[1] += 1
+            _emit(issue[1 + issue[1]], static, state, progress, tokens[0], block)
+            continue
+        while pop_words(back[0], back[1], got) > 0:
+            _complete(got, static, state, progress, tokens, lists)
+        if state[FINISHED] == settings[REQUESTS]:
+            return DONE
+        if settings[CONTINUOUS] == 0:
+            if state[QUEUE_FIRST] != state[QUEUE_STOP]:
+                request = lists[0][state[QUEUE_FIRST] & (len(lists[0]) - 1)]
+                state[QUEUE_FIRST] += 1
+                _emit(request, static, state, progress, tokens[0], block)
+                continue
+        elif state[OUTSTANDING] == 0:
+            issue[0], issue[1] = _form_step(static, state, progress, lists, issue[2:]), 0
+            if issue[0] > 0:
+                continue
+        now_ns = monotonic_ns()
+        until_ns = now_ns + settings[SPIN_NS]
+        while not has_record(back[0], back[1]) and now_ns < min(until_ns, state[WAKE_NS]):
+            for _ in range(16):
+                cpu_pause()
+            now_ns = monotonic_ns()
+        if now_ns >= until_ns:
+            return IDLE
