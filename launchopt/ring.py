@@ -2,9 +2,9 @@
 
 One process creates it (`Ring.create`) and unlinks it whatever happens; others `Ring.attach` by name. Each record
 carries its own turn: the producer copies a record in and publishes it with a release store of its last word, and the
-consumer looks at that word of the next record alone. So one record costs one cache line each way, where a shared `head`
-would cost two (520 against 400 ns there and back on a 16-core Xeon). Room is given back with a release store of
-`tail`, which the producer reads only when the room it knows of is used up. Each side writes only its own words, 128
+consumer looks at that word of the next record alone. So one record moves one cache line, where a shared `head` would
+move two. Room is given back with a release store of `tail`, which the producer reads only when the room it knows of is
+used up. Each side writes only its own words, 128
 bytes apart, so that neither core steals the other's cache line (nor its prefetched neighbour).
 Neither call blocks: who finds no room, or no record, waits with a `Waiter`.
 """
