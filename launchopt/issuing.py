@@ -108,7 +108,7 @@ def _enqueue(request: Int, state: Table, queue: Table) -> None:
 
 
 @compiled
-def _arrive(request: Int, due_ns: Int, state: Table, settings: Table, progress: Table, queue: Table) -> None:
+def _arrive(request: Int, due_ns: Int, state: Table, progress: Table, queue: Table) -> None:
     progress[request, ARRIVED_NS], progress[request, NOTICED_NS] = due_ns, monotonic_ns()
     _enqueue(request, state, queue)
 
@@ -150,14 +150,13 @@ def _complete(record: Words, static: Any, state: Table, progress: Table, tokens:
 
 
 @compiled
-def _arrivals(static: Any, order: Table, state: Table, progress: Table, lists: Any) -> None:
+def _arrivals(order: Table, state: Table, progress: Table, lists: Any) -> None:
     """Requests that are due by now; `state` learns when the next is."""
-    settings = static[0]
     queue, _, later, _, _ = lists
     now_ns = monotonic_ns()
     while state[NEXT_ARRIVAL] < len(order) and progress[order[state[NEXT_ARRIVAL]], ARRIVED_NS] <= now_ns:
         request = order[state[NEXT_ARRIVAL]]
-        _arrive(request, progress[request, ARRIVED_NS], state, settings, progress, queue)
+        _arrive(request, progress[request, ARRIVED_NS], state, progress, queue)
         state[NEXT_ARRIVAL] += 1
     state[WAKE_NS] = FAR_NS
     if state[NEXT_ARRIVAL] < len(order):
@@ -166,7 +165,7 @@ def _arrivals(static: Any, order: Table, state: Table, progress: Table, lists: A
     while i < state[LATER]:
         request = later[i]
         if progress[request, ARRIVED_NS] <= now_ns:
-            _arrive(request, progress[request, ARRIVED_NS], state, settings, progress, queue)
+            _arrive(request, progress[request, ARRIVED_NS], state, progress, queue)
             state[LATER] -= 1
             later[i] = later[state[LATER]]
         else:
@@ -229,7 +228,7 @@ def drive(
     """Until every request is finished (DONE), the ring is full (BLOCKED), or nothing happens for long (IDLE)."""
     settings = static[0]
     while True:
-        _arrivals(static, order, state, progress, lists)  # before all else: a full ring is no reason to be late
+        _arrivals(order, state, progress, lists)  # before all else: a full ring is no reason to be late
         if state[BLOCK_NEXT] < state[BLOCK_COUNT]:
             state[BLOCK_NEXT] += push_words(ring[0], ring[1], block[state[BLOCK_NEXT] : state[BLOCK_COUNT]], False)
             if state[BLOCK_NEXT] < state[BLOCK_COUNT]:

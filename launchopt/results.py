@@ -84,7 +84,11 @@ SUMMARY = schema(
     ("max_batch", _I32, "a bucket is flushed at this many commands"),
     ("timeout_us", _F64, "... or when its oldest command has been in it this long"),
     ("commands", _I64, "commands asked for, executed and counted"),
-    ("launch_calls", _I64, "API calls that submitted work, packing included"),
+    (
+        "launch_calls",
+        _I64,
+        "API calls that submitted commands, packing included; those that feed tokens back are in the times alone",
+    ),
     ("kernels", _I64, "kernels that ran, counted by CUPTI; null when untraced"),
     ("batches", _I64, "flushes of a bucket"),
     ("batch_size_mean", _F64, "commands a batch"),

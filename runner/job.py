@@ -54,7 +54,6 @@ class Job:
     residency: str | None  # why inputs may come from a cache, None when they cannot
     record_launches: bool
     record_commands: bool
-    record_tokens: bool = False
     ring_name: str = ""
     # Of a stream of requests.
     violated: bool = False  # order is broken on purpose

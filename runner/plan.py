@@ -78,7 +78,6 @@ class Plan:
             residency=self.residency,
             record_launches=config.record.launches is Record.all,
             record_commands=config.record.commands is Record.all,
-            record_tokens=config.record.tokens is Record.all,
             violated=config.ordering is Ordering.violated,
             on_stall=config.batching.stall,
             sampling=sampling_of(config),

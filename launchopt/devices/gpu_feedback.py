@@ -21,7 +21,6 @@ from launchopt.sampling import Sampling, SamplingKind
 
 STAGES = 64  # submissions in flight; the host waits for the oldest when it wraps around
 WORDS = DRAW + 1
-CALLS_PER_SUBMIT = 1
 
 # One block a row. Logits are compared as keys: unsigned integers in the order of the floats, 0 below them all.
 #
