@@ -37,6 +37,9 @@ from launchopt.errors import RunError
 from launchopt.order import WAITING, OrderArrays, is_stalled, order_arrays, release, take_ordered
 
 
+SEVERAL = -1  # in place of a shape's index
+
+
 class FlushReason(enum.IntEnum):
     """Why a batch left its bucket."""
 
@@ -48,7 +51,7 @@ class FlushReason(enum.IntEnum):
 
 
 class Batch:
-    """Commands of one shape that leave together.
+    """Commands of one shape (or of SEVERAL) that leave together.
 
     `words` views the batcher's store: uint64 [count, WORDS], valid until the batcher is next given commands.
     """
@@ -65,8 +68,9 @@ class Batch:
 class Batcher:
     """A bucket for each of `shapes`, flushed at its `limits` entry or `timeout_ns` after it was opened.
 
-    A shape that is not among `shapes` is a RunError: its plan was not warmed up. With `requests`, order is kept
-    within each of that many (unless `violated`); without (None) commands are independent.
+    A shape that is not among `shapes` is a RunError: its plan was not warmed up. With one limit for all shapes they share
+    one bucket, and a batch's `shape_index` is SEVERAL. With `requests`, order is kept within each of that many (unless
+    `violated`); without (None) commands are independent.
     """
 
     def __init__(
@@ -80,15 +84,16 @@ class Batcher:
         self._shapes, self._timeout_ns = shapes, timeout_ns
         size = 1 << max(3, (2 * len(shapes)).bit_length())
         self._table = np.zeros((size, 3), np.uint64)
-        self._buckets = np.zeros((len(shapes), 5), np.int64)
+        self._shared = len(limits) == 1 and len(shapes) > 1
+        self._buckets = np.zeros((len(limits), 5), np.int64)
         self._buckets[:, LIMIT] = limits
         self._buckets[:, BASE] = np.concatenate([[0], np.cumsum(limits)[:-1]])
         self._store = np.zeros((int(np.sum(limits)), WORDS), np.uint64)
-        self._active = np.zeros(len(shapes) + 1, np.int64)
+        self._active = np.zeros(len(limits) + 1, np.int64)
         self.flushes = [0] * len(FlushReason)
         for index, shape in enumerate(shapes):
             mn, key = shape.packed
-            insert_shape(self._table, np.uint64(mn), np.uint64(key), index)
+            insert_shape(self._table, np.uint64(mn), np.uint64(key), 0 if self._shared else index)
         for find in (oldest_bucket, largest_bucket):  # their machine code is loaded here, not when one is first due
             find(self._buckets, self._active)
         self.order: OrderArrays | None = None if requests is None else order_arrays(requests, violated=violated)
@@ -180,7 +185,11 @@ class Batcher:
         if self.order is not None:
             release(bucket, count, self.arrays, self.order)
         self.flushes[reason] += 1
-        return Batch(bucket, self._store[base : base + count], reason)
+        return self.batch(bucket, base, count, reason)
+
+    def batch(self, bucket: int, base: int, count: int, reason: FlushReason) -> Batch:
+        """`count` commands of a bucket, which start at `base` in the store."""
+        return Batch(SEVERAL if self._shared else bucket, self._store[base : base + count], reason)
 
     def unknown(self, record: np.void) -> RunError:
         """The error for a record of a shape that was not announced."""

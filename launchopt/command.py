@@ -1,9 +1,9 @@
-"""The command: one GEMM asked for, as a fixed 64-byte little-endian record.
+"""The command: one GEMM, or another op of a layer, asked for as a fixed 64-byte little-endian record.
 
 C[m, n] = A[m, k] @ B[k, n], in the layout of a linear layer: A is a weight (m output features, k input
-features), B holds n activations, C the n results. Operands live in device arenas; a record names them by
-slot, so two commands never write one output unless their records say so. Arenas are shared by every shape
-that can share them: A by (dtype, m, k), B by (dtype, k, n), C by (dtype, m, n).
+features), B holds n activations, C the n results; what the other ops do with theirs says `Op`. Operands live in
+device arenas; a record names them by slot, so two commands never write one output unless their records say so.
+Arenas are shared by every shape that can share them: A by (dtype, m, k), B by (dtype, k, n), C by (dtype, m, n).
 
 Records are NumPy structured arrays of `COMMAND_DTYPE`; compiled code sees the same bytes as eight uint64
 words (`WORDS`), laid out as in `COMMAND_DTYPE`.
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 RECORD_BYTES = 64
 WORDS = RECORD_BYTES // 8
+INDEX_BYTES = 4  # of an int32
+LAYOUT_SHIFT, MOST_LAYOUTS = 4, 16  # within the byte of a record's dtype
 
 COMMAND_DTYPE = np.dtype(
     [
@@ -29,7 +31,7 @@ COMMAND_DTYPE = np.dtype(
         ("n", "<u4"),
         ("k", "<u4"),
         ("op", "u1"),  # Op
-        ("dtype", "u1"),  # Dtype
+        ("dtype", "u1"),  # Dtype, and above it ShapeKey.layout
         ("flags", "<u2"),  # of Flag
         ("slot_a", "<u4"),
         ("slot_b", "<u4"),
@@ -46,9 +48,21 @@ Records = NDArray[Any]  # a structured array of COMMAND_DTYPE, shape [count]
 
 
 class Op(enum.IntEnum):
-    """What a command asks for."""
+    """What a command asks for, of n columns: C [n, m] from B [n, k] and what A is (launchopt/kernels/ops.cu)."""
 
-    GEMM = 0
+    GEMM = 0  # C = B @ A.T
+    BIAS = 1  # C = B + A
+    RELU = 2
+    SCALE = 3  # C = B * A
+    NORM = 4  # RMSNorm with gain A
+    SLOT_MAP = 5  # where the step's columns go in the KV cache
+    ROPE = 6  # rotary embedding of q and k
+    KV_WRITE = 7  # k and v into the cache, at the slots A
+    QK = 8  # scores against the cache A
+    SOFTMAX = 9  # of each head's scores, up to the column's own position
+    AV = 10  # probabilities times the values in the cache A
+    ADD = 11  # C = A + B
+    SILU_MUL = 12  # silu(gate) * up
 
 
 class Flag(enum.IntFlag):
@@ -87,24 +101,48 @@ class ShapeKey:
     k: int
     dtype: Dtype
     op: Op = Op.GEMM
+    layout: int = 0  # where commands alike in all else have their operands in different arenas, or rows: which of these
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k}"
+        sizes = f"{self.m}x{self.n}x{self.k}"
+        return sizes if self.op is Op.GEMM else f"{self.op.name.lower()}:{sizes}"
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one command: a multiply and an add a term."""
-        return 2 * self.m * self.n * self.k
+        """Floating-point operations of one command: a multiply and an add a term of a GEMM, one an element elsewhere.
+
+        Of attention those of one position, for how many there are is not in the shape (`ChainStream.flops` knows).
+        """
+        if self.op is Op.GEMM:
+            return 2 * self.m * self.n * self.k
+        if self.op in (Op.QK, Op.SOFTMAX):
+            return self.n
+        return 0 if self.op in (Op.SLOT_MAP, Op.KV_WRITE) else self.m * self.n
 
     @property
     def bytes(self) -> int:
-        """Bytes one command must move at least: A and B read, C written."""
-        return (self.m * self.k + self.k * self.n + self.m * self.n) * self.dtype.itemsize
+        """Bytes one command must move at least: A and B read, C written; of attention those of one position."""
+        read, written = self.k * self.n, self.m * self.n
+        if self.op is Op.SLOT_MAP:
+            return INDEX_BYTES * written
+        if self.op is Op.KV_WRITE:
+            return 2 * written * self.dtype.itemsize + INDEX_BYTES * self.n
+        if self.op in (Op.QK, Op.SOFTMAX):
+            return 2 * self.n * self.dtype.itemsize
+        if self.op is Op.AV:
+            return written * self.dtype.itemsize
+        of_a = {Op.GEMM: self.m * self.k, Op.ADD: written, Op.BIAS: self.m, Op.SCALE: self.m, Op.NORM: self.m}
+        return (of_a.get(self.op, 0) + read + written) * self.dtype.itemsize
 
     @property
     def packed(self) -> tuple[int, int]:
-        """The words that hold the key in a record: (m | n << 32, k | op << 32 | dtype << 40)."""
-        return self.m | self.n << 32, self.k | int(self.op) << 32 | int(self.dtype) << 40
+        """The words that hold the key in a record: (m | n << 32, k | op << 32 | dtype << 40 | layout << 44)."""
+        return self.m | self.n << 32, self.k | int(self.op) << 32 | self.packed_dtype << 40
+
+    @property
+    def packed_dtype(self) -> int:
+        """The byte that holds dtype and layout."""
+        return int(self.dtype) | self.layout << LAYOUT_SHIFT
 
 
 def as_words(records: Records) -> NDArray[np.uint64]:

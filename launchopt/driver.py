@@ -61,7 +61,7 @@ class Driver:
         self, stream: ChainStream, schedule: Schedule, spin_us: float, sleep_us: float, rehearsal: bool = False
     ) -> None:
         self._stream, self._sleep_s = stream, sleep_us * 1e-6
-        table = _shortened(stream.table) if rehearsal else stream.table
+        table = shortened(stream.table) if rehearsal else stream.table
         self._due_ns, requests = table[:, ch.DUE_NS], len(table)
         settings = np.zeros(iss.SETTING_WORDS, np.int64)
         settings[iss.REQUESTS], settings[iss.REPLICAS] = requests, stream.replicas
@@ -71,7 +71,8 @@ class Driver:
         settings[iss.BUDGET], settings[iss.MOST_RUNNING] = schedule.budget_tokens, schedule.most_running
         template = as_words(stream.template)
         moves, stops = stream.replica_moves, np.asarray(stream.kind_stops, np.int64)
-        self._static = (settings, table, stops, template, moves, stream.b_from, stream.c_from)
+        origins = stream.a_from, stream.b_from, stream.c_from
+        self._static = (settings, table, stops, template, moves, *origins)
         after, due = table[:, ch.AFTER], self._due_ns
         free = np.flatnonzero(after < 0)
         self._order = free[np.argsort(due[free], kind="stable")]
@@ -117,7 +118,7 @@ class Driver:
         return int(drive(ring.arrays, back.arrays, self._static, self._order, self._state, *lists))
 
 
-def _shortened(table: Table) -> Table:
+def shortened(table: Table) -> Table:
     """A few requests with a few steps each, all due at once: what a rehearsal needs to pass every path."""
     short = table[:REHEARSED].copy()
     short[:, ch.DUE_NS], short[:, ch.AFTER] = 0, -1

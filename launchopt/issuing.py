@@ -60,9 +60,19 @@ def _kind(request: Int, table: Table, progress: Table, settings: Table) -> Int:
 
 
 @compiled
+def _origin(of: Int, lane: Int, region: Int, source: Int) -> np.uint64:
+    """What a slot of a template counts from."""
+    if of == ch.FROM_LANE:
+        return np.uint64(lane)
+    if of == ch.FROM_PREFILL:
+        return np.uint64(region)
+    return np.uint64(source if of == ch.FROM_INPUT else 0)
+
+
+@compiled
 def _emit(request: Int, static: Any, state: Table, progress: Table, issue_ns: Table, block: Words) -> None:
     """Fill `block` with the records of a request's next step."""
-    settings, table, stops, template, moves, b_from, c_from = static
+    settings, table, stops, template, moves, a_from, b_from, c_from = static
     kind = _kind(request, table, progress, settings)
     first = 0 if kind == 0 else stops[kind - 1]
     count = stops[kind] - first
@@ -77,12 +87,9 @@ def _emit(request: Int, static: Any, state: Table, progress: Table, issue_ns: Ta
     for i in range(count):
         row = first + i
         a = (template[row, W_SLOT_A_B] & LOW) + np.uint64(replica * moves[row])
-        b = template[row, W_SLOT_A_B] >> HIGH
-        if b_from[row] == ch.FROM_INPUT:
-            b += np.uint64(source)
-        else:
-            b += np.uint64(lane if b_from[row] == ch.FROM_LANE else region)
-        c = (template[row, W_SLOT_C_REQUEST] & LOW) + np.uint64(lane if c_from[row] == ch.FROM_LANE else region)
+        a += _origin(a_from[row], lane, region, source)
+        b = (template[row, W_SLOT_A_B] >> HIGH) + _origin(b_from[row], lane, region, source)
+        c = (template[row, W_SLOT_C_REQUEST] & LOW) + _origin(c_from[row], lane, region, source)
         ends_token = template[row, W_STEP] >> HIGH != np.uint64(NO_TOKEN)
         block[i, W_SEQ] = np.uint64(state[SEQ] + i)
         block[i, W_ENQUEUE] = np.uint64(enqueue_ns)
@@ -176,7 +183,7 @@ def _arrivals(order: Table, state: Table, progress: Table, lists: Any) -> None:
 @compiled
 def _columns(request: Int, static: Any, progress: Table) -> Int:
     """Columns of a request's next step."""
-    settings, table, stops, template, _, _, _ = static
+    settings, table, stops, template, _, _, _, _ = static
     kind = _kind(request, table, progress, settings)
     first = 0 if kind == 0 else stops[kind - 1]
     return np.int64(template[first, W_MN] >> HIGH)

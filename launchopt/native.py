@@ -1,4 +1,4 @@
-"""What compiled loops need and Numba does not give: atomics, a pause, a clock, calls by address.
+"""What compiled loops need and Numba does not give: atomics, a pause, a clock, stores and calls by address.
 
 Everything here is called from inside `@compiled` functions. Atomics work on uint64 arrays in shared memory and
 order as C++'s do: a release store makes what was written before it visible to whoever acquires the stored
@@ -144,3 +144,29 @@ def call_matmul(typing_context: Any, address: Any, arguments: Any) -> Any:
     if not isinstance(arguments, types.UniTuple) or arguments.count != 16:
         return None
     return types.int32(types.int64, types.UniTuple(types.int64, 16)), generate
+
+
+@intrinsic
+def store_word(typing_context: Any, address: Any, value: Any) -> Any:
+    """Write the int64 `value` to `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], _I64.as_pointer())
+        builder.store(context.cast(builder, args[1], signature.args[1], types.int64), pointer)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, value), generate
+
+
+@intrinsic
+def call_words(typing_context: Any, address: Any, arguments: Any) -> Any:
+    """Call the C function at `address` with a tuple of int64 arguments (pointers, size_t, int64); returns its int."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        words = cgutils.unpack_tuple(builder, args[1])
+        kind = ir.FunctionType(_I32, [_I64] * len(words))
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), words)
+
+    if not isinstance(arguments, types.UniTuple):
+        return None
+    return types.int32(types.int64, types.UniTuple(types.int64, arguments.count)), generate

@@ -40,15 +40,23 @@ LEAST_ROWS = 16_384
 CHUNK_LAUNCHES, CHUNK_COMMANDS = 65_536, 262_144  # 5 and 6 MB
 HIGH, LOW = np.uint64(0xFFFF_FFFF_0000_0000), np.uint64(0xFFFF_FFFF)
 
-LaunchFacts = tuple[int, int, int, int, int]  # batch, shape, strategy, reason, flush_ns
+LaunchFacts = tuple[int, int, int, int, int]  # batch, shape (-1: several), strategy, reason, flush_ns
 
 
 class Strategy(enum.IntEnum):
-    """How the operands of a launch call were addressed."""
+    """What a launch call was, or how its operands were addressed."""
 
     single = 0
     strided = 1
     packed = 2
+    pointers = 3
+    grouped = 4
+    coalesced = 5
+    graph = 6
+    fused = 7
+    kernel = 8
+    torch = 9
+    triton = 10
 
 
 @compiled

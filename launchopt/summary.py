@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from launchopt import recorder as rec
 from launchopt.analysis.histogram import LogHistogram
 from launchopt.batcher import FlushReason
+from launchopt.columns import PERCENTILES
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Ceilings, Span, Stream
 from launchopt.recorder import Chunk, Recorder, Strategy
-from launchopt.results import PERCENTILES
 from launchopt.spool import Rows
 
 BURST_LAUNCHES = 200  # fewer than the GPU's launch queue holds
@@ -198,8 +198,9 @@ def command_columns(chunk: Chunk, timing: Timing, shapes: Sequence[ShapeKey]) ->
 
 
 def _shape_columns(shape_of: NDArray[np.int64], shapes: Sequence[ShapeKey]) -> dict[str, Any]:
-    table = np.array([(shape.m, shape.n, shape.k) for shape in shapes], np.int64)
-    return {name: table[shape_of, column] for column, name in enumerate("mnk")}
+    """m, n and k; null where a launch had several shapes (SEVERAL, the last row)."""
+    table = np.array([*((shape.m, shape.n, shape.k) for shape in shapes), (0, 0, 0)], np.int64)
+    return {name: pa.array(table[shape_of, column], mask=shape_of < 0) for column, name in enumerate("mnk")}
 
 
 def _named(codes: NDArray[np.int64], names: Sequence[str]) -> Any:

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launchopt.errors import Interrupted, LaunchoptError, RunError
 from runner import children
-from runner.help import conf_folder, help_text
+from runner.help import conf_folder, help_text, mode_lines
 from runner.schema import register, to_config
 
 exit_code = 0  # of the process: the worst that a job ended with
@@ -131,6 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in words or "-h" in words:
         return _help([word for word in words if not word.startswith("-")])
+    if "mode=help" in words:
+        print("\n".join(["Modes: what one launch means.", *mode_lines()]))
+        return 0
     folder = conf_folder()
     sys.argv = [sys.argv[0], *words]
     where = str(folder) if folder else "pkg://runner.conf"

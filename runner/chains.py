@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.base import Device
+from launchopt.devices.pump import PumpSettings
+from launchopt.devices.step_pump import StepPump
 from launchopt.devices.steps import Flights
+from launchopt.driver import shortened
+from launchopt.recorder import Recorder
 from launchopt.ring import Ring
+from launchopt.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream
-from runner.job import Job
+from runner.job import Arm, Job
 
 
 class Chains:
@@ -27,6 +34,30 @@ class Chains:
         if count := self.flights.collect(words):
             self._device.feed_back(self.flights, count)
 
+    def step_pump(
+        self,
+        arm: Arm,
+        rehearsal: bool,
+        ring: Ring,
+        submit: Callable[[StepBatch, int], None],
+        recorder: Recorder,
+        settings: PumpSettings,
+    ) -> StepPump:
+        """The loop of a mode that takes whole steps."""
+        job = self._job
+        table = shortened(self._stream.table) if rehearsal else self._stream.table
+        batcher = StepBatcher(
+            steps_of_requests(table),
+            rows_of_longest_step(self._stream),
+            arm.max_batch,
+            settings.timeout_ns,
+            idle_ns=settings.idle_ns,
+            on_stall=job.on_stall,
+            in_rounds=job.schedule.continuous,
+        )
+        feed_back = self._device.feed_back
+        return StepPump(ring, self.back, batcher, self.flights, submit, feed_back, recorder, settings)
+
     def verify(self) -> Verification:
         """Check every token, and the commands whose outputs are still there."""
         ids = self.flights.done[: self._stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
@@ -36,3 +67,8 @@ class Chains:
     def release(self) -> None:
         """Drop the second ring."""
         self.back.release()
+
+
+def rows_of_longest_step(stream: ChainStream) -> int:
+    """Commands of the step that has most."""
+    return int(np.diff(stream.kind_stops, prepend=0).max())

@@ -23,7 +23,7 @@ from launchopt.devices.base import Ceilings
 from launchopt.devices.pump import PumpSettings
 from launchopt.errors import Interrupted
 from launchopt.modes import mode_class
-from launchopt.modes.base import Mode
+from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Recorder
 from launchopt.ring import MOST_AT_ONCE, START_NS, STOP, Ring, Waiter
 from launchopt.sampling import SamplingKind
@@ -33,7 +33,7 @@ from launchopt.timing.sampling import sample_gap
 from launchopt.verify import Verification, verify
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import GemmStream
-from runner.chains import Chains
+from runner.chains import Chains, rows_of_longest_step
 from runner.job import Arm, Job
 from runner.tables import TableWriter
 
@@ -48,14 +48,15 @@ class Consumer:
         self._ring = Ring.attach(job.ring_name, job.capacity)
         self._waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
         at_once = min(job.capacity, MOST_AT_ONCE)
-        self.recorder = Recorder(job.stream.commands, at_once + _most_held(job), job.folder)
+        made = [mode_class(arm.mode)(**arm.options) for arm in job.arms]
+        self.recorder = Recorder(job.stream.commands, at_once + _most_held(job, made), job.folder)
         self._buffer = np.zeros(at_once, COMMAND_DTYPE)
         self._shape_of = np.zeros(at_once, np.int32)
         self.device = open_device(job.device_kind, job.device_index, job.threads)
         self.device.open(job.stream, self.recorder, job.seed)
         self._chains = Chains(job, job.stream, self.device) if isinstance(job.stream, ChainStream) else None
-        self.modes = [self._mode(arm) for arm in job.arms]
-        self.device.warm_up()
+        self._one_time_ns: list[int] = []
+        self.modes = [self._prepared(mode, arm) for mode, arm in zip(made, job.arms, strict=True)]
         self._ceilings = self._measured_ceilings()
         self._tracer = tracer() if job.timing == "cupti" else None
         self._tables = TableWriter(job)
@@ -67,10 +68,12 @@ class Consumer:
             _ceilings[key] = self.device.ceilings(self._stream.dtype)
         return _ceilings[key]
 
-    def _mode(self, arm: Arm) -> Mode:
-        kind = mode_class(arm.mode)
-        mode = kind()
-        mode.prepare(self.device, arm.limits(self._stream, kind.bucket_limit))
+    def _prepared(self, mode: Mode, arm: Arm) -> Mode:
+        """Ready to launch; what that took is the mode's one-time cost."""
+        start_ns = time.monotonic_ns()
+        mode.prepare(self.device, arm.limits(self._stream, mode.takes_of(self._stream)))
+        self.device.warm_up()
+        self._one_time_ns.append(time.monotonic_ns() - start_ns)
         return mode
 
     def __enter__(self) -> Consumer:
@@ -96,11 +99,8 @@ class Consumer:
     def arm(self, index: int, rehearsal: bool) -> None:
         """Poison the outputs, forget the last run, anchor the clocks. A rehearsal makes no NVTX ranges."""
         arm, mode = self._job.arms[index], self.modes[index]
-        limits = list(arm.limits(self._stream, mode.bucket_limit).values())
         self._arm, self._active = arm, mode
-        requests = self._stream.requests if self._chains else None
-        timeout_ns = int(arm.timeout_us * 1e3)
-        self._batcher = Batcher(self._stream.shapes, limits, timeout_ns, requests, self._job.violated)
+        limits = arm.buckets(self._stream, mode)
         self.recorder.reset()
         self.device.arenas.poison()
         self.device.synchronize()
@@ -113,18 +113,33 @@ class Consumer:
         if self._tracer:
             self._tracer.start()
         # A rehearsal samples every launch, so that this path is loaded too before a clock starts.
-        every = 1 if rehearsal else sample_gap(self._job.sample_every, self._least_launches(limits))
-        self.device.start(every)
-        common = (self._ring, self._batcher, mode, self._pump_settings())
-        self._pump: Callable[[], None] | None = None
+        every = 1 if rehearsal else sample_gap(self._job.sample_every, self._least_launches(mode, limits))
+        self.device.start(every, mode)
+        mode.start()
+        self._pump = self._compiled_loop(mode, limits, rehearsal)
+
+    def _compiled_loop(self, mode: Mode, limits: list[int], rehearsal: bool) -> Callable[[], None] | None:
+        """What runs in place of `_loop`, where there is such a thing; and the batcher of this run."""
+        settings = self._pump_settings()
         if self._chains:
             self._chains.flights.reset()
-            if chain_pump := self.device.pump_chains(*common, self._chains.flights, self._chains.back):
-                self._pump = chain_pump.run
-        elif pump := self.device.pump(*common):
-            self._pump = partial(pump.run, by_batch=mode.compiled_loop == "batches")
+        if self._chains and mode.takes_of(self._stream) is Takes.steps:
+            steps = self._chains.step_pump(self._arm, rehearsal, self._ring, mode.submit, self.recorder, settings)
+            self._flushes = steps.flushes
+            return steps.run
+        requests = self._stream.requests if self._chains else None
+        self._batcher = Batcher(self._stream.shapes, limits, settings.timeout_ns, requests, self._job.violated)
+        self._flushes = self._batcher.flushes
+        common = (self._ring, self._batcher, mode, settings)
+        if self._chains:
+            chain_pump = self.device.pump_chains(*common, self._chains.flights, self._chains.back)
+            return chain_pump.run if chain_pump else None
+        pump = self.device.pump(*common)
+        return partial(pump.run, by_batch=mode.takes_of(self._stream) is not Takes.commands) if pump else None
 
-    def _least_launches(self, limits: list[int]) -> int:
+    def _least_launches(self, mode: Mode, limits: list[int]) -> int:
+        if mode.merges_shapes:
+            return self._stream.commands // limits[0]
         counts = (self._stream.counts[shape] for shape in self._stream.shapes)
         return sum(-(-count // limit) for count, limit in zip(counts, limits, strict=True))
 
@@ -161,7 +176,7 @@ class Consumer:
     def _loop(self) -> None:
         ring, batcher, mode, buffer = self._ring, self._batcher, self._active, self._buffer
         clock_ns, chains = time.monotonic_ns, self._chains
-        at_once = mode.bucket_limit == 1 and chains is None
+        at_once = mode.takes_of(self._stream) is Takes.commands and chains is None
         idle_ns = None if self._arm.idle_us is None else int(self._arm.idle_us * 1e3)
         last_ns = clock_ns()
         while True:
@@ -228,7 +243,7 @@ class Consumer:
     def result(self, index: int, repeat: int) -> dict[str, Any]:
         """Measured columns of the summary, the verdict of the check, and the device's state around the run."""
         arm, mode = self._job.arms[index], self._active
-        row, histograms = summary.measured(self.recorder, self._batcher.flushes, self._timing, self._stream)
+        row, histograms = summary.measured(self.recorder, self._flushes, self._timing, self._stream)
         faults = list(self.recorder.faults())
         checked = self._verified()
         if not checked.ok:
@@ -244,6 +259,7 @@ class Consumer:
             if self._job.sampling.kind is not SamplingKind.none
             else None,
             "above_ceiling": why,
+            **self._costs(index, mode),
             "verified": checked.ok,
             "max_rel_error": checked.max_rel_error,
             "tolerance": checked.tolerance,
@@ -259,6 +275,17 @@ class Consumer:
         }
         return {"row": row, "extra": extra, "histograms": {name: each.rows() for name, each in histograms.items()}}
 
+    def _costs(self, index: int, mode: Mode) -> dict[str, Any]:
+        """What making the mode ready took, and what it did beside the commands."""
+        parts = {f"{name}_ms": mode.costs_ns.get(name) for name in ("capture", "instantiate", "upload", "update")}
+        return {
+            **{name: None if ns is None else ns / 1e6 for name, ns in parts.items()},
+            "one_time_ms": self._one_time_ns[index] / 1e6,
+            "padded_commands": mode.padded_commands,
+            "graph_replays": mode.graph_replays,
+            "streams": len(mode.streams.all) if mode.streams else 1,
+        }
+
     def _verified(self) -> Verification:
         if self._chains:
             return self._chains.verify()
@@ -273,10 +300,12 @@ class Consumer:
         return "per_request" if self._stream.independent or mode.keeps_order else "none"
 
 
-def _most_held(job: Job) -> int:
+def _most_held(job: Job, modes: list[Mode]) -> int:
     """Most commands that buckets can hold, in any arm."""
-    limits = (arm.limits(job.stream, mode_class(arm.mode).bucket_limit) for arm in job.arms)
-    return max(sum(of_shape.values()) for of_shape in limits)
+    held = [sum(arm.buckets(job.stream, mode)) for arm, mode in zip(job.arms, modes, strict=True)]
+    if isinstance(job.stream, ChainStream):  # whole steps
+        held.append(max(arm.max_batch for arm in job.arms) * rows_of_longest_step(job.stream))
+    return max(held)
 
 
 def _wrong(checked: Verification) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -136,6 +137,43 @@ class Mode:
 
     def __post_init__(self) -> None:
         check_mode(self.name)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its settings, as the mode takes them."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
+
+
+@dataclass(slots=True)
+class MultiStream(Mode):
+    """Launches over several streams."""
+
+    streams: int = 4
+
+    def __post_init__(self) -> None:
+        check_mode(self.name)
+        within("mode.streams", self.streams, 2, 64)
+        if self.streams & (self.streams - 1):
+            raise ConfigError("mode.streams", self.streams, "must be a power of two")
+
+
+@dataclass(slots=True)
+class Graph(Mode):
+    """Launches recorded into CUDA graphs."""
+
+    cached: int = 64  # graphs kept at a time; beyond, the one used longest ago is updated or dropped
+
+    def __post_init__(self) -> None:
+        check_mode(self.name)
+        within("mode.cached", self.cached, 1, 4096)
+
+
+MODE_SETTINGS: dict[str, type[Mode]] = {"multistream": MultiStream, "graph": Graph, "torch_graph": Graph}
+
+
+def mode_settings(name: str) -> Mode:
+    """The settings of a mode as they are when nothing is said."""
+    return MODE_SETTINGS.get(name, Mode)(name=name)
 
 
 class DeviceKind(enum.Enum):

@@ -45,22 +45,28 @@ def help_text(overrides: Sequence[str]) -> str:
     lines = [EXAMPLES, "== Groups (group=option) =="]
     lines += [f"{group}: {', '.join(options)}" for group, options in _groups(folder).items()]
     lines += ["", "== Modes: what one launch means =="]
-    lines += [f"{name}: {_summary(name)}" for name in MODES]
+    lines += mode_lines()
     return "\n".join([*lines, "", "== Settings ==", OmegaConf.to_yaml(config), FOOTER])
 
 
 def _groups(folder: Path | None) -> dict[str, list[str]]:
     root = folder or resources.files("runner.conf")
     groups = {}
+    groups["mode"] = list(MODES)
     for group in sorted((entry for entry in root.iterdir() if entry.is_dir()), key=lambda entry: entry.name):
         options = sorted(entry.name[:-5] for entry in group.iterdir() if entry.name.endswith(".yaml"))
-        if options:
+        if options and group.name != "mode":
             groups[group.name] = options
-    return groups
+    return dict(sorted(groups.items()))
+
+
+def mode_lines() -> list[str]:
+    """A line a mode: what one launch means."""
+    width = max(map(len, MODES))
+    return [f"{name:<{width}}  {_summary(name)}" for name in MODES]
 
 
 def _summary(name: str) -> str:
     """First line of the mode's module: read, not imported, since that would load compilers."""
-    module = MODES[name].partition(":")[0].rpartition(".")[2]
-    text = (resources.files("launchopt.modes") / f"{module}.py").read_text()
+    text = (resources.files("launchopt.modes") / f"{name}.py").read_text()
     return text.splitlines()[0].strip('"').partition(": ")[2].rstrip(".")

@@ -8,6 +8,7 @@ from typing import Any
 
 from launchopt.command import ShapeKey
 from launchopt.driver import Schedule
+from launchopt.modes.base import Mode, Takes
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import GemmStream
@@ -24,11 +25,17 @@ class Arm:
     max_batch: int
     timeout_us: float
     idle_us: float | None
+    options: dict[str, Any] = field(default_factory=dict)  # the mode's settings
 
-    def limits(self, stream: Stream, bucket_limit: int | None) -> dict[ShapeKey, int]:
+    def limits(self, stream: Stream, takes: Takes) -> dict[ShapeKey, int]:
         """Most commands a batch of each shape can hold; in the order of the stream's shapes."""
-        most = self.max_batch if bucket_limit is None else min(self.max_batch, bucket_limit)
+        most = 1 if takes is Takes.commands else self.max_batch
         return {shape: min(most, stream.together(shape)) for shape in stream.shapes}
+
+    def buckets(self, stream: Stream, mode: type[Mode] | Mode) -> list[int]:
+        """Most commands that each bucket can hold: one a shape, or one for all."""
+        limits = self.limits(stream, mode.takes_of(stream))
+        return [min(self.max_batch, sum(limits.values()))] if mode.merges_shapes else list(limits.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
 from launchopt.driver import Schedule
 from launchopt.errors import ArenaMemoryError, ConfigError, DeviceError
-from launchopt.modes import mode_class
+from launchopt.modes import MODES, mode_class
+from launchopt.modes.base import Takes
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing import cupti
 from launchopt.workloads.chain import ChainStream
@@ -32,9 +33,10 @@ from launchopt.workloads.footprint import COLD_CACHES, Cache, replicas_for
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.prefill import prefill, prefill_requests
-from runner.groups import Closed, Decode, Gemv, Ordering, Prefill, Record, Replay, TimingKind, Where
+from runner.groups import Closed, Decode, Gemv, Ordering, Prefill, Record, Replay, TimingKind, Where, mode_settings
 from runner.job import Arm, Job, Stream
-from runner.schema import Config
+from runner.programs import OwnSize, Steps, program_of
+from runner.schema import ALL, Config
 
 MEMORY_SHARE = 0.9  # of what is free; the rest is for libraries, scratch of the check and the unforeseen
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # ceilings' buffers, workspace, chunks of the check
@@ -54,6 +56,7 @@ class Plan:
     arms: tuple[Arm, ...]
     notices: tuple[str, ...]
     residency: str | None
+    refused: dict[str, str]  # of against=[all], the modes that cannot run this, and why
 
     def job(self, folder: Path) -> Job:
         """The job, writing into `folder`."""
@@ -111,14 +114,42 @@ def make_plan(config: Config, composed: Any) -> Plan:
     notices = [f"device: {info.kind} ({info.name}), {why}"]
     if config.ordering is Ordering.violated:
         notices.append("ordering=violated: batches break the order within requests on purpose; their check must fail")
-    batching = config.batching
-    modes = (*config.against, config.mode.name)
-    arms = tuple(Arm(mode, batching.max_batch, batching.timeout_us, batching.idle_us) for mode in modes)
+    arms = _arms(config)
     stream = _fitting(config, info, requests, arms, notices)
+    arms, refused = _able(config, arms, info.kind, stream)
+    notices += [f"mode={mode} is left out: {why}" for mode, why in refused.items()]
     container = OmegaConf.to_container(composed, resolve=True, enum_to_str=True)
     assert isinstance(container, dict)
     residency = _residency(config, stream, info)
-    return Plan(config, {str(k): v for k, v in container.items()}, stream, info, arms, tuple(notices), residency)
+    plain = {str(k): v for k, v in container.items()}
+    return Plan(config, plain, stream, info, arms, tuple(notices), residency, refused)
+
+
+def _arms(config: Config) -> tuple[Arm, ...]:
+    """The mode that was asked for, last, and those it is compared with; ConfigError where one lacks a package."""
+    everything = config.against == [ALL]
+    names = [name for name in MODES if name != config.mode.name] if everything else config.against
+    batching = config.batching
+    common = (batching.max_batch, batching.timeout_us, batching.idle_us)
+    others = [Arm(name, *common, mode_settings(name).options) for name in names]
+    return (*others, Arm(config.mode.name, *common, config.mode.options))
+
+
+def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> tuple[tuple[Arm, ...], dict[str, str]]:
+    """Those arms that can run the stream here, and of `against=[all]` why the others cannot; else that is refused."""
+    able, refused = [], {}
+    for arm in arms:
+        mode = mode_class(arm.mode)
+        why = mode.refusal(kind, stream) or mode.lacks()
+        if why is None and config.ordering is Ordering.violated and mode.takes_of(stream) is Takes.steps:
+            why = "runs a request's steps whole: it has no order to break"
+        if why is None:
+            able.append(arm)
+        elif arm.mode == config.mode.name or config.against != [ALL]:
+            raise ConfigError("mode" if arm.mode == config.mode.name else "against", arm.mode, why)
+        else:
+            refused[arm.mode] = why
+    return tuple(able), refused
 
 
 def sampling_of(config: Config) -> Sampling:
@@ -204,7 +235,7 @@ def _fitting(
         layers = min(layers - 1, max(1, layers * room // _needed(info, stream, arms)))
         stream = build(layers)
     _require_room(info, stream, arms, room, f"workload.layers or {_what_to_lower(config)}")
-    if layers < config.model.layers:
+    if layers < config.model.layers and not isinstance(workload, OwnSize):
         why = "as asked" if workload.layers else f"as many as fit into {room / 1e9:.1f} GB of {info.memory_name}"
         notices.append(f"layers: {layers} of {config.model.name}'s {config.model.layers}, {why}")
     return stream
@@ -240,9 +271,8 @@ def _needed(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...]) -> int:
     scratch = 0
     for arm in arms:
         mode = mode_class(arm.mode)
-        limits = arm.limits(stream, mode.bucket_limit)
-        if not isinstance(stream, ChainStream):  # which are never packed
-            scratch = max(scratch, mode.scratch_bytes(limits, info.pack_bytes_per_launch))
+        limits = arm.limits(stream, mode.takes_of(stream))
+        scratch += mode.scratch_bytes(stream, limits, info.pack_bytes_per_launch)
     host = stream.commands * HOST_RECORD_BYTES if info.kind == "cpu" else 0
     return stream.arena_bytes + scratch + FIXED_BYTES[info.kind] + host
 
@@ -263,7 +293,11 @@ def _builder(config: Config, info: DeviceInfo, requests: Requests | None) -> Cal
         return lambda layers: gemv(*gemm, dtype, copies, workload.shuffle, config.seed, due_ns)
 
     model = model_shape(config)
-    weights_a_layer = sum(m * k for _, m, k in model.linears())
+    program = None
+    if isinstance(workload, Steps):
+        assert requests is not None
+        program = program_of(workload, model, requests)
+    weights_a_layer = program.weights if program else sum(m * k for _, m, k in model.linears())
 
     vocab = None if config.sampling.kind is SamplingKind.none else config.model.vocab
 
@@ -272,7 +306,7 @@ def _builder(config: Config, info: DeviceInfo, requests: Requests | None) -> Cal
         if config.ordering is not Ordering.none:
             assert requests is not None
             chunk = config.scheduler.chunk_tokens
-            return ChainStream(linears(model), layers, requests, dtype, copies, vocab, chunk, config.seed)
+            return ChainStream(program or linears(model), layers, requests, dtype, copies, vocab, chunk, config.seed)
         if requests is not None:
             of_requests = prefill_requests if isinstance(workload, Prefill) else decode_requests
             return of_requests(model, layers, requests, config.arrival.speed, dtype, copies)
@@ -282,6 +316,12 @@ def _builder(config: Config, info: DeviceInfo, requests: Requests | None) -> Cal
         return decode(model, layers, workload.tokens, workload.users, dtype, copies)
 
     return build
+
+
+def stream_on(config: Config, info: DeviceInfo) -> Stream:
+    """The stream of a config with all its layers, on a device like `info`: to ask who could run it, not to run it."""
+    layers = getattr(config.workload, "layers", None) or config.model.layers
+    return _builder(config, info, _requests(config))(layers)
 
 
 def model_shape(config: Config) -> ModelShape:
@@ -309,7 +349,7 @@ def _residency(config: Config, stream: Stream, info: DeviceInfo) -> str | None:
         return "requests of one batch share weights, which are read once"
     if stream.input_bytes < COLD_CACHES * info.cache_bytes:
         return f"inputs cycle over {stream.input_bytes / 1e6:.0f} MB, the L2 holds {info.cache_bytes / 1e6:.0f} MB"
-    weights = min(slots for arena, slots in stream.arenas.items() if arena.role == "a")
+    weights = min(slots for arena, slots in stream.arenas.items() if arena.is_weight)
     if weights < config.batching.max_batch:
         return f"commands of one batch share weights ({weights} of a shape), which the L2 serves again"
     return None

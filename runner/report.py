@@ -3,13 +3,16 @@
     python -m runner.report DIR...                     tables here; Markdown in DIR/report.md
     python -m runner.report DIR... --plot speedup.svg  and a picture
     python -m runner.report DIR... --frontier --slo-p99-us 500     which bucket size, which timeout? (--plot: a picture)
+    python -m runner.report DIR... --remedies          all modes on each workload: gains, costs, break-even (and --plot)
     python -m runner.report --readme README.md         refresh the tables inside a README (--check: are they?)
 
-In: every summary.parquet (--frontier: and histograms.parquet) at or below the folders. Out: on a terminal tables
-about 140 characters wide, elsewhere the Markdown itself; the Markdown in `report.md` (--frontier: `frontier.md`)
-inside the first folder, or in --output. An objective is kept beside frontier.md in `frontier.json`, and holds until
-another is given. In a README what stands between `<!-- report:FOLDER -->` and `<!-- /report:FOLDER -->` is replaced,
-by the frontier where FOLDER has a frontier.json; FOLDER is relative to the folder of the README.
+In: every summary.parquet (--frontier: and histograms.parquet; --remedies: and manifest.json) at or below the folders.
+Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itself; the Markdown in `report.md`,
+`frontier.md` or `remedies.md` inside the first folder, or in --output. An objective is kept beside frontier.md in
+`frontier.json`, and holds until another is given. In a README what stands between `<!-- report:FOLDER -->` and
+`<!-- /report:FOLDER -->` is replaced, by the frontier where FOLDER has a frontier.json, by the remedies where it has a
+remedies.md or was made by an experiment that compares them; FOLDER is relative to the folder of the README. Between
+`<!-- matrix -->` and `<!-- /matrix -->` comes what `python -m runner.matrix` prints.
 """
 
 from __future__ import annotations
@@ -18,32 +21,28 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich import box
-from rich.console import Console, JustifyMethod
-from rich.markup import escape
-from rich.table import Table as RichTable
+from rich.console import Console
 
 from launchopt import results
 from launchopt.analysis.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
-from launchopt.analysis.frontier_markdown import frontier_answer, frontier_grid, frontier_markdown, frontier_title
+from launchopt.analysis.frontier_markdown import frontier_markdown
 from launchopt.analysis.frontier_plot import draw_frontiers
-from launchopt.analysis.markdown import (
-    Column,
-    T,
-    grid,
-    report_markdown,
-    sync_blocks,
-    tokens_grid,
-)
+from launchopt.analysis.markdown import report_markdown, sync_blocks
 from launchopt.analysis.plot import draw_speedups
-from launchopt.analysis.tables import Table, build_tables, stream_subtitle
+from launchopt.analysis.remedies import RemedyTable, build_remedies
+from launchopt.analysis.remedies_markdown import remedies_markdown
+from launchopt.analysis.remedies_plot import draw_remedies
+from launchopt.analysis.tables import build_tables
 from launchopt.errors import DataError, LaunchoptError
 from runner.bench import figures
+from runner.report_screen import print_frontiers, print_remedies, print_tables
 
 FRONTIER_FILE = "frontier.json"
+REMEDIES_FILE = "remedies.md"
+REMEDIES_EXPERIMENTS = {"experiment=remedies", "experiment=qkv"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,13 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("name a folder with results, or a README with --readme")
     if options.check and (options.readme is None or options.folders):
         parser.error("--check goes with --readme alone")
-    if not options.folders and (options.output or options.plot or options.frontier):
-        parser.error("--output, --plot and --frontier need a folder with results")
+    if not options.folders and (options.output or options.plot or options.frontier or options.remedies):
+        parser.error("--output, --plot, --frontier and --remedies need a folder with results")
+    if options.frontier and options.remedies:
+        parser.error("--frontier and --remedies are two reports: ask for one")
     if options.slo_p99_us is not None and not options.frontier:
         parser.error("--slo-p99-us goes with --frontier")
     try:
         if options.folders and options.frontier:
             frontier(options.folders, options.slo_p99_us, options.output, options.plot)
+        elif options.folders and options.remedies:
+            remedies(options.folders, options.output, options.plot)
         elif options.folders:
             report(options.folders, options.output, options.plot)
         is_current = options.readme is None or sync_readme(options.readme, check=options.check)
@@ -81,18 +84,27 @@ def report(folders: Sequence[Path], output: Path | None = None, plot: Path | Non
     Raises DataError for folders that cannot be read and files that cannot be written.
     """
     tables = build_tables(results.read_summaries(folders))
-    markdown = report_markdown(tables, "full")
+    shown = report_markdown(tables, "full")
+    _publish(shown, output or _folder(folders[0]) / "report.md", lambda console: print_tables(tables, console))
+    _plot(plot, lambda path: draw_speedups(tables, path))
+
+
+def _publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None:
+    """To a terminal or as Markdown, and the Markdown to `path`."""
     if sys.stdout.isatty():
-        _print_tables(tables, Console())
+        show(Console())
     else:
         print(markdown, end="")
     # Written after it was printed: a folder that is read-only still shows its tables.
-    _write(output or _folder(folders[0]) / "report.md", markdown)
-    if plot is not None:
-        try:
-            draw_speedups(tables, plot)
-        except OSError as error:
-            raise DataError(plot, None, f"cannot be written ({error.strerror})") from None
+    _write(path, markdown)
+
+
+def _plot(path: Path | None, draw: Callable[[Path], None]) -> None:
+    try:
+        if path is not None:
+            draw(path)
+    except OSError as error:
+        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
 
 
 def frontier(
@@ -107,19 +119,37 @@ def frontier(
     if slo_p99_us is None and kept.is_file():
         slo_p99_us = _read_slo(kept)
     frontiers = _frontiers(folders, slo_p99_us)
-    markdown = frontier_markdown(frontiers, "full")
-    if sys.stdout.isatty():
-        _print_frontiers(frontiers, Console())
-    else:
-        print(markdown, end="")
-    _write(output or kept.with_name("frontier.md"), markdown)
+    shown = frontier_markdown(frontiers, "full")
+    _publish(shown, output or kept.with_name("frontier.md"), lambda console: print_frontiers(frontiers, console))
     if slo_p99_us is not None and output is None:
         _write(kept, json.dumps({"slo_p99_us": slo_p99_us}) + "\n")
-    if plot is not None:
-        try:
-            draw_frontiers(frontiers, plot)
-        except OSError as error:
-            raise DataError(plot, None, f"cannot be written ({error.strerror})") from None
+    _plot(plot, lambda path: draw_frontiers(frontiers, path))
+
+
+def remedies(folders: Sequence[Path], output: Path | None = None, plot: Path | None = None) -> None:
+    """Print all modes side by side, a table a workload of `folders`, and write their Markdown, and a plot.
+
+    Raises DataError as `report` does.
+    """
+    tables = _remedies(folders)
+    shown = remedies_markdown(tables, "full")
+    _publish(shown, output or _folder(folders[0]) / REMEDIES_FILE, lambda console: print_remedies(tables, console))
+    _plot(plot, lambda path: draw_remedies(tables, path))
+
+
+def _remedies(folders: Sequence[Path]) -> list[RemedyTable]:
+    refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
+    tables = build_remedies(results.read_summaries(folders), refusals)
+    if not tables:
+        raise DataError(folders[0], None, "no untraced run: the times of a traced one decide nothing")
+    return tables
+
+
+def _compares_remedies(folder: Path) -> bool:
+    """Whether a folder is of an experiment that puts all modes side by side, or was reported as one."""
+    if (folder / REMEDIES_FILE).is_file():
+        return True
+    return any(REMEDIES_EXPERIMENTS & set(each.get("overrides", [])) for each in results.read_manifests([folder]))
 
 
 def _frontiers(folders: Sequence[Path], slo_p99_us: float | None) -> list[Frontier]:
@@ -159,21 +189,25 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
         old = readme.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise DataError(readme, None, f"cannot be read ({error})") from None
+    from runner.matrix import sync_matrix  # brings Hydra and the workloads, which other reports do without
 
-    def render(name: str) -> str:
-        if (readme.parent / name / "bench.parquet").is_file():
-            return figures.markdown(readme.parent / name)
-        if (readme.parent / name / FRONTIER_FILE).is_file():
-            slo_p99_us = _read_slo(readme.parent / name / FRONTIER_FILE)
-            return frontier_markdown(_frontiers([readme.parent / name], slo_p99_us), "compact")
-        return report_markdown(build_tables(results.read_summaries([readme.parent / name])), "compact")
-
-    new = sync_blocks(old, readme, render)
+    new = sync_matrix(sync_blocks(old, readme, lambda name: _block(readme.parent / name)), readme)
     if new == old:
         return True
     if not check:
         _write(readme, new)
     return not check
+
+
+def _block(folder: Path) -> str:
+    """What a README shows of `folder`."""
+    if (folder / "bench.parquet").is_file():
+        return figures.markdown(folder)
+    if (folder / FRONTIER_FILE).is_file():
+        return frontier_markdown(_frontiers([folder], _read_slo(folder / FRONTIER_FILE)), "compact")
+    if _compares_remedies(folder):
+        return remedies_markdown(_remedies([folder]), "compact")
+    return report_markdown(build_tables(results.read_summaries([folder])), "compact")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -182,47 +216,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("runner.report", None, summary, details, formatter_class=formatter)
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--output", type=Path, metavar="FILE.md", help="where the Markdown goes")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="speed-ups (or the frontier) as a picture")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the same as a picture")
     parser.add_argument("--frontier", action="store_true", help="throughput against tail latency, instead of speed-ups")
+    parser.add_argument("--remedies", action="store_true", help="all modes side by side: gains, costs, break-even")
     parser.add_argument(
         "--slo-p99-us", type=positive, metavar="X", help="recommend a point whose p99 latency keeps this"
     )
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the README is out of date")
     return parser
-
-
-def _print_tables(tables: Sequence[Table], console: Console) -> None:
-    for table in tables:
-        columns, cells, notes = grid(table, "terminal")
-        _print_table(console, table.title, table.subtitle, columns, cells)
-        numbered = [f"({index}) {note}" for index, note in enumerate(notes, 1)]
-        for note in [*numbered, *([str(table.peer)] if table.peer else [])]:
-            console.print(f"  {escape(note)}", style="dim")
-        if table.has_tokens:
-            _print_table(console, "tokens", table.subtitle, *tokens_grid(table, "terminal"))
-
-
-def _print_frontiers(frontiers: Sequence[Frontier], console: Console) -> None:
-    for one in frontiers:
-        _print_table(console, frontier_title(one), stream_subtitle(one.stream), *frontier_grid(one, "terminal"))
-        for answer in frontier_answer(one):
-            console.print(f"  {escape(answer)}")
-
-
-def _print_table(
-    console: Console, title: str, caption: str, columns: Sequence[Column[T]], cells: Sequence[Sequence[str]]
-) -> None:
-    # Texts of others (a status, a path) may hold brackets, which are markup to rich.
-    view = RichTable(title=escape(title), caption=escape(caption), box=box.SIMPLE_HEAD)
-    view.title_justify = view.caption_justify = "left"
-    for column in columns:
-        side: JustifyMethod = "left" if column.is_text else "right"
-        heading = column.heading.replace(" ", "\n", 1)
-        view.add_column(heading, justify=side, no_wrap=not column.is_text, overflow="fold")
-    for line in cells:
-        view.add_row(*map(escape, line))
-    console.print(view)
 
 
 def _write(path: Path, text: str) -> None:

@@ -23,6 +23,7 @@ from launchopt.timing.nvtx_ranges import is_profiled
 from runner.children import interrupted
 from runner.groups import Closed, Gemv
 from runner.plan import Plan
+from runner.programs import OwnSize
 from runner.session import ChildError, Session
 from runner.terminal import Terminal
 from runner.tokens import TokenResults
@@ -59,6 +60,7 @@ def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "overrides": overrides,
         "notices": list(plan.notices),
+        "refused": plan.refused,
         "config": plan.composed,
         "stream": _stream_facts(plan),
         "environment": environment() | {"device": plan.info.as_dict()},
@@ -130,7 +132,7 @@ def _repeats(run: Run, terminal: Terminal) -> None:
 def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production) -> results.Row:
     """A row of summary.parquet from what the consumer measured, the producer did and the config says."""
     config, stream = plan.config, plan.stream
-    is_gemv = isinstance(config.workload, Gemv)
+    is_gemv, has_model = isinstance(config.workload, Gemv), not isinstance(config.workload, Gemv | OwnSize)
     late_ns, late_max_ns = produced.late_p99_ns, produced.late_max_ns
     spelled = ", ".join(str(shape) for shape in stream.shapes)
     return {
@@ -138,7 +140,7 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
         **measured,
         "run_id": run_id,
         "workload": config.workload.name,
-        "model": None if is_gemv else config.model.name,
+        "model": config.model.name if has_model else None,
         "device": plan.info.kind,
         "gpu": plan.info.name if plan.info.kind == "cuda" else None,
         "dtype": config.workload.dtype.name,

@@ -18,6 +18,7 @@ from launchopt.modes import MODES
 from launchopt.sampling import SamplingKind
 from runner import groups
 from runner.groups import Decode, Gemv, Model, Ordering, Prefill, Replay, within
+from runner.programs import ElementwiseChain, Layer, LinearEpilogue, OwnSize, Qkv, Steps
 
 
 @dataclass(slots=True)
@@ -44,12 +45,7 @@ class Config:
     table: Any = None  # a row of an experiment's tables: sets the groups above
 
     def __post_init__(self) -> None:
-        for name in self.against:
-            if name not in MODES or name == self.mode.name:
-                others = sorted(set(MODES) - {self.mode.name})
-                raise ConfigError(
-                    "against", name, f"must be modes other than mode={self.mode.name}: {', '.join(others)}"
-                )
+        self._check_against()
         within("repeats", self.repeats, 1, 10_000)
         within("seed", self.seed, 0)
         within("verify_columns", self.verify_columns, 2)
@@ -64,6 +60,13 @@ class Config:
         else:
             self._check_requests()
 
+    def _check_against(self) -> None:
+        others = sorted(set(MODES) - {self.mode.name})
+        for name in self.against:
+            if name not in (*others, ALL) or (name == ALL and len(self.against) > 1):
+                wanted = f"must be {ALL}, or modes other than mode={self.mode.name}: {', '.join(others)}"
+                raise ConfigError("against", name, wanted)
+
     def _check_gemv(self) -> None:
         name = self.workload.name
         if isinstance(self.arrival, Replay):
@@ -77,13 +80,11 @@ class Config:
         self._refuse_tokens(f"workload={name} has no tokens; use decode or prefill")
 
     def _check_requests(self) -> None:
-        if self.workload.layers is not None and self.workload.layers > self.model.layers:
-            raise ConfigError(
-                "workload.layers",
-                self.workload.layers,
-                f"must be at most {self.model.layers}: model={self.model.name} has no more",
-            )
+        self._check_layers()
         if self.ordering is Ordering.none:
+            if isinstance(self.workload, Steps):
+                why = f"workload={self.workload.name} is made of steps that need the one before; use per_request"
+                raise ConfigError("ordering", "none", why)
             if not isinstance(self.arrival, groups.Closed | Replay):
                 raise ConfigError("arrival", self.arrival.kind, "needs ordering=per_request; without: closed or replay")
             self._refuse_tokens("ordering=none knows no tokens; use ordering=per_request")
@@ -113,6 +114,18 @@ class Config:
                 f"needs a vocabulary: model={self.model.name} has none; give model.vocab",
             )
 
+    def _check_layers(self) -> None:
+        if isinstance(self.workload, OwnSize):
+            if self.model.name != DEFAULT_MODEL:
+                why = f"workload={self.workload.name} has its own shape; use workload.hidden"
+                raise ConfigError("model", self.model.name, why)
+        elif self.workload.layers is not None and self.workload.layers > self.model.layers:
+            raise ConfigError(
+                "workload.layers",
+                self.workload.layers,
+                f"must be at most {self.model.layers}: model={self.model.name} has no more",
+            )
+
     def _refuse_tokens(self, why: str) -> None:
         """ConfigError for what only tokens have."""
         for key, value in (("slo.ttft_ms", self.slo.ttft_ms), ("slo.tpot_ms", self.slo.tpot_ms)):
@@ -127,10 +140,18 @@ class Config:
 
 
 DEFAULT_MODEL = "predecessor"
+ALL = "all"  # of `against`: every other mode that can run the workload here
 
 SCHEMAS: dict[str, dict[str, type]] = {
-    "workload": {"gemv": Gemv, "decode": Decode, "prefill": Prefill},
-    "mode": {"base": groups.Mode},
+    "workload": {
+        "gemv": Gemv,
+        "decode": Decode,
+        "prefill": Prefill,
+        "layer": Layer,
+        "qkv": Qkv,
+        "linear_epilogue": LinearEpilogue,
+        "elementwise_chain": ElementwiseChain,
+    },
     "model": {"base": Model},
     "device": {"base": groups.Device},
     "arrival": {
@@ -152,6 +173,8 @@ def register() -> None:
     """Put the schemas where the YAML files find them."""
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
+    for name in MODES:
+        store.store(group="mode", name=name, node=groups.mode_settings(name))
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():
             store.store(group=f"schema/{group}", name=name, node=schema)

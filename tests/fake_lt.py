@@ -55,15 +55,15 @@ class FakeLt:
         plans: list[list[int]] = []
         strides = stream.strides()
         for row, shape in zip(shapes, stream.shapes, strict=True):
-            row[lt.PLAN0] = len(plans)
+            row[lt.PLAN0], row[lt.MANY_ARE] = len(plans), lt.STRIDED
             for place, operand in enumerate(stream.operands(shape)):
                 row[lt.BASE_A + place] = self.arenas.arrays[operand.arena].ctypes.data
                 row[lt.BYTES_A + place] = operand.slot_bytes
             row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
             steps = row[lt.BYTES_A : lt.BYTES_C + 1] * row[lt.MOVE_A : lt.MOVE_C + 1] // 4
             plans += [self._plan(shape, size, steps) for size in range(limits[shape] + 1)]
-        context = np.zeros(lt.CONTEXT_WORDS, np.int64)
-        context[lt.FUNCTION] = ctypes.cast(self._function, ctypes.c_void_p).value
+        context = np.zeros((1, lt.CONTEXT_WORDS), np.int64)
+        context[0, lt.FUNCTION] = ctypes.cast(self._function, ctypes.c_void_p).value
         self.tables = (shapes, np.array(plans, np.int64), context)
 
     def _plan(self, shape: ShapeKey, size: int, steps: np.ndarray) -> list[int]:
@@ -74,7 +74,7 @@ class FakeLt:
             for each, step, lead in zip(rows_cols, steps, leading, strict=True)
         ]
         self._keep += layouts
-        return [0, *(layout.ctypes.data for layout in layouts), 0, 0]
+        return [0, *(layout.ctypes.data for layout in layouts), 0, 0, lt.MATMUL]
 
     def _matmul(self, *arguments: int) -> int:
         self.calls += 1

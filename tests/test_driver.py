@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from program_interpreter import records_of
+from program_interpreter import steps_of as kinds_of
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
@@ -23,7 +25,7 @@ from launchopt.driver import Driver, Schedule, Tokens
 from launchopt.errors import Interrupted
 from launchopt.ring import START_NS, STOP, Ring
 from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream, StepKind
+from launchopt.workloads.chain import ChainStream
 
 LAYER = [(24, 8), (8, 8), (300, 8), (8, 140)]
 PATIENCE_S = 30.0  # after which whoever is still waiting will wait forever
@@ -48,35 +50,12 @@ def stream_of(
     return ChainStream(LAYER, 2, Requests(due, prompts, outputs, waits_for), Dtype.fp16, replicas, vocab, chunk)
 
 
-def kinds_of(stream: ChainStream, request: int) -> list[StepKind]:
-    """A request's steps, one by one."""
-    left, kinds = int(stream.asked.context_tokens[request]), []
-    while left:
-        columns = min(left, stream.chunk_tokens or left)
-        left -= columns
-        kinds.append(StepKind(columns, True, left == 0))
-    tokens = sum(kind.ends_token for kind in kinds)
-    return kinds + [StepKind(1, False, True)] * (int(stream.outputs[request]) - tokens)
-
-
 def expected_records(stream: ChainStream, request: int) -> Records:
     """All of a request's records, but for what says when and in what order they were issued."""
-    row, parts, token, number = stream.table[request], [], 0, 0
-    for step, kind in enumerate(kinds_of(stream, request)):
-        at = stream.kinds.index(kind)
-        rows = slice(0 if at == 0 else int(stream.kind_stops[at - 1]), int(stream.kind_stops[at]))
-        part = stream.template[rows].copy()
-        part["slot_a"] += ((token % stream.replicas) * stream.replica_moves[rows]).astype(np.uint32)
-        given = int(row[ch.PROMPT]) + step * (stream.chunk_tokens or 0) * stream.units(stream.hidden)
-        lane = int(row[ch.LANE])
-        origins = np.array([lane, row[ch.PREFILL], given if kind.is_prompt or step == 0 else lane], np.uint32)
-        part["slot_b"] += origins[stream.b_from[rows]]
-        part["slot_c"] += origins[stream.c_from[rows]]
-        part["request"], part["step"] = request, number + np.arange(len(part))
-        part["token"] = token if kind.ends_token else NO_TOKEN
-        parts.append(part)
-        token, number = token + kind.ends_token, number + len(part)
-    return np.concatenate(parts)
+    parts = [records_of(stream, request, step) for step in range(len(kinds_of(stream, request)))]
+    records = np.concatenate(parts)
+    records["step"] = np.arange(len(records))
+    return records
 
 
 @dataclass

@@ -62,16 +62,49 @@ def test_summaries_are_read_in_path_order_from_folders_and_files(tmp_path: Path)
     assert all(row.keys() == set(results.SUMMARY.names) for row in read)
 
 
-def test_a_summary_of_version_1_reads_with_nulls_and_one_of_now_must_be_whole(tmp_path: Path) -> None:
-    path = tmp_path / "summary.parquet"
-    old = [name for name in results.SUMMARY.names if name not in ("tokens", "ttft_p50_ms", "overloaded")]
-    table = pa.table({name: pa.array([None], results.SUMMARY.field(name).type) for name in old})
-    pq.write_table(table.replace_schema_metadata({"launchopt.schema_version": "1"}), path)
+# Of what each version of the schema did not have yet, a few.
+LACKED = {
+    "1": ["streams", "overloaded", "one_time_ms", "tokens", "ttft_p50_ms"],
+    "2": ["streams", "padded_commands", "graph_replays", "one_time_ms", "update_ms"],
+}
+
+
+def write_without(names: list[str], version: str, folder: Path) -> None:
+    """A summary of one row of nulls that lacks some columns."""
+    kept = [name for name in results.SUMMARY.names if name not in names]
+    table = pa.table({name: pa.array([None], results.SUMMARY.field(name).type) for name in kept})
+    table = table.replace_schema_metadata({"launchopt.schema_version": version})
+    pq.write_table(table, folder / "summary.parquet")
+
+
+@pytest.mark.parametrize("version", LACKED)
+def test_a_summary_of_an_earlier_version_reads_with_nulls(version: str, tmp_path: Path) -> None:
+    write_without(LACKED[version], version, tmp_path)
     (row,) = results.read_summaries([tmp_path])
     assert row == dict.fromkeys(results.SUMMARY.names)
-    pq.write_table(table.replace_schema_metadata({"launchopt.schema_version": "2"}), path)
-    with pytest.raises(DataError, match="lacks overloaded, tokens, ttft_p50_ms"):
+
+
+@pytest.mark.parametrize(
+    ("version", "missing"),
+    [("1", "wall_ms"), ("2", "wall_ms"), ("2", "tokens, tokens_per_s"), (str(results.SCHEMA_VERSION), "streams")],
+)
+def test_what_a_version_had_must_be_there(version: str, missing: str, tmp_path: Path) -> None:
+    write_without([*LACKED.get(version, []), *missing.split(", ")], version, tmp_path)
+    with pytest.raises(DataError, match=f"lacks {missing}$"):
         results.read_summaries([tmp_path])
+
+
+def test_committed_summaries_can_all_be_read() -> None:
+    """They were written by several versions."""
+    rows = results.read_summaries([GOLDEN.parents[1] / "outputs/reference"])
+    assert all(row.keys() == set(results.SUMMARY.names) for row in rows)
+
+
+def test_a_launch_of_several_shapes_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "launches.parquet"
+    row = {**rows(results.LAUNCHES)[0], "m": None, "n": None, "k": None, "strategy": "grouped"}
+    results.write_rows(path, results.LAUNCHES, [row], CONFIG)
+    assert pq.read_table(path).to_pylist() == [row]
 
 
 def test_histograms_are_read_from_folders_and_beside_files_and_by_what_they_count(tmp_path: Path) -> None:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from program_interpreter import NONE, Change, Run, steps_of
 
 from launchopt import verify_chain as checking
 from launchopt.arrivals.requests import Requests
-from launchopt.command import NO_TOKEN, Dtype, Records, ShapeKey, as_words
-from launchopt.devices.arenas import Arenas, from_float32, to_float32
-from launchopt.devices.cpu_steps import CpuSteps
-from launchopt.devices.steps import Flights
-from launchopt.ring import Ring
+from launchopt.command import Dtype, Records
+from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify import Verification
-from launchopt.verify_chain import verify_chain
 from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream, StepKind
+from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.decode import linears as linears_of
 from launchopt.workloads.model import ModelShape
 
@@ -35,9 +30,8 @@ COLUMNS = 16
 SIZES = [(0, 4), (0, 5), (5, 4), (3, 1)]  # prompt and output tokens of each request
 VICTIM, STEP = 1, 2  # the request that a fault befalls, and in which of its steps: neither its first nor its last
 LAST = 4
-SEED = 8  # of weights with which no two tokens in a row are the same, so that a stale input shows
 
-NONE, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)
+GREEDY = Sampling(SamplingKind.greedy)
 SAMPLINGS = {
     "none": NONE,
     "greedy": GREEDY,
@@ -45,8 +39,6 @@ SAMPLINGS = {
     "top_p": Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4),
 }
 in_each_dtype = pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
-
-Change = Callable[["Run", int, int, Records], Records]
 
 
 def stream_of(
@@ -60,101 +52,6 @@ def stream_of(
     requests = Requests(np.zeros(len(sizes), np.int64), prompts, outputs)
     vocab = None if sampling is NONE else VOCAB
     return ChainStream(LINEARS, LAYERS, requests, dtype, replicas, vocab, chunk, seed=5)
-
-
-def steps_of(stream: ChainStream, request: int) -> list[StepKind]:
-    left, kinds = int(stream.asked.context_tokens[request]), []
-    while left:
-        columns = min(left, stream.chunk_tokens or left)
-        left -= columns
-        kinds.append(StepKind(columns, True, left == 0))
-    tokens = sum(kind.ends_token for kind in kinds)
-    return kinds + [StepKind(1, False, True)] * (int(stream.outputs[request]) - tokens)
-
-
-def unchanged(run: Run, request: int, step: int, records: Records) -> Records:
-    return records
-
-
-class Run:
-    """Every step of every request, one command after another; `change` may alter a step's records before they run.
-
-    Where `stale` says so, what a step gives is kept but not fed back.
-    """
-
-    def __init__(
-        self,
-        stream: ChainStream,
-        sampling: Sampling = NONE,
-        change: Change = unchanged,
-        stale: tuple[int, int] | None = None,
-    ) -> None:
-        self.stream, self.sampling = stream, sampling
-        self.arenas = Arenas(np, stream.arenas, stream.fills)
-        self.arenas.fill(SEED)
-        self.arenas.poison()
-        self.flat = self.arenas.arrays[stream.activations].reshape(-1)
-        self._steps = CpuSteps(stream, self.arenas, sampling)
-        self._flights = Flights(stream, cast(Ring, None), self._steps.done)  # nobody is told
-        self._views: dict[ShapeKey, Any] = {}
-        longest = max(len(steps_of(stream, request)) for request in range(stream.requests))
-        for step in range(longest):  # all requests side by side, as when batched
-            for request in range(stream.requests):
-                if step < len(steps_of(stream, request)):
-                    records = self.records(request, step)
-                    for record in change(self, request, step, records.copy()):
-                        self.multiply(record)
-                    self._feed_back(records[-1:], is_stale=stale == (request, step))
-        self.ids: NDArray[np.int64] = (
-            self._steps.done[: stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-        )
-
-    def records(self, request: int, step: int) -> Records:
-        """What the driver issues for a step."""
-        stream, row = self.stream, self.stream.table[request]
-        kinds = steps_of(stream, request)
-        kind = kinds[step]
-        at = stream.kinds.index(kind)
-        rows = slice(0 if at == 0 else int(stream.kind_stops[at - 1]), int(stream.kind_stops[at]))
-        token = sum(before.ends_token for before in kinds[:step])
-        prompt = int(row[ch.PROMPT]) + step * (stream.chunk_tokens or 0) * stream.units(stream.hidden)
-        lane = int(row[ch.LANE])
-        origins = np.array([lane, row[ch.PREFILL], prompt if kind.is_prompt or step == 0 else lane], np.uint32)
-        records = stream.template[rows].copy()
-        records["slot_a"] += ((token % stream.replicas) * stream.replica_moves[rows]).astype(np.uint32)
-        records["slot_b"] += origins[stream.b_from[rows]]
-        records["slot_c"] += origins[stream.c_from[rows]]
-        records["request"], records["token"] = request, token if kind.ends_token else NO_TOKEN
-        return records
-
-    def operands(self, record: Any) -> tuple[Any, Any, Any]:
-        """A, B and C of a command, in storage type, to read or to write."""
-        shape = ShapeKey(int(record["m"]), int(record["n"]), int(record["k"]), self.stream.dtype)
-        if shape not in self._views:
-            sizes = ((shape.m, shape.k), (shape.n, shape.k), (shape.n, shape.m))
-            operands = zip(self.stream.operands(shape), sizes, strict=True)
-            self._views[shape] = [self.arenas.view(operand, *size) for operand, size in operands]
-        a, b, c = (view[record[f"slot_{role}"]] for view, role in zip(self._views[shape], "abc", strict=True))
-        return a, b, c
-
-    def multiply(self, record: Any) -> None:
-        dtype = self.stream.dtype
-        a, b, c = self.operands(record)
-        c[:] = from_float32(to_float32(b, dtype) @ to_float32(a, dtype).T, dtype)
-
-    def _feed_back(self, record: Records, is_stale: bool) -> None:
-        start = int(self.stream.table[int(record["request"][0]), ch.LANE]) * self.stream.activations.cols
-        given = self.flat[start : start + self.stream.hidden]
-        before = given.copy()
-        self._steps.feed_back(self._flights, self._flights.collect(as_words(record)))
-        if is_stale:
-            given[:] = before
-
-    def verify(self, columns: int = COLUMNS, seed: int = 0) -> Verification:
-        return verify_chain(self.stream, self.arenas, self.sampling, self.ids, columns, seed)
-
-    def set(self, array: Any, at: Any, value: float) -> None:
-        array[at] = from_float32(np.array([value], np.float32), self.stream.dtype)[0]
 
 
 def assert_right(run: Run) -> Verification:
@@ -294,7 +191,7 @@ def nan(at: int) -> Change:
 
     def change(run: Run, request: int, step: int, records: Records) -> Records:
         for record in records[: at + 1]:
-            run.multiply(record)
+            run.execute(record)
         run.set(run.operands(records[at])[2], (0, 3), math.nan)
         return records[at + 1 :]
 

@@ -61,11 +61,13 @@ def count(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
 
-def _mode(line: Line) -> str:
+def mode_name(line: Line) -> str:
+    """The mode, and what was wrong with the order of its commands, if anything."""
     return f"{line['mode']} ({line.disorder})" if line.disorder else str(line["mode"])
 
 
-def _short_configuration(line: Line) -> str:
+def short_configuration(line: Line) -> str:
+    """`512, 150 us`: max_batch and timeout."""
     return line.configuration.removeprefix("max_batch ").replace(" timeout ", " ")
 
 
@@ -75,17 +77,19 @@ def _ordering(line: Line) -> str:
     return "independent" if has_no_dependencies(line["workload"]) else str(line["ordering"]).replace("_", " ")
 
 
-def _speedup(line: Line) -> str:
+def speedup(line: Line) -> str:
+    """The speed-up with its interval, or why there is none."""
     if line.problem is not None:
         return f"FAILED: {line.problem}"
     return str(line.speedup) if line.speedup else NOTHING
 
 
-def _short_speedup(line: Line) -> str:
-    return "FAILED" if line.problem is not None else _speedup(line).partition(" (")[0]
+def short_speedup(line: Line) -> str:
+    """The same where there is little room: `left_out` has the rest."""
+    return "FAILED" if line.problem is not None else speedup(line).partition(" (")[0]
 
 
-def _left_out(line: Line) -> list[str]:
+def left_out(line: Line) -> list[str]:
     """Notes for what is too long for a cell of a terminal."""
     notes = [f"failed: {' '.join(line.problem.split())}"] if line.problem is not None else []
     if line.speedup is not None and line.speedup.low is None:
@@ -102,11 +106,13 @@ def _copy_share(line: Line) -> str:
     return NOTHING if share is None else f"{100 * share:.1f}%"
 
 
-def _verified(line: Line) -> str:
+def verified(line: Line) -> str:
+    """Whether every repeat's outputs were right."""
     return "yes" if all(row["verified"] for row in line.rows) else "NO"
 
 
-def _error(line: Line) -> str:
+def largest_error(line: Line) -> str:
+    """Of all repeats."""
     error = line.worst("max_rel_error")
     return NOTHING if error is None else f"{error:.1e}"
 
@@ -116,7 +122,8 @@ def _span_us(line: Line) -> str:
     return NOTHING if span_ms_a_command is None else number(span_ms_a_command * 1e3)
 
 
-def _median(column: str, write: Callable[[float | None], str] = number) -> Callable[[Line], str]:
+def median(column: str, write: Callable[[float | None], str] = number) -> Callable[[Line], str]:
+    """A cell: the median of a column over the repeats."""
     return lambda line: write(line.median(column))
 
 
@@ -135,27 +142,27 @@ ALL = FULL | COMPACT | TERMINAL
 
 COLUMNS: Sequence[Column[Line]] = (
     Column("configuration", lambda line: line.configuration, FULL, is_text=True),
-    Column("max_batch, timeout", _short_configuration, TERMINAL, is_text=True),
+    Column("max_batch, timeout", short_configuration, TERMINAL, is_text=True),
     Column("mode", lambda line: str(line["mode"]), FULL | TERMINAL, is_text=True),
-    Column("mode", _mode, COMPACT, is_text=True),
+    Column("mode", mode_name, COMPACT, is_text=True),
     Column("ordering", _ordering, FULL, is_text=True),
     Column("repeats", lambda line: str(len(line.rows)), FULL),
-    Column("wall ms", _median("wall_ms"), ALL),
-    Column("GPU ms", _median("gpu_span_ms"), FULL | TERMINAL),
+    Column("wall ms", median("wall_ms"), ALL),
+    Column("GPU ms", median("gpu_span_ms"), FULL | TERMINAL),
     Column("GPU us a command", _span_us, COMPACT),
-    Column("launch calls", _median("launch_calls", count), ALL),
+    Column("launch calls", median("launch_calls", count), ALL),
     Column("commands a launch", lambda line: number(line.median_ratio("commands", "launch_calls")), FULL),
-    Column("commands/s", _median("commands_per_s", count), FULL),
-    Column("host ns a launch", _median("host_submit_ns_per_launch", count), FULL),
+    Column("commands/s", median("commands_per_s", count), FULL),
+    Column("host ns a launch", median("host_submit_ns_per_launch", count), FULL),
     Column("latency p50 / p99 us", _p50_p99("latency", "us"), FULL | TERMINAL),
-    Column(_MARKED, _speedup, FULL | COMPACT),
-    Column(_MARKED, _short_speedup, TERMINAL),
+    Column(_MARKED, speedup, FULL | COMPACT),
+    Column(_MARKED, short_speedup, TERMINAL),
     Column("verdict", lambda line: str(line.verdict or NOTHING), FULL | TERMINAL, is_text=True),
     Column("C++ loop", lambda line: line.peer_ratio or NOTHING, FULL),
     Column("launch reduction", lambda line: _times(line.launch_reduction), FULL),
     Column("share of copy BW", _copy_share, ALL),
-    Column("verified", _verified, ALL, is_text=True),
-    Column("max rel error", _error, FULL),
+    Column("verified", verified, ALL, is_text=True),
+    Column("max rel error", largest_error, FULL),
 )
 
 
@@ -193,13 +200,13 @@ def _sound(line: Line) -> str:
 
 TOKEN_COLUMNS: Sequence[Column[Line]] = (
     Column("configuration", lambda line: line.configuration, FULL, is_text=True),
-    Column("max_batch, timeout", _short_configuration, TERMINAL | COMPACT, is_text=True),
+    Column("max_batch, timeout", short_configuration, TERMINAL | COMPACT, is_text=True),
     Column("mode", lambda line: str(line["mode"]), TERMINAL, is_text=True),
-    Column("mode", _mode, FULL | COMPACT, is_text=True),
+    Column("mode", mode_name, FULL | COMPACT, is_text=True),
     Column("requests", lambda line: count(line["requests"]), FULL | COMPACT),
     Column("scheduler", _scheduler, FULL | COMPACT, is_text=True),
     Column("sampling", _sampling, FULL | COMPACT, is_text=True),
-    Column("tokens/s", _median("tokens_per_s", count), ALL),
+    Column("tokens/s", median("tokens_per_s", count), ALL),
     Column("TTFT p50 / p99 ms", _p50_p99("ttft", "ms"), ALL),
     Column("TPOT p50 / p99 ms", _p50_p99("tpot", "ms"), ALL),
     Column("sampling us a token", _sampling_us, FULL | TERMINAL),
@@ -227,7 +234,7 @@ def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Colum
     notes = list(known)
     cells: list[list[str]] = []
     for line in table.lines:
-        remarks = [*line.remarks, *(_left_out(line) if kind == "terminal" else [])]
+        remarks = [*line.remarks, *(left_out(line) if kind == "terminal" else [])]
         notes += [remark for remark in remarks if remark not in notes]
         marks = "".join(f" ({notes.index(remark) + 1})" for remark in remarks)
         cells.append([c.cell(line) + (marks if c.heading == _MARKED else "") for c in columns])

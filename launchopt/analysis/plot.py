@@ -17,6 +17,7 @@ from launchopt.errors import ConfigError
 # Readable in grey and for the common kinds of colour blindness (Okabe and Ito, 2008).
 _COLOURS = {Verdict.FASTER: "#0072B2", Verdict.SLOWER: "#D55E00"}
 _UNDECIDED_COLOUR = "#8c8c8c"
+LEGEND = "whiskers: 95% bootstrap interval\nblue: FASTER, orange: SLOWER, grey: neither shown"
 _LOG_SPREAD = 10.0
 
 
@@ -29,11 +30,7 @@ def draw_speedups(tables: Sequence[Table], path: Path) -> None:
         raise ConfigError("plot", path, "needs matplotlib: pip install 'launchopt[report]'") from None
     devices = sorted({_device(table) for table in tables if not table["traced"]})
     bars = [
-        (
-            _label(table, line, len(devices) > 1),
-            line.speedup,
-            _COLOURS.get(line.verdict or Verdict.UNDECIDED, _UNDECIDED_COLOUR),
-        )
+        (_label(table, line, len(devices) > 1), line.speedup, colour_of(line.verdict))
         for table in tables
         for line in table.lines
         if line.speedup is not None and not table["traced"]
@@ -44,7 +41,8 @@ def draw_speedups(tables: Sequence[Table], path: Path) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "launchopt", "font.size": 9}):
         figure = Figure(figsize=(9, 1.6 + 0.32 * len(bars)), facecolor="white", layout="constrained")
         axes = figure.add_subplot(facecolor="white")
-        _draw(axes, bars)
+        draw_bars(axes, bars)
+        axes.set_xlabel(f"{axes.get_xlabel()}\n{LEGEND}")
         axes.set_title(f"Speed-up over the baseline, {', '.join(devices)}", loc="left")
         figure.savefig(path, format="svg", metadata={"Date": None})
 
@@ -58,7 +56,13 @@ def _label(table: Table, line: Line, with_device: bool) -> str:
     return f"{label}\n{_device(table)}" if with_device else label
 
 
-def _draw(axes: Any, bars: Sequence[tuple[str, Interval, str]]) -> None:
+def colour_of(verdict: Verdict | None) -> str:
+    """The colour of a bar that this is said of."""
+    return _COLOURS.get(verdict or Verdict.UNDECIDED, _UNDECIDED_COLOUR)
+
+
+def draw_bars(axes: Any, bars: Sequence[tuple[str, Interval, str]]) -> None:
+    """Horizontal bars of (label, speed-up, colour) with whiskers; logarithmic where they differ much."""
     labels, ratios, colours = zip(*bars, strict=True)
     places = range(len(bars))
     values = [ratio.value for ratio in ratios]
@@ -86,7 +90,5 @@ def _draw(axes: Any, bars: Sequence[tuple[str, Interval, str]]) -> None:
     axes.set_yticks(places, labels)
     axes.invert_yaxis()
     scale = ", log scale" if is_log else ""
-    colours_mean = "blue: FASTER, orange: SLOWER, grey: neither shown"
-    legend = f"whiskers: 95% bootstrap interval\n{colours_mean}"
-    axes.set_xlabel(f"wall time of baseline / wall time (x{scale})\n{legend}")
+    axes.set_xlabel(f"wall time of baseline / wall time (x{scale})")
     axes.spines[["top", "right"]].set_visible(False)

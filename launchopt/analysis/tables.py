@@ -34,7 +34,7 @@ STREAM = (
     *("arrival_rate_per_s", "shapes", "requests", "scheduler", "sampling", "traced"),
 )
 _CONFIGURATION = ("mode", "ordering", "max_batch", "timeout_us", "run_id")
-_FIRST_WORKLOADS = ("gemv_micro", "gemv_256", "decode", "prefill")
+_FIRST_WORKLOADS = ("gemv_micro", "gemv_256", "decode", "prefill", "layer", "qkv")
 _FIRST_DTYPES = ("fp32", "fp16", "bf16")
 
 
@@ -45,6 +45,7 @@ class Line:
     rows: list[Row]
     problem: str | None
     speedup: Interval | None = None
+    baseline: Line | None = None  # what the speed-up is over
     verdict: Verdict | None = None
     launch_reduction: float | None = None
     peer_ratio: str | None = None
@@ -240,7 +241,7 @@ def _compare(line: Line, baselines: list[Line], peer: reference.Peer | None) -> 
     line.speedup = _speedup(line, baseline, paired)
     if line.speedup is None:
         return
-    line.verdict = verdict(line.speedup)
+    line.baseline, line.verdict = baseline, verdict(line.speedup)
     calls, own_calls = baseline.median("launch_calls"), line.median("launch_calls")
     line.launch_reduction = calls / own_calls if calls is not None and own_calls else None
     line.peer_ratio = peer.ratio if peer else None

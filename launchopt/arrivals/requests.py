@@ -42,6 +42,11 @@ class Requests:
     def __len__(self) -> int:
         return len(self.arrival_ns)
 
+    @property
+    def longest(self) -> int:
+        """Most tokens of any request, prompt and answer; an answer is one token at least."""
+        return int((self.context_tokens + np.maximum(self.generated_tokens, 1)).max())
+
 
 class GraphError(ValueError):
     """An `after` that cannot be satisfied; `row` is the 0-based request at fault."""

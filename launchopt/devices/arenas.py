@@ -40,7 +40,8 @@ def to_float32(values: Any, dtype: Dtype) -> Any:
 class Arenas:
     """The arenas of a workload, on the device of the array module `xp` (numpy or cupy).
 
-    `fills`: for each arena how many slots, from the first, hold inputs, and the bound of their values.
+    `fills`: for each arena how many slots, from the first, hold inputs, and how far their values are at most from its
+    center.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Arenas:
                 straight = arena.dtype is Dtype.fp32  # into the arena, without a copy
                 values = generator.random(chunk.size, dtype=np.float32, out=chunk if straight else None)
                 values *= 2 * bound
-                values -= bound
+                values -= bound - arena.center
                 if not straight:
                     chunk[:] = from_float32(values, arena.dtype)
 

@@ -16,7 +16,7 @@ from launchopt.batcher import Batch, Batcher
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.steps import Flights
-from launchopt.recorder import Recorder
+from launchopt.recorder import Recorder, Strategy
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import GemmStream
@@ -91,8 +91,8 @@ class Device(Protocol):
     def warm_up(self) -> None:
         """Run everything planned once."""
 
-    def start(self, sample_every: int) -> None:
-        """The clock is about to start; time about one launch in `sample_every` on the device (0: none)."""
+    def start(self, sample_every: int, mode: Mode | None = None) -> None:
+        """The clock is about to start for `mode`; time about one launch in `sample_every` on the device (0: none)."""
 
     def begin(self) -> None:
         """The first launch comes next."""
@@ -107,6 +107,21 @@ class Device(Protocol):
         self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings, flights: Flights, back: Ring
     ) -> ChainPump | None:
         """The same for a stream of chains."""
+
+    def enter(self, index: int, size: int, request: int = 0) -> int:
+        """A launch of `size` commands of a shape (-1: of several) comes next: range and events; when it began, ns."""
+
+    def leave(
+        self,
+        batch: Batch,
+        part: slice,
+        strategy: Strategy,
+        flush_ns: int,
+        start_ns: int,
+        more_calls: int = 0,
+        copied_bytes: int = 0,
+    ) -> None:
+        """The launch of batch.words[part] was made, with `more_calls` beside the one, copying so many bytes."""
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """One launch a command, in the order given."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.batcher import Batcher, FlushReason
 from launchopt.buckets import BASE
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices import lt_chain as lc
@@ -47,9 +47,9 @@ class ChainPump:
         """Until the ring is drained, every command launched and every step told of."""
         state, launcher = self._state, self._launcher
         while True:
-            state[lp.LEFT] = launcher.sampler.left
+            launcher.lend(state, lp.LEFT)
             code = self._enter()
-            launcher.sampler.left = int(state[lp.LEFT])
+            launcher.take_back(state, lp.LEFT)
             if code == lp.DRAINED:
                 break
             if code == lp.IDLE:
@@ -87,12 +87,11 @@ class ChainPump:
     def _special(self) -> None:
         """The batch of `state` through Python, because it is sampled."""
         state = self._state
-        _, buckets, store, _ = self._batcher.arrays
-        base, size = int(buckets[state[lp.BUCKET], BASE]), int(state[lp.SIZE])
-        words = store[base : base + size]
-        batch = Batch(int(state[lp.BUCKET]), words, FlushReason(int(state[lp.REASON])))
+        bucket, size = int(state[lp.BUCKET]), int(state[lp.SIZE])
+        base = int(self._batcher.arrays[1][bucket, BASE])
+        batch = self._batcher.batch(bucket, base, size, FlushReason(int(state[lp.REASON])))
         self._launcher.submit(batch, int(state[lp.FLUSH_NS]))
-        if ended := self._flights.collect(words):
+        if ended := self._flights.collect(batch.words):
             self._feed_back(self._flights, ended)
 
     def _fail(self, code: int) -> None:

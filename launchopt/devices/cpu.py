@@ -1,8 +1,7 @@
 """The CPU as a device: one launch is one NumPy call, on the same operands, slots and checks as on a GPU.
 
-fp32 goes straight to BLAS. NumPy's BLAS knows no half precision, so fp16 and bf16 operands are widened to fp32
-for each launch and the result is rounded back, inside the timed region. Calls are synchronous: a launch has
-ended when it returns.
+What a launch computes is in `cpu_launch`; widening half precision for it and rounding back are inside the timed region.
+Calls are synchronous: a launch has ended when it returns.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import pairwise
-from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import numpy as np
@@ -21,9 +19,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from launchopt.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
-from launchopt.devices.arenas import Arenas, from_float32, to_float32
+from launchopt.devices import cpu_ceilings
+from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Ceilings, Span, Stream
 from launchopt.devices.cpu_info import cpu_info
+from launchopt.devices.cpu_launch import CpuLaunch, stack
 from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.runs import run_end
@@ -36,7 +36,6 @@ from launchopt.timing import nvtx_ranges
 from launchopt.workloads.chain import ChainStream
 
 CALLS_PER_PACK = 3  # two gathers and a scatter
-CEILING_LEAST_BYTES, CEILING_SIDE = 64 << 20, 1024
 
 
 class CpuDevice:
@@ -61,12 +60,8 @@ class CpuDevice:
         self.arenas.fill(seed)
         self._strides = stream.strides()
         self._shapes = stream.shapes
-        self._views = [self._views_of(shape) for shape in stream.shapes]
-
-    def _views_of(self, shape: ShapeKey) -> tuple[Any, Any, Any]:
-        a, b, c = self._stream.operands(shape)
-        view = self.arenas.view
-        return view(a, shape.m, shape.k), view(b, shape.n, shape.k), view(c, shape.n, shape.m)
+        self.compute = CpuLaunch(stream, self.arenas)
+        self._views = self.compute.views
 
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool) -> NDArray[np.uint64]:
         """Results are fed back at once, by NumPy, wherever sampling was asked for."""
@@ -98,12 +93,12 @@ class CpuDevice:
             self._scratch[index] = tuple(np.zeros((max(sizes), *x.shape[1:]), x.dtype) for x in self._views[index])
 
     def warm_up(self) -> None:
-        """One call a shape: BLAS starts its threads and pages in its code."""
-        for a, b, c in self._views:
-            self._multiply(a[:1], b[:1], np.empty_like(c[:1]))  # not into slot 0, which may hold inputs
+        """Load what launches need."""
+        self.compute.warm_up()
 
-    def start(self, sample_every: int) -> None:
-        """Every launch's end is known; sampling is counted afresh."""
+    def start(self, sample_every: int, mode: Mode | None = None) -> None:
+        """Every launch's end is known; sampling is counted afresh, requests are at their first token."""
+        self.compute.reset()
         if self._steps is not None:
             self._steps.sampling_ns = 0
 
@@ -113,15 +108,6 @@ class CpuDevice:
     def use_mode(self, mode: str) -> None:
         """The mode whose name the ranges carry from now on; "" for none."""
         self._mode = mode
-
-    def _multiply(self, a: Any, b: Any, c: Any) -> None:
-        """c[i] = b[i] @ a[i].T for stacks in storage type."""
-        dtype = self._stream.dtype
-        if dtype is Dtype.fp32:
-            np.matmul(b, a.transpose(0, 2, 1), out=c)
-        else:
-            wide = np.matmul(to_float32(b, dtype), to_float32(a, dtype).transpose(0, 2, 1))
-            c[:] = from_float32(wide, dtype)
 
     def _push_range(self, shape_index: int, size: int) -> None:
         self._domain.push_range(self._ranges.get((self._mode, shape_index, size), self._unnamed))
@@ -137,7 +123,8 @@ class CpuDevice:
         """One NumPy call for words[first:stop], under its range, noted."""
         self._push_range(what[1], stop - first)
         start_ns = time.monotonic_ns()
-        self._multiply(*operands)
+        a, b, c = operands
+        self.compute.run(what[1], a, b, c, words[first:stop])
         end_ns = time.monotonic_ns()
         self._domain.pop_range()
         recorder = self._recorder
@@ -146,6 +133,49 @@ class CpuDevice:
     def pump(self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings) -> None:
         """None: a launch is a NumPy call, which only Python makes."""
         return
+
+    def enter(self, index: int, size: int, request: int = 0) -> int:
+        """A launch of `size` commands of a shape (-1: of several) comes next: its range; when it began, ns."""
+        self._push_range(index, size)
+        return time.monotonic_ns()
+
+    def leave(
+        self,
+        batch: Batch,
+        part: slice,
+        strategy: Strategy,
+        flush_ns: int,
+        start_ns: int,
+        more_calls: int = 0,
+        copied_bytes: int = 0,
+    ) -> None:
+        """The launch of batch.words[part] was made, with `more_calls` beside the one, copying so many bytes."""
+        end_ns = time.monotonic_ns()
+        self._domain.pop_range()
+        recorder = self._recorder
+        what = (recorder.next_batch(), batch.shape_index, int(strategy), int(batch.reason), flush_ns)
+        note(
+            recorder.launches,
+            recorder.commands,
+            recorder.cursor,
+            batch.words,
+            part.start,
+            part.stop,
+            what,
+            start_ns,
+            end_ns,
+        )
+        if more_calls or copied_bytes:
+            recorder.mark_packed(copied_bytes, more_calls)
+
+    def execute(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32]) -> None:
+        """Each command in turn, as part of one launch: nothing is noted."""
+        records: Records = words.reshape(-1).view(COMMAND_DTYPE)
+        slots = zip(*(records[f"slot_{role}"].tolist() for role in "abc"), strict=True)
+        for i, (shape_index, (a, b, c)) in enumerate(zip(shape_of.tolist(), slots, strict=True)):
+            arena_a, arena_b, arena_c = self._views[shape_index]
+            operands = (arena_a[a : a + 1], arena_b[b : b + 1], arena_c[c : c + 1])
+            self.compute.run(shape_index, *operands, words[i : i + 1])
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """One call a command."""
@@ -173,7 +203,7 @@ class CpuDevice:
             strategy = Strategy.single if stop - first == 1 else Strategy.strided
             # A list: CPython would keep every tuple made of a generator, up to 2,000, for the next of its length.
             operands = [
-                _run(view, int(records[f"slot_{role}"][first]), move, stop - first)
+                stack(view, int(records[f"slot_{role}"][first]), move, stop - first)
                 for role, view, move in zip("abc", self._views[shape_index], moves, strict=True)
             ]
             what = (number, shape_index, int(strategy), int(batch.reason), flush_ns)
@@ -192,7 +222,7 @@ class CpuDevice:
         start_ns = time.monotonic_ns()
         np.take(arena_a, records["slot_a"], axis=0, out=a)
         np.take(arena_b, records["slot_b"], axis=0, out=b)
-        self._multiply(a, b, c)
+        self.compute.multiply(a, b, c)
         arena_c[records["slot_c"]] = c
         end_ns = time.monotonic_ns()
         self._domain.pop_range()
@@ -209,18 +239,7 @@ class CpuDevice:
 
     def ceilings(self, dtype: Dtype) -> Ceilings:
         """Copy and read rates of main memory, and a square fp32 GEMM, with this device's threads."""
-        size = max(CEILING_LEAST_BYTES, 2 * self.info.cache_bytes)
-        whole = np.ones(size // 4, np.float32)
-        source, target = np.split(whole, 2)  # together twice the cache: fresh memory takes longer than the copies
-        parts = list(zip(np.array_split(target, self.threads), np.array_split(source, self.threads), strict=True))
-        with ThreadPool(self.threads) as pool:  # NumPy copies without the GIL
-            copy_s = _fastest(lambda: pool.starmap(np.copyto, parts))
-        rows, vector = whole.reshape(-1, 8192), np.ones(8192, np.float32)
-        read_s = _fastest(lambda: rows @ vector)
-        side = CEILING_SIDE
-        square = np.ones((side, side), np.float32)
-        peak_s = _fastest(lambda: square @ square)
-        return Ceilings(2 * source.nbytes / copy_s * 1e-9, whole.nbytes / read_s * 1e-9, 2 * side**3 / peak_s * 1e-12)
+        return cpu_ceilings.measure(self.info.cache_bytes, self.threads)
 
     def versions(self) -> dict[str, str]:
         """NumPy and the BLAS it loaded."""
@@ -235,20 +254,3 @@ class CpuDevice:
     def close(self) -> None:
         """Give BLAS its threads back."""
         self._limits.restore_original_limits()
-
-
-def _run(view: Any, slot: int, move: int, count: int) -> Any:
-    """The stack of `count` slots from `slot` on, `move` apart, without a copy."""
-    if move == 0:
-        return np.broadcast_to(view[slot], (count, *view.shape[1:]))
-    return view[slot : slot + move * (count - 1) + 1 : move]
-
-
-def _fastest(work: Any, times: int = 3) -> float:
-    """Seconds of the fastest of a few runs: a ceiling is what the machine can do, not what it does on average."""
-    best = float("inf")
-    for _ in range(times):
-        start = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - start)
-    return best

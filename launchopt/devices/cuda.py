@@ -1,7 +1,7 @@
-"""One NVIDIA GPU: cuBLASLt launches on one stream, operands in CuPy arrays. The one door to CUDA.
+"""One NVIDIA GPU: launches on one stream (or on several, for a mode that asks), operands in CuPy arrays.
 
-Launches go through the compiled loops of `lt_launch`. Only when a profiler is attached does Python step in
-between two launches, to put an NVTX range around each.
+The one door to CUDA. What a mode does not launch by itself goes through the compiled loops of `lt_launch`. Only when a
+profiler is attached does Python step in between two launches, to put an NVTX range around each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nvmath.bindings import cublasLt
 
 from launchopt.batcher import Batch, Batcher, FlushReason
-from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
+from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, Op, Records, ShapeKey
 from launchopt.devices import cuda_ceilings
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.arenas import Arenas
@@ -26,13 +26,19 @@ from launchopt.devices.base import Ceilings, DeviceInfo, Span, Stream
 from launchopt.devices.chain_pump import ChainPump
 from launchopt.devices.cuda_info import cuda_info, driver_version, gpu_state
 from launchopt.devices.cuda_steps import CudaSteps
+from launchopt.devices.kernel_plans import KernelPlans, launch_address
+from launchopt.devices.lt_packing import Packing
 from launchopt.devices.lt_plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_address
+from launchopt.devices.lt_tables import Tables, operand_slots, shape_table
+from launchopt.devices.op_plans import OpPlans, three
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
 from launchopt.devices.runs import run_end
-from launchopt.devices.slot_copy import CALLS_PER_BATCH, SlotCopier
+from launchopt.devices.seq_state import SeqState
+from launchopt.devices.slot_copy import CALLS_PER_BATCH
 from launchopt.devices.steps import Flights
+from launchopt.devices.streams import Streams
 from launchopt.errors import ArenaMemoryError, RunError
-from launchopt.modes.base import Mode
+from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Recorder, Strategy, note
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling
@@ -41,6 +47,8 @@ from launchopt.timing.events import EventTimer
 from launchopt.timing.sampling import Sampler
 from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream
 from launchopt.workloads.stream import ArenaKey
+
+HIGH = np.uint64(32)
 
 
 class CudaDevice:
@@ -57,134 +65,143 @@ class CudaDevice:
 
     def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
         """Allocate and fill the arenas; ArenaMemoryError when the GPU has no room after all."""
-        self._recorder, self._dtype, self._stream = recorder, stream.dtype, stream
+        self.recorder, self.work = recorder, stream
         self.pack_bytes_per_launch = 0 if isinstance(stream, ChainStream) else self.info.pack_bytes_per_launch
         self._steps: CudaSteps | None = None
+        self.state_of_sequences: SeqState | None = None
         try:
             self.arenas = Arenas(cupy, stream.arenas, stream.fills)
             self._workspace = cupy.empty(WORKSPACE_LIMIT_BYTES, np.uint8)
             self.arenas.fill(seed)
+            if isinstance(stream, ChainStream) and stream.attention is not None:
+                self.state_of_sequences = SeqState(cupy, stream.attention, stream.requests, seed)
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise ArenaMemoryError(f"{self.info.memory_name}: {error}") from None
-        self._shapes, self._strides = stream.shapes, stream.strides()
-        self._plans = Plans(stream.dtype)
+        self.lt, self.kernels = Plans(stream.dtype), KernelPlans(stream.dtype)
+        self.op_plans = OpPlans(stream, self.kernels, self.state_of_sequences)
         self._scalars = np.array([1.0, 0.0], np.float32)  # alpha, beta
-        self._shape_table = np.zeros((len(stream.shapes), lt.SHAPE_COLUMNS), np.int64)
-        for row, shape in zip(self._shape_table, stream.shapes, strict=True):
-            for i, operand in enumerate(stream.operands(shape)):
-                row[lt.BASE_A + i] = self.arenas.arrays[operand.arena].data.ptr
-                row[lt.BYTES_A + i] = operand.slot_bytes
-            row[lt.MOVE_A : lt.MOVE_C + 1] = self._strides[shape]
-        self._plan_table = np.zeros((0, lt.PLAN_COLUMNS), np.int64)
-        self._warm: list[tuple[int, int, bool]] = []
-        self._scratch = [cupy.empty(0, np.uint8) for _ in "abc"]  # batches are in order: one serves all shapes
-        self._planned: dict[int, set[int]] = {}
-        self._most_packed = 0
-        alpha = self._scalars.ctypes.data
-        self._context = np.array(
-            [
-                matmul_address(),
-                self._plans.handle,
-                alpha,
-                alpha + 4,
-                self._workspace.data.ptr,
-                self.stream.ptr,
-            ]
-        )
+        context = np.zeros((1, lt.CONTEXT_WORDS), np.int64)
+        context[0, lt.FUNCTION], context[0, lt.LAUNCH_FUNCTION] = matmul_address(), launch_address()
+        context[0, lt.HANDLE], context[0, lt.STREAM] = self.lt.handle, self.stream.ptr
+        context[0, lt.ALPHA] = self._scalars.ctypes.data
+        context[0, lt.BETA], context[0, lt.WORKSPACE] = self._scalars.ctypes.data + 4, self._workspace.data.ptr
+        self.base = Tables(shape_table(stream, self.arenas), context)
+        self._warm: list[tuple[Tables, int, int, bool]] = []
+        self._packing = Packing(self.base, self.stream, self.check)
         self._timer = EventTimer(self.stream, most_samples=1 << 20)
+        self._mode: Mode | None = None
         self.synchronize()
 
     def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
-        """cuBLASLt plans of every size that can occur: a run is no longer than its arenas."""
-        index = self._shapes.index(shape)
-        self._name_ranges(mode, index, sizes)
-        sizes = sorted(self._planned.get(index, set()).union(sizes))  # an earlier mode's stay valid
-        self._planned[index] = set(sizes)
-        row = self._shape_table[index]
-        moves, slot_bytes = row[lt.MOVE_A : lt.MOVE_C + 1], row[lt.BYTES_A : lt.BYTES_C + 1]
-        slots = np.array([len(self.arenas.arrays[operand.arena]) for operand in self._stream.operands(shape)])
-        usable = [size for size in sizes if np.all(moves * (size - 1) < slots)]
-        row[lt.PLAN0] = self._add_plans(index, shape, usable, moves * slot_bytes, packed=False)
+        """Plans of every size that can occur: a run is no longer than its arenas."""
+        index = self.work.shapes.index(shape)
+        self.name_ranges(mode, index, sizes)
+        self.plan_strided(self.base, index, sizes)
         if scratch:
-            most = max(sizes)
-            self._most_packed = max(self._most_packed, most)
-            self._grow_scratch((most * slot_bytes).tolist())
-            row[lt.PACKED0] = self._add_plans(index, shape, sizes, slot_bytes, packed=True)
+            slot_bytes = self.base.shapes[index, lt.BYTES_A : lt.BYTES_C + 1]
+            self._packing.grow(max(sizes), slot_bytes.tolist())
+            strides, leading = three(slot_bytes), self.row_elements(shape)
+            distinct = self.base.add(index, sizes, lambda size: self.lt.make(shape, size, strides, leading), lt.PACKED0)
+            self._warm += [(self.base, index, size, True) for size in distinct]
 
-    def _grow_scratch(self, needed_bytes: Sequence[int]) -> None:
-        for operand, size in enumerate(needed_bytes):
-            if self._scratch[operand].size < size:
-                self._scratch[operand] = cupy.empty(size, np.uint8)
+    def plan_strided(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
+        """Plans of a shape in `tables`, for batches of `sizes` commands that lie evenly spaced."""
+        shape = self.work.shapes[index]
+        usable = tables.sizes(index, sizes, operand_slots(self.work, self.arenas, shape))
+        if shape.op is not Op.GEMM:
+            strides = three(tables.strides_bytes(index))
+            tables.add(index, usable, lambda size: self.op_plans.row(shape, size, strides))
+            return  # the rehearsal loads them: what they read is not there yet
+        strides, leading = three(tables.strides_bytes(index)), self.row_elements(shape)
+        self.warm(tables, index, tables.add(index, usable, lambda size: self.lt.make(shape, size, strides, leading)))
 
-    def _name_ranges(self, mode: str, index: int, sizes: Sequence[int]) -> None:
-        shape = self._shapes[index]
+    def plan_gemv(self, tables: Tables, index: int, sizes: Sequence[int], early: bool) -> None:
+        """The same by our own kernel; `early`: with programmatic dependent launch."""
+        shape, strides = self.work.shapes[index], three(tables.strides_bytes(index))
+        usable = tables.sizes(index, sizes, operand_slots(self.work, self.arenas, shape))
+        made = tables.add(index, usable, lambda size: self.op_plans.gemv_row(shape, size, strides, early))
+        self.warm(tables, index, made)
+
+    def more_streams(self, count: int) -> Streams:
+        """`count` streams, the device's own among them."""
+        return Streams(self.stream, count, self.base.contexts[0], WORKSPACE_LIMIT_BYTES)
+
+    def warm(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
+        """Have plans of these sizes launched once before the clock starts: a kernel is loaded when first used."""
+        self._warm += [(tables, index, size, False) for size in sizes]
+
+    def row_elements(self, shape: ShapeKey) -> tuple[int, int, int]:
+        """From one row of A, B and C to the next."""
+        a, b, c = (operand.row_elements for operand in self.work.operands(shape))
+        return a, b, c
+
+    def name_ranges(self, mode: str, index: int, sizes: Sequence[int]) -> None:
+        """NVTX ranges of launches of a shape; `index` -1: of several shapes."""
+        shape: Any = "steps" if index < 0 else self.work.shapes[index]
         for size in sizes if self._attached else ():
-            message = f"{mode} {shape} {shape.dtype.name}"
+            message = f"{mode} {shape} {self.work.dtype.name}"
             self._ranges[mode, index, size] = nvtx_ranges.attributes(self._domain, message, size)
-
-    def _add_plans(
-        self, index: int, shape: ShapeKey, sizes: Sequence[int], strides: NDArray[np.int64], packed: bool
-    ) -> int:
-        """Append rows for batch sizes 0 to max(sizes); returns the first. Sizes left out stay 0, unused."""
-        first = len(self._plan_table)
-        rows = np.zeros((max(sizes) + 1, lt.PLAN_COLUMNS), np.int64)
-        seen: set[bytes] = set()
-        a, b, c = (operand.row_elements for operand in self._stream.operands(shape))
-        for size in sizes:
-            rows[size], algorithm = self._plans.make(shape, size, tuple(strides.tolist()), (a, b, c))
-            # Plans that differ in batch size alone run the same kernel: loading it once warms them all.
-            if algorithm not in seen:
-                self._warm.append((index, size, packed))
-                seen.add(algorithm)
-        self._plan_table = np.concatenate([self._plan_table, rows])
-        return first
 
     def warm_up(self) -> None:
         """Launch one batch of each distinct kernel of each shape; load the copy kernels."""
-        self._copier = SlotCopier(self.stream, self._most_packed) if self._most_packed else None
-        for index, size, packed in self._warm:
-            row = self._shape_table[index]
+        self._packing.load()
+        for tables, index, size, packed in self._warm:
+            row = tables.shapes[index]
             if packed:
-                slots = tuple(np.zeros(size, np.uint32) for _ in "abc")
-                self._pack(index, size, slots)
+                self._packing.launch(index, size, tuple(np.zeros(size, np.uint32) for _ in "abc"))
                 continue
-            bases = row[lt.BASE_A : lt.BASE_C + 1].tolist()
-            if isinstance(self._stream, ChainStream):  # inputs and outputs are one arena: spare what is filled
-                bases[2] += int(self._stream.table[0, LANE]) * UNIT_BYTES
-            self._check(lt.matmul(self._context, self._plan_table, int(row[lt.PLAN0]) + size, *bases))
+            a, b, c = row[lt.BASE_A : lt.BASE_C + 1].tolist()
+            if isinstance(self.work, ChainStream):  # inputs and outputs are one arena: spare what is filled
+                c += int(self.work.table[0, LANE]) * UNIT_BYTES
+            self.check(lt.launch(tables.contexts[0], tables.plans[row[lt.PLAN0] + size], a, b, c, 0))
         self._warm.clear()
         self.synchronize()
 
-    def start(self, sample_every: int) -> None:
+    def start(self, sample_every: int, mode: Mode | None = None) -> None:
         """Anchor the clocks; nothing is on the stream yet."""
-        recorder = self._recorder
-        self.tables = (self._shape_table, self._plan_table, self._context)
-        self._records = (recorder.launches, recorder.commands, recorder.cursor)
+        recorder = self.recorder
+        self._mode = mode
+        self.tables = (self.base if mode is None or mode.tables is None else mode.tables).arrays
+        self._streams = None if mode is None else mode.streams
+        self.records = (recorder.launches, recorder.commands, recorder.cursor)
         self._sampler = Sampler(sample_every)
         if self._steps is not None:
             self._steps.start()
+        if self.state_of_sequences is not None:
+            self.state_of_sequences.reset()
+            self.synchronize()
         self._timer.start()
 
     def begin(self) -> None:
         """Mark the start of the span, just before the first launch."""
         self._timer.mark_start()
+        if self._streams:
+            self._streams.fork()
 
     def use_mode(self, mode: str) -> None:
         """The mode whose name the ranges carry from now on."""
-        self._mode = mode
+        self._range_name = mode
 
     @staticmethod
-    def _check(status: int) -> None:
-        if status != lt.OK:
-            raise RunError(f"cublasLtMatmul failed: {cublasLt.get_status_name(status)}")
+    def check(status: int) -> None:
+        """RunError for a status of `lt_launch` that is not OK."""
+        if status == lt.OK:
+            return
+        if status % lt.KERNEL_STATUS == 0:
+            raise RunError(f"cuLaunchKernelEx failed with CUresult {status // lt.KERNEL_STATUS}")
+        raise RunError(f"cublasLtMatmul failed: {cublasLt.get_status_name(status)}")
+
+    def _launcher(self, mode: Mode) -> Launcher:
+        by_python = (mode.submit, self._submit_one, self.check, self.recorder.make_room)
+        takes = mode.takes_of(self.work)
+        each = mode.submit_each if takes is Takes.commands and not mode.compiled_loop else None
+        return Launcher(self.tables, self.records, self._sampler, *by_python, mode.compiled_loop, each)
 
     def pump(self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings) -> Pump | None:
-        """The compiled loop for this run; None where ranges must be made between launches, or the mode has none."""
-        if self._attached or mode.compiled_loop is None:
+        """The compiled loop for this run; None where ranges must be made between launches."""
+        if self._attached:
             return None
-        by_python = (mode.submit, self._submit_one, self._check, self._recorder.make_room)
-        launcher = Launcher(self.tables, self._records, self._sampler, *by_python)
-        return Pump(ring, batcher, launcher, mode.packable_bytes, settings)
+        return Pump(ring, batcher, self._launcher(mode), mode.packable_bytes, settings)
 
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool) -> NDArray[np.uint64]:
         """Make ready to feed results back; returns the words that tell of it."""
@@ -194,7 +211,14 @@ class CudaDevice:
     def feed_back(self, flights: Flights, count: int) -> None:
         """What the first `count` ended steps computed last becomes their requests' next input."""
         assert self._steps is not None
+        if self._streams is None:
+            self._steps.feed_back(flights, count)
+            return
+        records = flights.ended[:count].reshape(-1).view(COMMAND_DTYPE)
+        others = self._streams.numbers(records["request"].astype(np.uint64))
+        self._streams.join(others)
         self._steps.feed_back(flights, count)
+        self._streams.fork(others)
 
     def sampling_ns(self) -> int:
         """Time spent sampling since `start`."""
@@ -204,29 +228,66 @@ class CudaDevice:
         self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings, flights: Flights, back: Ring
     ) -> ChainPump | None:
         """The same for a stream of chains."""
-        if self._attached or mode.compiled_loop is None:
+        if self._attached:
             return None
-        by_python = (mode.submit, self._submit_one, self._check, self._recorder.make_room)
-        launcher = Launcher(self.tables, self._records, self._sampler, *by_python)
-        return ChainPump(ring, back, batcher, launcher, flights, self.feed_back, settings)
+        return ChainPump(ring, back, batcher, self._launcher(mode), flights, self.feed_back, settings)
+
+    def enter(self, index: int, size: int, request: int = 0) -> int:
+        """A launch of `size` commands of a shape (-1: of several) comes next: range and events; when it began."""
+        if self._attached:
+            self._push_range(index, size)
+        if self._sampler.left <= 0:
+            self._timer.begin(self._streams.of(request) if self._streams else None)
+        return time.monotonic_ns()
+
+    def leave(
+        self,
+        batch: Batch,
+        part: slice,
+        strategy: Strategy,
+        flush_ns: int,
+        start_ns: int,
+        more_calls: int = 0,
+        copied_bytes: int = 0,
+    ) -> None:
+        """The launch of batch.words[part] was made, with `more_calls` beside the one, copying so many bytes."""
+        end_ns = time.monotonic_ns()
+        recorder = self.recorder
+        what = (recorder.next_batch(), batch.shape_index, int(strategy), int(batch.reason), flush_ns)
+        note(*self.records, batch.words, part.start, part.stop, what, start_ns, end_ns)
+        if more_calls or copied_bytes:
+            recorder.mark_packed(copied_bytes, more_calls)
+        self.left(int(batch.words[part.start, W_SLOT_C_REQUEST] >> HIGH) if self._streams else 0)
+
+    def left(self, request: int = 0) -> None:
+        """The end of a launch that compiled code has noted already."""
+        sampler = self._sampler
+        if sampler.left <= 0:
+            stream = self._streams.of(request) if self._streams else None
+            self.recorder.mark_sample(self.recorder.launch_count - 1, self._timer.end(stream))
+            sampler.taken(last=self._timer.full)
+        else:
+            sampler.left -= 1
+        if self._attached:
+            self._pop_range()
 
     def _submit_one(
         self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], at: int, batch: int, flush_ns: int
     ) -> None:
         """The sampled launch of words[at]."""
-        with self._sampled(True):
-            common = (self.tables, self._records, batch, int(FlushReason.full), flush_ns)
-            self._check(lt.launch_each(words, shape_of, at, at + 1, *common))
+        with self._sampled(True, words[at]):
+            common = (self.tables, self.records, batch, int(FlushReason.full), flush_ns)
+            self.check(lt.launch_each(words, shape_of, at, at + 1, *common))
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """One launch a command; the compiled loop runs from one sampled launch to the next."""
-        first_batch, first, sampler = self._recorder.next_batch(len(words)), 0, self._sampler
-        common = (self.tables, self._records, first_batch, int(FlushReason.full), flush_ns)
+        first_batch, first, sampler = self.recorder.next_batch(len(words)), 0, self._sampler
+        common = (self.tables, self.records, first_batch, int(FlushReason.full), flush_ns)
         while first < len(words):
             stop = min(len(words), first + (1 if self._attached else max(1, sampler.left)))
-            sampled = sampler.left == 0
-            with self._sampled(sampled), self._range(int(shape_of[first]), 1):
-                self._check(lt.launch_each(words, shape_of, first, stop, *common))
+            sampled = sampler.left <= 0
+            with self._sampled(sampled, words[first]), self._range(int(shape_of[first]), 1):
+                self.check(lt.launch_each(words, shape_of, first, stop, *common))
             if not sampled:
                 sampler.passed(stop - first)
             first = stop
@@ -235,93 +296,86 @@ class CudaDevice:
         """One launch a run of evenly spaced slots."""
         if self._attached:
             return self._submit_in_ranges(batch, flush_ns, most_launches)
-        sampler, before = self._sampler, self._recorder.launch_count
+        sampler, before = self._sampler, self.recorder.launch_count
         sampled = sampler.left <= 0
         if sampled:
             self._timer.begin()
-        args = (self.tables, self._records, self._recorder.next_batch(), int(batch.reason), flush_ns)
+        args = (self.tables, self.records, self.recorder.next_batch(), int(batch.reason), flush_ns)
         status = lt.launch_strided(batch.words, batch.shape_index, most_launches, *args)
         if status == lt.TOO_MANY_LAUNCHES:
-            self._recorder.next_batch(-1)
+            self.recorder.next_batch(-1)
             return False
-        self._check(status)
+        self.check(status)
         if sampled:
-            self._recorder.mark_sample(before, self._timer.end())
+            self.recorder.mark_sample(before, self._timer.end())
             sampler.taken(last=self._timer.full)
         else:
-            sampler.passed(self._recorder.launch_count - before)
+            sampler.passed(self.recorder.launch_count - before)
         return True
 
     def _submit_in_ranges(self, batch: Batch, flush_ns: int, most_launches: int) -> bool:
         """The same with an NVTX range around each launch, which needs Python between them."""
-        words, index = batch.words, batch.shape_index
-        if lt.count_runs(words, index, self._shape_table, most_launches) > most_launches:
+        words, index, shapes = batch.words, batch.shape_index, self.tables[0]
+        if lt.count_runs(words, index, shapes, most_launches) > most_launches:
             return False
-        moves = self._shape_table[index, lt.MOVE_A : lt.MOVE_C + 1].tolist()
-        args = (self.tables, self._records, self._recorder.next_batch(), int(batch.reason), flush_ns)
+        moves = shapes[index, lt.MOVE_A : lt.MOVE_C + 1].tolist()
+        args = (self.tables, self.records, self.recorder.next_batch(), int(batch.reason), flush_ns)
         first = 0
         while first < len(words):
             stop = run_end(words, first, *moves)
             with self._range(index, stop - first):
-                self._check(lt.launch_run(words, index, first, stop, *args))
+                self.check(lt.launch_run(words, index, first, stop, *args))
             first = stop
         return True
 
     def submit_packed(self, batch: Batch, flush_ns: int) -> None:
         """Upload the slots, gather A and B, launch, scatter C."""
-        words, index, recorder = batch.words, batch.shape_index, self._recorder
-        records: Records = words.reshape(-1).view(COMMAND_DTYPE)
+        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
         slots = tuple(records[f"slot_{role}"] for role in "abc")
-        sampled = self._sampler.left <= 0
-        with self._sampled(sampled), self._range(index, len(words)):
-            start_ns = time.monotonic_ns()
-            self._pack(index, len(words), slots)
-            end_ns = time.monotonic_ns()
-            what = (recorder.next_batch(), index, int(Strategy.packed), int(batch.reason), flush_ns)
-            note(*self._records, words, 0, len(words), what, start_ns, end_ns)
-        slot_bytes = int(self._shape_table[index, lt.BYTES_A : lt.BYTES_C + 1].sum())
-        recorder.mark_packed(len(words) * slot_bytes, CALLS_PER_BATCH)
-        if not sampled:
-            self._sampler.passed(1)
-
-    def _pack(self, index: int, count: int, slots: tuple[NDArray[np.uint32], ...]) -> None:
-        row = self._shape_table[index].tolist()
-        copier = self._copier
-        assert copier is not None
-        a, b, c = (scratch.data.ptr for scratch in self._scratch)
-        copier.upload(slots)
-        copier.gather(0, row[lt.BASE_A], a, row[lt.BYTES_A], count)
-        copier.gather(1, row[lt.BASE_B], b, row[lt.BYTES_B], count)
-        self._check(lt.matmul(self._context, self._plan_table, row[lt.PACKED0] + count, a, b, c))
-        copier.scatter(2, c, row[lt.BASE_C], row[lt.BYTES_C], count)
+        start_ns = self.enter(batch.shape_index, len(batch))
+        copied = self._packing.launch(batch.shape_index, len(batch), slots)
+        self.leave(batch, slice(0, len(batch)), Strategy.packed, flush_ns, start_ns, CALLS_PER_BATCH, copied)
 
     @contextlib.contextmanager
-    def _sampled(self, sampled: bool) -> Any:
-        """Events around what is submitted inside, when it is its turn."""
+    def _sampled(self, sampled: bool, word: NDArray[np.uint64]) -> Any:
+        """Events around what is submitted inside for `word`, when it is its turn."""
         if not sampled:
             yield
             return
-        before = self._recorder.launch_count
-        self._timer.begin()
+        stream = self._streams.of(int(word[W_SLOT_C_REQUEST] >> HIGH)) if self._streams else None
+        before = self.recorder.launch_count
+        self._timer.begin(stream)
         yield
-        self._recorder.mark_sample(before, self._timer.end())
+        self.recorder.mark_sample(before, self._timer.end(stream))
         self._sampler.taken(last=self._timer.full)
+
+    def _push_range(self, index: int, size: int) -> bool:
+        """An NVTX range, when a tool listens and this is no rehearsal."""
+        attributes = self._ranges.get((self._range_name, index, size))
+        if attributes is None and self._range_name:
+            self.name_ranges(self._range_name, index, [size])
+            attributes = self._ranges.get((self._range_name, index, size))
+        if attributes is not None:
+            self._domain.push_range(attributes)
+        return attributes is not None
+
+    def _pop_range(self) -> None:
+        if self._range_name:
+            self._domain.pop_range()
 
     @contextlib.contextmanager
     def _range(self, index: int, size: int) -> Any:
-        """An NVTX range, when a tool listens and this is no rehearsal."""
-        attributes = self._ranges.get((self._mode, index, size))
-        if attributes is None:
-            yield
-            return
-        self._domain.push_range(attributes)
+        pushed = self._attached and self._push_range(index, size)
         try:
             yield
         finally:
-            self._domain.pop_range()
+            if pushed:
+                self._domain.pop_range()
 
     def finish(self) -> Span:
         """Wait for the last result; read the events."""
+        if self._streams:
+            self._streams.join()
         self._timer.mark_end()
         self.synchronize()
         end_ns = time.monotonic_ns()
@@ -340,12 +394,12 @@ class CudaDevice:
         room.fill(seed=1)
         plans = Plans(dtype)
         row, _ = plans.make(shape, 1, (0, 0, 0))
-        table, context = np.array([row], np.int64), self._context.copy()
+        plan, context = np.array([*row, lt.MATMUL], np.int64), self.base.contexts[0].copy()
         context[lt.HANDLE] = plans.handle
         a, b, c = (room.arrays[key].data.ptr + slot * key.slot_bytes for slot in range(3))
 
         def gemm() -> None:
-            self._check(lt.matmul(context, table, 0, a, b, c))
+            self.check(lt.launch(context, plan, a, b, c, 0))
 
         self.synchronize()
         found = cuda_ceilings.measure(gemm, shape.flops, self.stream)
@@ -372,7 +426,8 @@ class CudaDevice:
     def close(self) -> None:
         """Destroy the plans, give the memory back to the GPU."""
         self.synchronize()
-        self._plans.close()
+        self.lt.close()
         self.arenas.arrays.clear()
-        self._scratch.clear()
+        self._packing.close()
+        self.state_of_sequences = None
         cupy.get_default_memory_pool().free_all_blocks()

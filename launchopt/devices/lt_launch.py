@@ -1,11 +1,12 @@
-"""Compiled loops over `cublasLtMatmul`: what one launch costs here is what it costs a C program.
+"""Compiled loops over `cublasLtMatmul` and `cuLaunchKernelEx`: what one launch costs here it costs a C program.
 
 The loops read command records, look their operands' addresses up, call the library through its address, take
 the time before and after, and note both. No Python runs between two launches. Tables are int64:
 
-    shapes[shape]   addresses of the three arenas, bytes a slot, slots a move, first row of the shape's plans
-    plans[row]      cuBLASLt objects for one batch size: description, layouts of A, B and C, algorithm, workspace
-    context         what all launches share: function, handle, scalars, workspace, stream
+    shapes[shape]     addresses of the three arenas, bytes a slot, slots a move, first row of the shape's plans
+    plans[row]        what launches one batch size: cuBLASLt's description, layouts of A, B and C, algorithm and
+                      workspace; or (KIND is KERNEL) a launch configuration, a function, its parameters
+    contexts[stream]  what all launches of a stream share: functions, handle, scalars, workspace, stream
 """
 
 from __future__ import annotations
@@ -13,30 +14,48 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices.runs import run_end, slots_of
-from launchopt.native import Int, call_matmul, compiled, monotonic_ns
+from launchopt.command import W_SLOT_C_REQUEST
+from launchopt.devices.runs import HIGH, run_end, slots_of
+from launchopt.native import Int, call_matmul, call_words, compiled, monotonic_ns, store_word
 from launchopt.recorder import LaunchFacts, note
 
 # Columns of `shapes`. For a packed batch the bases are the scratch's, and the slots 0.
 BASE_A, BASE_B, BASE_C, BYTES_A, BYTES_B, BYTES_C, MOVE_A, MOVE_B, MOVE_C, PLAN0, PACKED0 = range(11)
-SHAPE_COLUMNS = 11
-# Columns of `plans`.
-DESCRIPTION, LAYOUT_A, LAYOUT_B, LAYOUT_C, ALGORITHM, WORKSPACE_BYTES = range(6)
-PLAN_COLUMNS = 6
-# Words of `context`.
-FUNCTION, HANDLE, ALPHA, BETA, WORKSPACE, STREAM = range(6)
-CONTEXT_WORDS = 6
+ONE_IS, MANY_ARE = range(11, 13)  # recorder.Strategy of a launch of one command, and of several
+SHAPE_COLUMNS = 13
+# Columns of `plans`, of a GEMM.
+DESCRIPTION, LAYOUT_A, LAYOUT_B, LAYOUT_C, ALGORITHM, WORKSPACE_BYTES, KIND = range(7)
+PLAN_COLUMNS = 7
+MATMUL, KERNEL = 0, 1  # KIND
+# Columns of `plans`, of a kernel: addresses of its CUlaunchConfig, of the array of pointers to its parameters, and of
+# the first four of these (A, B, C, request), which are written before each launch.
+CONFIG, KERNEL_FUNCTION, PARAMETERS, OPERANDS = range(4)
+CONFIG_STREAM_BYTES = 32  # of CUlaunchConfig.hStream, behind seven unsigned ints (cuda.h)
+# Words of a context.
+FUNCTION, HANDLE, ALPHA, BETA, WORKSPACE, STREAM, LAUNCH_FUNCTION = range(7)
+CONTEXT_WORDS = 7
 
 SINGLE, STRIDED = 0, 1  # recorder.Strategy, as plain integers for compiled code
 OK, TOO_MANY_LAUNCHES = 0, -1
+KERNEL_STATUS = 1 << 16  # what a kernel launch returns is multiplied by this, to be told from cuBLASLt's
 
 Table = NDArray[np.int64]
 
 
 @compiled
-def matmul(context: Table, plans: Table, row: int, a: int, b: int, c: int) -> Int:
-    """C = A @ B by the plan in `row`; returns cuBLASLt's status."""
-    plan = plans[row]
+def launch(context: Table, plan: Table, a: Int, b: Int, c: Int, request: Int) -> Int:
+    """C from A and B by `plan`, one row of `plans`, in a context; returns the library's status.
+
+    `request`: whose command it is, or the first of those in a batch (only kernels look at it).
+    """
+    if plan[KIND] == KERNEL:
+        store_word(plan[CONFIG] + CONFIG_STREAM_BYTES, context[STREAM])
+        store_word(plan[OPERANDS], a)
+        store_word(plan[OPERANDS] + 8, b)
+        store_word(plan[OPERANDS] + 16, c)
+        store_word(plan[OPERANDS] + 24, request)
+        arguments = (plan[CONFIG], plan[KERNEL_FUNCTION], plan[PARAMETERS], np.int64(0))
+        return KERNEL_STATUS * call_words(context[LAUNCH_FUNCTION], arguments)
     return call_matmul(
         context[FUNCTION],
         (
@@ -61,16 +80,27 @@ def matmul(context: Table, plans: Table, row: int, a: int, b: int, c: int) -> In
 
 
 @compiled
+def launch_at(words: NDArray[np.uint64], i: int, shape: Table, size: int, plans: Table, contexts: Table) -> Int:
+    """Launch words[i] and the `size` - 1 that follow it evenly spaced, on the stream of its request."""
+    slot_a, slot_b, slot_c = slots_of(words, i)
+    request = np.int64(words[i, W_SLOT_C_REQUEST] >> HIGH)
+    return launch(
+        contexts[request & (len(contexts) - 1)],
+        plans[shape[PLAN0] + size],
+        shape[BASE_A] + slot_a * shape[BYTES_A],
+        shape[BASE_B] + slot_b * shape[BYTES_B],
+        shape[BASE_C] + slot_c * shape[BYTES_C],
+        request,
+    )
+
+
+@compiled
 def launch_bare(words: NDArray[np.uint64], shape_index: int, tables: tuple[Table, Table, Table]) -> Int:
     """The floor: one launch for each of `words`, nothing timed or noted. What a tight C loop costs."""
-    shapes, plans, context = tables
+    shapes, plans, contexts = tables
     shape = shapes[shape_index]
     for i in range(len(words)):
-        slot_a, slot_b, slot_c = slots_of(words, i)
-        a = shape[BASE_A] + slot_a * shape[BYTES_A]
-        b = shape[BASE_B] + slot_b * shape[BYTES_B]
-        c = shape[BASE_C] + slot_c * shape[BYTES_C]
-        status = matmul(context, plans, shape[PLAN0] + 1, a, b, c)
+        status = launch_at(words, i, shape, 1, plans, contexts)
         if status != OK:
             return status
     return OK
@@ -89,24 +119,15 @@ def launch_each(
     flush_ns: int,
 ) -> Int:
     """One launch for each of words[first:stop]; returns the first status that is not 0."""
-    shapes, plans, context = tables
+    shapes, plans, contexts = tables
     launches, commands, cursor = records
     for i in range(first, stop):
-        shape = shapes[shape_of[i]]
-        slot_a, slot_b, slot_c = slots_of(words, i)
         start_ns = monotonic_ns()
-        status = matmul(
-            context,
-            plans,
-            shape[PLAN0] + 1,
-            shape[BASE_A] + slot_a * shape[BYTES_A],
-            shape[BASE_B] + slot_b * shape[BYTES_B],
-            shape[BASE_C] + slot_c * shape[BYTES_C],
-        )
+        status = launch_at(words, i, shapes[shape_of[i]], 1, plans, contexts)
         end_ns = monotonic_ns()
         if status != OK:
             return status
-        what: LaunchFacts = (batch + i, int(shape_of[i]), SINGLE, reason, flush_ns)
+        what: LaunchFacts = (batch + i, int(shape_of[i]), shapes[shape_of[i], ONE_IS], reason, flush_ns)
         note(launches, commands, cursor, words, i, i + 1, what, start_ns, end_ns)
     return OK
 
@@ -124,21 +145,12 @@ def launch_run(
     flush_ns: int,
 ) -> Int:
     """One launch for words[first:stop], which lie evenly spaced; returns its status."""
-    shapes, plans, context = tables
+    shapes, plans, contexts = tables
     launches, commands, cursor = records
-    shape = shapes[shape_index]
-    slot_a, slot_b, slot_c = slots_of(words, first)
     start_ns = monotonic_ns()
-    status = matmul(
-        context,
-        plans,
-        shape[PLAN0] + (stop - first),
-        shape[BASE_A] + slot_a * shape[BYTES_A],
-        shape[BASE_B] + slot_b * shape[BYTES_B],
-        shape[BASE_C] + slot_c * shape[BYTES_C],
-    )
+    status = launch_at(words, first, shapes[shape_index], stop - first, plans, contexts)
     end_ns = monotonic_ns()
-    strategy = SINGLE if stop - first == 1 else STRIDED
+    strategy = shapes[shape_index, ONE_IS] if stop - first == 1 else shapes[shape_index, MANY_ARE]
     what: LaunchFacts = (batch, int(shape_index), strategy, reason, flush_ns)
     note(launches, commands, cursor, words, first, stop, what, start_ns, end_ns)
     return status

@@ -43,9 +43,8 @@ class Plans:
     def __init__(self, dtype: Dtype) -> None:
         self.dtype = dtype
         self.handle = cublasLt.create()
-        scalar = int(CudaDataType.CUDA_R_32F)
-        self._description = cublasLt.matmul_desc_create(int(cublas.ComputeType.COMPUTE_32F), scalar)
-        self._set(cublasLt.matmul_desc_set_attribute, self._description, _ATTR.TRANSA, np.int32(TRANSPOSE))
+        self._descriptions: list[int] = []
+        self._description = self._describe()
         self._preference = cublasLt.matmul_preference_create()
         prefer = cublasLt.MatmulPreferenceAttribute
         limit = np.uint64(WORKSPACE_LIMIT_BYTES)
@@ -56,31 +55,57 @@ class Plans:
         self._layouts: list[int] = []
         self._algorithms: list[Any] = []
 
+    def _describe(self, epilogue: int | None = None, bias: int = 0) -> int:
+        """A description of what is multiplied; the vector at `bias` is of the stream's type, an element a row of C."""
+        scalar = int(CudaDataType.CUDA_R_32F)
+        made: int = cublasLt.matmul_desc_create(int(cublas.ComputeType.COMPUTE_32F), scalar)
+        self._descriptions.append(made)
+        setter = cublasLt.matmul_desc_set_attribute
+        self._set(setter, made, _ATTR.TRANSA, np.int32(TRANSPOSE))
+        if epilogue is not None:
+            self._set(setter, made, _ATTR.EPILOGUE, np.int32(epilogue))
+            self._set(setter, made, _ATTR.BIAS_POINTER, np.int64(bias))
+            self._set(setter, made, _ATTR.BIAS_DATA_TYPE, np.int32(CUDA_TYPES[self.dtype]))
+        return made
+
     @staticmethod
     def _set(setter: Any, target: int, attribute: Any, value: Any) -> None:
         buffer = np.array([value])
         setter(target, int(attribute), buffer.ctypes.data, buffer.nbytes)
 
-    def _layout(self, rows: int, cols: int, leading: int, batch: int, stride_elements: int) -> int:
+    def _layout(self, rows: int, cols: int, leading: int, batch: int, stride_elements: int | None) -> int:
+        """`stride_elements` None: the operand will be an array of pointers."""
         layout: int = cublasLt.matrix_layout_create(int(CUDA_TYPES[self.dtype]), rows, cols, leading)
         self._layouts.append(layout)
-        if batch > 1:
-            attributes = cublasLt.MatrixLayoutAttribute
-            self._set(cublasLt.matrix_layout_set_attribute, layout, attributes.BATCH_COUNT, np.int32(batch))
-            stride = np.int64(stride_elements)
-            self._set(cublasLt.matrix_layout_set_attribute, layout, attributes.STRIDED_BATCH_OFFSET, stride)
+        attributes, setter = cublasLt.MatrixLayoutAttribute, cublasLt.matrix_layout_set_attribute
+        if batch > 1 or stride_elements is None:
+            self._set(setter, layout, attributes.BATCH_COUNT, np.int32(batch))
+        if stride_elements is None:
+            self._set(setter, layout, attributes.BATCH_MODE, np.int32(cublasLt.BatchMode.POINTER_ARRAY))
+        elif batch > 1:
+            self._set(setter, layout, attributes.STRIDED_BATCH_OFFSET, np.int64(stride_elements))
         return layout
 
     def make(
-        self, shape: ShapeKey, batch: int, stride_bytes: Strides, leading: Strides | None = None
+        self,
+        shape: ShapeKey,
+        batch: int,
+        stride_bytes: Strides | None,
+        leading: Strides | None = None,
+        epilogue: tuple[int, int] | None = None,
     ) -> tuple[list[int], bytes]:
         """A row of lt_launch's plans table, and the bytes that tell its algorithm from others.
 
-        `stride_bytes`: from one command's A, B, C to the next; `leading`: elements from one of their rows to the next,
-        None for none between. RunError where cuBLASLt knows no algorithm.
+        `stride_bytes`: from one command's A, B, C to the next, None where each is given as an array of pointers;
+        `leading`: elements from one of their rows to the next, None for none between; `epilogue`: cuBLASLt's number of
+        one, and the address of its bias. RunError where cuBLASLt knows no algorithm.
         """
-        a, b, c = (stride // self.dtype.itemsize for stride in stride_bytes)
+        a: int | None = None
+        b, c = a, a
+        if stride_bytes is not None:
+            a, b, c = (stride // self.dtype.itemsize for stride in stride_bytes)
         leading = leading or (shape.k, shape.k, shape.m)
+        description = self._description if epilogue is None else self._describe(*epilogue)
         layouts = [
             self._layout(rows, cols, lead, batch, stride)
             for rows, cols, lead, stride in (
@@ -93,7 +118,7 @@ class Plans:
         count = np.zeros(1, np.int32)
         cublasLt.matmul_algo_get_heuristic(
             self.handle,
-            self._description,
+            description,
             *layouts,
             layouts[2],
             self._preference,
@@ -106,7 +131,7 @@ class Plans:
         algorithm = found["algo"].copy()
         self._algorithms.append(algorithm)
         workspace_bytes = int(found["workspace_size"][0])
-        row = [self._description, *layouts, algorithm.ctypes.data, workspace_bytes]
+        row = [description, *layouts, algorithm.ctypes.data, workspace_bytes]
         return row, algorithm.tobytes()
 
     def close(self) -> None:
@@ -115,7 +140,8 @@ class Plans:
             cublasLt.matrix_layout_destroy(layout)
         self._layouts.clear()
         cublasLt.matmul_preference_destroy(self._preference)
-        cublasLt.matmul_desc_destroy(self._description)
+        for description in self._descriptions:
+            cublasLt.matmul_desc_destroy(description)
         cublasLt.destroy(self.handle)
 
 

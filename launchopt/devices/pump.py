@@ -31,6 +31,9 @@ class PumpSettings:
     on_stall: bool = True  # chains: also flush when all that is left waits
 
 
+SubmitEach = Callable[[NDArray[np.uint64], NDArray[np.int32], int], None]  # words, the shape of each, popped at ns
+
+
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """What the loop launches with: tables of lt_launch, the recorder's arrays, and what Python does for it."""
@@ -42,6 +45,17 @@ class Launcher:
     submit_one: Callable[[NDArray[np.uint64], NDArray[np.int32], int, int, int], None]  # a command to be sampled
     check: Callable[[int], None]  # raises for a status that is not 0
     make_room: Callable[[], None]  # the recorder's
+    compiled: bool = True  # False: Python submits every batch, whether it is sampled or not
+    submit_each: SubmitEach | None = None  # and every block of commands
+
+    def lend(self, state: NDArray[np.int64], left: int) -> None:
+        """Tell the loop how many launches it may make before one must be sampled."""
+        state[left] = self.sampler.left if self.compiled else 0
+
+    def take_back(self, state: NDArray[np.int64], left: int) -> None:
+        """What is left of those."""
+        if self.compiled:
+            self.sampler.left = int(state[left])
 
 
 class Pump:
@@ -65,11 +79,11 @@ class Pump:
 
     def run(self, by_batch: bool) -> None:
         """Until the ring is drained and every command launched; in batches, or a command at a time."""
-        state, sampler = self._state, self._launcher.sampler
+        state, launcher = self._state, self._launcher
         while True:
-            state[lp.LEFT] = sampler.left
+            launcher.lend(state, lp.LEFT)
             code = self._enter(by_batch)
-            sampler.left = int(state[lp.LEFT])
+            launcher.take_back(state, lp.LEFT)
             if code == lp.DRAINED:
                 break
             if code == lp.IDLE:
@@ -94,13 +108,18 @@ class Pump:
     def _special(self, by_batch: bool) -> None:
         state, launcher = self._state, self._launcher
         if by_batch:
-            _, buckets, store, _ = self._batcher.arrays
-            base, size = int(buckets[state[lp.BUCKET], BASE]), int(state[lp.SIZE])
-            reason = FlushReason(int(state[lp.REASON]))
-            launcher.submit(Batch(int(state[lp.BUCKET]), store[base : base + size], reason), int(state[lp.FLUSH_NS]))
+            bucket, size = int(state[lp.BUCKET]), int(state[lp.SIZE])
+            base = int(self._batcher.arrays[1][bucket, BASE])
+            batch = self._batcher.batch(bucket, base, size, FlushReason(int(state[lp.REASON])))
+            launcher.submit(batch, int(state[lp.FLUSH_NS]))
             return
-        at, batch, now_ns = int(state[lp.NEXT]), int(state[lp.BATCH0]), int(state[lp.NOW_NS])
-        launcher.submit_one(self._block, self._shape_of, at, batch, now_ns)
+        at, number, now_ns = int(state[lp.NEXT]), int(state[lp.BATCH0]), int(state[lp.NOW_NS])
+        if launcher.submit_each is not None:
+            stop = int(state[lp.COUNT])
+            launcher.submit_each(self._block[at:stop], self._shape_of[at:stop], now_ns)
+            state[lp.NEXT] = stop
+            return
+        launcher.submit_one(self._block, self._shape_of, at, number, now_ns)
         state[lp.NEXT] = at + 1
 
     def _fail(self, code: int) -> None:

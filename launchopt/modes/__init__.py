@@ -1,11 +1,13 @@
 """Execution strategies, one file each, loaded only when asked for: listing them imports no CUDA.
 
-To add one: write the file, name it here.
+To add one, put a file here: its name is the mode's, and it holds a class whose `name` says the same (CONTRIBUTING.md
+has an example).
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, choices
@@ -13,10 +15,7 @@ from launchopt.errors import ConfigError, choices
 if TYPE_CHECKING:
     from launchopt.modes.base import Mode
 
-MODES = {
-    "baseline": "launchopt.modes.baseline:Baseline",
-    "batched": "launchopt.modes.batched:Batched",
-}
+MODES = tuple(sorted(module.name for module in iter_modules(__path__) if module.name != "base"))
 
 
 def check_mode(name: str) -> None:
@@ -28,6 +27,10 @@ def check_mode(name: str) -> None:
 def mode_class(name: str) -> type[Mode]:
     """The class of a mode; ConfigError names the known ones."""
     check_mode(name)
-    module, _, attribute = MODES[name].partition(":")
-    found: type[Mode] = getattr(import_module(module), attribute)
-    return found
+    from launchopt.modes.base import Mode
+
+    module = import_module(f"{__name__}.{name}")
+    for found in vars(module).values():
+        if isinstance(found, type) and issubclass(found, Mode) and vars(found).get("name") == name:
+            return found
+    raise ConfigError("mode", name, f"launchopt/modes/{name}.py has no Mode whose name is {name!r}")

@@ -10,15 +10,12 @@ the time of the launches saved (`pack_bytes_per_launch`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device
-from launchopt.errors import RunError
+from launchopt.devices.base import Device, Stream
+from launchopt.modes.base import Mode
+from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import arenas_of
 
 NEVER = 1 << 40  # more launches than a batch has commands: cut it however often it takes
@@ -33,37 +30,34 @@ def _packing_pays(shape: ShapeKey, limit: int, pack_bytes_per_launch: int) -> bo
     return limit > 1 and _slot_bytes(shape) < pack_bytes_per_launch
 
 
-class Batched:
+class Batched(Mode):
     """One launch a batch, or a few where its slots are not evenly spaced."""
 
-    name: ClassVar[str] = "batched"
-    summary: ClassVar[str] = "one strided-batch GEMM call a bucket; scattered operands are packed first"
-    bucket_limit: ClassVar[int | None] = None
-    compiled_loop: ClassVar[str | None] = "batches"
-    keeps_order: ClassVar[bool] = False
+    name = "batched"
+    summary = "one strided-batch call a bucket; scattered operands are packed first"
+    compiled_loop = True
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Plan every batch size of every shape; packing where it can pay."""
         self._device = device
-        self.packable_bytes: list[int] = []
+        packable_bytes = []
         for shape, limit in limits.items():
             pays = _packing_pays(shape, limit, device.pack_bytes_per_launch)
             device.plan(self.name, shape, range(1, limit + 1), scratch=pays)
-            self.packable_bytes.append(_slot_bytes(shape) if pays else 0)
+            packable_bytes.append(_slot_bytes(shape) if pays else 0)
+        self.packable_bytes = packable_bytes
 
-    @staticmethod
-    def scratch_bytes(limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
+    @classmethod
+    def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
         """Room for the largest batch that may be packed."""
+        if isinstance(stream, ChainStream):
+            return 0  # never packed
         sizes = [
             limit * _slot_bytes(shape)
             for shape, limit in limits.items()
             if _packing_pays(shape, limit, pack_bytes_per_launch)
         ]
         return max(sizes, default=0)
-
-    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """Buckets are always used."""
-        raise RunError("mode=batched takes batches, not single commands")
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """One strided call a run of evenly spaced slots, or one packed call."""
@@ -73,6 +67,3 @@ class Batched:
             most = 1 + len(batch) * slot_bytes // self._device.pack_bytes_per_launch
         if not self._device.submit_strided(batch, flush_ns, most):
             self._device.submit_packed(batch, flush_ns)
-
-    def close(self) -> None:
-        """Scratch goes with the device."""

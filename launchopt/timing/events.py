@@ -68,15 +68,15 @@ class EventTimer:
         """No room for another sample."""
         return self.count == len(self._elapsed_ms)
 
-    def begin(self) -> None:
-        """The next submission is sampled."""
+    def begin(self, stream: Any = None) -> None:
+        """The next submission is sampled; `stream`: where it goes, if not on the timer's own."""
         if self.count - self._read == POOL:
             self._read_one()
-        self._pairs[self.count % POOL][0].record(self._stream)
+        self._pairs[self.count % POOL][0].record(stream or self._stream)
 
-    def end(self) -> int:
+    def end(self, stream: Any = None) -> int:
         """The sampled submission was made; returns its number."""
-        self._pairs[self.count % POOL][1].record(self._stream)
+        self._pairs[self.count % POOL][1].record(stream or self._stream)
         self.count += 1
         return self.count - 1
 

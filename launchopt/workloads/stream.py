@@ -25,12 +25,16 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 BLOCK_RECORDS = 4096
 SLOT_ALIGNMENT_BYTES = 256  # what cuBLASLt's fastest kernels want of a pointer
 INPUT_ARENA_LIMIT_BYTES = 256 << 20  # inputs of one shape cycle within this (at least one slot)
+WEIGHT_ROLES = ("a", "bias", "gain")
 INPUT_TURNS = 4  # input slots per weight slot, so that (A, B) pairs repeat only after four turns
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArenaKey:
-    """Operands that live in one arena: role a, b or c, and the matrix's rows x cols."""
+    """Operands that live in one arena: their role, and the matrix's rows x cols.
+
+    Roles: a (weights), b, c; of chains also bias and gain (vectors), kv (the cache), x (activations), h (history).
+    """
 
     role: str
     rows: int
@@ -42,6 +46,16 @@ class ArenaKey:
         """Bytes from one slot to the next."""
         size = self.rows * self.cols * self.dtype.itemsize
         return -(-size // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+
+    @property
+    def is_weight(self) -> bool:
+        """Filled once and read by commands of every step."""
+        return self.role in WEIGHT_ROLES
+
+    @property
+    def center(self) -> float:
+        """What random values are drawn around: gains around 1, so that they keep what they scale."""
+        return 1.0 if self.role == "gain" else 0.0
 
 
 def arenas_of(shape: ShapeKey) -> tuple[ArenaKey, ArenaKey, ArenaKey]:

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.analysis.interval import median_interval
+from launchopt.columns import schema
 from launchopt.errors import DataError
-from launchopt.results import Row, read_manifest, schema
+from launchopt.results import Row, read_manifest
 
 BENCH = schema(
     ("suite", pa.string(), "ring, batcher, recorder, dispatch or pipeline"),

@@ -21,7 +21,7 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
 from launchopt.devices.cpu import CALLS_PER_PACK, CpuDevice
 from launchopt.errors import ConfigError, RunError
 from launchopt.modes import MODES, check_mode, mode_class
-from launchopt.modes.base import Mode
+from launchopt.modes.base import Mode, Takes
 from launchopt.modes.batched import Batched
 from launchopt.recorder import Recorder, Strategy
 from launchopt.verify import verify
@@ -53,7 +53,8 @@ class Run:
         self.device.info = replace(self.device.info, pack_bytes_per_launch=pack_bytes)
         self.mode: Mode = mode_class(mode)()
         self.limits = {
-            shape: min(most, self.mode.bucket_limit or most, stream.counts[shape]) for shape in stream.shapes
+            shape: min(1 if self.mode.takes is Takes.commands else most, stream.counts[shape])
+            for shape in stream.shapes
         }
         self.device.open(stream, self.recorder, seed=0)
         self.mode.prepare(self.device, self.limits)
@@ -183,11 +184,11 @@ def test_scratch_is_for_the_largest_batch_that_may_be_packed() -> None:
     small, large = stream.shapes
     of_one = {shape: sum(arena.slot_bytes for arena in arenas_of(shape)) for shape in (small, large)}
     limits = {small: 20, large: 8}
-    assert Batched.scratch_bytes(limits, ALWAYS_PACK) == max(20 * of_one[small], 8 * of_one[large])
-    assert Batched.scratch_bytes(limits, of_one[small] + 1) == 20 * of_one[small]
-    assert Batched.scratch_bytes(limits, NEVER_PACK) == 0
-    assert Batched.scratch_bytes({small: 1, large: 1}, ALWAYS_PACK) == 0  # a batch of one is never scattered
-    assert mode_class("baseline").scratch_bytes(limits, ALWAYS_PACK) == 0
+    assert Batched.scratch_bytes(stream, limits, ALWAYS_PACK) == max(20 * of_one[small], 8 * of_one[large])
+    assert Batched.scratch_bytes(stream, limits, of_one[small] + 1) == 20 * of_one[small]
+    assert Batched.scratch_bytes(stream, limits, NEVER_PACK) == 0
+    assert Batched.scratch_bytes(stream, {small: 1, large: 1}, ALWAYS_PACK) == 0  # a batch of one is never scattered
+    assert mode_class("baseline").scratch_bytes(stream, limits, ALWAYS_PACK) == 0
 
 
 def test_batched_refuses_single_commands() -> None:
@@ -200,7 +201,7 @@ def test_a_mode_says_what_it_is(name: str) -> None:
     kind: Any = mode_class(name)
     assert kind.name == name
     assert kind.summary
-    assert (kind.__module__, kind.__name__) == tuple(MODES[name].split(":"))
+    assert kind.__module__ == f"launchopt.modes.{name}"
     check_mode(name)
 
 

@@ -20,6 +20,7 @@ import pandas as pd
 import psutil
 import pytest
 
+from launchopt.columns import PERCENTILES
 from launchopt import results
 from launchopt.analysis.histogram import RELATIVE_ERROR, LogHistogram
 from launchopt.arrivals import process
@@ -391,7 +392,7 @@ def test_histograms_agree_with_the_summary(name: str, ran: Callable[[str], Ran])
         for what, count in counts.items():
             assert parts[what].count == count
             unit, scale = ("ms", 1e6) if what in ("ttft", "tpot") else ("us", 1e3)
-            for percentile, percent in results.PERCENTILES.items():
+            for percentile, percent in PERCENTILES.items():
                 value = parts[what].percentile(percent)
                 assert value is not None
                 assert row[f"{what}_{percentile}_{unit}"] == pytest.approx(value / scale, rel=2 * RELATIVE_ERROR)

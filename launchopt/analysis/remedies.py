@@ -1,0 +1,135 @@
+"""Every remedy on one stream of commands: what it gains, what it costs once, and after how much work that is paid back.
+
+In: rows as `results.read_summaries` gives them, and the modes that refused the work, by run. Out: a `RemedyTable` for
+each stream of commands, with a `Remedy` for each mode that ran it. Pure: reads no file, prints nothing.
+
+Times are those of runs without a tracer. What only a tracer counts (kernels, GPU busy) comes from traced runs of the
+same work in the same mode, where there are any: such a run gives nothing else. What a line may claim is as in `tables`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from launchopt.analysis.interval import Verdict
+from launchopt.analysis.tables import STREAM, Line, Table, build_tables
+from launchopt.results import Row
+
+_SETTINGS = ("mode", "ordering", "max_batch", "timeout_us")
+
+Refusals = Mapping[str, Mapping[str, str]]  # run_id -> mode -> why it cannot run that work
+
+
+class Payback(StrEnum):
+    """When a one-time cost is paid back, where that is no number of commands."""
+
+    AT_ONCE = "at once"  # there is no more to pay than for the baseline
+    NEVER = "never"  # nothing is saved
+    UNDECIDED = "undecided"  # whether anything is saved
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One mode on a stream of commands; `traced` is the same under a tracer."""
+
+    line: Line
+    traced: Line | None
+
+    @property
+    def kernels(self) -> float | None:
+        """Kernels that ran, counted by a tracer."""
+        return self.traced.median("kernels") if self.traced else None
+
+    @property
+    def busy_ms(self) -> float | None:
+        """How long the GPU had a kernel to run, by a tracer."""
+        return self.traced.median("gpu_busy_ms") if self.traced else None
+
+    @property
+    def roofline(self) -> tuple[float, str] | None:
+        """The larger of the shares of the measured copy bandwidth and of the measured peak, and which it is."""
+        shares = {
+            "copy": self.line.median_ratio("achieved_gb_per_s", "copy_gb_per_s"),
+            "peak": self.line.median_ratio("achieved_tflops", "peak_tflops"),
+        }
+        return max(((share, what) for what, share in shares.items() if share is not None), default=None)
+
+    @property
+    def break_even(self) -> int | Payback | None:
+        """Commands after which what the mode costs once, beyond the baseline's, is saved; None: not known."""
+        line, baseline = self.line, self.line.baseline
+        if baseline is None or line.speedup is None:
+            return None
+        cost, base_cost = line.median("one_time_ms"), baseline.median("one_time_ms")
+        time, base_time = (each.median_ratio("wall_ms", "commands") for each in (line, baseline))
+        if cost is None or base_cost is None or time is None or base_time is None:
+            return None
+        certain = line.verdict if line.speedup.low is not None else None
+        return break_even(cost - base_cost, base_time - time, certain)
+
+    @property
+    def break_even_ms(self) -> float | None:
+        """How long the mode takes for so many commands; None where `break_even` is no number."""
+        commands, time = self.break_even, self.line.median_ratio("wall_ms", "commands")
+        return commands * time if isinstance(commands, int) and time is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class RemedyTable:
+    """All modes that ran one stream of commands on one device, and why others did not."""
+
+    stream: Row
+    remedies: list[Remedy]
+    refused: dict[str, str]
+
+
+def break_even(extra_ms: float, saved_ms_per_command: float, verdict: Verdict | None = None) -> int | Payback:
+    """Commands after which `extra_ms`, paid once, is saved.
+
+    `verdict` says whether a saving is more than noise; None where there were too few repeats to tell.
+    """
+    if saved_ms_per_command <= 0 or verdict in (Verdict.SLOWER, Verdict.SAME):
+        return Payback.NEVER
+    if verdict is Verdict.UNDECIDED:
+        return Payback.UNDECIDED
+    return Payback.AT_ONCE if extra_ms <= 0 else math.ceil(extra_ms / saved_ms_per_command)
+
+
+def build_remedies(rows: Iterable[Row], refusals: Refusals | None = None) -> list[RemedyTable]:
+    """A table for each stream of commands that ran without a tracer; in each the baseline first, then the fastest.
+
+    Raises DataError where two different rows claim to be the same repeat.
+    """
+    tables = build_tables(rows)
+    traced = {_stream(table): table for table in tables if table["traced"]}
+    return [_table(table, traced.get(_stream(table)), refusals or {}) for table in tables if not table["traced"]]
+
+
+def _stream(table: Table) -> tuple[object, ...]:
+    return tuple(table[name] for name in STREAM if name != "traced")
+
+
+def _table(table: Table, traced: Table | None, refusals: Refusals) -> RemedyTable:
+    sound = [line for line in traced.lines if line.problem is None and line.median("kernels")] if traced else []
+    counted = {_settings(line): line for line in sound}
+    lines = sorted(table.lines, key=_rank)
+    ran = {line["mode"] for line in lines}
+    refused = {
+        mode: reason
+        for run in dict.fromkeys(line["run_id"] for line in table.lines)
+        for mode, reason in refusals.get(run, {}).items()
+        if mode not in ran
+    }
+    return RemedyTable(lines[0].rows[0], [Remedy(line, counted.get(_settings(line))) for line in lines], refused)
+
+
+def _settings(line: Line) -> tuple[object, ...]:
+    return tuple(line[name] for name in _SETTINGS)
+
+
+def _rank(line: Line) -> tuple[bool, bool, float]:
+    wall_ms = line.median("wall_ms")
+    return not line.is_baseline, line.problem is not None, math.inf if wall_ms is None else wall_ms

@@ -1,0 +1,158 @@
+"""The remedies as text: which columns, what a one-time cost consists of, and who refused.
+
+In: `remedies.RemedyTable`. Out: Markdown, or cells for a terminal; sets of columns as in `markdown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from launchopt.analysis.markdown import (
+    ALL,
+    COMPACT,
+    FULL,
+    NOTHING,
+    TERMINAL,
+    Column,
+    body,
+    count,
+    escaped,
+    largest_error,
+    left_out,
+    median,
+    mode_name,
+    number,
+    short_configuration,
+    short_speedup,
+    speedup,
+    verified,
+)
+from launchopt.analysis.remedies import Remedy, RemedyTable
+from launchopt.analysis.tables import Line, stream_subtitle, stream_title
+
+LEGEND = (
+    "Medians over repeats. Speed-up: of wall time over `baseline`, with a 95% bootstrap interval. Host: mean time in a "
+    "launch call. Kernels and GPU busy are counted by CUPTI in traced runs of the same work; all else is from runs "
+    "without a tracer. p99: of the latency of a command, enqueue to results on the device. One-time: making the mode "
+    "ready. Break-even: commands after which what that costs beyond the baseline's is saved, in brackets how long the "
+    "mode takes for so many; `never`: no faster than the baseline. Roofline: the larger of the shares of the measured "
+    "copy bandwidth and of the measured matrix peak. Padded: commands executed for nothing, to fill a batch up."
+)
+_PARTS = ("capture", "instantiate", "upload")
+_WITH_REMARKS, _WITH_PARTS = "speed-up", "one-time ms"
+
+
+def _of_line(write: Callable[[Line], str]) -> Callable[[Remedy], str]:
+    return lambda remedy: write(remedy.line)
+
+
+def _mode(remedy: Remedy) -> str:
+    streams = remedy.line["streams"]
+    return mode_name(remedy.line) + (f" ({streams} streams)" if streams is not None and streams > 1 else "")
+
+
+def _host_us(remedy: Remedy) -> str:
+    host_ns = remedy.line.median("host_submit_ns_per_launch")
+    return NOTHING if host_ns is None else number(host_ns / 1e3)
+
+
+def _short_break_even(remedy: Remedy) -> str:
+    commands = remedy.break_even
+    return NOTHING if commands is None else count(commands) if isinstance(commands, int) else commands.value
+
+
+def _break_even(remedy: Remedy) -> str:
+    work_ms = remedy.break_even_ms
+    return _short_break_even(remedy) + ("" if work_ms is None else f" ({number(work_ms)} ms)")
+
+
+def _roofline(remedy: Remedy) -> str:
+    if remedy.roofline is None:
+        return NOTHING
+    share, what = remedy.roofline
+    return f"{100 * share:.1f}% {what}"
+
+
+COLUMNS: Sequence[Column[Remedy]] = (
+    Column("mode", _mode, FULL | COMPACT, is_text=True),
+    Column("mode", lambda remedy: str(remedy.line["mode"]), TERMINAL, is_text=True),
+    Column("repeats", lambda remedy: str(len(remedy.line.rows)), FULL),
+    Column("wall ms", _of_line(median("wall_ms")), ALL),
+    Column("host us", _host_us, ALL),
+    Column("launch calls", _of_line(median("launch_calls", count)), ALL),
+    Column("kernels", lambda remedy: count(remedy.kernels), FULL | COMPACT),
+    Column("GPU span ms", _of_line(median("gpu_span_ms")), FULL | COMPACT),
+    Column("GPU busy ms", lambda remedy: number(remedy.busy_ms), FULL | COMPACT),
+    Column("p99 us", _of_line(median("latency_p99_us")), ALL),
+    Column(_WITH_PARTS, _of_line(median("one_time_ms")), ALL),
+    Column("break-even", _break_even, FULL | COMPACT),
+    Column("break-even", _short_break_even, TERMINAL),
+    Column("roofline", _roofline, ALL),
+    Column(_WITH_REMARKS, _of_line(speedup), FULL | COMPACT),
+    Column(_WITH_REMARKS, _of_line(short_speedup), TERMINAL),
+    Column("verdict", lambda remedy: str(remedy.line.verdict or NOTHING), FULL, is_text=True),
+    Column("padded", _of_line(median("padded_commands", count)), FULL | COMPACT),
+    Column("verified", _of_line(verified), ALL, is_text=True),
+    Column("max rel error", _of_line(largest_error), FULL),
+)
+_DIFFERING: dict[str, Callable[[Line], str]] = {
+    "max_batch, timeout": short_configuration,
+    "run": lambda line: str(line["run_id"]),
+}
+
+
+def _parts(remedy: Remedy) -> list[str]:
+    """A note on what a one-time cost consists of, and on what is paid again and again."""
+    parts = [(part, remedy.line.median(f"{part}_ms")) for part in _PARTS]
+    spelled = [f"{part} {number(ms)} ms" for part, ms in parts if ms is not None]
+    replays, update_ms = remedy.line.median("graph_replays"), remedy.line.median("update_ms")
+    more = [f"{count(replays)} replays"] if replays is not None else []
+    more += [f"updates {number(update_ms)} ms in all"] if update_ms is not None else []
+    notes = [f"of it {', '.join(spelled)}"] if spelled else []
+    return ["; ".join(notes + ([f"in the run {', '.join(more)}"] if more else []))] if notes or more else []
+
+
+def remedies_grid(table: RemedyTable, kind: str) -> tuple[list[Column[Remedy]], list[list[str]], list[str]]:
+    """Columns of a set, the cells of every mode, and notes; what differs of run and settings comes first."""
+    columns = [column for column in COLUMNS if kind in column.sets]
+    for heading, write in _DIFFERING.items():
+        if len({write(remedy.line) for remedy in table.remedies}) > 1:
+            columns.insert(0, Column(heading, _of_line(write), frozenset({kind}), is_text=True))
+    notes: list[str] = []
+
+    def marks(texts: list[str]) -> str:
+        notes.extend(text for text in texts if text not in notes)
+        return "".join(f" ({notes.index(text) + 1})" for text in texts)
+
+    cells = []
+    for remedy in table.remedies:
+        remarks = [*remedy.line.remarks, *(left_out(remedy.line) if kind == "terminal" else [])]
+        notable = {_WITH_PARTS: _parts(remedy), _WITH_REMARKS: remarks}
+        cells.append([column.cell(remedy) + marks(notable.get(column.heading, [])) for column in columns])
+    return columns, cells, notes
+
+
+def remedies_subtitle(table: RemedyTable) -> str:
+    """Where and on what, and the settings where all lines share them."""
+    settings = {remedy.line.configuration for remedy in table.remedies}
+    return ", ".join([stream_subtitle(table.stream), *(settings if len(settings) == 1 else [])])
+
+
+def refusals(table: RemedyTable) -> list[str]:
+    """A line for each reason: the modes that gave it, and the reason."""
+    modes: dict[str, list[str]] = {}
+    for mode, reason in table.refused.items():
+        modes.setdefault(reason, []).append(mode)
+    return [f"Refused by {', '.join(sorted(names))}: {reason}" for reason, names in modes.items()]
+
+
+def remedies_markdown(tables: Sequence[RemedyTable], kind: str) -> str:
+    """A table a stream, `full` under a heading, or `compact` for a README; ends with a newline."""
+    parts = ["# Remedies", LEGEND] if kind == "full" else [LEGEND]
+    for table in tables:
+        columns, cells, notes = remedies_grid(table, kind)
+        title = stream_title(table.stream)
+        parts += [f"## {title}" if kind == "full" else f"**{title}**", remedies_subtitle(table), body(columns, cells)]
+        parts += [f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)]
+        parts += ["\n".join(f"- {escaped(line)}" for line in refusals(table))] if table.refused else []
+    return "\n\n".join(parts) + "\n"

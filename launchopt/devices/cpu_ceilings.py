@@ -1,0 +1,38 @@
+"""What main memory and BLAS give at most, measured with as many threads as a run has."""
+
+from __future__ import annotations
+
+import time
+from multiprocessing.pool import ThreadPool
+from typing import Any
+
+import numpy as np
+
+from launchopt.devices.base import Ceilings
+
+LEAST_BYTES, SIDE = 64 << 20, 1024
+
+
+def measure(cache_bytes: int, threads: int) -> Ceilings:
+    """Copy and read rates beyond a cache of that size, and a square fp32 GEMM."""
+    size = max(LEAST_BYTES, 2 * cache_bytes)
+    whole = np.ones(size // 4, np.float32)
+    source, target = np.split(whole, 2)  # together twice the cache: fresh memory takes longer than the copies
+    parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
+    with ThreadPool(threads) as pool:  # NumPy copies without the GIL
+        copy_s = _fastest(lambda: pool.starmap(np.copyto, parts))
+    rows, vector = whole.reshape(-1, 8192), np.ones(8192, np.float32)
+    read_s = _fastest(lambda: rows @ vector)
+    square = np.ones((SIDE, SIDE), np.float32)
+    peak_s = _fastest(lambda: square @ square)
+    return Ceilings(2 * source.nbytes / copy_s * 1e-9, whole.nbytes / read_s * 1e-9, 2 * SIDE**3 / peak_s * 1e-12)
+
+
+def _fastest(work: Any, times: int = 3) -> float:
+    """Seconds of the fastest of a few runs: a ceiling is what the machine can do, not what it does on average."""
+    best = float("inf")
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best

@@ -1,0 +1,110 @@
+"""One launch on the CPU: a stack of commands of one shape, whatever their op, as NumPy calls.
+
+In: a stream and its arenas. Out: for each shape `views` of every slot of A, B and C, of which a caller stacks those of
+its commands, and `run`, which computes C. NumPy's BLAS knows no half precision, so fp16 and bf16 are widened to fp32
+for each launch and the result is rounded back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import W_SLOT_C_REQUEST, Dtype, Op, ShapeKey
+from launchopt.devices.arenas import Arenas, from_float32, to_float32
+from launchopt.devices.base import Stream
+from launchopt.devices.cpu_ops import STATEFUL, apply
+from launchopt.devices.seq_state import SeqState
+from launchopt.workloads.attention import Attention
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.stream import Operand
+
+VECTOR_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM})
+HIGH = np.uint64(32)
+
+
+class CpuLaunch:
+    """Computes commands of `stream`."""
+
+    def __init__(self, stream: Stream, arenas: Arenas) -> None:
+        self._dtype, self._arenas, self._shapes = stream.dtype, arenas, stream.shapes
+        self._attention: Attention | None = None
+        self.state: SeqState | None = None
+        if isinstance(stream, ChainStream) and stream.attention is not None:
+            self._attention = stream.attention
+            self.state = SeqState(np, stream.attention, stream.requests, stream.seed)
+        self.views = [self._views_of(stream, shape) for shape in stream.shapes]
+
+    def reset(self) -> None:
+        """A new run: no request has a token."""
+        if self.state is not None:
+            self.state.reset()
+
+    def run(self, shape_index: int, a: Any, b: Any, c: Any, words: NDArray[np.uint64]) -> None:
+        """One launch: stacks of A, B and C, [commands, ...], and the commands' records."""
+        shape = self._shapes[shape_index]
+        if shape.op is Op.GEMM:
+            self.multiply(a, b, c)
+            return
+        requests = (words[:, W_SLOT_C_REQUEST] >> HIGH).tolist() if shape.op in STATEFUL else ()
+        apply(shape.op, a, b, c, self._dtype, requests, self._attention, self.state)
+
+    def multiply(self, a: Any, b: Any, c: Any) -> None:
+        """c[i] = b[i] @ a[i].T for stacks in storage type."""
+        dtype = self._dtype
+        if dtype is Dtype.fp32:
+            np.matmul(b, a.transpose(0, 2, 1), out=c)
+        else:
+            wide = np.matmul(to_float32(b, dtype), to_float32(a, dtype).transpose(0, 2, 1))
+            c[:] = from_float32(wide, dtype)
+
+    def warm_up(self) -> None:
+        """A GEMM of each shape: BLAS starts its threads and pages in its code."""
+        for shape, (a, b, c) in zip(self._shapes, self.views, strict=True):
+            if shape.op is Op.GEMM:
+                self.multiply(a[:1], b[:1], np.empty_like(c[:1]))  # not into slot 0, which may hold inputs
+
+    def _views_of(self, stream: Stream, shape: ShapeKey) -> tuple[Any, Any, Any]:
+        """Every slot of A, B and C; for what an op does not have, anything with as many axes."""
+        a, b, c = stream.operands(shape)
+        view, op = self._arenas.view, shape.op
+        if op is Op.SLOT_MAP:
+            slots = self._indices(c, shape.n)
+            return slots, slots, slots
+        inputs = view(b, shape.n, shape.k)
+        if op is Op.GEMM:
+            weights = view(a, shape.m, shape.k)
+        elif op in VECTOR_A:
+            weights = view(a, 1, shape.m)
+        elif op is Op.ADD:
+            weights = view(a, shape.n, shape.m)
+        elif op is Op.KV_WRITE:
+            weights = self._indices(a, shape.n)
+        elif op in (Op.QK, Op.AV):
+            weights = self._pools(a)
+        else:
+            weights = inputs
+        return weights, inputs, self._pools(c) if op is Op.KV_WRITE else view(c, shape.n, shape.m)
+
+    def _indices(self, operand: Operand, count: int) -> Any:
+        """Every slot as int32 [slots, count]."""
+        array = self._arenas.arrays[operand.arena].reshape(-1).view(np.int32)
+        slots = 1 + (array.nbytes - count * array.itemsize) // operand.slot_bytes
+        return np.lib.stride_tricks.as_strided(array, (slots, count), (operand.slot_bytes, array.itemsize))
+
+    def _pools(self, operand: Operand) -> Any:
+        """Each layer's cache, [layers, pages, 2, page_tokens, kv_heads, head_dim]."""
+        attention, arena = self._attention, operand.arena
+        assert attention is not None
+        rows = self._arenas.view(operand, arena.rows, arena.cols)
+        sizes = attention.page_tokens, attention.kv_heads, attention.head_dim
+        return rows.reshape(len(rows), attention.pages_total, 2, *sizes)
+
+
+def stack(view: Any, slot: int, move: int, count: int) -> Any:
+    """`count` slots from `slot` on, `move` apart, without a copy."""
+    if move == 0:  # by strides, for a broadcast array cannot be written to
+        return np.lib.stride_tricks.as_strided(view[slot], (count, *view.shape[1:]), (0, *view.strides[1:]))
+    return view[slot : slot + move * (count - 1) + 1 : move]

@@ -1,0 +1,190 @@
+"""Every op but GEMM on the CPU: NumPy's version of launchopt/kernels/ops.cu, rounded to storage where the GPU rounds.
+
+In: views of A, B and C in storage type for a stack of commands, [commands, ...], and for attention the requests they
+are of and the sequence state. Out: C is written, and by a slot map the state's positions. Positions that a column does
+not see are neither read nor written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import Dtype, Op
+from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.seq_state import SeqState
+from launchopt.workloads.attention import Attention
+
+NORM_EPSILON = np.float32(1e-5)
+Wide = NDArray[np.float32]
+# Their work depends on where a request stands.
+STATEFUL = frozenset({Op.SLOT_MAP, Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV})
+
+
+def apply(
+    op: Op,
+    a: Any,
+    b: Any,
+    c: Any,
+    dtype: Dtype,
+    requests: Sequence[int] = (),
+    attention: Attention | None = None,
+    state: SeqState | None = None,
+) -> None:
+    """C from A and B, [commands, rows, features] each, in storage type.
+
+    Vectors A are [commands, 1, m]; cache pools [commands, pages, 2, page_tokens, kv_heads, head_dim]; cache slots int32
+    [commands, n]. What an op does not have is not looked at. requests: whose command each is; one that the state does
+    not have is skipped, for a batch may be filled up with such.
+    """
+    if op not in STATEFUL:
+        wide_a = to_float32(a, dtype) if op in WITH_A else None
+        with np.errstate(over="ignore"):  # exp(-x) of a very negative gate is infinite: the gate is shut
+            c[:] = from_float32(_PLAIN[op](to_float32(b, dtype), wide_a), dtype)
+        return
+    assert attention is not None
+    assert state is not None
+    for i, request in enumerate(requests):
+        if request < state.requests:
+            place = _Place(attention, state, request)
+            _STATEFUL[op](place, a[i], b[i], c[i], dtype)
+
+
+def _norm(x: Wide, gain: Any) -> Wide:
+    scale = np.float32(1) / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + NORM_EPSILON)
+    normed: Wide = x * scale * gain
+    return normed
+
+
+def _silu_mul(x: Wide, _: Any) -> Wide:
+    gate, up = np.split(x, 2, axis=-1)
+    product: Wide = gate / (1 + np.exp(-gate)) * up
+    return product
+
+
+_PLAIN: dict[Op, Any] = {
+    Op.BIAS: lambda x, a: x + a,
+    Op.RELU: lambda x, _: np.maximum(x, 0),
+    Op.SCALE: lambda x, a: x * a,
+    Op.NORM: _norm,
+    Op.ADD: lambda x, a: x + a,
+    Op.SILU_MUL: _silu_mul,
+}
+WITH_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM, Op.ADD})
+
+
+class _Place:
+    """Where a command's request stands."""
+
+    def __init__(self, attention: Attention, state: SeqState, request: int) -> None:
+        self.attention, self.state, self.request = attention, state, request
+        self.start = int(state.positions[0, request])
+        self.pages = state.table[request]
+
+    def slots(self, columns: int) -> NDArray[np.int32]:
+        """Slots in the cache of the columns' tokens; -1 for one that is more than a request can have."""
+        attention = self.attention
+        tokens = self.start + np.arange(columns)
+        pages, offsets = np.divmod(np.minimum(tokens, attention.ctx - 1), attention.page_tokens)
+        slots = self.pages[pages] * attention.page_tokens + offsets
+        return np.where(tokens < attention.ctx, slots, -1).astype(np.int32)
+
+    def seen(self, columns: int) -> NDArray[np.bool_]:
+        """Which tokens each column sees, [columns, tokens]."""
+        last = self.start + np.arange(columns)
+        stop = min(int(last[-1]) + 1, self.attention.ctx)
+        seen: NDArray[np.bool_] = np.arange(stop) <= last[:, None]
+        return seen
+
+    def cached(self, pool: Any, is_value: int, tokens: int, dtype: Dtype) -> Wide:
+        """Keys or values of the first tokens, [kv_heads, tokens, head_dim]."""
+        attention = self.attention
+        pages = pool[self.pages[: -(-tokens // attention.page_tokens)], is_value]
+        rows = pages.reshape(-1, attention.kv_heads, attention.head_dim)[:tokens]
+        wide: Wide = to_float32(rows, dtype)
+        return wide.transpose(1, 0, 2)
+
+    def by_kv_head(self, rows: Any, features: int) -> Any:
+        """[columns, q_heads * features] as [kv_heads, columns * heads that share one, features]."""
+        kv_heads = self.attention.kv_heads
+        return rows.reshape(len(rows), kv_heads, -1, features).transpose(1, 0, 2, 3).reshape(kv_heads, -1, features)
+
+    def by_column(self, rows: Any, columns: int) -> Any:
+        """Back, as [columns, q_heads, features]."""
+        kv_heads, _, features = rows.shape
+        return rows.reshape(kv_heads, columns, -1, features).transpose(1, 0, 2, 3).reshape(columns, -1, features)
+
+    def per_head(self, rows: Any) -> Any:
+        """[columns, q_heads * ctx] as [columns, q_heads, ctx], the same memory."""
+        return rows.reshape(len(rows), self.attention.q_heads, self.attention.ctx)
+
+
+def _slot_map(place: _Place, _: Any, __: Any, c: Any, ___: Dtype) -> None:
+    positions = place.state.positions
+    positions[0, place.request] = place.start = int(positions[1, place.request])
+    positions[1, place.request] += len(c)
+    c[:] = place.slots(len(c))
+
+
+def _rope(place: _Place, _: Any, b: Any, c: Any, dtype: Dtype) -> None:
+    attention, columns = place.attention, len(b)
+    half, heads = attention.head_dim // 2, attention.q_heads + attention.kv_heads
+    angles = np.outer(place.start + np.arange(columns), attention.theta ** (-np.arange(half) / half))
+    cosines, sines = (f(angles).astype(np.float32)[:, None] for f in (np.cos, np.sin))
+    turned = to_float32(b[:, : heads * attention.head_dim], dtype).reshape(columns, heads, 2, half)
+    first, second = turned[:, :, 0], turned[:, :, 1]
+    turned = np.stack([first * cosines - second * sines, second * cosines + first * sines], axis=2)
+    c[:, : heads * attention.head_dim] = from_float32(turned.reshape(columns, -1), dtype)
+    c[:, heads * attention.head_dim :] = b[:, heads * attention.head_dim :]
+
+
+def _kv_write(place: _Place, a: Any, b: Any, c: Any, _: Dtype) -> None:
+    attention, kept = place.attention, a >= 0
+    pages, offsets = np.divmod(a[kept], attention.page_tokens)
+    first = attention.q_heads * attention.head_dim
+    rows = b[kept, first:].reshape(-1, 2, attention.kv_heads, attention.head_dim)
+    for is_value in (0, 1):
+        c[pages, is_value, offsets] = rows[:, is_value]
+
+
+def _qk(place: _Place, a: Any, b: Any, c: Any, dtype: Dtype) -> None:
+    attention, columns = place.attention, len(b)
+    seen = place.seen(columns)
+    queries = to_float32(b[:, : attention.q_heads * attention.head_dim], dtype)
+    keys = place.cached(a, 0, seen.shape[1], dtype)
+    scores = place.by_kv_head(queries, attention.head_dim) @ keys.transpose(0, 2, 1)
+    scores = scores * (np.float32(1) / np.sqrt(np.float32(attention.head_dim)))
+    scores = from_float32(place.by_column(scores, columns), dtype)
+    np.copyto(place.per_head(c)[..., : seen.shape[1]], scores, where=seen[:, None])
+
+
+def _softmax(place: _Place, _: Any, b: Any, c: Any, dtype: Dtype) -> None:
+    seen = place.seen(len(b))
+    scores = to_float32(place.per_head(b)[..., : seen.shape[1]], dtype)
+    scores = np.where(seen[:, None], scores, np.float32(-np.inf))
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    powers /= powers.sum(axis=-1, keepdims=True)
+    np.copyto(place.per_head(c)[..., : seen.shape[1]], from_float32(powers, dtype), where=seen[:, None])
+
+
+def _av(place: _Place, a: Any, b: Any, c: Any, dtype: Dtype) -> None:
+    columns = len(b)
+    seen = place.seen(columns)
+    tokens = seen.shape[1]
+    weights = to_float32(place.per_head(b)[..., :tokens], dtype)
+    weights = np.where(seen[:, None], weights, np.float32(0)).reshape(columns, -1)
+    sums = place.by_kv_head(weights, tokens) @ place.cached(a, 1, tokens, dtype)
+    c[:] = from_float32(place.by_column(sums, columns).reshape(columns, -1), dtype)
+
+
+_STATEFUL: dict[Op, Any] = {
+    Op.SLOT_MAP: _slot_map,
+    Op.ROPE: _rope,
+    Op.KV_WRITE: _kv_write,
+    Op.QK: _qk,
+    Op.SOFTMAX: _softmax,
+    Op.AV: _av,
+}

@@ -1,0 +1,81 @@
+"""Our own CUDA kernels as plans of `lt_launch`: compiled at run time, launched by the same compiled loops as cuBLASLt.
+
+In: a source of launchopt/kernels, a function in it, grid, block and arguments. Out: a row of the plans table: the
+addresses of a CUlaunchConfig, the function, and the pointers to its parameters. The first four parameters (A, B, C,
+request) are written before each launch, the rest stays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import Dtype
+from launchopt.devices import lt_launch as lt
+from launchopt.kernels import source
+
+# Of cuda.h (CUDA 12 and 13): CUlaunchConfig is seven unsigned ints, the stream, a pointer to attributes, their count;
+# CUlaunchAttribute an id, padding to 8 bytes, and a value of 64.
+CONFIG_BYTES, ATTRIBUTES_BYTES, ATTRIBUTE_COUNT_BYTES, ATTRIBUTE_BYTES = 56, 40, 48, 72
+PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID: the next launch may begin before this one has ended
+LARGEST_STATIC_SHARED_BYTES = 48 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Grid and block of a kernel, its dynamic shared memory, and its arguments behind the first four."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    words: NDArray[np.int64]  # one argument by value, of as many words as it has
+
+
+def launch_address() -> int:
+    """Address of `cuLaunchKernelEx` in the driver."""
+    address = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+class KernelPlans:
+    """Compiles sources for one element type, and keeps what its plans point to."""
+
+    def __init__(self, dtype: Dtype) -> None:
+        self._dtype = dtype
+        self._modules: dict[tuple[str, ...], Any] = {}
+        self._keep: list[Any] = []
+
+    def function(self, file: str, name: str, **defines: int) -> Any:
+        """A kernel of launchopt/kernels/`file`.cu, compiled with -DDTYPE and `defines`."""
+        options = (f"-DDTYPE={int(self._dtype)}", *(f"-D{key}={value}" for key, value in defines.items()))
+        key = (file, *options)
+        if key not in self._modules:
+            self._modules[key] = cupy.RawModule(code=source(file), options=("-std=c++17", *options))
+        return self._modules[key].get_function(name)
+
+    def row(self, function: Any, launch: Launch, early: bool = False) -> list[int]:
+        """A row of the plans table; `early`: launched with programmatic stream serialization (PDL)."""
+        if launch.shared_bytes > LARGEST_STATIC_SHARED_BYTES:
+            function.max_dynamic_shared_size_bytes = launch.shared_bytes
+        config = np.zeros(CONFIG_BYTES, np.uint8)
+        config[:28].view(np.uint32)[:] = (*launch.grid, *launch.block, launch.shared_bytes)
+        if early:
+            attribute = np.zeros(ATTRIBUTE_BYTES, np.uint8)
+            attribute[:4].view(np.uint32)[0] = PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute[8:12].view(np.int32)[0] = 1
+            config[ATTRIBUTES_BYTES:ATTRIBUTE_COUNT_BYTES].view(np.int64)[0] = attribute.ctypes.data
+            config[ATTRIBUTE_COUNT_BYTES : ATTRIBUTE_COUNT_BYTES + 4].view(np.uint32)[0] = 1
+            self._keep.append(attribute)
+        values = np.concatenate([np.zeros(4, np.int64), launch.words])
+        pointers = values.ctypes.data + 8 * np.arange(5, dtype=np.int64)  # the fifth is the words behind the four
+        self._keep += [config, values, pointers, function]
+        row = [0] * lt.PLAN_COLUMNS
+        row[lt.CONFIG], row[lt.KERNEL_FUNCTION] = config.ctypes.data, function.kernel.ptr
+        row[lt.PARAMETERS], row[lt.OPERANDS], row[lt.KIND] = pointers.ctypes.data, values.ctypes.data, lt.KERNEL
+        return row

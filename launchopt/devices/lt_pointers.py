@@ -1,0 +1,48 @@
+"""Launches of cuBLASLt's pointer-array batches on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launchopt.batcher import Batch
+from launchopt.command import Op, ShapeKey
+from launchopt.devices.pointers import Pointers, launch_pointers
+from launchopt.recorder import Strategy
+
+WORDS_A_COMMAND = 3  # pointers to A, B and C
+UPLOAD_CALLS = 1
+
+
+class LtPointers:
+    """Plans for up to `limits` commands of each GEMM shape, and their launches. `device`: a CudaDevice."""
+
+    def __init__(self, device: Any, limits: Mapping[ShapeKey, int]) -> None:
+        self._device, self.tables = device, device.base.fork()
+        for index, (shape, limit) in enumerate(limits.items()):
+            if shape.op is Op.GEMM:
+                leading = device.row_elements(shape)
+                self.tables.add(
+                    index,
+                    range(1, limit + 1),
+                    lambda size, shape=shape, leading=leading: device.lt.make(shape, size, None, leading),
+                )
+        self._pointers = Pointers(device.stream, WORDS_A_COMMAND * max(limits.values()))
+        self._arrays = self.tables.arrays
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Fill and upload the table, launch once."""
+        device, recorder = self._device, self._device.recorder
+        staged = self._pointers.stage()
+        device.enter(batch.shape_index, len(batch))
+        what = (recorder.next_batch(), batch.shape_index, STRATEGY, int(batch.reason), flush_ns)
+        status = launch_pointers(
+            batch.words, batch.shape_index, self._arrays, device.records, what, staged, self._pointers.words
+        )
+        device.check(status)
+        self._pointers.uploaded()
+        recorder.mark_packed(8 * WORDS_A_COMMAND * len(batch), UPLOAD_CALLS)
+        device.left()
+
+
+STRATEGY = int(Strategy.pointers)

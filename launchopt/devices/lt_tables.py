@@ -1,0 +1,87 @@
+"""The tables that compiled launch loops work from (`lt_launch`): which shapes there are, and what launches each.
+
+In: a stream, where its operands lie, and plans for batch sizes. Out: `arrays`, (shapes, plans, contexts). A device has
+tables of its own; a mode that launches in another way forks them and plans anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import ShapeKey
+from launchopt.devices import lt_launch as lt
+from launchopt.devices.arenas import Arenas
+from launchopt.devices.base import Stream
+from launchopt.recorder import Strategy
+
+Table = NDArray[np.int64]
+Row = tuple[list[int], bytes]  # of `plans`, and the bytes that tell its kernel from others
+
+
+def shape_table(stream: Stream, arenas: Arenas) -> Table:
+    """Where each shape's operands lie, and how they move; no plans yet."""
+    table = np.zeros((len(stream.shapes), lt.SHAPE_COLUMNS), np.int64)
+    strides = stream.strides()
+    for row, shape in zip(table, stream.shapes, strict=True):
+        for i, operand in enumerate(stream.operands(shape)):
+            row[lt.BASE_A + i] = arenas.arrays[operand.arena].data.ptr
+            row[lt.BYTES_A + i] = operand.slot_bytes
+        row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
+        row[lt.ONE_IS], row[lt.MANY_ARE] = Strategy.single, Strategy.strided
+    return table
+
+
+class Tables:
+    """Of one stream on one device. `contexts`: [streams, CONTEXT_WORDS], a power of two of them."""
+
+    def __init__(self, shapes: Table, contexts: Table) -> None:
+        self.shapes, self.contexts = shapes, contexts
+        self.plans: Table = np.zeros((0, lt.PLAN_COLUMNS), np.int64)
+        self._planned: dict[int, set[int]] = {}
+
+    @property
+    def arrays(self) -> tuple[Table, Table, Table]:
+        """For compiled loops; ask again after planning."""
+        return self.shapes, self.plans, self.contexts
+
+    def fork(self, contexts: Table | None = None) -> Tables:
+        """The same shapes, nothing planned; other streams where given."""
+        return Tables(self.shapes.copy(), self.contexts if contexts is None else contexts)
+
+    def strides_bytes(self, index: int) -> Table:
+        """From one command's A, B, C to the next of a batch."""
+        row = self.shapes[index]
+        strides: Table = row[lt.MOVE_A : lt.MOVE_C + 1] * row[lt.BYTES_A : lt.BYTES_C + 1]
+        return strides
+
+    def sizes(self, index: int, sizes: Iterable[int], slots: Table) -> list[int]:
+        """`sizes`, and those that were planned before: a run is no longer than its arenas."""
+        known = self._planned.setdefault(index, set())
+        known.update(sizes)
+        moves = self.shapes[index, lt.MOVE_A : lt.MOVE_C + 1]
+        return [size for size in sorted(known) if np.all(moves * (size - 1) < slots)]
+
+    def add(self, index: int, sizes: Iterable[int], make: Callable[[int], Row], column: int = lt.PLAN0) -> list[int]:
+        """Append rows for batch sizes 0 to max(sizes), those left out unused; returns a size for each kernel."""
+        sizes = list(sizes)
+        rows = np.zeros((max(sizes) + 1, lt.PLAN_COLUMNS), np.int64)
+        distinct: dict[bytes, int] = {}
+        for size in sizes:
+            row, kernel = make(size)
+            rows[size, : len(row)] = row
+            distinct.setdefault(kernel, size)
+        self.shapes[index, column] = len(self.plans)
+        self.plans = np.concatenate([self.plans, rows])
+        return list(distinct.values())
+
+
+def operand_slots(stream: Stream, arenas: Arenas, shape: ShapeKey) -> Table:
+    """Slots that the arenas of a shape's A, B and C have."""
+    arrays: list[Any] = [arenas.arrays[operand.arena] for operand in stream.operands(shape)]
+    return np.array(
+        [array.nbytes // operand.slot_bytes for array, operand in zip(arrays, stream.operands(shape), strict=True)]
+    )

@@ -1,0 +1,168 @@
+"""How our own kernels are launched: grid, block, shared memory and arguments of a batch of one shape.
+
+In: a shape, how many commands, how their operands lie, and for attention its sizes and the addresses of the sequence
+state. Out: an `OpLaunch`. The kernels (launchopt/kernels) take the addresses of A, B and C, the request of the first
+command, and `ARGS` by value; fused.cu takes two vectors A. Pure arithmetic: nothing here needs a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import Op, ShapeKey
+from launchopt.errors import ConfigError
+from launchopt.workloads.attention import Attention
+
+# struct Args of kernels/storage.cuh: all are int64 but theta, a double.
+ARGS = (
+    *("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c"),
+    *("q_heads", "kv_heads", "head_dim", "ctx", "page_tokens", "pages", "positions", "table", "requests", "theta"),
+)
+VECTOR_BYTES = 16
+WARP = 32
+MOST_IN_YZ = 65_535  # blocks of a grid in y and in z
+MOST_THREADS = 256
+MOST_ROW_THREADS = 512  # of NORM and SOFTMAX: a block holds a row of 16 bytes a thread in registers
+# enum of kernels/attention.cuh
+QUERIES, KEY_LANES, KEYS, AV_LANES = 8, 8, 4, 2
+ATTENTION_THREADS = 256
+GEMV_WARPS, GEMV_MOST_COLUMNS = 8, 8
+
+Three = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpLaunch:
+    """A kernel's name, its launch, and the words of `ARGS`, the last one theta's bits."""
+
+    function_name: str
+    grid: Three
+    block: Three
+    shared_bytes: int
+    args: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SeqAddresses:
+    """Where a `SeqState` is on the device, and of how many requests."""
+
+    positions: int = 0
+    table: int = 0
+    requests: int = 0
+
+
+def geometry(
+    shape: ShapeKey,
+    batch: int,
+    row_elements: Three,
+    stride_bytes: Three,
+    attention: Attention | None = None,
+    state: SeqAddresses | None = None,
+) -> OpLaunch:
+    """`batch` commands of any op but GEMM in one launch of ops.cu.
+
+    row_elements: from one row of A, B, C to the next; stride_bytes: from one command's A, B, C to the next one's.
+    attention, state: for the ops that know of requests. ConfigError where a batch is more than a grid can have.
+    """
+    if shape.op is Op.GEMM:
+        raise ValueError("a GEMM is no op of ops.cu")
+    grid, threads, shared_bytes = _plain(shape) if attention is None else _with_heads(shape, attention)
+    args = _args(shape, row_elements, stride_bytes, attention, state)
+    return OpLaunch(shape.op.name, _whole_grid(shape, grid, batch), (threads, 1, 1), shared_bytes, args)
+
+
+def fused_geometry(shape: ShapeKey, batch: int, row_elements: Three, stride_bytes: Three) -> OpLaunch:
+    """BIAS_RELU_SCALE of fused.cu: both vectors move by the first stride. `shape`: that of any of the three ops."""
+    grid, threads, shared_bytes = _features(shape, shape.m)
+    args = _args(shape, row_elements, stride_bytes, None, None)
+    return OpLaunch("BIAS_RELU_SCALE", _whole_grid(shape, grid, batch), (threads, 1, 1), shared_bytes, args)
+
+
+def gemv_geometry(
+    shape: ShapeKey, batch: int, row_elements: Three, stride_bytes: Three, warps_per_row: int
+) -> OpLaunch:
+    """A GEMM of up to 8 columns, by gemv.cu compiled with -DN=n and -DWARPS_PER_ROW=warps_per_row (1, 2, 4 or 8)."""
+    if shape.op is not Op.GEMM or shape.n > GEMV_MOST_COLUMNS or warps_per_row not in (1, 2, 4, 8):
+        raise ValueError(f"no GEMV: {shape}, {warps_per_row} warps a row")
+    grid = (-(-shape.m // (GEMV_WARPS // warps_per_row)), 1)
+    args = _args(shape, row_elements, stride_bytes, None, None)
+    return OpLaunch("gemv", _whole_grid(shape, grid, batch), (GEMV_WARPS * WARP, 1, 1), 0, args)
+
+
+def _args(
+    shape: ShapeKey, rows: Three, strides: Three, attention: Attention | None, state: SeqAddresses | None
+) -> NDArray[np.int64]:
+    args = np.zeros(len(ARGS), np.int64)
+    args[:9] = (shape.m, shape.n, shape.k, *rows, *strides)
+    if attention is not None:
+        heads = attention.q_heads, attention.kv_heads, attention.head_dim
+        args[9:15] = (*heads, attention.ctx, attention.page_tokens, attention.pages_a_request)
+        args[18:].view(np.float64)[0] = attention.theta
+    if state is not None:
+        args[15:18] = (state.positions, state.table, state.requests)
+    return args
+
+
+def _whole_grid(shape: ShapeKey, grid: tuple[int, int], batch: int) -> Three:
+    if batch > MOST_IN_YZ:
+        raise ConfigError("batching.max_batch", batch, f"a launch of {shape} takes at most {MOST_IN_YZ} commands")
+    return *grid, batch
+
+
+Blocks = tuple[tuple[int, int], int, int]  # grid in x and y, threads, shared bytes
+
+
+def _width(shape: ShapeKey) -> int:
+    """Elements of 16 bytes, which is what a thread takes at once."""
+    return VECTOR_BYTES // shape.dtype.itemsize
+
+
+def _threads(items: int, most: int) -> int:
+    """Whole warps, no more than there is work for."""
+    return min(most, -(-items // WARP) * WARP)
+
+
+def _features(shape: ShapeKey, features: int) -> Blocks:
+    """x over features, y over columns, which a block takes in turn where there are more than a grid can have."""
+    vectors = -(-features // _width(shape))
+    threads = _threads(vectors, MOST_THREADS)
+    return (-(-vectors // threads), min(shape.n, MOST_IN_YZ)), threads, 0
+
+
+def _rows(shape: ShapeKey, rows: int, features: int) -> Blocks:
+    """A block a row."""
+    return (rows, 1), _threads(-(-features // _width(shape)), MOST_ROW_THREADS), 0
+
+
+def _plain(shape: ShapeKey) -> Blocks:
+    if shape.op is Op.NORM:
+        return _rows(shape, shape.n, shape.m)
+    return _features(shape, shape.m)
+
+
+def _with_heads(shape: ShapeKey, attention: Attention) -> Blocks:
+    """Grids for as many tokens as a request can have: blocks beyond those it has return at once."""
+    width, head_dim = _width(shape), attention.head_dim
+    kept = attention.kv_heads * head_dim
+    tiles = attention.kv_heads * -(-shape.n * (attention.q_heads // attention.kv_heads) // QUERIES)
+    if shape.op is Op.SLOT_MAP:
+        return (1, 1), _threads(shape.n, MOST_THREADS), 0
+    if shape.op is Op.ROPE:
+        half = head_dim // 2
+        vectors = (attention.q_heads + attention.kv_heads) * -(-half // width) + -(-kept // width)
+        threads = _threads(vectors, MOST_THREADS)
+        return (-(-vectors // threads), min(shape.n, MOST_IN_YZ)), threads, 2 * half * 4
+    if shape.op is Op.KV_WRITE:
+        return _features(shape, 2 * kept)
+    if shape.op is Op.SOFTMAX:
+        return _rows(shape, shape.n * attention.q_heads, attention.ctx)
+    if shape.op is Op.QK:
+        keys = ATTENTION_THREADS // KEY_LANES * KEYS
+        shared_bytes = QUERIES * -(-head_dim // width) * VECTOR_BYTES
+        return (tiles, -(-attention.ctx // keys)), ATTENTION_THREADS, shared_bytes
+    if shape.op is Op.AV:
+        return (tiles, -(-head_dim // (AV_LANES * width))), ATTENTION_THREADS, 0
+    return _plain(shape)

@@ -1,0 +1,62 @@
+"""Launches of ops that are no GEMM, and of our own GEMV, as rows of `lt_launch`'s plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launchopt.command import ShapeKey
+from launchopt.devices.base import Stream
+from launchopt.devices.kernel_plans import KernelPlans, Launch
+from launchopt.devices.lt_tables import Row
+from launchopt.devices.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
+from launchopt.devices.seq_state import SeqState
+from launchopt.workloads.chain import ChainStream
+
+MULTIPROCESSORS = 132  # of an H200; elsewhere a little off in how a GEMV is cut, no more
+WARPS_WANTED = 8 * MULTIPROCESSORS
+
+
+class OpPlans:
+    """Of one stream; `state`: where its requests stand, where that matters."""
+
+    def __init__(self, stream: Stream, kernels: KernelPlans, state: SeqState | None) -> None:
+        self._stream, self._kernels = stream, kernels
+        self._attention = stream.attention if isinstance(stream, ChainStream) else None
+        self._state: SeqAddresses | None = None
+        if state is not None:
+            self._state = SeqAddresses(int(state.positions.data.ptr), int(state.table.data.ptr), state.requests)
+
+    def _rows(self, shape: ShapeKey) -> Three:
+        a, b, c = (operand.row_elements for operand in self._stream.operands(shape))
+        return a, b, c
+
+    def row(self, shape: ShapeKey, size: int, strides_bytes: Three) -> Row:
+        """`size` commands of any op but GEMM in one launch."""
+        launch = geometry(shape, size, self._rows(shape), strides_bytes, self._attention, self._state)
+        function = self._kernels.function("ops", launch.function_name)
+        return self._kernels.row(function, _launch(launch)), launch.function_name.encode()
+
+    def gemv_row(self, shape: ShapeKey, size: int, strides_bytes: Three, early: bool) -> Row:
+        """`size` GEMMs of few columns by our own kernel; `early`: with programmatic dependent launch."""
+        warps = warps_per_row(shape, size)
+        launch = gemv_geometry(shape, size, self._rows(shape), strides_bytes, warps)
+        function = self._kernels.function("gemv", "gemv", N=shape.n, WARPS_PER_ROW=warps, PDL=int(early))
+        return self._kernels.row(function, _launch(launch), early), b"%d %d" % (shape.n, warps)
+
+
+def warps_per_row(shape: ShapeKey, size: int) -> int:
+    """So many that the GPU is busy, but each with something to do: a warp reads 512 bytes of a row at a time."""
+    warps: int = 1
+    while warps < GEMV_WARPS and shape.m * size * warps < WARPS_WANTED and shape.k * shape.dtype.itemsize > 512 * warps:
+        warps *= 2
+    return warps
+
+
+def _launch(launch: OpLaunch) -> Launch:
+    return Launch(launch.grid, launch.block, launch.shared_bytes, launch.args)
+
+
+def three(values: Any) -> Three:
+    """Three plain integers."""
+    a, b, c = (int(value) for value in values)
+    return a, b, c

@@ -1,0 +1,112 @@
+"""Tables of pointers for one launch: filled on the host, uploaded on the work's stream, read by the next launch.
+
+Staging lies in pinned memory, in turns; the device's table is one, since what is on a stream happens in order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.devices import lt_launch as lt
+from launchopt.devices.runs import slots_of
+from launchopt.native import Int, call_words, compiled, monotonic_ns
+from launchopt.recorder import LaunchFacts, note
+
+TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when it wraps around
+UPLOAD_FUNCTION, UPLOAD_TO, UPLOAD_FROM = range(3)  # what `launch_pointers` copies by
+Table = NDArray[np.int64]
+
+
+def upload_address() -> int:
+    """Address of `cuMemcpyHtoDAsync` in the driver."""
+    address = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuMemcpyHtoDAsync_v2, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+@compiled
+def fill_pointers(words: NDArray[np.uint64], shape: Table, count: int, out: Table) -> None:
+    """Addresses of A, then B, then C of words[:count], all of one shape (a row of lt_launch's shapes)."""
+    for i in range(count):
+        slot_a, slot_b, slot_c = slots_of(words, i)
+        out[i] = shape[lt.BASE_A] + slot_a * shape[lt.BYTES_A]
+        out[count + i] = shape[lt.BASE_B] + slot_b * shape[lt.BYTES_B]
+        out[2 * count + i] = shape[lt.BASE_C] + slot_c * shape[lt.BYTES_C]
+
+
+@compiled
+def upload_words(upload: Table, words: int, stream: int) -> Int:
+    """Copy the first `words` of what was staged to the device; returns the driver's status."""
+    return call_words(upload[UPLOAD_FUNCTION], (upload[UPLOAD_TO], upload[UPLOAD_FROM], np.int64(8 * words), stream))
+
+
+@compiled
+def launch_pointers(
+    words: NDArray[np.uint64],
+    shape_index: int,
+    tables: tuple[Table, Table, Table],
+    records: tuple[Table, Table, Table],
+    what: LaunchFacts,
+    staged: Table,
+    upload: Table,
+) -> Int:
+    """One launch of all of `words`, by pointers that are staged, uploaded and read by it; returns its status."""
+    shapes, plans, contexts = tables
+    launches, commands, cursor = records
+    count, shape = len(words), shapes[shape_index]
+    start_ns = monotonic_ns()
+    fill_pointers(words, shape, count, staged)
+    status = upload_words(upload, 3 * count, contexts[0, lt.STREAM])
+    if status != 0:
+        return lt.KERNEL_STATUS * status
+    table = upload[UPLOAD_TO]
+    plan = plans[shape[lt.PLAN0] + count]
+    status = lt.launch(contexts[0], plan, table, table + 8 * count, table + 16 * count, 0)
+    end_ns = monotonic_ns()
+    note(launches, commands, cursor, words, 0, count, what, start_ns, end_ns)
+    return status
+
+
+class Pointers:
+    """Uploads up to `most` 8-byte words at a time on `stream`; `device` is the address of what was uploaded last.
+
+    Each upload: `stage`, fill, copy by `words` in compiled code, then `uploaded`; or `upload` for the last two.
+    """
+
+    def __init__(self, stream: Any, most: int) -> None:
+        self._stream, self._most = stream, most
+        pinned = cupy.cuda.alloc_pinned_memory(8 * TURNS * most)
+        self._staged: Table = np.frombuffer(pinned, np.int64, TURNS * most)
+        self._first = self._staged.ctypes.data
+        self._table = cupy.empty(most, np.int64)
+        self.device = int(self._table.data.ptr)
+        self.words: Table = np.array([upload_address(), self.device, 0], np.int64)
+        self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(TURNS // TURNS_AN_EVENT)]
+        self._turn = 0
+
+    def stage(self) -> Table:
+        """int64 [most] to be filled for the next upload."""
+        turn = self._turn % TURNS
+        if turn % TURNS_AN_EVENT == 0 and self._turn >= TURNS:
+            self._events[turn // TURNS_AN_EVENT].synchronize()
+        self.words[UPLOAD_FROM] = self._first + 8 * turn * self._most
+        return self._staged[turn * self._most : (turn + 1) * self._most]
+
+    def uploaded(self) -> None:
+        """What was staged is on its way."""
+        turn = self._turn % TURNS
+        self._turn += 1
+        if self._turn % TURNS_AN_EVENT == 0:
+            self._events[turn // TURNS_AN_EVENT].record(self._stream)
+
+    def upload(self, words: int) -> None:
+        """Copy the first `words` words that were staged."""
+        to_device = cupy.cuda.runtime.memcpyHostToDevice
+        source = int(self.words[UPLOAD_FROM])
+        cupy.cuda.runtime.memcpyAsync(self.device, source, 8 * words, to_device, self._stream.ptr)
+        self.uploaded()

@@ -1,0 +1,182 @@
+"""The consumer's loop for batches of whole steps: ring -> step batcher -> a mode's `submit`, on any device.
+
+Between two batches no Python runs. `submit(batch, flush_ns)` launches one; then `feed_back` gets the ends of its steps,
+as with `chain_pump`, and the compiled loop goes on: it tells whoever issued a step when the device is done with it,
+gathers records, and comes back with the next batch (FLUSH). What leaves, and when, is the batcher's to say; of the
+settings only those that say how to wait are used here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt import step_buckets as sb
+from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, as_words
+from launchopt.devices import lt_chain as lc
+from launchopt.devices import lt_pump as lp
+from launchopt.devices.pump import PumpSettings
+from launchopt.devices.steps import Flights
+from launchopt.errors import Interrupted, RunError
+from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
+from launchopt.order import REQUEST_SHIFT
+from launchopt.recorder import Recorder, wants_room
+from launchopt.ring import HEADER_WORDS, STOP, Ring, has_record, is_closed
+from launchopt.step_batcher import StepBatch, StepBatcher
+
+FLUSH, WRONG = lp.SPECIAL, lp.UNKNOWN  # why the loop came back, beside lt_pump's: a batch; a record that is wrong
+MOST_AT_ONCE = 512  # records popped in one go: 32 KiB stay in a core's nearest cache until they are gathered
+# Words of `state` behind those of lt_pump. SIZE (requests) and REASON there tell of a batch too; CODE: what is wrong.
+ROWS, CODE = range(lp.STATE_WORDS, lp.STATE_WORDS + 2)
+STATE_WORDS = lp.STATE_WORDS + 2
+# Words of `settings`.
+SPIN_NS, SLEEP_NS = range(2)
+
+Table = NDArray[np.int64]
+
+
+@compiled
+def _land(back: Any, flights: Any, batcher: Any) -> None:
+    """Tell of every step that the device has finished, and let the batcher know."""
+    rows, places, done, cursor = flights
+    landed = cursor[lc.FIRST]
+    lc.land(back, rows, places, done, cursor)
+    while landed != cursor[lc.FIRST]:
+        sb.land_step(np.intp(rows[landed & (len(places) - 1), W_SLOT_C_REQUEST] >> REQUEST_SHIFT), batcher)
+        landed += 1
+
+
+@compiled
+def _wait(ring: Any, back: Any, flights: Any, batcher: Any, settings: Table, state: Table) -> Int:
+    """Until there is something to do, or (False) as long as to spin for it with nothing under way on the device."""
+    header, data = ring
+    cursor, kinds, counts = flights[3], batcher[3], batcher[6]
+    due_ns = sb.next_due_ns(state[lp.NOW_NS] + lp.UNLIMITED, kinds, counts)
+    until_ns = state[lp.NOW_NS] + settings[SPIN_NS]
+    if due_ns <= until_ns + settings[SLEEP_NS]:
+        until_ns = due_ns  # a sleep would overshoot it
+    while not (has_record(header, data) or is_closed(header)):
+        _land(back, flights, batcher)
+        if sb.steps_stalled(counts):
+            return True  # the last one that could have come was told that it is finished
+        if monotonic_ns() >= until_ns:
+            return until_ns >= due_ns or cursor[lc.FIRST] != cursor[lc.STOP_AT]
+        cpu_pause()
+    return True
+
+
+@compiled
+def pump_steps(
+    ring: Any,
+    back: Any,
+    block: NDArray[np.uint64],
+    batcher: Any,
+    flights: Any,
+    records: Any,
+    settings: Table,
+    state: Table,
+) -> Int:
+    """Until there is a batch (FLUSH), or why the loop cannot go on."""
+    header, data = ring
+    cursor = flights[3]
+    while True:
+        _land(back, flights, batcher)
+        if wants_room(*records):
+            return lp.SPOOL
+        if state[lp.NEXT] == state[lp.COUNT]:
+            lp.refill(header, data, block, state)
+            if load_acquire(header, STOP) != np.uint64(0):
+                return lp.STOPPED
+        drained = lp.is_drained(header)
+        words = block[: state[lp.COUNT]]
+        state[lp.NEXT], kind, reason = sb.next_kind(words, state[lp.NEXT], state[lp.NOW_NS], drained, batcher)
+        if kind < sb.NO_KIND:
+            state[CODE] = kind
+            return WRONG
+        if kind != sb.NO_KIND:
+            state[lp.FLUSH_NS] = monotonic_ns()
+            state[lp.SIZE], state[ROWS] = sb.let_go(kind, batcher)
+            state[lp.REASON] = reason
+            return FLUSH
+        if state[lp.COUNT] > 0:
+            continue
+        if drained and cursor[lc.FIRST] == cursor[lc.STOP_AT]:
+            return lp.DRAINED
+        if not _wait(ring, back, flights, batcher, settings, state):
+            return lp.IDLE
+
+
+class StepPump:
+    """One run's loop. `submit` launches a batch, and is told when it left; `feed_back` submits what follows its ends.
+
+    At most the batcher's limit times its rows of commands are noted in `recorder` between two `make_room`.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        back: Ring,
+        batcher: StepBatcher,
+        flights: Flights,
+        submit: Callable[[StepBatch, int], None],
+        feed_back: Callable[[Flights, int], None],
+        recorder: Recorder,
+        settings: PumpSettings,
+    ) -> None:
+        self._batcher, self._flights, self._recorder = batcher, flights, recorder
+        self._submit, self._feed_back = submit, feed_back
+        self._records = np.zeros(min(ring.capacity, MOST_AT_ONCE), COMMAND_DTYPE)
+        self._sleep_s = settings.sleep_ns * 1e-9
+        self._state = np.zeros(STATE_WORDS, np.int64)
+        self._arguments: tuple[Any, ...] = (
+            ring.arrays,
+            back.arrays,
+            as_words(self._records),
+            batcher.arrays,
+            flights.arrays,
+            (recorder.launches, recorder.commands, recorder.cursor),
+            np.array([settings.spin_ns, settings.sleep_ns], np.int64),
+            self._state,
+        )
+        self._load()
+
+    def _load(self) -> None:
+        """Have all machine code at hand before a clock starts: a look at a ring that says stop."""
+        stopped = np.zeros(HEADER_WORDS, np.uint64), np.zeros((2, 8), np.uint64)
+        stopped[0][STOP] = 1
+        pump_steps(stopped, *self._arguments[1:])
+        self._flights.collect(self._arguments[2][:0])
+        self._recorder.make_room()
+
+    @property
+    def flushes(self) -> list[int]:
+        """Batches that left, by reason."""
+        return self._batcher.flushes
+
+    def run(self) -> None:
+        """Until the ring is drained, every step launched and told of."""
+        state, arguments, flights = self._state, self._arguments, self._flights
+        left, submit, collect, feed_back = self._batcher.left, self._submit, flights.collect, self._feed_back
+        while True:
+            code = pump_steps(*arguments)
+            if code == FLUSH:
+                size = int(state[lp.SIZE])
+                batch = left(int(state[lp.REASON]), size, int(state[ROWS]))
+                submit(batch, int(state[lp.FLUSH_NS]))
+                feed_back(flights, collect(batch.words[-size:]))
+            elif code == lp.DRAINED:
+                break
+            elif code == lp.IDLE:
+                time.sleep(self._sleep_s)
+            elif code == lp.SPOOL:
+                self._recorder.make_room()
+            elif code == WRONG:
+                raise self._batcher.wrong(int(state[CODE]), self._records[int(state[lp.NEXT])])
+            else:
+                raise Interrupted("stopped by the parent")
+        if partial := self._batcher.partial:
+            raise RunError(f"{partial} steps were never asked for to their end")

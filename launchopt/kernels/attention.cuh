@@ -1,0 +1,299 @@
+// The operations that know of requests: where their tokens stand, and the KV cache.
+//
+// The cache of a layer is [pages][2][page_tokens][kv_heads][head_dim], K then V; table[r] lists the pages of request r in
+// order. Column j of a command is token start[r] + j of its request and sees the tokens up to itself. Grids are sized by
+// ctx, the most tokens that a request can have: blocks beyond its tokens return at once.
+//
+// QK and AV work on a tile of QUERIES (column, head) pairs of one kv head at a time, so that a key or a value is read once
+// for all heads that share it and for several columns.
+enum {
+    QUERIES = 8,    // as many as KEY_LANES, so that after a reduction each lane has one
+    KEY_LANES = 8,  // share the features of a key
+    KEYS = 4,       // a lane at once
+    AV_LANES = 2,   // share a slice of a value's features: 32 bytes
+    VALUES = 2,     // a lane at once
+    WARPS = 8
+};
+
+struct Place {
+    bool exists;
+    int start;         // of the command's first column
+    const int* pages;  // of the request
+    __device__ Place(const Args& p, i64 request) {
+        const i64 r = request + blockIdx.z;
+        exists = r < p.requests;
+        start = exists ? ((const int*)p.positions)[r] : 0;
+        pages = (const int*)p.table + (exists ? r : 0) * p.pages;
+    }
+    __device__ int stop(i64 column, const Args& p) const {  // one past the last token that it sees
+        return (int)min((i64)start + column + 1, p.ctx);
+    }
+};
+
+__device__ inline i64 row_of_page(u32 page, u32 offset, int is_value, const Args& p) {
+    return ((page * 2ll + is_value) * p.page_tokens + offset) * p.kv_heads * p.head_dim;
+}
+
+__device__ inline i64 cache_row(const Place& place, int token, int is_value, const Args& p) {
+    const u32 size = (u32)p.page_tokens, index = (u32)token / size;
+    return row_of_page((u32)place.pages[index], (u32)token - index * size, is_value, p);
+}
+
+// One block a command: it alone reads and writes next[r]. A token beyond ctx has no slot: -1.
+OP(SLOT_MAP) {
+    const i64 r = request + blockIdx.z;
+    if (r >= p.requests) return;
+    int* start = (int*)p.positions + r;
+    int* next = start + p.requests;
+    const int* pages = (const int*)p.table + r * p.pages;
+    int* slots = of_command<int>(c, p.stride_c);
+    const int first = *next, size = (int)p.page_tokens;
+    __syncthreads();  // all have read it
+    if (threadIdx.x == 0) *start = first, *next = first + (int)p.n;
+    for (i64 j = threadIdx.x; j < p.n; j += blockDim.x) {
+        const i64 token = first + j;
+        slots[j] = token < p.ctx ? pages[token / size] * size + (int)(token % size) : -1;
+    }
+}
+
+// Grid: x over WIDTH pairs of features, y over columns. Angles are float64 until they are less than a turn: at position
+// 10,000 an fp32 angle is only good to 3 digits.
+OP(ROPE) {
+    extern __shared__ float turned[];  // cosines, then sines, of each pair
+    const Place place(p, request);
+    if (!place.exists) return;
+    const int half = (int)p.head_dim / 2, heads = (int)(p.q_heads + p.kv_heads);
+    const storage* from = B_OF;
+    storage* to = C_OF;
+    const bool whole = aligned(from, p.ldb) && aligned(to, p.ldc) && aligned(0, half);
+    const int lots = (half + WIDTH - 1) / WIDTH, rotated = heads * lots;
+    const int copied = (int)(p.kv_heads * p.head_dim), items = rotated + (copied + WIDTH - 1) / WIDTH;
+    const double octaves = log2(p.theta);
+    for (i64 j = blockIdx.y; j < p.n; j += gridDim.y) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < half; i += blockDim.x) {
+            const double turns = (place.start + j) * exp2(-octaves * i / half) * 0.15915494309189535;
+            sincospif(2.0f * (float)(turns - rint(turns)), turned + half + i, turned + i);
+        }
+        __syncthreads();
+        for (int item = blockIdx.x * blockDim.x + threadIdx.x; item < items; item += gridDim.x * blockDim.x) {
+            const bool copy = item >= rotated;
+            const int i = copy ? 0 : item % lots * WIDTH;
+            const int left = copy ? copied - (item - rotated) * WIDTH : half - i;
+            const i64 at = copy ? heads * p.head_dim + (item - rotated) * WIDTH : item / lots * p.head_dim + i;
+            float x[WIDTH], y[WIDTH], z[WIDTH];
+            load(x, from + j * p.ldb + at, left, whole);
+            if (!copy) {
+                load(y, from + j * p.ldb + at + half, left, whole);
+#pragma unroll
+                for (int e = 0; e < WIDTH; ++e) {
+                    const float cosine = e < left ? turned[i + e] : 0.0f, sine = e < left ? turned[half + i + e] : 0.0f;
+                    z[e] = x[e] * sine + y[e] * cosine;
+                    x[e] = x[e] * cosine - y[e] * sine;
+                }
+                store(to + j * p.ldc + at + half, z, left, whole);
+            }
+            store(to + j * p.ldc + at, x, left, whole);
+        }
+    }
+}
+
+// Grid: x over the features of k and v, y over columns.
+OP(KV_WRITE) {
+    const i64 r = request + blockIdx.z;
+    if (r >= p.requests) return;
+    const i64 width = p.kv_heads * p.head_dim;
+    const int* slots = of_command<int>(a, p.stride_a);
+    const storage* from = B_OF + p.q_heads * p.head_dim;
+    storage* cache = C_OF;
+    const bool whole = aligned(from, p.ldb) && aligned(cache, width);
+    const Share share(blockIdx.x, 2 * width, whole);
+    if (share.empty()) return;
+    const u32 size = (u32)p.page_tokens;
+    for (i64 j = blockIdx.y; j < p.n; j += gridDim.y) {
+        const int slot = slots[j];
+        if (slot < 0) continue;
+        const u32 page = (u32)slot / size, offset = (u32)slot - page * size;
+        storage* rows[] = {cache + row_of_page(page, offset, 0, p), cache + row_of_page(page, offset, 1, p) - width};
+        if (share.at_once()) {  // a multiple of WIDTH wide: never k and v at once
+            *(uint4*)(rows[share.first >= width] + share.first) = *(const uint4*)(from + j * p.ldb + share.first);
+            continue;
+        }
+        for (int i = 0; i < WIDTH; ++i) {
+            const i64 at = share.first + (i64)i * share.step;
+            if (at < share.end) rows[at >= width][at] = from[j * p.ldb + at];
+        }
+    }
+}
+
+// A block a column and head. What a thread reads first stays in its registers.
+OP(SOFTMAX) {
+    __shared__ float part[2][33];
+    const Place place(p, request);
+    if (!place.exists) return;
+    const i64 j = blockIdx.x / p.q_heads, head = blockIdx.x % p.q_heads, stop = place.stop(j, p);
+    const storage* from = B_OF + j * p.ldb + head * p.ctx;
+    storage* to = C_OF + j * p.ldc + head * p.ctx;
+    const bool whole = aligned(from) && aligned(to);
+    const i64 passes = (stop + WIDTH * blockDim.x - 1) / (WIDTH * blockDim.x);
+    const float none = -__uint_as_float(0x7F800000u);
+    float first[WIDTH], x[WIDTH], most = none, sum = 0.0f;
+    load(first, from, Share(0, stop, whole), none);
+    for (int i = 0; i < WIDTH; ++i) most = fmaxf(most, first[i]);
+    for (i64 pass = 1; pass < passes; ++pass) {
+        load(x, from, Share(pass, stop, whole), none);
+        for (int i = 0; i < WIDTH; ++i) most = fmaxf(most, x[i]);
+    }
+    most = combined(most, part[0], [](float x, float y) { return fmaxf(x, y); });
+    for (int i = 0; i < WIDTH; ++i) sum += first[i] = expf(first[i] - most);
+    for (i64 pass = 1; pass < passes; ++pass) {
+        load(x, from, Share(pass, stop, whole), none);
+        for (int i = 0; i < WIDTH; ++i) sum += expf(x[i] - most);
+    }
+    sum = combined(sum, part[1], [](float x, float y) { return x + y; });
+    for (i64 pass = 0; pass < passes; ++pass) {
+        const Share share(pass, stop, whole);
+        load(x, from, share, none);
+        for (int i = 0; i < WIDTH; ++i) x[i] = (pass ? expf(x[i] - most) : first[i]) / sum;
+        store(to, share, x);
+    }
+}
+
+// Which (column, head) pairs a block of QK or AV works on: a few in a row of those of one kv head, heads innermost.
+struct Tile {
+    int kv_head, group, count;
+    i64 first;
+    __device__ explicit Tile(const Args& p) {
+        const int tiles = gridDim.x / (int)p.kv_heads;
+        group = (int)(p.q_heads / p.kv_heads);
+        kv_head = blockIdx.x / tiles;
+        first = (i64)(blockIdx.x % tiles) * QUERIES;
+        count = (int)min((i64)QUERIES, p.n * group - first);
+    }
+    __device__ i64 column(int query) const { return (first + query) / group; }
+    __device__ i64 head(int query) const { return (i64)kv_head * group + (first + query) % group; }
+};
+
+// Sums of 8 values over the lanes that differ in bits STEP, STEP/2 and STEP/4; these bits then say which one a lane gets.
+template <int STEP> __device__ float folded(float (&values)[QUERIES]) {
+#pragma unroll
+    for (int half = QUERIES / 2, step = STEP; half; half >>= 1, step >>= 1) {
+        const bool upper = threadIdx.x & step;
+#pragma unroll
+        for (int i = 0; i < half; ++i) {
+            const float sent = upper ? values[i] : values[i + half], kept = upper ? values[i + half] : values[i];
+            values[i] = kept + __shfl_xor_sync(0xFFFFFFFFu, sent, step);
+        }
+    }
+    return values[0];
+}
+
+// Grid: x over tiles of queries, y over keys: KEYS in a row for every KEY_LANES threads.
+extern "C" __global__ void __launch_bounds__(32 * WARPS) QK(char* a, char* b, char* c, i64 request, const Args p) {
+    extern __shared__ uint4 queries[];  // storage [QUERIES][vectors * WIDTH], zeros behind head_dim
+    const Place place(p, request);
+    if (!place.exists) return;
+    const Tile tile(p);
+    const int stop = place.stop(tile.column(tile.count - 1), p), group = threadIdx.x / KEY_LANES;
+    const i64 base = (i64)blockIdx.y * (blockDim.x / KEY_LANES) * KEYS;
+    if (base >= stop) return;
+    const storage *cache = A_OF, *from = B_OF;
+    const int head_dim = (int)p.head_dim, vectors = (head_dim + WIDTH - 1) / WIDTH, padded = vectors * WIDTH;
+    for (int i = threadIdx.x; i < QUERIES * padded; i += blockDim.x) {
+        const int query = i / padded, feature = i % padded;
+        const bool exists = query < tile.count && feature < head_dim;
+        const i64 at = tile.column(query) * p.ldb + tile.head(query) * head_dim + feature;
+        ((storage*)queries)[i] = exists ? from[at] : (storage)0;
+    }
+    __syncthreads();
+    const bool whole = aligned(cache, head_dim);
+    const int first = (int)base + group * KEYS, lane = threadIdx.x % KEY_LANES;
+    const storage* keys[KEYS];
+    float sums[KEYS][QUERIES] = {};
+#pragma unroll
+    for (int key = 0; key < KEYS; ++key)  // one that none sees is read as the last, for its scores are not written
+        keys[key] = cache + cache_row(place, min(first + key, stop - 1), 0, p) + tile.kv_head * head_dim;
+    for (int vector = lane; vector < vectors; vector += KEY_LANES) {
+        float x[KEYS][WIDTH];
+#pragma unroll
+        for (int key = 0; key < KEYS; ++key) {
+            const int at = vector * WIDTH;
+            load(x[key], keys[key] + at, head_dim - at, whole);
+        }
+#pragma unroll
+        for (int query = 0; query < QUERIES; ++query) {
+            Vector y;
+            y.whole = queries[query * vectors + vector];
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) {
+                const float part = widen(y.parts[i]);
+#pragma unroll
+                for (int key = 0; key < KEYS; ++key) sums[key][query] += x[key][i] * part;
+            }
+        }
+    }
+    const float scale = 1.0f / sqrtf((float)head_dim);
+    storage* to = C_OF + tile.column(lane) * p.ldc + tile.head(lane) * p.ctx;
+#pragma unroll
+    for (int key = 0; key < KEYS; ++key) {
+        const float sum = folded<KEY_LANES / 2>(sums[key]);
+        if (lane < tile.count && first + key < place.stop(tile.column(lane), p)) to[first + key] = narrow(sum * scale);
+    }
+}
+
+// Grid: x over tiles of queries, y over slices of head_dim. Every AV_LANES threads take values of their own.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) AV(char* a, char* b, char* c, i64 request, const Args p) {
+    __shared__ float part[WARPS][QUERIES][AV_LANES * WIDTH];
+    __shared__ int offsets[QUERIES], stops[QUERIES];  // of each query's probabilities
+    const Place place(p, request);
+    if (!place.exists) return;
+    const Tile tile(p);
+    const storage *cache = A_OF, *from = B_OF + tile.column(0) * p.ldb;
+    const int head_dim = (int)p.head_dim, slice = blockIdx.y * AV_LANES * WIDTH;
+    const int lane = threadIdx.x % AV_LANES, feature = slice + lane * WIDTH, rows = blockDim.x / AV_LANES;
+    const bool whole = aligned(cache, head_dim);
+    if (threadIdx.x < QUERIES) {
+        const i64 column = tile.column(threadIdx.x), row = column - tile.column(0);
+        offsets[threadIdx.x] = (int)(row * p.ldb + tile.head(threadIdx.x) * p.ctx);
+        stops[threadIdx.x] = threadIdx.x < tile.count ? place.stop(column, p) : 0;
+    }
+    __syncthreads();
+    const int stop = place.stop(tile.column(tile.count - 1), p);
+    float sums[WIDTH][QUERIES] = {};
+    for (int token = threadIdx.x / AV_LANES; token < stop; token += rows * VALUES) {
+        Vector x[VALUES];
+        float weights[VALUES][QUERIES];
+#pragma unroll
+        for (int value = 0; value < VALUES; ++value) {
+            const int t = token + value * rows;
+            const i64 row = cache_row(place, min(t, stop - 1), 1, p) + tile.kv_head * head_dim;
+            x[value] = read(cache + row + feature, t < stop ? head_dim - feature : 0, whole);
+#pragma unroll
+            for (int query = 0; query < QUERIES; ++query)
+                weights[value][query] = t < stops[query] ? widen(from[offsets[query] + t]) : 0.0f;
+        }
+#pragma unroll
+        for (int value = 0; value < VALUES; ++value)
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) {
+                const float part = widen(x[value].parts[i]);
+#pragma unroll
+                for (int query = 0; query < QUERIES; ++query) sums[i][query] += weights[value][query] * part;
+            }
+    }
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        float sum = folded<16>(sums[i]);
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+        if (!(threadIdx.x & 2)) part[threadIdx.x / 32][threadIdx.x / 4 % QUERIES][lane * WIDTH + i] = sum;
+    }
+    __syncthreads();
+    const int width = min(AV_LANES * WIDTH, head_dim - slice);
+    storage* to = C_OF + slice;
+    for (int i = threadIdx.x; i < tile.count * width; i += blockDim.x) {
+        const int query = i / width, at = i % width;
+        float sum = 0.0f;
+        for (int warp = 0; warp < WARPS; ++warp) sum += part[warp][query][at];
+        to[tile.column(query) * p.ldc + tile.head(query) * head_dim + at] = narrow(sum);
+    }
+}

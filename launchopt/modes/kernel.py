@@ -1,0 +1,63 @@
+"""kernel: one launch a command of our own GEMV kernel, in arrival order: what pdl is measured against.
+
+launchopt/kernels/gemv.cu, for GEMMs of up to 8 columns. Commands other than GEMMs are launched as in mode=baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launchopt.batcher import Batch
+from launchopt.command import Op, ShapeKey
+from launchopt.devices.base import Device, Stream
+from launchopt.devices.lt_launch import ONE_IS
+from launchopt.modes.base import Mode, Takes
+from launchopt.modes.baseline import shape_of_all
+from launchopt.recorder import Strategy
+
+MOST_COLUMNS = 8
+
+
+class Kernel(Mode):
+    """One launch of our own kernel a command."""
+
+    name = "kernel"
+    summary = "one launch of our own GEMV kernel a command"
+    takes = Takes.commands
+    compiled_loop = True
+    keeps_order = True
+    devices = ("cuda",)
+    early = False  # programmatic dependent launch
+
+    @classmethod
+    def refusal(cls, kind: str, stream: Stream) -> str | None:
+        """As any; the kernel is made for few columns."""
+        widest = max((shape.n for shape in stream.shapes if shape.op is Op.GEMM), default=0)
+        if widest > MOST_COLUMNS:
+            return f"is made for up to {MOST_COLUMNS} columns, and this workload has {widest}"
+        if not widest:
+            return "launches GEMVs, and this workload has none"
+        return super().refusal(kind, stream)
+
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+        """Compile the kernel for each shape."""
+        gpu: Any = device
+        self._device = device
+        self.tables = gpu.base.fork()
+        self.packable_bytes = [0] * len(limits)
+        for index, shape in enumerate(limits):
+            gpu.name_ranges(self.name, index, [1])
+            if shape.op is not Op.GEMM:
+                gpu.plan_strided(self.tables, index, [1])
+                continue
+            gpu.plan_gemv(self.tables, index, [1], self.early)
+            self.tables.shapes[index, ONE_IS] = Strategy.kernel
+
+    def submit_each(self, words: Any, shape_of: Any, flush_ns: int) -> None:
+        """Launch each command."""
+        self._device.submit_each(words, shape_of, flush_ns)
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Launch each command of a batch."""
+        self._device.submit_each(batch.words, shape_of_all(batch), flush_ns)

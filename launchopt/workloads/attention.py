@@ -1,0 +1,120 @@
+"""Attention of a layer, in numbers: its heads, the KV cache it reads, and how much of that a step reads.
+
+In: the heads of a model, the most tokens of any request, and how the cache is cut into pages. Out: what a device must
+know to run attention (`Attention`, with a page table fixed by a seed), and what attention costs over the lengths that
+requests really have (`attention_work`).
+
+The cache of a layer is one pool, [pages_total][2][page_tokens][kv_heads][head_dim], keys then values. A contiguous
+cache is the same with one page a request, as long as a request can get, in the order of requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import INDEX_BYTES, Dtype, Op
+from launchopt.errors import ConfigError
+from launchopt.workloads.lengths import Lengths
+
+ATTENTION_OPS = (Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)  # whose work depends on where a step is in its request
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What a layer's attention looks like. `ctx`: most tokens of any request; `page`: tokens a page, None for all."""
+
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    ctx: int
+    page: int | None = None
+    theta: float = 10_000.0
+
+    def __post_init__(self) -> None:
+        if self.q_heads % self.kv_heads:
+            raise ConfigError("model.q_heads", self.q_heads, f"must be a multiple of kv_heads={self.kv_heads}")
+        if self.head_dim % 2:
+            raise ConfigError("model.head_dim", self.head_dim, "must be even: rotary embedding turns pairs")
+
+    @property
+    def q_width(self) -> int:
+        """Features of q, and of what attention gives."""
+        return self.q_heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Features of k, and of v."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def qkv_width(self) -> int:
+        """Features of q, k and v."""
+        return self.q_width + 2 * self.kv_width
+
+    @property
+    def scores_width(self) -> int:
+        """Scores of a column: every head's, of as many positions as there can be."""
+        return self.q_heads * self.ctx
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What a device must know to run the attention of `requests` requests."""
+
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    ctx: int
+    page_tokens: int
+    theta: float
+    requests: int
+    is_paged: bool
+
+    @staticmethod
+    def of(shape: AttentionShape, requests: int) -> Attention:
+        """The attention of that many requests."""
+        heads = shape.q_heads, shape.kv_heads, shape.head_dim
+        page_tokens = shape.page or shape.ctx
+        return Attention(*heads, shape.ctx, page_tokens, shape.theta, requests, shape.page is not None)
+
+    @property
+    def pages_a_request(self) -> int:
+        """Pages a request can need."""
+        return -(-self.ctx // self.page_tokens)
+
+    @property
+    def pages_total(self) -> int:
+        """Pages of a layer's cache."""
+        return self.requests * self.pages_a_request
+
+    @property
+    def kv_width(self) -> int:
+        """Elements of a token's keys, and of its values."""
+        return self.kv_heads * self.head_dim
+
+    def page_table(self, seed: int) -> NDArray[np.int32]:
+        """Each request's pages, int32 [requests, pages_a_request]: in random order, but in turn where contiguous."""
+        pages = np.arange(self.pages_total)
+        if self.is_paged:
+            pages = np.random.default_rng([seed, 0x9A6E]).permutation(pages)
+        return pages.astype(np.int32).reshape(self.requests, self.pages_a_request)
+
+
+def attention_work(op: Op, attention: Attention, lengths: Lengths, dtype: Dtype) -> tuple[int, int]:
+    """Floating-point operations and bytes, at least, of one node's commands in all steps of `lengths`.
+
+    A product and a sum a term; of softmax one operation a score. Keys and values are read once a step for all heads
+    that share them, scores are read and written for the positions that a column sees and no others.
+    """
+    heads, width = attention.q_heads, attention.q_heads * attention.head_dim
+    scores, kept = heads * lengths.seen, attention.kv_width * lengths.read
+    if op in (Op.QK, Op.AV):
+        return 2 * attention.head_dim * scores, (width * lengths.columns + kept + scores) * dtype.itemsize
+    if op is Op.SOFTMAX:
+        return scores, 2 * scores * dtype.itemsize
+    assert op is Op.KV_WRITE
+    copied = 2 * 2 * attention.kv_width * lengths.columns * dtype.itemsize
+    return 0, copied + INDEX_BYTES * lengths.columns

@@ -1,0 +1,248 @@
+"""Where the operands of a program's nodes lie, and thereby the rows of each step's template.
+
+In: a `Program`, how many layers of it, and the element type. Out: arenas of weights (`Weights`), offsets of what nodes
+give within a request's lane or prompt region (`Placement`), and for a step of n columns its `Row`s, whose slots count
+from an origin that is known only when the step is issued.
+
+Activations are rows of whole units of 256 bytes. A decode step writes every node's output to a place of its own in its
+request's lane. Layers of a prompt's step write one region over again, but for the layer's output, which alternates
+between two places: the next layer may still need its input when it writes its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from launchopt.command import INDEX_BYTES, Dtype, Op
+from launchopt.errors import ConfigError
+from launchopt.workloads.attention import Attention
+from launchopt.workloads.program import HEAD, INPUT, SLOTS, Node, Program
+from launchopt.workloads.stream import SLOT_ALIGNMENT_BYTES, ArenaKey, Operand, Operands
+
+UNIT_BYTES = SLOT_ALIGNMENT_BYTES
+# Where a slot of a template counts from: what a request has, what its step reads, nothing, copies of the weights.
+FROM_LANE, FROM_PREFILL, FROM_INPUT, FIXED, FROM_WEIGHT = range(5)
+NO_LAYER = -1
+READS_CACHE = (Op.QK, Op.AV)
+VECTOR_ROLES = {Op.BIAS: "bias", Op.SCALE: "gain", Op.NORM: "gain"}
+VECTOR_BOUNDS = {"bias": 1.0, "gain": 0.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A slot, counted from an origin."""
+
+    origin: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A command of a template. `move`: slots of A from one copy of the weights to the next."""
+
+    name: str
+    layer: int  # NO_LAYER where it belongs to none
+    op: Op
+    m: int
+    n: int
+    k: int
+    a: Place
+    b: Place
+    c: Place
+    move: int
+    operands: Operands
+
+
+class Weights:
+    """Arenas of a program's weights, and where in them a node's lies.
+
+    `slots`: of each arena. Copies follow one another, the LM head behind all.
+    """
+
+    def __init__(self, program: Program, layers: int, replicas: int, vocab: int | None, dtype: Dtype) -> None:
+        self._dtype, self._layers, self._replicas = dtype, layers, replicas
+        self._group_of = {name: names for names in program.merged for name in names}
+        self._per_layer: Counter[ArenaKey] = Counter()
+        self._ranks: dict[str, int] = {}
+        self._keys: dict[str, ArenaKey] = {}
+        self._offsets: dict[str, int] = {}  # units, of weights that lie within one slot
+        for node in program.layer:
+            self._add(program, node)
+        self.slots = {key: count * layers * replicas for key, count in self._per_layer.items()}
+        if vocab is not None:
+            head = ArenaKey("a", vocab, program.hidden, dtype)
+            self._head_slot = self.slots.get(head, 0)
+            self.slots[head] = self._head_slot + 1
+            self._keys[HEAD] = head
+
+    def _add(self, program: Program, node: Node) -> None:
+        names = self._group_of.get(node.name, (node.name,))
+        if node.op is Op.GEMM:
+            key = ArenaKey("a", sum(program.node(name).m for name in names), node.k, self._dtype)
+        elif node.op in VECTOR_ROLES:
+            key = ArenaKey(VECTOR_ROLES[node.op], 1, node.m, self._dtype)
+        else:
+            return
+        before = names[: names.index(node.name)]
+        if not before:
+            self._ranks.update(dict.fromkeys(names, self._per_layer[key]))
+            self._per_layer[key] += 1
+        size = node.k * self._dtype.itemsize
+        self._offsets[node.name] = sum(program.node(name).m for name in before) * size // UNIT_BYTES
+        self._keys[node.name] = key
+
+    def has(self, name: str) -> bool:
+        """Whether a node has a weight."""
+        return name in self._keys
+
+    def place(self, name: str, layer: int) -> tuple[Operand, int, int]:
+        """Where a node's weight lies, its slot in the first copy, and slots to the next copy."""
+        key = self._keys[name]
+        in_units = any(self._keys[part] == key for part in self._group_of)
+        operand = Operand(key, UNIT_BYTES if in_units else key.slot_bytes, key.cols)
+        slots = key.slot_bytes // operand.slot_bytes  # a weight
+        if name == HEAD:
+            return operand, self._head_slot * slots, 0
+        count = self._per_layer[key]
+        rank = layer * count + self._ranks[name]
+        return operand, rank * slots + self._offsets[name], self._layers * count * slots
+
+    @property
+    def fills(self) -> dict[ArenaKey, tuple[int, float]]:
+        """Bounds that keep the rms of what a weight is multiplied with."""
+        return {key: (count, VECTOR_BOUNDS.get(key.role, math.sqrt(3 / key.cols))) for key, count in self.slots.items()}
+
+
+class Placement:
+    """Offsets of a step's outputs, and its rows. `attention`: None where the program has none."""
+
+    def __init__(
+        self, program: Program, layers: int, replicas: int, vocab: int | None, dtype: Dtype, attention: Attention | None
+    ) -> None:
+        self._program, self._layers, self._vocab, self._dtype = program, layers, vocab, dtype
+        self.weights = Weights(program, layers, replicas, vocab, dtype)
+        self._pitches = self._row_widths()
+        self._last = program.layer[-1].name
+        self.activations = ArenaKey("x", 1, UNIT_BYTES // dtype.itemsize, dtype)
+        self.cache: ArenaKey | None = None
+        if attention is not None:
+            tokens = attention.pages_total * 2 * attention.page_tokens
+            self.cache = ArenaKey("kv", tokens, attention.kv_width, dtype)
+        _, layer_units = self._layer_offsets(1)
+        self.logits_offset = self.units(program.hidden) + self._slots_units(1) + layers * layer_units
+        self.lane_units = self.logits_offset + (self.units(vocab) if vocab else 0)
+
+    def units(self, features: int, columns: int = 1) -> int:
+        """Units of `columns` rows of `features` elements, each row a whole number of units."""
+        return columns * -(-features * self._dtype.itemsize // UNIT_BYTES)
+
+    def row_elements(self, features: int) -> int:
+        """Elements from one row to the next."""
+        return self.units(features) * UNIT_BYTES // self._dtype.itemsize
+
+    def _slots_units(self, n: int) -> int:
+        return -(-n * INDEX_BYTES // UNIT_BYTES) if self._program.prologue else 0
+
+    def _row_widths(self) -> dict[str, int]:
+        """Elements from row to row of what each node gives; those that are merged share rows."""
+        widths = {INPUT: self._program.hidden} | {node.name: node.m for node in self._program.layer}
+        for names in self._program.merged:
+            for name in names:
+                if widths[name] * self._dtype.itemsize % UNIT_BYTES:
+                    why = f"side by side, {self._dtype.name} rows must be a multiple of {UNIT_BYTES} bytes"
+                    raise ConfigError(f"program.{name}", f"{widths[name]} features", why)
+            widths |= dict.fromkeys(names, sum(widths[name] for name in names))
+        return {name: self.row_elements(width) for name, width in widths.items()}
+
+    def _layer_offsets(self, n: int) -> tuple[dict[str, int], int]:
+        """Where in a layer's region each node's output starts, in units, and how long the region is."""
+        offsets, at = {}, 0
+        first_of = {name: names[0] for names in self._program.merged for name in names}
+        for node in self._program.layer:
+            if node.op is Op.KV_WRITE:
+                continue
+            if first_of.get(node.name, node.name) == node.name:
+                start = offsets[node.name] = at
+                at += n * self._pitches[node.name] * self._dtype.itemsize // UNIT_BYTES
+                inner = self.units(node.m)
+            else:
+                offsets[node.name] = start + inner
+                inner += self.units(node.m)
+        return offsets, at
+
+    def region_units(self, n: int) -> int:
+        """Units that the outputs of a prompt's step with n columns take."""
+        spare = self.units(self._program.hidden, n) if self._layers > 1 else 0
+        return self._slots_units(n) + self._layer_offsets(n)[1] + spare
+
+    def _outputs(self, n: int, is_prompt: bool) -> dict[tuple[int, str], int]:
+        """Where each node's output starts, in units from the lane or the prompt's region, by layer and name."""
+        offsets, layer_units = self._layer_offsets(n)
+        base = 0 if is_prompt else self.units(self._program.hidden)
+        found = {(NO_LAYER, SLOTS): base}
+        base += self._slots_units(n)
+        for layer in range(self._layers):
+            start = base if is_prompt else base + layer * layer_units
+            found |= {(layer, name): start + offset for name, offset in offsets.items()}
+            if is_prompt and layer % 2:
+                found[layer, self._last] = base + layer_units
+        return found
+
+    def rows(self, n: int, is_prompt: bool, ends_token: bool) -> list[Row]:
+        """The commands of a step, in order."""
+        origin = FROM_PREFILL if is_prompt else FROM_LANE
+        places = {key: Place(origin, slot) for key, slot in self._outputs(n, is_prompt).items()}
+        rows = [self._row(node, NO_LAYER, n, places) for node in self._program.prologue]
+        for layer in range(self._layers):
+            before = (layer - 1, self._last)
+            places[layer, INPUT] = places[before] if layer else Place(FROM_INPUT, 0)
+            rows += [self._row(node, layer, n, places) for node in self._program.layer]
+        if self._vocab is not None and ends_token:
+            rows.append(self._head(places[self._layers - 1, self._last], n, self._vocab))
+        return rows
+
+    def _activation(self, width: int) -> Operand:
+        return Operand(self.activations, UNIT_BYTES, width)
+
+    def _pitch(self, name: str, features: int, n: int) -> int:
+        """Elements from row to row; of one row as if it stood alone, so that shapes of one column are alike."""
+        return self._pitches[name] if n > 1 else self.row_elements(features)
+
+    def _row(self, node: Node, layer: int, n: int, places: Mapping[tuple[int, str], Place]) -> Row:
+        op, move = node.op, 0
+        a, operand_a = Place(FIXED, 0), self._activation(self.row_elements(node.k))  # of what has none
+        if self.weights.has(node.name):
+            operand_a, slot, move = self.weights.place(node.name, layer)
+            a = Place(FROM_WEIGHT, slot)
+        elif op in READS_CACHE:
+            a, operand_a = Place(FIXED, layer), self._cache_operand()
+        elif op is Op.KV_WRITE:
+            a, operand_a = places[NO_LAYER, SLOTS], self._activation(1)
+        elif node.a is not None:
+            a, operand_a = places[layer, node.a], self._activation(self._pitch(node.a, node.m, n))
+        if op is Op.SLOT_MAP:
+            b = c = places[NO_LAYER, SLOTS]  # it has no B
+            operands = (operand_a, self._activation(1), self._activation(1))
+            return Row(node.name, layer, op, node.m, n, node.k, a, b, c, move, operands)
+        b, operand_b = places[layer, node.b], self._activation(self._pitch(node.b, node.k, n))
+        if op is Op.KV_WRITE:
+            c, operand_c = Place(FIXED, layer), self._cache_operand()
+        else:
+            c, operand_c = places[layer, node.name], self._activation(self._pitch(node.name, node.m, n))
+        return Row(node.name, layer, op, node.m, n, node.k, a, b, c, move, (operand_a, operand_b, operand_c))
+
+    def _cache_operand(self) -> Operand:
+        assert self.cache is not None
+        return Operand(self.cache, self.cache.slot_bytes, self.cache.cols)
+
+    def _head(self, last: Place, n: int, vocab: int) -> Row:
+        """The LM head: on the last column of what the last node gave."""
+        operand_a, slot, move = self.weights.place(HEAD, NO_LAYER)
+        hidden = self._program.hidden
+        b = Place(last.origin, last.slot + self.units(hidden) * (n - 1))
+        activations = self._activation(self.row_elements(hidden)), self._activation(self.row_elements(vocab))
+        places = Place(FROM_WEIGHT, slot), b, Place(FROM_LANE, self.logits_offset)
+        return Row(HEAD, NO_LAYER, Op.GEMM, vocab, 1, hidden, *places, move, (operand_a, *activations))

@@ -1,0 +1,230 @@
+"""Programs: the ops of a step, in order, and who reads whose output.
+
+In: sizes of a model, or a number of features. Out: a `Program`, nodes once a step (`prologue`) and nodes a layer, which
+`chain.ChainStream` turns into commands. A node's B is the output of a node before it in its layer, or "x", the layer's
+input; what A is follows from its op (a weight, the cache), but for ADD and KV_WRITE, which name it.
+
+    linear_program           GEMMs, each on the first k features of the one before
+    layer_program            a transformer's layer: 14 launches, and one a step that maps the cache
+    qkv_program              the same GEMMs as `linear_program` of a model, with q, k and v apart
+    linear_epilogue_program  GEMM, bias, ReLU
+    elementwise_program      bias, ReLU, scale
+
+What does not fit together is a ConfigError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launchopt.command import Op
+from launchopt.errors import ConfigError
+from launchopt.workloads.attention import AttentionShape
+from launchopt.workloads.model import ModelShape
+
+INPUT = "x"
+SLOTS = "slots"
+HEAD = "head"  # the LM head, which a stream adds where it samples
+VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)  # A is a vector of m features
+SAME_WIDTH_OPS = (Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ROPE, Op.SOFTMAX, Op.ADD)  # m = k
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One op of m output and k input features. `b`: whose output is B; `a`: whose is A, for ADD and KV_WRITE."""
+
+    name: str
+    op: Op
+    m: int
+    k: int
+    b: str
+    a: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a step consists of. ConfigError where it does not fit together.
+
+    `merged`: names of GEMMs in a row whose weights, and whose outputs, lie side by side, as if they were one GEMM.
+    """
+
+    layer: tuple[Node, ...]
+    hidden: int
+    prologue: tuple[Node, ...] = ()
+    attention: AttentionShape | None = None
+    merged: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        widths = {INPUT: self.hidden}
+        for node in self.prologue:
+            if (node.op, node.name, self.attention is None) != (Op.SLOT_MAP, SLOTS, False):
+                raise _misfit(node, "once a step there is only the slot map of an attention's cache, named slots")
+        ops = {INPUT: Op.GEMM}
+        for node in self.layer:
+            if node.name in widths or node.name in (SLOTS, HEAD):
+                raise _misfit(node, "its name is taken")
+            self._check(node, widths, ops)
+            widths[node.name], ops[node.name] = node.m, node.op
+        if not self.layer or self.layer[-1].m != self.hidden or self.layer[-1].op is Op.KV_WRITE:
+            raise ConfigError("program", self.hidden, f"the last node must give hidden={self.hidden} features")
+        self._check_merged()
+
+    def _check(self, node: Node, widths: dict[str, int], ops: dict[str, Op]) -> None:
+        if node.b not in widths or ops[node.b] is Op.KV_WRITE:
+            raise _misfit(node, f"no node before it gives {node.b}")
+        given, is_gemm = widths[node.b], node.op is Op.GEMM
+        if node.k > given or (node.k != given and not is_gemm):
+            raise _misfit(node, f"it takes {node.k} features and {node.b} gives {given}")
+        if min(node.m, node.k) < 1 or (node.op in SAME_WIDTH_OPS and node.m != node.k):
+            raise _misfit(node, f"it cannot give {node.m} features from {node.k}")
+        if node.op is Op.SILU_MUL and node.k != 2 * node.m:
+            raise _misfit(node, f"it gives half of {node.k} features")
+        if node.op is Op.ADD and widths.get(node.a or "", 0) != node.m:
+            raise _misfit(node, f"what it adds, {node.a}, must have {node.m} features")
+        if node.op is Op.KV_WRITE and (node.a != SLOTS or not self.prologue):
+            raise _misfit(node, "it writes at the slots that a slot map gives")
+        if node.op not in (Op.ADD, Op.KV_WRITE) and node.a is not None:
+            raise _misfit(node, "its A follows from its op")
+        self._check_attention(node, ops)
+
+    def _check_attention(self, node: Node, ops: dict[str, Op]) -> None:
+        """Sizes of the ops that know about heads, and that they come in the order that gives them meaning."""
+        if node.op not in ATTENTION:
+            return
+        if self.attention is None:
+            raise _misfit(node, "it needs heads, and the program has none")
+        shape, reads = self.attention, ATTENTION[node.op]
+        sizes = {
+            Op.ROPE: (shape.qkv_width, shape.qkv_width),
+            Op.KV_WRITE: (2 * shape.kv_width, shape.qkv_width),
+            Op.QK: (shape.scores_width, shape.qkv_width),
+            Op.SOFTMAX: (shape.scores_width, shape.scores_width),
+            Op.AV: (shape.q_width, shape.scores_width),
+        }[node.op]
+        if (node.m, node.k) != sizes:
+            raise _misfit(node, f"{node.m} features from {node.k}: its heads ask for {sizes[0]} from {sizes[1]}")
+        if reads is not None and ops[node.b] is not reads:
+            raise _misfit(node, f"it must read what {reads.name} gives")
+        if node.op is Op.QK and Op.KV_WRITE not in ops.values():
+            raise _misfit(node, "it reads a cache that nothing in its layer writes")
+
+    def _check_merged(self) -> None:
+        order = [node.name for node in self.layer]
+        for names in self.merged:
+            if len(names) < 2 or not set(names) <= set(order):
+                raise ConfigError("program", names, "merged are two nodes or more of the layer")
+            at = order.index(names[0])
+            nodes = self.layer[at : at + len(names)]
+            alike = {(node.op, node.b, node.k) for node in nodes}
+            if tuple(order[at : at + len(names)]) != names or len(alike) > 1 or nodes[0].op is not Op.GEMM:
+                raise ConfigError("program", names, "merged are GEMMs in a row that read the same features")
+            if names[-1] == order[-1]:
+                raise ConfigError("program", names, "a layer's output cannot be merged with another")
+
+    @property
+    def weights(self) -> int:
+        """Elements of a layer's weights."""
+        gemms = sum(node.m * node.k for node in self.layer if node.op is Op.GEMM)
+        return gemms + sum(node.m for node in self.layer if node.op in VECTOR_OPS)
+
+    def node(self, name: str) -> Node:
+        """The node of that name."""
+        return next(node for node in (*self.prologue, *self.layer) if node.name == name)
+
+
+ATTENTION: dict[Op, Op | None] = {  # what their B must be
+    Op.ROPE: None,
+    Op.KV_WRITE: Op.ROPE,
+    Op.QK: Op.ROPE,
+    Op.SOFTMAX: Op.QK,
+    Op.AV: Op.SOFTMAX,
+}
+
+
+def _misfit(node: Node, why: str) -> ConfigError:
+    return ConfigError(f"program.{node.name}", node.op.name, why)
+
+
+def linear_program(linears: Sequence[tuple[int, int]]) -> Program:
+    """GEMMs of (m, k), each on the first k features of the one before."""
+    widths, hidden = [m for m, _ in linears], linears[0][1]
+    for (_, k), before in zip(linears, [widths[-1], *widths], strict=False):
+        if k > before:
+            raise ConfigError("model", f"{before} -> {k}", "a layer needs more features than the one before gives")
+    if widths[-1] != hidden:
+        raise ConfigError("model", widths[-1], f"the last layer must give hidden={hidden} features")
+    names = [INPUT, *(f"linear{i}" for i in range(len(linears)))]
+    return Program(
+        tuple(
+            Node(name, Op.GEMM, m, k, before) for name, before, (m, k) in zip(names[1:], names, linears, strict=False)
+        ),
+        hidden,
+    )
+
+
+def layer_program(model: ModelShape, ctx: int, page: int | None = None) -> Program:
+    """A transformer's layer. `ctx`: most tokens of a request; `page`: tokens a page of the cache, None: contiguous.
+
+    The MLP's activation is SiLU times the gate, and ReLU where the model has no gate.
+    """
+    heads = AttentionShape(model.q_heads, model.kv_heads, model.head_dim, ctx, page)
+    hidden, qkv, scores, inner = model.hidden, heads.qkv_width, heads.scores_width, model.intermediate
+    if model.gated:
+        up, activation = Node("gate_up", Op.GEMM, 2 * inner, hidden, "norm2"), "silu_mul"
+        activated = Node(activation, Op.SILU_MUL, inner, 2 * inner, up.name)
+    else:
+        up, activation = Node("up", Op.GEMM, inner, hidden, "norm2"), "relu"
+        activated = Node(activation, Op.RELU, inner, inner, up.name)
+    layer = (
+        Node("norm1", Op.NORM, hidden, hidden, INPUT),
+        Node("qkv", Op.GEMM, qkv, hidden, "norm1"),
+        Node("rope", Op.ROPE, qkv, qkv, "qkv"),
+        Node("kv_write", Op.KV_WRITE, 2 * heads.kv_width, qkv, "rope", SLOTS),
+        Node("qk", Op.QK, scores, qkv, "rope"),
+        Node("softmax", Op.SOFTMAX, scores, scores, "qk"),
+        Node("av", Op.AV, heads.q_width, scores, "softmax"),
+        Node("o", Op.GEMM, hidden, heads.q_width, "av"),
+        Node("add1", Op.ADD, hidden, hidden, "o", INPUT),
+        Node("norm2", Op.NORM, hidden, hidden, "add1"),
+        up,
+        activated,
+        Node("down", Op.GEMM, hidden, inner, activation),
+        Node("add2", Op.ADD, hidden, hidden, "down", "add1"),
+    )
+    return Program(layer, hidden, (Node(SLOTS, Op.SLOT_MAP, 1, 1, INPUT),), heads)
+
+
+def qkv_program(model: ModelShape) -> Program:
+    """A model's linear layers with q, k and v apart, though side by side in memory."""
+    q, kv = model.q_heads * model.head_dim, model.kv_heads * model.head_dim
+    _, _, up, down = model.linears()
+    layer = (
+        Node("q", Op.GEMM, q, model.hidden, INPUT),
+        Node("k", Op.GEMM, kv, model.hidden, INPUT),
+        Node("v", Op.GEMM, kv, model.hidden, INPUT),
+        Node("o", Op.GEMM, model.hidden, q, "q"),
+        Node(up[0], Op.GEMM, *up[1:], "o"),
+        Node(down[0], Op.GEMM, *down[1:], up[0]),
+    )
+    return Program(layer, model.hidden, merged=(("q", "k", "v"),))
+
+
+def linear_epilogue_program(hidden: int) -> Program:
+    """A linear layer, its bias and its activation."""
+    layer = (
+        Node("gemm", Op.GEMM, hidden, hidden, INPUT),
+        Node("bias", Op.BIAS, hidden, hidden, "gemm"),
+        Node("relu", Op.RELU, hidden, hidden, "bias"),
+    )
+    return Program(layer, hidden)
+
+
+def elementwise_program(hidden: int) -> Program:
+    """Elementwise ops alone."""
+    layer = (
+        Node("bias", Op.BIAS, hidden, hidden, INPUT),
+        Node("relu", Op.RELU, hidden, hidden, "bias"),
+        Node("scale", Op.SCALE, hidden, hidden, "relu"),
+    )
+    return Program(layer, hidden)

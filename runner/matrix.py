@@ -1,0 +1,178 @@
+"""Which mode can run which workload, on which device, in which dtype: asked of the modes themselves.
+
+    python -m runner.matrix        the table, as Markdown
+
+In: the registry of modes, conf/workload. Out: a row a mode and device, a column a workload; `yes`, or the letter of a
+footnote that says why not; where the dtypes differ they are spelled. A README has it between `<!-- matrix -->` and
+`<!-- /matrix -->`. Loads no CUDA, no torch: a mode tells what it refuses without what it runs on.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir, initialize_config_module
+from omegaconf import OmegaConf
+
+from launchopt.analysis.markdown import Column, body, escaped
+from launchopt.command import Dtype
+from launchopt.devices.base import DeviceInfo
+from launchopt.errors import DataError
+from launchopt.modes import MODES, mode_class
+from runner.groups import Gemv
+from runner.help import conf_folder
+from runner.plan import stream_on
+from runner.programs import OwnSize
+from runner.schema import Config, register, to_config
+
+KINDS = ("cpu", "cuda")
+DTYPES = ("fp32", "fp16", "bf16")
+MARKS = ("<!-- matrix -->", "<!-- /matrix -->")
+SMALLEST = {  # where it is not model=tiny
+    "qkv": ["model=tiny", "model.head_dim=64"],  # k and v side by side must be rows of whole units
+    "linear_epilogue": ["workload.hidden=64"],
+    "elementwise_chain": ["workload.hidden=64"],
+}
+LEGEND = (
+    "`yes`: `python -m runner mode=MODE workload=WORKLOAD` runs, in every dtype unless some are named. A letter: it is "
+    "refused, for the reason below."
+)
+_MEMORY_BYTES, _CACHE_BYTES, _PACK_BYTES = 8 << 30, 1 << 20, 1 << 20  # of a device that is made up
+
+# (mode, workload, kind of device, dtype) -> why it is refused, None where it runs
+Answers = Mapping[tuple[str, str, str, str], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Every mode's answer for every workload, device and dtype."""
+
+    workloads: tuple[str, ...]
+    answers: Answers
+    extras: Mapping[str, str]  # of a mode that needs packages beside the device's own: which extra has them
+
+    def cell(self, mode: str, workload: str, kind: str) -> dict[str, str | None]:
+        """Answers by dtype."""
+        return {dtype: self.answers[mode, workload, kind, dtype] for dtype in DTYPES}
+
+
+def workload_options() -> tuple[str, ...]:
+    """The options of the group `workload`."""
+    root = conf_folder() or resources.files("runner.conf")
+    return tuple(sorted(file.name[:-5] for file in (root / "workload").iterdir() if file.name.endswith(".yaml")))
+
+
+def build_matrix() -> Matrix:
+    """Ask every mode; a workload with a model is asked about in its smallest form."""
+    workloads = workload_options()
+    answers = {}
+    with _composing():
+        configs = {workload: _config(workload) for workload in workloads}
+    for workload, config in configs.items():
+        for dtype in DTYPES:
+            config.workload.dtype = Dtype[dtype]
+            for kind in KINDS:
+                stream = stream_on(config, _made_up(kind))
+                for mode in MODES:
+                    answers[mode, workload, kind, dtype] = mode_class(mode).refusal(kind, stream)
+    extras = {mode: mode_class(mode).extra for mode in MODES if mode_class(mode).packages}
+    return Matrix(workloads, answers, extras)
+
+
+@contextmanager
+def _composing() -> Iterator[None]:
+    register()
+    folder = conf_folder()
+    if folder:
+        with initialize_config_dir(str(folder), version_base="1.3"):
+            yield
+    else:
+        with initialize_config_module("runner.conf", version_base="1.3"):
+            yield
+
+
+def _config(workload: str) -> Config:
+    chosen = [f"workload={workload}", "workload.cache=hot"]
+    settings = OmegaConf.get_type(compose("config", chosen).workload)
+    assert settings is not None
+    return to_config(compose("config", [*chosen, *smallest(settings)]))
+
+
+def smallest(settings: type[Any]) -> list[str]:
+    """The overrides that make a workload with such settings small."""
+    if issubclass(settings, Gemv):
+        return ["workload.commands=64"]
+    if issubclass(settings, OwnSize):
+        return ["workload.hidden=128"]
+    return ["model=tiny", "model.head_dim=64"]  # wide enough that q, k and v may lie side by side
+
+
+def _made_up(kind: str) -> DeviceInfo:
+    return DeviceInfo(kind, 0, "none", _MEMORY_BYTES, _CACHE_BYTES, "no memory", _PACK_BYTES)
+
+
+def matrix_markdown(matrix: Matrix) -> str:
+    """The table with its footnotes; ends with a newline."""
+    reasons: dict[str, str] = {}  # -> letter
+
+    def letter(reason: str) -> str:
+        return reasons.setdefault(reason, _letters(len(reasons)))
+
+    def text(answers: Mapping[str, str | None]) -> str:
+        marks = {dtype: "yes" if why is None else letter(why) for dtype, why in answers.items()}
+        distinct = dict.fromkeys(marks.values())
+        if len(distinct) == 1:
+            return next(iter(distinct))
+        alike = {mark: [dtype for dtype, other in marks.items() if other == mark] for mark in distinct}
+        return "; ".join(f"{', '.join(dtypes)}: {mark}" for mark, dtypes in alike.items())
+
+    lines = []
+    for mode in MODES:
+        rows = {kind: [text(matrix.cell(mode, workload, kind)) for workload in matrix.workloads] for kind in KINDS}
+        if rows["cpu"] == rows["cuda"]:
+            rows = {"cpu, cuda": rows["cpu"]}
+        lines += [[mode, kind, *cells] for kind, cells in rows.items()]
+    heads = ["mode", "device", *matrix.workloads]
+    columns: list[Column[object]] = [Column(head, str, frozenset(), is_text=True) for head in heads]
+    notes = [f"{mark}: {reason}" for reason, mark in reasons.items()] + list(_extras(matrix))
+    below = ["\n".join(f"- {escaped(note)}" for note in notes)] if notes else []
+    return "\n\n".join([LEGEND, body(columns, lines), *below]) + "\n"
+
+
+def _letters(index: int) -> str:
+    """a, b, ..., z, aa, ab, ..."""
+    more, last = divmod(index, len(string.ascii_lowercase))
+    return (_letters(more - 1) if more else "") + string.ascii_lowercase[last]
+
+
+def _extras(matrix: Matrix) -> Iterable[str]:
+    for extra in dict.fromkeys(matrix.extras.values()):
+        modes = [mode for mode, needed in matrix.extras.items() if needed == extra]
+        yield f"{', '.join(modes)}: once installed with `pip install -e '.[{extra}]'`"
+
+
+def sync_matrix(text: str, path: Path) -> str:
+    """`text` with what stands between the marks brought up to date, where it has any; DataError for one alone."""
+    start, end = (text.find(mark) for mark in MARKS)
+    if start < 0 and end < 0:
+        return text
+    if start < 0 or end < start:
+        line = text.count("\n", 0, max(start, end)) + 1
+        raise DataError(path, line, f"{MARKS[0]} and {MARKS[1]} do not pair up")
+    return f"{text[: start + len(MARKS[0])]}\n{matrix_markdown(build_matrix())}{text[end:]}"
+
+
+def main() -> int:
+    """Print the matrix."""
+    print(matrix_markdown(build_matrix()), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

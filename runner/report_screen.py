@@ -1,0 +1,61 @@
+"""A report on a terminal: tables about 140 characters wide, notes below them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console, JustifyMethod
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from launchopt.analysis.frontier import Frontier
+from launchopt.analysis.frontier_markdown import frontier_answer, frontier_grid, frontier_title
+from launchopt.analysis.markdown import Column, T, grid, tokens_grid
+from launchopt.analysis.remedies import RemedyTable
+from launchopt.analysis.remedies_markdown import refusals, remedies_grid, remedies_subtitle
+from launchopt.analysis.tables import Table, stream_subtitle, stream_title
+
+
+def print_tables(tables: Sequence[Table], console: Console) -> None:
+    """The tables of a report."""
+    for table in tables:
+        columns, cells, notes = grid(table, "terminal")
+        _print_table(console, table.title, table.subtitle, columns, cells)
+        numbered = [f"({index}) {note}" for index, note in enumerate(notes, 1)]
+        for note in [*numbered, *([str(table.peer)] if table.peer else [])]:
+            console.print(f"  {escape(note)}", style="dim")
+        if table.has_tokens:
+            _print_table(console, "tokens", table.subtitle, *tokens_grid(table, "terminal"))
+
+
+def print_frontiers(frontiers: Sequence[Frontier], console: Console) -> None:
+    """A table a frontier, and its answer."""
+    for one in frontiers:
+        _print_table(console, frontier_title(one), stream_subtitle(one.stream), *frontier_grid(one, "terminal"))
+        for answer in frontier_answer(one):
+            console.print(f"  {escape(answer)}")
+
+
+def print_remedies(tables: Sequence[RemedyTable], console: Console) -> None:
+    """A table a workload, and who refused it."""
+    for table in tables:
+        columns, cells, notes = remedies_grid(table, "terminal")
+        _print_table(console, stream_title(table.stream), remedies_subtitle(table), columns, cells)
+        for note in [*(f"({index}) {note}" for index, note in enumerate(notes, 1)), *refusals(table)]:
+            console.print(f"  {escape(note)}", style="dim")
+
+
+def _print_table(
+    console: Console, title: str, caption: str, columns: Sequence[Column[T]], cells: Sequence[Sequence[str]]
+) -> None:
+    # Texts of others (a status, a path) may hold brackets, which are markup to rich.
+    view = RichTable(title=escape(title), caption=escape(caption), box=box.SIMPLE_HEAD)
+    view.title_justify = view.caption_justify = "left"
+    for column in columns:
+        side: JustifyMethod = "left" if column.is_text else "right"
+        heading = column.heading.replace(" ", "\n", 1)
+        view.add_column(heading, justify=side, no_wrap=not column.is_text, overflow="fold")
+    for line in cells:
+        view.add_row(*map(escape, line))
+    console.print(view)

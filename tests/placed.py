@@ -1,0 +1,97 @@
+"""Operands as they lie in an arena: rows and commands apart, with poison in between, and a kernel to run on copies of them.
+
+CuPy is imported where a GPU is sure to be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import Dtype
+from launchopt.devices.arenas import STORAGE, from_float32, to_float32
+from launchopt.devices.op_kernels import OpLaunch
+from launchopt.kernels import source
+
+
+class Placed:
+    """`commands` arrays of `shape`, whose rows (axis 0) lie `padding` elements apart more than they are long.
+
+    `offset`: elements before the first. Where the commands share one array, `commands` is 1 and `stride_bytes` 0.
+    """
+
+    def __init__(self, kind: Any, commands: int, shape: tuple[int, ...], padding: int = 0, offset: int = 0) -> None:
+        inner = int(np.prod(shape[1:], dtype=np.int64))
+        self.row_elements, self.offset = inner + padding, offset
+        apart = shape[0] * self.row_elements + padding
+        self.flat = np.empty(offset + commands * apart, kind)
+        self.flat.view(np.uint8).fill(0xFF)
+        size = self.flat.itemsize
+        inside = np.cumprod([1, *shape[:0:-1]], dtype=np.int64)[: len(shape) - 1][::-1] * size
+        strides = (apart * size, self.row_elements * size, *inside.tolist())
+        self.view = np.lib.stride_tricks.as_strided(self.flat[offset:], (commands, *shape), strides)
+        self.stride_bytes = apart * size if commands > 1 else 0
+
+    @property
+    def offset_bytes(self) -> int:
+        return self.offset * self.flat.itemsize
+
+    def stack(self, count: int) -> Any:
+        """The commands, or `count` times the one that they share."""
+        if len(self.view) == count:
+            return self.view
+        return np.lib.stride_tricks.as_strided(self.view[0], (count, *self.view.shape[1:]), (0, *self.view.strides[1:]))
+
+    def fill(self, generator: np.random.Generator, dtype: Dtype) -> Placed:
+        """Random numbers in storage type."""
+        values = generator.standard_normal(self.view.shape).astype(np.float32)
+        self.view[...] = from_float32(values, dtype)
+        return self
+
+    def copy(self) -> Any:
+        return self.flat.copy()
+
+
+def placed(dtype: Dtype, commands: int, shape: tuple[int, ...], padding: int = 0, offset: int = 0) -> Placed:
+    return Placed(STORAGE[dtype], commands, shape, padding, offset)
+
+
+class Kernels:
+    """Kernels of one source, compiled once for each set of macros."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._modules = name, {}
+
+    def launch(
+        self, launch: OpLaunch, operands: list[Placed], request: int | None, dtype: Dtype, **macros: int
+    ) -> list[NDArray[Any]]:
+        """Run on copies of the operands; what they are afterwards. `request`: the fourth argument, or None where that
+        is an operand too."""
+        import cupy
+
+        options = ("-std=c++17", *(f"-D{key}={value}" for key, value in {"DTYPE": int(dtype), **macros}.items()))
+        if options not in self._modules:
+            self._modules[options] = cupy.RawModule(code=source(self._name), options=options)
+        kernel = self._modules[options].get_function(launch.function_name)
+        copies = [cupy.asarray(operand.flat) for operand in operands]
+        words = [np.int64(copy.data.ptr + operand.offset_bytes) for copy, operand in zip(copies, operands, strict=True)]
+        by_value = launch.args.view(np.dtype(f"V{launch.args.nbytes}"))
+        words += [] if request is None else [np.int64(request)]
+        kernel(launch.grid, launch.block, (*words, by_value), shared_mem=launch.shared_bytes)
+        cupy.cuda.Device().synchronize()
+        return [copy.get() for copy in copies]
+
+
+def assert_same(found: NDArray[Any], expected: NDArray[Any], dtype: Dtype, units: float, scale: float = 1.0) -> None:
+    """Equal to the bit, or in storage type within `units` roundings of `scale` (or of the value, where that is more)."""
+    if found.dtype == np.int32:
+        assert (found == expected).all()
+        return
+    differ = found.view(np.uint8).reshape(len(found), -1) != expected.view(np.uint8).reshape(len(found), -1)
+    where = np.flatnonzero(differ.any(axis=1))
+    got, wanted = (to_float32(array[where], dtype).astype(np.float64) for array in (found, expected))
+    bound = units * dtype.unit_roundoff * np.maximum(np.abs(wanted), scale)
+    wrong = ~(np.abs(got - wanted) <= bound)  # NaN is wrong
+    assert not wrong.any(), (where[wrong][:5], got[wrong][:5], wanted[wrong][:5])

@@ -1,0 +1,290 @@
+"""A stream's commands executed one after another with NumPy, the straightforward way: what a correct run leaves behind.
+
+`Interpreter` holds the arenas and the state of sequences, and executes any record that a driver would issue; `Run` does
+so for all steps of all requests, feeding results back, with faults planted where a test asks for them. Arithmetic is
+fp32 inside an op, storage is the stream's dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import NO_TOKEN, Op, Records, ShapeKey, as_words
+from launchopt.devices.arenas import Arenas, from_float32, to_float32
+from launchopt.devices.cpu_steps import CpuSteps
+from launchopt.devices.steps import Flights
+from launchopt.ring import Ring
+from launchopt.sampling import Sampling, SamplingKind
+from launchopt.verify import Verification
+from launchopt.verify_chain import verify_chain
+from launchopt.workloads import chain as ch
+from launchopt.workloads.chain import ChainStream, StepKind
+
+NORM_EPSILON = 1e-5
+SEED = 8  # of weights with which no two tokens in a row are the same, so that a stale input shows
+NONE = Sampling(SamplingKind.none)
+
+
+def steps_of(stream: ChainStream, request: int) -> list[StepKind]:
+    """A request's steps, one by one."""
+    left, kinds = int(stream.asked.context_tokens[request]), []
+    while left:
+        columns = min(left, stream.chunk_tokens or left)
+        left -= columns
+        kinds.append(StepKind(columns, True, left == 0))
+    tokens = sum(kind.ends_token for kind in kinds)
+    return kinds + [StepKind(1, False, True)] * (int(stream.outputs[request]) - tokens)
+
+
+def rows_of(stream: ChainStream, kind: StepKind) -> slice:
+    """A kind's rows of the template."""
+    at = stream.kinds.index(kind)
+    return slice(0 if at == 0 else int(stream.kind_stops[at - 1]), int(stream.kind_stops[at]))
+
+
+def origins_of(stream: ChainStream, request: int, step: int) -> NDArray[np.uint32]:
+    """What slots of a step count from, by FROM_LANE and so on."""
+    row, kind = stream.table[request], steps_of(stream, request)[step]
+    given = int(row[ch.PROMPT]) + step * (stream.chunk_tokens or 0) * stream.units(stream.hidden)
+    lane = int(row[ch.LANE])
+    origins = np.zeros(5, np.uint32)
+    origins[[ch.FROM_LANE, ch.FROM_PREFILL]] = lane, row[ch.PREFILL]
+    origins[ch.FROM_INPUT] = given if kind.is_prompt or step == 0 else lane
+    return origins
+
+
+def records_of(stream: ChainStream, request: int, step: int) -> Records:
+    """What the driver issues for a step, but for what says when and in what order."""
+    kinds = steps_of(stream, request)
+    rows, origins = rows_of(stream, kinds[step]), origins_of(stream, request, step)
+    token = sum(before.ends_token for before in kinds[:step])
+    records = stream.template[rows].copy()
+    records["slot_a"] += ((token % stream.replicas) * stream.replica_moves[rows]).astype(np.uint32)
+    for role, origin in (("a", stream.a_from), ("b", stream.b_from), ("c", stream.c_from)):
+        records[f"slot_{role}"] += origins[origin[rows]]
+    records["request"], records["token"] = request, token if kinds[step].ends_token else NO_TOKEN
+    return records
+
+
+def shape_of(stream: ChainStream, record: Any) -> ShapeKey:
+    """A record's key."""
+    word = int(record["dtype"])
+    m, n, k = (int(record[name]) for name in "mnk")
+    return ShapeKey(m, n, k, stream.dtype, Op(int(record["op"])), word >> 4)
+
+
+class Interpreter:
+    """Arenas with inputs and poison, and where each request's sequence is."""
+
+    def __init__(self, stream: ChainStream, seed: int = SEED) -> None:
+        self.stream = stream
+        self.arenas = Arenas(np, stream.arenas, stream.fills)
+        self.arenas.fill(seed)
+        self.arenas.poison()
+        self.flat = self.arenas.arrays[stream.activations].reshape(-1)
+        self.start, self.next = (np.zeros(stream.requests, np.int64) for _ in range(2))
+        self.table = stream.page_table if stream.attention else None
+        self._views: dict[ShapeKey, Any] = {}
+
+    def operands(self, record: Any) -> tuple[Any, Any, Any]:
+        """A, B and C of a command, in storage type, to read or to write; caches as [pages, 2, tokens, heads, dim]."""
+        shape = shape_of(self.stream, record)
+        if shape not in self._views:
+            self._views[shape] = [self._view(shape, role) for role in "abc"]
+        a, b, c = (view[record[f"slot_{role}"]] for view, role in zip(self._views[shape], "abc", strict=True))
+        return a, b, c
+
+    def _view(self, shape: ShapeKey, role: str) -> Any:
+        operand = self.stream.operands(shape)["abc".index(role)]
+        if operand.arena.role == "kv":
+            attention = self.stream.attention
+            assert attention is not None
+            pool = (attention.pages_total, 2, attention.page_tokens, attention.kv_heads, attention.head_dim)
+            return self.arenas.arrays[operand.arena][:, : math.prod(pool)].reshape(-1, *pool)
+        if (shape.op, role) in ((Op.SLOT_MAP, "c"), (Op.KV_WRITE, "a")):  # int32, packed: a row a unit
+            words = self.flat.view(np.int32).reshape(-1, ch.UNIT_BYTES // 4)
+            return _Packed(words, shape.n)
+        rows = {"a": shape.m if shape.op is Op.GEMM else 1, "b": shape.n, "c": shape.n}[role]
+        cols = {"a": shape.k if shape.op is Op.GEMM else shape.m, "b": shape.k, "c": shape.m}[role]
+        if shape.op is Op.ADD and role == "a":
+            rows = shape.n
+        if (shape.op, role) == (Op.SLOT_MAP, "b"):
+            cols = 1
+        return self.arenas.view(operand, rows, cols)
+
+    def execute(self, record: Any) -> None:
+        """One command."""
+        dtype, op = self.stream.dtype, Op(int(record["op"]))
+        a, b, c = self.operands(record)
+        if op is Op.SLOT_MAP:
+            self._map_slots(record, c)
+        elif op is Op.KV_WRITE:
+            self._write(a, b, c)
+        else:
+            wide = to_float32(b, dtype)
+            if op in (Op.QK, Op.SOFTMAX):
+                self._scores(op, record, a, wide, c)
+            else:
+                c[:] = from_float32(self._compute(op, record, a, wide), dtype)
+
+    def _compute(self, op: Op, record: Any, a: Any, b: Any) -> NDArray[np.float32]:
+        if op is Op.RELU:
+            return np.maximum(b, np.float32(0))
+        if op is Op.SILU_MUL:
+            gate, up = np.split(b, 2, axis=1)
+            return cast(NDArray[np.float32], gate / (1 + np.exp(-gate)) * up)
+        if op is Op.ROPE:
+            return self._rotate(record, b)
+        if op is Op.AV:
+            return self._weigh(record, a, b)
+        weight = to_float32(a, self.stream.dtype)
+        if op is Op.GEMM:
+            return cast(NDArray[np.float32], b @ weight.T)
+        if op is Op.NORM:
+            mean = (b**2).mean(axis=1, keepdims=True, dtype=np.float32)
+            return cast(NDArray[np.float32], b / np.sqrt(mean + np.float32(NORM_EPSILON)) * weight)
+        return cast(NDArray[np.float32], b * weight if op is Op.SCALE else b + weight)
+
+    def _map_slots(self, record: Any, c: Any) -> None:
+        request, n, attention = int(record["request"]), int(record["n"]), self.stream.attention
+        assert attention is not None
+        assert self.table is not None
+        self.start[request] = self.next[request]
+        self.next[request] += n
+        page, within = np.divmod(self.positions(record), attention.page_tokens)
+        c[:] = self.table[request, page] * attention.page_tokens + within
+
+    def positions(self, record: Any) -> NDArray[np.int64]:
+        """Of a step's columns."""
+        return cast(NDArray[np.int64], self.start[int(record["request"])] + np.arange(int(record["n"])))
+
+    def _write(self, slots: Any, b: Any, cache: Any) -> None:
+        attention = self.stream.attention
+        assert attention is not None
+        page, within = np.divmod(slots, attention.page_tokens)
+        kv = b[:, -2 * attention.kv_width :].reshape(len(b), 2, attention.kv_heads, attention.head_dim)
+        cache[page, :, within] = kv
+
+    def kept(self, request: int, cache: Any, count: int) -> tuple[Any, Any]:
+        """Keys and values of a request's first `count` positions, float32 [count, kv_heads, head_dim] each."""
+        attention = self.stream.attention
+        assert attention is not None
+        assert self.table is not None
+        page, within = np.divmod(np.arange(count), attention.page_tokens)
+        kv = to_float32(cache[self.table[request, page], :, within], self.stream.dtype)
+        return kv[:, 0], kv[:, 1]
+
+    def _rotate(self, record: Any, b: Any) -> NDArray[np.float32]:
+        attention = self.stream.attention
+        assert attention is not None
+        half = attention.head_dim // 2
+        angles = self.positions(record)[:, None] * attention.theta ** (-2 * np.arange(half) / attention.head_dim)
+        cos, sin = (f(angles).astype(np.float32)[:, None] for f in (np.cos, np.sin))
+        heads = b.copy().reshape(len(b), -1, attention.head_dim)
+        turned = heads[:, : attention.q_heads + attention.kv_heads]
+        x1, x2 = turned[..., :half].copy(), turned[..., half:].copy()
+        turned[..., :half], turned[..., half:] = x1 * cos - x2 * sin, x2 * cos + x1 * sin
+        return cast(NDArray[np.float32], heads.reshape(b.shape))
+
+    def _scores(self, op: Op, record: Any, cache: Any, b: Any, c: Any) -> None:
+        """Of the positions that a column sees; the others are left as they are."""
+        attention = self.stream.attention
+        assert attention is not None
+        out = c.reshape(len(b), attention.q_heads, attention.ctx)
+        for j, position in enumerate(self.positions(record)):
+            seen = int(position) + 1
+            if op is Op.QK:
+                q = b[j, : attention.q_heads * attention.head_dim].reshape(attention.kv_heads, -1, attention.head_dim)
+                keys, _ = self.kept(int(record["request"]), cache, seen)
+                scores = np.einsum("hgd,thd->hgt", q, keys) / np.float32(math.sqrt(attention.head_dim))
+            else:
+                given = b[j].reshape(attention.q_heads, -1)[:, :seen]
+                powers = np.exp(given - given.max(axis=1, keepdims=True))
+                scores = powers / powers.sum(axis=1, keepdims=True)
+            out[j, :, :seen] = from_float32(scores.reshape(attention.q_heads, seen), self.stream.dtype)
+
+    def _weigh(self, record: Any, cache: Any, b: Any) -> NDArray[np.float32]:
+        attention = self.stream.attention
+        assert attention is not None
+        rows = []
+        for j, position in enumerate(self.positions(record)):
+            seen = int(position) + 1
+            p = b[j].reshape(attention.kv_heads, -1, attention.ctx)[..., :seen]
+            _, values = self.kept(int(record["request"]), cache, seen)
+            rows.append(np.einsum("hgt,thd->hgd", p, values).reshape(-1))
+        return np.array(rows, np.float32)
+
+
+class _Packed:
+    """int32 words that begin at a unit."""
+
+    def __init__(self, words: Any, n: int) -> None:
+        self._words, self._n = words.reshape(-1), n
+
+    def __getitem__(self, slot: Any) -> Any:
+        first = int(slot) * (ch.UNIT_BYTES // 4)
+        return self._words[first : first + self._n]
+
+
+Change = Callable[["Run", int, int, Records], Records]
+
+
+def unchanged(run: Run, request: int, step: int, records: Records) -> Records:
+    """No fault."""
+    return records
+
+
+class Run(Interpreter):
+    """Every step of every request, one command after another; `change` may alter a step's records before they run.
+
+    Where `stale` says so, what a step gives is kept but not fed back.
+    """
+
+    def __init__(
+        self,
+        stream: ChainStream,
+        sampling: Sampling = NONE,
+        change: Change = unchanged,
+        stale: tuple[int, int] | None = None,
+        seed: int = SEED,
+    ) -> None:
+        super().__init__(stream, seed)
+        self.sampling = sampling
+        self._steps = CpuSteps(stream, self.arenas, sampling)
+        self._flights = Flights(stream, cast(Ring, None), self._steps.done)  # nobody is told
+        longest = max(len(steps_of(stream, request)) for request in range(stream.requests))
+        for step in range(longest):  # all requests side by side, as when batched
+            for request in range(stream.requests):
+                if step < len(steps_of(stream, request)):
+                    records = self.records(request, step)
+                    for record in change(self, request, step, records.copy()):
+                        self.execute(record)
+                    self._feed_back(records[-1:], is_stale=stale == (request, step))
+        self.ids: NDArray[np.int64] = (
+            self._steps.done[: stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+        )
+
+    def records(self, request: int, step: int) -> Records:
+        """What the driver issues for a step."""
+        return records_of(self.stream, request, step)
+
+    def _feed_back(self, record: Records, is_stale: bool) -> None:
+        start = int(self.stream.table[int(record["request"][0]), ch.LANE]) * self.stream.activations.cols
+        given = self.flat[start : start + self.stream.hidden]
+        before = given.copy()
+        self._steps.feed_back(self._flights, self._flights.collect(as_words(record)))
+        if is_stale:
+            given[:] = before
+
+    def verify(self, columns: int = 16, seed: int = 0) -> Verification:
+        """The check's verdict."""
+        return verify_chain(self.stream, self.arenas, self.sampling, self.ids, columns, seed)
+
+    def set(self, array: Any, at: Any, value: float) -> None:
+        """One element, in storage type."""
+        array[at] = from_float32(np.array([value], np.float32), self.stream.dtype)[0]

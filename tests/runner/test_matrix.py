@@ -1,0 +1,157 @@
+"""The matrix of modes, workloads, devices and dtypes: every cell says something, and what it says is so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from launchopt import results
+from launchopt.errors import DataError
+from launchopt.modes import MODES, mode_class
+from runner import matrix, report
+from runner.groups import Decode, Gemv, Prefill
+from runner.matrix import DTYPES, KINDS, Matrix, build_matrix, matrix_markdown, sync_matrix
+from runner.programs import Steps
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("cupy", "nvmath", "cuda", "torch", "triton")
+# As little as has company to batch with.
+SMALL = {
+    Gemv: "workload.commands=48",
+    Prefill: "workload.prompts=2 workload.tokens=8",
+    Decode: "workload.requests=3 workload.tokens=2",
+    Steps: "workload.requests=3 workload.tokens=2",
+}
+COMMON = "device=cpu workload.cache=hot mode=baseline against=[all] batching.max_batch=4 record.launches=none"
+# Several calls of the application in one process: its children are kept, and with them what they measured and compiled.
+CALLS = """
+import sys
+from runner import app, children
+dismiss, children.dismiss = children.dismiss, lambda: None
+codes = [app.main(words.split()) for words in sys.argv[1:]]
+dismiss()
+sys.exit(max(codes))
+"""
+
+
+@pytest.fixture(scope="module")
+def answered() -> Matrix:
+    return build_matrix()
+
+
+def test_every_cell_is_a_yes_or_a_reason(answered: Matrix) -> None:
+    assert answered.answers.keys() == set(product(MODES, answered.workloads, KINDS, DTYPES))
+    options = {path.stem for path in (ROOT / "conf/workload").glob("*.yaml")}
+    assert set(answered.workloads) == options
+    for cell, why in answered.answers.items():
+        assert why is None or (why.strip() and "\n" not in why), cell
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_runs_something_and_baseline_everything(mode: str, answered: Matrix) -> None:
+    runs = [why is None for (name, *_), why in answered.answers.items() if name == mode]
+    assert any(runs)
+    assert mode != "baseline" or all(runs)
+
+
+def test_asking_loads_neither_cuda_nor_torch() -> None:
+    script = (
+        "import sys; from runner.matrix import build_matrix; build_matrix();"
+        f"print(*sorted({{name.partition('.')[0] for name in sys.modules}} & set({HEAVY})))"
+    )
+    call = [sys.executable, "-c", script]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout.split(), done.stderr, done.returncode) == ([], "", 0)
+
+
+def small(workload: str) -> str:
+    """The overrides that make a run of a workload small, by the settings it has."""
+    with matrix._composing():
+        settings = type(matrix._config(workload).workload)
+    few = next(text for kind, text in SMALL.items() if issubclass(settings, kind))
+    return few if settings is Gemv else " ".join([*matrix.smallest(settings), few])
+
+
+def run_all(dtype: str, workloads: dict[str, str], folder: Path) -> str:
+    """Run every workload in a dtype, in every mode that says it can; what was written to standard error."""
+    jobs = [
+        f"{COMMON} workload={workload} workload.dtype={dtype} hydra.run.dir={dtype}/{workload} {overrides}"
+        for workload, overrides in workloads.items()
+    ]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    call = [sys.executable, "-c", CALLS, *jobs]
+    done = subprocess.run(call, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    return done.stderr if done.returncode else ""
+
+
+def test_every_yes_on_the_cpu_runs_and_is_verified(answered: Matrix, tmp_path: Path) -> None:
+    workloads = {workload: small(workload) for workload in answered.workloads}
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.map(run_all, DTYPES, [workloads] * len(DTYPES), [tmp_path] * len(DTYPES))
+        assert list(done) == [""] * len(DTYPES)
+    rows = results.read_summaries([tmp_path])
+    ran = {(row["mode"], row["workload"], row["device"], row["dtype"]) for row in rows}
+    here = {mode for mode in MODES if mode_class(mode).lacks() is None}
+    assert ran == {
+        cell for cell, why in answered.answers.items() if why is None and cell[2] == "cpu" and cell[0] in here
+    }
+    for row in rows:
+        assert (row["status"], row["verified"]) == ("ok", True), (row["mode"], row["workload"], row["dtype"])
+    for work in {(row["workload"], row["dtype"]) for row in rows}:
+        alike = [row for row in rows if (row["workload"], row["dtype"]) == work]
+        assert len({(row["commands"], row["bytes_moved"], row["tokens"]) for row in alike}) == 1, work
+
+
+def made_up(**different: str | None) -> Matrix:
+    """Two workloads and the modes there are: yes everywhere, but for what `workload_kind_dtype=reason` says."""
+    answers = dict.fromkeys(product(MODES, ("one", "two"), KINDS, DTYPES))
+    for name, why in different.items():
+        workload, kind, dtype = name.split("_")
+        answers[MODES[0], workload, kind, dtype] = why
+    return Matrix(("one", "two"), answers, {})
+
+
+def test_cells_say_what_the_dtypes_have_in_common() -> None:
+    assert f"| {MODES[0]} | cpu, cuda | yes | yes |" in matrix_markdown(made_up())
+    alike = {f"one_cpu_{dtype}": "no | chance" for dtype in DTYPES}
+    text = matrix_markdown(made_up(**alike, two_cpu_bf16="wide", two_cuda_fp32="no | chance"))
+    assert f"| {MODES[0]} | cpu | a | fp32, fp16: yes; bf16: b |" in text
+    assert f"| {MODES[0]} | cuda | yes | fp32: a; fp16, bf16: yes |" in text
+    assert text.endswith("\n\n- a: no \\| chance\n- b: wide\n")
+
+
+def test_there_are_letters_for_any_number_of_reasons() -> None:
+    marks = [matrix._letters(at) for at in range(1000)]
+    assert (marks[0], marks[25], marks[26], marks[27], marks[702]) == ("a", "z", "aa", "ab", "aaa")
+    assert len(set(marks)) == len(marks)
+
+
+def test_a_readme_is_brought_up_to_date_and_checked(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    results.write_rows(tmp_path / "summary.parquet", results.SUMMARY, [], {})
+    readme.write_text("a\n<!-- matrix -->\nold\n<!-- /matrix -->\nb\n")
+    stale = readme.read_text()
+    fresh = sync_matrix(stale, readme)
+    assert fresh.startswith("a\n<!-- matrix -->\n`yes`")
+    assert fresh.endswith("\n<!-- /matrix -->\nb\n")
+    assert "old" not in fresh
+    assert sync_matrix(fresh, readme) == fresh
+    assert sync_matrix("no mark", readme) == "no mark"
+
+
+@pytest.mark.parametrize("text", ["\n<!-- matrix -->", "\n<!-- /matrix -->", "<!-- /matrix -->\n<!-- matrix -->"])
+def test_a_mark_alone_is_an_error(text: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"README\.md:2: .* do not pair up"):
+        sync_matrix(text, tmp_path / "README.md")
+
+
+def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert matrix.main() == 0
+    assert capsys.readouterr().out == matrix_markdown(build_matrix())
+    assert report.sync_readme(ROOT / "README.md", check=True)

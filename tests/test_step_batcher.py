@@ -1,0 +1,468 @@
+"""Batches of whole steps against a model of them, and what must hold of any: whole, in order, of one kind, in time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launchopt import step_buckets as sb
+from launchopt.arrivals.requests import Requests
+from launchopt.batcher import FlushReason
+from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Op, Records
+from launchopt.errors import RunError
+from launchopt.step_batcher import StepBatch, StepBatcher, steps_of_requests
+from launchopt.workloads import chain as ch
+from launchopt.workloads.chain import ChainStream
+
+# Rows, and (m, n, k, op, dtype) of the first: kinds that differ in one of these each.
+KINDS = [
+    (1, (64, 1, 8, Op.GEMM, Dtype.fp16)),
+    (3, (64, 1, 8, Op.GEMM, Dtype.fp16)),
+    (3, (64, 2, 8, Op.GEMM, Dtype.fp16)),
+    (3, (8, 1, 64, Op.GEMM, Dtype.fp16)),
+    (3, (64, 1, 8, Op.SLOT_MAP, Dtype.fp16)),
+    (3, (64, 1, 8, Op.GEMM, Dtype.bf16)),
+    (7, (64, 1, 8, Op.GEMM, Dtype.fp16)),
+]
+LONGEST = max(rows for rows, _ in KINDS)
+NEVER_NS = 1 << 60
+ROUND_END = int(sb.ROUND_END) >> 48  # as a record's flag
+properties = settings(deadline=None, max_examples=150)
+Left = tuple[int, FlushReason, list[int]]  # of a batch: its kind, why it left, whose steps
+
+
+def step_of(request: int, kind: int, first: int = 0, number: int = 0, flags: int = 0) -> Records:
+    """The records of a step, numbered from `first`, which is `number` of its request; rows after the first differ."""
+    rows, (m, n, k, op, dtype) = KINDS[kind]
+    records = np.zeros(rows, COMMAND_DTYPE)
+    records["seq"], records["request"] = first + np.arange(rows), request
+    records["m"], records["n"], records["k"], records["op"], records["dtype"] = m, n, k, op, dtype
+    records["m"][1:] = 100 + np.arange(1, rows)
+    records["step"], records["slot_c"] = number * LONGEST + np.arange(rows), 7 * first + np.arange(rows)
+    records["flags"][-1] = int(Flag.STEP_END) | flags
+    return records
+
+
+def steps(*of: tuple[int, int]) -> Records:
+    """(request, kind), one whole step after another."""
+    return np.concatenate([step_of(request, kind, number=number) for number, (request, kind) in enumerate(of)])
+
+
+def records_of(batch: StepBatch) -> Records:
+    """[rows, size]"""
+    records: Records = batch.words.copy().reshape(-1).view(COMMAND_DTYPE).reshape(batch.rows, batch.size)
+    return records
+
+
+def kind_of(batch: StepBatch) -> int:
+    first = records_of(batch)[0, 0]
+    return KINDS.index((batch.rows, tuple(first[["m", "n", "k", "op", "dtype"]].tolist())))
+
+
+def left(batch: StepBatch) -> Left:
+    return kind_of(batch), batch.reason, records_of(batch)[0]["request"].tolist()
+
+
+NOTHING = np.zeros(0, COMMAND_DTYPE)
+
+
+@dataclass
+class Model:
+    """The rules in dictionaries and lists."""
+
+    totals: list[int]
+    limit: int
+    timeout_ns: int
+    idle_ns: int | None
+    on_stall: bool
+    in_rounds: bool
+    buckets: dict[int, list[int]] = field(default_factory=dict)  # kind -> requests; the first is the oldest
+    opened: dict[int, int] = field(default_factory=dict)
+    live: set[int] = field(default_factory=set)
+    partial: set[int] = field(default_factory=set)
+    landed: dict[int, int] = field(default_factory=dict)
+    round_ended: bool = False
+    last_ns: int = 0
+    out: list[Left] = field(default_factory=list)
+
+    @property
+    def held(self) -> set[int]:
+        return {request for requests in self.buckets.values() for request in requests}
+
+    @property
+    def stalled(self) -> bool:
+        if not self.on_stall or not self.held or self.partial:
+            return False
+        return self.round_ended if self.in_rounds else self.held == self.live
+
+    def leave(self, kind: int, reason: FlushReason) -> None:
+        self.out.append((kind, reason, sorted(self.buckets.pop(kind))))
+        del self.opened[kind]
+
+    def take(self, records: Iterable[tuple[int, int, int]], now_ns: int, is_drained: bool) -> None:
+        """records: request, kind of its step, flags"""
+        some = False
+        for request, kind, flags in records:
+            some, self.last_ns = True, now_ns
+            self.live.add(request)
+            if request not in self.partial:
+                self.partial.add(request)
+                self.round_ended = False
+            if flags:
+                self.partial.remove(request)
+                self.round_ended = bool(flags & ROUND_END)
+                self.opened.setdefault(kind, now_ns)
+                self.buckets.setdefault(kind, []).append(request)
+                if len(self.buckets[kind]) == min(self.limit, len(self.totals)):
+                    self.leave(kind, FlushReason.full)
+        for kind in list(self.opened):
+            if self.opened[kind] + self.timeout_ns <= now_ns:
+                self.leave(kind, FlushReason.deadline)
+        if is_drained:
+            for kind in list(self.opened):
+                self.leave(kind, FlushReason.drain)
+        elif not some and self.stalled:
+            for kind in sorted(self.opened, key=lambda kind: -len(self.buckets[kind])):
+                self.leave(kind, FlushReason.stall)
+        elif not some and self.idle_ns is not None and now_ns - self.last_ns >= self.idle_ns:
+            for kind in list(self.opened):
+                self.leave(kind, FlushReason.idle)
+
+    def land(self, request: int) -> None:
+        self.landed[request] = self.landed.get(request, 0) + 1
+        if self.landed[request] == self.totals[request]:
+            self.live.remove(request)
+
+
+class Issuer:
+    """As a driver: each request's records in order, a step only when the one before it was told of."""
+
+    def __init__(self, plans: Sequence[Sequence[int]], rounds: Sequence[bool]) -> None:
+        self.plans, self.rounds = plans, rounds
+        self.begun = [0] * len(plans)
+        self.rest: dict[int, deque[np.void]] = {}  # request -> records of its step to come
+        self.under_way: set[int] = set()  # requests whose step was pushed, and not told of
+        self.sent: list[np.void] = []
+        self.steps = 0
+
+    @property
+    def able(self) -> list[int]:
+        """Who can push."""
+        begin = (r for r, plan in enumerate(self.plans) if r not in self.under_way and self.begun[r] < len(plan))
+        return sorted({*self.rest, *begin})
+
+    def push(self, request: int, most: int) -> list[tuple[np.void, int]]:
+        """Up to `most` records of a request, each with the kind of its step."""
+        number = self.begun[request] - (request in self.rest)
+        kind = self.plans[request][number]
+        if request not in self.rest:
+            flags = ROUND_END if self.rounds[self.steps % len(self.rounds)] else 0
+            first = sum(
+                KINDS[kind][0] for begun, plan in zip(self.begun, self.plans, strict=True) for kind in plan[:begun]
+            )
+            self.rest[request] = deque(step_of(request, kind, first, number, flags))
+            self.begun[request] += 1
+            self.steps += 1
+            self.under_way.add(request)
+        out: list[tuple[np.void, int]] = []
+        while self.rest[request] and len(out) < most:
+            out.append((self.rest[request].popleft(), kind))
+        if not self.rest[request]:
+            del self.rest[request]
+        self.sent += [record for record, _ in out]
+        return out
+
+
+def check_batch(batch: StepBatch, limit: int, complete_ns: dict[tuple[int, int], int]) -> None:
+    """Whole steps of one kind, row by row, each request once and in order; eligible when the last record came."""
+    records = records_of(batch)
+    assert len(batch) == batch.rows * batch.size > 0
+    assert (batch.shape_index, batch.size <= limit) == (-1, True)
+    requests = records["request"]
+    assert (requests == requests[0]).all()
+    assert (np.diff(requests[0].astype(np.int64)) > 0).all()
+    assert (records["step"] % LONGEST == np.arange(batch.rows)[:, None]).all()
+    assert (records["step"] // LONGEST == records["step"][0] // LONGEST).all()
+    assert (records["flags"][:-1] == 0).all()
+    assert (records["flags"][-1] & Flag.STEP_END).all()
+    for name in ("m", "n", "k", "op", "dtype"):
+        assert (records[name] == records[name][:, :1]).all()
+    eligible = [complete_ns[int(r), int(s) // LONGEST] for r, s in zip(requests[0], records["step"][0], strict=True)]
+    assert (records["turn"] == np.array(eligible)).all()
+
+
+plans = st.lists(st.lists(st.integers(0, len(KINDS) - 1), min_size=1, max_size=4), min_size=1, max_size=8)
+turns = st.lists(
+    st.one_of(
+        st.tuples(st.just("push"), st.integers(0, 99), st.integers(1, 9)),
+        st.tuples(st.just("push"), st.integers(0, 99), st.just(LONGEST)),
+        st.tuples(st.just("pop"), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("pop"), st.just(100), st.just(0)),
+        st.tuples(st.just("time"), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("land"), st.integers(1, 4), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@settings(properties, max_examples=400)
+@given(
+    plans=plans,
+    turns=turns,
+    limit=st.integers(1, 9),
+    timeout_ns=st.integers(0, 100) | st.just(NEVER_NS),
+    idle_ns=st.none() | st.integers(0, 60),
+    on_stall=st.booleans(),
+    in_rounds=st.booleans(),
+    rounds=st.lists(st.booleans(), min_size=1, max_size=5),
+)
+def test_step_batcher_does_what_its_model_does(
+    plans: list[list[int]],
+    turns: list[tuple[str, int, int]],
+    limit: int,
+    timeout_ns: int,
+    idle_ns: int | None,
+    on_stall: bool,
+    in_rounds: bool,
+    rounds: list[bool],
+) -> None:
+    """Records of several requests mixed in any way, popped in any pieces; every one leaves once, as the rules say."""
+    totals = np.array([len(plan) for plan in plans])
+    rules = partial(StepBatcher, idle_ns=idle_ns, on_stall=on_stall, in_rounds=in_rounds)
+    batcher = rules(totals, LONGEST, limit, timeout_ns, kinds=len(KINDS))
+    model = Model(totals.tolist(), limit, timeout_ns, idle_ns, on_stall, in_rounds)
+    issuer, now_ns = Issuer(plans, rounds), 1_000
+    queue: deque[tuple[np.void, int]] = deque()
+    out: list[np.void] = []
+    got: list[Left] = []
+    flying: deque[int] = deque()
+    complete_ns: dict[tuple[int, int], int] = {}
+
+    def pop(most: int, is_drained: bool = False) -> None:
+        part = [queue.popleft() for _ in range(min(most, len(queue)))]
+        records = np.array([record for record, _ in part], COMMAND_DTYPE)
+        for record in records[records["flags"] > 0]:
+            complete_ns[int(record["request"]), int(record["step"]) // LONGEST] = now_ns
+        for batch in batcher.take(records, now_ns, is_drained):
+            check_batch(batch, limit, complete_ns)
+            got.append(left(batch))
+            out.extend(records_of(batch).reshape(-1))
+            flying.extend(got[-1][2])
+        model.take([(int(r["request"]), kind, int(r["flags"])) for r, kind in part], now_ns, is_drained)
+        assert got == model.out
+        assert (batcher.held, batcher.live, batcher.partial) == (len(model.held), len(model.live), len(model.partial))
+
+    def land(most: int) -> None:
+        for _ in range(min(most, len(flying))):
+            request = flying.popleft()
+            batcher.landed(request)
+            model.land(request)
+            issuer.under_way.remove(request)
+
+    for what, count, most in turns:
+        if what == "push" and (able := issuer.able):
+            queue.extend(issuer.push(able[count % len(able)], most))
+        elif what == "pop":
+            pop(count)
+        elif what == "time":
+            now_ns += count
+        elif what == "land":
+            land(count)
+    while issuer.able or queue or flying or batcher.held:  # to the end
+        for request in issuer.able:
+            queue.extend(issuer.push(request, LONGEST))
+        pop(1 << 30, is_drained=not issuer.able)
+        land(1 << 30)
+    assert (batcher.held, batcher.live, batcher.partial) == (0, 0, 0)
+    assert batcher.flushes == [sum(reason is flushed for _, flushed, _ in got) for reason in FlushReason]
+    out.sort(key=lambda record: (record["request"], record["step"]))
+    issuer.sent.sort(key=lambda record: (record["request"], record["step"]))
+    for mine, theirs in zip(out, issuer.sent, strict=True):
+        mine["turn"] = theirs["turn"]
+        assert mine.tobytes() == theirs.tobytes()
+
+
+def batcher_of(
+    requests: int = 4, limit: int = 9, timeout_ns: int = NEVER_NS, total: int = 9, **more: bool
+) -> StepBatcher:
+    return StepBatcher(np.full(requests, total), LONGEST, limit, timeout_ns, **more)
+
+
+def taken(batcher: StepBatcher, records: Records = NOTHING, now_ns: int = 0, is_drained: bool = False) -> list[Left]:
+    return [left(batch) for batch in batcher.take(records, now_ns, is_drained)]
+
+
+def test_steps_of_all_requests_leave_together_whatever_their_order() -> None:
+    batcher = batcher_of(4)
+    assert taken(batcher, steps((2, 1), (0, 1), (3, 1), (1, 1))) == [(1, FlushReason.full, [0, 1, 2, 3])]
+
+
+def test_records_of_several_requests_in_turn() -> None:
+    batcher = batcher_of(3)
+    mixed = np.stack([step_of(request, 1) for request in (2, 0, 1)], axis=1).reshape(-1)
+    assert taken(batcher, mixed[:8], 5) == []
+    assert (batcher.held, batcher.partial, batcher.live) == (2, 1, 3)
+    batches = list(batcher.take(mixed[8:], 6))
+    assert [left(batch) for batch in batches] == [(1, FlushReason.full, [0, 1, 2])]
+    assert records_of(batches[0])["turn"].tolist() == [[5, 6, 5]] * 3
+
+
+def test_a_full_bucket_leaves_at_once_and_the_next_begins() -> None:
+    batcher = batcher_of(5, limit=2)
+    assert taken(batcher, steps(*((request, 1) for request in (4, 3, 0, 1, 2)))) == [
+        (1, FlushReason.full, [3, 4]),
+        (1, FlushReason.full, [0, 1]),
+    ]
+    assert batcher.held == 1
+
+
+def test_a_stall_is_when_every_live_request_is_held() -> None:
+    """Whose step is on the device is live, who was told of one may come again, and who was told of the last may not."""
+    batcher = StepBatcher(np.array([2, 1, 1, 1]), LONGEST, 2, NEVER_NS)
+    assert taken(batcher, steps((0, 1), (1, 1))) == [(1, FlushReason.full, [0, 1])]
+    assert taken(batcher, steps((2, 2))) == []
+    assert taken(batcher) == []  # on the device: 0 and 1
+    batcher.landed(1)
+    assert taken(batcher) == []  # on the device: 0
+    batcher.landed(0)
+    assert taken(batcher) == []  # 0 goes on
+    assert taken(batcher, step_of(0, 1)[:1]) == []
+    assert taken(batcher) == []  # its step is arriving
+    assert taken(batcher, step_of(0, 1)[1:]) == []  # others may be in the ring
+    assert batcher.live == 2
+    assert taken(batcher) == [(2, FlushReason.stall, [2]), (1, FlushReason.stall, [0])]
+
+
+def test_a_stall_empties_all_buckets_the_largest_first_and_of_equals_the_oldest() -> None:
+    batcher = batcher_of(7)
+    for now_ns, (request, kind) in enumerate([(0, 3), (1, 2), (2, 1), (3, 1), (4, 2), (5, 2), (6, 0)]):
+        assert taken(batcher, step_of(request, kind), now_ns) == []
+    stall = FlushReason.stall
+    assert taken(batcher) == [(2, stall, [1, 4, 5]), (1, stall, [2, 3]), (3, stall, [0]), (0, stall, [6])]
+
+
+def test_what_comes_during_a_stall_is_not_part_of_it() -> None:
+    batcher = batcher_of(4)
+    assert taken(batcher, steps((0, 1), (1, 2))) == []
+    words = step_of(2, 2).view(np.uint64).reshape(-1, 8)
+    assert sb.next_kind(words[:0], 0, 0, False, batcher.arrays)[2] == sb.STALL
+    sb.let_go(0, batcher.arrays)
+    start, kind, reason = sb.next_kind(words, 0, 0, False, batcher.arrays)
+    assert (start, reason) == (0, sb.STALL)
+    assert sb.let_go(kind, batcher.arrays) == (1, 3)
+    assert sb.next_kind(words, 0, 0, False, batcher.arrays)[:2] == (3, sb.NO_KIND)
+    assert batcher.held == 1
+
+
+def test_without_stalls_only_time_lets_them_go() -> None:
+    batcher = batcher_of(2, timeout_ns=100, on_stall=False)
+    assert taken(batcher, step_of(0, 1), 10) == []
+    assert taken(batcher, step_of(1, 2), 20) == []
+    assert taken(batcher, now_ns=109) == []
+    assert taken(batcher, now_ns=119) == [(1, FlushReason.deadline, [0])]
+    assert taken(batcher, now_ns=120) == [(2, FlushReason.deadline, [1])]
+
+
+def test_a_deadline_counts_from_when_the_first_step_was_complete() -> None:
+    batcher = batcher_of(3, timeout_ns=100, on_stall=False)
+    for part, now_ns in ((slice(2), 10), (slice(2, 3), 50)):
+        assert taken(batcher, step_of(0, 1)[part], now_ns) == []
+    assert taken(batcher, step_of(1, 1), 149) == []
+    assert taken(batcher, step_of(2, 2), 150) == [(1, FlushReason.deadline, [0, 1])]
+
+
+def test_at_the_end_all_that_is_held_leaves() -> None:
+    batcher = batcher_of(4, on_stall=False)
+    assert taken(batcher, steps((1, 2), (0, 1), (2, 2)), is_drained=True) == [
+        (2, FlushReason.drain, [1, 2]),
+        (1, FlushReason.drain, [0]),
+    ]
+    assert taken(batcher, step_of(3, 1)[:1], is_drained=True) == []
+    assert (batcher.held, batcher.partial) == (0, 1)
+
+
+def test_in_rounds_the_last_record_says_that_nobody_else_will_come() -> None:
+    batcher = batcher_of(4, limit=2, in_rounds=True)
+    assert taken(batcher, step_of(0, 1)) == []
+    assert taken(batcher) == []  # though every live request is held
+    assert taken(batcher, steps((1, 1), (2, 2))) == [(1, FlushReason.full, [0, 1])]
+    batcher.landed(0)
+    batcher.landed(1)
+    assert taken(batcher) == []
+    assert taken(batcher, step_of(3, 1, flags=ROUND_END)) == []
+    assert taken(batcher) == [(2, FlushReason.stall, [2]), (1, FlushReason.stall, [3])]  # though 0 and 1 are not held
+    batcher.landed(2)
+    batcher.landed(3)
+    assert taken(batcher, step_of(0, 1)) == []
+    assert taken(batcher) == []  # the next round
+
+
+def test_thousands_of_prompts_of_different_lengths() -> None:
+    count = 3_000
+    batcher = StepBatcher(np.ones(count, np.int64), LONGEST, 64, NEVER_NS)
+    records = np.concatenate([step_of(request, 1) for request in range(count)])
+    records["n"] = 1 + np.repeat(np.random.default_rng(1).permutation(count), 3)
+    assert list(batcher.take(records, 0)) == []
+    batches = list(batcher.take(NOTHING, 0))
+    assert [(batch.size, batch.rows) for batch in batches] == [(1, 3)] * count
+    assert batcher.flushes[FlushReason.stall] == count
+
+
+def test_prompts_that_are_as_long_as_each_other_share_a_bucket() -> None:
+    records = np.concatenate([step_of(request, 1) for request in range(900)])
+    records["n"] = 1 + np.repeat(np.arange(900) % 300, 3)
+    batcher = StepBatcher(np.ones(900, np.int64), LONGEST, 3, NEVER_NS, kinds=300)
+    assert [records_of(batch)["request"][0].tolist() for batch in batcher.take(records, 0)] == [
+        [request, request + 300, request + 600] for request in range(300)
+    ]
+    batcher = StepBatcher(np.ones(900, np.int64), LONGEST, 3, NEVER_NS, kinds=299)
+    with pytest.raises(RunError, match="command 2 of request 299 ends a step of one kind too many"):
+        list(batcher.take(records, 0))
+
+
+@pytest.mark.parametrize("size", [2, 3, 50, 1000])
+def test_members_leave_in_ascending_order(size: int) -> None:
+    batcher = StepBatcher(np.ones(size, np.int64), LONGEST, size, NEVER_NS)
+    order = np.random.default_rng(size).permutation(size).tolist()
+    assert taken(batcher, steps(*((request, 0) for request in order))) == [(0, FlushReason.full, list(range(size)))]
+
+
+@pytest.mark.parametrize("when", ["held", "left", "finished"])
+def test_a_step_out_of_turn_is_an_error(when: str) -> None:
+    batcher = batcher_of(2, total=1)
+    assert taken(batcher, step_of(1, 1)) == []
+    if when != "held":
+        assert len(taken(batcher)) == 1
+    if when == "finished":
+        batcher.landed(1)
+    with pytest.raises(RunError, match="command 41 begins a step of request 1 out of turn"):
+        taken(batcher, step_of(1, 1, first=41))
+
+
+def test_what_was_not_announced_is_an_error() -> None:
+    with pytest.raises(RunError, match="command 5 is of request 4, which"):
+        taken(batcher_of(4), step_of(4, 1, first=5))
+    too_long = step_of(0, 6)
+    too_long["flags"] = 0
+    with pytest.raises(RunError, match="command 0 of request 0 does not end its step, which is longer"):
+        taken(batcher_of(4), np.concatenate([too_long, step_of(0, 1)]))
+
+
+def test_steps_of_requests_are_those_that_a_driver_issues() -> None:
+    """Prompts in chunks, with the first token at their end; or the whole stream's count of commands, divided."""
+    prompts, outputs = np.array([0, 5, 4, 9, 1]), np.array([4, 1, 3, 0, 2])
+    asked = Requests(np.zeros(5, np.int64), prompts, outputs)
+    for chunk, expected in ((None, [4, 1, 3, 1, 2]), (4, [4, 2, 3, 3, 2])):
+        stream = ChainStream([(16, 8), (8, 16)], 2, asked, Dtype.fp32, 1, None, chunk)
+        assert steps_of_requests(stream.table).tolist() == expected
+        assert sum(expected) * 4 == stream.commands
+        short = stream.table[:2].copy()
+        short[:, ch.DECODES] = np.minimum(short[:, ch.DECODES], 2)
+        assert steps_of_requests(short).tolist() == [2, expected[1]]
