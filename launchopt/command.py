@@ -69,6 +69,7 @@ class Flag(enum.IntFlag):
     """What is special about a command."""
 
     STEP_END = 1  # the last of a step: its result is fed back, and whoever issued the step is told
+    ROUND_END = 2  # the last of a continuous step: nobody goes on before all of it is told of
 
 
 NO_TOKEN = 2**32 - 1

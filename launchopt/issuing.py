@@ -22,6 +22,7 @@ from launchopt.command import (
     W_SLOT_A_B,
     W_SLOT_C_REQUEST,
     W_STEP,
+    Flag,
 )
 from launchopt.native import Int, compiled, cpu_pause, monotonic_ns
 from launchopt.ring import has_record, pop_words, push_words
@@ -40,6 +41,7 @@ STEPS, COMMANDS, ARRIVED_NS, NOTICED_NS, TOKENS_DONE = range(5)
 PROGRESS_COLUMNS = 5
 LOW = np.uint64(0xFFFF_FFFF)
 HIGH = np.uint64(32)
+ROUND_END = np.uint64(int(Flag.ROUND_END) << 48)  # in its word of a record
 FAR_NS = 1 << 62
 
 Table = NDArray[np.int64]
@@ -243,6 +245,8 @@ def drive(
         if issue[0] > issue[1]:  # what a step is made of: issue[2:], issue[1] of issue[0] are out
             issue[1] += 1
             _emit(issue[1 + issue[1]], static, state, progress, tokens[0], block)
+            if issue[1] == issue[0]:
+                block[state[BLOCK_COUNT] - 1, W_K_OP_DTYPE] |= ROUND_END
             continue
         while pop_words(back[0], back[1], got) > 0:
             _complete(got, static, state, progress, tokens, lists)

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from launchopt.batcher import FlushReason
 from launchopt.buckets import KEY_MASK
-from launchopt.command import W_ELIGIBLE, W_K_OP_DTYPE, W_MN, W_SLOT_C_REQUEST, W_TURN
+from launchopt.command import W_ELIGIBLE, W_K_OP_DTYPE, W_MN, W_SLOT_C_REQUEST, W_TURN, Flag
 from launchopt.native import Int, compiled
 from launchopt.order import REQUEST_SHIFT, STEP_END
 
 NO_KIND, UNKNOWN_REQUEST, OUT_OF_TURN, TOO_LONG, TOO_MANY_KINDS = range(-1, -6, -1)
-ROUND_END = np.uint64(2 << 48)  # a flag beside STEP_END: nobody comes before all who have come were told of
+ROUND_END = np.uint64(int(Flag.ROUND_END) << 48)  # in its word of a record
 FULL, DEADLINE, IDLE, DRAIN, STALL = (int(reason) for reason in FlushReason)
 NEVER = -1
 # Columns of `steps`. FILLED: records of the step that is arriving; NEXT: the next request of the same bucket.

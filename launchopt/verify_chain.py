@@ -1,259 +1,184 @@
 """Are the tokens those that the weights give? Every token against float64, outside the timed region.
 
-Two checks, neither of which believes the consumer. **Tokens**: from a token's actual input (its prompt's last row, the
-fed-back output before it, or the row of the id before it) all GEMMs of the step are done again in float64. Where
-nothing is sampled its last output, which was kept for every token, must be that result; with sampling its id must be
-one that these logits allow. A command that ran too early, read another's data, or was left out shows here, whatever
-wrote over it later. **Commands**: of each request's last step the outputs are still there: each must be the product of
-its weight and the output before it, features that no later GEMM reads included.
+Three checks, none of which believes the consumer. **Tokens**: from a token's actual input (its prompt's last row, the
+fed-back output before it, or the row of the id before it) the whole step is done again in float64; with attention, from
+the actual inputs of all columns of its request. Where nothing is sampled its last output, which was kept for every
+token, must be that result; with sampling its id must be one that these logits allow. A command that ran too early, read
+another's data, or was left out shows here, whatever wrote over it later. **Caches**: the keys and values that were
+written on the way are still there, and must be those of the tokens, position by position: a write that was left out
+shows however many others attention averages it with. **Commands**: of each request's last step the outputs are still
+there: each must be what its op makes of its weight and its inputs in memory, features that nobody reads included, but
+not the scores of positions that nobody sees (`verify_steps`).
 
-Errors are relative to the rms of the exact result of a row (commands: of its input, which has the same). A token's
-passes through `depth` roundings, which add up like a random walk (Higham & Mary 2019): sqrt(depth) of a command's;
-where a model is narrow, the size of what it multiplies walks too, and the bound is wider by sqrt(1 + depth / width).
+How far a result may be from float64 is computed with it (`verify_ops`). Errors are told relative to the rms of the
+exact row. A token of a narrow model may be further off by sqrt(1 + GEMMs / width): a matrix of few columns spreads an
+error less evenly than is assumed, and each after it multiplies that.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from launchopt.command import Dtype, ShapeKey
-from launchopt.devices.arenas import Arenas, from_float32, to_float32
-from launchopt.feedback import scaled
+from launchopt.devices.arenas import Arenas
 from launchopt.sampling import Sampling, plausible
-from launchopt.verify import Verification, tolerance
+from launchopt.verify import Verification
+from launchopt.verify_findings import Findings, to_host
+from launchopt.verify_inputs import Inputs, Numbers, last_of_prompt
+from launchopt.verify_ops import Graded, allowed
+from launchopt.verify_program import Columns, Evaluator, LeftCache
+from launchopt.verify_steps import LastSteps
 from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream, StepKind
-from launchopt.workloads.stream import ArenaKey
+from launchopt.workloads.chain import ChainStream
 
 CHUNK_BYTES = 256 << 20
 MOST_SAMPLED = 1024  # tokens whose id is checked, at random: a float64 row of a vocabulary takes a millisecond
 
 
 def verify_chain(
-    stream: ChainStream, arenas: Arenas, sampling: Sampling, ids: NDArray[np.int64], max_columns: int, seed: int
+    stream: ChainStream,
+    arenas: Arenas,
+    sampling: Sampling,
+    ids: Numbers,
+    max_columns: int,
+    seed: int,
+    unwritten: frozenset[str] = frozenset(),
 ) -> Verification:
-    """Check the tokens, whose ids are `ids` [tokens], and the commands of every request's last step."""
+    """Check the tokens, whose ids are `ids` [tokens], and the commands of every request's last step.
+
+    `unwritten`: nodes of the program whose outputs nobody wrote, as one launch did them and what follows them.
+    """
     generator = np.random.default_rng([seed, 0xC4A1])
-    check = _Check(stream, arenas)
-    check.tokens(sampling, ids, generator)
-    check.last_steps(ids, generator, max_columns)
-    share = check.compared / stream.commands
-    wrong = min(check.wrong, stream.commands)  # an output may be wrong as a token and as a command
-    return Verification(stream.commands, wrong, check.worst, check.bound, share, check.first[1])
+    findings = Findings(arenas.xp, stream.tokens)
+    inputs, evaluator = Inputs(stream, arenas, ids), Evaluator(stream, arenas)
+    left = None if stream.attention is None else LeftCache(stream, arenas)
+    _Tokens(stream, inputs, evaluator, left, findings, arenas.xp).check(sampling, ids, generator)
+    steps = LastSteps(stream, arenas, inputs, evaluator, left, unwritten, CHUNK_BYTES)
+    steps.check(findings, generator, max_columns)
+    return findings.verdict(stream.commands)
 
 
-class _Check:
-    """What has been found so far."""
+class _Tokens:
+    """The check of tokens, and of caches."""
 
-    def __init__(self, stream: ChainStream, arenas: Arenas) -> None:
-        self._stream, self._arenas, self._xp = stream, arenas, arenas.xp
-        self._flat = arenas.arrays[stream.activations].reshape(-1)
-        self._unit = stream.activations.cols
-        self._moves = stream.replica_moves
-        self.wrong, self.compared, self.worst, self.bound = 0, 0, 0.0, 0.0
-        self.first: tuple[int, str | None] = (stream.tokens + 1, None)  # of what is wrong: the earliest token, if any
+    def __init__(
+        self,
+        stream: ChainStream,
+        inputs: Inputs,
+        evaluator: Evaluator,
+        left: LeftCache | None,
+        findings: Findings,
+        xp: Any,
+    ) -> None:
+        self._stream, self._inputs, self._evaluator, self._left = stream, inputs, evaluator, left
+        self._findings, self._xp = findings, xp
+        self._first = stream.table[:, ch.FIRST_TOKEN]
+        gemms = stream.gemms_per_step + (stream.vocab is not None)
+        self._factor = math.sqrt(1 + gemms / stream.hidden)
 
-    def _note(self, errors: Any, limit: float, name: Any, numbers: NDArray[np.int64] | None = None) -> None:
-        """`name(i)` says what row i is, `numbers` which token; None for a command."""
-        found = errors if isinstance(errors, np.ndarray) else errors.get()
-        found = np.where(np.isnan(found), np.inf, found)
-        bad = found > limit
-        if bad.any():
-            at = int(np.argmax(bad))
-            number = self._stream.tokens if numbers is None else int(numbers[at])
-            self._name(number, f"{name(at)}: error {found[at]:.3g}, allowed {limit:.3g}")
-        self.wrong += int(bad.sum())
-        self.worst, self.bound = max(self.worst, float(found.max())), max(self.bound, limit)
-
-    def _name(self, number: int, text: str) -> None:
-        if number < self.first[0]:
-            self.first = number, text
-
-    def _weight(self, row: int, replica: int) -> Any:
-        """The weight of a template's row, float64 [m, k]."""
-        record = self._stream.template[row]
-        arena = ArenaKey("a", int(record["m"]), int(record["k"]), self._stream.dtype)
-        slot = int(record["slot_a"]) + replica * int(self._moves[row])
-        return self._arenas.matrices(arena, [slot])[0].astype(np.float64)
-
-    def _rows(self, units: NDArray[np.int64], width: int) -> Any:
-        """`width` elements from each unit on, float64 [len(units), width]."""
-        xp = self._xp
-        first = xp.asarray(units) * self._unit
-        taken = self._flat[first[:, None] + xp.arange(width)]
-        return to_float32(taken, self._stream.dtype).astype(np.float64)
-
-    def tokens(self, sampling: Sampling, ids: NDArray[np.int64], generator: np.random.Generator) -> None:
+    def check(self, sampling: Sampling, ids: Numbers, generator: np.random.Generator) -> None:
         """Every token again from its input; with sampling a random choice of them."""
+        parts = self._parts(generator) if self._stream.attention is None else self._sequences(generator)
+        for numbers, at in parts:
+            self._some(numbers, at, sampling, ids)
+
+    def _parts(self, generator: np.random.Generator) -> Iterator[tuple[Numbers, Columns]]:
+        """Tokens, a column each, those that use one copy of the weights together: their numbers, and the columns."""
         stream = self._stream
         numbers = np.arange(stream.tokens)
         if stream.vocab is not None and len(numbers) > MOST_SAMPLED:
             numbers = np.sort(generator.choice(numbers, MOST_SAMPLED, replace=False))
-        first = stream.table[:, ch.FIRST_TOKEN]
-        requests = np.searchsorted(first, numbers, "right") - 1
-        at = numbers - first[requests]
-        widest = max(stream.vocab or 0, *(m for m, _ in stream.linears))
-        most = max(1, CHUNK_BYTES // (8 * 3 * widest))
-        for replica in range(min(stream.replicas, int(stream.outputs.max()))):
-            chosen = np.flatnonzero(at % stream.replicas == replica)
-            for start in range(0, len(chosen), most):
-                part = chosen[start : start + most]
-                self._some_tokens(numbers[part], requests[part], at[part], replica, sampling, ids)
+        requests = np.searchsorted(self._first, numbers, "right") - 1
+        at = numbers - self._first[requests]
+        columns = Columns(requests, last_of_prompt(stream, requests) + at, at % stream.replicas)
+        order = np.argsort(columns.replicas, kind="stable")
+        most = self._most_columns()
+        for start in range(0, len(order), most):
+            part = order[start : start + most]
+            yield numbers[part], columns.part(part)
 
-    def _some_tokens(
-        self,
-        numbers: NDArray[np.int64],
-        requests: NDArray[np.int64],
-        at: NDArray[np.int64],
-        replica: int,
-        sampling: Sampling,
-        ids: NDArray[np.int64],
-    ) -> None:
+    def _sequences(self, generator: np.random.Generator) -> Iterator[tuple[Numbers, Columns]]:
+        """Whole requests, every column: the number of the token it gives, or -1 within a prompt."""
+        stream = self._stream
+        requests = np.arange(stream.requests)
+        if stream.vocab is not None and stream.tokens > MOST_SAMPLED:
+            requests = generator.permutation(requests)
+            requests = np.sort(requests[: 1 + np.searchsorted(np.cumsum(stream.outputs[requests]), MOST_SAMPLED)])
+        before = last_of_prompt(stream, requests)
+        lengths = before + stream.outputs[requests]
+        start, most = 0, self._most_columns()
+        while start < len(requests):
+            stop = max(start + 1, int(np.searchsorted(np.cumsum(lengths[start:]), most, "right")) + start)
+            some = slice(start, stop)
+            of = np.repeat(requests[some], lengths[some])
+            positions = np.arange(len(of)) - np.repeat(np.cumsum(lengths[some]) - lengths[some], lengths[some])
+            at = positions - np.repeat(before[some], lengths[some])
+            numbers = np.where(at >= 0, self._first[of] + at, -1)
+            yield numbers, Columns(of, positions, np.maximum(at, 0) % stream.replicas)
+            start = stop
+
+    def _most_columns(self) -> int:
+        """Columns whose inputs, outputs, keys and values fit."""
+        kept = 0 if self._stream.attention is None else 2 * self._stream.attention.kv_width
+        return max(1, CHUNK_BYTES // (8 * 4 * (self._stream.hidden + kept)))
+
+    def _some(self, numbers: Numbers, at: Columns, sampling: Sampling, ids: Numbers) -> None:
         stream, xp = self._stream, self._xp
-        values = self._inputs(numbers, requests, at, ids)
-        rows = self._token_rows()
-        for row in rows:
-            weight = self._weight(row, replica)
-            values = values[:, : weight.shape[1]] @ weight.T
-        limit = _token_limit(stream.dtype, len(rows), stream.hidden, max(k for _, k in stream.linears))
-        rms = xp.sqrt((values**2).mean(axis=1))
+        ends = np.flatnonzero(numbers >= 0)
+        values = xp.empty((len(at), stream.hidden))
+        within = np.flatnonzero(numbers < 0)
+        if len(within):
+            values[xp.asarray(within)] = self._inputs.of_prompts(at.requests[within], at.positions[within])
+        which = numbers[ends] - self._first[at.requests[ends]]
+        values[xp.asarray(ends)] = self._inputs.of_tokens(numbers[ends], at.requests[ends], which)
+        finals = self._evaluator.tokens(values, at, CHUNK_BYTES, self._compare_cache).part(xp.asarray(ends))
+        most = max(1, CHUNK_BYTES // (8 * 4 * (stream.vocab or stream.hidden)))
+        for start in range(0, len(ends), most):
+            some = slice(start, start + most)
+            self._judge(numbers[ends][some], at.requests[ends][some], which[some], finals.part(some), sampling, ids)
 
-        def name(i: int) -> str:
-            return f"token {at[i]} of request {requests[i]}"
-
-        if stream.vocab is None:
-            kept = self._arenas.arrays[stream.history][xp.asarray(numbers), : stream.hidden]
-            got = to_float32(kept, stream.dtype).astype(np.float64)
-            self._note(xp.abs(got - values).max(axis=1) / rms, limit, name, numbers)
+    def _judge(
+        self, numbers: Numbers, requests: Numbers, at: Numbers, finals: Graded, sampling: Sampling, ids: Numbers
+    ) -> None:
+        name = partial(_token, requests, at)
+        if self._stream.vocab is None:
+            kept = self._inputs.history(numbers)
+            self._findings.judge(kept, finals, name, numbers, factor=self._factor)
             return
-        tolerances = limit * _host(rms)
-        allowed = plausible(
-            _host(values),
-            ids[numbers].astype(np.int32),
-            sampling,
-            requests.astype(np.uint32),
-            at.astype(np.uint32),
-            tolerances,
-        )
-        self.bound = max(self.bound, limit)
-        self.wrong += int((~allowed).sum())
-        if not allowed.all():
-            i = int(np.argmin(allowed))
-            self._name(int(numbers[i]), f"{name(i)}: id {ids[numbers[i]]} does not follow from its logits")
+        logits = self._evaluator.logits(finals)
+        limits = to_host(self._factor * allowed(self._xp, logits).max(axis=1))
+        rms = to_host(self._xp.sqrt((logits.value**2).mean(axis=1)))
+        drawn = requests.astype(np.uint32), at.astype(np.uint32)
+        fits = plausible(to_host(logits.value), ids[numbers].astype(np.int32), sampling, *drawn, limits)
+        what = [f"id {each} does not follow from its logits" for each in ids[numbers]]
+        self._findings.refuse(~fits, name, what, limits / rms, numbers)
 
-    def _token_rows(self) -> range:
-        """Rows of the template whose weights a token passes: those of any kind that ends one."""
-        kind = next(i for i, kind in enumerate(self._stream.kinds) if kind.ends_token)
-        return self._rows_of(kind)
+    def _compare_cache(self, layer: int, at: Columns, expected: Graded) -> None:
+        """Keys and values that were written on the way."""
+        assert self._left is not None
+        for request, own in at.by_request():
+            positions = at.positions[own]
+            got = self._left.at(request, layer, positions).reshape(len(positions), -1)
+            name = partial(_position, layer, request, positions)
+            self._findings.judge(got, expected.part(own), name, factor=self._factor)
+            self._findings.compared += self._steps_before_last(request, positions)
 
-    def _rows_of(self, kind: int) -> range:
-        stops = self._stream.kind_stops
-        return range(0 if kind == 0 else int(stops[kind - 1]), int(stops[kind]))
-
-    def _inputs(
-        self, numbers: NDArray[np.int64], requests: NDArray[np.int64], at: NDArray[np.int64], ids: NDArray[np.int64]
-    ) -> Any:
-        """What each token's first GEMM read, float64 [rows, hidden]."""
-        stream, xp = self._stream, self._xp
-        prompts = np.maximum(stream.asked.context_tokens[requests], 1)
-        row_units = stream.units(stream.hidden)
-        units = stream.table[requests, ch.PROMPT] + (prompts - 1) * row_units
-        later = at > 0
-        if stream.vocab is not None:
-            units[later] = np.clip(ids[numbers[later] - 1], 0, stream.vocab - 1) * row_units  # no id reaches beyond
-            return self._rows(units, stream.hidden)
-        values = self._rows(units, stream.hidden)
-        if later.any():
-            before = self._arenas.arrays[stream.history][xp.asarray(numbers[later] - 1), : stream.hidden]
-            wide = _host(to_float32(before, stream.dtype))
-            fed = to_float32(from_float32(scaled(wide), stream.dtype), stream.dtype).astype(np.float64)
-            values[xp.asarray(np.flatnonzero(later))] = xp.asarray(fed)
-        return values
-
-    def last_steps(self, ids: NDArray[np.int64], generator: np.random.Generator, max_columns: int) -> None:
-        """Each command of every request's last step whose output nothing wrote over, and whose input is known."""
+    def _steps_before_last(self, request: int, positions: Numbers) -> int:
+        """Steps that end at these: as many writes were compared (those of the last step are in `LastSteps`)."""
         stream = self._stream
-        decodes = stream.table[:, ch.DECODES] > 0
-        last_kind = np.where(decodes, stream.decode_kind, stream.table[:, ch.REST_KIND])
-        for index, kind in enumerate(stream.kinds):
-            requests = np.flatnonzero(last_kind == index)
-            for replica in range(stream.replicas):
-                own = requests[(stream.outputs[requests] - 1) % stream.replicas == replica]
-                if len(own):
-                    rows = self._checkable(kind, self._rows_of(index))
-                    self._steps(kind, rows, own, replica, ids, generator, max_columns)
-
-    def _checkable(self, kind: StepKind, rows: range) -> range:
-        """All; of a prompt the last layer's but the first, as all layers write one region."""
-        if not kind.is_prompt:
-            return rows
-        return rows[(self._stream.layers - 1) * len(self._stream.linears) + 1 :]
-
-    def _steps(
-        self,
-        kind: StepKind,
-        rows: range,
-        requests: NDArray[np.int64],
-        replica: int,
-        ids: NDArray[np.int64],
-        generator: np.random.Generator,
-        max_columns: int,
-    ) -> None:
-        stream, xp = self._stream, self._xp
-        first_row = self._rows_of(stream.kinds.index(kind))[0]
-        for row in rows:
-            record = stream.template[row]
-            shape = ShapeKey(int(record["m"]), int(record["n"]), int(record["k"]), stream.dtype)
-            weight = self._weight(row, replica)
-            _, b, c = stream.operands(shape)
-            columns = np.arange(shape.n)
-            if shape.n > max_columns:
-                columns = np.sort(generator.choice(shape.n, max_columns, replace=False))
-            for part in _parts(requests, 8 * len(columns) * (shape.m + shape.k) * 2):
-                if row == first_row:  # its input was written over by what followed it
-                    inputs = self._inputs(*self._last_tokens(part), ids)[:, : shape.k]
-                else:
-                    inputs = self._rows(self._at(part, row, "b", columns, b.row_elements), shape.k)
-                outputs = self._rows(self._at(part, row, "c", columns, c.row_elements), shape.m)
-                rms = xp.sqrt((inputs**2).mean(axis=1))
-                errors = (xp.abs(outputs - inputs @ weight.T).max(axis=1) / rms).reshape(len(part), -1).max(axis=1)
-                text = f"{shape}, command {row - first_row} of the last step of request"
-                self._note(errors, tolerance(shape), lambda i, part=part, text=text: f"{text} {part[i]}")
-                self.compared += len(part)
-
-    def _last_tokens(
-        self, requests: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The last token of each: its number, its request, its place in it."""
-        at = self._stream.outputs[requests] - 1
-        return self._stream.table[requests, ch.FIRST_TOKEN] + at, requests, at
-
-    def _at(
-        self, requests: NDArray[np.int64], row: int, role: str, columns: NDArray[np.int64], row_elements: int
-    ) -> NDArray[np.int64]:
-        """Units at which each request's columns of B or C start, [requests * columns]."""
-        stream = self._stream
-        origin = (stream.b_from if role == "b" else stream.c_from)[row]
-        base = stream.table[requests, ch.LANE if origin == ch.FROM_LANE else ch.PREFILL]
-        first = base + int(stream.template[row][f"slot_{role}"])
-        units: NDArray[np.int64] = (first[:, None] + columns * (row_elements // self._unit)).reshape(-1)
-        return units
+        prompt = int(stream.asked.context_tokens[request])
+        ends = (positions >= prompt - 1) | ((positions + 1) % (stream.chunk_tokens or prompt or 1) == 0)
+        last = int(last_of_prompt(stream, np.array([request]))[0] + stream.outputs[request] - 1)
+        return int((ends & (positions < last)).sum())
 
 
-def _token_limit(dtype: Dtype, depth: int, width: int, k: int) -> float:
-    return math.sqrt((depth + 1) * (1 + depth / width)) * (8 * dtype.unit_roundoff + 8 * math.sqrt(k) * 2.0**-24)
+def _token(requests: Numbers, at: Numbers, i: int) -> str:
+    return f"token {at[i]} of request {requests[i]}"
 
 
-def _parts(values: NDArray[np.int64], bytes_each: int) -> Iterator[NDArray[np.int64]]:
-    most = max(1, CHUNK_BYTES // bytes_each)
-    for start in range(0, len(values), most):
-        yield values[start : start + most]
-
-
-def _host(values: Any) -> Any:
-    return values if isinstance(values, np.ndarray) else values.get()
+def _position(layer: int, request: int, positions: Numbers, i: int) -> str:
+    return f"keys and values of layer {layer}, position {positions[i]} of request {request}"

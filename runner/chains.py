@@ -58,11 +58,12 @@ class Chains:
         feed_back = self._device.feed_back
         return StepPump(ring, self.back, batcher, self.flights, submit, feed_back, recorder, settings)
 
-    def verify(self) -> Verification:
-        """Check every token, and the commands whose outputs are still there."""
+    def verify(self, unwritten: frozenset[str]) -> Verification:
+        """Check every token, and the commands whose outputs are still there, less what stayed inside fused launches."""
         ids = self.flights.done[: self._stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
         job = self._job
-        return verify_chain(self._stream, self._device.arenas, job.sampling, ids, job.verify_columns, job.seed)
+        data = (self._stream, self._device.arenas, job.sampling, ids)
+        return verify_chain(*data, job.verify_columns, job.seed, unwritten)
 
     def release(self) -> None:
         """Drop the second ring."""

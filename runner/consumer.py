@@ -162,7 +162,8 @@ class Consumer:
         job, arm = self._job, self._arm
         idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
         waits = (int(arm.timeout_us * 1e3), idle_ns, int(job.spin_us * 1e3), int(job.sleep_us * 1e3))
-        return PumpSettings(*waits, self.device.pack_bytes_per_launch, job.on_stall)
+        mode, pack_bytes = self._active, self.device.pack_bytes_per_launch
+        return PumpSettings(*waits, pack_bytes, job.on_stall, mode.sorts_batches, mode.most_cuts)
 
     def _await_first(self) -> None:
         while not self._ring.await_record(0):
@@ -288,7 +289,7 @@ class Consumer:
 
     def _verified(self) -> Verification:
         if self._chains:
-            return self._chains.verify()
+            return self._chains.verify(self._active.unwritten)
         assert isinstance(self._stream, GemmStream)
         return verify(self._stream, self.device.arenas, self._job.verify_columns, self._job.seed)
 

@@ -98,10 +98,9 @@ def _composing() -> Iterator[None]:
 
 
 def _config(workload: str) -> Config:
-    chosen = [f"workload={workload}", "workload.cache=hot"]
-    settings = OmegaConf.get_type(compose("config", chosen).workload)
+    settings = OmegaConf.get_type(compose("config", [f"workload={workload}"]).workload)
     assert settings is not None
-    return to_config(compose("config", [*chosen, *smallest(settings)]))
+    return to_config(compose("config", [f"workload={workload}", *smallest(settings)]))
 
 
 def smallest(settings: type[Any]) -> list[str]:

@@ -100,9 +100,10 @@ def _publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None
 
 
 def _plot(path: Path | None, draw: Callable[[Path], None]) -> None:
+    if path is None:
+        return
     try:
-        if path is not None:
-            draw(path)
+        draw(path)
     except OSError as error:
         raise DataError(path, None, f"cannot be written ({error.strerror})") from None
 

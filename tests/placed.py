@@ -1,4 +1,4 @@
-"""Operands as they lie in an arena: rows and commands apart, with poison in between, and a kernel to run on copies of them.
+"""Operands as they lie in an arena: rows and commands apart, poison in between; and kernels to run on copies of them.
 
 CuPy is imported where a GPU is sure to be.
 """
@@ -29,10 +29,22 @@ class Placed:
         self.flat = np.empty(offset + commands * apart, kind)
         self.flat.view(np.uint8).fill(0xFF)
         size = self.flat.itemsize
-        inside = np.cumprod([1, *shape[:0:-1]], dtype=np.int64)[: len(shape) - 1][::-1] * size
-        strides = (apart * size, self.row_elements * size, *inside.tolist())
-        self.view = np.lib.stride_tricks.as_strided(self.flat[offset:], (commands, *shape), strides)
+        inside = np.cumprod([1, *shape[:0:-1]], dtype=np.int64)[: len(shape) - 1][::-1].tolist()
+        self._layout = ((commands, *shape), (apart, self.row_elements, *inside))
+        self.view = self._view_of(self.flat)
         self.stride_bytes = apart * size if commands > 1 else 0
+
+    def _view_of(self, flat: NDArray[Any]) -> Any:
+        shape, strides = self._layout
+        by_bytes = tuple(stride * flat.itemsize for stride in strides)
+        return np.lib.stride_tricks.as_strided(flat[self.offset :], shape, by_bytes)
+
+    @property
+    def between(self) -> NDArray[np.bool_]:
+        """Which elements of `flat` belong to no command."""
+        outside = np.ones(len(self.flat), np.bool_)
+        self._view_of(outside)[...] = False
+        return outside
 
     @property
     def offset_bytes(self) -> int:
@@ -85,7 +97,7 @@ class Kernels:
 
 
 def assert_same(found: NDArray[Any], expected: NDArray[Any], dtype: Dtype, units: float, scale: float = 1.0) -> None:
-    """Equal to the bit, or in storage type within `units` roundings of `scale` (or of the value, where that is more)."""
+    """Equal to the bit, or within `units` roundings of `scale`, or of the value where that is more."""
     if found.dtype == np.int32:
         assert (found == expected).all()
         return

@@ -196,6 +196,7 @@ class Peer:
             assert (issued <= done).all()
             assert (done[:-1] <= issued[1:]).all()
             own["seq"] = own["enqueue_ns"] = own["turn"] = 0
+            own["flags"] &= int(Flag.STEP_END)
             assert own.tolist() == expected_records(stream, request).tolist()
             waits_for = int(stream.table[request, ch.AFTER])
             last_done = 0

@@ -33,7 +33,7 @@ KINDS = [
 ]
 LONGEST = max(rows for rows, _ in KINDS)
 NEVER_NS = 1 << 60
-ROUND_END = int(sb.ROUND_END) >> 48  # as a record's flag
+ROUND_END = int(Flag.ROUND_END)
 properties = settings(deadline=None, max_examples=150)
 Left = tuple[int, FlushReason, list[int]]  # of a batch: its kind, why it left, whose steps
 

@@ -91,10 +91,10 @@ def break_even(extra_ms: float, saved_ms_per_command: float, verdict: Verdict | 
 
     `verdict` says whether a saving is more than noise; None where there were too few repeats to tell.
     """
-    if saved_ms_per_command <= 0 or verdict in (Verdict.SLOWER, Verdict.SAME):
-        return Payback.NEVER
     if verdict is Verdict.UNDECIDED:
         return Payback.UNDECIDED
+    if saved_ms_per_command <= 0 or verdict in (Verdict.SLOWER, Verdict.SAME):
+        return Payback.NEVER
     return Payback.AT_ONCE if extra_ms <= 0 else math.ceil(extra_ms / saved_ms_per_command)
 
 

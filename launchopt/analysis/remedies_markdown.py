@@ -35,8 +35,9 @@ LEGEND = (
     "launch call. Kernels and GPU busy are counted by CUPTI in traced runs of the same work; all else is from runs "
     "without a tracer. p99: of the latency of a command, enqueue to results on the device. One-time: making the mode "
     "ready. Break-even: commands after which what that costs beyond the baseline's is saved, in brackets how long the "
-    "mode takes for so many; `never`: no faster than the baseline. Roofline: the larger of the shares of the measured "
-    "copy bandwidth and of the measured matrix peak. Padded: commands executed for nothing, to fill a batch up."
+    "mode takes for so many; `never`: it is no faster; `undecided`: whether it is, the interval leaves open. Roofline: "
+    "the larger of the shares of the measured copy bandwidth and of the measured matrix peak. Padded: commands "
+    "executed for nothing, to fill a batch up."
 )
 _PARTS = ("capture", "instantiate", "upload")
 _WITH_REMARKS, _WITH_PARTS = "speed-up", "one-time ms"

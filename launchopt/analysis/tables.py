@@ -136,7 +136,7 @@ def stream_subtitle(row: Row) -> str:
     """Where and on what: the rest of what a stream is."""
     parts = [row["gpu"] or row["device"].upper(), f"shapes {row['shapes']}"]
     parts += [f"{row['model']} model"] if row["model"] else []
-    parts += [f"{row['layers']} layers"] if row["layers"] is not None else []
+    parts += [f"{row['layers']} layer{'' if row['layers'] == 1 else 's'}"] if row["layers"] is not None else []
     parts += [f"{row['requests']:,} request{'' if row['requests'] == 1 else 's'}"]
     parts += [f"{row['cache']} cache", arrivals(row)]
     parts += [f"scheduler {row['scheduler']}"] if row["scheduler"] else []

@@ -29,7 +29,7 @@ class CpuLaunch:
     """Computes commands of `stream`."""
 
     def __init__(self, stream: Stream, arenas: Arenas) -> None:
-        self._dtype, self._arenas, self._shapes = stream.dtype, arenas, stream.shapes
+        self.stream, self._dtype, self._arenas, self._shapes = stream, stream.dtype, arenas, stream.shapes
         self._attention: Attention | None = None
         self.state: SeqState | None = None
         if isinstance(stream, ChainStream) and stream.attention is not None:

@@ -90,6 +90,15 @@ class CudaDevice:
         self._packing = Packing(self.base, self.stream, self.check)
         self._timer = EventTimer(self.stream, most_samples=1 << 20)
         self._mode: Mode | None = None
+        self._load_library()
+
+    def _load_library(self) -> None:
+        """One GEMM of no shape of ours, so that no mode pays for loading cuBLASLt."""
+        side = 64
+        matrices = cupy.zeros((3, side, side), np.float32)
+        a, b, c = (int(matrix.data.ptr) for matrix in matrices)
+        row, _ = self.lt.make(ShapeKey(side, side, side, self.work.dtype), 1, (0, 0, 0))
+        self.check(lt.launch(self.base.contexts[0], np.array([*row, lt.MATMUL], np.int64), a, b, c, 0))
         self.synchronize()
 
     def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
@@ -236,6 +245,7 @@ class CudaDevice:
         """A launch of `size` commands of a shape (-1: of several) comes next: range and events; when it began."""
         if self._attached:
             self._push_range(index, size)
+        self._launches_before = self.recorder.launch_count
         if self._sampler.left <= 0:
             self._timer.begin(self._streams.of(request) if self._streams else None)
         return time.monotonic_ns()
@@ -260,14 +270,14 @@ class CudaDevice:
         self.left(int(batch.words[part.start, W_SLOT_C_REQUEST] >> HIGH) if self._streams else 0)
 
     def left(self, request: int = 0) -> None:
-        """The end of a launch that compiled code has noted already."""
+        """The end of what began at `enter`, where compiled code has noted its launches already."""
         sampler = self._sampler
         if sampler.left <= 0:
             stream = self._streams.of(request) if self._streams else None
-            self.recorder.mark_sample(self.recorder.launch_count - 1, self._timer.end(stream))
+            self.recorder.mark_sample(self._launches_before, self._timer.end(stream))
             sampler.taken(last=self._timer.full)
         else:
-            sampler.left -= 1
+            sampler.left -= self.recorder.launch_count - self._launches_before
         if self._attached:
             self._pop_range()
 

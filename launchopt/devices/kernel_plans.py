@@ -73,7 +73,8 @@ class KernelPlans:
             config[ATTRIBUTE_COUNT_BYTES : ATTRIBUTE_COUNT_BYTES + 4].view(np.uint32)[0] = 1
             self._keep.append(attribute)
         values = np.concatenate([np.zeros(4, np.int64), launch.words])
-        pointers = values.ctypes.data + 8 * np.arange(5, dtype=np.int64)  # the fifth is the words behind the four
+        # Behind the four: all the words as one parameter, or each as one. The driver looks at as many as a kernel has.
+        pointers = values.ctypes.data + 8 * np.arange(len(values), dtype=np.int64)
         self._keep += [config, values, pointers, function]
         row = [0] * lt.PLAN_COLUMNS
         row[lt.CONFIG], row[lt.KERNEL_FUNCTION] = config.ctypes.data, function.kernel.ptr

@@ -1,12 +1,14 @@
-"""Launches of cuBLASLt's pointer-array batches on the GPU."""
+"""Launches of batches through tables of pointers: cuBLASLt's pointer-array batches, or kernels that take tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from launchopt.batcher import Batch
 from launchopt.command import Op, ShapeKey
+from launchopt.devices.lt_tables import Row
 from launchopt.devices.pointers import Pointers, launch_pointers
 from launchopt.recorder import Strategy
 
@@ -15,27 +17,35 @@ UPLOAD_CALLS = 1
 
 
 class LtPointers:
-    """Plans for up to `limits` commands of each GEMM shape, and their launches. `device`: a CudaDevice."""
+    """Plans for up to `limits` commands of each GEMM shape, and their launches. `device`: a CudaDevice.
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int]) -> None:
-        self._device, self.tables = device, device.base.fork()
+    make: the plan of a shape and number of commands; None: cuBLASLt's. strategy: what its launches are.
+    """
+
+    def __init__(
+        self,
+        device: Any,
+        limits: Mapping[ShapeKey, int],
+        make: Callable[[ShapeKey, int], Row] | None = None,
+        strategy: Strategy = Strategy.pointers,
+    ) -> None:
+        self._device, self.tables, self._strategy = device, device.base.fork(), int(strategy)
         for index, (shape, limit) in enumerate(limits.items()):
             if shape.op is Op.GEMM:
-                leading = device.row_elements(shape)
-                self.tables.add(
-                    index,
-                    range(1, limit + 1),
-                    lambda size, shape=shape, leading=leading: device.lt.make(shape, size, None, leading),
-                )
+                self.tables.add(index, range(1, limit + 1), partial(make or self._by_cublaslt, shape))
         self._pointers = Pointers(device.stream, WORDS_A_COMMAND * max(limits.values()))
         self._arrays = self.tables.arrays
+
+    def _by_cublaslt(self, shape: ShapeKey, size: int) -> Row:
+        made: Row = self._device.lt.make(shape, size, None, self._device.row_elements(shape))
+        return made
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Fill and upload the table, launch once."""
         device, recorder = self._device, self._device.recorder
         staged = self._pointers.stage()
         device.enter(batch.shape_index, len(batch))
-        what = (recorder.next_batch(), batch.shape_index, STRATEGY, int(batch.reason), flush_ns)
+        what = (recorder.next_batch(), batch.shape_index, self._strategy, int(batch.reason), flush_ns)
         status = launch_pointers(
             batch.words, batch.shape_index, self._arrays, device.records, what, staged, self._pointers.words
         )
@@ -43,6 +53,3 @@ class LtPointers:
         self._pointers.uploaded()
         recorder.mark_packed(8 * WORDS_A_COMMAND * len(batch), UPLOAD_CALLS)
         device.left()
-
-
-STRATEGY = int(Strategy.pointers)

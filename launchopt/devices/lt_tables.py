@@ -7,7 +7,6 @@ tables of its own; a mode that launches in another way forks them and plans anew
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Stream
 from launchopt.recorder import Strategy
 
+PLENTY = 1 << 40
 Table = NDArray[np.int64]
 Row = tuple[list[int], bytes]  # of `plans`, and the bytes that tell its kernel from others
 
@@ -28,7 +28,8 @@ def shape_table(stream: Stream, arenas: Arenas) -> Table:
     strides = stream.strides()
     for row, shape in zip(table, stream.shapes, strict=True):
         for i, operand in enumerate(stream.operands(shape)):
-            row[lt.BASE_A + i] = arenas.arrays[operand.arena].data.ptr
+            if operand.arena in arenas.arrays:  # else its op has no such operand
+                row[lt.BASE_A + i] = arenas.arrays[operand.arena].data.ptr
             row[lt.BYTES_A + i] = operand.slot_bytes
         row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
         row[lt.ONE_IS], row[lt.MANY_ARE] = Strategy.single, Strategy.strided
@@ -67,21 +68,23 @@ class Tables:
 
     def add(self, index: int, sizes: Iterable[int], make: Callable[[int], Row], column: int = lt.PLAN0) -> list[int]:
         """Append rows for batch sizes 0 to max(sizes), those left out unused; returns a size for each kernel."""
-        sizes = list(sizes)
+        self.shapes[index, column], distinct = self.append(sizes, make)
+        return distinct
+
+    def append(self, sizes: Iterable[int], make: Callable[[int], Row]) -> tuple[int, list[int]]:
+        """The same for no shape of the table: the row for size 0, and a size for each kernel."""
+        sizes, first = list(sizes), len(self.plans)
         rows = np.zeros((max(sizes) + 1, lt.PLAN_COLUMNS), np.int64)
         distinct: dict[bytes, int] = {}
         for size in sizes:
             row, kernel = make(size)
             rows[size, : len(row)] = row
             distinct.setdefault(kernel, size)
-        self.shapes[index, column] = len(self.plans)
         self.plans = np.concatenate([self.plans, rows])
-        return list(distinct.values())
+        return first, list(distinct.values())
 
 
 def operand_slots(stream: Stream, arenas: Arenas, shape: ShapeKey) -> Table:
-    """Slots that the arenas of a shape's A, B and C have."""
-    arrays: list[Any] = [arenas.arrays[operand.arena] for operand in stream.operands(shape)]
-    return np.array(
-        [array.nbytes // operand.slot_bytes for array, operand in zip(arrays, stream.operands(shape), strict=True)]
-    )
+    """Slots that the arenas of a shape's A, B and C have; plenty where its op has no such operand."""
+    found = [(arenas.arrays.get(operand.arena), operand.slot_bytes) for operand in stream.operands(shape)]
+    return np.array([PLENTY if array is None else array.nbytes // slot_bytes for array, slot_bytes in found])

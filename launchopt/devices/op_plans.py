@@ -34,14 +34,14 @@ class OpPlans:
         """`size` commands of any op but GEMM in one launch."""
         launch = geometry(shape, size, self._rows(shape), strides_bytes, self._attention, self._state)
         function = self._kernels.function("ops", launch.function_name)
-        return self._kernels.row(function, _launch(launch)), launch.function_name.encode()
+        return self._kernels.row(function, to_launch(launch)), launch.function_name.encode()
 
     def gemv_row(self, shape: ShapeKey, size: int, strides_bytes: Three, early: bool) -> Row:
         """`size` GEMMs of few columns by our own kernel; `early`: with programmatic dependent launch."""
         warps = warps_per_row(shape, size)
         launch = gemv_geometry(shape, size, self._rows(shape), strides_bytes, warps)
         function = self._kernels.function("gemv", "gemv", N=shape.n, WARPS_PER_ROW=warps, PDL=int(early))
-        return self._kernels.row(function, _launch(launch), early), b"%d %d" % (shape.n, warps)
+        return self._kernels.row(function, to_launch(launch), early), b"%d %d" % (shape.n, warps)
 
 
 def warps_per_row(shape: ShapeKey, size: int) -> int:
@@ -52,7 +52,8 @@ def warps_per_row(shape: ShapeKey, size: int) -> int:
     return warps
 
 
-def _launch(launch: OpLaunch) -> Launch:
+def to_launch(launch: OpLaunch) -> Launch:
+    """As `kernel_plans` takes it."""
     return Launch(launch.grid, launch.block, launch.shared_bytes, launch.args)
 
 

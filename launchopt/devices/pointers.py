@@ -40,7 +40,7 @@ def fill_pointers(words: NDArray[np.uint64], shape: Table, count: int, out: Tabl
 
 
 @compiled
-def upload_words(upload: Table, words: int, stream: int) -> Int:
+def upload_words(upload: Table, words: Int, stream: Int) -> Int:
     """Copy the first `words` of what was staged to the device; returns the driver's status."""
     return call_words(upload[UPLOAD_FUNCTION], (upload[UPLOAD_TO], upload[UPLOAD_FROM], np.int64(8 * words), stream))
 

@@ -12,16 +12,18 @@ STAGES = 64  # slot lists in flight; the host waits for the oldest when it wraps
 THREADS = 256
 BLOCKS_PER_SLOT = 16
 
-# 16 bytes a thread and step; one column of blocks a slot. Slots are multiples of 256 bytes.
+# 16 bytes a thread and step; one column of blocks a slot. Slots lie `unit` apart; `width` of each is copied.
 SOURCE = r"""
-extern "C" __global__ void gather(const int4* arena, int4* scratch, const unsigned* slots, long long width) {
-    const int4* from = arena + (long long)slots[blockIdx.y] * width;
+extern "C" __global__ void gather(
+    const int4* arena, int4* scratch, const unsigned* slots, long long unit, long long width) {
+    const int4* from = arena + (long long)slots[blockIdx.y] * unit;
     int4* to = scratch + (long long)blockIdx.y * width;
     for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < width; i += gridDim.x * blockDim.x) to[i] = from[i];
 }
-extern "C" __global__ void scatter(const int4* scratch, int4* arena, const unsigned* slots, long long width) {
+extern "C" __global__ void scatter(
+    const int4* scratch, int4* arena, const unsigned* slots, long long unit, long long width) {
     const int4* from = scratch + (long long)blockIdx.y * width;
-    int4* to = arena + (long long)slots[blockIdx.y] * width;
+    int4* to = arena + (long long)slots[blockIdx.y] * unit;
     for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < width; i += gridDim.x * blockDim.x) to[i] = from[i];
 }
 """
@@ -53,17 +55,24 @@ class SlotCopier:
         self._events[stage].record(self._stream)
         self._next += 1
 
-    def gather(self, operand: int, arena: int, scratch: int, slot_bytes: int, count: int) -> None:
-        """Arena slots side by side into scratch; addresses on the device. `operand`: 0 for A, 1 for B."""
-        self._run(self._gather, operand, arena, scratch, slot_bytes, count)
+    def gather(
+        self, operand: int, arena: int, scratch: int, slot_bytes: int, count: int, copied_bytes: int | None = None
+    ) -> None:
+        """Arena slots (or `copied_bytes` of each, a multiple of 16) side by side into scratch, addresses on the device.
 
-    def scatter(self, operand: int, scratch: int, arena: int, slot_bytes: int, count: int) -> None:
+        `operand`: 0 for A, 1 for B, 2 for C.
+        """
+        self._run(self._gather, operand, arena, scratch, (slot_bytes, copied_bytes or slot_bytes), count)
+
+    def scatter(
+        self, operand: int, scratch: int, arena: int, slot_bytes: int, count: int, copied_bytes: int | None = None
+    ) -> None:
         """Scratch back into the arena's slots."""
-        self._run(self._scatter, operand, scratch, arena, slot_bytes, count)
+        self._run(self._scatter, operand, scratch, arena, (slot_bytes, copied_bytes or slot_bytes), count)
 
-    def _run(self, kernel: Any, operand: int, source: int, target: int, slot_bytes: int, count: int) -> None:
-        width = slot_bytes // 16
+    def _run(self, kernel: Any, operand: int, source: int, target: int, sizes: tuple[int, int], count: int) -> None:
+        unit, width = (size // 16 for size in sizes)
         blocks = min(BLOCKS_PER_SLOT, -(-width // THREADS))
         with self._stream:
             slots = self._slots.data.ptr + operand * self._slots.strides[0]
-            kernel((blocks, count), (THREADS,), (source, target, slots, np.int64(width)))
+            kernel((blocks, count), (THREADS,), (source, target, slots, np.int64(unit), np.int64(width)))

@@ -31,8 +31,8 @@ class PointerArray(Mode):
         self._device, self._shapes = device, list(limits)
         self._gpu: Any = None
         for shape, limit in limits.items():
-            if shape.op is not Op.GEMM:
-                device.plan(self.name, shape, range(1, limit + 1), scratch=False)
+            singles = range(1, 2 if shape.op is Op.GEMM else limit + 1)  # one command needs no table of pointers
+            device.plan(self.name, shape, singles, scratch=False)
         if device.info.kind == "cuda":
             from launchopt.devices.lt_pointers import LtPointers
 
@@ -41,7 +41,7 @@ class PointerArray(Mode):
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """One call."""
         device, index, count = self._device, batch.shape_index, len(batch)
-        if self._shapes[index].op is not Op.GEMM:
+        if self._shapes[index].op is not Op.GEMM or count == 1:
             device.submit_strided(batch, flush_ns, NEVER)
         elif self._gpu is not None:
             self._gpu.submit(batch, flush_ns)

@@ -18,15 +18,13 @@ of each request the last step's outputs stay (`verify_chain` says how all the ot
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.arrivals.requests import Requests
-from launchopt.command import COMMAND_DTYPE, MOST_LAYOUTS, NO_TOKEN, Dtype, Flag, Op, Records, ShapeKey
+from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.workloads.attention import ATTENTION_OPS, Attention, attention_work
 from launchopt.workloads.lengths import StepKind as StepKind
@@ -40,6 +38,7 @@ from launchopt.workloads.placement import UNIT_BYTES as UNIT_BYTES
 from launchopt.workloads.placement import Placement, Row
 from launchopt.workloads.program import Program, linear_program
 from launchopt.workloads.stream import ArenaKey, Operands
+from launchopt.workloads.template import Templates
 
 LEAST_TABLE_ROWS = 1024
 MOST_UNITS = 2**32 - 1
@@ -141,56 +140,32 @@ class ChainStream:
         self.table = table
 
     def _count(self) -> None:
+        self._templates = templates = Templates(self._place, self.kinds, self.layers, self.dtype)
+        self.template, self.kind_stops, self.replica_moves = templates.records, templates.stops, templates.moves
+        self.a_from, self.b_from, self.c_from = templates.a_from, templates.b_from, templates.c_from
         self.counts: dict[ShapeKey, int] = {}
         self._together: dict[ShapeKey, int] = {}
-        self._operands: dict[ShapeKey, Operands] = {}
-        self.rows: list[Row] = []  # of the template
-        self.row_shapes: list[ShapeKey] = []
-        self.commands, stops = 0, []
-        for kind in self.kinds:
-            rows = self._place.rows(kind.n, kind.is_prompt, kind.ends_token)
-            shapes = [self._shape(row) for row in rows]
+        for kind, shapes in zip(self.kinds, templates.shapes, strict=True):
             uses = self._lengths[kind].steps
-            self.commands += uses * len(rows)
-            for shape, times in Counter(shapes).items():
+            for shape, times in shapes.items():
                 self.counts[shape] = self.counts.get(shape, 0) + times * uses
                 self._together[shape] = min(self.requests, self._together.get(shape, 0) + uses)
-            self.rows += rows
-            self.row_shapes += shapes
-            stops.append(len(self.rows))
+        self.commands = sum(self.counts.values())
         self.shapes = sorted(self.counts)
-        self.kind_stops = np.array(stops)
-        self.template = self._records()
-        origins = ((row.a.origin, row.b.origin, row.c.origin) for row in self.rows)
-        self.a_from, self.b_from, self.c_from = np.array(list(origins), np.int8).T.copy()
-        self.replica_moves = np.array([row.move for row in self.rows], np.int64)
         self.arenas = self._arenas()
 
-    def _shape(self, row: Row) -> ShapeKey:
-        """A row's key: commands of one size whose operands lie differently differ in their layout."""
-        shape = ShapeKey(row.m, row.n, row.k, self.dtype, row.op)
-        for layout in range(MOST_LAYOUTS):
-            key = replace(shape, layout=layout)
-            if self._operands.setdefault(key, row.operands) == row.operands:
-                return key
-        raise ConfigError("program", str(shape), f"its operands lie in more than {MOST_LAYOUTS} ways")
+    def rows(self, kind: int) -> list[Row]:
+        """What each command of a kind's template is for, and where its operands lie."""
+        before, layers, after = self._place.rows(self.kinds[kind], self.layers)
+        return [*before, *(row for rows in layers for row in rows), *after]
 
-    def _records(self) -> Records:
-        records = np.zeros(len(self.rows), COMMAND_DTYPE)
-        for record, row, shape in zip(records, self.rows, self.row_shapes, strict=True):
-            record["m"], record["n"], record["k"] = row.m, row.n, row.k
-            record["op"], record["dtype"] = row.op, shape.packed_dtype
-            record["slot_a"], record["slot_b"], record["slot_c"] = row.a.slot, row.b.slot, row.c.slot
-        for kind, own in zip(self.kinds, self._by_kind(), strict=True):
-            records["step"][own] = np.arange(own.stop - own.start)
-            records["token"][own] = 0 if kind.ends_token else NO_TOKEN
-            records["flags"][own.stop - 1] = Flag.STEP_END
-        return records
+    def rows_of(self, kind: int) -> range:
+        """Where a kind is in the template."""
+        return range(0 if kind == 0 else int(self.kind_stops[kind - 1]), int(self.kind_stops[kind]))
 
-    def _by_kind(self) -> list[slice]:
-        """Each kind's rows of the template."""
-        stops = self.kind_stops.tolist()
-        return [slice(first, stop) for first, stop in zip([0, *stops], stops, strict=False)]
+    def shape_of(self, row: Row) -> ShapeKey:
+        """A row's key, with its layout."""
+        return self._templates.shape_of(row)
 
     def _arenas(self) -> dict[ArenaKey, int]:
         arenas = dict(self._place.weights.slots)
@@ -228,7 +203,7 @@ class ChainStream:
 
         A slot of a cache is a layer's pool, whose rows are a token's keys, or values; what a slot map gives is packed.
         """
-        return self._operands[shape]
+        return self._templates.operands[shape]
 
     def together(self, shape: ShapeKey) -> int:
         """Most commands of a shape that can be in one batch: one of each request that has such a step."""

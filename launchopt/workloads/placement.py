@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from launchopt.command import INDEX_BYTES, Dtype, Op
 from launchopt.errors import ConfigError
 from launchopt.workloads.attention import Attention
+from launchopt.workloads.lengths import StepKind
 from launchopt.workloads.program import HEAD, INPUT, SLOTS, Node, Program
 from launchopt.workloads.stream import SLOT_ALIGNMENT_BYTES, ArenaKey, Operand, Operands
 
@@ -153,7 +154,7 @@ class Placement:
             for name in names:
                 if widths[name] * self._dtype.itemsize % UNIT_BYTES:
                     why = f"side by side, {self._dtype.name} rows must be a multiple of {UNIT_BYTES} bytes"
-                    raise ConfigError(f"program.{name}", f"{widths[name]} features", why)
+                    raise ConfigError("model", f"{name} of {widths[name]} features", why)
             widths |= dict.fromkeys(names, sum(widths[name] for name in names))
         return {name: self.row_elements(width) for name, width in widths.items()}
 
@@ -178,31 +179,38 @@ class Placement:
         spare = self.units(self._program.hidden, n) if self._layers > 1 else 0
         return self._slots_units(n) + self._layer_offsets(n)[1] + spare
 
-    def _outputs(self, n: int, is_prompt: bool) -> dict[tuple[int, str], int]:
+    def _outputs(self, kind: StepKind, layers: int) -> dict[tuple[int, str], int]:
         """Where each node's output starts, in units from the lane or the prompt's region, by layer and name."""
-        offsets, layer_units = self._layer_offsets(n)
-        base = 0 if is_prompt else self.units(self._program.hidden)
+        offsets, layer_units = self._layer_offsets(kind.n)
+        base = 0 if kind.is_prompt else self.units(self._program.hidden)
         found = {(NO_LAYER, SLOTS): base}
-        base += self._slots_units(n)
-        for layer in range(self._layers):
-            start = base if is_prompt else base + layer * layer_units
+        base += self._slots_units(kind.n)
+        for layer in range(layers):
+            start = base if kind.is_prompt else base + layer * layer_units
             found |= {(layer, name): start + offset for name, offset in offsets.items()}
-            if is_prompt and layer % 2:
+            if kind.is_prompt and layer % 2:
                 found[layer, self._last] = base + layer_units
         return found
 
-    def rows(self, n: int, is_prompt: bool, ends_token: bool) -> list[Row]:
-        """The commands of a step, in order."""
-        origin = FROM_PREFILL if is_prompt else FROM_LANE
-        places = {key: Place(origin, slot) for key, slot in self._outputs(n, is_prompt).items()}
-        rows = [self._row(node, NO_LAYER, n, places) for node in self._program.prologue]
-        for layer in range(self._layers):
-            before = (layer - 1, self._last)
-            places[layer, INPUT] = places[before] if layer else Place(FROM_INPUT, 0)
-            rows += [self._row(node, layer, n, places) for node in self._program.layer]
-        if self._vocab is not None and ends_token:
-            rows.append(self._head(places[self._layers - 1, self._last], n, self._vocab))
-        return rows
+    def _last_output(self, kind: StepKind) -> int:
+        """Where the last layer's output starts."""
+        if not kind.is_prompt:
+            return self.logits_offset - self.units(self._program.hidden)
+        last = 1 - self._layers % 2  # as of all layers that are as even or odd
+        return self._outputs(kind, last + 1)[last, self._last]
+
+    def rows(self, kind: StepKind, layers: int) -> tuple[list[Row], list[list[Row]], list[Row]]:
+        """The commands of a step: those before its layers, of each of the first `layers`, and after the last layer."""
+        n, origin = kind.n, FROM_PREFILL if kind.is_prompt else FROM_LANE
+        places = {key: Place(origin, slot) for key, slot in self._outputs(kind, layers).items()}
+        before = [self._row(node, NO_LAYER, n, places) for node in self._program.prologue]
+        rows = []
+        for layer in range(layers):
+            places[layer, INPUT] = places[layer - 1, self._last] if layer else Place(FROM_INPUT, 0)
+            rows.append([self._row(node, layer, n, places) for node in self._program.layer])
+        if self._vocab is None or not kind.ends_token:
+            return before, rows, []
+        return before, rows, [self._head(Place(origin, self._last_output(kind)), n, self._vocab)]
 
     def _activation(self, width: int) -> Operand:
         return Operand(self.activations, UNIT_BYTES, width)

@@ -1,4 +1,4 @@
-"""Our own kernels on a GPU against NumPy's version of each op: the same operands, every element, and nothing else touched.
+"""Our own kernels on a GPU against NumPy's version of each op: every element, and nothing else is touched.
 
 Operands have rows and commands apart, with poison in between; offsets and sizes that 16-byte loads do and do not fit.
 """
@@ -113,7 +113,7 @@ class Layer:
         qkv, turned, raw, soft, out = map(rows, (width + kept, width + kept, scores, scores, width))
         qkv.fill(self.generator, self.dtype)
         self._do(Op.SLOT_MAP, 1, 1, slots, slots, slots, first, batch, n, 0)
-        self._do(Op.ROPE, width + kept, width + kept, qkv, qkv, turned, first, batch, n, 4)
+        self._do(Op.ROPE, width + kept, width + kept, qkv, qkv, turned, first, batch, n, 8)
         self._do(Op.KV_WRITE, kept, width + kept, slots, turned, self.pool, first, batch, n, 0)
         self._do(Op.QK, scores, width + kept, self.pool, turned, raw, first, batch, n, 16)
         self._do(Op.SOFTMAX, scores, scores, raw, raw, soft, first, batch, n, 16)
@@ -173,7 +173,7 @@ def test_far_positions_turn_as_exactly_as_near_ones(dtype: Dtype) -> None:
         state.positions[...] = 199_990
     qkv, turned = (placed(dtype, 1, (10, 256)) for _ in range(2))
     qkv.fill(layer.generator, dtype)
-    layer._do(Op.ROPE, 256, 256, qkv, qkv, turned, 0, 1, 10, 1)
+    layer._do(Op.ROPE, 256, 256, qkv, qkv, turned, 0, 1, 10, 8)
 
 
 def test_what_does_not_exist_is_left_alone() -> None:

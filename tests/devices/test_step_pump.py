@@ -228,6 +228,7 @@ def looping(
     timeout_ns: int = HOUR_NS,
     idle_ns: int | None = None,
     on_stall: bool = True,
+    in_rounds: bool = False,
     capacity: int = 4096,
     recorder: Recorder | None = None,
     table: NDArray[np.int64] | None = None,
@@ -240,6 +241,7 @@ def looping(
         timeout_ns,
         idle_ns=idle_ns,
         on_stall=on_stall,
+        in_rounds=in_rounds,
         kinds=len(stream.kinds),
     )
     recorder = recorder or Recorder(stream.commands, rows * limit)
@@ -324,6 +326,34 @@ def test_a_scheduler_that_waits_for_all_is_helped_by_deadlines(
     with looping(stream, limit, device, timeout_ns=300_000) as loop:
         loop.run(Schedule(True, budget, most_running))
         loop.check()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4)).filter(any), min_size=1, max_size=6),
+    chunk=st.none() | st.integers(1, 5),
+    budget=st.integers(1, 16),
+    most_running=st.integers(1, 6),
+    limit=st.integers(1, 8),
+    device=st.sampled_from([computing(), SAMPLING, pretending(), pretending(0.0005)]),
+)
+def test_rounds_need_no_deadline(
+    sizes: list[tuple[int, int]], chunk: int | None, budget: int, most_running: int, limit: int, device: Maker
+) -> None:
+    """Each leaves as soon as its last record has come, whoever was left out of it and however small the limit."""
+    stream = stream_of(sizes, vocab_of(device), chunk)
+    with looping(stream, limit, device, in_rounds=True) as loop:
+        loop.run(Schedule(True, budget, most_running))
+        loop.check()
+    assert loop.batcher.flushes[FlushReason.deadline] == 0
+
+
+@pytest.mark.parametrize("device", [computing(), pretending(0.001)], ids=["computing", "after a while"])
+def test_a_round_leaves_whole_from_the_first_on(device: Maker) -> None:
+    with looping(stream_of([(4, 3)] * 6), 64, device, in_rounds=True) as loop:
+        loop.run(CONTINUOUS)
+        loop.check()
+    assert [(size, columns) for _, size, columns in loop.batches] == [(6, 4), (6, 1), (6, 1)]
 
 
 @devices

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("cupy", "nvmath", "cuda", "torch", "triton")
 # As little as has company to batch with.
 SMALL = {
-    Gemv: "workload.commands=48",
+    Gemv: "workload.commands=48 workload.replicas=8",
     Prefill: "workload.prompts=2 workload.tokens=8",
     Decode: "workload.requests=3 workload.tokens=2",
     Steps: "workload.requests=3 workload.tokens=2",

@@ -1,0 +1,93 @@
+"""Whole steps on the CPU device: a launch a row for each request, but for groups of rows that one launch does.
+
+In: a `StepBatch`. Out: NumPy calls on the arenas, each group under one range and one note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey
+from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.runs import HIGH, LOW
+from launchopt.recorder import Strategy
+from launchopt.step_batcher import StepBatch
+
+Compute = Callable[[NDArray[np.uint64]], None]  # of one request's records of a group
+Groups = Callable[["CpuSteps", int], dict[int, tuple[int, Compute]]]
+
+
+class CpuSteps:
+    """Steps of a device's stream. `groups`: of a kind of steps, by first row: (one past the last, what computes it)."""
+
+    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], strategy: Strategy, groups: Groups) -> None:
+        self.device, self.stream, self._strategy = device, device.compute.stream, strategy
+        self._views, index = device.compute.views, {shape: i for i, shape in enumerate(limits)}
+        self._kinds: dict[tuple[int, int], tuple[list[int], dict[int, tuple[int, Compute]]]] = {}
+        for kind in range(len(self.stream.kinds)):
+            self.rows = self.stream.rows(kind)
+            self.shape_of = [index[self.stream.shape_of(row)] for row in self.rows]
+            self._kinds[len(self.rows), self.rows[0].n] = (self.shape_of, groups(self, kind))
+
+    def launch(self, batch: StepBatch, flush_ns: int) -> None:
+        """One launch a row or group, for all requests."""
+        shape_of, groups = self._kinds[batch.rows, int(batch.words[0, W_MN] >> HIGH)]
+        whole, at, device = batch.words.reshape(batch.rows, batch.size, -1), 0, self.device
+        while at < batch.rows:
+            stop, compute = groups.get(at, (at + 1, None))
+            start_ns = device.enter(-1, batch.size)
+            for request in range(batch.size):
+                if compute is None:
+                    index = np.full(1, shape_of[at], np.int32)
+                    device.execute(whole[at, request : request + 1], index)
+                else:
+                    compute(whole[at:stop, request])
+            part = slice(at * batch.size, stop * batch.size)
+            device.leave(batch, part, Strategy.single if compute is None else self._strategy, flush_ns, start_ns)
+            at = stop
+
+    def operand(self, index: int, role: int, word: NDArray[np.uint64]) -> Any:
+        """A, B or C (0, 1, 2) of a command of a shape, as its record says, in a stack of one."""
+        slots = (word[W_SLOT_A_B] & LOW, word[W_SLOT_A_B] >> HIGH, word[W_SLOT_C_REQUEST] & LOW)
+        slot = int(slots[role])
+        return self._views[index][role][slot : slot + 1]
+
+    def merged(self, start: int, stop: int) -> Compute:
+        """GEMMs whose weights and outputs lie side by side, as one."""
+        first = self.shape_of[start]
+        features = sum(row.m for row in self.rows[start:stop])
+
+        def compute(words: NDArray[np.uint64]) -> None:
+            a, b, c = (self.operand(first, role, words[0]) for role in range(3))
+            wide_a = np.lib.stride_tricks.as_strided(a, (1, features, a.shape[2]), a.strides)
+            wide_c = np.lib.stride_tricks.as_strided(c, (1, c.shape[1], features), c.strides)
+            self.device.compute.multiply(wide_a, b, wide_c)
+
+        return compute
+
+    def epilogue(self, start: int) -> Compute:
+        """GEMM, bias and ReLU as one call: rounded once, as a library's epilogue does."""
+        (gemm, bias, relu), dtype = self.shape_of[start : start + 3], self.stream.dtype
+
+        def compute(words: NDArray[np.uint64]) -> None:
+            a, b = (to_float32(self.operand(gemm, role, words[0]), dtype) for role in (0, 1))
+            added = to_float32(self.operand(bias, 0, words[1]), dtype)
+            wide = np.maximum(b @ a.transpose(0, 2, 1) + added, 0)
+            self.operand(relu, 2, words[2])[:] = from_float32(wide, dtype)
+
+        return compute
+
+    def elementwise(self, start: int) -> Compute:
+        """bias, ReLU and scale as one call."""
+        (bias, _, scale), dtype = self.shape_of[start : start + 3], self.stream.dtype
+
+        def compute(words: NDArray[np.uint64]) -> None:
+            given, added = (to_float32(self.operand(bias, role, words[0]), dtype) for role in (1, 0))
+            factor = to_float32(self.operand(scale, 0, words[2]), dtype)
+            self.operand(scale, 2, words[2])[:] = from_float32(np.maximum(given + added, 0) * factor, dtype)
+
+        return compute

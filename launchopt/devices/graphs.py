@@ -1,0 +1,98 @@
+"""CUDA graphs: captured from the work's stream, instantiated, replayed; a bounded number is kept.
+
+Each has a key, what its launches' addresses depend on, and a family, what its nodes are. When there is no room, the
+graph of the same family that was used longest ago is updated to the new addresses; of another family, it is dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from cuda.bindings import runtime as cudart
+
+from launchopt.errors import RunError
+
+RELAXED = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeRelaxed
+
+
+def checked(result: tuple[Any, ...]) -> Any:
+    """What a call of CUDA's runtime returned; RunError where it failed."""
+    status, *values = result
+    if status != cudart.cudaError_t.cudaSuccess:
+        raise RunError(f"CUDA graph: {cudart.cudaGetErrorString(status)[1].decode()}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+class Graphs:
+    """At most `bound` at a time, on `stream` (CuPy's). Times go to `costs_ns`: capture, instantiate, upload, update."""
+
+    def __init__(self, stream: Any, bound: int, costs_ns: dict[str, int]) -> None:
+        self._stream, self._bound, self._costs_ns = cudart.cudaStream_t(stream.ptr), bound, costs_ns
+        self._kept: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
+        for name in ("capture", "instantiate", "upload"):
+            costs_ns.setdefault(name, 0)
+
+    def get(self, key: Hashable) -> Any:
+        """The graph of this key, ready to be replayed; None where there is none."""
+        found = self._kept.get(key)
+        if found is None:
+            return None
+        self._kept.move_to_end(key)
+        return found[1]
+
+    def make(self, key: Hashable, family: Hashable, record: Callable[[], None]) -> Any:
+        """Capture what `record` submits to the stream, and keep it under `key`."""
+        start_ns = time.monotonic_ns()
+        checked(cudart.cudaStreamBeginCapture(self._stream, RELAXED))
+        try:
+            record()
+        finally:
+            graph = checked(cudart.cudaStreamEndCapture(self._stream))
+        self._spend("capture", start_ns)
+        replayed = self._updated(family, graph) if len(self._kept) >= self._bound else None
+        if replayed is None:
+            replayed = self._instantiated(graph)
+        checked(cudart.cudaGraphDestroy(graph))
+        self._kept[key] = (family, replayed)
+        return replayed
+
+    def _instantiated(self, graph: Any) -> Any:
+        start_ns = time.monotonic_ns()
+        made = checked(cudart.cudaGraphInstantiate(graph, 0))
+        self._spend("instantiate", start_ns)
+        start_ns = time.monotonic_ns()
+        checked(cudart.cudaGraphUpload(made, self._stream))
+        self._spend("upload", start_ns)
+        return made
+
+    def _updated(self, family: Hashable, graph: Any) -> Any:
+        """An older graph of this family with the new one's addresses; None, and room made, where there is none."""
+        oldest = next((key for key, (own, _) in self._kept.items() if own == family), None)
+        if oldest is None:
+            _, (_, dropped) = self._kept.popitem(last=False)
+            checked(cudart.cudaGraphExecDestroy(dropped))
+            return None
+        _, kept = self._kept.pop(oldest)
+        start_ns = time.monotonic_ns()
+        status, _ = cudart.cudaGraphExecUpdate(kept, graph)
+        self._spend("update", start_ns)
+        if status == cudart.cudaError_t.cudaSuccess:
+            return kept
+        checked(cudart.cudaGraphExecDestroy(kept))
+        return None
+
+    def _spend(self, name: str, start_ns: int) -> None:
+        self._costs_ns[name] = self._costs_ns.get(name, 0) + time.monotonic_ns() - start_ns
+
+    def replay(self, graph: Any) -> None:
+        """Submit it."""
+        checked(cudart.cudaGraphLaunch(graph, self._stream))
+
+    def close(self) -> None:
+        """Destroy all."""
+        for _, graph in self._kept.values():
+            checked(cudart.cudaGraphExecDestroy(graph))
+        self._kept.clear()

@@ -1,0 +1,98 @@
+"""Commands that share a weight as one GEMM with more columns, on the GPU.
+
+Evenly spaced activations need no copy: the distance from one to the next is the GEMM's leading dimension. Scattered
+ones are gathered into scratch, and the outputs scattered, by kernels on the work's stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cupy
+import numpy as np
+
+from launchopt.batcher import Batch
+from launchopt.command import COMMAND_DTYPE, W_SLOT_A_B, Records, ShapeKey
+from launchopt.devices import lt_launch as lt
+from launchopt.devices.runs import run_end
+from launchopt.devices.slot_copy import SlotCopier
+from launchopt.modes.coalesced import is_shared
+from launchopt.recorder import Strategy
+
+COPY_CALLS = 3  # an upload of slots, a gather, a scatter
+COPY_BYTES = 16  # what a thread copies at a time
+
+
+class LtCoalesced:
+    """Plans for up to `limits` commands of each shape, and the launches that need Python. `device`: a CudaDevice."""
+
+    def __init__(self, device: Any, limits: Mapping[ShapeKey, int]) -> None:
+        self._device, self.tables = device, device.base.fork()
+        self._shapes = list(limits)
+        scratch_bytes = [0, 0]
+        for index, (shape, limit) in enumerate(limits.items()):
+            sizes = range(1, limit + 1)
+            if not is_shared(shape, device.work.strides()[shape]):
+                device.plan_strided(self.tables, index, sizes)
+                continue
+            self._plan(index, shape, limit)
+            for i, features in enumerate((shape.k, shape.m)):
+                scratch_bytes[i] = max(scratch_bytes[i], limit * features * shape.dtype.itemsize)
+        self._scratch = [cupy.empty(size, np.uint8) for size in scratch_bytes]
+        self._copier = SlotCopier(device.stream, max(limits.values()))
+
+    def _plan(self, index: int, shape: ShapeKey, limit: int) -> None:
+        device, itemsize = self._device, shape.dtype.itemsize
+        _, b, c = self.tables.strides_bytes(index).tolist()
+        lead_a, *_ = device.row_elements(shape)
+
+        def wide(size: int, lead_b: int, lead_c: int) -> Any:
+            return device.lt.make(ShapeKey(shape.m, size, shape.k, shape.dtype), 1, (0, 0, 0), (lead_a, lead_b, lead_c))
+
+        sizes = range(1, limit + 1)
+        device.warm(
+            self.tables, index, self.tables.add(index, sizes, lambda size: wide(size, b // itemsize, c // itemsize))
+        )
+        self.tables.add(index, sizes, lambda size: wide(size, shape.k, shape.m), lt.PACKED0)
+        self.tables.shapes[index, lt.MANY_ARE] = Strategy.coalesced
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """A launch a weight; a few where activations are not evenly spaced, or copies where they would be many."""
+        words, row, first = batch.words, self.tables.shapes[batch.shape_index], 0
+        slots_a = (words[:, W_SLOT_A_B] & np.uint64(0xFFFF_FFFF)).tolist()
+        moves = row[lt.MOVE_A : lt.MOVE_C + 1].tolist()
+        while first < len(words):
+            stop = first + 1
+            while stop < len(words) and slots_a[stop] == slots_a[first]:
+                stop += 1
+            pieces, at = 0, first
+            while at < stop:
+                at = run_end(words[:stop], at, *moves)
+                pieces += 1
+            part = Batch(batch.shape_index, words[first:stop], batch.reason)
+            if pieces > COPY_CALLS + 1 and self._can_copy(batch.shape_index):
+                self._gathered(part, flush_ns)
+            else:
+                self._device.submit_strided(part, flush_ns, len(part))
+            first = stop
+
+    def _can_copy(self, index: int) -> bool:
+        shape = self._shapes[index]
+        sizes = (shape.k * shape.dtype.itemsize, shape.m * shape.dtype.itemsize)
+        return bool(self.tables.shapes[index, lt.PACKED0]) and not any(size % COPY_BYTES for size in sizes)
+
+    def _gathered(self, batch: Batch, flush_ns: int) -> None:
+        device, index, count = self._device, batch.shape_index, len(batch)
+        shape, row = self._shapes[index], self.tables.shapes[index].tolist()
+        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+        size_b, size_c = shape.k * shape.dtype.itemsize, shape.m * shape.dtype.itemsize
+        b, c = (scratch.data.ptr for scratch in self._scratch)
+        start_ns = device.enter(index, count)
+        self._copier.upload((records["slot_a"], records["slot_b"], records["slot_c"]))
+        self._copier.gather(1, row[lt.BASE_B], b, row[lt.BYTES_B], count, size_b)
+        a = row[lt.BASE_A] + int(records["slot_a"][0]) * row[lt.BYTES_A]
+        device.check(lt.launch(self.tables.contexts[0], self.tables.plans[row[lt.PACKED0] + count], a, b, c, 0))
+        self._copier.scatter(2, c, row[lt.BASE_C], row[lt.BYTES_C], count, size_c)
+        copied = count * (size_b + size_c)
+        device.leave(batch, slice(0, count), Strategy.coalesced, flush_ns, start_ns, COPY_CALLS, copied)

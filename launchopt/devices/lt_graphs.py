@@ -1,0 +1,150 @@
+"""CUDA graphs of batches and of whole steps.
+
+A batch's graph is one pointer-array GEMM of a fixed size, which reads its pointers from a table: between replays the
+table is filled and uploaded. Sizes are powers of two and the limit; what a batch lacks is made up with its first
+command, written to scratch. A step's graph is all its launches; it is captured for a set of requests and a copy of the
+weights, and its addresses are updated when another set takes its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.batcher import Batch, FlushReason
+from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey, as_words
+from launchopt.devices import lt_launch as lt
+from launchopt.devices.graphs import Graphs
+from launchopt.devices.lt_steps import LtSteps
+from launchopt.devices.pointers import Pointers, fill_pointers
+from launchopt.modes.base import Mode
+from launchopt.native import compiled
+from launchopt.recorder import Strategy
+from launchopt.step_batcher import StepBatch
+from launchopt.workloads import chain as ch
+
+UPLOAD_CALLS = 1
+Table = NDArray[np.int64]
+
+
+@compiled
+def pad_pointers(out: Table, count: int, size: int, scratch: int) -> None:
+    """Spread out[:3 * count] (A, B, C) over 3 * size words; whoever is missing is the first, written to `scratch`."""
+    for operand in range(2, -1, -1):
+        for i in range(count - 1, -1, -1):
+            out[operand * size + i] = out[operand * count + i]
+    for i in range(count, size):
+        out[i], out[size + i], out[2 * size + i] = out[0], out[size], scratch
+
+
+def padded_sizes(limit: int) -> list[int]:
+    """1, 2, 4 and so on, and `limit`."""
+    return sorted({*(1 << i for i in range(limit.bit_length()) if 1 << i < limit), limit})
+
+
+class BatchGraphs:
+    """A graph for each shape and size of batch. `device`: a CudaDevice."""
+
+    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], mode: Mode) -> None:
+        self._device, self._mode, self._tables = device, mode, device.base.fork()
+        self._sizes = [np.array(padded_sizes(limit)) for limit in limits.values()]
+        self._pointers = Pointers(device.stream, 3 * max(limits.values()))
+        widest = max(shape.n * row for shape in limits for row in device.row_elements(shape)[2:])
+        self._scratch = cupy.empty(widest * device.work.dtype.itemsize, np.uint8)
+        graphs = sum(map(len, self._sizes))
+        self._graphs = Graphs(device.stream, graphs, mode.costs_ns)
+        for index, shape in enumerate(limits):
+            sizes, leading = self._sizes[index].tolist(), device.row_elements(shape)
+            self._tables.add(
+                index, sizes, lambda size, shape=shape, leading=leading: device.lt.make(shape, size, None, leading)
+            )
+        for key in ((index, size) for index, sizes in enumerate(self._sizes) for size in sizes.tolist()):
+            self._graphs.make(key, key, partial(self._record, *key))
+
+    def _record(self, index: int, size: int) -> None:
+        table, row = self._pointers.device, self._tables.shapes[index]
+        plan, context = self._tables.plans[row[lt.PLAN0] + size], self._tables.contexts[0]
+        self._device.check(lt.launch(context, plan, table, table + 8 * size, table + 16 * size, 0))
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Fill and upload the pointers, replay."""
+        device, mode, index, count = self._device, self._mode, batch.shape_index, len(batch)
+        sizes = self._sizes[index]
+        size = int(sizes[np.searchsorted(sizes, count)])
+        start_ns = device.enter(index, count)
+        staged = self._pointers.stage()
+        fill_pointers(batch.words, self._tables.shapes[index], count, staged)
+        if size > count:
+            pad_pointers(staged, count, size, self._scratch.data.ptr)
+            mode.padded_commands += size - count
+        self._pointers.upload(3 * size)
+        mode.costs_ns["update"] = mode.costs_ns.get("update", 0) + time.monotonic_ns() - start_ns
+        self._graphs.replay(self._graphs.get((index, size)))
+        device.leave(batch, slice(0, count), Strategy.graph, flush_ns, start_ns, UPLOAD_CALLS, 24 * size)
+        mode.graph_replays = (mode.graph_replays or 0) + 1
+
+    def close(self) -> None:
+        """Destroy the graphs."""
+        self._graphs.close()
+
+
+class StepGraphs:
+    """Graphs of whole steps, at most `bound` at a time. `device`: a CudaDevice."""
+
+    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], mode: Mode, bound: int) -> None:
+        self._device, self._mode = device, mode
+        self._steps = LtSteps(device, limits)
+        self._graphs = Graphs(device.stream, bound, mode.costs_ns)
+        self._most = max(limits.values())
+
+    def capture_likely(self) -> None:
+        """Ahead of time: a step of all requests, and of the first alone, with each copy of the weights."""
+        stream = self._steps.stream
+        if stream.decode_kind < 0:
+            return
+        for requests in {min(stream.requests, self._most), 1}:
+            for replica in range(stream.replicas):
+                self._graph(step_of(stream, requests, replica))
+
+    def _graph(self, batch: StepBatch) -> Any:
+        key = batch.size, batch.words[:: batch.size, W_SLOT_A_B].tobytes(), int(batch.words[0, W_SLOT_C_REQUEST])
+        found = self._graphs.get(key)
+        if found is None:
+            family = batch.rows, batch.size, int(batch.words[0, W_MN])
+            found = self._graphs.make(key, family, lambda: self._steps.record(batch))
+        return found
+
+    def submit(self, batch: StepBatch, flush_ns: int) -> None:
+        """One replay for all requests that lie evenly spaced."""
+        device = self._device
+        for part in self._steps.even_parts(batch):
+            graph = self._graph(part)
+            start_ns = device.enter(-1, part.size)
+            self._graphs.replay(graph)
+            device.leave(part, slice(0, len(part.words)), Strategy.graph, flush_ns, start_ns)
+            self._mode.graph_replays = (self._mode.graph_replays or 0) + 1
+
+    def close(self) -> None:
+        """Destroy the graphs."""
+        self._graphs.close()
+
+
+def step_of(stream: Any, requests: int, replica: int) -> StepBatch:
+    """What a decode step of the first `requests` requests asks for, as the driver issues it."""
+    rows = stream.rows_of(stream.decode_kind)
+    own = slice(rows.start, rows.stop)
+    template, lanes = stream.template[own], stream.table[:requests, ch.LANE]
+    records = np.repeat(template[:, None], requests, axis=1).astype(COMMAND_DTYPE)
+    records["request"] = np.arange(requests)
+    moved = replica * stream.replica_moves[own]
+    for role, origins in (("a", stream.a_from), ("b", stream.b_from), ("c", stream.c_from)):
+        in_lane = np.isin(origins[own], (ch.FROM_LANE, ch.FROM_INPUT))
+        records[f"slot_{role}"] += (in_lane[:, None] * lanes[None]).astype(np.uint32)
+    records["slot_a"] += moved.astype(np.uint32)[:, None]
+    return StepBatch(as_words(records.reshape(-1)), FlushReason.full, requests, len(rows))

@@ -1,0 +1,223 @@
+"""The ops of a step in PyTorch, as one would write them: from operands in memory, to operands in memory.
+
+In: A, B and C as tensors [rows, features], a row a column of the step: of several requests one each, or all of one
+request (weights: A transposed, [k, m], or a vector [m]); for attention the sequence state, and `Now`, which the slot
+map gives and the others of the step take. Out: C is written where it lies. Nothing depends on how far a request is but
+through tensors, so that launches may be recorded: attention goes over all of `ctx`, behind a mask.
+
+What depends on positions alone (angles, masks, places in the cache) is computed once a step, as models do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from launchopt.command import Op
+from launchopt.devices.torch_views import Tensor
+from launchopt.workloads.attention import Attention
+
+NORM_EPSILON = 1e-5
+HIDDEN_SCORE = float("-inf")
+# Operators called that submit work; views do not. Beside these: copies of what cannot be viewed (`Heads.copies`).
+CALLS = {
+    **dict.fromkeys((Op.GEMM, Op.BIAS, Op.RELU, Op.SCALE, Op.ADD, Op.KV_WRITE), 1),
+    **dict.fromkeys((Op.NORM, Op.SILU_MUL, Op.QK), 2),
+    **dict.fromkeys((Op.SOFTMAX, Op.AV), 3),
+    Op.ROPE: 4,
+    Op.SLOT_MAP: 11,
+}
+
+
+class Sequences(NamedTuple):
+    """State of the requests of a group: views of the device's, but for `local` and `columns`, which never change."""
+
+    start: Tensor  # int32 [requests]: position of the step's first column
+    following: Tensor  # int32 [requests]: of the next step's
+    pages: Tensor  # int64 [requests, pages a request]
+    local: Tensor  # int64 [rows]: which request of the group a row is of
+    columns: Tensor  # int64 [columns]: 0, 1 and so on
+
+
+class Now(NamedTuple):
+    """What follows from the positions of a step's rows; [requests, columns, ...], or [rows]."""
+
+    pages: Tensor  # int64 [requests, pages a request]
+    page: Tensor  # [rows]: page of the cache where a row's keys and values go, or its request's cache
+    offset: Tensor  # [rows]: and where in it
+    cosines: Tensor  # [requests, columns, 1, head_dim]
+    sines: Tensor
+    seen: Tensor  # [requests, columns, 1, 1, ctx]: positions that a column sees
+    unseen: Tensor
+
+
+Function = Callable[[Any, Any, Any, Any], Any]  # (A, B, C, Now or None) -> Now, from the slot map
+
+
+def into(c: Tensor, function: Callable[..., Tensor], *operands: Any, **options: Any) -> None:
+    """What the operator gives, to C. A compiler wants it said with a copy, which it then leaves out where it can."""
+    if torch.compiler.is_compiling():
+        c.copy_(function(*operands, **options))
+    else:
+        function(*operands, out=c, **options)
+
+
+def gemm(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+    """C = B @ A, A being transposed already."""
+    into(c, torch.mm, b, a)
+
+
+def bias(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+    """C = B + A."""
+    into(c, torch.add, b, a)
+
+
+def relu(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+    """C = max(B, 0)."""
+    into(c, torch.clamp, b, min=0)
+
+
+def scale(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+    """C = B * A."""
+    into(c, torch.mul, b, a)
+
+
+def norm(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+    """RMSNorm with gain A, which no operator writes to a given place."""
+    c.copy_(functional.rms_norm(b, a.shape, a, NORM_EPSILON))
+
+
+def add(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+    """C = A + B."""
+    into(c, torch.add, a, b)
+
+
+def silu_mul(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+    """C = silu(gate) * up, of B = [gate | up]."""
+    gate, up = b.chunk(2, 1)
+    into(c, torch.mul, functional.silu(gate), up)
+
+
+PLAIN: dict[Op, Function] = {
+    Op.GEMM: gemm,
+    Op.BIAS: bias,
+    Op.RELU: relu,
+    Op.SCALE: scale,
+    Op.NORM: norm,
+    Op.ADD: add,
+    Op.SILU_MUL: silu_mul,
+}
+
+
+class Heads:
+    """The ops of an attention."""
+
+    def __init__(self, attention: Attention, dtype: Any, device: Any) -> None:
+        self.q_heads, self.kv_heads, self.head_dim = attention.q_heads, attention.kv_heads, attention.head_dim
+        self.ctx, self.page_tokens, self.is_paged = attention.ctx, attention.page_tokens, attention.is_paged
+        self.group = self.q_heads // self.kv_heads
+        self.q_width = self.q_heads * self.head_dim
+        self.score_scale = self.head_dim**-0.5
+        half = np.arange(self.head_dim // 2)
+        angles = np.outer(np.arange(self.ctx), attention.theta ** (-2.0 * half / self.head_dim))
+        cosines, sines = (f(angles).astype(np.float32) for f in (np.cos, np.sin))
+        self.cosines = torch.from_numpy(np.concatenate([cosines, cosines], 1)).to(device)
+        self.sines = torch.from_numpy(np.concatenate([-sines, sines], 1)).to(device)
+        self.positions = torch.arange(self.ctx, device=device)
+        self.nothing = torch.zeros((1, 1, 1), dtype=dtype, device=device)  # what scores are added to
+        self.functions: dict[Op, Function] = {
+            Op.SLOT_MAP: self.slot_map,
+            Op.ROPE: self.rope,
+            Op.KV_WRITE: self.kv_write,
+            Op.QK: self.qk,
+            Op.SOFTMAX: self.softmax,
+            Op.AV: self.av,
+        }
+
+    def slot_map(self, a: Sequences, b: Any, c: Tensor, now: Any) -> Now:
+        """Requests go on by as many tokens as there are columns; C [requests, columns] int32 = their cache slots."""
+        a.start.copy_(a.following)
+        a.following.add_(a.columns.shape[0])
+        tokens = a.start.unsqueeze(1) + a.columns
+        page, offset = a.pages.gather(1, tokens // self.page_tokens), tokens % self.page_tokens
+        into(c, torch.add, offset, page, alpha=self.page_tokens)
+        by_token = tokens.unsqueeze(2)
+        seen = (self.positions <= by_token).unsqueeze(2).unsqueeze(2)
+        unseen = (self.positions > by_token).unsqueeze(2).unsqueeze(2)
+        cosines, sines = self.cosines[tokens].unsqueeze(2), self.sines[tokens].unsqueeze(2)
+        place = page.reshape(-1) if self.is_paged else a.local
+        return Now(a.pages, place, offset.reshape(-1), cosines, sines, seen, unseen)
+
+    def _by_head(self, rows: Tensor, now: Now, features: int) -> Tensor:
+        """[rows, heads * features] as [requests, columns, heads, features]."""
+        requests, columns = now.seen.shape[0], now.seen.shape[1]
+        return rows.view(requests, columns, rows.shape[1] // features, features)
+
+    def _grouped(self, rows: Tensor, now: Now, features: int) -> Tensor:
+        """The same as [requests, columns, kv heads, heads that share one, features]."""
+        requests, columns = now.seen.shape[0], now.seen.shape[1]
+        return rows.view(requests, columns, self.kv_heads, self.group, features)
+
+    def _for_product(self, rows: Tensor) -> Tensor:
+        """Grouped rows as [kv heads * requests, columns * heads that share one, features]."""
+        requests, columns, _, _, features = rows.shape
+        return rows.permute(2, 0, 1, 3, 4).reshape(self.kv_heads * requests, columns * self.group, features)
+
+    def _of_product(self, product: Tensor, now: Now) -> Tensor:
+        """And back."""
+        requests, columns = now.seen.shape[0], now.seen.shape[1]
+        return product.view(self.kv_heads, requests, columns, self.group, -1).permute(1, 2, 0, 3, 4)
+
+    def _cached(self, pool: Tensor, is_value: int, now: Now) -> Tensor:
+        """Keys or values of all positions, [kv heads * requests, ctx, head_dim], gathered where they are paged."""
+        rows = pool[:, is_value].permute(2, 0, 1, 3)  # [kv heads, pages, tokens a page, head_dim]
+        if self.is_paged:
+            rows = rows.index_select(1, now.pages.reshape(-1))
+        return rows.reshape(self.kv_heads * now.pages.shape[0], -1, self.head_dim)[:, : self.ctx]
+
+    def rope(self, a: Any, b: Tensor, c: Tensor, now: Now) -> None:
+        """C = q and k turned by their position, v as it is."""
+        given, result = self._by_head(b, now, self.head_dim), self._by_head(c, now, self.head_dim)
+        heads = self.q_heads + self.kv_heads
+        turned = given[:, :, :heads]
+        swapped = turned.roll(self.head_dim // 2, -1)
+        into(result[:, :, :heads], torch.addcmul, turned * now.cosines, swapped, now.sines)
+        result[:, :, heads:].copy_(given[:, :, heads:])
+
+    def kv_write(self, a: Any, b: Tensor, c: Tensor, now: Now) -> None:
+        """Keys and values of B into the cache C [pages, 2, tokens a page, kv heads, head_dim]."""
+        rows = b[:, self.q_width :].view(b.shape[0], 2, self.kv_heads, self.head_dim)
+        c[now.page, :, now.offset] = rows
+
+    def qk(self, a: Tensor, b: Tensor, c: Tensor, now: Now) -> None:
+        """C = scores of the positions that a column sees; others stay as they are."""
+        queries = self._for_product(self._grouped(b[:, : self.q_width], now, self.head_dim))
+        keys = self._cached(a, 0, now).transpose(1, 2)
+        scores = torch.baddbmm(self.nothing, queries, keys, beta=0, alpha=self.score_scale)
+        result = self._grouped(c, now, self.ctx)
+        into(result, torch.where, now.seen, self._of_product(scores, now), result)
+
+    def softmax(self, a: Any, b: Tensor, c: Tensor, now: Now) -> None:
+        """C = probabilities of the positions that a column sees; others stay as they are."""
+        scores, result = self._grouped(b, now, self.ctx), self._grouped(c, now, self.ctx)
+        powers = torch.softmax(scores.masked_fill(now.unseen, HIDDEN_SCORE), -1)
+        into(result, torch.where, now.seen, powers, result)
+
+    def av(self, a: Tensor, b: Tensor, c: Tensor, now: Now) -> None:
+        """C = values weighed by the probabilities. Those that are not seen are zeros in the cache, and count nothing."""
+        weights = self._for_product(self._grouped(b, now, self.ctx).masked_fill(now.unseen, 0))
+        product = torch.bmm(weights, self._cached(a, 1, now))
+        self._grouped(c, now, self.head_dim).copy_(self._of_product(product, now))
+
+    def copies(self, op: Op, requests: int, columns: int) -> int:
+        """Operators that submit work beside `CALLS`: what is gathered, or copied to be multiplied."""
+        if op not in (Op.QK, Op.AV):
+            return 0
+        several = requests > 1 and self.kv_heads > 1
+        cached = int(self.is_paged or several)
+        apart = columns > 1 and self.group > 1 and (op is Op.QK or self.kv_heads > 1)
+        return cached + int(several or apart)

@@ -1,0 +1,91 @@
+"""A device's operands as PyTorch tensors, without a copy, and PyTorch on the device's own stream.
+
+In: a device with a stream of commands open. Out: `TorchArenas`, which knows its arenas (NumPy's by `from_numpy`, CuPy's
+by DLPack; bf16, stored as uint16, is looked at as bfloat16), gives views of them, and makes PyTorch compute where and
+how this project does: on the device's stream, in full fp32, with partial sums never in half precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from launchopt.command import Dtype
+from launchopt.devices.base import Device, Stream
+from launchopt.devices.seq_state import SeqState
+from launchopt.workloads.stream import ArenaKey, Operand
+
+Tensor = Any  # torch.Tensor; a default install has no PyTorch, and its types
+DTYPES = {Dtype.fp32: torch.float32, Dtype.fp16: torch.float16, Dtype.bf16: torch.bfloat16}
+
+
+def as_tensor(array: Any) -> Tensor:
+    """An array of NumPy's or CuPy's, the same memory; one of uint16 as int16."""
+    if array.dtype == np.uint16:
+        array = array.view(np.int16)
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
+
+
+def apart(tensor: Tensor) -> Tensor:
+    """The same elements, as a tensor that shares no storage with another.
+
+    A compiler that saw tensors share one would take every write to one as a write to all.
+    """
+    return torch.from_dlpack(tensor)
+
+
+class TorchArenas:
+    """The operands of the stream that a device has open."""
+
+    def __init__(self, device: Device) -> None:
+        owner: Any = device
+        self.is_cuda = device.info.kind == "cuda"
+        self.work: Stream = owner.work
+        self.device = torch.device("cuda", device.info.index) if self.is_cuda else torch.device("cpu")
+        self.dtype = DTYPES[self.work.dtype]
+        self._owner = owner
+        self.use()
+        self._flat = {
+            arena: as_tensor(array).view(-1).view(self.dtype) for arena, array in device.arenas.arrays.items()
+        }
+
+    def use(self) -> None:
+        """From now on this thread's operators run on the device's stream, and record nothing for gradients."""
+        torch.set_grad_enabled(False)
+        torch.set_float32_matmul_precision("highest")
+        matmul = torch.backends.cuda.matmul
+        matmul.allow_fp16_reduced_precision_reduction = False
+        matmul.allow_bf16_reduced_precision_reduction = False
+        if self.is_cuda:
+            torch.cuda.set_device(self.device)
+            torch.cuda.set_stream(torch.cuda.ExternalStream(self._owner.stream.ptr, self.device))
+        elif torch.get_num_threads() != self._owner.threads:
+            torch.set_num_threads(self._owner.threads)
+
+    @property
+    def state(self) -> SeqState | None:
+        """Where requests stand, if that matters to any command."""
+        found: SeqState | None = self._owner.state_of_sequences if self.is_cuda else self._owner.compute.state
+        return found
+
+    def strided(self, arena: ArenaKey, sizes: Sequence[int], strides: Sequence[int], first: int) -> Tensor:
+        """Elements of an arena from `first` on."""
+        return self._flat[arena].as_strided(sizes, strides, first)
+
+    def words(self, arena: ArenaKey, sizes: Sequence[int], strides: Sequence[int], first: int) -> Tensor:
+        """The same of the arena as int32."""
+        return self._flat[arena].view(torch.int32).as_strided(sizes, strides, first)
+
+    def slots(self, operand: Operand, rows: int, cols: int) -> Tensor:
+        """Every slot of an operand, [slots, rows, cols]; slots may overlap."""
+        flat, pitch = self._flat[operand.arena], operand.slot_bytes // self.work.dtype.itemsize
+        last = (rows - 1) * operand.row_elements + cols  # elements of one, without what follows its last row
+        count = 1 + (flat.numel() - last) // pitch
+        return flat.as_strided((count, rows, cols), (pitch, operand.row_elements, 1))
+
+    def zero(self, arena: ArenaKey) -> None:
+        """Write zeros to all of an arena."""
+        self._flat[arena].zero_()

@@ -1,0 +1,158 @@
+"""Triton kernels for a batch of GEMVs or small GEMMs, whose operands are found through tables of pointers.
+
+C[n, m] = B[n, k] @ A[m, k].T for each command, n up to 16: program 0 is a block of rows of A, program 1 the command.
+Sums are fp32, without TF32. `TritonGemms` compiles a dozen ways of cutting a shape, times each on the stream's own
+operands, for a single command and for the largest batch, and gives the best as a row of `lt_launch`'s plans.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+import numpy as np
+
+from launchopt.command import ShapeKey
+from launchopt.devices import lt_launch as lt
+from launchopt.devices.lt_tables import Row, Tables
+from launchopt.devices.triton_kernels import dot_gemm, sum_gemm
+from launchopt.devices.triton_plans import TYPES, Loaded, Variant, load_variants
+from launchopt.devices.triton_tuning import (
+    Config,
+    Operand,
+    configs,
+    dot_columns,
+    pointer_tables,
+    scratch,
+    scratch_bytes,
+    size_bytes,
+    tuned_counts,
+    tuned_for,
+    turns,
+)
+from launchopt.errors import RunError
+from launchopt.recorder import Strategy
+
+REPEATS = 3  # of which the fastest counts
+READ_ONCE = "evict_first"  # what the cache should do with A where nobody reads it again soon
+
+
+def variant(
+    shape: ShapeKey, row_elements: tuple[int, int, int], config: Config, shared: bool, direct: bool = False
+) -> Variant:
+    """What is compiled for a shape; `shared`: all commands of a batch have one A, which the cache had better keep."""
+    constants = {
+        **{"M": shape.m, "N": shape.n, "K": shape.k, "LEADING": row_elements, "DTYPE": TYPES[shape.dtype]},
+        **{"ROWS": config.rows, "DEPTH": config.depth, "STAGES": config.stages},
+        **{"POLICY": "" if shared else READ_ONCE, "DIRECT": direct},
+    }
+    if not config.dot:
+        return Variant(sum_gemm, constants, config.warps)
+    return Variant(dot_gemm, constants | {"COLUMNS": dot_columns(shape.n)}, config.warps, config.stages)
+
+
+class TritonGemms:
+    """The best kernel for each GEMM shape of the stream on `device`, a CudaDevice. `chosen`: by shape and count."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._limits: dict[ShapeKey, int] = {}
+        self._shared: dict[ShapeKey, bool] = {}  # all commands of a batch have one A
+        self._kernels: dict[tuple[ShapeKey, int], tuple[Config, Loaded]] = {}
+        self.chosen: dict[tuple[ShapeKey, int], tuple[Config, float]] = {}  # and GB/s
+
+    def tune(self, index: int, limit: int) -> None:
+        """Compile, time and choose for shape number `index`, in launches of up to `limit` commands."""
+        device = self._device
+        shape: ShapeKey = device.work.shapes[index]
+        shared = bool(device.base.shapes[index, lt.MOVE_A] == 0)
+        self._limits[shape], self._shared[shape] = limit, shared
+        rows, tried = device.row_elements(shape), configs(shape)
+        kernels = load_variants([variant(shape, rows, config, shared) for config in tried])
+        usable = [(config, kernel) for config, kernel in zip(tried, kernels, strict=True) if kernel]
+        for count in tuned_counts(limit):
+            timed = _Timed(device, index, count, shared)
+            times = [timed.ns_a_launch(kernel, config) for config, kernel in usable]
+            best = times.index(min(times))
+            self._kernels[shape, count] = usable[best]
+            self.chosen[shape, count] = usable[best][0], count * shape.bytes / times[best]
+
+    def row(self, shape: ShapeKey, size: int) -> Row:
+        """`size` commands in one launch, for `Tables.add`."""
+        config, kernel = self._kernels[shape, tuned_for(size, self._limits[shape])]
+        return plan_row(self._device, shape, size, config, kernel), str(config).encode()
+
+    def plan_alone(self, tables: Tables, index: int) -> None:
+        """One command of shape number `index`, by its addresses: there is no table to upload."""
+        device = self._device
+        shape: ShapeKey = device.work.shapes[index]
+        config, _ = self._kernels[shape, 1]
+        (kernel,) = load_variants([variant(shape, device.row_elements(shape), config, self._shared[shape], True)])
+        assert kernel is not None  # the same with a table fits
+        row = plan_row(device, shape, 1, config, kernel)
+        device.warm(tables, index, tables.add(index, [1], lambda _: (row, b"")))
+        tables.shapes[index, lt.ONE_IS] = Strategy.triton
+
+
+def plan_row(device: Any, shape: ShapeKey, size: int, config: Config, kernel: Loaded) -> list[int]:
+    """A row of `lt_launch`'s plans."""
+    blocks = -(-shape.m // config.rows)
+    made: list[int] = device.kernels.row(kernel.function, kernel.launch((blocks, size, 1)))
+    return made
+
+
+class _Timed:
+    """Launches of `count` commands of a shape on rotating operands, recorded as a graph so that no host is too slow."""
+
+    def __init__(self, device: Any, index: int, count: int, shared: bool) -> None:
+        self._device, self._count = device, count
+        self._shape: ShapeKey = device.work.shapes[index]
+        self._turns = turns(self._shape, count)
+        tables = pointer_tables(self._operands(index, shared), count, self._turns)
+        with device.stream:
+            self._pointers = cupy.asarray(tables)
+        device.synchronize()
+
+    def _operands(self, index: int, shared: bool) -> tuple[Operand, Operand, Operand]:
+        device, shape, row = self._device, self._shape, self._device.base.shapes[index].tolist()
+        lead_a, lead_b, lead_c = device.row_elements(shape)
+        a = size_bytes(shape.m, shape.k, lead_a, shape.dtype.itemsize)
+        b = size_bytes(shape.n, shape.k, lead_b, shape.dtype.itemsize)
+        room_a, room_b, _ = (device.arenas.arrays[operand.arena].nbytes for operand in device.work.operands(shape))
+        self._outputs = cupy.empty(scratch_bytes(shape, lead_c, self._count), np.uint8)
+        return (
+            Operand.spread(row[lt.BASE_A], room_a, row[lt.BYTES_A], a, shared),
+            Operand.spread(row[lt.BASE_B], room_b, row[lt.BYTES_B], b),
+            scratch(int(self._outputs.data.ptr), shape, lead_c, self._count),
+        )
+
+    def ns_a_launch(self, kernel: Loaded, config: Config) -> float:
+        """The fastest of a few times, as the GPU sees it."""
+        device, stream, count = self._device, self._device.stream, self._count
+        plan = np.array(plan_row(device, self._shape, count, config, kernel), np.int64)
+        context, first, step = device.base.contexts[0], int(self._pointers.data.ptr), int(self._pointers.strides[0])
+
+        def launch(turn: int) -> None:
+            a = first + turn * step
+            device.check(lt.launch(context, plan, a, a + 8 * count, a + 16 * count, 0))
+
+        launch(0)
+        stream.synchronize()
+        stream.begin_capture()
+        try:
+            for turn in range(self._turns):
+                launch(turn)
+        finally:
+            graph = stream.end_capture()
+        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+        times_ms = []
+        for _ in range(1 + REPEATS):
+            begin.record(stream)
+            graph.launch(stream)
+            end.record(stream)
+            end.synchronize()
+            times_ms.append(cupy.cuda.get_elapsed_time(begin, end))
+        fastest_ms = float(min(times_ms[1:]))
+        if fastest_ms <= 0:
+            raise RunError(f"timing {self._shape} on the GPU gave {fastest_ms} ms")
+        return fastest_ms * 1e6 / self._turns

@@ -1,0 +1,164 @@
+"""Kernels for Triton: GEMMs of few columns, and steps of bias, ReLU and scale. What they compute, and nothing else.
+
+Each takes three int64 addresses and a request (which none looks at), as `lt_launch` gives them, and constants. Operands
+are found through tables of pointers, int64 each; program 1 is the command of a batch. Arithmetic is fp32, without TF32.
+"""
+# No `from __future__ import annotations`: Triton's interpreter, by which they are tested, wants `tl.constexpr` itself.
+# Tuples grow by concatenation: Triton knows no unpacking.
+# ruff: noqa: RUF005
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def sum_gemm(
+    a_table,
+    b_table,
+    c_table,
+    request,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    LEADING: tl.constexpr,
+    DTYPE: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    POLICY: tl.constexpr,
+    DIRECT: tl.constexpr,
+):
+    """C = B @ A.T: a row's products are added up element by element of a block, and summed at the end.
+
+    Program 0: a block of rows of A. POLICY: the cache's, of A. DIRECT: one command, whose addresses the tables are.
+    """
+    command = tl.program_id(1)
+    words: tl.constexpr = tl.pointer_type(tl.int64)
+    values: tl.constexpr = tl.pointer_type(DTYPE)
+    if DIRECT:
+        a, b, c = a_table, b_table, c_table
+    else:
+        a = tl.load(a_table.to(words) + command)
+        b = tl.load(b_table.to(words) + command)
+        c = tl.load(c_table.to(words) + command)
+    a = tl.multiple_of(a.to(values), 16)
+    b = tl.multiple_of(b.to(values), 16)
+    c = tl.multiple_of(c.to(values), 16)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    at = tl.arange(0, DEPTH)
+    weights = a + rows[:, None].to(tl.int64) * LEADING[0] + at[None, :]
+    sums = ()
+    for _ in tl.static_range(N):
+        sums = sums + (tl.zeros([ROWS, DEPTH], tl.float32),)
+    for k in tl.range(0, K, DEPTH, num_stages=STAGES):
+        there = (rows[:, None] < M) & (k + at[None, :] < K) | (K % DEPTH == 0 and M % ROWS == 0)
+        w = tl.load(weights + k, mask=there, other=0.0, eviction_policy=POLICY).to(tl.float32)
+        added = ()
+        for j in tl.static_range(N):
+            x = tl.load(b + j * LEADING[1] + k + at, mask=(k + at < K) | (K % DEPTH == 0), other=0.0).to(tl.float32)
+            added = added + (sums[j] + w * x[None, :],)
+        sums = added
+    for j in tl.static_range(N):
+        tl.store(c + j * LEADING[2] + rows, tl.sum(sums[j], 1).to(DTYPE), mask=rows < M)
+
+
+@triton.jit
+def dot_gemm(
+    a_table,
+    b_table,
+    c_table,
+    request,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    LEADING: tl.constexpr,
+    DTYPE: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    POLICY: tl.constexpr,
+    DIRECT: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The same by tl.dot on COLUMNS columns, of which N exist."""
+    command = tl.program_id(1)
+    words: tl.constexpr = tl.pointer_type(tl.int64)
+    values: tl.constexpr = tl.pointer_type(DTYPE)
+    if DIRECT:
+        a, b, c = a_table, b_table, c_table
+    else:
+        a = tl.load(a_table.to(words) + command)
+        b = tl.load(b_table.to(words) + command)
+        c = tl.load(c_table.to(words) + command)
+    a = tl.multiple_of(a.to(values), 16)
+    b = tl.multiple_of(b.to(values), 16)
+    c = tl.multiple_of(c.to(values), 16)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    at = tl.arange(0, DEPTH)
+    columns = tl.arange(0, COLUMNS)
+    weights = a + rows[:, None].to(tl.int64) * LEADING[0] + at[None, :]
+    inputs = b + columns[None, :] * LEADING[1] + at[:, None]
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for k in tl.range(0, K, DEPTH, num_stages=STAGES):
+        there = (rows[:, None] < M) & (k + at[None, :] < K) | (K % DEPTH == 0 and M % ROWS == 0)
+        w = tl.load(weights + k, mask=there, other=0.0, eviction_policy=POLICY)
+        x = tl.load(inputs + k, mask=(columns[None, :] < N) & (k + at[:, None] < K), other=0.0)
+        sums = tl.dot(w, x, sums, input_precision="ieee")
+    outputs = c + columns[None, :] * LEADING[2] + rows[:, None]
+    tl.store(outputs, sums.to(DTYPE), mask=(rows[:, None] < M) & (columns[None, :] < N))
+
+
+@triton.jit
+def bias_relu_scale(
+    a_table,
+    b_table,
+    c_table,
+    request,
+    M: tl.constexpr,
+    LEADING: tl.constexpr,
+    DTYPE: tl.constexpr,
+    LAYERS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
+):
+    """Program 0: a block of features of a column; 1: the request.
+
+    Tables: A of bias and scale, [2 LAYERS, requests]; B of the first bias, [requests]; C, [3 LAYERS, requests].
+    """
+    size = tl.num_programs(1)
+    member = tl.program_id(1)
+    words: tl.constexpr = tl.pointer_type(tl.int64)
+    values: tl.constexpr = tl.pointer_type(DTYPE)
+    blocks: tl.constexpr = (M + BLOCK - 1) // BLOCK
+    column = (tl.program_id(0) // blocks).to(tl.int64)
+    at = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    there = at < M
+    b = tl.multiple_of(tl.load(b_table.to(words) + member).to(values), 16)
+    x = tl.load(b + column * LEADING[1] + at, mask=there, other=0.0).to(tl.float32)
+    for first in tl.static_range(0, LAYERS, AHEAD):
+        added, factors, outputs = (), (), ()
+        for i in tl.static_range(first, first + AHEAD):
+            if i < LAYERS:
+                bias = tl.load(a_table.to(words) + 2 * i * size + member)
+                scale = tl.load(a_table.to(words) + (2 * i + 1) * size + member)
+                added = added + (
+                    tl.load(tl.multiple_of(bias.to(values), 16) + at, mask=there, other=0.0).to(tl.float32),
+                )
+                factors = factors + (
+                    tl.load(tl.multiple_of(scale.to(values), 16) + at, mask=there, other=0.0).to(tl.float32),
+                )
+                for node in tl.static_range(3):
+                    outputs = outputs + (tl.load(c_table.to(words) + (3 * i + node) * size + member),)
+        for i in tl.static_range(first, first + AHEAD):
+            if i < LAYERS:
+                for node in tl.static_range(3):
+                    if node == 0:
+                        x = x + added[i - first]
+                    elif node == 1:
+                        x = tl.maximum(x, 0.0)
+                    else:
+                        x = x * factors[i - first]
+                    stored = x.to(DTYPE)
+                    c = tl.multiple_of(outputs[3 * (i - first) + node].to(values), 16)
+                    tl.store(c + column * LEADING[2] + at, stored, mask=there)
+                    x = stored.to(tl.float32)

@@ -1,0 +1,89 @@
+"""coalesced: one GEMM for all commands of a bucket that share a weight, with a column a command.
+
+What engines do with requests in step: the weight is read once. Activations that lie evenly spaced are used where they
+are; others are gathered by a kernel and the outputs scattered, inside the launch, where that takes fewer calls than
+launching them piece by piece. Commands that share no weight, prompts and other ops are launched as in mode=batched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from launchopt.batcher import Batch
+from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
+from launchopt.devices.base import Device, Stream
+from launchopt.modes.base import Mode
+from launchopt.modes.batched import NEVER
+from launchopt.recorder import Strategy
+
+CPU_COPY_CALLS = 2  # a gather and a scatter
+MOST_PIECES = 4  # launches of a batch, beyond which activations are gathered instead
+
+
+class Coalesced(Mode):
+    """One launch a weight."""
+
+    name = "coalesced"
+    summary = "one wider GEMM for all commands of a bucket that share a weight"
+    compiled_loop = True
+    sorts_batches = True
+    most_cuts = MOST_PIECES
+
+    @classmethod
+    def refusal(cls, kind: str, stream: Stream) -> str | None:
+        """As any; somebody must share a weight."""
+        moves = stream.strides()
+        if not any(is_shared(shape, moves[shape]) for shape in stream.shapes):
+            return "joins commands that share a weight, and here none do"
+        return super().refusal(kind, stream)
+
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+        """Plan every number of columns of every shape."""
+        self._device, self._shapes = device, list(limits)
+        self.packable_bytes = [0] * len(limits)
+        self._gpu: Any = None
+        if device.info.kind == "cuda":
+            from launchopt.devices.lt_coalesced import LtCoalesced
+
+            self._gpu = LtCoalesced(device, limits)
+            self.tables = self._gpu.tables
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """One launch a weight."""
+        if self._gpu is not None:
+            self._gpu.submit(batch, flush_ns)
+            return
+        for part in self._by_weight(batch):
+            if len(part) > 1 and self._shapes[part.shape_index].op is Op.GEMM:
+                self._wide(part, flush_ns)
+            else:
+                self._device.submit_strided(part, flush_ns, NEVER)
+
+    def _wide(self, batch: Batch, flush_ns: int) -> None:
+        """On the CPU: gather the inputs, one GEMM, scatter its columns."""
+        cpu: Any = self._device
+        shape, count = self._shapes[batch.shape_index], len(batch)
+        weights, inputs, outputs = cpu.compute.views[batch.shape_index]
+        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+        slot = int(records["slot_a"][0])
+        start_ns = cpu.enter(batch.shape_index, count)
+        taken = np.take(inputs, records["slot_b"], axis=0)
+        product = np.empty((1, count * shape.n, shape.m), outputs.dtype)
+        cpu.compute.multiply(weights[slot : slot + 1], taken.reshape(1, -1, shape.k), product)
+        outputs[records["slot_c"]] = product.reshape(count, shape.n, shape.m)
+        copied = taken.nbytes + product.nbytes
+        cpu.leave(batch, slice(0, count), Strategy.coalesced, flush_ns, start_ns, CPU_COPY_CALLS, copied)
+
+    def _by_weight(self, batch: Batch) -> list[Batch]:
+        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+        order = np.argsort(records["slot_a"], kind="stable")
+        cuts = np.flatnonzero(np.diff(records["slot_a"][order])) + 1
+        return [Batch(batch.shape_index, batch.words[part], batch.reason) for part in np.split(order, cuts)]
+
+
+def is_shared(shape: ShapeKey, moves: tuple[int, int, int]) -> bool:
+    """Commands of a batch share their weight, and have a column each."""
+    return shape.op is Op.GEMM and shape.n == 1 and moves[0] == 0

@@ -1,0 +1,82 @@
+"""triton_batched: one Triton kernel launch a bucket, for GEMVs and small GEMMs of up to 16 columns.
+
+Each command's operands are found through a table of pointers, as in mode=pointer_array: 24 bytes a command, filled and
+uploaded within the launch; a command alone is launched by its addresses. How a shape is cut is tuned once, on the
+stream's own operands: compilation and tuning are in the one-time cost (less of it where Triton's disk cache has the
+kernels from a run before). Launches go through the same compiled path as all others, not through Triton's own launcher.
+Commands other than GEMMs are launched as in mode=batched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launchopt.batcher import Batch
+from launchopt.command import Op, ShapeKey
+from launchopt.devices.base import Device, Stream
+from launchopt.devices.triton_tuning import MOST_COLUMNS, scratch_bytes
+from launchopt.errors import ConfigError
+from launchopt.modes.base import Mode
+from launchopt.modes.batched import NEVER
+
+MOST_COMMANDS = 65_535  # blocks of a grid in y
+
+
+class TritonBatched(Mode):
+    """One launch a batch, whatever its slots."""
+
+    name = "triton_batched"
+    summary = "one launch a bucket of a tuned Triton kernel, through arrays of pointers"
+    devices = ("cuda",)
+    packages = ("triton",)
+    extra = "torch"
+
+    @classmethod
+    def refusal(cls, kind: str, stream: Stream) -> str | None:
+        """As any; the kernel is made for few columns."""
+        widest = max((shape.n for shape in stream.shapes if shape.op is Op.GEMM), default=0)
+        if not widest:
+            return "launches GEMMs of few columns, and this workload has none"
+        if widest > MOST_COLUMNS:
+            return f"is made for up to {MOST_COLUMNS} columns, and this workload has {widest}"
+        return super().refusal(kind, stream)
+
+    @classmethod
+    def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
+        """Outputs of the launches that are timed."""
+        sizes = [
+            scratch_bytes(shape, stream.operands(shape)[2].row_elements, limit)
+            for shape, limit in limits.items()
+            if shape.op is Op.GEMM
+        ]
+        return max(sizes, default=0)
+
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+        """Tune each GEMM shape, plan every batch size of every shape."""
+        from launchopt.devices.lt_pointers import LtPointers
+        from launchopt.devices.triton_gemm import TritonGemms
+        from launchopt.recorder import Strategy
+
+        if max(limits.values()) > MOST_COMMANDS:
+            why = f"a launch of mode={self.name} takes at most {MOST_COMMANDS} commands"
+            raise ConfigError("batching.max_batch", max(limits.values()), why)
+        gpu: Any = device
+        self._device, self._shapes = device, list(limits)
+        self.gemms = TritonGemms(gpu)
+        self.tables = gpu.base.fork()
+        for index, (shape, limit) in enumerate(limits.items()):
+            gpu.name_ranges(self.name, index, range(1, limit + 1))
+            if shape.op is Op.GEMM:
+                self.gemms.tune(index, limit)
+                self.gemms.plan_alone(self.tables, index)
+            else:
+                gpu.plan_strided(self.tables, index, range(1, limit + 1))
+        self._pointers = LtPointers(gpu, limits, self.gemms.row, Strategy.triton)
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """One launch."""
+        if len(batch) == 1 or self._shapes[batch.shape_index].op is not Op.GEMM:
+            self._device.submit_strided(batch, flush_ns, NEVER)
+        else:
+            self._pointers.submit(batch, flush_ns)

@@ -1,0 +1,191 @@
+"""Each op in float64, together with how far a correct device may be from it.
+
+In: inputs as `Graded` values, read from memory (variance 0) or computed by an op before. Out: the op's result, and for
+each element the variance of the error that a device makes which computes in fp32 and stores in the stream's dtype. That
+is running error analysis (Wilkinson; Higham, Accuracy and Stability of Numerical Algorithms, 3.3) with roundings taken
+as independent and of mean zero (Higham & Mary 2019), so that they add up in squares:
+
+    storing x           unit roundoff u of the dtype times x, which is the most a rounding can do, not its rms (0.4 u x)
+    computing in fp32   2**-24 a rounding, relative to what is rounded; sqrt(terms) of them in a sum, in any order
+    errors of inputs    through the op's derivative; weights spread an error evenly over the features they give
+
+A device's error should then be below SAFETY standard deviations (`allowed`): 8, as in `verify.tolerance`, where a
+rounding error of the largest element is 8 roundings of a typical one. As a standard deviation is taken 2.5 times too
+large, that is 20 of the true ones; between the largest of a billion normal errors, 6, and a fault, hundreds.
+
+Arrays are NumPy's or CuPy's, [columns, features], rows of one request together; scores are [heads, columns, positions].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from launchopt.command import Dtype
+
+SAFETY = 8.0
+NORM_EPSILON = 1e-5
+FP32_ROUNDOFF = 2.0**-24
+# Half the smallest number of the storage type, which a result below it loses; fp32 and bf16 may flush such to zero.
+UNDERFLOW = {Dtype.fp32: 2.0**-126, Dtype.fp16: 2.0**-25, Dtype.bf16: 2.0**-126}
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """Exact values, and the variance of a device's error in each (broadcast to them); infinite: not to be compared.
+
+    `differing`, of scores: the variance less what is common to a row, which softmax takes no notice of; of
+    probabilities: the part whose errors add up to nothing over a row.
+    """
+
+    value: Any
+    variance: Any
+    differing: Any = None
+
+    def part(self, index: Any) -> Graded:
+        """Some of its elements."""
+        rest = None if self.differing is None else self.differing[index]
+        return Graded(self.value[index], self.variance[index], rest)
+
+
+def exact(xp: Any, value: Any) -> Graded:
+    """What was read from memory."""
+    return Graded(value, xp.broadcast_to(xp.zeros((1,) * value.ndim), value.shape))
+
+
+def stored(value: Any, variance: Any, dtype: Dtype, roundings: Any = 4.0) -> Graded:
+    """A result computed with so many fp32 roundings and rounded once more to be stored."""
+    relative = dtype.unit_roundoff + roundings * FP32_ROUNDOFF
+    return Graded(value, variance + (relative * value) ** 2 + UNDERFLOW[dtype] ** 2)
+
+
+def allowed(xp: Any, result: Graded) -> Any:
+    """How far a device may be from each element."""
+    return SAFETY * xp.sqrt(result.variance)
+
+
+def gemm(b: Graded, weight: Any, dtype: Dtype) -> Graded:
+    """The first k features of B, times A [m, k] transposed."""
+    k = weight.shape[1]
+    values = b.value[:, :k]
+    squares = (b.variance[:, :k] + k * FP32_ROUNDOFF**2 * values**2).sum(axis=1, keepdims=True)
+    return stored(values @ weight.T, (weight**2).mean() * squares, dtype)
+
+
+def bias(b: Graded, vector: Any, dtype: Dtype) -> Graded:
+    """C = B + A."""
+    return stored(b.value + vector, b.variance, dtype)
+
+
+def relu(xp: Any, b: Graded) -> Graded:
+    """C = max(B, 0), which rounds nothing."""
+    return Graded(xp.maximum(b.value, 0.0), b.variance)
+
+
+def scale(b: Graded, vector: Any, dtype: Dtype) -> Graded:
+    """C = B * A."""
+    return stored(b.value * vector, b.variance * vector**2, dtype)
+
+
+def add(a: Graded, b: Graded, dtype: Dtype) -> Graded:
+    """C = A + B."""
+    return stored(a.value + b.value, a.variance + b.variance, dtype)
+
+
+def norm(xp: Any, b: Graded, gain: Any, dtype: Dtype) -> Graded:
+    """RMSNorm."""
+    count = b.value.shape[1]
+    factor = 1.0 / xp.sqrt((b.value**2).mean(axis=1, keepdims=True) + NORM_EPSILON)
+    value = b.value * factor * gain
+    of_mean = (b.value**2 * b.variance).sum(axis=1, keepdims=True) / count**2
+    variance = (factor * gain) ** 2 * b.variance + (value * factor**2) ** 2 * of_mean
+    return stored(value, variance, dtype, 4.0 + math.sqrt(count))
+
+
+def silu_mul(xp: Any, b: Graded, dtype: Dtype) -> Graded:
+    """silu(gate) * up of B = [gate | up]."""
+    half = b.value.shape[1] // 2
+    gate, up = b.value[:, :half], b.value[:, half:]
+    sigmoid = 1.0 / (1.0 + xp.exp(-gate))
+    slope = sigmoid * (1.0 + gate * (1.0 - sigmoid))
+    variance = (slope * up) ** 2 * b.variance[:, :half] + (gate * sigmoid) ** 2 * b.variance[:, half:]
+    return stored(gate * sigmoid * up, variance, dtype, 4.0 + 2.0 * xp.abs(gate))  # exp loses what its argument has
+
+
+def rope(xp: Any, b: Graded, positions: Any, heads: int, head_dim: int, theta: float, dtype: Dtype) -> Graded:
+    """The first `heads` heads of B turned by their position, the others copied; positions [columns]."""
+    half = head_dim // 2
+    angles = xp.asarray(positions, np.float64)[:, None] * theta ** (-2.0 * xp.arange(half) / head_dim)
+    cosine, sine = xp.cos(angles)[:, None], xp.sin(angles)[:, None]
+
+    def turned(values: Any, cosine: Any, sine: Any) -> Any:
+        split = values[:, : heads * head_dim].reshape(len(values), heads, 2, half)
+        first, second = split[:, :, 0], split[:, :, 1]
+        both = xp.stack([first * cosine + second * sine[0], second * cosine + first * sine[1]], axis=2)
+        return xp.concatenate([both.reshape(len(values), -1), values[:, heads * head_dim :]], axis=1)
+
+    value = turned(b.value, cosine, (-sine, sine))
+    variance = turned(b.variance, cosine**2, (sine**2, sine**2))
+    of_terms = turned(b.value**2, cosine**2, (sine**2, sine**2))  # where the two cancel, their roundings stay
+    result = stored(value, variance + (8.0 * FP32_ROUNDOFF) ** 2 * of_terms, dtype)
+    copied = heads * head_dim
+    result.variance[:, copied:] = b.variance[:, copied:]
+    return result
+
+
+def scores(xp: Any, q: Graded, keys: Graded, dtype: Dtype) -> Graded:
+    """q [columns, heads, dim] against keys [positions, kv heads, dim]: [heads, columns, positions], all of them."""
+    dim = q.value.shape[2]
+
+    def products(left: Any, right: Any) -> Any:
+        return _by_head(xp, left, right.transpose(1, 2, 0))
+
+    value = products(q.value, keys.value) / math.sqrt(dim)
+    variance = products(q.value**2, keys.variance + dim * FP32_ROUNDOFF**2 * keys.value**2) / dim
+    of_mean = keys.value.mean(axis=0, keepdims=True)
+    differing = variance + products(q.variance, (keys.value - of_mean) ** 2) / dim
+    variance += products(q.variance, keys.value**2) / dim
+    result = stored(value, variance, dtype)
+    return Graded(value, result.variance, differing + (result.variance - variance))
+
+
+def softmax(xp: Any, given: Graded, seen: Any, dtype: Dtype) -> Graded:
+    """Over the positions that each column sees (`seen` [columns, positions]); 0 for the others."""
+    value = xp.where(seen, given.value, -xp.inf)
+    below = value - value.max(axis=2, keepdims=True)
+    powers = xp.exp(below)
+    value = powers / powers.sum(axis=2, keepdims=True)
+    own = xp.where(seen, given.variance if given.differing is None else given.differing, 0.0)
+    variance = value**2 * (own + (value**2 * own).sum(axis=2, keepdims=True))
+    roundings = 8.0 + 2.0 * xp.where(seen, -below, 0.0) + math.sqrt(value.shape[2])
+    return Graded(value, stored(value, variance, dtype, roundings).variance, variance)
+
+
+def weighed(xp: Any, given: Graded, values: Graded, dtype: Dtype) -> Graded:
+    """Probabilities [heads, columns, positions] times values [positions, kv heads, dim]: [columns, heads * dim]."""
+    count = given.value.shape[2]
+
+    def products(left: Any, right: Any) -> Any:
+        by_head = _by_head(xp, left.transpose(1, 0, 2), right.transpose(1, 0, 2))
+        return by_head.transpose(1, 0, 2).reshape(left.shape[1], -1)
+
+    value = products(given.value, values.value)
+    variance = products(given.variance, values.value**2)
+    if given.differing is not None:  # adds up to nothing: what all values have in common does not count
+        heads = values.value.shape[2]
+        sums = xp.repeat(given.differing.sum(axis=2).T, heads, axis=1)
+        variance -= 2.0 * value * products(given.differing, values.value) - value**2 * sums
+        variance = xp.maximum(variance, 0.0)
+    variance += products(given.value**2, values.variance + count * FP32_ROUNDOFF**2 * values.value**2)
+    return stored(value, variance, dtype)
+
+
+def _by_head(xp: Any, left: Any, right: Any) -> Any:
+    """left [columns, heads, x] times right [kv heads, x, y], heads in turn: [heads, columns, y]."""
+    columns, heads, inner = left.shape
+    group = heads // len(right)
+    stacked = left.transpose(1, 0, 2).reshape(len(right), group * columns, inner)
+    return xp.matmul(stacked, right).reshape(heads, columns, -1)

@@ -1,0 +1,264 @@
+"""A program in float64: any of its nodes, or all layers over columns that follow one another.
+
+In: a stream and its arenas, of which only weights (and, where a cache is asked for, what a run left in it) are read;
+inputs as `verify_ops.Graded`; which request, position and copy of the weights each column belongs to. Out: what the
+nodes should give, and how far a correct device may be from it. Whole sequences are evaluated layer by layer with a
+causal mask, block after block of columns, so that keys and values of earlier columns are there when a later one asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt import verify_ops as vo
+from launchopt.command import Op
+from launchopt.devices.arenas import Arenas, to_float32
+from launchopt.verify_ops import Graded, exact
+from launchopt.workloads.attention import Attention
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.placement import NO_LAYER, Row
+from launchopt.workloads.program import HEAD, INPUT, Node
+
+COPIES_ALIVE = 4  # arrays of an output's size that are alive at a time, at most: values, variances, what they come from
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Of each column its request, its position in it, and its copy of the weights; a request's in a row."""
+
+    requests: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    replicas: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def part(self, index: Any) -> Columns:
+        """Some of them."""
+        return Columns(self.requests[index], self.positions[index], self.replicas[index])
+
+    def by_request(self) -> Iterator[tuple[int, slice]]:
+        """Each request and where its columns are."""
+        starts = np.flatnonzero(np.diff(self.requests, prepend=-1))
+        for start, stop in zip(starts, [*starts[1:], len(self)], strict=True):
+            yield int(self.requests[start]), slice(int(start), int(stop))
+
+
+class Cache(Protocol):
+    """Where keys and values come from."""
+
+    def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
+        """Keys and values of a request's first positions, [count, kv heads, head dim]."""
+
+    def write(self, layer: int, at: Columns, rope: Graded) -> None:
+        """What a layer's rotated q, k and v of some columns put there."""
+
+
+class LeftCache:
+    """The caches that a run left behind."""
+
+    def __init__(self, stream: ChainStream, arenas: Arenas) -> None:
+        assert stream.attention is not None
+        self._attention, self._dtype, self._xp = stream.attention, stream.dtype, arenas.xp
+        heads, dim = stream.attention.kv_heads, stream.attention.head_dim
+        pool = (stream.attention.pages_total, 2, stream.attention.page_tokens, heads, dim)
+        elements = int(np.prod(pool))
+        self._pools = [slot[:elements].reshape(pool) for slot in arenas.arrays[stream.cache]]
+        self._table = stream.page_table
+
+    def slots(self, request: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where a request's tokens lie, as the slot map numbers it."""
+        page, within = np.divmod(positions, self._attention.page_tokens)
+        slots: NDArray[np.int64] = self._table[request, page].astype(np.int64) * self._attention.page_tokens + within
+        return slots
+
+    def at(self, request: int, layer: int, positions: NDArray[np.int64]) -> Any:
+        """Keys and values at these positions, float64 [positions, 2, kv heads, head dim]."""
+        page, within = np.divmod(self.slots(request, positions), self._attention.page_tokens)
+        taken = self._pools[layer][self._xp.asarray(page), :, self._xp.asarray(within)]
+        return to_float32(taken, self._dtype).astype(np.float64)
+
+    def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
+        """Of a request's first positions."""
+        both = self.at(request, layer, np.arange(count))
+        return exact(self._xp, both[:, 0]), exact(self._xp, both[:, 1])
+
+    def write(self, layer: int, at: Columns, rope: Graded) -> None:
+        """Nothing: it was written by the run."""
+
+
+class SequenceCache:
+    """Keys and values as they should be, of the requests under evaluation. Each `layer` begins with an empty one.
+
+    `note` is told what is put there: layer, columns, keys and values side by side.
+    """
+
+    def __init__(self, attention: Attention, xp: Any, note: Callable[[int, Columns, Graded], None]) -> None:
+        self._attention, self._xp, self._note = attention, xp, note
+        self._layer, self._parts = NO_LAYER, dict[int, list[Graded]]()
+
+    def write(self, layer: int, at: Columns, rope: Graded) -> None:
+        """Append."""
+        if layer != self._layer:
+            self._layer, self._parts = layer, {}
+        added = rope.part((slice(None), slice(-2 * self._attention.kv_width, None)))
+        self._note(layer, at, added)
+        for request, own in at.by_request():
+            self._parts.setdefault(request, []).append(added.part(own))
+
+    def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
+        """Of a request's first positions, all of which were written."""
+        assert layer == self._layer
+        parts = self._parts[request]
+        if len(parts) > 1:
+            joined = (self._xp.concatenate([getattr(part, name) for part in parts]) for name in ("value", "variance"))
+            parts[:] = [Graded(*joined)]
+        heads, dim = self._attention.kv_heads, self._attention.head_dim
+        both = [array[:count].reshape(count, 2, heads, dim) for array in (parts[0].value, parts[0].variance)]
+        return Graded(both[0][:, 0], both[1][:, 0]), Graded(both[0][:, 1], both[1][:, 1])
+
+
+class Evaluator:
+    """Nodes of a stream's program, with the weights that its arenas hold."""
+
+    def __init__(self, stream: ChainStream, arenas: Arenas) -> None:
+        self._stream, self._arenas, self._xp = stream, arenas, arenas.xp
+        kind = next(i for i, kind in enumerate(stream.kinds) if kind.ends_token)
+        self._rows = {(row.layer, row.name): row for row in stream.rows(kind)}  # for weights, which all kinds share
+        self._left = None if stream.attention is None else LeftCache(stream, arenas)
+
+    def weight(self, row: Row, replica: int) -> Any:
+        """The weight of a row: float64 [m, k], or a vector's [1, m]."""
+        operand = row.operands[0]
+        rows, cols = (row.m, row.k) if row.op is Op.GEMM else (1, row.m)
+        slot = row.a.slot + replica * row.move
+        taken = self._arenas.view(operand, rows, cols)[slot]
+        return to_float32(taken, self._stream.dtype).astype(np.float64)
+
+    def node(self, row: Row, b: Graded, a: Graded | None, at: Columns, cache: Cache | None) -> Graded:
+        """What a row should give for these columns."""
+        xp, dtype, op = self._xp, self._stream.dtype, row.op
+        if op in (Op.GEMM, Op.BIAS, Op.SCALE, Op.NORM):
+            return self._weighted(row, b, at)
+        if op is Op.RELU:
+            return vo.relu(xp, b)
+        if op is Op.SILU_MUL:
+            return vo.silu_mul(xp, b, dtype)
+        if op is Op.ADD:
+            assert a is not None
+            return vo.add(a, b, dtype)
+        attention = self._stream.attention
+        assert attention is not None
+        if op is Op.ROPE:
+            heads = attention.q_heads + attention.kv_heads
+            return vo.rope(xp, b, at.positions, heads, attention.head_dim, attention.theta, dtype)
+        if op is Op.KV_WRITE:
+            return b.part((slice(None), slice(-2 * attention.kv_width, None)))
+        assert cache is not None
+        return self._attended(row, b, at, cache, attention)
+
+    def _weighted(self, row: Row, b: Graded, at: Columns) -> Graded:
+        """Columns by the copy of the weights that they use."""
+        replicas = np.unique(at.replicas)
+        if len(replicas) == 1:
+            return self._with_weight(row, b, int(replicas[0]))
+        value, variance = (self._xp.empty((len(at), row.m)) for _ in range(2))
+        for replica in replicas.tolist():
+            own = self._xp.asarray(np.flatnonzero(at.replicas == replica))
+            result = self._with_weight(row, b.part(own), replica)
+            value[own], variance[own] = result.value, result.variance
+        return Graded(value, variance)
+
+    def _with_weight(self, row: Row, b: Graded, replica: int) -> Graded:
+        dtype, weight = self._stream.dtype, self.weight(row, replica)
+        if row.op is Op.GEMM:
+            return vo.gemm(b, weight, dtype)
+        if row.op is Op.NORM:
+            return vo.norm(self._xp, b, weight, dtype)
+        return (vo.scale if row.op is Op.SCALE else vo.bias)(b, weight, dtype)
+
+    def _attended(self, row: Row, b: Graded, at: Columns, cache: Cache, attention: Attention) -> Graded:
+        """QK, SOFTMAX or AV. Scores have room for `ctx` positions a head; those not seen are not to be compared."""
+        xp, dtype = self._xp, self._stream.dtype
+        value, variance = xp.zeros((len(at), row.m)), xp.full((len(at), row.m), xp.inf)
+        differing = xp.zeros((len(at), row.m))
+        for request, own in at.by_request():
+            positions = at.positions[own]
+            count, columns = int(positions.max()) + 1, len(positions)
+            seen = xp.asarray(np.arange(count) <= positions[:, None])
+            given = b.part(own)
+            if row.op is Op.QK:
+                keys, _ = cache.kept(request, row.layer, count)
+                q = [x[:, : attention.q_heads * attention.head_dim] for x in (given.value, given.variance)]
+                shape = (columns, attention.q_heads, attention.head_dim)
+                result = vo.scores(xp, Graded(q[0].reshape(shape), q[1].reshape(shape)), keys, dtype)
+            else:
+                shape = (columns, attention.q_heads, attention.ctx)
+                # What nobody sees was not written either: it counts as nothing, not as whatever was there.
+                of_scores = (given.value, given.variance, given.differing)
+                by_head = [None if x is None else x.reshape(shape)[:, :, :count].transpose(1, 0, 2) for x in of_scores]
+                masked = Graded(*(None if x is None else xp.where(seen, x, 0.0) for x in by_head))
+                if row.op is Op.AV:
+                    _, values = cache.kept(request, row.layer, count)
+                    result = vo.weighed(xp, masked, values, dtype)
+                    value[own], variance[own] = result.value, result.variance
+                    continue
+                result = vo.softmax(xp, masked, seen, dtype)
+            room = (columns, attention.q_heads, attention.ctx)
+            parts = (value, result.value, 0.0), (variance, result.variance, xp.inf), (differing, result.differing, 0.0)
+            for whole, part, unseen in parts:
+                whole[own].reshape(room)[:, :, :count] = xp.where(seen, part, unseen).transpose(1, 0, 2)
+        return Graded(value, variance, None if row.op is Op.AV else differing)
+
+    def columns_a_block(self, chunk_bytes: int) -> int:
+        """Columns whose outputs of a layer fit."""
+        features = sum(node.m + node.k for node in self._stream.program.layer)
+        return max(1, chunk_bytes // (8 * COPIES_ALIVE * features))
+
+    def tokens(
+        self, inputs: Any, at: Columns, chunk_bytes: int, note: Callable[[int, Columns, Graded], None]
+    ) -> Graded:
+        """What columns with these inputs, float64 [columns, hidden], give after the last layer.
+
+        `note` is told what goes into the caches. Where there is attention, columns are whole requests from the start.
+        """
+        xp, attention = self._xp, self._stream.attention
+        cache = None if attention is None else SequenceCache(attention, xp, note)
+        most = self.columns_a_block(chunk_bytes)
+        values = exact(xp, inputs)
+        for layer in range(self._stream.layers):
+            parts = []
+            for start in range(0, len(at), most):
+                block = slice(start, start + most)
+                parts.append(self._layer(layer, values.part(block), at.part(block), cache))
+            values = Graded(*(xp.concatenate([getattr(x, name) for x in parts]) for name in ("value", "variance")))
+        return values
+
+    def logits(self, finals: Graded) -> Graded:
+        """What the LM head makes of them; its weight has one copy."""
+        return self._with_weight(self._rows[NO_LAYER, HEAD], finals, replica=0)
+
+    def _layer(self, layer: int, given: Graded, at: Columns, cache: SequenceCache | None) -> Graded:
+        """A block of columns through a layer."""
+        nodes = self._stream.program.layer
+        last_use = {name: i for i, node in enumerate(nodes) for name in (node.b, node.a) if name}
+        found: dict[str, Graded] = {INPUT: given}
+        for i, node in enumerate(nodes):
+            if node.op is Op.KV_WRITE:
+                assert cache is not None
+                cache.write(layer, at, found[node.b])
+            else:
+                found[node.name] = self.node(self._rows[layer, node.name], found[node.b], _a(found, node), at, cache)
+            for name in (node.b, node.a):
+                if name and last_use[name] == i:
+                    found.pop(name, None)
+        return found[nodes[-1].name]
+
+
+def _a(found: Mapping[str, Graded], node: Node) -> Graded | None:
+    return found[node.a] if node.op is Op.ADD and node.a else None

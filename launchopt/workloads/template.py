@@ -1,0 +1,91 @@
+"""The records of every kind of step, less what is known only when it is issued.
+
+In: where a program's operands lie (`placement`), and the kinds of steps. Out: `Templates`, arrays over all commands of
+all kinds, one kind after another, for compiled code; and the shape of each command, with its operands.
+
+Commands of a layer lie as those of two layers before do, moved by as much as between any two such layers. So only the
+first few are placed one by one: a trace has hundreds of lengths of prompts, each of which is a kind of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import COMMAND_DTYPE, MOST_LAYOUTS, NO_TOKEN, Dtype, Flag, Records, ShapeKey
+from launchopt.errors import ConfigError
+from launchopt.workloads.lengths import StepKind
+from launchopt.workloads.placement import Placement, Row
+from launchopt.workloads.stream import Operands
+
+PLACED_LAYERS = 5  # the first, which reads the step's input, and twice two that alternate
+ORIGINS = ("a", "b", "c")
+
+
+class Templates:
+    """Records [commands], origins of their slots [commands], slots of A from copy to copy; `stops`: each kind's end."""
+
+    def __init__(self, placement: Placement, kinds: Sequence[StepKind], layers: int, dtype: Dtype) -> None:
+        self._placement, self._layers, self._dtype = placement, layers, dtype
+        self.operands: dict[ShapeKey, Operands] = {}
+        self.shapes: list[Counter[ShapeKey]] = []  # of each kind
+        parts = [self._of_kind(kind) for kind in kinds]
+        self.stops = np.cumsum([len(records) for records, _ in parts])
+        self.records: Records = np.concatenate([records for records, _ in parts])
+        others = np.concatenate([columns for _, columns in parts])
+        self.a_from, self.b_from, self.c_from = np.ascontiguousarray(others[:, :3].T.astype(np.int8))
+        self.moves: NDArray[np.int64] = np.ascontiguousarray(others[:, 3])
+
+    def _of_kind(self, kind: StepKind) -> tuple[Records, NDArray[np.int64]]:
+        """Records, and beside them origins and moves, [commands, 4]."""
+        before, layers, after = self._placement.rows(kind, min(self._layers, PLACED_LAYERS))
+        shapes = [self.shape_of(row) for row in (*before, *layers[0], *after)]
+        of_layer = slice(len(before), len(before) + len(layers[0]))
+        columns = [_columns(before), *self._continued([_columns(rows) for rows in layers]), _columns(after)]
+        places = np.concatenate(columns)
+        records = np.zeros(len(places), COMMAND_DTYPE)
+        index = [*range(of_layer.start), *[*range(of_layer.start, of_layer.stop)] * self._layers]
+        index += range(of_layer.stop, len(shapes))
+        self.shapes.append(Counter(shapes[i] for i in index))
+        for name, value in _keys(shapes).items():
+            records[name] = value[index]
+        for column, role in enumerate(ORIGINS):
+            records[f"slot_{role}"] = places[:, column]
+        records["step"] = np.arange(len(records))
+        records["token"] = 0 if kind.ends_token else NO_TOKEN
+        records["flags"][-1] = Flag.STEP_END
+        return records, places[:, 3:]
+
+    def _continued(self, layers: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+        """All layers, from the first few."""
+        layers = list(layers)
+        for layer in range(len(layers), self._layers):
+            layers.append(2 * layers[layer - 2] - layers[layer - 4])
+        return layers
+
+    def shape_of(self, row: Row) -> ShapeKey:
+        """A row's key: commands of one size whose operands lie differently differ in their layout."""
+        shape = ShapeKey(row.m, row.n, row.k, self._dtype, row.op)
+        for layout in range(MOST_LAYOUTS):
+            key = replace(shape, layout=layout)
+            if self.operands.setdefault(key, row.operands) == row.operands:
+                return key
+        raise ConfigError("program", str(shape), f"its operands lie in more than {MOST_LAYOUTS} ways")
+
+
+def _columns(rows: Sequence[Row]) -> NDArray[np.int64]:
+    """Slots of A, B and C, their origins, and the move; [rows, 7]."""
+    places = [((row.a, row.b, row.c), row.move) for row in rows]
+    found = [(*(p.slot for p in three), *(p.origin for p in three), move) for three, move in places]
+    return np.array(found, np.int64).reshape(len(rows), 7)
+
+
+def _keys(shapes: Sequence[ShapeKey]) -> dict[str, NDArray[np.int64]]:
+    """What says which shape a record is of."""
+    columns = {name: [getattr(shape, name) for shape in shapes] for name in ("m", "n", "k", "op")}
+    columns["dtype"] = [shape.packed_dtype for shape in shapes]
+    return {name: np.array(column, np.int64) for name, column in columns.items()}

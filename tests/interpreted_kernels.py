@@ -1,0 +1,100 @@
+"""Runs the Triton kernels in Triton's interpreter, on NumPy's memory, and compares: `python interpreted_kernels.py`.
+
+A program of its own: the interpreter is chosen when Triton is imported (TRITON_INTERPRET=1). Prints what it did.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from launchopt.command import Dtype, ShapeKey
+from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.triton_elementwise import step_grid, step_variant
+from launchopt.devices.triton_gemm import variant
+from launchopt.devices.triton_tuning import Config, configs
+
+# m, n, k, dtype, elements between rows of A, B and C
+GEMMS = [
+    (8, 1, 16, Dtype.fp32, (0, 0, 0)),
+    (7, 1, 300, Dtype.fp32, (4, 0, 1)),
+    (5, 1, 129, Dtype.bf16, (0, 0, 0)),
+    (33, 3, 70, Dtype.fp16, (2, 6, 5)),
+    (16, 16, 64, Dtype.fp32, (0, 0, 0)),
+    (20, 2, 33, Dtype.bf16, (0, 1, 0)),
+    (1, 1, 1, Dtype.fp16, (0, 0, 0)),
+]
+COMMANDS = 3
+
+
+def random(generator: np.random.Generator, dtype: Dtype, *shape: int) -> Any:
+    return from_float32(generator.standard_normal(shape).astype(np.float32), dtype)
+
+
+def poisoned(dtype: Dtype, *shape: int) -> Any:
+    return from_float32(np.full(shape, np.nan, np.float32), dtype)
+
+
+def table(arrays: Any) -> Any:
+    """Their addresses."""
+    return np.array([array.ctypes.data for array in arrays], np.int64)
+
+
+def check_gemm(
+    m: int, n: int, k: int, dtype: Dtype, padding: tuple[int, int, int], config: Config, direct: bool
+) -> None:
+    generator, count = np.random.default_rng(m + k), 1 if direct else COMMANDS
+    lead = (k + padding[0], k + padding[1], m + padding[2])
+    a, b = random(generator, dtype, count, m, lead[0]), random(generator, dtype, count, n, lead[1])
+    c = poisoned(dtype, count, n, lead[2])
+    made = variant(ShapeKey(m, n, k, dtype), lead, config, False, direct)
+    tables = [table(array) for array in (a, b, c)]
+    arguments = [int(array[0]) if direct else array.ctypes.data for array in tables]
+    made.function[(-(-m // config.rows), count, 1)](*arguments, 0, **made.constants)
+    wide_a, wide_b, got = (to_float32(array, dtype) for array in (a[..., :k], b[..., :k], c))
+    exact = wide_b.astype(np.float64) @ wide_a.astype(np.float64).transpose(0, 2, 1)
+    error = np.abs(got[..., :m] - exact).max() / np.sqrt((exact**2).mean())
+    assert error < 8 * dtype.unit_roundoff, f"{config}: error {error}"
+    assert np.isnan(got[..., m:]).all(), f"{config}: written beside C"
+
+
+def check_steps(features: int, n: int, layers: int, dtype: Dtype, size: int) -> None:
+    generator, pitch = np.random.default_rng(features), features + 3
+    vectors = random(generator, dtype, layers, 2, size, features)
+    inputs, outputs = random(generator, dtype, size, n, pitch), poisoned(dtype, layers, 3, size, n, pitch)
+    addresses = [
+        table(vectors.reshape(-1, features)),
+        table(inputs),
+        table(outputs.reshape(-1, n, pitch)),
+    ]
+    made = step_variant(features, (features, pitch, pitch), dtype, layers)
+    tables = (array.ctypes.data for array in addresses)
+    made.function[step_grid(features, n, size)](*tables, 0, **made.constants)
+    x = to_float32(inputs[..., :features], dtype)
+    for layer in range(layers):
+        bias, scale = (to_float32(vector, dtype)[:, None] for vector in vectors[layer])
+        for node in range(3):
+            expected = from_float32((x + bias, np.maximum(x, 0), x * scale)[node], dtype)
+            assert (outputs[layer, node, ..., :features] == expected).all(), f"layer {layer}, node {node}"
+            x = to_float32(expected, dtype)
+    assert np.isnan(to_float32(outputs[..., features:], dtype)).all()
+
+
+def main() -> None:
+    """All of it."""
+    for m, n, k, dtype, padding in GEMMS:
+        for config in configs(ShapeKey(m, n, k, dtype)):
+            if config.dot and dtype is Dtype.bf16:
+                continue  # the interpreter's tl.dot takes bf16 for integers
+            for direct in (False, True):
+                check_gemm(m, n, k, dtype, padding, config, direct)
+            print(f"{m}x{n}x{k} {dtype.name} {config}")
+    for dtype in Dtype:
+        for features, n, layers, size in ((5, 1, 1, 1), (600, 2, 3, 2), (32, 1, 9, 3)):
+            check_steps(features, n, layers, dtype, size)
+            print(f"steps of {layers} x {features}, {n} columns, {size} requests {dtype.name}")
+
+
+if __name__ == "__main__":
+    main()

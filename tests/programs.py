@@ -1,0 +1,75 @@
+"""Programs of every kind, small, and streams of them, for whatever must hold for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from launchopt.arrivals.requests import Requests
+from launchopt.command import Dtype
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import (
+    Program,
+    elementwise_program,
+    layer_program,
+    linear_epilogue_program,
+    linear_program,
+    qkv_program,
+)
+
+GATED = ModelShape("gated", 64, 8, 4, 2, 16, 96)
+PLAIN = ModelShape("plain", 48, 8, 2, 2, 24, 80, gated=False)
+WIDE = ModelShape("wide", 128, 8, 2, 1, 128, 160)  # whose k and v are rows of whole units in any dtype
+SQUARE = ModelShape("square", 256, 8, 2, 1, 128, 160)  # whose q and o are of one size
+
+# Each takes the most tokens of a request.
+PROGRAMS: dict[str, Callable[[int], Program]] = {
+    "layer": lambda ctx: layer_program(GATED, ctx),
+    "paged": lambda ctx: layer_program(PLAIN, ctx, 4),
+    "qkv": lambda ctx: qkv_program(WIDE),
+    "square": lambda ctx: qkv_program(SQUARE),
+    "linear_epilogue": lambda ctx: linear_epilogue_program(40),
+    "elementwise": lambda ctx: elementwise_program(70),
+    "linear": lambda ctx: linear_program([(96, 64), (64, 32)]),
+}
+
+
+def requests_of(sizes: Sequence[tuple[int, int]]) -> Requests:
+    """(prompt, output) tokens of each; all there from the start."""
+    prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
+    return Requests(np.zeros(len(sizes), np.int64), prompts, outputs)
+
+
+def stream_of(
+    name: str,
+    sizes: Sequence[tuple[int, int]],
+    dtype: Dtype = Dtype.fp32,
+    layers: int = 2,
+    replicas: int = 1,
+    vocab: int | None = None,
+    chunk: int | None = None,
+    seed: int = 5,
+) -> ChainStream:
+    """Of a program by name."""
+    requests = requests_of(sizes)
+    program = PROGRAMS[name](requests.longest)
+    return ChainStream(program, layers, requests, dtype, replicas, vocab, chunk, seed)
+
+
+@st.composite
+def program_streams(draw: st.DrawFn, names: Sequence[str] = tuple(PROGRAMS), most_layers: int = 7) -> ChainStream:
+    """Any program, any requests."""
+    sizes = st.tuples(st.integers(0, 12), st.integers(0, 4)).filter(any)
+    return stream_of(
+        draw(st.sampled_from(list(names))),
+        draw(st.lists(sizes, min_size=1, max_size=4)),
+        draw(st.sampled_from(Dtype)),
+        draw(st.integers(1, most_layers)),
+        draw(st.integers(1, 3)),
+        draw(st.sampled_from([None, 50])),
+        draw(st.none() | st.integers(1, 6)),
+        draw(st.integers(0, 3)),
+    )
