@@ -36,7 +36,6 @@ from launchopt.command import COMMAND_DTYPE, WORDS, Records, ShapeKey, as_words
 from launchopt.errors import RunError
 from launchopt.order import WAITING, OrderArrays, is_stalled, order_arrays, release, take_ordered
 
-
 SEVERAL = -1  # in place of a shape's index
 
 

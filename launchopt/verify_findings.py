@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from launchopt.verify import Verification
 from launchopt.verify_ops import Graded, allowed
 
-LEAST = 2.0**-1022  # in place of a bound of 0
-
 
 class Findings:
     """Of one run; `tokens`: how many it has."""
@@ -49,7 +47,8 @@ class Findings:
         rms = xp.sqrt(squares.sum(axis=1) / xp.maximum(compared.sum(axis=1), 1))
         rms = xp.where(rms > 0, rms, 1.0)
         # How close each comes to its bound: NaN, on either side, and what must be exact and is not are beyond it.
-        shares = xp.where(differences == 0, 0.0, differences / xp.where(limits > 0, limits, LEAST))
+        beyond = xp.where(differences == 0, 0.0, xp.inf)
+        shares = xp.where(limits > 0, differences / xp.where(limits > 0, limits, 1.0), beyond)
         shares = xp.where(xp.isnan(shares), xp.inf, shares)
         worst = xp.arange(len(shares)), shares.argmax(axis=1)
         found = shares[worst], differences[worst] / rms, limits[worst] / rms

@@ -145,7 +145,7 @@ def scores(xp: Any, q: Graded, keys: Graded, dtype: Dtype) -> Graded:
 
     value = products(q.value, keys.value) / math.sqrt(dim)
     variance = products(q.value**2, keys.variance + dim * FP32_ROUNDOFF**2 * keys.value**2) / dim
-    of_mean = keys.value.mean(axis=0, keepdims=True)
+    of_mean = xp.where(xp.isfinite(keys.value), keys.value, 0.0).mean(axis=0, keepdims=True)
     differing = variance + products(q.variance, (keys.value - of_mean) ** 2) / dim
     variance += products(q.variance, keys.value**2) / dim
     result = stored(value, variance, dtype)
@@ -164,9 +164,15 @@ def softmax(xp: Any, given: Graded, seen: Any, dtype: Dtype) -> Graded:
     return Graded(value, stored(value, variance, dtype, roundings).variance, variance)
 
 
-def weighed(xp: Any, given: Graded, values: Graded, dtype: Dtype) -> Graded:
-    """Probabilities [heads, columns, positions] times values [positions, kv heads, dim]: [columns, heads * dim]."""
+def weighed(xp: Any, given: Graded, values: Graded, seen: Any, dtype: Dtype) -> Graded:
+    """Probabilities [heads, columns, positions] times values [positions, kv heads, dim]: [columns, heads * dim].
+
+    Values that are no numbers reach the columns that see them (`seen` [columns, positions]) and no others.
+    """
     count = given.value.shape[2]
+    broken = ~xp.isfinite(values.value).all(axis=(1, 2))
+    whole = ~broken[:, None, None]
+    values = Graded(xp.where(whole, values.value, 0.0), xp.where(whole, values.variance, 0.0))
 
     def products(left: Any, right: Any) -> Any:
         by_head = _by_head(xp, left.transpose(1, 0, 2), right.transpose(1, 0, 2))
@@ -180,7 +186,7 @@ def weighed(xp: Any, given: Graded, values: Graded, dtype: Dtype) -> Graded:
         variance -= 2.0 * value * products(given.differing, values.value) - value**2 * sums
         variance = xp.maximum(variance, 0.0)
     variance += products(given.value**2, values.variance + count * FP32_ROUNDOFF**2 * values.value**2)
-    return stored(value, variance, dtype)
+    return stored(xp.where((seen & broken).any(axis=1)[:, None], xp.nan, value), variance, dtype)
 
 
 def _by_head(xp: Any, left: Any, right: Any) -> Any:

@@ -205,7 +205,7 @@ class Evaluator:
                 masked = Graded(*(None if x is None else xp.where(seen, x, 0.0) for x in by_head))
                 if row.op is Op.AV:
                     _, values = cache.kept(request, row.layer, count)
-                    result = vo.weighed(xp, masked, values, dtype)
+                    result = vo.weighed(xp, masked, values, seen, dtype)
                     value[own], variance[own] = result.value, result.variance
                     continue
                 result = vo.softmax(xp, masked, seen, dtype)

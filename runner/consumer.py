@@ -162,8 +162,7 @@ class Consumer:
         job, arm = self._job, self._arm
         idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
         waits = (int(arm.timeout_us * 1e3), idle_ns, int(job.spin_us * 1e3), int(job.sleep_us * 1e3))
-        mode, pack_bytes = self._active, self.device.pack_bytes_per_launch
-        return PumpSettings(*waits, pack_bytes, job.on_stall, mode.sorts_batches, mode.most_cuts)
+        return PumpSettings(*waits, self.device.pack_bytes_per_launch, job.on_stall)
 
     def _await_first(self) -> None:
         while not self._ring.await_record(0):

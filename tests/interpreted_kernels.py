@@ -55,7 +55,8 @@ def check_gemm(
     wide_a, wide_b, got = (to_float32(array, dtype) for array in (a[..., :k], b[..., :k], c))
     exact = wide_b.astype(np.float64) @ wide_a.astype(np.float64).transpose(0, 2, 1)
     error = np.abs(got[..., :m] - exact).max() / np.sqrt((exact**2).mean())
-    assert error < 8 * dtype.unit_roundoff, f"{config}: error {error}"
+    allowed = 8 * dtype.unit_roundoff + 64 * Dtype.fp32.unit_roundoff  # rounding the result, and sums in fp32
+    assert error < allowed, f"{config}: error {error}"
     assert np.isnan(got[..., m:]).all(), f"{config}: written beside C"
 
 
@@ -75,9 +76,10 @@ def check_steps(features: int, n: int, layers: int, dtype: Dtype, size: int) -> 
     for layer in range(layers):
         bias, scale = (to_float32(vector, dtype)[:, None] for vector in vectors[layer])
         for node in range(3):
-            expected = from_float32((x + bias, np.maximum(x, 0), x * scale)[node], dtype)
-            assert (outputs[layer, node, ..., :features] == expected).all(), f"layer {layer}, node {node}"
-            x = to_float32(expected, dtype)
+            expected = to_float32(from_float32((x + bias, np.maximum(x, 0), x * scale)[node], dtype), dtype)
+            x = to_float32(outputs[layer, node, ..., :features], dtype)
+            loose = 2 * dtype.unit_roundoff if dtype is Dtype.bf16 else 0.0  # to which the interpreter truncates
+            assert (np.abs(x - expected) <= loose * np.abs(expected)).all(), f"layer {layer}, node {node}"
     assert np.isnan(to_float32(outputs[..., features:], dtype)).all()
 
 

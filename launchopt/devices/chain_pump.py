@@ -39,9 +39,7 @@ class ChainPump:
         self._sleep_s = settings.sleep_ns * 1e-9
         idle_ns = lp.NEVER_IDLE if settings.idle_ns is None else settings.idle_ns
         waits = (settings.timeout_ns, idle_ns, settings.spin_ns, settings.sleep_ns)
-        most_cuts = lp.UNLIMITED if settings.most_cuts is None else settings.most_cuts
-        chained = (settings.on_stall, settings.sorts_batches, most_cuts)
-        self._settings = np.array([*waits, 1, *chained], np.int64)
+        self._settings = np.array([*waits, 1, int(settings.on_stall)], np.int64)
         self._state = np.zeros(lc.STATE_WORDS, np.int64)
         self._state[lp.LAST_NS] = time.monotonic_ns()
 

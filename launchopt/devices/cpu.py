@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from launchopt.batcher import Batch, Batcher, FlushReason
-from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
+from launchopt.buckets import KEY_MASK
+from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN, Dtype, Records, ShapeKey
 from launchopt.devices import cpu_ceilings
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Ceilings, Span, Stream
@@ -54,12 +55,13 @@ class CpuDevice:
 
     def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
         """Allocate and fill the arenas in main memory."""
-        self._stream, self._recorder = stream, recorder
+        self.work, self._recorder = stream, recorder
         self.pack_bytes_per_launch = 0 if isinstance(stream, ChainStream) else self.info.pack_bytes_per_launch
         self.arenas = Arenas(np, stream.arenas, stream.fills)
         self.arenas.fill(seed)
         self._strides = stream.strides()
         self._shapes = stream.shapes
+        self._index = {shape.packed: index for index, shape in enumerate(stream.shapes)}
         self.compute = CpuLaunch(stream, self.arenas)
         self._views = self.compute.views
 
@@ -167,6 +169,10 @@ class CpuDevice:
         )
         if more_calls or copied_bytes:
             recorder.mark_packed(copied_bytes, more_calls)
+
+    def index_of(self, word: NDArray[np.uint64]) -> int:
+        """The shape of a record, as an index of the stream's shapes."""
+        return self._index[int(word[W_MN]), int(word[W_K_OP_DTYPE] & KEY_MASK)]
 
     def execute(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32]) -> None:
         """Each command in turn, as part of one launch: nothing is noted."""

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from launchopt.buckets import BASE, NO_BUCKET, OPENED_NS, UNKNOWN_SHAPE, empty_bucket, largest_bucket, oldest_bucket
 from launchopt.command import NO_TOKEN, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, WORDS
 from launchopt.devices import lt_pump as lp
-from launchopt.devices.lt_launch import OK, TOO_MANY_LAUNCHES, launch_strided
-from launchopt.devices.runs import sort_by_weight
+from launchopt.devices.lt_launch import OK, launch_strided
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.order import ends_step, is_stalled, release, take_ordered
 from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
@@ -35,7 +34,7 @@ FACT_WORDS = 7
 # the history's row (0: none) and of the id; and request << 32 | token, the number that is drawn.
 SOURCE, TARGET, HISTORY, ID, DRAW = range(5)
 # Words of `settings` behind those of lt_pump.
-ON_STALL, SORTED, MOST_CUTS = range(lp.PACK_BYTES_PER_LAUNCH + 1, lp.PACK_BYTES_PER_LAUNCH + 4)
+ON_STALL = lp.PACK_BYTES_PER_LAUNCH + 1
 NOT_YET = np.uint64(0xFFFF_FFFF_8000_0000)  # a token that is not done; its id overwrites the lower half
 LOW, HIGH = np.uint64(0xFFFF_FFFF), np.uint64(32)
 
@@ -103,15 +102,7 @@ def land(back: Any, rows: Words, places: Table, done: Words, cursor: Table) -> N
 
 @compiled
 def _flush(
-    bucket: Int,
-    reason: Int,
-    batcher: Any,
-    order: Any,
-    tables: Any,
-    records: Any,
-    ended: Words,
-    settings: Table,
-    state: Table,
+    bucket: Int, reason: Int, batcher: Any, order: Any, tables: Any, records: Any, ended: Words, state: Table
 ) -> Int:
     """Launch what a bucket holds: GO_ON, ENDED, SPECIAL (Python must launch state's batch) or FAILED."""
     buckets, store, active = batcher[1], batcher[2], batcher[3]
@@ -122,15 +113,11 @@ def _flush(
     state[lp.BUCKET], state[lp.SIZE], state[lp.REASON], state[lp.FLUSH_NS] = bucket, size, reason, flush_ns
     state[lp.NOW_NS] = flush_ns  # what this lets in is eligible from now on
     state[lp.FLUSHES + reason] += 1
-    base, launched, batch = buckets[bucket, BASE], cursor[NEXT_LAUNCH], cursor[NEXT_BATCH]
-    words = store[base : base + size]
-    if settings[SORTED] != 0:
-        sort_by_weight(words)
     if state[lp.LEFT] <= 0:
         return lp.SPECIAL
-    status = launch_strided(words, bucket, settings[MOST_CUTS], tables, records, batch, reason, flush_ns)
-    if status == TOO_MANY_LAUNCHES:
-        return lp.SPECIAL
+    base, launched, batch = buckets[bucket, BASE], cursor[NEXT_LAUNCH], cursor[NEXT_BATCH]
+    words = store[base : base + size]
+    status = launch_strided(words, bucket, lp.UNLIMITED, tables, records, batch, reason, flush_ns)
     cursor[NEXT_BATCH] = batch + 1
     state[lp.LEFT] -= cursor[NEXT_LAUNCH] - launched
     if status != OK:
@@ -199,7 +186,7 @@ def pump_chains(
             more, drained = state[lp.NEXT] < state[lp.COUNT], lp.is_drained(header)
             bucket, reason = _next_flush(more, drained, batcher, order, settings, state)
         if bucket != NO_BUCKET:
-            code = _flush(bucket, reason, batcher, order, tables, records, ended, settings, state)
+            code = _flush(bucket, reason, batcher, order, tables, records, ended, state)
             if code != lp.GO_ON:
                 return code
             continue

@@ -58,7 +58,10 @@ class LtCoalesced:
         self.tables.shapes[index, lt.MANY_ARE] = Strategy.coalesced
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """A launch a weight; a few where activations are not evenly spaced, or copies where they would be many."""
+        """A launch a weight; a few where activations are not evenly spaced, or copies where they would be many.
+
+        Commands that share a weight must come in a row.
+        """
         words, row, first = batch.words, self.tables.shapes[batch.shape_index], 0
         slots_a = (words[:, W_SLOT_A_B] & np.uint64(0xFFFF_FFFF)).tolist()
         moves = row[lt.MOVE_A : lt.MOVE_C + 1].tolist()
@@ -74,8 +77,16 @@ class LtCoalesced:
             if pieces > COPY_CALLS + 1 and self._can_copy(batch.shape_index):
                 self._gathered(part, flush_ns)
             else:
-                self._device.submit_strided(part, flush_ns, len(part))
+                self._in_pieces(part, flush_ns)
             first = stop
+
+    def _in_pieces(self, batch: Batch, flush_ns: int) -> None:
+        """A launch for each run of evenly spaced activations."""
+        device = self._device
+        device.enter(batch.shape_index, len(batch))
+        common = (self.tables.arrays, device.records, device.recorder.next_batch(), int(batch.reason), flush_ns)
+        device.check(lt.launch_strided(batch.words, batch.shape_index, len(batch), *common))
+        device.left()
 
     def _can_copy(self, index: int) -> bool:
         shape = self._shapes[index]
@@ -96,3 +107,28 @@ class LtCoalesced:
         self._copier.scatter(2, c, row[lt.BASE_C], row[lt.BYTES_C], count, size_c)
         copied = count * (size_b + size_c)
         device.leave(batch, slice(0, count), Strategy.coalesced, flush_ns, start_ns, COPY_CALLS, copied)
+
+
+class CoalescedSteps:
+    """Whole steps: a launch a row for all requests, or, where they lie scattered, row by row with copies."""
+
+    def __init__(self, device: Any, limits: Mapping[ShapeKey, int]) -> None:
+        from launchopt.devices.lt_steps import LtSteps  # which plans as this module does
+
+        self._rows = LtCoalesced(device, limits)
+        self._steps = LtSteps(device, limits, self._rows.tables)
+
+    def submit(self, batch: Any, flush_ns: int) -> None:
+        """One launch a row."""
+        parts = self._steps.even_parts(batch)
+        if len(parts) <= COPY_CALLS + 1:
+            for part in parts:
+                self._steps.launch_even(part, flush_ns)
+            return
+        indices = self._steps.indices(self._steps.kind_of(batch)).tolist()
+        for row, index in enumerate(indices):
+            words = batch.words[row * batch.size : (row + 1) * batch.size]
+            slots = words[:, W_SLOT_A_B] & np.uint64(0xFFFF_FFFF)
+            if len(np.unique(slots)) > 1:
+                words = words[np.argsort(slots, kind="stable")]
+            self._rows.submit(Batch(index, words, batch.reason), flush_ns)

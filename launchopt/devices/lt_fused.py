@@ -74,7 +74,8 @@ def _columns(
 
     def wide(size: int) -> tuple[list[int], bytes]:
         if shape.n > 1 or size == 1:
-            return make(shape, 1, (0, 0, 0), leading, epilogue)
+            own = (*leading[:2], max(leading[2], shape.m))  # of one column the distance to the next is nothing
+            return make(shape, 1, (0, 0, 0), own, epilogue)
         wider = ShapeKey(shape.m, size, shape.k, shape.dtype)
         return make(wider, 1, (0, 0, 0), (leading[0], b // itemsize, c // itemsize), epilogue)
 

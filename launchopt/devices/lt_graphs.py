@@ -22,6 +22,8 @@ from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST,
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.graphs import Graphs
 from launchopt.devices.lt_steps import LtSteps
+from launchopt.devices.lt_tables import Row
+from launchopt.devices.lt_tuning import fastest_by_pointers
 from launchopt.devices.pointers import Pointers, fill_pointers
 from launchopt.modes.base import Mode
 from launchopt.native import compiled
@@ -60,12 +62,15 @@ class BatchGraphs:
         graphs = sum(map(len, self._sizes))
         self._graphs = Graphs(device.stream, graphs, mode.costs_ns)
         for index, shape in enumerate(limits):
-            sizes, leading = self._sizes[index].tolist(), device.row_elements(shape)
-            self._tables.add(
-                index, sizes, lambda size, shape=shape, leading=leading: device.lt.make(shape, size, None, leading)
-            )
+            self._tables.add(index, self._sizes[index].tolist(), partial(self._plan, index, shape))
         for key in ((index, size) for index, sizes in enumerate(self._sizes) for size in sizes.tolist()):
             self._graphs.make(key, key, partial(self._record, *key))
+
+    def _plan(self, index: int, shape: ShapeKey, size: int) -> Row:
+        if size == self._sizes[index][-1]:
+            return fastest_by_pointers(self._device, index, shape, size)
+        made: Row = self._device.lt.make(shape, size, None, self._device.row_elements(shape))
+        return made
 
     def _record(self, index: int, size: int) -> None:
         table, row = self._pointers.device, self._tables.shapes[index]
@@ -77,8 +82,8 @@ class BatchGraphs:
         device, mode, index, count = self._device, self._mode, batch.shape_index, len(batch)
         sizes = self._sizes[index]
         size = int(sizes[np.searchsorted(sizes, count)])
-        start_ns = device.enter(index, count)
         staged = self._pointers.stage()
+        start_ns = device.enter(index, count)
         fill_pointers(batch.words, self._tables.shapes[index], count, staged)
         if size > count:
             pad_pointers(staged, count, size, self._scratch.data.ptr)

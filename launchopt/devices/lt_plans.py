@@ -93,12 +93,14 @@ class Plans:
         stride_bytes: Strides | None,
         leading: Strides | None = None,
         epilogue: tuple[int, int] | None = None,
+        choice: int = 0,
     ) -> tuple[list[int], bytes]:
         """A row of lt_launch's plans table, and the bytes that tell its algorithm from others.
 
         `stride_bytes`: from one command's A, B, C to the next, None where each is given as an array of pointers;
         `leading`: elements from one of their rows to the next, None for none between; `epilogue`: cuBLASLt's number of
-        one, and the address of its bias. RunError where cuBLASLt knows no algorithm.
+        one, and the address of its bias; `choice`: which of the algorithms that cuBLASLt proposes, in its order of
+        preference. RunError where it knows no such algorithm.
         """
         a: int | None = None
         b, c = a, a
@@ -114,7 +116,7 @@ class Plans:
                 (shape.m, shape.n, leading[2], c),
             )
         ]
-        found = np.zeros(1, cublasLt.matmul_heuristic_result_dtype)
+        found = np.zeros(choice + 1, cublasLt.matmul_heuristic_result_dtype)
         count = np.zeros(1, np.int32)
         cublasLt.matmul_algo_get_heuristic(
             self.handle,
@@ -122,15 +124,15 @@ class Plans:
             *layouts,
             layouts[2],
             self._preference,
-            1,
+            choice + 1,
             found.ctypes.data,
             count.ctypes.data,
         )
-        if count[0] < 1 or found["state"][0] != 0:
+        if count[0] <= choice or found["state"][choice] != 0:
             raise RunError(f"cuBLASLt has no algorithm for {batch} x {shape} {self.dtype.name}")
-        algorithm = found["algo"].copy()
+        algorithm = found["algo"][choice : choice + 1].copy()
         self._algorithms.append(algorithm)
-        workspace_bytes = int(found["workspace_size"][0])
+        workspace_bytes = int(found["workspace_size"][choice])
         row = [description, *layouts, algorithm.ctypes.data, workspace_bytes]
         return row, algorithm.tobytes()
 

@@ -9,6 +9,7 @@ from typing import Any
 from launchopt.batcher import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.lt_tables import Row
+from launchopt.devices.lt_tuning import fastest_by_pointers
 from launchopt.devices.pointers import Pointers, launch_pointers
 from launchopt.recorder import Strategy
 
@@ -29,6 +30,7 @@ class LtPointers:
         make: Callable[[ShapeKey, int], Row] | None = None,
         strategy: Strategy = Strategy.pointers,
     ) -> None:
+        self._limits = limits
         self._device, self.tables, self._strategy = device, device.base.fork(), int(strategy)
         for index, (shape, limit) in enumerate(limits.items()):
             if shape.op is Op.GEMM:
@@ -37,6 +39,8 @@ class LtPointers:
         self._arrays = self.tables.arrays
 
     def _by_cublaslt(self, shape: ShapeKey, size: int) -> Row:
+        if size == self._limits[shape]:  # full batches are worth the choosing
+            return fastest_by_pointers(self._device, self._device.work.shapes.index(shape), shape, size)
         made: Row = self._device.lt.make(shape, size, None, self._device.row_elements(shape))
         return made
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.lt_coalesced import LtCoalesced
+from launchopt.devices.lt_tables import Tables
 from launchopt.devices.runs import HIGH, LOW, run_end, slots_of
 from launchopt.native import Int, compiled, monotonic_ns
 from launchopt.recorder import CURSOR_WORDS, LAUNCH_COLUMNS, LaunchFacts, note
@@ -99,9 +100,9 @@ def launch_stages(
 class LtSteps:
     """Stages of every kind of step of a device's stream. `device`: a CudaDevice."""
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int]) -> None:
+    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], tables: Tables | None = None) -> None:
         self.device, self.stream, self.most = device, device.work, max(limits.values())
-        self.tables = LtCoalesced(device, limits).tables
+        self.tables = tables or LtCoalesced(device, limits).tables
         self._index = {shape: index for index, shape in enumerate(self.stream.shapes)}
         kinds = reversed(range(len(self.stream.kinds)))
         self._kind_of = {self._key(self.stream.rows_of(kind)): kind for kind in kinds}
@@ -181,13 +182,16 @@ class LtSteps:
 
     def launch(self, batch: StepBatch, flush_ns: int) -> None:
         """One launch a stage, noted."""
-        device = self.device
         for part in self.even_parts(batch):
-            stages = self.stages_of(part)
-            device.enter(-1, part.size)
-            common = (self.tables.arrays, device.records, device.recorder.next_batch(), int(part.reason), flush_ns)
-            device.check(launch_stages(part.words, part.size, stages, *common))
-            device.left()
+            self.launch_even(part, flush_ns)
+
+    def launch_even(self, batch: StepBatch, flush_ns: int) -> None:
+        """The same for requests that lie evenly spaced."""
+        device, stages = self.device, self.stages_of(batch)
+        device.enter(-1, batch.size)
+        common = (self.tables.arrays, device.records, device.recorder.next_batch(), int(batch.reason), flush_ns)
+        device.check(launch_stages(batch.words, batch.size, stages, *common))
+        device.left()
 
     def record(self, batch: StepBatch) -> None:
         """The same launches, not noted: for a graph that is being captured. Requests must lie evenly spaced."""

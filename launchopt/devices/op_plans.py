@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launchopt.command import ShapeKey
+from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Stream
 from launchopt.devices.kernel_plans import KernelPlans, Launch
 from launchopt.devices.lt_tables import Row
@@ -25,6 +25,8 @@ class OpPlans:
         self._state: SeqAddresses | None = None
         if state is not None:
             self._state = SeqAddresses(int(state.positions.data.ptr), int(state.table.data.ptr), state.requests)
+        for op in {shape.op for shape in stream.shapes} - {Op.GEMM}:  # compiled here, so that no mode pays for all
+            kernels.function("ops", op.name)
 
     def _rows(self, shape: ShapeKey) -> Three:
         a, b, c = (operand.row_elements for operand in self._stream.operands(shape))

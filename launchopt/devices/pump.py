@@ -29,8 +29,6 @@ class PumpSettings:
     sleep_ns: int
     pack_bytes_per_launch: int
     on_stall: bool = True  # chains: also flush when all that is left waits
-    sorts_batches: bool = False  # chains: as in modes.base
-    most_cuts: int | None = None
 
 
 SubmitEach = Callable[[NDArray[np.uint64], NDArray[np.int32], int], None]  # words, the shape of each, popped at ns

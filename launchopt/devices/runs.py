@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import W_SLOT_A_B, W_SLOT_C_REQUEST, WORDS
+from launchopt.command import W_SLOT_A_B, W_SLOT_C_REQUEST
 from launchopt.native import Int, compiled
 
 LOW = np.uint64(0xFFFF_FFFF)
@@ -31,20 +31,3 @@ def run_end(words: NDArray[np.uint64], first: int, move_a: int, move_b: int, mov
         a, b, c = next_a, next_b, next_c
         stop += 1
     return stop
-
-
-@compiled
-def _weight_then_request(words: NDArray[np.uint64], i: int) -> Int:
-    return (words[i, W_SLOT_A_B] & LOW) << HIGH | words[i, W_SLOT_C_REQUEST] >> HIGH
-
-
-@compiled
-def sort_by_weight(words: NDArray[np.uint64]) -> None:
-    """Commands that share slot a next to each other, in ascending order of requests; fast where they are so already."""
-    for i in range(1, len(words)):
-        key, at = _weight_then_request(words, i), i
-        while at > 0 and _weight_then_request(words, at - 1) > key:
-            at -= 1
-        for place in range(at, i):  # each goes one up, the last comes down: words, as nothing can be allocated
-            for w in range(WORDS):
-                words[place, w], words[i, w] = words[i, w], words[place, w]

@@ -208,7 +208,7 @@ class Heads:
         into(result, torch.where, now.seen, powers, result)
 
     def av(self, a: Tensor, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = values weighed by the probabilities. Those that are not seen are zeros in the cache, and count nothing."""
+        """C = values weighed by the probabilities. Those that nobody wrote are zeros, and count nothing."""
         weights = self._for_product(self._grouped(b, now, self.ctx).masked_fill(now.unseen, 0))
         product = torch.bmm(weights, self._cached(a, 1, now))
         self._grouped(c, now, self.head_dim).copy_(self._of_product(product, now))

@@ -89,3 +89,8 @@ class TorchArenas:
     def zero(self, arena: ArenaKey) -> None:
         """Write zeros to all of an arena."""
         self._flat[arena].zero_()
+
+    def synchronize(self) -> None:
+        """Wait for this thread's operators."""
+        if self.is_cuda:
+            torch.cuda.current_stream(self.device).synchronize()

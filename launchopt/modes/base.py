@@ -46,8 +46,6 @@ class Mode:
     takes: ClassVar[Takes] = Takes.batches
     compiled_loop: ClassVar[bool] = False  # the device launches everything itself, without `submit`
     merges_shapes: ClassVar[bool] = False  # one bucket holds commands of every shape
-    sorts_batches: ClassVar[bool] = False  # commands of a batch come by weight, then by request
-    most_cuts: ClassVar[int | None] = None  # chains: launches of a batch in a compiled loop, before `submit` gets it
     keeps_order: ClassVar[bool] = False  # without chains: each request's commands run in the order they were asked for
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     packages: ClassVar[tuple[str, ...]] = ()  # imported in `prepare`; what pip calls the extra is in `extra`

@@ -1,8 +1,9 @@
-"""coalesced: one GEMM for all commands of a bucket that share a weight, with a column a command.
+"""coalesced: one GEMM for all commands that share a weight, with a column a command.
 
-What engines do with requests in step: the weight is read once. Activations that lie evenly spaced are used where they
-are; others are gathered by a kernel and the outputs scattered, inside the launch, where that takes fewer calls than
-launching them piece by piece. Commands that share no weight, prompts and other ops are launched as in mode=batched.
+What engines do with requests in step: the weight is read once. Takes whole steps, so that requests stay in step.
+Activations that lie evenly spaced are used where they are; where the requests of a step would have to be launched in
+many pieces, activations are gathered by a kernel and the outputs scattered, inside the launch. Independent commands are
+taken in batches. Those that share no weight, prompts and other ops are launched as in mode=batched.
 """
 
 from __future__ import annotations
@@ -15,22 +16,24 @@ import numpy as np
 from launchopt.batcher import Batch
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import Device, Stream
-from launchopt.modes.base import Mode
+from launchopt.modes.base import Mode, Takes
 from launchopt.modes.batched import NEVER
 from launchopt.recorder import Strategy
+from launchopt.workloads.chain import ChainStream
 
 CPU_COPY_CALLS = 2  # a gather and a scatter
-MOST_PIECES = 4  # launches of a batch, beyond which activations are gathered instead
 
 
 class Coalesced(Mode):
     """One launch a weight."""
 
     name = "coalesced"
-    summary = "one wider GEMM for all commands of a bucket that share a weight"
-    compiled_loop = True
-    sorts_batches = True
-    most_cuts = MOST_PIECES
+    summary = "one wider GEMM for all commands that share a weight"
+
+    @classmethod
+    def takes_of(cls, stream: Stream) -> Takes:
+        """Whole steps, where there are any."""
+        return Takes.steps if isinstance(stream, ChainStream) else Takes.batches
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
@@ -43,24 +46,37 @@ class Coalesced(Mode):
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Plan every number of columns of every shape."""
         self._device, self._shapes = device, list(limits)
-        self.packable_bytes = [0] * len(limits)
+        any_device: Any = device
         self._gpu: Any = None
-        if device.info.kind == "cuda":
-            from launchopt.devices.lt_coalesced import LtCoalesced
+        if device.info.kind == "cpu":
+            return
+        from launchopt.devices.lt_coalesced import CoalescedSteps, LtCoalesced
 
-            self._gpu = LtCoalesced(device, limits)
-            self.tables = self._gpu.tables
+        is_chain = isinstance(any_device.work, ChainStream)
+        self._gpu = CoalescedSteps(any_device, limits) if is_chain else LtCoalesced(any_device, limits)
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """One launch a weight."""
         if self._gpu is not None:
             self._gpu.submit(batch, flush_ns)
             return
-        for part in self._by_weight(batch):
-            if len(part) > 1 and self._shapes[part.shape_index].op is Op.GEMM:
-                self._wide(part, flush_ns)
-            else:
-                self._device.submit_strided(part, flush_ns, NEVER)
+        for row in self._rows(batch):
+            for part in _by_weight(row):
+                if len(part) > 1 and self._shapes[part.shape_index].op is Op.GEMM:
+                    self._wide(part, flush_ns)
+                else:
+                    self._device.submit_strided(part, flush_ns, NEVER)
+
+    def _rows(self, batch: Batch) -> list[Batch]:
+        """Of whole steps a batch a row, of one shape each; else the batch itself."""
+        if batch.shape_index >= 0:
+            return [batch]
+        steps: Any = batch
+        cpu: Any = self._device
+        stops = range(steps.size, len(batch.words) + 1, steps.size)
+        parts = [batch.words[stop - steps.size : stop] for stop in stops]
+        index_of = cpu.index_of
+        return [Batch(index_of(part[0]), part, batch.reason) for part in parts]
 
     def _wide(self, batch: Batch, flush_ns: int) -> None:
         """On the CPU: gather the inputs, one GEMM, scatter its columns."""
@@ -77,11 +93,12 @@ class Coalesced(Mode):
         copied = taken.nbytes + product.nbytes
         cpu.leave(batch, slice(0, count), Strategy.coalesced, flush_ns, start_ns, CPU_COPY_CALLS, copied)
 
-    def _by_weight(self, batch: Batch) -> list[Batch]:
-        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
-        order = np.argsort(records["slot_a"], kind="stable")
-        cuts = np.flatnonzero(np.diff(records["slot_a"][order])) + 1
-        return [Batch(batch.shape_index, batch.words[part], batch.reason) for part in np.split(order, cuts)]
+
+def _by_weight(batch: Batch) -> list[Batch]:
+    records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+    order = np.argsort(records["slot_a"], kind="stable")
+    cuts = np.flatnonzero(np.diff(records["slot_a"][order])) + 1
+    return [Batch(batch.shape_index, batch.words[part], batch.reason) for part in np.split(order, cuts)]
 
 
 def is_shared(shape: ShapeKey, moves: tuple[int, int, int]) -> bool:

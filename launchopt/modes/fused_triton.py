@@ -1,8 +1,8 @@
 """fused_triton: one Triton kernel launch a step of bias, ReLU and scale, for all requests in step and all layers.
 
-For workload=elementwise_chain. The kernel stores what bias and ReLU give as well, though the next op has it at hand: every
-mode leaves the same outputs behind, and all are checked. Operands are found through a table of pointers, filled and
-uploaded within the launch. mode=fused_elementwise is the same with a CUDA kernel of our own.
+For workload=elementwise_chain. The kernel stores what bias and ReLU give as well, though the next op has it at hand:
+the same outputs are left behind as by one launch a command, to the bit, and all of them are checked. Operands are found
+through a table of pointers, filled and uploaded within the launch.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from launchopt.batcher import Batch
-from launchopt.command import Op, ShapeKey
+from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
+from launchopt.modes.fused_elementwise import BIAS_RELU_SCALE, REFUSAL
 from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.program import INPUT
-
-FUSED = (Op.BIAS, Op.RELU, Op.SCALE)
+from launchopt.workloads.program import INPUT, Program
 
 
 class FusedTriton(Mode):
@@ -33,7 +32,11 @@ class FusedTriton(Mode):
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """As any; steps must be of these three ops."""
-        return super().refusal(kind, stream) or elementwise_refusal(stream)
+        if not (isinstance(stream, ChainStream) and _is_chain_of_three(stream.program)):
+            return REFUSAL
+        if stream.vocab is not None:
+            return "launches no LM head, and with a sampling there is one"
+        return super().refusal(kind, stream)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Compile the kernel, plan every number of requests."""
@@ -47,12 +50,8 @@ class FusedTriton(Mode):
         self._steps.submit(steps, flush_ns)
 
 
-def elementwise_refusal(stream: Stream) -> str | None:
-    """Why steps of `stream` are not bias, ReLU and scale, layer by layer, and nothing else; None: they are."""
-    assert isinstance(stream, ChainStream)
-    program = stream.program
-    before = (INPUT, *(node.name for node in program.layer))
-    fits = tuple(node.op for node in program.layer) == FUSED and not program.prologue and stream.vocab is None
-    if fits and all(node.b == name for node, name in zip(program.layer, before, strict=False)):
-        return None
-    return "fuses bias, ReLU and scale, and this workload's steps have other ops"
+def _is_chain_of_three(program: Program) -> bool:
+    """Bias, ReLU and scale, each of what the one before gives, and nothing else."""
+    before = [INPUT, *(node.name for node in program.layer[:-1])]
+    ops = tuple(node.op for node in program.layer)
+    return ops == BIAS_RELU_SCALE and not program.prologue and [node.b for node in program.layer] == before

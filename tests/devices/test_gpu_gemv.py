@@ -60,7 +60,7 @@ def test_a_chain_that_starts_early_computes_the_same() -> None:
 
     size, length, warps = 2048, 200, 2
     generator = np.random.default_rng(1)
-    weights = cupy.asarray(generator.uniform(-1, 1, (8, size, size)).astype(np.float32) * np.sqrt(3 / size))
+    weights = cupy.asarray(generator.uniform(-1, 1, (8, size, size)).astype(np.float32) * np.float32(np.sqrt(3 / size)))
     start = generator.uniform(-1, 1, size).astype(np.float32)
     plans, stream = KernelPlans(Dtype.fp32), cupy.cuda.Stream(non_blocking=True)
     context = np.zeros(lt.CONTEXT_WORDS, np.int64)

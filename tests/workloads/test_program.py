@@ -113,7 +113,7 @@ def changed(name: str, **fields: object) -> Program:
         (lambda: Program((replace(GEMM, m=9), Node("add", Op.ADD, 8, 8, INPUT, "gemm")), 8), "adds, gemm, must"),
         (lambda: Program((GEMM,), 8, prologue=(MAP,)), "once a step there is only the slot map"),
         (lambda: Program((GEMM,), 8, prologue=(replace(MAP, name="map"),), attention=HEADS), "once a step"),
-        (lambda: replace(LAYER, attention=None, prologue=()), "it writes at the slots"),
+        (lambda: replace(LAYER, attention=None, prologue=()), "it needs heads, and the program has none"),
         (lambda: replace(LAYER, attention=HEADS, prologue=()), "it writes at the slots that a slot map gives"),
         (lambda: changed("kv_write", a="qkv"), "it writes at the slots that a slot map gives"),
         (lambda: without("kv_write"), "a cache that nothing in its layer writes"),

@@ -1,0 +1,59 @@
+"""Independent GEMMs, each by torch.mm into its output, as they come: a launch a command.
+
+Views of slots are made ahead, for an index is an operator too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from launchopt.batcher import Batch, FlushReason
+from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
+from launchopt.devices.base import Device
+from launchopt.devices.torch_views import Tensor, TorchArenas
+from launchopt.recorder import Strategy
+
+MOST_LISTED = 16_384  # slots: a view takes about a kilobyte
+STRATEGY = Strategy.torch
+
+
+def stacks(arenas: TorchArenas, shape: ShapeKey) -> tuple[Tensor, Tensor, Tensor]:
+    """Every slot of a GEMM's weights, transposed [slots, k, m], of its inputs and of its outputs."""
+    a, b, c = arenas.work.operands(shape)
+    weights, inputs = arenas.slots(a, shape.m, shape.k), arenas.slots(b, shape.n, shape.k)
+    return weights.transpose(1, 2), inputs, arenas.slots(c, shape.n, shape.m)
+
+
+def _listed(stack: Tensor) -> Any:
+    return stack.unbind(0) if len(stack) <= MOST_LISTED else stack
+
+
+class Commands:
+    """GEMMs of the stream that a device has open."""
+
+    def __init__(self, arenas: TorchArenas, device: Device) -> None:
+        self._device = device
+        self._views = [tuple(_listed(stack) for stack in stacks(arenas, shape)) for shape in arenas.work.shapes]
+        for weights, inputs, outputs in self._views:
+            torch.mm(inputs[0], weights[0], out=outputs[0])
+        self._one = Batch(0, np.zeros((0, 8), np.uint64), FlushReason.full)
+
+    def start(self) -> None:
+        """Nothing changes from run to run."""
+
+    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
+        """One operator a command."""
+        records: Records = words.reshape(-1).view(COMMAND_DTYPE)
+        slots = zip(*(records[f"slot_{role}"].tolist() for role in "abc"), strict=True)
+        enter, leave, views, multiply, one = self._device.enter, self._device.leave, self._views, torch.mm, self._one
+        one.words = words
+        for i, (index, (a, b, c)) in enumerate(zip(shape_of.tolist(), slots, strict=True)):
+            weights, inputs, outputs = views[index]
+            one.shape_index = index
+            start_ns = enter(index, 1)
+            multiply(inputs[b], weights[a], out=outputs[c])
+            leave(one, slice(i, i + 1), STRATEGY, flush_ns, start_ns)

@@ -1,0 +1,258 @@
+"""One step, of requests that lie evenly spaced, as calls of PyTorch operators on views of the operands.
+
+In: the records of the step, [rows, requests], and the template's rows. Out: a `Step`: for every row an operator and its
+A, B and C, for all requests together. What a row reads is the output of a row before, as in the program; that the
+records say the same is checked. A step is also told as source code over its tensors, for a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from launchopt.command import INDEX_BYTES, Op, Records
+from launchopt.devices.torch_ops import CALLS, Function, Heads, Sequences
+from launchopt.devices.torch_views import Tensor, TorchArenas, apart
+from launchopt.errors import RunError
+from launchopt.workloads import chain as ch
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.placement import VECTOR_ROLES, Place, Row
+from launchopt.workloads.program import HEAD
+from launchopt.workloads.stream import Operand
+
+INPUT, NOTHING = -1, -2  # in place of a row: the step's input, no tensor
+
+
+class Wire(NamedTuple):
+    """Where an operand comes from: which row's C (or INPUT, NOTHING), and whether it is only its last column."""
+
+    row: int
+    is_last: bool = False
+
+
+class Kind(NamedTuple):
+    """A kind of step: its rows, the shape of each, and whose output they read."""
+
+    rows: list[Row]
+    shapes: list[int]
+    a: list[Wire]
+    b: list[Wire]
+
+
+class Call(NamedTuple):
+    """What is done for one row."""
+
+    function: Function
+    a: Any
+    b: Any
+    c: Any
+    shape: int
+    more: int  # operators that submit work, beside the first
+
+
+@dataclass(slots=True)
+class Step:
+    """What is to be called for `size` requests.
+
+    `lines`: the same calls as source code over `tensors`, of which dims[i] (None: no dimension) grows with the rows.
+    """
+
+    size: int
+    calls: list[Call] = field(default_factory=list)
+    gather: Callable[[], Any] | None = None  # brings inputs side by side that lie scattered
+    tensors: list[Tensor] = field(default_factory=list)
+    dims: list[int | None] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        """All of it."""
+        if self.gather is not None:
+            self.gather()
+        now = None
+        for function, a, b, c, _, _ in self.calls:
+            now = function(a, b, c, now) or now
+
+
+def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
+    """Whose output A and B of each row are; of all A only ADD's is anyone's."""
+    found: dict[Place, int] = {}
+    a, b = [], []
+    for i, row in enumerate(rows):
+        for wires, place, reads in ((a, row.a, row.op is Op.ADD), (b, row.b, row.op is not Op.SLOT_MAP)):
+            if not reads:
+                wires.append(Wire(NOTHING))
+            elif place.origin == ch.FROM_INPUT:
+                wires.append(Wire(INPUT))
+            elif row.name == HEAD:
+                wires.append(Wire(i - 1, is_last=rows[i - 1].n > 1))
+            else:
+                wires.append(Wire(found[place]))
+        if row.op is not Op.KV_WRITE:
+            found[row.c] = i
+    return a, b
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What all steps of a stream share. `is_apart`: no two tensors of a step share storage, and it has source code."""
+
+    arenas: TorchArenas
+    stream: ChainStream
+    functions: dict[Op, Function]
+    heads: Heads | None
+    positions: Tensor  # int32 [2, requests]; None without attention
+    pages: Tensor  # int64 [requests, pages a request]; None without attention
+    counting: Tensor  # 0, 1 and so on, int64
+    room: Callable[[int], Tensor]  # for the inputs of so many requests, that are gathered
+    is_apart: bool
+
+    @property
+    def lane(self) -> int:
+        """Elements from one request's lane to the next."""
+        return self.stream.lane_units * self.stream.activations.cols
+
+
+class Maker:
+    """Makes `step` of the records [rows, requests] of a kind. `first_input`: the first row that reads the input."""
+
+    def __init__(self, site: Site, kind: Kind, records: Records, first_input: int) -> None:
+        self._site, self._kind, self._records = site, kind, records
+        self._columns, self.step = kind.rows[0].n, Step(records.shape[1])
+        self._shared: dict[Any, Tensor] = {}
+        self._names: dict[int, str] = {}
+        self._input = self._inputs(first_input)
+        self._input_slot = int(records["slot_b"][first_input, 0])
+        self._outputs: list[Tensor] = []
+        for i, row in enumerate(kind.rows):
+            self._outputs.append(self._output(i, row))
+            self._call(i, row)
+        if self.step.gather is not None:
+            first = self.step.calls[0]
+            self.step.calls[0] = first._replace(more=first.more + 1)
+
+    def _own(self, tensor: Tensor, dim: int | None = None) -> Tensor:
+        """A tensor of the step, which the source code knows by a name; dimension `dim` grows with the rows."""
+        step = self.step
+        if self._site.is_apart:
+            tensor = apart(tensor)
+            self._names[id(tensor)] = f"t{len(step.tensors)}"
+        step.tensors.append(tensor)
+        step.dims.append(dim if dim is not None and tensor.shape[dim] > 1 else None)
+        return tensor
+
+    def _rows(self, operand: Operand, slot: int, features: int, columns: int) -> Tensor:
+        """[rows, features]: columns of one request, or a column of each."""
+        site, first = self._site, slot * (operand.slot_bytes // self._site.stream.dtype.itemsize)
+        if columns > 1:
+            return site.arenas.strided(operand.arena, (columns, features), (operand.row_elements, 1), first)
+        return site.arenas.strided(operand.arena, (self.step.size, features), (site.lane, 1), first)
+
+    def _inputs(self, at: int) -> Tensor:
+        """What the step starts from: rows of the table, or of the lanes; gathered where they are not a lane apart."""
+        site, step, row = self._site, self.step, self._kind.rows[at]
+        slots, hidden = self._records["slot_b"][at].astype(np.int64), site.stream.hidden
+        if self._columns > 1 or np.all(np.diff(slots) == site.stream.lane_units):
+            return self._own(self._rows(row.operands[1], int(slots[0]), hidden, self._columns), 0)
+        everything = site.arenas.slots(row.operands[1], 1, hidden)[:, 0]
+        index, room = torch.from_numpy(slots).to(site.arenas.device), site.room(step.size)
+        step.gather = partial(torch.index_select, everything, 0, index, out=room)
+        return self._own(room, 0)
+
+    def _output(self, i: int, row: Row) -> Tensor:
+        """C of a row; the same tensor for rows that write to the same place."""
+        operand, slot, site = row.operands[2], int(self._records["slot_c"][i, 0]), self._site
+        if row.op is Op.KV_WRITE:
+            return self._pool(operand, slot)
+        key = (slot, row.m, row.op is Op.SLOT_MAP)
+        if key not in self._shared:
+            if row.op is Op.SLOT_MAP:
+                sizes = (1, row.n) if row.n > 1 else (self.step.size, 1)
+                strides = (site.lane * site.stream.dtype.itemsize // INDEX_BYTES, 1)
+                first = slot * (operand.slot_bytes // INDEX_BYTES)
+                tensor = site.arenas.words(operand.arena, sizes, strides, first)
+                self._shared[key] = self._own(tensor, 1 if row.n > 1 else 0)
+            else:
+                self._shared[key] = self._own(self._rows(operand, slot, row.m, row.n), 0)
+        return self._shared[key]
+
+    def _pool(self, operand: Operand, layer: int) -> Tensor:
+        """A layer's cache [pages, 2, tokens a page, kv heads, head_dim]: all of it, or the pages of these requests."""
+        site, attention = self._site, self._site.stream.attention
+        assert attention is not None
+        if ("pool", layer) not in self._shared:
+            width, tokens = attention.kv_width, attention.page_tokens
+            pages, first = attention.pages_total, layer * (operand.slot_bytes // site.stream.dtype.itemsize)
+            if not attention.is_paged:
+                pages = self.step.size
+                first += int(self._records["request"][0, 0]) * 2 * tokens * width
+            sizes = (pages, 2, tokens, attention.kv_heads, attention.head_dim)
+            strides = (2 * tokens * width, tokens * width, width, attention.head_dim, 1)
+            tensor = site.arenas.strided(operand.arena, sizes, strides, first)
+            self._shared["pool", layer] = self._own(tensor, None if attention.is_paged else 0)
+        return self._shared["pool", layer]
+
+    def _sequences(self) -> Sequences:
+        """The state of these requests."""
+        site, size, columns = self._site, self.step.size, self._columns
+        request = int(self._records["request"][0, 0])
+        own = slice(request, request + size)
+        local = site.counting[:size] if columns == 1 else torch.zeros_like(site.counting[:columns])
+        return Sequences(
+            self._own(site.positions[0, own], 0),
+            self._own(site.positions[1, own], 0),
+            self._own(site.pages[own], 0),
+            self._own(local, 0),
+            self._own(site.counting[:columns], 0),
+        )
+
+    def _weight(self, i: int, row: Row) -> Any:
+        """A of a row, where no other gives it."""
+        operand, slot = row.operands[0], int(self._records["slot_a"][i, 0])
+        first = slot * (operand.slot_bytes // self._site.stream.dtype.itemsize)
+        if row.op is Op.GEMM:
+            sizes, strides = (row.k, row.m), (1, operand.row_elements)
+            return self._own(self._site.arenas.strided(operand.arena, sizes, strides, first))
+        if row.op in VECTOR_ROLES:
+            return self._own(self._site.arenas.strided(operand.arena, (row.m,), (1,), first))
+        if row.op in (Op.QK, Op.AV):
+            return self._pool(operand, slot)
+        return self._sequences() if row.op is Op.SLOT_MAP else None
+
+    def _read(self, i: int, role: str, wire: Wire, width: int) -> tuple[Any, str]:
+        """The first features of what a row reads, and how the source code says it."""
+        if wire.row == NOTHING:
+            return None, "None"
+        tensor = self._input if wire.row == INPUT else self._outputs[wire.row]
+        expected, text = self._input_slot, self._names.get(id(tensor), "")
+        if wire.row != INPUT:
+            producer = self._kind.rows[wire.row]
+            pitch_bytes = producer.operands[2].row_elements * producer.operands[2].arena.dtype.itemsize
+            expected = int(self._records["slot_c"][wire.row, 0])
+            expected += (producer.n - 1) * pitch_bytes // producer.operands[2].slot_bytes if wire.is_last else 0
+        if int(self._records[f"slot_{role}"][i, 0]) != expected:
+            raise RunError(f"row {i} of a step reads {role.upper()} from where its program does not say")
+        if wire.is_last:
+            tensor, text = tensor[-1:], f"{text}[-1:]"
+        if tensor.shape[1] > width:
+            tensor, text = tensor[:, :width], f"{text}[:, :{width}]"
+        return tensor, text
+
+    def _call(self, i: int, row: Row) -> None:
+        """Add a row's call."""
+        site, c = self._site, self._outputs[i]
+        a, a_text = self._read(i, "a", self._kind.a[i], row.m)
+        b, b_text = self._read(i, "b", self._kind.b[i], row.k)
+        if a is None:
+            a = self._weight(i, row)
+            named = a if isinstance(a, Sequences) else (a,)
+            a_text = ", ".join("None" if each is None else self._names.get(id(each), "") for each in named)
+            a_text = f"Sequences({a_text})" if isinstance(a, Sequences) else a_text
+        copies = 0 if site.heads is None else site.heads.copies(row.op, self.step.size, row.n)
+        self.step.calls.append(Call(site.functions[row.op], a, b, c, self._kind.shapes[i], CALLS[row.op] - 1 + copies))
+        given = "now = " if row.op is Op.SLOT_MAP else ""
+        self.step.lines.append(f"{given}{row.op.name.lower()}({a_text}, {b_text}, {self._names.get(id(c), '')}, now)")

@@ -1,0 +1,179 @@
+"""Whole steps for PyTorch: what a batch of them is cut into, and the steps that were made already.
+
+In: a `StepBatch`. It is cut into parts whose requests follow one another, lane by lane, and use one copy of the weights
+(of prompts each request is a part). Out: each part with its `Step`. Both are kept, by what their addresses depend on,
+since making views is not what is measured.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from launchopt.batcher import Batch, FlushReason
+from launchopt.command import COMMAND_DTYPE, W_MN, W_STEP, WORDS, Records, as_words
+from launchopt.devices.base import Device
+from launchopt.devices.torch_ops import PLAIN, Heads
+from launchopt.devices.torch_step import Kind, Maker, Site, Step, wires_of
+from launchopt.devices.torch_views import Tensor, TorchArenas, as_tensor
+from launchopt.recorder import Strategy
+from launchopt.step_batcher import StepBatch
+from launchopt.workloads import chain as ch
+from launchopt.workloads.chain import ChainStream
+
+KEPT = 256  # steps; and batches of which it is known what they are cut into
+MOST_KINDS = 8  # of which examples are made
+STRATEGY = Strategy.torch
+
+
+class Steps:
+    """Steps of the stream that a device has open. `is_apart`: as in `torch_step.Site`."""
+
+    def __init__(self, arenas: TorchArenas, device: Device, is_apart: bool = False) -> None:
+        assert isinstance(arenas.work, ChainStream)
+        self._arenas, self._device, self.stream = arenas, device, arenas.work
+        stream, self._kinds = self.stream, dict[tuple[int, int], Kind]()
+        rows = [stream.rows_of(kind) for kind in range(len(stream.kinds))]
+        # Kinds that are alike in these are alike in all that matters here: whose output each row reads.
+        self._kind_of = {(len(own), int(stream.template["n"][own.start])): kind for kind, own in enumerate(rows)}
+        first = slice(0, len(rows[0]))
+        self._first_input = int(np.argmax(stream.b_from[first] == ch.FROM_INPUT))
+        self._first_weight = int(np.argmax(stream.replica_moves[first] != 0))
+        self._telling = 1 + max(self._first_input, self._first_weight)  # rows that all other addresses follow from
+        self._cuts: OrderedDict[Any, list[tuple[slice, Step]]] = OrderedDict()
+        self._steps: OrderedDict[Any, Step] = OrderedDict()
+        self._room: Tensor = None
+        self.site = self._site(is_apart)
+
+    def _site(self, is_apart: bool) -> Site:
+        arenas, stream, state = self._arenas, self.stream, self._arenas.state
+        heads = positions = pages = None
+        if stream.attention is not None:
+            assert state is not None
+            heads = Heads(stream.attention, arenas.dtype, arenas.device)
+            positions, pages = as_tensor(state.positions), as_tensor(state.table).long()
+        functions = PLAIN if heads is None else PLAIN | heads.functions
+        longest = max(stream.requests, max(kind.n for kind in stream.kinds))
+        counting = torch.arange(longest, device=arenas.device)
+        return Site(arenas, stream, functions, heads, positions, pages, counting, self.room, is_apart)
+
+    def of(self, batch: StepBatch) -> list[tuple[StepBatch, Step]]:
+        """The parts of a batch, and what is to be called for each."""
+        words, size = batch.words, batch.size
+        key = batch.rows, words[: self._telling * size, W_MN:W_STEP].tobytes()
+        cuts = self._cuts.get(key)
+        if cuts is None:
+            cuts = _kept(self._cuts, key, self._cut(batch))
+        if len(cuts) == 1:
+            return [(batch, cuts[0][1])]
+        whole = words.reshape(batch.rows, size, WORDS)
+        return [
+            (StepBatch(whole[:, own].reshape(-1, WORDS), batch.reason, step.size, batch.rows), step)
+            for own, step in cuts
+        ]
+
+    def _cut(self, batch: StepBatch) -> list[tuple[slice, Step]]:
+        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE).reshape(batch.rows, batch.size)
+        lanes, requests = records["slot_c"][0].astype(np.int64), records["request"][0].astype(np.int64)
+        weights = records["slot_a"][self._first_weight].astype(np.int64)
+        follows = (np.diff(requests) == 1) & (np.diff(lanes) == self.stream.lane_units) & (np.diff(weights) == 0)
+        cuts = np.flatnonzero(~follows | (records["n"][0, 0] > 1)) + 1
+        bounds = [0, *cuts.tolist(), batch.size]
+        return [(slice(first, stop), self._step(records[:, first:stop])) for first, stop in pairwise(bounds)]
+
+    def _step(self, records: Records) -> Step:
+        columns, inputs = int(records["n"][0, 0]), records["slot_b"][self._first_input]
+        where = (
+            int(records["request"][0, 0]),
+            int(records["slot_c"][0, 0]),
+            int(records["slot_a"][self._first_weight, 0]),
+        )
+        key = (records.shape, columns, *where, inputs.tobytes())
+        found = self._steps.get(key)
+        if found is None:
+            kind = self._kind(len(records), columns)
+            found = _kept(self._steps, key, Maker(self.site, kind, records, self._first_input).step)
+        return found
+
+    def _kind(self, rows: int, columns: int) -> Kind:
+        key = rows, columns
+        if key not in self._kinds:
+            stream = self.stream
+            placed = stream.rows(self._kind_of[key])
+            index = {shape: index for index, shape in enumerate(stream.shapes)}
+            self._kinds[key] = Kind(placed, [index[stream.shape_of(row)] for row in placed], *wires_of(placed))
+        return self._kinds[key]
+
+    def room(self, requests: int) -> Tensor:
+        """For gathered inputs, a lane apart as if they were not: what a compiler made for lanes takes them too."""
+        pitch = self.stream.lane_units * self.stream.activations.cols
+        if self._room is None or len(self._room) < requests * pitch:
+            self._room = torch.zeros(requests * pitch, dtype=self._arenas.dtype, device=self._arenas.device)
+        return self._room.as_strided((requests, self.stream.hidden), (pitch, 1))
+
+    def start(self) -> None:
+        """A run is about to begin: caches hold zeros, as an engine's do, for 0 times what was there would be NaN."""
+        if self.stream.attention is not None:
+            self._arenas.zero(self.stream.cache)
+            self.site.positions.zero_()
+        self._arenas.synchronize()
+
+    def submit(self, batch: StepBatch, flush_ns: int) -> None:
+        """A launch a row of each part."""
+        for part, step in self.of(batch):
+            launch(self._device, part, step, flush_ns)
+
+
+def _kept(cache: OrderedDict[Any, Any], key: Any, made: Any) -> Any:
+    cache[key] = made
+    if len(cache) > KEPT:
+        cache.popitem(last=False)
+    return made
+
+
+def launch(device: Device, part: StepBatch, step: Step, flush_ns: int) -> None:
+    """A step, operator by operator: a launch a row."""
+    row, first, size = Batch(0, part.words, part.reason), 0, part.size
+    enter, leave, now, gather = device.enter, device.leave, None, step.gather
+    for function, a, b, c, shape, more in step.calls:
+        row.shape_index = shape
+        start_ns = enter(shape, size)
+        if gather is not None:
+            gather()
+            gather = None
+        now = function(a, b, c, now) or now
+        leave(row, slice(first, first + size), STRATEGY, flush_ns, start_ns, more)
+        first += size
+
+
+def example(stream: ChainStream, kind: int, requests: range, replica: int) -> StepBatch:
+    """What a step of some requests asks for, as the driver issues it; a decode step's input is in its lane."""
+    rows, table = stream.rows_of(kind), stream.table[requests.start : requests.stop]
+    own = slice(rows.start, rows.stop)
+    origins = np.zeros((5, len(requests)), np.int64)
+    origins[ch.FROM_LANE], origins[ch.FROM_PREFILL] = table[:, ch.LANE], table[:, ch.PREFILL]
+    origins[ch.FROM_INPUT] = table[:, ch.PROMPT if stream.kinds[kind].is_prompt else ch.LANE]
+    records = np.repeat(stream.template[own, None], len(requests), axis=1).astype(COMMAND_DTYPE)
+    records["request"] = np.array(requests)
+    for role, sources in (("a", stream.a_from), ("b", stream.b_from), ("c", stream.c_from)):
+        records[f"slot_{role}"] += origins[sources[own]].astype(np.uint32)
+    records["slot_a"] += (replica * stream.replica_moves[own]).astype(np.uint32)[:, None]
+    return StepBatch(as_words(records.reshape(-1)), FlushReason.full, len(requests), len(rows))
+
+
+def examples(stream: ChainStream, most: int) -> Iterator[StepBatch]:
+    """Steps that are likely to come: of as many requests as can be, and of one; of prompts the longest."""
+    for kind, about in sorted(enumerate(stream.kinds), key=lambda each: (each[1].is_prompt, -each[1].n))[:MOST_KINDS]:
+        if not about.is_prompt:
+            for requests in sorted({min(most, stream.requests), 1}, reverse=True):
+                for replica in range(stream.replicas):
+                    yield example(stream, kind, range(requests), replica)
+            continue
+        has = stream.table[:, ch.REST_KIND] == kind if about.ends_token else stream.table[:, ch.FULL_CHUNKS] > 0
+        request = int(np.argmax(has))
+        yield example(stream, kind, range(request, request + 1), 0)

@@ -1,0 +1,97 @@
+"""torch_eager: one PyTorch operator at a time, as a model without a compiler calls them.
+
+Independent commands: torch.mm into each output, one launch a command, as they come. Requests: whole steps, for each row
+of a step one operator (or the few it takes: rotary embedding has four) over all requests in step; prompts each by
+itself. A launch is one operator, however many kernels it starts: its dispatch is what is measured. Attention goes over
+all positions that a request can have, behind a mask, as with a static cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.batcher import Batch
+from launchopt.command import ShapeKey
+from launchopt.devices.base import Device, Stream
+from launchopt.modes.base import Mode, Takes
+from launchopt.modes.baseline import shape_of_all
+from launchopt.workloads.chain import UNIT_BYTES, ChainStream
+
+LIBRARY_BYTES = 256 << 20  # workspaces of cuBLAS, kernels, what PyTorch's allocator rounds up
+SCORES_ALIVE = 6  # arrays of scores alive at a time, at most
+
+
+def torch_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
+    """Device memory that PyTorch takes: for itself, for what its operators give, for caches that are gathered."""
+    needed = LIBRARY_BYTES
+    if isinstance(stream, ChainStream):
+        size, most = stream.dtype.itemsize, max(limits.values())
+        needed += most * stream.lane_units * UNIT_BYTES  # inputs that are gathered
+        rows = {shape: shape.n if shape.n > 1 else limit for shape, limit in limits.items()}
+        needed += SCORES_ALIVE * size * max(rows[shape] * max(shape.m, shape.k) for shape in limits)
+        if stream.attention is not None:
+            needed += 2 * size * most * stream.attention.ctx * stream.attention.kv_width
+            needed += 2 * 4 * stream.attention.ctx * stream.attention.head_dim  # cosines and sines
+    return needed
+
+
+class TorchEager(Mode):
+    """One launch an operator."""
+
+    name = "torch_eager"
+    summary = "one PyTorch operator a command, or a row of a step"
+    takes = Takes.commands
+    keeps_order = True
+    packages = ("torch",)
+    extra = "torch"
+
+    @classmethod
+    def takes_of(cls, stream: Stream) -> Takes:
+        """Whole steps, where there are any."""
+        return Takes.steps if isinstance(stream, ChainStream) else cls.takes
+
+    @classmethod
+    def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
+        """What operators allocate for themselves."""
+        return torch_bytes(stream, limits)
+
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+        """Views of the operands; every operator is called once."""
+        from launchopt.devices.torch_commands import Commands
+        from launchopt.devices.torch_steps import Steps, examples
+        from launchopt.devices.torch_views import TorchArenas
+
+        self._arenas: Any = TorchArenas(device)
+        if not isinstance(self._arenas.work, ChainStream):
+            self._runner: Any = Commands(self._arenas, device)
+            return
+        self._runner = Steps(self._arenas, device)
+        for batch in examples(self._arenas.work, max(limits.values())):
+            self._runner.start()
+            for _, step in self._runner.of(batch):
+                step.run()
+
+    def start(self) -> None:
+        """This thread's operators go to the device's stream."""
+        super().start()
+        self._arenas.use()
+        self._runner.start()
+
+    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
+        """One operator a command."""
+        self._runner.submit_each(words, shape_of, flush_ns)
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Steps, row by row; of other batches each command."""
+        if batch.shape_index >= 0:
+            self._runner.submit_each(batch.words, shape_of_all(batch), flush_ns)
+        else:
+            self._runner.submit(batch, flush_ns)
+
+    def close(self) -> None:
+        """Drop the views."""
+        self._runner = self._arenas = None

@@ -1,0 +1,104 @@
+"""Whole steps through a mode on one thread, without processes: batches as a step batcher may form them, results fed back.
+
+`batches(stream)` yields them in an order that a seed fixes: requests run ahead of one another, so that those of a batch
+may be at different tokens, with different copies of the weights. `StepRun` drives a mode that takes steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+from launching import recorded
+from program_interpreter import NONE, SEED, records_of, steps_of
+
+from launchopt.batcher import FlushReason
+from launchopt.command import as_words
+from launchopt.devices.base import Device
+from launchopt.devices.cpu import CpuDevice
+from launchopt.devices.steps import Flights
+from launchopt.modes import mode_class
+from launchopt.modes.base import Mode
+from launchopt.recorder import Recorder
+from launchopt.ring import Ring
+from launchopt.step_batcher import StepBatch
+from launchopt.verify_chain import verify_chain
+from launchopt.workloads.chain import ChainStream
+
+
+def batches(stream: ChainStream, most: int, seed: int | None = None) -> Iterator[StepBatch]:
+    """Every step of every request once; up to `most` requests a batch. No seed: all go on together."""
+    generator = None if seed is None else np.random.default_rng(seed)
+    kinds = [steps_of(stream, request) for request in range(stream.requests)]
+    at, seq = [0] * stream.requests, 0
+    while left := [request for request in range(stream.requests) if at[request] < len(kinds[request])]:
+        first = min(left, key=lambda request: at[request]) if generator is None else int(generator.choice(left))
+        kind = kinds[first][at[first]]
+        alike = [request for request in left if kinds[request][at[request]] == kind]
+        if generator is None:
+            alike = [request for request in alike if at[request] == at[first]][:most]
+        else:
+            size = int(generator.integers(1, min(most, len(alike)) + 1))
+            alike = sorted(generator.choice(alike, size, replace=False).tolist())
+        records = np.stack([records_of(stream, request, at[request]) for request in alike], axis=1)
+        records["seq"] = np.arange(seq, seq + records.size).reshape(records.shape)
+        records["step"] += np.array([sum(_rows(stream, kinds[r][: at[r]])) for r in alike], np.uint32)
+        seq += records.size
+        for request in alike:
+            at[request] += 1
+        yield StepBatch(as_words(records.reshape(-1)), FlushReason.full, len(alike), len(records))
+
+
+def _rows(stream: ChainStream, kinds: list[Any]) -> list[int]:
+    sizes = np.diff(stream.kind_stops, prepend=0)
+    return [int(sizes[stream.kinds.index(kind)]) for kind in kinds]
+
+
+class StepRun:
+    """One stream through one mode; `device` None: the CPU's."""
+
+    def __init__(
+        self, mode: str | Mode, stream: ChainStream, most: int, device: Device | None = None, **options: Any
+    ) -> None:
+        self.stream, self.most = stream, most
+        self.recorder = Recorder(stream.commands)
+        self.device: Any = device or CpuDevice(threads=1)
+        self.mode = mode_class(mode)(**options) if isinstance(mode, str) else mode
+        limits = {shape: min(most, stream.together(shape)) for shape in stream.shapes}
+        self.device.open(stream, self.recorder, seed=SEED)
+        done = self.device.open_steps(stream, NONE, on_host=False)
+        self.flights = Flights(stream, cast(Ring, None), done)  # nobody is told
+        self.mode.prepare(self.device, limits)
+        self.device.warm_up()
+
+    def run(self, seed: int | None = None) -> None:
+        """Once from the start to the end, every step."""
+        self.recorder.reset()
+        self.flights.reset()
+        self.device.arenas.poison()
+        self.device.synchronize()
+        self.device.use_mode(self.mode.name)
+        self.device.start(0, self.mode)
+        self.mode.start()
+        self.device.begin()
+        for batch in batches(self.stream, self.most, seed):
+            self.mode.submit(batch, 0)
+            self.device.feed_back(self.flights, self.flights.collect(batch.words[-batch.size :]))
+        self.device.finish()
+
+    def check(self) -> None:
+        """Each command ran once, and what it gave is right."""
+        assert list(self.recorder.faults()) == []
+        ids = self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+        found = verify_chain(self.stream, self.device.arenas, NONE, ids, 64, 0)
+        assert found.ok, found.first_wrong
+
+    def launches(self, column: int) -> list[int]:
+        values: list[int] = recorded(self.recorder).launches[:, column].tolist()
+        return values
+
+    def close(self) -> None:
+        self.mode.close()
+        self.device.close()
+        self.recorder.close()

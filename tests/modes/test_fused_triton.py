@@ -1,0 +1,44 @@
+"""What mode=fused_triton takes; what it launches is in tests/devices/test_triton_elementwise.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from launchopt.arrivals.requests import Requests
+from launchopt.command import Dtype
+from launchopt.modes.fused_elementwise import REFUSAL, FusedElementwise
+from launchopt.modes.fused_triton import FusedTriton
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.program import Program, elementwise_program, linear_epilogue_program
+from launchopt.workloads.stream import GemmStream, Segment
+
+
+def stream_of(program: Program, dtype: Dtype = Dtype.fp32, vocab: int | None = None) -> ChainStream:
+    asked = Requests(np.zeros(2, np.int64), np.full(2, 3), np.full(2, 3))
+    return ChainStream(program, 2, asked, dtype, 1, vocab)
+
+
+@pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
+def test_takes_bias_relu_and_scale(dtype: Dtype) -> None:
+    assert FusedTriton.refusal("cuda", stream_of(elementwise_program(64), dtype)) is None
+
+
+def test_takes_nothing_else() -> None:
+    elementwise = elementwise_program(64)
+    bias, relu, scale = elementwise.layer
+    apart = Program((bias, replace(relu, b="x"), scale), 64)
+    first = replace(relu, b="x")
+    disordered = Program((first, replace(bias, b="relu"), replace(scale, b="bias")), 64)
+    for program in (linear_epilogue_program(64), apart, Program((bias, relu), 64), disordered):
+        assert FusedTriton.refusal("cuda", stream_of(program)) == REFUSAL
+    assert (
+        FusedTriton.refusal("cuda", stream_of(elementwise, vocab=16))
+        == "launches no LM head, and with a sampling there is one"
+    )
+    assert FusedElementwise.refusal("cuda", stream_of(linear_epilogue_program(64))) == REFUSAL  # in the same words
+    independent = GemmStream([(64, 32)], 1, [Segment(1, 4)], Dtype.fp32, 1)
+    assert FusedTriton.refusal("cuda", independent) == REFUSAL
+    assert "needs a GPU" in str(FusedTriton.refusal("cpu", stream_of(elementwise)))

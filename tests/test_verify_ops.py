@@ -1,0 +1,180 @@
+"""Float64 references of each op: equal to what fp32 gives but for rounding, and errors no larger than they say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from launchopt import verify_ops as vo
+from launchopt.command import Dtype
+from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.verify_ops import Graded, allowed, exact
+
+COLUMNS, WIDTH = 40, 300
+in_each_dtype = pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
+Wide = NDArray[np.float32]
+
+
+def rounded(values: Any, dtype: Dtype) -> Wide:
+    """To storage and back."""
+    stored: Wide = to_float32(from_float32(np.asarray(values, np.float32), dtype), dtype)
+    return stored
+
+
+def drawn(dtype: Dtype, *shape: int, seed: int = 1) -> Wide:
+    return rounded(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def share(got: Wide, expected: Graded) -> float:
+    """Of what is allowed, the most that an element takes."""
+    limits = allowed(np, expected)
+    difference = np.abs(got - expected.value)
+    return float((difference[difference > 0] / limits[difference > 0]).max(initial=0.0))
+
+
+def test_an_exact_value_has_no_error() -> None:
+    graded = exact(np, np.ones((2, 3)))
+    assert not graded.variance.any()
+    assert graded.part(1).value.shape == graded.part(1).variance.shape == (3,)
+
+
+@in_each_dtype
+def test_one_op_on_exact_inputs_takes_an_eighth_at_most(dtype: Dtype) -> None:
+    """A rounding is at most one unit roundoff, and eight are allowed."""
+    b, vector = drawn(dtype, COLUMNS, WIDTH), drawn(dtype, 1, WIDTH, seed=2)
+    given, wide = exact(np, b.astype(np.float64)), vector.astype(np.float64)
+    other = drawn(dtype, COLUMNS, WIDTH, seed=3)
+    gate, up = b[:, : WIDTH // 2], b[:, WIDTH // 2 :]
+    cases = {
+        "bias": (rounded(b + vector, dtype), vo.bias(given, wide, dtype)),
+        "relu": (np.maximum(b, 0), vo.relu(np, given)),
+        "scale": (rounded(b * vector, dtype), vo.scale(given, wide, dtype)),
+        "add": (rounded(b + other, dtype), vo.add(exact(np, other.astype(np.float64)), given, dtype)),
+        "norm": (
+            rounded(b / np.sqrt((b**2).mean(axis=1, keepdims=True) + np.float32(1e-5)) * vector, dtype),
+            vo.norm(np, given, wide, dtype),
+        ),
+        "silu_mul": (rounded(gate / (1 + np.exp(-gate)) * up, dtype), vo.silu_mul(np, given, dtype)),
+    }
+    found = {name: share(*case) for name, case in cases.items()}
+    assert all(value <= 0.13 for value in found.values()), found
+    assert found["relu"] == 0
+
+
+@in_each_dtype
+@pytest.mark.parametrize("k", [16, 300, 4096])
+def test_a_product_is_allowed_its_roundings(dtype: Dtype, k: int) -> None:
+    b, weight = drawn(dtype, 8, k), drawn(dtype, 50, k - 5, seed=2)
+    expected = vo.gemm(exact(np, b.astype(np.float64)), weight.astype(np.float64), dtype)
+    one_by_one = np.zeros((8, 50), np.float32)  # the worst order there is
+    for i in range(k - 5):
+        one_by_one += b[:, i : i + 1] * weight[:, i]
+    for got in (b[:, : k - 5] @ weight.T, one_by_one):
+        assert 0 < share(rounded(got, dtype), expected) < 0.5
+
+
+@in_each_dtype
+def test_errors_of_inputs_are_carried_on(dtype: Dtype) -> None:
+    """Perturbed at random by a known amount: what comes out is off by as much as is said, in every op."""
+    generator = np.random.default_rng(7)
+    b = generator.normal(size=(COLUMNS, WIDTH))
+    sigma = 1e-2  # much more than any rounding
+    given = Graded(b, np.full_like(b, sigma**2))
+    off = Graded(b + generator.normal(size=b.shape) * sigma, given.variance)
+    vector, weight = generator.uniform(0.5, 1.5, (1, WIDTH)), generator.uniform(-0.1, 0.1, (90, WIDTH))
+    positions = np.arange(COLUMNS)
+    cases = {
+        "gemm": lambda x: vo.gemm(x, weight, dtype),
+        "bias": lambda x: vo.bias(x, vector, dtype),
+        "scale": lambda x: vo.scale(x, vector, dtype),
+        "add": lambda x: vo.add(x, exact(np, b), dtype),
+        "norm": lambda x: vo.norm(np, x, vector, dtype),
+        "silu_mul": lambda x: vo.silu_mul(np, x, dtype),
+        "rope": lambda x: vo.rope(np, x, positions, 4, 50, 1e4, dtype),
+    }
+    for name, op in cases.items():
+        expected = op(given)
+        true = np.sqrt(((op(off).value - expected.value) ** 2).mean())
+        said = math.sqrt(expected.variance.mean())
+        assert 0.9 < said / true < (1.1 if dtype is not Dtype.bf16 else 1.3), name
+
+
+@in_each_dtype
+def test_errors_of_attention_are_carried_on(dtype: Dtype) -> None:
+    """Also where keys and values have much in common, which softmax does not notice."""
+    generator = np.random.default_rng(8)
+    heads, groups, dim, positions, columns = 6, 2, 32, 50, 9
+    sigma = 2e-2
+
+    def graded(*shape: int, common: float = 0.0) -> tuple[Graded, Graded]:
+        value = generator.normal(size=shape) + common * generator.normal(size=(1, *shape[1:]))
+        variance = np.full(shape, sigma**2)
+        return Graded(value, variance), Graded(value + generator.normal(size=shape) * sigma, variance)
+
+    seen = np.arange(positions) <= (positions - columns + np.arange(columns))[:, None]
+    for common in (0.0, 3.0):
+        (q, other_q), (keys, other_keys), (values, other_values) = (
+            graded(columns, heads, dim),
+            graded(positions, groups, dim, common=common),
+            graded(positions, groups, dim, common=common),
+        )
+
+        def attended(q: Graded, keys: Graded, values: Graded) -> Graded:
+            scores = vo.scores(np, q, keys, dtype)
+            masked = Graded(*(np.where(seen, x, 0.0) for x in (scores.value, scores.variance, scores.differing)))
+            return vo.weighed(np, vo.softmax(np, masked, seen, dtype), values, seen, dtype)
+
+        expected = attended(q, keys, values)
+        true = np.sqrt(((attended(other_q, other_keys, other_values).value - expected.value) ** 2).mean())
+        rounding = 1 if dtype is Dtype.bf16 else 0  # 2**-8 of what values have in common is no longer little
+        assert 0.8 < math.sqrt(expected.variance.mean()) / true < 2 + rounding
+
+
+@in_each_dtype
+def test_attention_is_that_of_plain_loops(dtype: Dtype) -> None:
+    heads, groups, dim, positions = 4, 2, 8, 11
+    q, keys, values = (
+        drawn(dtype, *shape, seed=i) for i, shape in enumerate([(3, heads, dim), *[(11, groups, dim)] * 2])
+    )
+    wide = [exact(np, x.astype(np.float64)) for x in (q, keys, values)]
+    seen = np.arange(positions) <= np.array([8, 9, 10])[:, None]
+    scores = vo.scores(np, wide[0], wide[1], dtype)
+    weights = vo.softmax(np, scores, seen, dtype)
+    result = vo.weighed(np, weights, wide[2], seen, dtype)
+    for column in range(3):
+        for head in range(heads):
+            count = 9 + column
+            own = [float(q[column, head] @ keys[t, head // 2]) / math.sqrt(dim) for t in range(count)]
+            powers = np.exp(np.array(own) - max(own))
+            assert scores.value[head, column, :count] == pytest.approx(own, abs=1e-5)
+            assert weights.value[head, column] == pytest.approx(
+                [*powers / powers.sum(), *[0.0] * (11 - count)], abs=1e-5
+            )
+            expected = (powers / powers.sum()) @ values[:count, head // 2]
+            assert result.value[column, head * dim : (head + 1) * dim] == pytest.approx(expected, abs=1e-5)
+
+
+def test_rotation_is_by_position_and_leaves_values_alone() -> None:
+    heads, dim = 3, 6
+    b = np.random.default_rng(3).normal(size=(4, (heads + 2) * dim))
+    positions = np.array([0, 1, 7, 4000])
+    turned = vo.rope(np, exact(np, b), positions, heads, dim, 1e4, Dtype.fp32).value
+    assert np.array_equal(turned[0], b[0])
+    assert np.array_equal(turned[:, heads * dim :], b[:, heads * dim :])
+    for column, position in enumerate(positions):
+        for head in range(heads):
+            own, result = (x[column, head * dim : (head + 1) * dim] for x in (b, turned))
+            for i in range(dim // 2):
+                number = complex(own[i], own[i + dim // 2]) * np.exp(1j * position * 1e4 ** (-2 * i / dim))
+                assert (result[i], result[i + dim // 2]) == pytest.approx((number.real, number.imag))
+
+
+def test_what_falls_below_the_smallest_number_is_allowed_to() -> None:
+    """fp16 has none below 6e-8."""
+    tiny = exact(np, np.full((1, 1), 2e-8))
+    assert share(np.zeros((1, 1), np.float32), vo.scale(tiny, np.ones((1, 1)), Dtype.fp16)) < 1
+    assert share(np.zeros((1, 1), np.float32), vo.scale(tiny, np.ones((1, 1)), Dtype.bf16)) > 1

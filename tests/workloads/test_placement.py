@@ -1,0 +1,291 @@
+"""Where a program's operands lie: whoever reads finds what was written for it, whatever requests do in between."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from program_interpreter import origins_of, records_of, rows_of, steps_of
+from programs import PROGRAMS, WIDE, program_streams, requests_of, stream_of
+
+from launchopt.command import Dtype, Op, ShapeKey
+from launchopt.devices.arenas import Arenas, to_float32
+from launchopt.errors import ConfigError
+from launchopt.workloads import chain as ch
+from launchopt.workloads.chain import ChainStream, StepKind
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.placement import NO_LAYER, Row
+from launchopt.workloads.program import HEAD, INPUT, SLOTS, layer_program, linear_program, qkv_program
+from launchopt.workloads.stream import ArenaKey
+
+properties = settings(deadline=None, max_examples=60)
+TABLE, NOBODY = -1, 0
+
+
+class Ownership:
+    """Every unit of the activations by who wrote it last; each output of each step of each request has a number."""
+
+    def __init__(self, stream: ChainStream) -> None:
+        self.stream = stream
+        self.owner = np.full(stream.total_units, NOBODY)
+        self.owner[: stream.table_rows * stream.units(stream.hidden)] = TABLE
+        self.of_request = np.full(stream.total_units, -1)
+        self.fed: dict[int, int] = {}
+        self.numbers = iter(range(1, 1 << 40))
+
+    def step(self, request: int, step: int) -> None:
+        """One step, then what it gives is fed back."""
+        stream, kind = self.stream, steps_of(self.stream, request)[step]
+        written: dict[tuple[int, str], int] = {}
+        records = records_of(stream, request, step)
+        rows = stream.rows(stream.kinds.index(kind))
+        for record, row in zip(records, rows, strict=True):
+            for role, name in self.reads(row):
+                if (row.layer, name) == (0, INPUT):
+                    expected = TABLE if kind.is_prompt or step == 0 else self.fed[request]
+                elif name == SLOTS:
+                    expected = written[NO_LAYER, SLOTS]
+                elif row.name == HEAD:
+                    expected = written[stream.layers - 1, name]
+                else:
+                    last = stream.program.layer[-1].name
+                    expected = written[(row.layer - 1, last) if name == INPUT else (row.layer, name)]
+                assert (self.owner[self.units(record, row, role)] == expected).all(), (row.name, name)
+            if row.op is not Op.KV_WRITE:
+                written[row.layer, row.name] = self.write(request, self.units(record, row, "c"))
+        lane = int(stream.table[request, ch.LANE])
+        self.fed[request] = self.write(request, np.arange(lane, lane + stream.units(stream.hidden)))
+
+    def reads(self, row: Row) -> list[tuple[str, str]]:
+        """Activations that a row reads: as what, and whose."""
+        if row.name == HEAD:
+            return [("b", self.stream.program.layer[-1].name)]
+        node = self.stream.program.node(row.name)
+        if row.op is Op.SLOT_MAP:
+            return []
+        return [("b", node.b), *([("a", node.a)] if node.a else [])]
+
+    def units(self, record: np.void, row: Row, role: str) -> np.ndarray:
+        """That a row's operand covers."""
+        operand = row.operands["abc".index(role)]
+        assert operand.arena == self.stream.activations
+        assert operand.slot_bytes == ch.UNIT_BYTES
+        first = int(record[f"slot_{role}"])
+        if (row.op, role) in ((Op.SLOT_MAP, "c"), (Op.KV_WRITE, "a")):
+            return np.arange(first, first + -(-row.n * 4 // ch.UNIT_BYTES))
+        pitch, rest = divmod(operand.row_elements, ch.UNIT_BYTES // self.stream.dtype.itemsize)
+        assert rest == 0
+        features = row.k if role == "b" else row.m
+        assert row.n == 1 or pitch >= self.stream.units(features)
+        return (first + pitch * np.arange(row.n)[:, None] + np.arange(self.stream.units(features))).reshape(-1)
+
+    def write(self, request: int, units: np.ndarray) -> int:
+        number = next(self.numbers)
+        assert (units < self.stream.total_units).all()
+        assert (self.owner[units] != TABLE).all()
+        assert np.isin(self.of_request[units], [-1, request]).all()
+        self.owner[units], self.of_request[units] = number, request
+        return number
+
+
+@properties
+@given(program_streams(), st.randoms(use_true_random=False))
+def test_what_is_read_is_what_was_written_for_it(stream: ChainStream, random: object) -> None:
+    """Requests take their steps in any order, side by side."""
+    memory = Ownership(stream)
+    left = [request for request in range(stream.requests) for _ in steps_of(stream, request)]
+    random.shuffle(left)  # type: ignore[attr-defined]
+    done = [0] * stream.requests
+    for request in left:
+        memory.step(request, done[request])
+        done[request] += 1
+
+
+@properties
+@given(program_streams())
+def test_all_outputs_of_a_decode_step_stay(stream: ChainStream) -> None:
+    kind = StepKind(1, False, True)
+    if kind not in stream.kinds:
+        return
+    lane = Ownership(stream)
+    lane.owner[:] = NOBODY
+    rows = stream.rows(stream.kinds.index(kind))
+    request = int(np.flatnonzero(stream.table[:, ch.DECODES])[0])
+    records = records_of(stream, request, len(steps_of(stream, request)) - 1)
+    for record, row in zip(records, rows, strict=True):
+        if row.op is not Op.KV_WRITE:
+            units = lane.units(record, row, "c")
+            assert (lane.owner[units] == NOBODY).all()
+            lane.owner[units] = 1
+
+
+@properties
+@given(program_streams())
+def test_templates_are_the_rows_of_each_kind(stream: ChainStream) -> None:
+    """Of all layers, also those that were not placed one by one."""
+    for index, kind in enumerate(stream.kinds):
+        own, rows = rows_of(stream, kind), stream.rows(index)
+        assert stream.rows_of(index) == range(own.start, own.stop)
+        template = stream.template[own]
+        assert len(template) == len(rows) == stream.commands_per_step + bool(stream.vocab and kind.ends_token)
+        for i, (record, row) in enumerate(zip(template, rows, strict=True)):
+            at = own.start + i
+            assert [int(record[f"slot_{role}"]) for role in "abc"] == [row.a.slot, row.b.slot, row.c.slot]
+            assert [stream.a_from[at], stream.b_from[at], stream.c_from[at]] == [
+                row.a.origin,
+                row.b.origin,
+                row.c.origin,
+            ]
+            assert stream.replica_moves[at] == row.move
+            shape = stream.shape_of(row)
+            assert [int(record[name]) for name in ("m", "n", "k", "op", "dtype")] == [
+                *(shape.m, shape.n, shape.k, shape.op, shape.packed_dtype)
+            ]
+            assert stream.operands(shape) == row.operands
+            assert shape in stream.counts
+
+
+@properties
+@given(program_streams())
+def test_requests_in_step_are_evenly_spaced(stream: ChainStream) -> None:
+    """Decode steps of neighbours, which read what was fed back, move on by the strides."""
+    strides = stream.strides()
+    kind = StepKind(1, False, True)
+    if kind not in stream.kinds or stream.requests < 2:
+        return
+    rows = rows_of(stream, kind)
+    for row, record, *origins in zip(
+        stream.rows(stream.kinds.index(kind)),
+        stream.template[rows],
+        stream.a_from[rows],
+        stream.b_from[rows],
+        stream.c_from[rows],
+        strict=True,
+    ):
+        shape = stream.shape_of(row)
+        own = [origin in (ch.FROM_LANE, ch.FROM_INPUT) for origin in origins]
+        assert strides[shape] == tuple(stream.lane_units * each for each in own), record
+        expected = {Op.ADD: [True] * 3, Op.KV_WRITE: [True, True, False]}.get(row.op, [False, True, True])
+        assert own == expected
+
+
+@properties
+@given(program_streams(most_layers=3))
+def test_each_weight_has_a_place_of_its_own_in_every_copy(stream: ChainStream) -> None:
+    places: dict[tuple[ArenaKey, int, int], tuple[int, str, int]] = {}  # bytes -> whose
+    for index, _ in enumerate(stream.kinds):
+        for row in stream.rows(index):
+            if row.a.origin != ch.FROM_WEIGHT:
+                continue
+            operand, size = row.operands[0], row.m * (row.k if row.op is Op.GEMM else 1) * stream.dtype.itemsize
+            assert operand.arena.is_weight
+            for replica in range(stream.replicas):
+                first = (row.a.slot + replica * row.move) * operand.slot_bytes
+                assert first + size <= operand.arena.slot_bytes * stream.arenas[operand.arena]
+                whose = row.layer, row.name, 0 if row.name == HEAD else replica
+                assert places.setdefault((operand.arena, first, first + size), whose) == whose
+    for arena in {arena for arena, _, _ in places}:
+        spans = sorted((first, stop) for each, first, stop in places if each == arena)
+        assert all(stop <= first for (_, stop), (first, _) in pairwise(spans))
+    weights = sum(stop - first for _, first, stop in places)
+    head = stream.hidden * (stream.vocab or 0)
+    assert weights == (stream.program.weights * stream.layers * stream.replicas + head) * stream.dtype.itemsize
+    assert set(stream.fills) == {arena for arena, _, _ in places} | {stream.activations}
+
+
+@pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
+def test_weights_side_by_side_are_the_rows_of_one(dtype: Dtype) -> None:
+    stream = stream_of("qkv", [(3, 2), (0, 2)], dtype, layers=2, replicas=2)
+    arenas = Arenas(np, stream.arenas, stream.fills)
+    arenas.fill(1)
+    merged = ArenaKey("a", 512, 128, dtype)
+    rows = {(row.layer, row.name): row for row in stream.rows(0)}
+    for layer in range(2):
+        for replica in range(2):
+            parts = []
+            for name in "qkv":
+                row = rows[layer, name]
+                slot = row.a.slot + replica * row.move
+                parts.append(arenas.view(row.operands[0], row.m, row.k)[slot])
+            whole = arenas.matrices(merged, [layer + 2 * replica])[0]
+            assert np.array_equal(to_float32(np.concatenate(parts), dtype), whole)
+
+
+@pytest.mark.parametrize("prompt", [0, 5])
+def test_outputs_side_by_side_are_the_columns_of_one(prompt: int) -> None:
+    stream = stream_of("qkv", [(prompt, 2)], Dtype.fp16, layers=1)
+    for index, kind in enumerate(stream.kinds):
+        q, k, v, o, *_ = stream.rows(index)
+        assert [row.c.slot - q.c.slot for row in (q, k, v)] == [0, 2, 3]  # 256 and 128 features, 128 a unit
+        assert o.b == q.c
+        if kind.n > 1:
+            assert {row.operands[2].row_elements for row in (q, k, v)} == {512} == {o.operands[1].row_elements}
+            assert o.operands[2].row_elements == 128
+
+
+@pytest.mark.parametrize("prompt", [0, 5])
+def test_q_and_o_of_one_size_are_of_two_shapes(prompt: int) -> None:
+    """For their weights lie in different arenas, and of a prompt their rows are of different lengths."""
+    stream = stream_of("square", [(prompt, 3)], Dtype.fp16, layers=1)
+    for index, kind in enumerate(stream.kinds):
+        q, _, _, o, *_ = stream.rows(index)
+        keys = [stream.shape_of(row) for row in (q, o)]
+        assert keys == [ShapeKey(256, kind.n, 256, Dtype.fp16, layout=layout) for layout in (0, 1)]
+        assert len({key.packed for key in keys}) == 2
+
+
+@pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.fp16])
+def test_rows_that_cannot_lie_side_by_side_are_refused(dtype: Dtype) -> None:
+    narrow = qkv_program(ModelShape("narrow", 96, 1, 6, 6, 8, 64))
+    with pytest.raises(ConfigError, match="multiple of 256 bytes"):
+        ChainStream(narrow, 1, requests_of([(0, 1)]), dtype, 1)
+
+
+def test_a_request_longer_than_scores_have_room_for_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ctx=5: a request has 6 tokens"):
+        ChainStream(layer_program(WIDE, 5), 1, requests_of([(4, 2)]), Dtype.fp16, 1)
+
+
+def test_the_cache_has_a_pool_a_layer_and_is_no_input() -> None:
+    stream = stream_of("paged", [(6, 3), (2, 2)], Dtype.bf16, layers=3)
+    attention = stream.attention
+    assert attention is not None
+    assert (attention.pages_a_request, attention.pages_total) == (3, 6)
+    assert stream.arenas[stream.cache] == 3
+    assert stream.cache.slot_bytes >= 6 * 2 * 4 * 2 * 24 * 2
+    arenas = Arenas(np, stream.arenas, stream.fills)
+    arenas.fill(1)
+    arenas.poison()
+    assert np.isnan(to_float32(arenas.arrays[stream.cache], Dtype.bf16)).all()
+
+
+def test_gains_are_around_one_and_biases_around_zero() -> None:
+    stream = stream_of("elementwise", [(0, 2)], layers=40)
+    arenas = Arenas(np, stream.arenas, stream.fills)
+    arenas.fill(1)
+    found = {key.role: array[:, : key.cols] for key, array in arenas.arrays.items() if key.is_weight}
+    assert set(found) == {"bias", "gain"}
+    for role, low, high in (("bias", -1, 1), ("gain", 0.5, 1.5)):
+        assert low <= found[role].min() < low + 0.01
+        assert high - 0.01 < found[role].max() <= high
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_first_step_reads_the_table_and_every_other_what_was_fed_back(name: str) -> None:
+    stream = stream_of(name, [(5, 3), (0, 3)], chunk=2)
+    for request in range(2):
+        row = stream.table[request]
+        for step, kind in enumerate(steps_of(stream, request)):
+            source = origins_of(stream, request, step)[ch.FROM_INPUT]
+            moved = 2 * step * stream.units(stream.hidden)
+            assert source == (row[ch.PROMPT] + moved if kind.is_prompt or step == 0 else row[ch.LANE])
+
+
+def test_linears_are_a_program() -> None:
+    pairs = [(96, 64), (64, 32)]
+    one, other = (ChainStream(each, 2, requests_of([(3, 2)]), Dtype.fp16, 2) for each in (pairs, linear_program(pairs)))
+    assert one.template.tobytes() == other.template.tobytes()
+    assert one.linears == other.linears == tuple(pairs)
