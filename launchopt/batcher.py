@@ -67,9 +67,9 @@ class Batch:
 class Batcher:
     """A bucket for each of `shapes`, flushed at its `limits` entry or `timeout_ns` after it was opened.
 
-    A shape that is not among `shapes` is a RunError: its plan was not warmed up. With one limit for all shapes they share
-    one bucket, and a batch's `shape_index` is SEVERAL. With `requests`, order is kept within each of that many (unless
-    `violated`); without (None) commands are independent.
+    A shape that is not among `shapes` is a RunError: its plan was not warmed up. With one limit for all shapes they
+    share one bucket, and a batch's `shape_index` is SEVERAL. With `requests`, order is kept within each of that many
+    (unless `violated`); without (None) commands are independent.
     """
 
     def __init__(

@@ -1,8 +1,12 @@
 """From the last outputs of a token to the inputs of the next one, on the host.
 
-In: what the last GEMM of each request's token gave, in storage dtype (`devices.arenas`). Without sampling that is a
-hidden vector, which goes back scaled; with sampling it is logits, from which an id is sampled whose embedding row goes
-back. `devices.gpu_feedback` does the same, to the bit, on the GPU.
+In: what the last command of each request's token gave, in storage dtype (`devices.arenas`). Without sampling that is a
+hidden vector, which goes back scaled and with random signs; with sampling it is logits, from which an id is sampled
+whose embedding row goes back. `devices.gpu_feedback` does the same, to the bit, on the GPU.
+
+The signs are the request's and the token's own. Without them whatever is applied again and again turns any vector into
+the same one (layers with a ReLU within a few tokens), and who reads another request's data, or that of the step before,
+reads what is right.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.sampling import Sampling, SamplingKind, check_vocab, sample
+from launchopt.sampling import GOLDEN, Sampling, SamplingKind, check_vocab, mixed, sample
 
 PARTIAL_SUMS = 1024  # a power of two; the GPU's threads a row
 
@@ -42,6 +46,22 @@ def scaled(hidden: NDArray[np.float32]) -> NDArray[np.float32]:
     return values
 
 
+def signed(
+    values: NDArray[np.float32], requests: NDArray[np.uint32], tokens: NDArray[np.uint32]
+) -> NDArray[np.float32]:
+    """Rows with the signs of elements turned at random, as the request and the token of the row say; [rows, hidden].
+
+    Element i by bit i % 64 of splitmix64's number i / 64 of a generator started with the mixed (request << 32 | token).
+    """
+    counters = (requests.astype(np.uint64) << np.uint64(32)) | tokens.astype(np.uint64)
+    starts = mixed((counters + np.uint64(1)) * np.uint64(GOLDEN))
+    count = values.shape[1]
+    words = np.arange(1, 1 + -(-count // 64), dtype=np.uint64) * np.uint64(GOLDEN)
+    bits = mixed(starts[:, None] + words)[:, :, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)
+    turned: NDArray[np.float32] = np.where(bits.reshape(len(values), -1)[:, :count] != 0, -values, values)
+    return turned
+
+
 class HostFeedback:
     """Samples with NumPy. ConfigError if nothing can be sampled from a vocabulary of this size.
 
@@ -66,6 +86,6 @@ class HostFeedback:
         """
         values = to_float32(finals, self._dtype)
         if self._sampling.kind is SamplingKind.none:
-            return from_float32(scaled(values), self._dtype), None
+            return from_float32(signed(scaled(values), requests, tokens), self._dtype), None
         ids = sample(values, self._sampling, requests, tokens)
         return self._embedding[np.maximum(ids, 0)], ids

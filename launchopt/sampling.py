@@ -95,7 +95,7 @@ def uniforms(seed: int, requests: NDArray[np.uint32], tokens: NDArray[np.uint32]
 
 def generator_start(seed: int) -> int:
     """Where the generator of `seed` starts, below 2**64."""
-    return int(_mix(np.array([(seed + GOLDEN) % (1 << 64)], np.uint64))[0])
+    return int(mixed(np.array([(seed + GOLDEN) % (1 << 64)], np.uint64))[0])
 
 
 def sample(
@@ -145,7 +145,8 @@ def check_vocab(chosen: Sampling, vocab: int) -> None:
         raise ConfigError("vocab", vocab, f"must be from 1 to {MOST_VOCAB}")
 
 
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """splitmix64's finalizer of each."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(MIX_A)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(MIX_B)
     return values ^ (values >> np.uint64(31))
@@ -155,7 +156,7 @@ def _bits(seed: int, requests: NDArray[np.uint32], tokens: NDArray[np.uint32]) -
     """The 24 bits of each number; arrays, which wrap around without a warning."""
     counters = (requests.astype(np.uint64) << np.uint64(32)) | tokens.astype(np.uint64)
     start = np.array([generator_start(seed)], np.uint64)
-    return _mix(start + (counters + np.uint64(1)) * np.uint64(GOLDEN)) >> np.uint64(64 - U_BITS)
+    return mixed(start + (counters + np.uint64(1)) * np.uint64(GOLDEN)) >> np.uint64(64 - U_BITS)
 
 
 def _weights(logits: NDArray[np.float32], largest: np.float32, temperature: float) -> NDArray[np.uint64]:

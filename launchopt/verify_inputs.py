@@ -1,7 +1,7 @@
 """What each step of a run really read, from what the run left behind.
 
 In: a stream, its arenas, and the ids of its tokens. Out: activations as float64. A token's input is its prompt's last
-row, the row of the id before it, or the output before it, which was kept, scaled as it was when it was fed back.
+row, the row of the id before it, or the output before it, which was kept, scaled and turned as when it was fed back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
-from launchopt.feedback import scaled
+from launchopt.feedback import scaled, signed
 from launchopt.verify_findings import to_host
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
@@ -64,7 +64,8 @@ class Inputs:
         values = self.rows(units, stream.hidden)
         if later.any():
             wide = to_host(to_float32(self._kept(numbers[later] - 1), stream.dtype))
-            fed = from_float32(scaled(wide), stream.dtype)
+            turned = signed(scaled(wide), requests[later].astype(np.uint32), (at[later] - 1).astype(np.uint32))
+            fed = from_float32(turned, stream.dtype)
             values[xp.asarray(np.flatnonzero(later))] = xp.asarray(self._wide(fed))
         return values
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from launchopt.command import Dtype
 from launchopt.devices.arenas import STORAGE, from_float32, to_float32
 from launchopt.errors import ConfigError
-from launchopt.feedback import HostFeedback, scaled
+from launchopt.feedback import HostFeedback, scaled, signed
 from launchopt.sampling import MOST_VOCAB, NO_ID, Sampling, SamplingKind, sample
 
 in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
@@ -32,7 +32,36 @@ def test_hidden_vectors_go_back_like_inputs(dtype: Dtype, hidden: int, magnitude
     assert inputs.dtype == STORAGE[dtype]
     exact = to_float32(finals, dtype).astype(np.float64)
     exact /= np.sqrt(3 * (exact**2).mean(axis=1, keepdims=True))
+    exact *= signed(np.ones(exact.shape, np.float32), zeros(3), zeros(3))
     np.testing.assert_allclose(to_float32(inputs, dtype), exact, rtol=1.01 * dtype.unit_roundoff, atol=1e-7)
+
+
+def test_signs_are_a_requests_and_a_tokens_own() -> None:
+    requests, tokens = (each.reshape(-1).astype(np.uint32) for each in np.meshgrid([0, 1, 2**32 - 1], [0, 1, 77]))
+    values = np.arange(1, 1001, dtype=np.float32) * np.ones((9, 1), np.float32)
+    found = signed(values, requests, tokens)
+    assert np.array_equal(np.abs(found), values)
+    assert np.array_equal(found, signed(values, requests, tokens))
+    assert np.array_equal(found[:, :70], signed(values[:, :70], requests, tokens))
+    alike = (np.sign(found)[:, None] == np.sign(found)[None]).mean(axis=2)
+    assert (alike[~np.eye(9, dtype=bool)] < 0.6).all()
+    assert (np.abs((found > 0).mean(axis=1) - 0.5) < 0.1).all()
+
+
+def test_signs_in_plain_python() -> None:
+    """splitmix64, number by number."""
+
+    def mixed(value: int) -> int:
+        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
+        return value ^ (value >> 31)
+
+    request, token, golden = 5, 9, 0x9E3779B97F4A7C15
+    start = mixed(((request << 32 | token) + 1) * golden % 2**64)
+    words = [mixed((start + (i + 1) * golden) % 2**64) for i in range(3)]
+    expected = [-1.0 if words[i // 64] >> (i % 64) & 1 else 1.0 for i in range(150)]
+    found = signed(np.ones((1, 150), np.float32), np.array([request], np.uint32), np.array([token], np.uint32))
+    assert found[0].tolist() == expected
 
 
 def test_vectors_that_cannot_be_scaled() -> None:

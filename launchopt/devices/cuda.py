@@ -6,8 +6,6 @@ profiler is attached does Python step in between two launches, to put an NVTX ra
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from nvmath.bindings import cublasLt
 
 from launchopt.batcher import Batch, Batcher, FlushReason
-from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, Op, Records, ShapeKey
+from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, ShapeKey
 from launchopt.devices import cuda_ceilings
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.arenas import Arenas
@@ -27,6 +25,7 @@ from launchopt.devices.chain_pump import ChainPump
 from launchopt.devices.cuda_info import cuda_info, driver_version, gpu_state
 from launchopt.devices.cuda_steps import CudaSteps
 from launchopt.devices.kernel_plans import KernelPlans, launch_address
+from launchopt.devices.launch_marks import LaunchMarks
 from launchopt.devices.lt_packing import Packing
 from launchopt.devices.lt_plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_address
 from launchopt.devices.lt_tables import Tables, operand_slots, shape_table
@@ -39,16 +38,11 @@ from launchopt.devices.steps import Flights
 from launchopt.devices.streams import Streams
 from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.modes.base import Mode, Takes
-from launchopt.recorder import Recorder, Strategy, note
+from launchopt.recorder import Recorder, Strategy
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling
-from launchopt.timing import nvtx_ranges
-from launchopt.timing.events import EventTimer
-from launchopt.timing.sampling import Sampler
 from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream
 from launchopt.workloads.stream import ArenaKey
-
-HIGH = np.uint64(32)
 
 
 class CudaDevice:
@@ -59,9 +53,6 @@ class CudaDevice:
         self._device = cupy.cuda.Device(index)
         self._device.use()
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self._attached = nvtx_ranges.attached()
-        self._domain = nvtx_ranges.domain()
-        self._ranges: dict[tuple[str, int, int], Any] = {}
 
     def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
         """Allocate and fill the arenas; ArenaMemoryError when the GPU has no room after all."""
@@ -88,8 +79,7 @@ class CudaDevice:
         self.base = Tables(shape_table(stream, self.arenas), context)
         self._warm: list[tuple[Tables, int, int, bool]] = []
         self._packing = Packing(self.base, self.stream, self.check)
-        self._timer = EventTimer(self.stream, most_samples=1 << 20)
-        self._mode: Mode | None = None
+        self.marks = LaunchMarks(self.stream, stream, recorder)
         self._load_library()
 
     def _load_library(self) -> None:
@@ -104,7 +94,7 @@ class CudaDevice:
     def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
         """Plans of every size that can occur: a run is no longer than its arenas."""
         index = self.work.shapes.index(shape)
-        self.name_ranges(mode, index, sizes)
+        self.marks.name_ranges(mode, index, sizes)
         self.plan_strided(self.base, index, sizes)
         if scratch:
             slot_bytes = self.base.shapes[index, lt.BYTES_A : lt.BYTES_C + 1]
@@ -145,11 +135,8 @@ class CudaDevice:
         return a, b, c
 
     def name_ranges(self, mode: str, index: int, sizes: Sequence[int]) -> None:
-        """NVTX ranges of launches of a shape; `index` -1: of several shapes."""
-        shape: Any = "steps" if index < 0 else self.work.shapes[index]
-        for size in sizes if self._attached else ():
-            message = f"{mode} {shape} {self.work.dtype.name}"
-            self._ranges[mode, index, size] = nvtx_ranges.attributes(self._domain, message, size)
+        """NVTX ranges of launches of a shape."""
+        self.marks.name_ranges(mode, index, sizes)
 
     def warm_up(self) -> None:
         """Launch one batch of each distinct kernel of each shape; load the copy kernels."""
@@ -169,27 +156,22 @@ class CudaDevice:
     def start(self, sample_every: int, mode: Mode | None = None) -> None:
         """Anchor the clocks; nothing is on the stream yet."""
         recorder = self.recorder
-        self._mode = mode
         self.tables = (self.base if mode is None or mode.tables is None else mode.tables).arrays
-        self._streams = None if mode is None else mode.streams
         self.records = (recorder.launches, recorder.commands, recorder.cursor)
-        self._sampler = Sampler(sample_every)
         if self._steps is not None:
             self._steps.start()
         if self.state_of_sequences is not None:
             self.state_of_sequences.reset()
             self.synchronize()
-        self._timer.start()
+        self.marks.start(sample_every, None if mode is None else mode.streams)
 
     def begin(self) -> None:
         """Mark the start of the span, just before the first launch."""
-        self._timer.mark_start()
-        if self._streams:
-            self._streams.fork()
+        self.marks.begin()
 
     def use_mode(self, mode: str) -> None:
         """The mode whose name the ranges carry from now on."""
-        self._range_name = mode
+        self.marks.name = mode
 
     @staticmethod
     def check(status: int) -> None:
@@ -204,11 +186,11 @@ class CudaDevice:
         by_python = (mode.submit, self._submit_one, self.check, self.recorder.make_room)
         takes = mode.takes_of(self.work)
         each = mode.submit_each if takes is Takes.commands and not mode.compiled_loop else None
-        return Launcher(self.tables, self.records, self._sampler, *by_python, mode.compiled_loop, each)
+        return Launcher(self.tables, self.records, self.marks.sampler, *by_python, mode.compiled_loop, each)
 
     def pump(self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings) -> Pump | None:
         """The compiled loop for this run; None where ranges must be made between launches."""
-        if self._attached:
+        if self.marks.attached:
             return None
         return Pump(ring, batcher, self._launcher(mode), mode.packable_bytes, settings)
 
@@ -220,14 +202,15 @@ class CudaDevice:
     def feed_back(self, flights: Flights, count: int) -> None:
         """What the first `count` ended steps computed last becomes their requests' next input."""
         assert self._steps is not None
-        if self._streams is None:
+        streams = self.marks.streams
+        if streams is None:
             self._steps.feed_back(flights, count)
             return
         records = flights.ended[:count].reshape(-1).view(COMMAND_DTYPE)
-        others = self._streams.numbers(records["request"].astype(np.uint64))
-        self._streams.join(others)
+        others = streams.numbers(records["request"].astype(np.uint64))
+        streams.join(others)
         self._steps.feed_back(flights, count)
-        self._streams.fork(others)
+        streams.fork(others)
 
     def sampling_ns(self) -> int:
         """Time spent sampling since `start`."""
@@ -237,18 +220,13 @@ class CudaDevice:
         self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings, flights: Flights, back: Ring
     ) -> ChainPump | None:
         """The same for a stream of chains."""
-        if self._attached:
+        if self.marks.attached:
             return None
         return ChainPump(ring, back, batcher, self._launcher(mode), flights, self.feed_back, settings)
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
         """A launch of `size` commands of a shape (-1: of several) comes next: range and events; when it began."""
-        if self._attached:
-            self._push_range(index, size)
-        self._launches_before = self.recorder.launch_count
-        if self._sampler.left <= 0:
-            self._timer.begin(self._streams.of(request) if self._streams else None)
-        return time.monotonic_ns()
+        return self.marks.enter(index, size, request)
 
     def leave(
         self,
@@ -261,66 +239,40 @@ class CudaDevice:
         copied_bytes: int = 0,
     ) -> None:
         """The launch of batch.words[part] was made, with `more_calls` beside the one, copying so many bytes."""
-        end_ns = time.monotonic_ns()
-        recorder = self.recorder
-        what = (recorder.next_batch(), batch.shape_index, int(strategy), int(batch.reason), flush_ns)
-        note(*self.records, batch.words, part.start, part.stop, what, start_ns, end_ns)
-        if more_calls or copied_bytes:
-            recorder.mark_packed(copied_bytes, more_calls)
-        self.left(int(batch.words[part.start, W_SLOT_C_REQUEST] >> HIGH) if self._streams else 0)
+        self.marks.leave(batch, part, strategy, flush_ns, start_ns, more_calls, copied_bytes)
 
     def left(self, request: int = 0) -> None:
         """The end of what began at `enter`, where compiled code has noted its launches already."""
-        sampler = self._sampler
-        if sampler.left <= 0:
-            stream = self._streams.of(request) if self._streams else None
-            self.recorder.mark_sample(self._launches_before, self._timer.end(stream))
-            sampler.taken(last=self._timer.full)
-        else:
-            sampler.left -= self.recorder.launch_count - self._launches_before
-        if self._attached:
-            self._pop_range()
+        self.marks.left(request)
 
     def _submit_one(
         self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], at: int, batch: int, flush_ns: int
     ) -> None:
         """The sampled launch of words[at]."""
-        with self._sampled(True, words[at]):
+        with self.marks.around(int(shape_of[at]), 1, words[at]):
             common = (self.tables, self.records, batch, int(FlushReason.full), flush_ns)
             self.check(lt.launch_each(words, shape_of, at, at + 1, *common))
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """One launch a command; the compiled loop runs from one sampled launch to the next."""
-        first_batch, first, sampler = self.recorder.next_batch(len(words)), 0, self._sampler
+        first_batch, first, marks = self.recorder.next_batch(len(words)), 0, self.marks
         common = (self.tables, self.records, first_batch, int(FlushReason.full), flush_ns)
         while first < len(words):
-            stop = min(len(words), first + (1 if self._attached else max(1, sampler.left)))
-            sampled = sampler.left <= 0
-            with self._sampled(sampled, words[first]), self._range(int(shape_of[first]), 1):
+            stop = min(len(words), first + (1 if marks.attached else max(1, marks.sampler.left)))
+            with marks.around(int(shape_of[first]), 1, words[first]):
                 self.check(lt.launch_each(words, shape_of, first, stop, *common))
-            if not sampled:
-                sampler.passed(stop - first)
             first = stop
 
     def submit_strided(self, batch: Batch, flush_ns: int, most_launches: int) -> bool:
         """One launch a run of evenly spaced slots."""
-        if self._attached:
+        words, index = batch.words, batch.shape_index
+        if self.marks.attached:
             return self._submit_in_ranges(batch, flush_ns, most_launches)
-        sampler, before = self._sampler, self.recorder.launch_count
-        sampled = sampler.left <= 0
-        if sampled:
-            self._timer.begin()
-        args = (self.tables, self.records, self.recorder.next_batch(), int(batch.reason), flush_ns)
-        status = lt.launch_strided(batch.words, batch.shape_index, most_launches, *args)
-        if status == lt.TOO_MANY_LAUNCHES:
-            self.recorder.next_batch(-1)
+        if most_launches < len(words) and lt.count_runs(words, index, self.tables[0], most_launches) > most_launches:
             return False
-        self.check(status)
-        if sampled:
-            self.recorder.mark_sample(before, self._timer.end())
-            sampler.taken(last=self._timer.full)
-        else:
-            sampler.passed(self.recorder.launch_count - before)
+        args = (self.tables, self.records, self.recorder.next_batch(), int(batch.reason), flush_ns)
+        with self.marks.around(index, len(words)):
+            self.check(lt.launch_strided(words, index, len(words), *args))
         return True
 
     def _submit_in_ranges(self, batch: Batch, flush_ns: int, most_launches: int) -> bool:
@@ -333,7 +285,7 @@ class CudaDevice:
         first = 0
         while first < len(words):
             stop = run_end(words, first, *moves)
-            with self._range(index, stop - first):
+            with self.marks.around(index, stop - first):
                 self.check(lt.launch_run(words, index, first, stop, *args))
             first = stop
         return True
@@ -346,50 +298,9 @@ class CudaDevice:
         copied = self._packing.launch(batch.shape_index, len(batch), slots)
         self.leave(batch, slice(0, len(batch)), Strategy.packed, flush_ns, start_ns, CALLS_PER_BATCH, copied)
 
-    @contextlib.contextmanager
-    def _sampled(self, sampled: bool, word: NDArray[np.uint64]) -> Any:
-        """Events around what is submitted inside for `word`, when it is its turn."""
-        if not sampled:
-            yield
-            return
-        stream = self._streams.of(int(word[W_SLOT_C_REQUEST] >> HIGH)) if self._streams else None
-        before = self.recorder.launch_count
-        self._timer.begin(stream)
-        yield
-        self.recorder.mark_sample(before, self._timer.end(stream))
-        self._sampler.taken(last=self._timer.full)
-
-    def _push_range(self, index: int, size: int) -> bool:
-        """An NVTX range, when a tool listens and this is no rehearsal."""
-        attributes = self._ranges.get((self._range_name, index, size))
-        if attributes is None and self._range_name:
-            self.name_ranges(self._range_name, index, [size])
-            attributes = self._ranges.get((self._range_name, index, size))
-        if attributes is not None:
-            self._domain.push_range(attributes)
-        return attributes is not None
-
-    def _pop_range(self) -> None:
-        if self._range_name:
-            self._domain.pop_range()
-
-    @contextlib.contextmanager
-    def _range(self, index: int, size: int) -> Any:
-        pushed = self._attached and self._push_range(index, size)
-        try:
-            yield
-        finally:
-            if pushed:
-                self._domain.pop_range()
-
     def finish(self) -> Span:
         """Wait for the last result; read the events."""
-        if self._streams:
-            self._streams.join()
-        self._timer.mark_end()
-        self.synchronize()
-        end_ns = time.monotonic_ns()
-        return Span(end_ns, *self._timer.finish())
+        return self.marks.finish(self.synchronize)
 
     def synchronize(self) -> None:
         """Wait for everything submitted."""

@@ -239,8 +239,8 @@ __device__ int sampled(const storage* values, u32 vocab, u64 counter, u64 start,
     return (int)chosen_of(logits, vocab, threshold, bits, scale, part);
 }
 
-// To a root mean square of 1/sqrt(3). Sums of squares in the order of feedback.scaled.
-__device__ void feed_back(const storage* source, storage* target, storage* history, u32 hidden) {
+// To a root mean square of 1/sqrt(3). Sums of squares in the order of feedback.scaled, signs as feedback.signed has them.
+__device__ void feed_back(const storage* source, storage* target, storage* history, u64 counter, u32 hidden) {
     __shared__ double sums[THREADS];
     double own = 0;
     for (u32 i = threadIdx.x; i < hidden; i += THREADS) {
@@ -254,11 +254,14 @@ __device__ void feed_back(const storage* source, storage* target, storage* histo
     }
     __syncthreads();
     const double sum = sums[0];
+    const u64 start = mixed((counter + 1) * GOLDEN);
     const double factor = sum == 0 ? 1 : __dsqrt_rn(__ddiv_rn((double)hidden, __dmul_rn(3.0, sum)));
     for (u32 i = threadIdx.x; i < hidden; i += THREADS) {
         storage value = source[i];
         if (history) history[i] = value;
-        target[i] = narrow(__double2float_rn(__dmul_rn((double)widen(value), factor)));
+        const float scaled = __double2float_rn(__dmul_rn((double)widen(value), factor));
+        const bool turned = mixed(start + (i / 64 + 1) * GOLDEN) >> i % 64 & 1;
+        target[i] = narrow(turned ? -scaled : scaled);
     }
 }
 
@@ -290,7 +293,7 @@ feedback(const u64* arguments, u32 pitch, u32 hidden, u32 vocab, u64 embedding, 
     const storage* source = (const storage*)words[0];
     storage* target = (storage*)words[1];
     if (KIND == NONE) {
-        feed_back(source, target, (storage*)words[2], hidden);
+        feed_back(source, target, (storage*)words[2], words[4], hidden);
         tell(words[3], 0);
     } else {
         const int id = sampled(source, vocab, words[4], start, inverse_temperature, k, p, part);
@@ -375,7 +378,7 @@ class GpuFeedback:
         sources: addresses of hidden vectors [hidden], of logits [vocab] with sampling, in storage dtype.
         targets: addresses of the next inputs [hidden]; one may be its own source without sampling.
         histories: where an unscaled copy of the hidden vector goes, 0 for nowhere; without sampling only.
-        requests, tokens: which number is drawn. ids: where each int32 id (0 without sampling) goes, pinned host memory
+        requests, tokens: which number is drawn, and whose signs are taken. ids: where each int32 id (0 without sampling) goes, pinned host memory
         or the device's, 0 for nowhere; it is written last of all. A row of logits that holds a NaN has the id NO_ID and
         goes on with embedding row 0.
         """

@@ -1,7 +1,7 @@
 """Which of the algorithms that cuBLASLt proposes is fastest for a batch through pointers, by trying them.
 
-Its order of preference is made for strided batches, and can be 10% off for pointer arrays. Trying takes some milliseconds
-a shape, which belong to the mode's one-time cost.
+Its order of preference is made for strided batches, and can be 10% off for pointer arrays. Trying takes some
+milliseconds a shape, which belong to the mode's one-time cost.
 """
 
 from __future__ import annotations

@@ -22,14 +22,20 @@ STRATEGY = Strategy.torch
 
 
 def stacks(arenas: TorchArenas, shape: ShapeKey) -> tuple[Tensor, Tensor, Tensor]:
-    """Every slot of a GEMM's weights, transposed [slots, k, m], of its inputs and of its outputs."""
+    """Every slot of a GEMM's weights [slots, m, k], inputs [slots, n, k] and outputs [slots, n, m]."""
     a, b, c = arenas.work.operands(shape)
-    weights, inputs = arenas.slots(a, shape.m, shape.k), arenas.slots(b, shape.n, shape.k)
-    return weights.transpose(1, 2), inputs, arenas.slots(c, shape.n, shape.m)
+    inputs, outputs = arenas.slots(b, shape.n, shape.k), arenas.slots(c, shape.n, shape.m)
+    return arenas.slots(a, shape.m, shape.k), inputs, outputs
 
 
 def _listed(stack: Tensor) -> Any:
     return stack.unbind(0) if len(stack) <= MOST_LISTED else stack
+
+
+def _views(arenas: TorchArenas, shape: ShapeKey) -> tuple[Any, Any, Any]:
+    """The same by slot, weights transposed."""
+    weights, inputs, outputs = stacks(arenas, shape)
+    return _listed(weights.transpose(1, 2)), _listed(inputs), _listed(outputs)
 
 
 class Commands:
@@ -37,7 +43,7 @@ class Commands:
 
     def __init__(self, arenas: TorchArenas, device: Device) -> None:
         self._device = device
-        self._views = [tuple(_listed(stack) for stack in stacks(arenas, shape)) for shape in arenas.work.shapes]
+        self._views = [_views(arenas, shape) for shape in arenas.work.shapes]
         for weights, inputs, outputs in self._views:
             torch.mm(inputs[0], weights[0], out=outputs[0])
         self._one = Batch(0, np.zeros((0, 8), np.uint64), FlushReason.full)

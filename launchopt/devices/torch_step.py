@@ -55,7 +55,7 @@ class Call(NamedTuple):
     more: int  # operators that submit work, beside the first
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Step:
     """What is to be called for `size` requests.
 
@@ -63,6 +63,7 @@ class Step:
     """
 
     size: int
+    was_run: bool = False
     calls: list[Call] = field(default_factory=list)
     gather: Callable[[], Any] | None = None  # brings inputs side by side that lie scattered
     tensors: list[Tensor] = field(default_factory=list)
@@ -71,6 +72,7 @@ class Step:
 
     def run(self) -> None:
         """All of it."""
+        self.was_run = True
         if self.gather is not None:
             self.gather()
         now = None

@@ -27,7 +27,6 @@ from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 
 KEPT = 256  # steps; and batches of which it is known what they are cut into
-MOST_KINDS = 8  # of which examples are made
 STRATEGY = Strategy.torch
 
 
@@ -138,6 +137,7 @@ def _kept(cache: OrderedDict[Any, Any], key: Any, made: Any) -> Any:
 
 def launch(device: Device, part: StepBatch, step: Step, flush_ns: int) -> None:
     """A step, operator by operator: a launch a row."""
+    step.was_run = True
     row, first, size = Batch(0, part.words, part.reason), 0, part.size
     enter, leave, now, gather = device.enter, device.leave, None, step.gather
     for function, a, b, c, shape, more in step.calls:
@@ -168,12 +168,14 @@ def example(stream: ChainStream, kind: int, requests: range, replica: int) -> St
 
 def examples(stream: ChainStream, most: int) -> Iterator[StepBatch]:
     """Steps that are likely to come: of as many requests as can be, and of one; of prompts the longest."""
-    for kind, about in sorted(enumerate(stream.kinds), key=lambda each: (each[1].is_prompt, -each[1].n))[:MOST_KINDS]:
-        if not about.is_prompt:
-            for requests in sorted({min(most, stream.requests), 1}, reverse=True):
-                for replica in range(stream.replicas):
-                    yield example(stream, kind, range(requests), replica)
-            continue
-        has = stream.table[:, ch.REST_KIND] == kind if about.ends_token else stream.table[:, ch.FULL_CHUNKS] > 0
+    if stream.decode_kind >= 0:
+        for requests in sorted({min(most, stream.requests), 1}, reverse=True):
+            for replica in range(stream.replicas):
+                yield example(stream, stream.decode_kind, range(requests), replica)
+    prompts = ((kind, about) for kind, about in enumerate(stream.kinds) if about.is_prompt)
+    longest = {(about.ends_token, about.n == 1): kind for kind, about in sorted(prompts, key=lambda each: each[1].n)}
+    for kind in longest.values():
+        is_end = stream.kinds[kind].ends_token
+        has = stream.table[:, ch.REST_KIND] == kind if is_end else stream.table[:, ch.FULL_CHUNKS] > 0
         request = int(np.argmax(has))
         yield example(stream, kind, range(request, request + 1), 0)

@@ -8,8 +8,8 @@ The data. One arena of 256-byte units holds the embedding table and every activa
 it (`placement` says where). The output of a node is the input of those that read it without a copy; a GEMM may read the
 first k features of it (the q part of q, k and v). Weights are uniform in +-sqrt(3 / k), so that an output's rms is its
 input's, whatever the depth. A prompt is consecutive rows of the table; its chunks are steps of n columns. After the
-last command of a token the result is fed back: scaled to the rms of an input (no sampling), or the row of the token
-that was sampled.
+last command of a token the result is fed back: scaled to the rms of an input and with signs of its own (no sampling;
+`feedback`), or the row of the token that was sampled.
 
 Where it lies. Decode steps of a request write into its lane, all lanes equally far apart, so that requests in step
 can be one strided batch; prompt chunks into a region of one layer's outputs. Both are written again by the next step:

@@ -1,0 +1,124 @@
+"""What is put around launches on the GPU: NVTX ranges where a tool listens, events around those that are sampled.
+
+In: launches, between `enter` and `left` (or within `around`). Out: ranges in the profiler; start and end of sampled
+launches, marked in the recording; the span of the run. With several streams, events go where the launch goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.batcher import Batch
+from launchopt.command import W_SLOT_C_REQUEST
+from launchopt.devices.base import Span, Stream
+from launchopt.devices.streams import Streams
+from launchopt.recorder import Recorder, Strategy, note
+from launchopt.timing import nvtx_ranges
+from launchopt.timing.events import EventTimer
+from launchopt.timing.sampling import Sampler
+
+MOST_SAMPLES = 1 << 20
+HIGH = np.uint64(32)
+
+
+class LaunchMarks:
+    """Around the launches of `work` on the CuPy stream `stream`, as noted in `recorder`."""
+
+    def __init__(self, stream: Any, work: Stream, recorder: Recorder) -> None:
+        self.attached = nvtx_ranges.attached()
+        self._domain = nvtx_ranges.domain()
+        self._work, self._recorder = work, recorder
+        self._ranges: dict[tuple[str, int, int], Any] = {}
+        self._timer = EventTimer(stream, MOST_SAMPLES)
+        self.streams: Streams | None = None
+        self.name = ""  # of the mode, in ranges; "" in a rehearsal, which has none
+
+    def name_ranges(self, mode: str, index: int, sizes: Iterable[int]) -> None:
+        """Ranges of launches of a shape; `index` -1: of several shapes."""
+        shape: Any = "several shapes" if index < 0 else self._work.shapes[index]
+        for size in sizes if self.attached else ():
+            message = f"{mode} {shape} {self._work.dtype.name}"
+            self._ranges[mode, index, size] = nvtx_ranges.attributes(self._domain, message, size)
+
+    def start(self, sample_every: int, streams: Streams | None) -> None:
+        """A new run: anchor the clocks."""
+        self.sampler, self.streams = Sampler(sample_every), streams
+        self._timer.start()
+
+    def begin(self) -> None:
+        """The first launch comes next."""
+        self._timer.mark_start()
+        if self.streams:
+            self.streams.fork()
+
+    def finish(self, synchronize: Any) -> Span:
+        """The last launch was made: wait for it, read the events."""
+        if self.streams:
+            self.streams.join()
+        self._timer.mark_end()
+        synchronize()
+        end_ns = time.monotonic_ns()
+        return Span(end_ns, *self._timer.finish())
+
+    def enter(self, index: int, size: int, request: int = 0) -> int:
+        """As in `devices.base`."""
+        if self.attached:
+            self._push(index, size)
+        self._before = self._recorder.launch_count
+        if self.sampler.left <= 0:
+            self._timer.begin(self.streams.of(request) if self.streams else None)
+        return time.monotonic_ns()
+
+    def leave(
+        self,
+        batch: Batch,
+        part: slice,
+        strategy: Strategy,
+        flush_ns: int,
+        start_ns: int,
+        more_calls: int = 0,
+        copied_bytes: int = 0,
+    ) -> None:
+        """As in `devices.base`."""
+        end_ns = time.monotonic_ns()
+        recorder = self._recorder
+        what = (recorder.next_batch(), batch.shape_index, int(strategy), int(batch.reason), flush_ns)
+        records = (recorder.launches, recorder.commands, recorder.cursor)
+        note(*records, batch.words, part.start, part.stop, what, start_ns, end_ns)
+        if more_calls or copied_bytes:
+            recorder.mark_packed(copied_bytes, more_calls)
+        self.left(int(batch.words[part.start, W_SLOT_C_REQUEST] >> HIGH) if self.streams else 0)
+
+    def left(self, request: int = 0) -> None:
+        """The end of what began at `enter`, where compiled code has noted its launches already."""
+        sampler = self.sampler
+        if sampler.left <= 0:
+            stream = self.streams.of(request) if self.streams else None
+            self._recorder.mark_sample(self._before, self._timer.end(stream))
+            sampler.taken(last=self._timer.full)
+        else:
+            sampler.left -= self._recorder.launch_count - self._before
+        if self.attached and self.name:
+            self._domain.pop_range()
+
+    @contextlib.contextmanager
+    def around(self, index: int, size: int, word: NDArray[np.uint64] | None = None) -> Iterator[None]:
+        """`enter` and `left` around what is launched inside, whose first record is `word`."""
+        request = 0 if word is None or not self.streams else int(word[W_SLOT_C_REQUEST] >> HIGH)
+        self.enter(index, size, request)
+        yield
+        self.left(request)
+
+    def _push(self, index: int, size: int) -> None:
+        if not self.name:
+            return
+        key = self.name, index, size
+        if key not in self._ranges:
+            self.name_ranges(self.name, index, [size])
+        self._domain.push_range(self._ranges[key])

@@ -1,0 +1,62 @@
+"""Batches of independent GEMMs as torch.bmm, of operands that lie anywhere: what finds them on the device.
+
+In: a batch of one shape. Out: `Indices`, its slots as index tensors, uploaded through pinned memory in turns; and where
+a batch lies evenly spaced, `runs` of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from launchopt.batcher import Batch
+from launchopt.command import COMMAND_DTYPE, Records
+from launchopt.devices.runs import run_end
+from launchopt.devices.torch_views import Tensor, TorchArenas
+
+TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when it wraps around
+INDEX_BYTES_A_COMMAND = 3 * 8
+
+
+class Indices:
+    """Slots of A, B and C of up to `most` commands, int64 [3, most]; `device`: those uploaded last."""
+
+    def __init__(self, arenas: TorchArenas, most: int) -> None:
+        self._is_cuda = arenas.is_cuda
+        self._pinned = torch.zeros((TURNS, 3, most), dtype=torch.int64, pin_memory=arenas.is_cuda)
+        self._host = self._pinned.numpy()
+        self.device: Tensor = torch.zeros((3, most), dtype=torch.int64, device=arenas.device)
+        self._events: list[Any] = [torch.cuda.Event() for _ in range(TURNS // TURNS_AN_EVENT if self._is_cuda else 0)]
+        self._turn = 0
+
+    def upload(self, batch: Batch) -> None:
+        """The slots of a batch; what follows them is left of batches before."""
+        turn, count = self._turn % TURNS, len(batch)
+        if self._is_cuda and turn % TURNS_AN_EVENT == 0 and self._turn >= TURNS:
+            self._events[turn // TURNS_AN_EVENT].synchronize()
+        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+        staged = self._host[turn]
+        staged[0, :count], staged[1, :count] = records["slot_a"], records["slot_b"]
+        staged[2, :count] = records["slot_c"]
+        self.device.copy_(self._pinned[turn], non_blocking=True)
+        self._turn += 1
+        if self._is_cuda and self._turn % TURNS_AN_EVENT == 0:
+            self._events[turn // TURNS_AN_EVENT].record()
+
+
+def runs(batch: Batch, moves: tuple[int, int, int], most: int) -> list[slice]:
+    """The evenly spaced pieces of a batch; none where there are more than `most`."""
+    found, first = list[slice](), 0
+    while first < len(batch):
+        if len(found) == most:
+            return []
+        stop = int(run_end(batch.words, first, *moves))
+        found.append(slice(first, stop))
+        first = stop
+    return found
+
+
+def spaced(stack: Tensor, slot: int, move: int, count: int) -> Tensor:
+    """`count` slots of a stack [slots, rows, cols] from `slot` on, `move` apart."""
+    return stack[slot : slot + move * (count - 1) + 1 : move] if move else stack[slot].expand(count, -1, -1)

@@ -1,0 +1,159 @@
+"""What torch.compile makes of steps, and of batches: one call of a compiled function each.
+
+A step is compiled whole, from source code that calls its operators one after another. Its tensors share no storage,
+though in memory their rows alternate: where a function writes to several views of one storage, the compiler takes each
+write for one to all of it. Functions are made for any number of rows, and for one: both are compiled before the clock.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from launchopt.batcher import Batch
+from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
+from launchopt.devices.base import Device
+from launchopt.devices.torch_batches import INDEX_BYTES_A_COMMAND, Indices, runs, spaced
+from launchopt.devices.torch_commands import stacks
+from launchopt.devices.torch_step import Sequences, Step
+from launchopt.devices.torch_steps import STRATEGY, Steps, examples
+from launchopt.devices.torch_views import Tensor, TorchArenas
+from launchopt.step_batcher import StepBatch
+
+# GEMMs of one row become reductions that are fused with what is around them: what is advised for decoding.
+OPTIONS = {"coordinate_descent_tuning": True}
+MOST_RUNS = 2  # evenly spaced pieces of a batch: as many as where a cycle of slots wraps; beyond, slots are looked up
+STRIDED = "def strided(a, b, c):\n    c.copy_(torch.bmm(b, a.transpose(1, 2)))\n"
+SCATTERED = (
+    "def scattered(a, b, c, at):\n"
+    "    weights, inputs = a.index_select(0, at[0]), b.index_select(0, at[1])\n"
+    "    c.index_copy_(0, at[2], torch.bmm(inputs, weights.transpose(1, 2)))\n"
+)
+
+
+def compiled(source: str, name: str, names: Mapping[str, Any], backend: str) -> Callable[..., None]:
+    """The function `name` of some source code, compiled: a code object of its own, with what was compiled of it."""
+    made = dict(names)
+    exec(compile(source, f"<{name}>", "exec"), made)
+    options: Any = OPTIONS if backend == "inductor" else None
+    function: Callable[..., None] = torch.compile(
+        made[name], fullgraph=True, dynamic=False, backend=backend, options=options
+    )
+    return function
+
+
+def grows(tensor: Tensor, dim: int | None) -> Tensor:
+    """A tensor whose dimension may be of any size from 2 on, when a function is compiled for it."""
+    if dim is not None:
+        torch._dynamo.mark_dynamic(tensor, dim)
+    return tensor
+
+
+class CompiledSteps(Steps):
+    """Steps of the stream that a device has open, each compiled."""
+
+    def __init__(self, arenas: TorchArenas, device: Device, most: int, backend: str) -> None:
+        super().__init__(arenas, device, is_apart=True)
+        self._backend = backend
+        self._names = {op.name.lower(): function for op, function in self.site.functions.items()}
+        self._made: dict[str, Callable[..., None]] = {}
+        self._of_step: dict[Step, Callable[..., None]] = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of how it could be faster, in lower precision
+            for batch in examples(self.stream, most):
+                self.start()
+                for _, step in self.of(batch):
+                    self._function(step)(*step.tensors)
+
+    def _function(self, step: Step) -> Callable[..., None]:
+        """The compiled function of a step, which steps that are alike share."""
+        found = self._of_step.get(step)
+        if found is None:
+            arguments = ", ".join(f"t{i}" for i in range(len(step.tensors)))
+            source = "\n    ".join([f"def step({arguments}):", "now = None", *step.lines]) + "\n"
+            if source not in self._made:
+                self._made[source] = compiled(source, "step", {**self._names, "Sequences": Sequences}, self._backend)
+            for tensor, dim in zip(step.tensors, step.dims, strict=True):
+                grows(tensor, dim)
+            found = self._of_step[step] = self._made[source]
+        return found
+
+    def submit(self, batch: StepBatch, flush_ns: int) -> None:
+        """One call a part."""
+        device = self._device
+        for part, step in self.of(batch):
+            function = self._function(step)
+            start_ns = device.enter(-1, part.size)
+            if step.gather is not None:
+                step.gather()
+            function(*step.tensors)
+            gathers = int(step.gather is not None)
+            device.leave(part, slice(0, len(part.words)), STRATEGY, flush_ns, start_ns, gathers)
+
+
+class CompiledBatches:
+    """Batches of independent GEMMs: a call for those that lie evenly spaced, or for slots that are looked up."""
+
+    def __init__(self, arenas: TorchArenas, device: Device, limits: Mapping[ShapeKey, int], backend: str) -> None:
+        self._device, strides = device, arenas.work.strides()
+        self._moves = [strides[shape] for shape in limits]
+        self._stacks = [stacks(arenas, shape) for shape in limits]
+        self._indices = Indices(arenas, max(limits.values()))
+        names = {"torch": torch}
+        self._strided = [compiled(STRIDED, "strided", names, backend) for _ in limits]
+        self._scattered = [compiled(SCATTERED, "scattered", names, backend) for _ in limits]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for index, limit in enumerate(limits.values()):
+                for count in sorted({limit, 1}, reverse=True):
+                    self._compile(index, count)
+
+    def _compile(self, index: int, count: int) -> None:
+        """Have both functions of a shape compiled, for one command or for more."""
+        dim = 0 if count > 1 else None
+        room = min(self._most_even(index), count)
+        if count == 1 or room > 1:
+            slices = (spaced(each, 0, move, room) for each, move in zip(*self._of(index), strict=True))
+            self._strided[index](*(grows(each, dim) for each in slices))
+        at = self._indices.device[:, :count]
+        at.copy_(torch.arange(count, device=at.device) % min(len(each) for each in self._stacks[index]))
+        self._scattered[index](*self._stacks[index], grows(at, 1 if count > 1 else None))
+
+    def _of(self, index: int) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
+        return self._stacks[index], self._moves[index]
+
+    def _most_even(self, index: int) -> int:
+        """Slots that can follow one another evenly spaced."""
+        return min(1 + (len(each) - 1) // move for each, move in zip(*self._of(index), strict=True) if move)
+
+    def start(self) -> None:
+        """Nothing changes from run to run."""
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """A call a run, or one."""
+        device, index = self._device, batch.shape_index
+        found = runs(batch, self._moves[index], MOST_RUNS)
+        if not found:
+            self._look_up(batch, flush_ns)
+            return
+        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+        for run in found:
+            count = run.stop - run.start
+            start_ns = device.enter(index, count)
+            operands = (
+                spaced(each, int(records[f"slot_{role}"][run.start]), move, count)
+                for role, each, move in zip("abc", *self._of(index), strict=True)
+            )
+            self._strided[index](*operands)
+            device.leave(batch, run, STRATEGY, flush_ns, start_ns)
+
+    def _look_up(self, batch: Batch, flush_ns: int) -> None:
+        device, index, count = self._device, batch.shape_index, len(batch)
+        start_ns = device.enter(index, count)
+        self._indices.upload(batch)
+        self._scattered[index](*self._stacks[index], self._indices.device[:, :count])
+        copied = INDEX_BYTES_A_COMMAND * count
+        device.leave(batch, slice(0, count), STRATEGY, flush_ns, start_ns, 1, copied)

@@ -1,0 +1,83 @@
+"""torch_compile: one call of what torch.compile made of a step, or of a batch.
+
+fullgraph, no CUDA graphs (they would copy every operand to where they were recorded, weights too), and coordinate
+descent tuning, which makes a GEMM of one row a reduction that is fused with its neighbours. A launch is one call of the
+compiled function, however many kernels it starts. Independent commands: torch.bmm over what lies evenly spaced, or with
+index_select and index_copy_ over what does not. Every output is written to its place, which a compiled GEMM does with a
+copy. Compiled before the clock for one row, and for any number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launchopt.batcher import Batch
+from launchopt.command import ShapeKey
+from launchopt.devices.base import Device, Stream
+from launchopt.modes.base import Mode, Takes
+from launchopt.modes.torch_eager import torch_bytes
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.stream import arenas_of
+
+BACKEND = "inductor"
+
+
+def gathered_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
+    """The largest batch of independent commands, side by side."""
+    if isinstance(stream, ChainStream):
+        return 0
+    return max(limit * sum(arena.slot_bytes for arena in arenas_of(shape)) for shape, limit in limits.items())
+
+
+class TorchCompile(Mode):
+    """One launch a step, or a batch."""
+
+    name = "torch_compile"
+    summary = "one call of a function compiled by PyTorch a batch, or a step"
+    devices = ("cuda",)
+    packages = ("torch", "triton")
+    extra = "torch"
+
+    @classmethod
+    def takes_of(cls, stream: Stream) -> Takes:
+        """Whole steps, where there are any."""
+        return Takes.steps if isinstance(stream, ChainStream) else cls.takes
+
+    @classmethod
+    def refusal(cls, kind: str, stream: Stream) -> str | None:
+        """As any; on a CPU it would measure the C++ compiler that happens to be there."""
+        if kind == "cpu":
+            return "needs a GPU: compiled for a CPU it would depend on a C++ compiler that may not be there"
+        return super().refusal(kind, stream)
+
+    @classmethod
+    def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
+        """What PyTorch allocates; commands that are gathered may all be side by side."""
+        return torch_bytes(stream, limits) + gathered_bytes(stream, limits)
+
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+        """Compile everything that is likely to come."""
+        from launchopt.devices.torch_compiled import CompiledBatches, CompiledSteps
+        from launchopt.devices.torch_views import TorchArenas
+
+        backend = self.options.get("backend", BACKEND)
+        self._arenas: Any = TorchArenas(device)
+        if isinstance(self._arenas.work, ChainStream):
+            self._runner: Any = CompiledSteps(self._arenas, device, max(limits.values()), backend)
+        else:
+            self._runner = CompiledBatches(self._arenas, device, limits, backend)
+
+    def start(self) -> None:
+        """This thread's operators go to the device's stream."""
+        super().start()
+        self._arenas.use()
+        self._runner.start()
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """One call."""
+        self._runner.submit(batch, flush_ns)
+
+    def close(self) -> None:
+        """Drop the views."""
+        self._runner = self._arenas = None
