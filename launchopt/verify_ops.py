@@ -181,8 +181,7 @@ def weighed(xp: Any, given: Graded, values: Graded, seen: Any, dtype: Dtype) -> 
     value = products(given.value, values.value)
     variance = products(given.variance, values.value**2)
     if given.differing is not None:  # adds up to nothing: what all values have in common does not count
-        heads = values.value.shape[2]
-        sums = xp.repeat(given.differing.sum(axis=2).T, heads, axis=1)
+        sums = xp.repeat(given.differing.sum(axis=2).T, values.value.shape[2], axis=1)
         variance -= 2.0 * value * products(given.differing, values.value) - value**2 * sums
         variance = xp.maximum(variance, 0.0)
     variance += products(given.value**2, values.variance + count * FP32_ROUNDOFF**2 * values.value**2)

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from program_interpreter import records_of
 from program_interpreter import steps_of as kinds_of
+from programs import program_streams
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
@@ -245,6 +246,16 @@ def test_every_request_goes_step_by_step_to_its_end(
 ) -> None:
     """Either scheduler, with arrivals, requests that wait for others, and rings smaller than a step."""
     with running(stream, Schedule(continuous, budget), capacity) as run:
+        peer = Peer(stream, run, seed)
+        tokens, commands, _ = peer.play()
+        peer.check(tokens, commands)
+
+
+@properties
+@given(stream=program_streams(most_layers=2), continuous=st.booleans(), capacity=capacities, seed=st.integers(0, 99))
+def test_programs_are_issued_node_by_node(stream: ChainStream, continuous: bool, capacity: int, seed: int) -> None:
+    """Weights, caches, lanes and prompts: every slot counts from where it should."""
+    with running(stream, Schedule(continuous), capacity) as run:
         peer = Peer(stream, run, seed)
         tokens, commands, _ = peer.play()
         peer.check(tokens, commands)

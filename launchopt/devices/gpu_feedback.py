@@ -1,7 +1,7 @@
 """From the last outputs of a token to the inputs of the next one, on the GPU: one kernel launch for all rows.
 
 In and out: addresses, one of each a row. Results are those of `feedback.HostFeedback` to the bit, which is why
-`sampling` and `feedback.scaled` define every rounding: weights are integers, so atomics and trees sum them alike, and
+`sampling` and `feedback` define every rounding: weights are integers, so atomics and trees sum them alike, and
 the intrinsics __dadd_rn and __dmul_rn keep the compiler from fusing what NumPy does not.
 """
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from launchopt import sampling as rules
 from launchopt.command import Dtype
+from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.lt_chain import DRAW
 from launchopt.feedback import PARTIAL_SUMS
 from launchopt.sampling import Sampling, SamplingKind
@@ -239,7 +240,7 @@ __device__ int sampled(const storage* values, u32 vocab, u64 counter, u64 start,
     return (int)chosen_of(logits, vocab, threshold, bits, scale, part);
 }
 
-// To a root mean square of 1/sqrt(3). Sums of squares in the order of feedback.scaled, signs as feedback.signed has them.
+// To a root mean square of 1/sqrt(3). Sums of squares in the order of feedback.scaled, signs as in feedback.signed.
 __device__ void feed_back(const storage* source, storage* target, storage* history, u64 counter, u32 hidden) {
     __shared__ double sums[THREADS];
     double own = 0;
@@ -346,13 +347,14 @@ class GpuFeedback:
         if sampling.kind is not SamplingKind.none:
             rules.check_vocab(sampling, vocab)
         self._stream = stream
-        self._kernel = cupy.RawModule(code=source_of(dtype, sampling.kind)).get_function("feedback")
+        kernel = cupy.RawModule(code=source_of(dtype, sampling.kind)).get_function("feedback")
         pinned = cupy.cuda.alloc_pinned_memory(STAGES * WORDS * most_rows * 8)
         self._staged = np.frombuffer(pinned, np.uint64, STAGES * WORDS * most_rows).reshape(STAGES, WORDS, most_rows)
-        self._addresses = [np.uint64(staged.ctypes.data) for staged in self._staged]
+        self._addresses = [staged.ctypes.data for staged in self._staged]
         self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(STAGES)]
         self._next = 0
-        self._settings = (
+        parameters = (
+            np.uint64(0),  # where a launch's arguments are staged
             np.uint32(most_rows),
             np.uint32(hidden),
             np.uint32(vocab),
@@ -363,6 +365,7 @@ class GpuFeedback:
             np.uint32(min(sampling.top_k, rules.MOST_VOCAB)),
             np.float64(sampling.top_p),
         )
+        self._launch = KernelLaunch(kernel, PARTIAL_SUMS, parameters, stream)
 
     def submit(
         self,
@@ -378,9 +381,9 @@ class GpuFeedback:
         sources: addresses of hidden vectors [hidden], of logits [vocab] with sampling, in storage dtype.
         targets: addresses of the next inputs [hidden]; one may be its own source without sampling.
         histories: where an unscaled copy of the hidden vector goes, 0 for nowhere; without sampling only.
-        requests, tokens: which number is drawn, and whose signs are taken. ids: where each int32 id (0 without sampling) goes, pinned host memory
-        or the device's, 0 for nowhere; it is written last of all. A row of logits that holds a NaN has the id NO_ID and
-        goes on with embedding row 0.
+        requests, tokens: which number is drawn, and whose signs are taken. ids: where each int32 id (0 without
+        sampling) goes, pinned host memory or the device's, 0 for nowhere; it is written last of all. A row of logits
+        that holds a NaN has the id NO_ID and goes on with embedding row 0.
         """
         rows, staged = len(sources), self.stage()
         for words, values in zip(staged, (sources, targets, histories, ids), strict=False):
@@ -401,7 +404,6 @@ class GpuFeedback:
             return
         stage = self._next % STAGES
         # The kernel reads its arguments where they lie: pinned memory has one address on both sides.
-        with self._stream:
-            self._kernel((rows,), (PARTIAL_SUMS,), (self._addresses[stage], *self._settings))
+        self._launch(rows, self._addresses[stage])
         self._events[stage].record(self._stream)
         self._next += 1

@@ -8,6 +8,7 @@ request) are written before each launch, the rest stays.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype
 from launchopt.devices import lt_launch as lt
+from launchopt.errors import RunError
 from launchopt.kernels import source
+from launchopt.native import Int, call_words, compiled
 
 # Of cuda.h (CUDA 12 and 13): CUlaunchConfig is seven unsigned ints, the stream, a pointer to attributes, their count;
 # CUlaunchAttribute an id, padding to 8 bytes, and a value of 64.
@@ -41,6 +44,37 @@ def launch_address() -> int:
     address = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx, ctypes.c_void_p).value
     assert address is not None
     return address
+
+
+@compiled
+def _launch(function: Int, arguments: tuple[Int, Int, Int]) -> Int:
+    return call_words(function, (*arguments, np.int64(0)))
+
+
+class KernelLaunch:
+    """A kernel with its own parameters, launched in about a microsecond of Python; CuPy's own way takes 9 us more.
+
+    parameters: NumPy scalars of the kernel's types; the first may be given anew, as an integer, at each launch.
+    """
+
+    def __init__(self, function: Any, block: int, parameters: Sequence[np.generic], stream: Any) -> None:
+        self._values = np.zeros(len(parameters), np.int64)
+        for place, value in enumerate(parameters):  # little-endian: a narrower value is the front of its word
+            self._values[place : place + 1].view(np.uint8)[: value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
+        self._pointers = self._values.ctypes.data + 8 * np.arange(len(parameters), dtype=np.int64)
+        self._config = np.zeros(CONFIG_BYTES, np.uint8)
+        self._grid = self._config[:28].view(np.uint32)
+        self._grid[:] = (1, 1, 1, block, 1, 1, 0)
+        self._config[lt.CONFIG_STREAM_BYTES : lt.CONFIG_STREAM_BYTES + 8].view(np.int64)[0] = stream.ptr
+        self._function, self._address = function, np.int64(launch_address())
+        addresses = (self._config.ctypes.data, function.kernel.ptr, self._pointers.ctypes.data)
+        self._arguments = tuple(np.int64(address) for address in addresses)
+
+    def __call__(self, blocks: int, first: int) -> None:
+        """Launch `blocks` blocks with `first` as the first parameter; RunError where the driver refuses."""
+        self._grid[0], self._values[0] = blocks, first
+        if status := _launch(self._address, self._arguments):
+            raise RunError(f"cuLaunchKernelEx failed with CUresult {status}")
 
 
 class KernelPlans:

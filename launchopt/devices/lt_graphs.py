@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batcher import Batch, FlushReason
-from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey, as_words
+from launchopt.command import COMMAND_DTYPE, W_MN, ShapeKey, as_words
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.graphs import Graphs
 from launchopt.devices.lt_steps import LtSteps
@@ -118,7 +118,7 @@ class StepGraphs:
                 self._graph(step_of(stream, requests, replica))
 
     def _graph(self, batch: StepBatch) -> Any:
-        key = batch.size, batch.words[:: batch.size, W_SLOT_A_B].tobytes(), int(batch.words[0, W_SLOT_C_REQUEST])
+        key = self._steps.key_of(batch)
         found = self._graphs.get(key)
         if found is None:
             family = batch.rows, batch.size, int(batch.words[0, W_MN])
@@ -127,13 +127,18 @@ class StepGraphs:
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
         """One replay for all requests that lie evenly spaced."""
-        device = self._device
+        graph = self._graphs.get(self._steps.key_of(batch))
+        if graph is not None:
+            self._replay(graph, batch, flush_ns)
+            return
         for part in self._steps.even_parts(batch):
-            graph = self._graph(part)
-            start_ns = device.enter(-1, part.size)
-            self._graphs.replay(graph)
-            device.leave(part, slice(0, len(part.words)), Strategy.graph, flush_ns, start_ns)
-            self._mode.graph_replays = (self._mode.graph_replays or 0) + 1
+            self._replay(self._graph(part), part, flush_ns)
+
+    def _replay(self, graph: Any, batch: StepBatch, flush_ns: int) -> None:
+        start_ns = self._device.enter(-1, batch.size)
+        self._graphs.replay(graph)
+        self._device.leave(batch, slice(0, len(batch.words)), Strategy.graph, flush_ns, start_ns)
+        self._mode.graph_replays = (self._mode.graph_replays or 0) + 1
 
     def close(self) -> None:
         """Destroy the graphs."""

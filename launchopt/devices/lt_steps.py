@@ -29,6 +29,7 @@ STAGE_COLUMNS = ARGUMENTS + 4 * 3
 A, B, C, REQUEST = range(4)  # which operand
 Table = NDArray[np.int64]
 NOWHERE = 16  # rows of a recording that nobody reads
+MOST_KNOWN = 4096  # batches whose stages are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,9 @@ class LtSteps:
         kinds = reversed(range(len(self.stream.kinds)))
         self._kind_of = {self._key(self.stream.rows_of(kind)): kind for kind in kinds}
         self._indices: dict[int, Table] = {}
+        self._probes: dict[int, int] = {}
         self._stages: dict[tuple[int, int], Table] = {}
+        self._known: dict[bytes, Table] = {}  # stages of batches that are even
         # For launches that are not to be noted: a recording that is always full.
         launches, commands = np.zeros((NOWHERE, LAUNCH_COLUMNS), np.int64), np.zeros((NOWHERE, 4), np.int64)
         cursor = np.zeros(CURSOR_WORDS, np.int64)
@@ -155,6 +158,20 @@ class LtSteps:
             at = each.stop
         self._stages[kind, replica] = np.array(stages, np.int64)
 
+    def key_of(self, batch: StepBatch) -> bytes:
+        """What a batch's addresses follow from: the slots of its first request, and of every request's first row."""
+        size, words = batch.size, batch.words
+        probe = self._probe(self.kind_of(batch)) * size  # a row with a weight: its copy may differ between requests
+        own, weights = words[::size, W_SLOT_A_B], words[probe : probe + size, W_SLOT_A_B]
+        return own.tobytes() + weights.tobytes() + words[:size, W_SLOT_C_REQUEST].tobytes()
+
+    def _probe(self, kind: int) -> int:
+        if kind not in self._probes:
+            rows = self.stream.rows_of(kind)
+            moves = self.stream.replica_moves[rows.start : rows.stop]
+            self._probes[kind] = int(np.argmax(moves > 0))
+        return self._probes[kind]
+
     def even_parts(self, batch: StepBatch) -> list[StepBatch]:
         """`batch`, or copies of parts of it whose requests lie evenly spaced."""
         shape_of = self.indices(self.kind_of(batch))
@@ -182,12 +199,25 @@ class LtSteps:
 
     def launch(self, batch: StepBatch, flush_ns: int) -> None:
         """One launch a stage, noted."""
-        for part in self.even_parts(batch):
+        key = self.key_of(batch)
+        stages = self._known.get(key)
+        if stages is not None:
+            self._launch(batch, stages, flush_ns)
+            return
+        parts = self.even_parts(batch)
+        if len(parts) == 1:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = self.stages_of(batch)
+        for part in parts:
             self.launch_even(part, flush_ns)
 
     def launch_even(self, batch: StepBatch, flush_ns: int) -> None:
         """The same for requests that lie evenly spaced."""
-        device, stages = self.device, self.stages_of(batch)
+        self._launch(batch, self.stages_of(batch), flush_ns)
+
+    def _launch(self, batch: StepBatch, stages: Table, flush_ns: int) -> None:
+        device = self.device
         device.enter(-1, batch.size)
         common = (self.tables.arrays, device.records, device.recorder.next_batch(), int(batch.reason), flush_ns)
         device.check(launch_stages(batch.words, batch.size, stages, *common))

@@ -22,6 +22,7 @@ from launchopt.devices.torch_views import Tensor
 from launchopt.workloads.attention import Attention
 
 NORM_EPSILON = 1e-5
+HALF_BYTES = 2
 HIDDEN_SCORE = float("-inf")
 # Operators called that submit work; views do not. Beside these: copies of what cannot be viewed (`Heads.copies`).
 CALLS = {
@@ -58,10 +59,18 @@ class Now(NamedTuple):
 Function = Callable[[Any, Any, Any, Any], Any]  # (A, B, C, Now or None) -> Now, from the slot map
 
 
+def write(c: Tensor, value: Tensor) -> None:
+    """A value to C. Whoever reads C next must get what memory holds, which a compiler would rather not round to."""
+    if torch.compiler.is_compiling() and c.element_size() == HALF_BYTES:
+        bits = value.to(c.dtype).view(torch.int16) | 0  # without an operator in between it cancels the two views
+        value = bits.view(c.dtype)
+    c.copy_(value)
+
+
 def into(c: Tensor, function: Callable[..., Tensor], *operands: Any, **options: Any) -> None:
     """What the operator gives, to C. A compiler wants it said with a copy, which it then leaves out where it can."""
     if torch.compiler.is_compiling():
-        c.copy_(function(*operands, **options))
+        write(c, function(*operands, **options))
     else:
         function(*operands, out=c, **options)
 
@@ -88,7 +97,7 @@ def scale(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
 
 def norm(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
     """RMSNorm with gain A, which no operator writes to a given place."""
-    c.copy_(functional.rms_norm(b, a.shape, a, NORM_EPSILON))
+    write(c, functional.rms_norm(b, a.shape, a, NORM_EPSILON))
 
 
 def add(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
@@ -186,7 +195,7 @@ class Heads:
         turned = given[:, :, :heads]
         swapped = turned.roll(self.head_dim // 2, -1)
         into(result[:, :, :heads], torch.addcmul, turned * now.cosines, swapped, now.sines)
-        result[:, :, heads:].copy_(given[:, :, heads:])
+        write(result[:, :, heads:], given[:, :, heads:])
 
     def kv_write(self, a: Any, b: Tensor, c: Tensor, now: Now) -> None:
         """Keys and values of B into the cache C [pages, 2, tokens a page, kv heads, head_dim]."""
@@ -211,7 +220,7 @@ class Heads:
         """C = values weighed by the probabilities. Those that nobody wrote are zeros, and count nothing."""
         weights = self._for_product(self._grouped(b, now, self.ctx).masked_fill(now.unseen, 0))
         product = torch.bmm(weights, self._cached(a, 1, now))
-        self._grouped(c, now, self.head_dim).copy_(self._of_product(product, now))
+        write(self._grouped(c, now, self.head_dim), self._of_product(product, now))
 
     def copies(self, op: Op, requests: int, columns: int) -> int:
         """Operators that submit work beside `CALLS`: what is gathered, or copied to be multiplied."""

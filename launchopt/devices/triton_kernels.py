@@ -1,7 +1,7 @@
-"""Kernels for Triton: GEMMs of few columns, and steps of bias, ReLU and scale. What they compute, and nothing else.
+"""Kernels for Triton: GEMMs of few columns; bias, ReLU and scale. What they compute, and nothing else.
 
-Each takes three int64 addresses and a request (which none looks at), as `lt_launch` gives them, and constants. Operands
-are found through tables of pointers, int64 each; program 1 is the command of a batch. Arithmetic is fp32, without TF32.
+Each takes four int64, as `lt_launch` gives them, and constants; program 1 is the command of a batch. GEMMs find their
+operands through three tables of pointers, int64 each. Arithmetic is fp32, without TF32.
 """
 # No `from __future__ import annotations`: Triton's interpreter, by which they are tested, wants `tl.constexpr` itself.
 # Tuples grow by concatenation: Triton knows no unpacking.
@@ -110,55 +110,28 @@ def dot_gemm(
 
 @triton.jit
 def bias_relu_scale(
-    a_table,
-    b_table,
-    c_table,
-    request,
+    bias,
+    scale,
+    b_first,
+    c_first,
     M: tl.constexpr,
     LEADING: tl.constexpr,
+    STRIDES: tl.constexpr,
     DTYPE: tl.constexpr,
-    LAYERS: tl.constexpr,
     BLOCK: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):
-    """Program 0: a block of features of a column; 1: the request.
+    """C = max(B + bias, 0) * scale. Program 0: a block of features of a column; 1: the request.
 
-    Tables: A of bias and scale, [2 LAYERS, requests]; B of the first bias, [requests]; C, [3 LAYERS, requests].
+    Addresses of the two vectors, and of B and C of the first request, whose others follow STRIDES bytes apart.
     """
-    size = tl.num_programs(1)
-    member = tl.program_id(1)
-    words: tl.constexpr = tl.pointer_type(tl.int64)
     values: tl.constexpr = tl.pointer_type(DTYPE)
     blocks: tl.constexpr = (M + BLOCK - 1) // BLOCK
-    column = (tl.program_id(0) // blocks).to(tl.int64)
+    member, column = tl.program_id(1).to(tl.int64), (tl.program_id(0) // blocks).to(tl.int64)
     at = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     there = at < M
-    b = tl.multiple_of(tl.load(b_table.to(words) + member).to(values), 16)
-    x = tl.load(b + column * LEADING[1] + at, mask=there, other=0.0).to(tl.float32)
-    for first in tl.static_range(0, LAYERS, AHEAD):
-        added, factors, outputs = (), (), ()
-        for i in tl.static_range(first, first + AHEAD):
-            if i < LAYERS:
-                bias = tl.load(a_table.to(words) + 2 * i * size + member)
-                scale = tl.load(a_table.to(words) + (2 * i + 1) * size + member)
-                added = added + (
-                    tl.load(tl.multiple_of(bias.to(values), 16) + at, mask=there, other=0.0).to(tl.float32),
-                )
-                factors = factors + (
-                    tl.load(tl.multiple_of(scale.to(values), 16) + at, mask=there, other=0.0).to(tl.float32),
-                )
-                for node in tl.static_range(3):
-                    outputs = outputs + (tl.load(c_table.to(words) + (3 * i + node) * size + member),)
-        for i in tl.static_range(first, first + AHEAD):
-            if i < LAYERS:
-                for node in tl.static_range(3):
-                    if node == 0:
-                        x = x + added[i - first]
-                    elif node == 1:
-                        x = tl.maximum(x, 0.0)
-                    else:
-                        x = x * factors[i - first]
-                    stored = x.to(DTYPE)
-                    c = tl.multiple_of(outputs[3 * (i - first) + node].to(values), 16)
-                    tl.store(c + column * LEADING[2] + at, stored, mask=there)
-                    x = stored.to(tl.float32)
+    b = tl.multiple_of((b_first + member * STRIDES[0]).to(values), 16)
+    c = tl.multiple_of((c_first + member * STRIDES[1]).to(values), 16)
+    x = tl.load(b + column * LEADING[0] + at, mask=there, other=0.0).to(tl.float32)
+    added = tl.load(tl.multiple_of(bias.to(values), 16) + at, mask=there, other=0.0).to(tl.float32)
+    factor = tl.load(tl.multiple_of(scale.to(values), 16) + at, mask=there, other=0.0).to(tl.float32)
+    tl.store(c + column * LEADING[1] + at, (tl.maximum(x + added, 0.0) * factor).to(DTYPE), mask=there)

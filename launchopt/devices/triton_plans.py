@@ -33,26 +33,19 @@ TYPES = {Dtype.fp32: tl.float32, Dtype.fp16: tl.float16, Dtype.bf16: tl.bfloat16
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A kernel to be compiled: a `triton.jit` function, its constants, and how many warps and stages.
-
-    fuses_products: a product and a sum may become one instruction, which rounds once.
-    """
+    """A kernel to be compiled: a `triton.jit` function, its constants, and how many warps and stages."""
 
     function: Any
     constants: Mapping[str, Any] = field(hash=False)
     warps: int
     stages: int = 1
-    fuses_products: bool = True
 
 
 def compile_variant(variant: Variant, capability: int) -> Any:
     """Triton's CompiledKernel for GPUs of compute capability `capability` (90 for 9.0); needs no GPU."""
     signature = dict.fromkeys(OPERANDS, "i64") | dict.fromkeys(variant.constants, "constexpr")
     source = ASTSource(variant.function, signature, dict(variant.constants))
-    options = {
-        **{"num_warps": variant.warps, "num_stages": variant.stages},
-        "enable_fp_fusion": variant.fuses_products,
-    }
+    options = {"num_warps": variant.warps, "num_stages": variant.stages}
     made = triton.compile(source, target=GPUTarget("cuda", capability, WARP), options=options)
     if scratch := getattr(made.metadata, "global_scratch_size", 0):
         raise RunError(f"Triton wants {scratch} bytes of scratch for {made.metadata.name}, which it is not given")

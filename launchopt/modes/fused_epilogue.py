@@ -15,13 +15,18 @@ from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Strategy
 from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.program import INPUT
 
 GEMM_BIAS_RELU = (Op.GEMM, Op.BIAS, Op.RELU)
 
 
 def is_made_of(stream: Stream, ops: tuple[Op, ...]) -> bool:
-    """A layer of the stream's program is these ops in a row, and nothing else."""
-    return isinstance(stream, ChainStream) and tuple(node.op for node in stream.program.layer) == ops
+    """A layer of the stream's program is these ops, each on what the one before gives, and nothing else."""
+    if not isinstance(stream, ChainStream) or stream.program.prologue:
+        return False
+    nodes = stream.program.layer
+    before = [INPUT, *(node.name for node in nodes[:-1])]
+    return tuple(node.op for node in nodes) == ops and [node.b for node in nodes] == before
 
 
 class FusedEpilogue(Mode):

@@ -1,13 +1,12 @@
-"""fused_triton: one Triton kernel launch a step of bias, ReLU and scale, for all requests in step and all layers.
+"""fused_triton: bias, ReLU and scale of all requests in step in one launch of a Triton kernel.
 
-For workload=elementwise_chain. The kernel stores what bias and ReLU give as well, though the next op has it at hand:
-the same outputs are left behind as by one launch a command, to the bit, and all of them are checked. Operands are found
-through a table of pointers, filled and uploaded within the launch.
+The same as mode=fused_elementwise, in Triton: takes whole steps; what the bias and the ReLU give stays inside the
+launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launchopt.batcher import Batch
@@ -15,43 +14,39 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.fused_elementwise import BIAS_RELU_SCALE, REFUSAL
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.program import INPUT, Program
+from launchopt.modes.fused_epilogue import is_made_of, starts
 
 
 class FusedTriton(Mode):
-    """One launch a batch of steps."""
+    """One launch for the three."""
 
     name = "fused_triton"
-    summary = "one Triton kernel launch for the bias, ReLU and scale of whole steps"
+    summary = "one Triton kernel for bias, ReLU and scale"
     takes = Takes.steps
+    unwritten = frozenset({"bias", "relu"})
     devices = ("cuda",)
     packages = ("triton",)
     extra = "torch"
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """As any; steps must be of these three ops."""
-        if not (isinstance(stream, ChainStream) and _is_chain_of_three(stream.program)):
-            return REFUSAL
-        if stream.vocab is not None:
-            return "launches no LM head, and with a sampling there is one"
-        return super().refusal(kind, stream)
+        """As any; the three must be there."""
+        return super().refusal(kind, stream) if is_made_of(stream, BIAS_RELU_SCALE) else REFUSAL
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
-        """Compile the kernel, plan every number of requests."""
-        from launchopt.devices.triton_elementwise import TritonSteps
+        """Compile the kernel."""
+        from launchopt.devices.lt_fused import prepared_steps
+        from launchopt.devices.triton_elementwise import TritonStages
 
-        self._steps = TritonSteps(device, limits)
+        stages: dict[int, TritonStages] = {}
+
+        def fusions(steps: Any, of_kind: int, replica: int) -> Sequence[Any]:
+            made = stages.setdefault(id(steps), TritonStages(steps))
+            return [made.fused(of_kind, start) for start in starts(len(steps.indices(of_kind)))]
+
+        self._steps = prepared_steps(device, limits, fusions)
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One launch."""
+        """One launch a layer."""
         steps: Any = batch
-        self._steps.submit(steps, flush_ns)
-
-
-def _is_chain_of_three(program: Program) -> bool:
-    """Bias, ReLU and scale, each of what the one before gives, and nothing else."""
-    before = [INPUT, *(node.name for node in program.layer[:-1])]
-    ops = tuple(node.op for node in program.layer)
-    return ops == BIAS_RELU_SCALE and not program.prologue and [node.b for node in program.layer] == before
+        self._steps.launch(steps, flush_ns)

@@ -29,7 +29,8 @@ FROM_LANE, FROM_PREFILL, FROM_INPUT, FIXED, FROM_WEIGHT = range(5)
 NO_LAYER = -1
 READS_CACHE = (Op.QK, Op.AV)
 VECTOR_ROLES = {Op.BIAS: "bias", Op.SCALE: "gain", Op.NORM: "gain"}
-VECTOR_BOUNDS = {"bias": 1.0, "gain": 0.5}
+# Biases a fraction of what they are added to (rms 0.6): what all inputs have in common must not outgrow the rest.
+VECTOR_BOUNDS = {"bias": 0.25, "gain": 0.5}
 
 
 @dataclass(frozen=True, slots=True)

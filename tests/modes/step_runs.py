@@ -1,4 +1,4 @@
-"""Whole steps through a mode on one thread, without processes: batches as a step batcher may form them, results fed back.
+"""Whole steps through a mode on one thread: batches as a step batcher may form them, results fed back.
 
 `batches(stream)` yields them in an order that a seed fixes: requests run ahead of one another, so that those of a batch
 may be at different tokens, with different copies of the weights. `StepRun` drives a mode that takes steps.

@@ -268,7 +268,7 @@ def test_gains_are_around_one_and_biases_around_zero() -> None:
     arenas.fill(1)
     found = {key.role: array[:, : key.cols] for key, array in arenas.arrays.items() if key.is_weight}
     assert set(found) == {"bias", "gain"}
-    for role, low, high in (("bias", -1, 1), ("gain", 0.5, 1.5)):
+    for role, low, high in (("bias", -0.25, 0.25), ("gain", 0.5, 1.5)):
         assert low <= found[role].min() < low + 0.01
         assert high - 0.01 < found[role].max() <= high
 
