@@ -120,10 +120,8 @@ class CoalescedSteps:
 
     def submit(self, batch: Any, flush_ns: int) -> None:
         """One launch a row."""
-        parts = self._steps.even_parts(batch)
-        if len(parts) <= COPY_CALLS + 1:
-            for part in parts:
-                self._steps.launch_even(part, flush_ns)
+        if self._steps.knows(batch) or len(self._steps.even_parts(batch)) <= COPY_CALLS + 1:
+            self._steps.launch(batch, flush_ns)
             return
         indices = self._steps.indices(self._steps.kind_of(batch)).tolist()
         for row, index in enumerate(indices):

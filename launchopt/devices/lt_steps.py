@@ -197,6 +197,10 @@ class LtSteps:
             self.fuse(*key, ())
         return self._stages[key]
 
+    def knows(self, batch: StepBatch) -> bool:
+        """Whether a batch like this was found to be even."""
+        return self.key_of(batch) in self._known
+
     def launch(self, batch: StepBatch, flush_ns: int) -> None:
         """One launch a stage, noted."""
         key = self.key_of(batch)

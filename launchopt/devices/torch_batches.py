@@ -30,15 +30,16 @@ class Indices:
         self._events: list[Any] = [torch.cuda.Event() for _ in range(TURNS // TURNS_AN_EVENT if self._is_cuda else 0)]
         self._turn = 0
 
-    def upload(self, batch: Batch) -> None:
-        """The slots of a batch; what follows them is left of batches before."""
+    def upload(self, batch: Batch, size: int) -> None:
+        """The slots of a batch, filled up to `size` commands with those of its first."""
         turn, count = self._turn % TURNS, len(batch)
         if self._is_cuda and turn % TURNS_AN_EVENT == 0 and self._turn >= TURNS:
             self._events[turn // TURNS_AN_EVENT].synchronize()
         records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
         staged = self._host[turn]
-        staged[0, :count], staged[1, :count] = records["slot_a"], records["slot_b"]
-        staged[2, :count] = records["slot_c"]
+        for row, role in zip(staged, "abc", strict=True):
+            row[:count] = records[f"slot_{role}"]
+            row[count:size] = row[0]
         self.device.copy_(self._pinned[turn], non_blocking=True)
         self._turn += 1
         if self._is_cuda and self._turn % TURNS_AN_EVENT == 0:

@@ -18,7 +18,8 @@ from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.devices.torch_batches import INDEX_BYTES_A_COMMAND, Indices, runs, spaced
 from launchopt.devices.torch_commands import stacks
-from launchopt.devices.torch_step import Sequences, Step
+from launchopt.devices.torch_ops import Sequences
+from launchopt.devices.torch_step import Step
 from launchopt.devices.torch_steps import STRATEGY, Steps, examples
 from launchopt.devices.torch_views import Tensor, TorchArenas
 from launchopt.step_batcher import StepBatch
@@ -153,7 +154,7 @@ class CompiledBatches:
     def _look_up(self, batch: Batch, flush_ns: int) -> None:
         device, index, count = self._device, batch.shape_index, len(batch)
         start_ns = device.enter(index, count)
-        self._indices.upload(batch)
+        self._indices.upload(batch, count)
         self._scattered[index](*self._stacks[index], self._indices.device[:, :count])
         copied = INDEX_BYTES_A_COMMAND * count
         device.leave(batch, slice(0, count), STRATEGY, flush_ns, start_ns, 1, copied)

@@ -83,7 +83,7 @@ class Step:
 def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
     """Whose output A and B of each row are; of all A only ADD's is anyone's."""
     found: dict[Place, int] = {}
-    a, b = [], []
+    a, b = list[Wire](), list[Wire]()
     for i, row in enumerate(rows):
         for wires, place, reads in ((a, row.a, row.op is Op.ADD), (b, row.b, row.op is not Op.SLOT_MAP)):
             if not reads:

@@ -24,7 +24,7 @@ from launchopt.command import Dtype
 from launchopt.devices.kernel_plans import Launch
 from launchopt.errors import RunError
 
-OPERANDS = ("a_table", "b_table", "c_table", "request")
+OPERANDS = 4  # what `lt_launch` writes: A, B, C (or tables of pointers to them) and the request
 SCRATCH_POINTERS = 2
 WARP = 32
 MOST_THREADS = 8  # that compile side by side
@@ -43,7 +43,8 @@ class Variant:
 
 def compile_variant(variant: Variant, capability: int) -> Any:
     """Triton's CompiledKernel for GPUs of compute capability `capability` (90 for 9.0); needs no GPU."""
-    signature = dict.fromkeys(OPERANDS, "i64") | dict.fromkeys(variant.constants, "constexpr")
+    operands = variant.function.arg_names[:OPERANDS]
+    signature = dict.fromkeys(operands, "i64") | dict.fromkeys(variant.constants, "constexpr")
     source = ASTSource(variant.function, signature, dict(variant.constants))
     options = {"num_warps": variant.warps, "num_stages": variant.stages}
     made = triton.compile(source, target=GPUTarget("cuda", capability, WARP), options=options)

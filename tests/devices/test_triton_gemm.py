@@ -50,7 +50,7 @@ def test_each_configuration_compiles_and_needs_no_scratch(triton: Any, dtype: Dt
         made = compile_variant(variant(shape, (k, k, m), config, False), HOPPER)
         ptx = made.asm["ptx"]
         assert made.metadata.num_warps == config.warps
-        assert ptx.count(".param .u64") == len(OPERANDS) + SCRATCH_POINTERS
+        assert ptx.count(".param .u64") == OPERANDS + SCRATCH_POINTERS
         assert "tf32" not in ptx
     assert "evict_first" not in compile_variant(variant(shape, (k, k, m), tried[0], True), HOPPER).asm["ptx"]
 

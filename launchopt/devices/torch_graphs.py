@@ -1,0 +1,188 @@
+"""Steps and batches recorded by torch.cuda.CUDAGraph, and replayed.
+
+In: what a step or a batch calls. Out: graphs, whose memory is one pool, for nothing that a graph gives to its own
+operators is needed after it. A step's graph is bound to its addresses: one that comes for the second time is recorded,
+the first time its operators are called one by one, as a graph's must have been before. A batch's graph has a fixed size
+and finds its operands through index tensors, which are filled between replays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from launchopt.batcher import Batch
+from launchopt.command import ShapeKey
+from launchopt.devices.base import Device
+from launchopt.devices.torch_batches import INDEX_BYTES_A_COMMAND, Indices
+from launchopt.devices.torch_commands import stacks
+from launchopt.devices.torch_step import Step
+from launchopt.devices.torch_steps import STRATEGY, Steps, example, examples, launch
+from launchopt.devices.torch_views import Tensor, TorchArenas
+from launchopt.modes.base import Mode
+from launchopt.step_batcher import StepBatch
+
+
+class Graphs:
+    """Makes graphs; what that took is added to `costs_ns`: capture, and instantiate where PyTorch tells them apart."""
+
+    def __init__(self, costs_ns: dict[str, int]) -> None:
+        self._costs_ns, self._pool = costs_ns, torch.cuda.graph_pool_handle()
+
+    def make(self, record: Callable[[], None]) -> Any:
+        """A graph of what `record` calls, all of which must have been called before."""
+        start_ns = time.monotonic_ns()
+        try:
+            graph, is_kept = torch.cuda.CUDAGraph(keep_graph=True), True
+        except TypeError:  # before PyTorch 2.8
+            graph, is_kept = torch.cuda.CUDAGraph(), False
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            record()
+        finally:
+            graph.capture_end()
+        self._spend("capture", start_ns)
+        if is_kept:
+            start_ns = time.monotonic_ns()
+            graph.instantiate()
+            self._spend("instantiate", start_ns)
+        return graph
+
+    def _spend(self, name: str, start_ns: int) -> None:
+        self._costs_ns[name] = self._costs_ns.get(name, 0) + time.monotonic_ns() - start_ns
+
+
+class GraphSteps(Steps):
+    """Steps of the stream that a device has open; at most `bound` have graphs, those that were replayed last."""
+
+    def __init__(self, arenas: TorchArenas, device: Device, most: int, mode: Mode, bound: int) -> None:
+        super().__init__(arenas, device)
+        self._mode, self._bound, self._graphs = mode, bound, Graphs(mode.costs_ns)
+        self._kept: OrderedDict[Step, Any] = OrderedDict()
+        for batch in examples(self.stream, most):
+            self.start()
+            for _, step in self.of(batch):
+                step.run()
+        self.start()
+        self._record_likely(most)
+
+    def _record_likely(self, most: int) -> None:
+        """Ahead of time: output tokens of as many requests as can be, and of the first alone."""
+        stream = self.stream
+        if stream.decode_kind < 0:
+            return
+        for requests in sorted({min(most, stream.requests), 1}):
+            for replica in range(stream.replicas):
+                for _, step in self.of(example(stream, stream.decode_kind, range(requests), replica)):
+                    self._record(step)
+
+    def _record(self, step: Step) -> Any:
+        graph = self._kept[step] = self._graphs.make(step.run)
+        if len(self._kept) > self._bound:
+            self._kept.popitem(last=False)
+        return graph
+
+    def submit(self, batch: StepBatch, flush_ns: int) -> None:
+        """A replay a part."""
+        device, mode = self._device, self._mode
+        for part, step in self.of(batch):
+            graph = self._kept.get(step)
+            if graph is not None:
+                self._kept.move_to_end(step)
+            elif step.was_run:
+                graph = self._record(step)
+            else:
+                launch(device, part, step, flush_ns)
+                continue
+            start_ns = device.enter(-1, part.size)
+            graph.replay()
+            device.leave(part, slice(0, len(part.words)), STRATEGY, flush_ns, start_ns)
+            mode.graph_replays = (mode.graph_replays or 0) + 1
+
+    def close(self) -> None:
+        """Drop the graphs."""
+        self._kept.clear()
+
+
+def padded_sizes(limit: int) -> list[int]:
+    """1, 2, 4 and so on, and `limit`."""
+    return sorted({*(1 << i for i in range(limit.bit_length()) if 1 << i < limit), limit})
+
+
+class _Sized:
+    """Batches of one shape and size: gathered, multiplied, scattered where all of it is asked for."""
+
+    def __init__(self, of_shape: tuple[Tensor, Tensor, Tensor], rooms: list[Tensor], at: Tensor, size: int) -> None:
+        self.size, self._at, self._operands = size, at[:, :size], of_shape
+        self._rooms = [
+            room[: size * stack[0].numel()].view(size, *stack.shape[1:])
+            for room, stack in zip(rooms, of_shape, strict=True)
+        ]
+        self.copied_bytes = sum(room[0].nbytes for room in self._rooms)  # a command: gathered and scattered
+
+    def multiply(self) -> None:
+        """Products of what the index tensors name, into scratch."""
+        weights, inputs, products = self._rooms
+        for i, room in enumerate((weights, inputs)):
+            torch.index_select(self._operands[i], 0, self._at[i], out=room)
+        torch.bmm(inputs, weights.transpose(1, 2), out=products)
+
+    def scatter(self, count: int) -> None:
+        """The first so many of them to where they belong."""
+        self._operands[2].index_copy_(0, self._at[2, :count], self._rooms[2][:count])
+
+    def all(self) -> None:
+        """Both."""
+        self.multiply()
+        self.scatter(self.size)
+
+
+class GraphBatches:
+    """Two graphs for each shape and size of batch: of a full one, and of one filled up, which scatters no padding."""
+
+    def __init__(self, arenas: TorchArenas, device: Device, limits: Mapping[ShapeKey, int], mode: Mode) -> None:
+        self._device, self._mode, graphs = device, mode, Graphs(mode.costs_ns)
+        self._indices = Indices(arenas, max(limits.values()))
+        self._limits = list(limits.values())
+        operands = [stacks(arenas, shape) for shape in limits]
+        most = [
+            max(limit * of_shape[i][0].numel() for limit, of_shape in zip(self._limits, operands, strict=True))
+            for i in range(3)
+        ]
+        rooms = [torch.empty(elements, dtype=arenas.dtype, device=arenas.device) for elements in most]
+        self._sized: dict[tuple[int, int], _Sized] = {}
+        self._graphs: dict[tuple[int, int], tuple[Any, Any]] = {}
+        for index, limit in enumerate(self._limits):
+            for size in padded_sizes(limit):
+                sized = self._sized[index, size] = _Sized(operands[index], rooms, self._indices.device, size)
+                sized.all()  # all indices are 0
+                self._graphs[index, size] = graphs.make(sized.all), graphs.make(sized.multiply)
+
+    def start(self) -> None:
+        """Nothing changes from run to run."""
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Upload the slots, replay; where the batch was filled up, scatter what is not padding."""
+        device, mode, index, count = self._device, self._mode, batch.shape_index, len(batch)
+        size = min(self._limits[index], 1 << (count - 1).bit_length())
+        sized, (whole, filled) = self._sized[index, size], self._graphs[index, size]
+        start_ns = device.enter(index, count)
+        self._indices.upload(batch, size)
+        mode.costs_ns["update"] = mode.costs_ns.get("update", 0) + time.monotonic_ns() - start_ns
+        if size == count:
+            whole.replay()
+        else:
+            filled.replay()
+            sized.scatter(count)
+            mode.padded_commands += size - count
+        copied = INDEX_BYTES_A_COMMAND * count + size * sized.copied_bytes
+        device.leave(batch, slice(0, count), STRATEGY, flush_ns, start_ns, 1 + (size > count), copied)
+        mode.graph_replays = (mode.graph_replays or 0) + 1
+
+    def close(self) -> None:
+        """Drop the graphs."""
+        self._graphs.clear()
