@@ -62,7 +62,8 @@ class StepBatcher:
     """A bucket a kind, flushed at `limit` steps (or all requests), or `timeout_ns` after the first was held.
 
     steps: how many each request has (`steps_of_requests`). rows: of the longest step. idle_ns: flush when nothing came
-    for so long, None for never. kinds: most kinds of steps, None where only the ends of prompts differ.
+    for so long, None for never. kinds: most kinds of steps, None where only the ends of prompts differ. expected:
+    which requests come at once, so that the first steps wait for each other; None: live is who has begun.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class StepBatcher:
         on_stall: bool = True,
         in_rounds: bool = False,
         kinds: int | None = None,
+        expected: NDArray[np.bool_] | None = None,
     ) -> None:
         requests = len(steps)
         kinds, limit = requests + SHARED_KINDS if kinds is None else kinds, min(limit, requests)
@@ -90,6 +92,9 @@ class StepBatcher:
         self._counts[sb.LIMIT], self._counts[sb.TIMEOUT_NS] = limit, timeout_ns
         self._counts[sb.IDLE_NS] = sb.NEVER if idle_ns is None else idle_ns
         self._counts[sb.ON_STALL], self._counts[sb.IN_ROUNDS] = on_stall, in_rounds
+        if expected is not None:
+            self._steps[:, sb.EXPECTED] = expected
+            self._counts[sb.LIVE] = np.count_nonzero(expected)
         members = np.zeros(limit, np.int64)
         self.arrays: sb.StepArrays = (
             *(self._store, self._steps, self._table, self._kinds),

@@ -25,8 +25,8 @@ ROUND_END = np.uint64(int(Flag.ROUND_END) << 48)  # in its word of a record
 FULL, DEADLINE, IDLE, DRAIN, STALL = (int(reason) for reason in FlushReason)
 NEVER = -1
 # Columns of `steps`. FILLED: records of the step that is arriving; NEXT: the next request of the same bucket.
-TOTAL, LANDED, STATE, FILLED, ELIGIBLE_NS, NEXT = range(6)
-STEP_COLUMNS = 6
+TOTAL, LANDED, STATE, FILLED, ELIGIBLE_NS, NEXT, EXPECTED = range(7)
+STEP_COLUMNS = 7
 AWAY, ARRIVING, HELD_HERE, LEFT = range(4)  # of STATE: nothing of a step is here, some, all; it left and is not told of
 # Columns of `kinds`. OPENED_NS: since when the oldest is held; FIRST, LAST: requests; OLDER, NEWER: buckets.
 COUNT, ROWS, OPENED_NS, FIRST, LAST, OLDER, NEWER = range(7)
@@ -108,7 +108,7 @@ def take_steps(words: Words, start: Int, now_ns: Int, batcher: StepArrays) -> tu
             if step[STATE] != AWAY or step[LANDED] == step[TOTAL]:
                 return i, OUT_OF_TURN
             step[STATE] = ARRIVING
-            counts[LIVE] += step[LANDED] == 0
+            counts[LIVE] += step[LANDED] == 0 and step[EXPECTED] == 0
             counts[PARTIAL] += 1
             counts[ROUND_ENDED] = 0
         elif row == most:

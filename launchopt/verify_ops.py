@@ -6,7 +6,9 @@ is running error analysis (Wilkinson; Higham, Accuracy and Stability of Numerica
 as independent and of mean zero (Higham & Mary 2019), so that they add up in squares:
 
     storing x           unit roundoff u of the dtype times x, which is the most a rounding can do, not its rms (0.4 u x)
-    computing in fp32   2**-24 a rounding, relative to what is rounded; sqrt(terms) of them in a sum, in any order
+    computing in fp32   2**-24 a rounding, relative to what is rounded; sqrt(terms) of them in a sum, in any order, and
+                        of half precision one more for every 8 terms, as tensor cores cut sums off instead of rounding
+                        them (Fasi et al. 2021), so that these errors have a sign and add up
     errors of inputs    through the op's derivative; weights spread an error evenly over the features they give
 
 A device's error should then be below SAFETY standard deviations (`allowed`): 8, as in `verify.tolerance`, where a
@@ -27,6 +29,7 @@ import numpy as np
 from launchopt.command import Dtype
 
 SAFETY = 8.0
+TRUNCATED_TERMS = 8  # that a tensor core adds at once, at least
 NORM_EPSILON = 1e-5
 FP32_ROUNDOFF = 2.0**-24
 # Half the smallest number of the storage type, which a result below it loses; fp32 and bf16 may flush such to zero.
@@ -62,6 +65,14 @@ def stored(value: Any, variance: Any, dtype: Dtype, roundings: Any = 4.0) -> Gra
     return Graded(value, variance + (relative * value) ** 2 + UNDERFLOW[dtype] ** 2)
 
 
+def _of_sum(terms: int, dtype: Dtype) -> float:
+    """Variance of the fp32 error of a sum, in units of the sum of its terms' squares."""
+    roundings = math.sqrt(terms)
+    if dtype is not Dtype.fp32:
+        roundings += terms / TRUNCATED_TERMS
+    return (roundings * FP32_ROUNDOFF) ** 2
+
+
 def allowed(xp: Any, result: Graded) -> Any:
     """How far a device may be from each element."""
     return SAFETY * xp.sqrt(result.variance)
@@ -71,7 +82,7 @@ def gemm(b: Graded, weight: Any, dtype: Dtype) -> Graded:
     """The first k features of B, times A [m, k] transposed."""
     k = weight.shape[1]
     values = b.value[:, :k]
-    squares = (b.variance[:, :k] + k * FP32_ROUNDOFF**2 * values**2).sum(axis=1, keepdims=True)
+    squares = (b.variance[:, :k] + _of_sum(k, dtype) * values**2).sum(axis=1, keepdims=True)
     return stored(values @ weight.T, (weight**2).mean() * squares, dtype)
 
 
@@ -144,7 +155,7 @@ def scores(xp: Any, q: Graded, keys: Graded, dtype: Dtype) -> Graded:
         return _by_head(xp, left, right.transpose(1, 2, 0))
 
     value = products(q.value, keys.value) / math.sqrt(dim)
-    variance = products(q.value**2, keys.variance + dim * FP32_ROUNDOFF**2 * keys.value**2) / dim
+    variance = products(q.value**2, keys.variance + _of_sum(dim, dtype) * keys.value**2) / dim
     of_mean = xp.where(xp.isfinite(keys.value), keys.value, 0.0).mean(axis=0, keepdims=True)
     differing = variance + products(q.variance, (keys.value - of_mean) ** 2) / dim
     variance += products(q.variance, keys.value**2) / dim
@@ -184,7 +195,7 @@ def weighed(xp: Any, given: Graded, values: Graded, seen: Any, dtype: Dtype) -> 
         sums = xp.repeat(given.differing.sum(axis=2).T, values.value.shape[2], axis=1)
         variance -= 2.0 * value * products(given.differing, values.value) - value**2 * sums
         variance = xp.maximum(variance, 0.0)
-    variance += products(given.value**2, values.variance + count * FP32_ROUNDOFF**2 * values.value**2)
+    variance += products(given.value**2, values.variance + _of_sum(count, dtype) * values.value**2)
     return stored(xp.where((seen & broken).any(axis=1)[:, None], xp.nan, value), variance, dtype)
 
 

@@ -17,7 +17,7 @@ from launchopt.ring import Ring
 from launchopt.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import AFTER, DUE_NS, ChainStream
 from runner.job import Arm, Job
 
 
@@ -54,6 +54,7 @@ class Chains:
             idle_ns=settings.idle_ns,
             on_stall=job.on_stall,
             in_rounds=job.schedule.continuous,
+            expected=(table[:, DUE_NS] == 0) & (table[:, AFTER] < 0),
         )
         feed_back = self._device.feed_back
         return StepPump(ring, self.back, batcher, self.flights, submit, feed_back, recorder, settings)

@@ -95,7 +95,7 @@ def test_every_write_of_a_prompts_chunks_is_compared(name: str) -> None:
 
 
 @in_each_dtype
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "square"])
 def test_one_wrong_element_of_a_last_step_is_found_wherever_it_is(name: str, dtype: Dtype) -> None:
     run = Run(stream_of(name, SIZES, dtype, LAYERS, replicas=2))
     records = run.records(VICTIM, LAST)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cupy
 import numpy as np
 from numpy.typing import NDArray
 
@@ -67,8 +66,8 @@ class KernelLaunch:
         self._grid[:] = (1, 1, 1, block, 1, 1, 0)
         self._config[lt.CONFIG_STREAM_BYTES : lt.CONFIG_STREAM_BYTES + 8].view(np.int64)[0] = stream.ptr
         self._function, self._address = function, np.int64(launch_address())
-        addresses = (self._config.ctypes.data, function.kernel.ptr, self._pointers.ctypes.data)
-        self._arguments = tuple(np.int64(address) for address in addresses)
+        config, pointers = self._config.ctypes.data, self._pointers.ctypes.data
+        self._arguments = (np.int64(config), np.int64(function.kernel.ptr), np.int64(pointers))
 
     def __call__(self, blocks: int, first: int) -> None:
         """Launch `blocks` blocks with `first` as the first parameter; RunError where the driver refuses."""
@@ -90,6 +89,8 @@ class KernelPlans:
         options = (f"-DDTYPE={int(self._dtype)}", *(f"-D{key}={value}" for key, value in defines.items()))
         key = (file, *options)
         if key not in self._modules:
+            import cupy  # only here: rows are made, and tested, without it
+
             self._modules[key] = cupy.RawModule(code=source(file), options=("-std=c++17", *options))
         return self._modules[key].get_function(name)
 

@@ -15,6 +15,7 @@ import numpy as np
 from launchopt.batcher import Batch
 from launchopt.command import COMMAND_DTYPE, W_SLOT_A_B, Records, ShapeKey
 from launchopt.devices import lt_launch as lt
+from launchopt.devices.lt_steps import LtSteps
 from launchopt.devices.runs import run_end
 from launchopt.devices.slot_copy import SlotCopier
 from launchopt.modes.coalesced import is_shared
@@ -113,8 +114,6 @@ class CoalescedSteps:
     """Whole steps: a launch a row for all requests, or, where they lie scattered, row by row with copies."""
 
     def __init__(self, device: Any, limits: Mapping[ShapeKey, int]) -> None:
-        from launchopt.devices.lt_steps import LtSteps  # which plans as this module does
-
         self._rows = LtCoalesced(device, limits)
         self._steps = LtSteps(device, limits, self._rows.tables)
 

@@ -9,9 +9,9 @@ from nvmath.bindings import cublasLt
 
 from launchopt.command import ShapeKey
 from launchopt.devices import lt_launch as lt
-from launchopt.devices.lt_graphs import step_of
+from launchopt.devices.lt_coalesced import LtCoalesced
 from launchopt.devices.lt_steps import REQUEST as REQUEST
-from launchopt.devices.lt_steps import A, B, C, Fused, LtSteps
+from launchopt.devices.lt_steps import A, B, C, Fused, LtSteps, step_of
 from launchopt.devices.op_kernels import fused_geometry
 from launchopt.devices.op_plans import three, to_launch
 from launchopt.recorder import Strategy
@@ -22,7 +22,7 @@ Fusions = Callable[[LtSteps, int, int], Sequence[Fused]]  # of a kind of steps a
 
 def prepared_steps(device: Any, limits: Mapping[ShapeKey, int], fusions: Fusions) -> LtSteps:
     """Steps of every kind, fused, and launched once so that their kernels are loaded."""
-    steps, stream = LtSteps(device, limits), device.work
+    steps, stream = LtSteps(device, limits, LtCoalesced(device, limits).tables), device.work
     for kind in range(len(stream.kinds)):
         for replica in range(stream.replicas):
             steps.fuse(kind, replica, fusions(steps, kind, replica))

@@ -15,39 +15,22 @@ from typing import Any
 
 import cupy
 import numpy as np
-from numpy.typing import NDArray
 
-from launchopt.batcher import Batch, FlushReason
-from launchopt.command import COMMAND_DTYPE, W_MN, ShapeKey, as_words
+from launchopt.batcher import Batch
+from launchopt.command import W_MN, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.graphs import Graphs
-from launchopt.devices.lt_steps import LtSteps
+from launchopt.devices.lt_coalesced import LtCoalesced
+from launchopt.devices.lt_steps import LtSteps, step_of
 from launchopt.devices.lt_tables import Row
 from launchopt.devices.lt_tuning import fastest_by_pointers
-from launchopt.devices.pointers import Pointers, fill_pointers
+from launchopt.devices.pointer_loops import fill_pointers, pad_pointers, padded_sizes
+from launchopt.devices.pointers import Pointers
 from launchopt.modes.base import Mode
-from launchopt.native import compiled
 from launchopt.recorder import Strategy
 from launchopt.step_batcher import StepBatch
-from launchopt.workloads import chain as ch
 
 UPLOAD_CALLS = 1
-Table = NDArray[np.int64]
-
-
-@compiled
-def pad_pointers(out: Table, count: int, size: int, scratch: int) -> None:
-    """Spread out[:3 * count] (A, B, C) over 3 * size words; whoever is missing is the first, written to `scratch`."""
-    for operand in range(2, -1, -1):
-        for i in range(count - 1, -1, -1):
-            out[operand * size + i] = out[operand * count + i]
-    for i in range(count, size):
-        out[i], out[size + i], out[2 * size + i] = out[0], out[size], scratch
-
-
-def padded_sizes(limit: int) -> list[int]:
-    """1, 2, 4 and so on, and `limit`."""
-    return sorted({*(1 << i for i in range(limit.bit_length()) if 1 << i < limit), limit})
 
 
 class BatchGraphs:
@@ -65,6 +48,16 @@ class BatchGraphs:
             self._tables.add(index, self._sizes[index].tolist(), partial(self._plan, index, shape))
         for key in ((index, size) for index, sizes in enumerate(self._sizes) for size in sizes.tolist()):
             self._graphs.make(key, key, partial(self._record, *key))
+            self._load(*key)
+
+    def _load(self, index: int, size: int) -> None:
+        """Replay once, outputs to scratch: a kernel is loaded when it first runs."""
+        staged, row = self._pointers.stage(), self._tables.shapes[index]
+        for operand, address in enumerate((row[lt.BASE_A], row[lt.BASE_B], self._scratch.data.ptr)):
+            staged[operand * size : (operand + 1) * size] = address
+        self._pointers.upload(3 * size)
+        self._graphs.replay(self._graphs.get((index, size)))
+        self._device.synchronize()
 
     def _plan(self, index: int, shape: ShapeKey, size: int) -> Row:
         if size == self._sizes[index][-1]:
@@ -104,7 +97,7 @@ class StepGraphs:
 
     def __init__(self, device: Any, limits: Mapping[ShapeKey, int], mode: Mode, bound: int) -> None:
         self._device, self._mode = device, mode
-        self._steps = LtSteps(device, limits)
+        self._steps = LtSteps(device, limits, LtCoalesced(device, limits).tables)
         self._graphs = Graphs(device.stream, bound, mode.costs_ns)
         self._most = max(limits.values())
 
@@ -143,18 +136,3 @@ class StepGraphs:
     def close(self) -> None:
         """Destroy the graphs."""
         self._graphs.close()
-
-
-def step_of(stream: Any, requests: int, replica: int) -> StepBatch:
-    """What a decode step of the first `requests` requests asks for, as the driver issues it."""
-    rows = stream.rows_of(stream.decode_kind)
-    own = slice(rows.start, rows.stop)
-    template, lanes = stream.template[own], stream.table[:requests, ch.LANE]
-    records = np.repeat(template[:, None], requests, axis=1).astype(COMMAND_DTYPE)
-    records["request"] = np.arange(requests)
-    moved = replica * stream.replica_moves[own]
-    for role, origins in (("a", stream.a_from), ("b", stream.b_from), ("c", stream.c_from)):
-        in_lane = np.isin(origins[own], (ch.FROM_LANE, ch.FROM_INPUT))
-        records[f"slot_{role}"] += (in_lane[:, None] * lanes[None]).astype(np.uint32)
-    records["slot_a"] += moved.astype(np.uint32)[:, None]
-    return StepBatch(as_words(records.reshape(-1)), FlushReason.full, requests, len(rows))

@@ -10,7 +10,8 @@ from launchopt.batcher import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.lt_tables import Row
 from launchopt.devices.lt_tuning import fastest_by_pointers
-from launchopt.devices.pointers import Pointers, launch_pointers
+from launchopt.devices.pointer_loops import launch_pointers
+from launchopt.devices.pointers import Pointers
 from launchopt.recorder import Strategy
 
 WORDS_A_COMMAND = 3  # pointers to A, B and C

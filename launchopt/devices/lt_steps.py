@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey
+from launchopt.batcher import FlushReason
+from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey, as_words
 from launchopt.devices import lt_launch as lt
-from launchopt.devices.lt_coalesced import LtCoalesced
 from launchopt.devices.lt_tables import Tables
 from launchopt.devices.runs import HIGH, LOW, run_end, slots_of
 from launchopt.native import Int, compiled, monotonic_ns
 from launchopt.recorder import CURSOR_WORDS, LAUNCH_COLUMNS, LaunchFacts, note
 from launchopt.step_batcher import StepBatch
+from launchopt.workloads import chain as ch
 
 # Columns of a table of stages: the rows that are done, the shape and strategy to be noted, the plan for no request; and
 # for each of `lt_launch.launch`'s four arguments the row of the step, which of its operands, and that row's shape.
@@ -99,11 +100,11 @@ def launch_stages(
 
 
 class LtSteps:
-    """Stages of every kind of step of a device's stream. `device`: a CudaDevice."""
+    """Stages of every kind of step of a device's stream. `device`: a CudaDevice. `tables`: a plan for each shape."""
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], tables: Tables | None = None) -> None:
+    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], tables: Tables) -> None:
         self.device, self.stream, self.most = device, device.work, max(limits.values())
-        self.tables = tables or LtCoalesced(device, limits).tables
+        self.tables = tables
         self._index = {shape: index for index, shape in enumerate(self.stream.shapes)}
         kinds = reversed(range(len(self.stream.kinds)))
         self._kind_of = {self._key(self.stream.rows_of(kind)): kind for kind in kinds}
@@ -231,3 +232,18 @@ class LtSteps:
         """The same launches, not noted: for a graph that is being captured. Requests must lie evenly spaced."""
         common = (self.tables.arrays, self._nowhere, 0, int(batch.reason), 0)
         self.device.check(launch_stages(batch.words, batch.size, self.stages_of(batch), *common))
+
+
+def step_of(stream: Any, requests: int, replica: int) -> StepBatch:
+    """What a decode step of the first `requests` requests asks for, as the driver issues it."""
+    rows = stream.rows_of(stream.decode_kind)
+    own = slice(rows.start, rows.stop)
+    template, lanes = stream.template[own], stream.table[:requests, ch.LANE]
+    records = np.repeat(template[:, None], requests, axis=1).astype(COMMAND_DTYPE)
+    records["request"] = np.arange(requests)
+    moved = replica * stream.replica_moves[own]
+    for role, origins in (("a", stream.a_from), ("b", stream.b_from), ("c", stream.c_from)):
+        in_lane = np.isin(origins[own], (ch.FROM_LANE, ch.FROM_INPUT))
+        records[f"slot_{role}"] += (in_lane[:, None] * lanes[None]).astype(np.uint32)
+    records["slot_a"] += moved.astype(np.uint32)[:, None]
+    return StepBatch(as_words(records.reshape(-1)), FlushReason.full, requests, len(rows))

@@ -12,13 +12,9 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices import lt_launch as lt
-from launchopt.devices.runs import slots_of
-from launchopt.native import Int, call_words, compiled, monotonic_ns
-from launchopt.recorder import LaunchFacts, note
+from launchopt.devices.pointer_loops import UPLOAD_FROM
 
 TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when it wraps around
-UPLOAD_FUNCTION, UPLOAD_TO, UPLOAD_FROM = range(3)  # what `launch_pointers` copies by
 Table = NDArray[np.int64]
 
 
@@ -27,49 +23,6 @@ def upload_address() -> int:
     address = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuMemcpyHtoDAsync_v2, ctypes.c_void_p).value
     assert address is not None
     return address
-
-
-@compiled
-def fill_pointers(words: NDArray[np.uint64], shape: Table, count: int, out: Table) -> None:
-    """Addresses of A, then B, then C of words[:count], all of one shape (a row of lt_launch's shapes)."""
-    for i in range(count):
-        slot_a, slot_b, slot_c = slots_of(words, i)
-        out[i] = shape[lt.BASE_A] + slot_a * shape[lt.BYTES_A]
-        out[count + i] = shape[lt.BASE_B] + slot_b * shape[lt.BYTES_B]
-        out[2 * count + i] = shape[lt.BASE_C] + slot_c * shape[lt.BYTES_C]
-
-
-@compiled
-def upload_words(upload: Table, words: Int, stream: Int) -> Int:
-    """Copy the first `words` of what was staged to the device; returns the driver's status."""
-    return call_words(upload[UPLOAD_FUNCTION], (upload[UPLOAD_TO], upload[UPLOAD_FROM], np.int64(8 * words), stream))
-
-
-@compiled
-def launch_pointers(
-    words: NDArray[np.uint64],
-    shape_index: int,
-    tables: tuple[Table, Table, Table],
-    records: tuple[Table, Table, Table],
-    what: LaunchFacts,
-    staged: Table,
-    upload: Table,
-) -> Int:
-    """One launch of all of `words`, by pointers that are staged, uploaded and read by it; returns its status."""
-    shapes, plans, contexts = tables
-    launches, commands, cursor = records
-    count, shape = len(words), shapes[shape_index]
-    start_ns = monotonic_ns()
-    fill_pointers(words, shape, count, staged)
-    status = upload_words(upload, 3 * count, contexts[0, lt.STREAM])
-    if status != 0:
-        return lt.KERNEL_STATUS * status
-    table = upload[UPLOAD_TO]
-    plan = plans[shape[lt.PLAN0] + count]
-    status = lt.launch(contexts[0], plan, table, table + 8 * count, table + 16 * count, 0)
-    end_ns = monotonic_ns()
-    note(launches, commands, cursor, words, 0, count, what, start_ns, end_ns)
-    return status
 
 
 class Pointers:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch._dynamo
 
 from launchopt.batcher import Batch
 from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
@@ -29,9 +30,9 @@ OPTIONS = {"coordinate_descent_tuning": True}
 MOST_RUNS = 2  # evenly spaced pieces of a batch: as many as where a cycle of slots wraps; beyond, slots are looked up
 STRIDED = "def strided(a, b, c):\n    c.copy_(torch.bmm(b, a.transpose(1, 2)))\n"
 SCATTERED = (
-    "def scattered(a, b, c, at):\n"
-    "    weights, inputs = a.index_select(0, at[0]), b.index_select(0, at[1])\n"
-    "    c.index_copy_(0, at[2], torch.bmm(inputs, weights.transpose(1, 2)))\n"
+    "def scattered(a, b, c, at_a, at_b, at_c):\n"
+    "    weights, inputs = a.index_select(0, at_a), b.index_select(0, at_b)\n"
+    "    c.index_copy_(0, at_c, torch.bmm(inputs, weights.transpose(1, 2)))\n"
 )
 
 
@@ -121,7 +122,7 @@ class CompiledBatches:
             self._strided[index](*(grows(each, dim) for each in slices))
         at = self._indices.device[:, :count]
         at.copy_(torch.arange(count, device=at.device) % min(len(each) for each in self._stacks[index]))
-        self._scattered[index](*self._stacks[index], grows(at, 1 if count > 1 else None))
+        self._scattered[index](*self._stacks[index], *(grows(each, dim) for each in at))
 
     def _of(self, index: int) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
         return self._stacks[index], self._moves[index]
@@ -155,6 +156,6 @@ class CompiledBatches:
         device, index, count = self._device, batch.shape_index, len(batch)
         start_ns = device.enter(index, count)
         self._indices.upload(batch, count)
-        self._scattered[index](*self._stacks[index], self._indices.device[:, :count])
+        self._scattered[index](*self._stacks[index], *self._indices.device[:, :count])
         copied = INDEX_BYTES_A_COMMAND * count
         device.leave(batch, slice(0, count), STRATEGY, flush_ns, start_ns, 1, copied)

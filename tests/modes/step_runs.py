@@ -22,6 +22,7 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
+from launchopt.sampling import Sampling
 from launchopt.step_batcher import StepBatch
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream
@@ -59,15 +60,20 @@ class StepRun:
     """One stream through one mode; `device` None: the CPU's."""
 
     def __init__(
-        self, mode: str | Mode, stream: ChainStream, most: int, device: Device | None = None, **options: Any
+        self,
+        mode: str | Mode,
+        stream: ChainStream,
+        most: int,
+        device: Device | None = None,
+        sampling: Sampling = NONE,
     ) -> None:
-        self.stream, self.most = stream, most
+        self.stream, self.most, self.sampling = stream, most, sampling
         self.recorder = Recorder(stream.commands)
         self.device: Any = device or CpuDevice(threads=1)
-        self.mode = mode_class(mode)(**options) if isinstance(mode, str) else mode
+        self.mode = mode_class(mode)() if isinstance(mode, str) else mode
         limits = {shape: min(most, stream.together(shape)) for shape in stream.shapes}
         self.device.open(stream, self.recorder, seed=SEED)
-        done = self.device.open_steps(stream, NONE, on_host=False)
+        done = self.device.open_steps(stream, sampling, on_host=False)
         self.flights = Flights(stream, cast(Ring, None), done)  # nobody is told
         self.mode.prepare(self.device, limits)
         self.device.warm_up()
@@ -91,7 +97,7 @@ class StepRun:
         """Each command ran once, and what it gave is right."""
         assert list(self.recorder.faults()) == []
         ids = self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-        found = verify_chain(self.stream, self.device.arenas, NONE, ids, 64, 0)
+        found = verify_chain(self.stream, self.device.arenas, self.sampling, ids, 64, 0)
         assert found.ok, found.first_wrong
 
     def launches(self, column: int) -> list[int]:

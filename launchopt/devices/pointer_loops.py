@@ -1,0 +1,76 @@
+"""Compiled loops over tables of pointers: fill one, pad it, upload it, launch what reads it.
+
+In: command records, a row of `lt_launch`'s shapes. Out: words in staging memory, copied to the device by a call
+of the driver, through its address; no CUDA is loaded here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.devices import lt_launch as lt
+from launchopt.devices.runs import slots_of
+from launchopt.native import Int, call_words, compiled, monotonic_ns
+from launchopt.recorder import LaunchFacts, note
+
+UPLOAD_FUNCTION, UPLOAD_TO, UPLOAD_FROM = range(3)  # what `launch_pointers` copies by
+Table = NDArray[np.int64]
+
+
+@compiled
+def fill_pointers(words: NDArray[np.uint64], shape: Table, count: int, out: Table) -> None:
+    """Addresses of A, then B, then C of words[:count], all of one shape (a row of lt_launch's shapes)."""
+    for i in range(count):
+        slot_a, slot_b, slot_c = slots_of(words, i)
+        out[i] = shape[lt.BASE_A] + slot_a * shape[lt.BYTES_A]
+        out[count + i] = shape[lt.BASE_B] + slot_b * shape[lt.BYTES_B]
+        out[2 * count + i] = shape[lt.BASE_C] + slot_c * shape[lt.BYTES_C]
+
+
+@compiled
+def pad_pointers(out: Table, count: int, size: int, scratch: int) -> None:
+    """Spread out[:3 * count] (A, B, C) over 3 * size words; whoever is missing is the first, written to `scratch`."""
+    for operand in range(2, -1, -1):
+        for i in range(count - 1, -1, -1):
+            out[operand * size + i] = out[operand * count + i]
+    for i in range(count, size):
+        out[i], out[size + i], out[2 * size + i] = out[0], out[size], scratch
+
+
+def padded_sizes(limit: int) -> list[int]:
+    """1, 2, 4 and so on, and `limit`."""
+    return sorted({*(1 << i for i in range(limit.bit_length()) if 1 << i < limit), limit})
+
+
+@compiled
+def upload_words(upload: Table, words: Int, stream: Int) -> Int:
+    """Copy the first `words` of what was staged to the device; returns the driver's status."""
+    return call_words(upload[UPLOAD_FUNCTION], (upload[UPLOAD_TO], upload[UPLOAD_FROM], np.int64(8 * words), stream))
+
+
+@compiled
+def launch_pointers(
+    words: NDArray[np.uint64],
+    shape_index: int,
+    tables: tuple[Table, Table, Table],
+    records: tuple[Table, Table, Table],
+    what: LaunchFacts,
+    staged: Table,
+    upload: Table,
+) -> Int:
+    """One launch of all of `words`, by pointers that are staged, uploaded and read by it; returns its status."""
+    shapes, plans, contexts = tables
+    launches, commands, cursor = records
+    count, shape = len(words), shapes[shape_index]
+    start_ns = monotonic_ns()
+    fill_pointers(words, shape, count, staged)
+    status = upload_words(upload, 3 * count, contexts[0, lt.STREAM])
+    if status != 0:
+        return lt.KERNEL_STATUS * status
+    table = upload[UPLOAD_TO]
+    plan = plans[shape[lt.PLAN0] + count]
+    status = lt.launch(contexts[0], plan, table, table + 8 * count, table + 16 * count, 0)
+    end_ns = monotonic_ns()
+    note(launches, commands, cursor, words, 0, count, what, start_ns, end_ns)
+    return status
