@@ -127,7 +127,12 @@ SUMMARY = schema(
     ("traced", _BOOL, "a tracer was attached: times are not headline times"),
     ("interleaved", _BOOL, "repeats of this run's modes were taken in turn, in random order"),
     ("verified", _BOOL, "every command's output matched the float64 reference"),
-    ("max_rel_error", _F64, "largest |out - reference| / rms of an output of that shape, sqrt(k) / 3"),
+    (
+        "max_rel_error",
+        _F64,
+        "largest |out - reference| / rms of an output of that shape, sqrt(k) / 3; of requests that of the output"
+        " closest to its bound, relative to its row's rms",
+    ),
     ("tolerance", _F64, "the bound max_rel_error was held against"),
     ("status", _TEXT, "ok, or what went wrong"),
 )

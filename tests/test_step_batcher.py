@@ -340,6 +340,28 @@ def test_a_stall_is_when_every_live_request_is_held() -> None:
     assert taken(batcher) == [(2, FlushReason.stall, [2]), (1, FlushReason.stall, [0])]
 
 
+def test_those_that_come_at_once_wait_for_each_other() -> None:
+    """Requests 0 to 2 are expected: nothing stalls before they are there; whoever else comes is live once begun."""
+    expected = np.array([True, True, True, False])
+    batcher = StepBatcher(np.ones(4, np.int64), LONGEST, 4, NEVER_NS, expected=expected)
+    assert batcher.live == 3
+    assert list(batcher.take(steps((1, 0), (0, 0)), 0)) == []
+    assert list(batcher.take(NOTHING, 0)) == []
+    assert list(batcher.take(steps((3, 0)), 0)) == []
+    assert batcher.live == 4
+    assert [left(batch) for batch in batcher.take(steps((2, 0)), 0)] == [(0, FlushReason.full, [0, 1, 2, 3])]
+    for request in range(4):
+        batcher.landed(request)
+    assert batcher.live == 0
+
+
+def test_those_that_were_expected_are_not_waited_for_for_ever() -> None:
+    batcher = StepBatcher(np.ones(2, np.int64), LONGEST, 2, 10, expected=np.ones(2, np.bool_))
+    assert list(batcher.take(steps((1, 0)), 0)) == []
+    assert list(batcher.take(NOTHING, 9)) == []
+    assert [left(batch) for batch in batcher.take(NOTHING, 10)] == [(0, FlushReason.deadline, [1])]
+
+
 def test_a_stall_empties_all_buckets_the_largest_first_and_of_equals_the_oldest() -> None:
     batcher = batcher_of(7)
     for now_ns, (request, kind) in enumerate([(0, 3), (1, 2), (2, 1), (3, 1), (4, 2), (5, 2), (6, 0)]):

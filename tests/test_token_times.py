@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from launchopt import results
+from launchopt.columns import PERCENTILES
 from launchopt.analysis.histogram import RELATIVE_ERROR
 from launchopt.driver import Tokens
 from launchopt.token_times import completed_rate, token_columns, token_hash, token_table
@@ -81,7 +82,7 @@ def test_without_an_objective_there_is_no_goodput() -> None:
 
 def test_of_single_tokens_there_is_no_time_between() -> None:
     row = columns([(0, [5]), (1, [9])], ttft=1.0, tpot=1.0)
-    assert {row[f"tpot_{part}_ms"] for part in (*results.PERCENTILES, "max")} == {None}
+    assert {row[f"tpot_{part}_ms"] for part in (*PERCENTILES, "max")} == {None}
     assert row["goodput_per_s"] == 2
 
 
@@ -94,7 +95,7 @@ def test_columns_are_what_one_counts(requests: Requests, wall_ms: float, ttft: f
     assert histograms["ttft"].count == len(requests)
     assert histograms["tpot"].count == len(rests)
     for name, values in (("ttft", firsts), ("tpot", rests)):
-        for percentile, percent in results.PERCENTILES.items():
+        for percentile, percent in PERCENTILES.items():
             value = row[f"{name}_{percentile}_ms"]
             assert near(value, float(np.percentile(values, percent)) / MS) if values else value is None
         assert row[f"{name}_max_ms"] == (max(values) / MS if values else None)

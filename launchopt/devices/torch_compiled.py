@@ -62,26 +62,24 @@ class CompiledSteps(Steps):
         self._backend = backend
         self._names = {op.name.lower(): function for op, function in self.site.functions.items()}
         self._made: dict[str, Callable[..., None]] = {}
-        self._of_step: dict[Step, Callable[..., None]] = {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of how it could be faster, in lower precision
             for batch in examples(self.stream, most):
                 self.start()
                 for _, step in self.of(batch):
+                    _let_grow(step)
                     self._function(step)(*step.tensors)
 
     def _function(self, step: Step) -> Callable[..., None]:
         """The compiled function of a step, which steps that are alike share."""
-        found = self._of_step.get(step)
-        if found is None:
+        if step.compiled is None:
             arguments = ", ".join(f"t{i}" for i in range(len(step.tensors)))
             source = "\n    ".join([f"def step({arguments}):", "now = None", *step.lines]) + "\n"
             if source not in self._made:
                 self._made[source] = compiled(source, "step", {**self._names, "Sequences": Sequences}, self._backend)
-            for tensor, dim in zip(step.tensors, step.dims, strict=True):
-                grows(tensor, dim)
-            found = self._of_step[step] = self._made[source]
-        return found
+                _let_grow(step)
+            step.compiled = self._made[source]
+        return step.compiled
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
         """One call a part."""
@@ -94,6 +92,11 @@ class CompiledSteps(Steps):
             function(*step.tensors)
             gathers = int(step.gather is not None)
             device.leave(part, slice(0, len(part.words)), STRATEGY, flush_ns, start_ns, gathers)
+
+
+def _let_grow(step: Step) -> None:
+    for tensor, dim in zip(step.tensors, step.dims, strict=True):
+        grows(tensor, dim)
 
 
 class CompiledBatches:

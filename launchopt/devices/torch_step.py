@@ -59,7 +59,8 @@ class Call(NamedTuple):
 class Step:
     """What is to be called for `size` requests.
 
-    `lines`: the same calls as source code over `tensors`, of which dims[i] (None: no dimension) grows with the rows.
+    `lines`: the same calls as source code over `tensors`, of which dims[i] (None: no dimension) grows with the rows;
+    `compiled` is made of it.
     """
 
     size: int
@@ -69,6 +70,7 @@ class Step:
     tensors: list[Tensor] = field(default_factory=list)
     dims: list[int | None] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    compiled: Callable[..., None] | None = None
 
     def run(self) -> None:
         """All of it."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import dlpack
 
 from launchopt.command import Dtype
 from launchopt.devices.base import Device, Stream
@@ -34,7 +35,7 @@ def apart(tensor: Tensor) -> Tensor:
 
     A compiler that saw tensors share one would take every write to one as a write to all.
     """
-    return torch.from_dlpack(tensor)
+    return dlpack.from_dlpack(dlpack.to_dlpack(tensor))
 
 
 class TorchArenas:

@@ -26,7 +26,7 @@ from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 from runner.bench.figures import Figure, in_turn, ratios
 from runner.consumer import Consumer
-from runner.job import Arm, Job
+from runner.job import Arm, Job, Stream
 
 BURST = 400
 LONE_COMMANDS, LONE_GAP_S = 2000, 0.001
@@ -34,7 +34,7 @@ GOAL_RATIO, GOAL_LONE_US = 1.10, 5.0
 SHAPES = ((64, 8192), (256, 256))
 
 
-def job(stream: GemmStream, ring: Ring, device: str, arms: tuple[Arm, ...]) -> Job:
+def job(stream: Stream, ring: Ring, device: str, arms: tuple[Arm, ...]) -> Job:
     """A job for a consumer in this process: untraced, nothing written."""
     return Job(
         run_id="bench",

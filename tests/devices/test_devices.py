@@ -108,7 +108,7 @@ def test_a_rehearsal_takes_the_sampled_path_too(tmp_path: Path, monkeypatch: pyt
         todo = replace(job(stream, ring, "cpu", (arm("baseline"),)), folder=tmp_path, sample_every=64)
         with Consumer(todo) as consumer:
             gaps: list[int] = []
-            monkeypatch.setattr(consumer.device, "start", gaps.append)
+            monkeypatch.setattr(consumer.device, "start", lambda every, mode: gaps.append(every))
             consumer.arm(0, rehearsal=True)
             consumer.arm(0, rehearsal=False)
     assert gaps == [1, 64], "else its compiled loops would be loaded while the clock runs"

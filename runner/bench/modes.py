@@ -1,0 +1,149 @@
+"""The Python that each mode spends around its launch calls: what is left of a burst without the calls themselves.
+
+Batches, or whole steps, are made once and submitted again and again, in bursts that are shorter than the GPU's launch
+queue. From the time of a burst the time within its launch calls is taken off, as the recorder has it (SUBMIT_START to
+SUBMIT_END); what remains is divided by the launch calls: looking up plans and graphs, marking, noting. What a mode does
+within a call, such as filling a table of pointers, is charged to the call, here as everywhere.
+
+Every mode that can run here is measured: on gemv_256 where it takes commands or batches; where it takes whole steps, on
+the first workload of requests that it can run, for it does the same on all of them. Modes that the device launches from
+a compiled loop (`compiled_loop`) are left out: they have no Python of their own. On the cpu device workloads are tiny,
+and there is no goal.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import cycle, islice
+
+import numpy as np
+
+from launchopt import recorder as rec
+from launchopt.arrivals.requests import Requests
+from launchopt.batcher import Batch, FlushReason
+from launchopt.command import Dtype, as_words
+from launchopt.modes import MODES, mode_class
+from launchopt.modes.base import Mode, Takes
+from launchopt.modes.baseline import shape_of_all
+from launchopt.ring import Ring
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.decode import linears
+from launchopt.workloads.gemv import gemv
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import elementwise_program, linear_epilogue_program, linear_program, qkv_program
+from runner.bench.dispatch import job
+from runner.bench.figures import Figure, in_turn
+from runner.consumer import Consumer
+from runner.job import Arm, Stream
+
+GOAL_US = 5.0
+BUCKET, BATCHES = 64, 8  # commands of a batch; batches, submitted in turn
+REQUESTS, LAYERS, COPIES, HEAD_DIM = 4, 2, 2, 128  # COPIES of the weights, used in turn
+# A burst ends at either. The GPU's queue holds 1,024 launches; of the 64 turns in which tables of pointers are staged,
+# the oldest 16 are waited for before they are used again.
+MOST_CALLS, MOST_SUBMITS = 400, 40
+BURSTS = 5  # of each mode, for one repeat
+CAPACITY = 4096
+
+
+def suite(repeats: int, device: str) -> Iterator[Figure]:
+    """A figure a mode, in the order of the workloads; a goal only on a GPU."""
+    done: set[str] = set()
+    for workload, stream in _workloads(device):
+        names = [name for name in MODES if name not in done and _takes(name, device, stream)]
+        if not names:
+            continue
+        if isinstance(stream, ChainStream):
+            done.update(names)
+        samples = _measured(BURSTS * repeats, device, stream, names)
+        for name, around_us in zip(names, samples, strict=True):
+            case = f"{name}: Python around a launch call ({workload})"
+            yield Figure("modes", case, "us", around_us, GOAL_US if device == "cuda" else None)
+
+
+def _workloads(device: str) -> Iterator[tuple[str, Stream]]:
+    """Names and streams; those of requests come last."""
+    is_gpu = device == "cuda"
+    side, hidden, dtype = (256, 1024, Dtype.fp16) if is_gpu else (16, HEAD_DIM, Dtype.fp32)
+    commands = BUCKET * BATCHES
+    name = "gemv_256" if is_gpu else f"gemv {side}x1x{side}"
+    yield f"{name} fp32", gemv(side, 1, side, commands, Dtype.fp32, commands, False, 0)
+    heads = hidden // HEAD_DIM
+    model = ModelShape("bench", hidden, LAYERS, heads, max(1, heads // 4), HEAD_DIM, 2 * hidden)
+    programs = {
+        "decode": linear_program(linears(model)),
+        "elementwise_chain": elementwise_program(hidden),
+        "linear_epilogue": linear_epilogue_program(hidden),
+        "qkv": qkv_program(model),
+    }
+    nothing, tokens = np.zeros(REQUESTS, np.int64), np.full(REQUESTS, COPIES)
+    for name, program in programs.items():
+        stream = ChainStream(program, LAYERS, Requests(nothing, nothing, tokens), dtype, COPIES)
+        yield f"{name} {dtype.name}, {REQUESTS} requests", stream
+
+
+def _takes(name: str, device: str, stream: Stream) -> bool:
+    """Whether a mode is to be measured on a stream: its form is the stream's, and it launches from Python."""
+    mode = mode_class(name)
+    if mode.compiled_loop or mode.refusal(device, stream) or mode.lacks():
+        return False
+    return (mode.takes_of(stream) is Takes.steps) == isinstance(stream, ChainStream)
+
+
+def _measured(bursts: int, device: str, stream: Stream, names: Sequence[str]) -> list[list[float]]:
+    """Samples of each mode, all on the same operands, in turn."""
+    todo = tuple(Arm(name, BUCKET, 0.0, None) for name in names)
+    with Ring.create(CAPACITY) as ring:
+        plain = job(stream, ring, device, todo)
+        with Ring.create(plain.back_capacity) as back, Consumer(replace(plain, back_name=back.name)) as consumer:
+            batches = batches_of(stream)
+            works = [partial(around_us, consumer, index, batches) for index in range(len(names))]
+            try:
+                return in_turn(bursts, *works)
+            finally:
+                consumer.device.synchronize()
+                gc.enable()  # which `arm` has switched off
+                gc.unfreeze()
+
+
+def batches_of(stream: Stream) -> list[Batch]:
+    """What a batcher would let go of: full buckets, or steps of all requests with each copy of the weights."""
+    if isinstance(stream, ChainStream):
+        from launchopt.devices.lt_steps import step_of
+
+        return [step_of(stream, stream.requests, copy) for copy in range(stream.replicas)]
+    words = as_words(np.concatenate([block.records for block in stream.blocks()]))
+    return [Batch(0, part, FlushReason.full) for part in np.split(words, len(words) // BUCKET)]
+
+
+def around_us(consumer: Consumer, index: int, batches: Sequence[Batch]) -> float:
+    """us a launch call that an arm's mode spends outside of its launch calls, over one burst."""
+    consumer.arm(index, rehearsal=False)  # a rehearsal would put events around every launch
+    device, recorder, clock_ns = consumer.device, consumer.recorder, time.monotonic_ns
+    submit = _submit_of(consumer.modes[index], batches[0])
+    for batch in (*batches, *batches):  # the second time everything is known
+        submit(batch, clock_ns())
+    submits = MOST_CALLS * 2 * len(batches) // recorder.launch_calls
+    burst = list(islice(cycle(batches), max(1, min(submits, MOST_SUBMITS))))
+    device.synchronize()
+    recorder.reset()
+    start_ns = clock_ns()
+    for batch in burst:
+        submit(batch, clock_ns())
+    took_ns = clock_ns() - start_ns
+    within_ns = sum(
+        int((rows[:, rec.SUBMIT_END_NS] - rows[:, rec.SUBMIT_START_NS]).sum()) for _, rows in recorder.launch_chunks()
+    )
+    return (took_ns - within_ns) / recorder.launch_calls / 1e3
+
+
+def _submit_of(mode: Mode, batch: Batch) -> Callable[[Batch, int], None]:
+    """How a mode is given a batch."""
+    if mode.takes is not Takes.commands or batch.shape_index < 0:
+        return mode.submit
+    shape_of = shape_of_all(batch)
+    return lambda commands, now_ns: mode.submit_each(commands.words, shape_of, now_ns)
