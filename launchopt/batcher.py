@@ -69,7 +69,7 @@ class Batcher:
 
     A shape that is not among `shapes` is a RunError: its plan was not warmed up. With one limit for all shapes they
     share one bucket, and a batch's `shape_index` is SEVERAL. With `requests`, order is kept within each of that many
-    (unless `violated`); without (None) commands are independent.
+    (unless `violated`); without (None) commands are independent. `expected`: which of them come at once.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Batcher:
         timeout_ns: int,
         requests: int | None = None,
         violated: bool = False,
+        expected: NDArray[np.bool_] | None = None,
     ) -> None:
         self._shapes, self._timeout_ns = shapes, timeout_ns
         size = 1 << max(3, (2 * len(shapes)).bit_length())
@@ -95,7 +96,9 @@ class Batcher:
             insert_shape(self._table, np.uint64(mn), np.uint64(key), 0 if self._shared else index)
         for find in (oldest_bucket, largest_bucket):  # their machine code is loaded here, not when one is first due
             find(self._buckets, self._active)
-        self.order: OrderArrays | None = None if requests is None else order_arrays(requests, violated=violated)
+        self.order: OrderArrays | None = (
+            None if requests is None else order_arrays(requests, violated=violated, expected=expected)
+        )
 
     @property
     def arrays(self) -> BatcherArrays:

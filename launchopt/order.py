@@ -21,8 +21,10 @@ from launchopt.native import Int, compiled
 
 POOL_ROOM = 32_768  # commands that wait, 2 MiB; more are left in the ring
 FIRST, LAST, HELD = range(3)  # columns of chains: list of those that wait (or NONE), whether one is held or ready
-FREE, WAITING, READY_FIRST, READY_STOP, ENDS, VIOLATED = range(6)  # words of counts; ENDS: step ends in buckets
-COUNT_WORDS = 6
+# Words of counts; ENDS: step ends in buckets; AWAITED: requests that come at once, of whom nothing has come yet.
+FREE, WAITING, READY_FIRST, READY_STOP, ENDS, VIOLATED, AWAITED = range(7)
+COUNT_WORDS = 7
+NOT_BEGUN = -2  # in place of LAST: one of the AWAITED
 STEP_END = np.uint64(int(Flag.STEP_END) << 48)  # in its word of a record
 NONE = -1
 REQUEST_SHIFT = np.uint64(32)
@@ -30,8 +32,10 @@ REQUEST_SHIFT = np.uint64(32)
 OrderArrays = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
-def order_arrays(requests: int, room: int = POOL_ROOM, violated: bool = False) -> OrderArrays:
-    """pool, links, chains, ready, counts for requests 0 to `requests` - 1."""
+def order_arrays(
+    requests: int, room: int = POOL_ROOM, violated: bool = False, expected: NDArray[np.bool_] | None = None
+) -> OrderArrays:
+    """pool, links, chains, ready, counts for requests 0 to `requests` - 1; `expected`: which of them come at once."""
     pool = np.zeros((room, WORDS), np.uint64)
     links = np.arange(1, room + 1)
     links[-1] = NONE
@@ -40,6 +44,9 @@ def order_arrays(requests: int, room: int = POOL_ROOM, violated: bool = False) -
     ready = np.zeros(1 << requests.bit_length(), np.int64)
     counts = np.zeros(COUNT_WORDS, np.int64)
     counts[VIOLATED] = violated
+    if expected is not None:
+        chains[: len(expected)][expected, LAST] = NOT_BEGUN
+        counts[AWAITED] = np.count_nonzero(expected)
     return pool, links, chains, ready, counts
 
 
@@ -109,6 +116,9 @@ def take_ordered(
         return start, bucket
     for i in range(start, len(words)):
         request = np.intp(words[i, W_SLOT_C_REQUEST] >> REQUEST_SHIFT)
+        if chains[request, LAST] == NOT_BEGUN:
+            chains[request, LAST] = NONE
+            order[4][AWAITED] -= 1
         if chains[request, HELD] != 0:
             if not _wait(words, i, request, order):
                 return i, NO_BUCKET
@@ -138,6 +148,11 @@ def release(bucket: int, count: int, batcher: BatcherArrays, order: OrderArrays)
 
 @compiled
 def is_stalled(order: OrderArrays) -> Int:
-    """Something waits (commands, or whoever issued a step for its end), and all of it for commands in buckets."""
+    """Something waits (commands, or whoever issued a step for its end), and all of it for commands in buckets.
+
+    Not before everyone who comes at once is there: who goes ahead alone may stay a layer ahead for good.
+    """
     counts = order[4]
+    if counts[AWAITED] > 0:
+        return False
     return counts[WAITING] + counts[ENDS] > 0 and counts[READY_FIRST] == counts[READY_STOP]

@@ -34,6 +34,14 @@ class Chains:
         if count := self.flights.collect(words):
             self._device.feed_back(self.flights, count)
 
+    def expected(self, rehearsal: bool) -> NDArray[np.bool_] | None:
+        """Which requests come at once: of a closed loop all, unless a scheduler lets them in; None: nobody knows."""
+        if self._job.schedule.continuous:
+            return None
+        table = shortened(self._stream.table) if rehearsal else self._stream.table
+        at_once: NDArray[np.bool_] = (table[:, DUE_NS] == 0) & (table[:, AFTER] < 0)
+        return at_once
+
     def step_pump(
         self,
         arm: Arm,
@@ -54,7 +62,7 @@ class Chains:
             idle_ns=settings.idle_ns,
             on_stall=job.on_stall,
             in_rounds=job.schedule.continuous,
-            expected=(table[:, DUE_NS] == 0) & (table[:, AFTER] < 0),
+            expected=self.expected(rehearsal),
         )
         feed_back = self._device.feed_back
         return StepPump(ring, self.back, batcher, self.flights, submit, feed_back, recorder, settings)

@@ -128,7 +128,9 @@ class Consumer:
             self._flushes = steps.flushes
             return steps.run
         requests = self._stream.requests if self._chains else None
-        self._batcher = Batcher(self._stream.shapes, limits, settings.timeout_ns, requests, self._job.violated)
+        expected = self._chains.expected(rehearsal) if self._chains else None
+        common_to_all = (self._stream.shapes, limits, settings.timeout_ns)
+        self._batcher = Batcher(*common_to_all, requests, self._job.violated, expected)
         self._flushes = self._batcher.flushes
         common = (self._ring, self._batcher, mode, settings)
         if self._chains:

@@ -431,3 +431,19 @@ def test_an_unknown_shape_is_named_or_said_to_have_waited() -> None:
         list(batcher.add(records, 0))
     with pytest.raises(RunError, match="command 1 has shape 77x1x8"):
         list(batcher_of([2], timeout_ns=0, room=4).add(records[1:], 0))
+
+
+def test_those_that_come_at_once_wait_for_each_other() -> None:
+    """Requests 0 and 1 are expected: no stall before both are there; a deadline still counts."""
+    expected = np.array([True, True, False])
+    batcher = Batcher(SHAPES[:1], [9], 10, requests=3, expected=expected)
+    assert list(batcher.add(records_of([Command(1, 0), Command(1, 0)]), 0)) == []
+    assert list(batcher.add(records_of([Command(2, 0)], first=2), 0)) == []
+    assert batcher.stalled() is None
+    late = batcher.due(10)
+    assert late is not None
+    assert left(late) == (0, FlushReason.deadline, [0, 2])
+    assert list(batcher.add(records_of([Command(0, 0), Command(0, 0)], first=3), 11)) == []
+    stalled = batcher.stalled()
+    assert stalled is not None
+    assert left(stalled) == (0, FlushReason.stall, [1, 3])

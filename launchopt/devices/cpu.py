@@ -177,7 +177,8 @@ class CpuDevice:
     def execute(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32]) -> None:
         """Each command in turn, as part of one launch: nothing is noted."""
         records: Records = words.reshape(-1).view(COMMAND_DTYPE)
-        slots = zip(*(records[f"slot_{role}"].tolist() for role in "abc"), strict=True)
+        # A list, as in submit_strided: tuples made of a generator would be kept.
+        slots = zip(*[records[f"slot_{role}"].tolist() for role in "abc"], strict=True)
         for i, (shape_index, (a, b, c)) in enumerate(zip(shape_of.tolist(), slots, strict=True)):
             arena_a, arena_b, arena_c = self._views[shape_index]
             operands = (arena_a[a : a + 1], arena_b[b : b + 1], arena_c[c : c + 1])

@@ -95,3 +95,9 @@ class TorchArenas:
         """Wait for this thread's operators."""
         if self.is_cuda:
             torch.cuda.current_stream(self.device).synchronize()
+
+    def close(self) -> None:
+        """Let go of the operands, and give PyTorch's memory back to the device."""
+        self._flat.clear()
+        if self.is_cuda:
+            torch.cuda.empty_cache()

@@ -80,4 +80,5 @@ class TorchCompile(Mode):
 
     def close(self) -> None:
         """Drop the views."""
-        self._runner = self._arenas = None
+        self._runner = None
+        self._arenas.close()

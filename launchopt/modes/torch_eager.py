@@ -94,4 +94,5 @@ class TorchEager(Mode):
 
     def close(self) -> None:
         """Drop the views."""
-        self._runner = self._arenas = None
+        self._runner = None
+        self._arenas.close()

@@ -68,4 +68,5 @@ class TorchGraph(Mode):
     def close(self) -> None:
         """Drop graphs and views."""
         self._runner.close()
-        self._runner = self._arenas = None
+        self._runner = None
+        self._arenas.close()

@@ -20,7 +20,7 @@ from test_modes import Run, streams
 
 from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
-from launchopt.batcher import Batcher
+from launchopt.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
@@ -393,18 +393,22 @@ def gpu() -> Any:
     return CudaDevice(0)
 
 
+COMPILED = [("paged", Dtype.fp16), ("epilogue", Dtype.bf16), ("layer", Dtype.fp32)]  # each takes a while
+OTHERS = [(name, dtype) for name in PROGRAMS for dtype in Dtype]
+ON_GPU = [("torch_compile", *each) for each in COMPILED]
+ON_GPU += [(mode, *each) for mode in ("torch_eager", "torch_graph") for each in OTHERS]
+
+
 @pytest.mark.gpu
 @needs_torch
-@in_each_dtype
-@pytest.mark.parametrize("mode", NAMES)
-@pytest.mark.parametrize("name", ["paged", "layer", "epilogue"])
+@pytest.mark.parametrize(("mode", "name", "dtype"), ON_GPU)
 def test_steps_on_a_gpu(gpu: Any, mode: str, name: str, dtype: Dtype) -> None:
-    if mode == "torch_compile" and name == "layer":
-        pytest.skip("as paged")
     run = StepRun(mode, stream_of(PROGRAMS[name], dtype), MOST, gpu)
     for seed in (None, 1, 1, 1):
         run.run(seed)
         run.check()
+    if mode == "torch_compile":
+        assert set(run.launches(rec.SHAPE)) == {-1}
     if mode == "torch_graph":
         assert run.mode.graph_replays == run.recorder.launch_count
         assert run.mode.costs_ns["capture"] > 0
@@ -413,8 +417,7 @@ def test_steps_on_a_gpu(gpu: Any, mode: str, name: str, dtype: Dtype) -> None:
 
 @pytest.mark.gpu
 @needs_torch
-@in_each_dtype
-@pytest.mark.parametrize("mode", NAMES)
+@pytest.mark.parametrize(("mode", "dtype"), [(NAMES[1], Dtype.fp16), *[(m, d) for m in NAMES[::2] for d in Dtype]])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_commands_on_a_gpu(gpu: Any, mode: str, shuffle: bool, dtype: Dtype) -> None:
     from launchopt.verify import verify
@@ -436,7 +439,7 @@ def test_commands_on_a_gpu(gpu: Any, mode: str, shuffle: bool, dtype: Dtype) -> 
         made.submit_each(as_words(records), np.zeros(len(records), np.int32), 0)
     else:
         batcher = Batcher(stream.shapes, [most], 0)
-        for batch in (*batcher.add(records, 0), *[each for each in [batcher.due(1)] if each]):
+        for batch in (*batcher.add(records, 0), *batcher.flush(FlushReason.drain)):
             made.submit(batch, 0)
     gpu.finish()
     assert list(recorder.faults()) == []
