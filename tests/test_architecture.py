@@ -9,16 +9,24 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FILES = sorted(str(path.relative_to(ROOT)) for top in ("launchopt", "runner") for path in (ROOT / top).rglob("*.py"))
 
-CUDA = {"cupy", "cupyx", "nvmath", "cuda", "cupti"}
+CUDA = {"cupy", "cupyx", "nvmath", "cuda", "cupti", "torch", "triton"}
 CLOCKS = {"time", "datetime", "sched"}
-# The door to CUDA, and the rooms right behind it.
-BEHIND_THE_DOOR = (
-    "launchopt/devices/cuda*.py",
-    "launchopt/devices/gpu_*.py",
-    "launchopt/devices/lt_plans.py",
-    "launchopt/devices/slot_copy.py",
-    "launchopt/timing/events.py",
-    "launchopt/timing/cupti.py",
+# The rooms behind the door to CUDA. Who is outside comes in from within a function, when a GPU is asked for.
+BEHIND_THE_DOOR = ("launchopt/devices/*.py", "launchopt/timing/events.py", "launchopt/timing/cupti.py")
+# Of those, what is tested wherever there is no CUDA.
+WITHOUT_CUDA = (
+    "launchopt/devices/__init__.py",
+    "launchopt/devices/base.py",
+    "launchopt/devices/cpu*.py",
+    "launchopt/devices/*pump.py",
+    "launchopt/devices/*_loops.py",
+    "launchopt/devices/lt_launch.py",
+    "launchopt/devices/lt_chain.py",
+    "launchopt/devices/lt_steps.py",
+    "launchopt/devices/lt_tables.py",
+    "launchopt/devices/kernel_plans.py",
+    "launchopt/devices/op_kernels.py",
+    "launchopt/devices/op_plans.py",
 )
 # files, and what they must not import: a name forbids the module and everything below it.
 FORBIDDEN: list[tuple[str, set[str]]] = [
@@ -78,6 +86,36 @@ def test_one_door_to_cuda() -> None:
     users = [file for file in FILES if among(imported((ROOT / file).read_text()), CUDA)]
     assert users
     assert [file for file in users if not any(fnmatch(file, door) for door in BEHIND_THE_DOOR)] == []
+
+
+def at_once(file: str) -> set[str]:
+    """Modules that are imported when `file` is: not those that a function or a type checker imports."""
+    tree = ast.parse((ROOT / file).read_text())
+    kept = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return imported(ast.unparse(ast.Module(kept, [])))
+
+
+def needing_cuda() -> set[str]:
+    """Files whose import loads CUDA, torch or Triton, itself or by what it imports."""
+    names = {file: file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in FILES}
+    modules = {file: at_once(file) for file in FILES}
+    needing = {file for file in FILES if among(modules[file], CUDA)}
+    while more := {file for file in FILES if modules[file] & {names[one] for one in needing}} - needing:
+        needing |= more
+    return needing
+
+
+def test_nothing_outside_loads_cuda_by_being_imported() -> None:
+    needing = needing_cuda()
+    assert "launchopt/devices/lt_graphs.py" in needing, "else it is nothing that is looked at"
+    assert [file for file in needing if not any(fnmatch(file, door) for door in BEHIND_THE_DOOR)] == []
+
+
+@pytest.mark.parametrize("pattern", WITHOUT_CUDA)
+def test_what_is_tested_without_cuda_can_be_imported_without(pattern: str) -> None:
+    files = {file for file in FILES if fnmatch(file, pattern)}
+    assert files
+    assert files & needing_cuda() == set()
 
 
 @pytest.mark.parametrize("file", FILES)

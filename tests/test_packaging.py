@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from launchopt import results
+from launchopt.modes import MODES
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("conf", "launchopt", "runner", "tests", "pyproject.toml", "README.md", "LICENSE")
@@ -118,7 +119,10 @@ editable, installed = (pytest.param(name, marks=needs_setuptools) for name in ("
 @pytest.mark.parametrize("ways", [checkout, editable, installed], indirect=True)
 def test_conf_is_found_from_anywhere(ways: Way, tmp_path: Path) -> None:
     text = ways.module("--help", tmp_path)
-    assert "workload: decode, gemv_256, gemv_micro, prefill" in text
+    workloads = sorted(path.stem for path in (ROOT / "conf/workload").glob("*.yaml"))
+    assert f"\nworkload: {', '.join(workloads)}\n" in text
+    assert f"\nmode: {', '.join(MODES)}\n" in text
+    assert "\nbaseline " in text
     assert "predecessor_tables" in text
     assert "max_batch: 9" in ways.module("--cfg job mode=baseline batching.max_batch=9", tmp_path)
     assert list(tmp_path.iterdir()) == []

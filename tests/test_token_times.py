@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from launchopt import results
-from launchopt.columns import PERCENTILES
 from launchopt.analysis.histogram import RELATIVE_ERROR
+from launchopt.columns import PERCENTILES
 from launchopt.driver import Tokens
 from launchopt.token_times import completed_rate, token_columns, token_hash, token_table
 

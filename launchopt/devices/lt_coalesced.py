@@ -115,14 +115,14 @@ class CoalescedSteps:
 
     def __init__(self, device: Any, limits: Mapping[ShapeKey, int]) -> None:
         self._rows = LtCoalesced(device, limits)
-        self._steps = LtSteps(device, limits, self._rows.tables)
+        self.steps = LtSteps(device, limits, self._rows.tables)
 
     def submit(self, batch: Any, flush_ns: int) -> None:
         """One launch a row."""
-        if self._steps.knows(batch) or len(self._steps.even_parts(batch)) <= COPY_CALLS + 1:
-            self._steps.launch(batch, flush_ns)
+        if self.steps.knows(batch) or len(self.steps.even_parts(batch)) <= COPY_CALLS + 1:
+            self.steps.launch(batch, flush_ns)
             return
-        indices = self._steps.indices(self._steps.kind_of(batch)).tolist()
+        indices = self.steps.indices(self.steps.kind_of(batch)).tolist()
         for row, index in enumerate(indices):
             words = batch.words[row * batch.size : (row + 1) * batch.size]
             slots = words[:, W_SLOT_A_B] & np.uint64(0xFFFF_FFFF)

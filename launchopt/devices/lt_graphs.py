@@ -20,8 +20,8 @@ from launchopt.batcher import Batch
 from launchopt.command import W_MN, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.graphs import Graphs
-from launchopt.devices.lt_coalesced import LtCoalesced
-from launchopt.devices.lt_steps import LtSteps, step_of
+from launchopt.devices.lt_coalesced import CoalescedSteps
+from launchopt.devices.lt_steps import step_of
 from launchopt.devices.lt_tables import Row
 from launchopt.devices.lt_tuning import fastest_by_pointers
 from launchopt.devices.pointer_loops import fill_pointers, pad_pointers, padded_sizes
@@ -97,7 +97,8 @@ class StepGraphs:
 
     def __init__(self, device: Any, limits: Mapping[ShapeKey, int], mode: Mode, bound: int) -> None:
         self._device, self._mode = device, mode
-        self._steps = LtSteps(device, limits, LtCoalesced(device, limits).tables)
+        self._launched = CoalescedSteps(device, limits)
+        self._steps = self._launched.steps
         self._graphs = Graphs(device.stream, bound, mode.costs_ns)
         self._most = max(limits.values())
 
@@ -119,13 +120,15 @@ class StepGraphs:
         return found
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """One replay for all requests that lie evenly spaced."""
+        """One replay for all requests. Those that do not lie evenly spaced come once: they are launched as they are.
+
+        Such are first tokens, whose inputs lie anywhere in the table.
+        """
         graph = self._graphs.get(self._steps.key_of(batch))
-        if graph is not None:
-            self._replay(graph, batch, flush_ns)
-            return
-        for part in self._steps.even_parts(batch):
-            self._replay(self._graph(part), part, flush_ns)
+        if graph is None and len(self._steps.even_parts(batch)) > 1:
+            self._launched.submit(batch, flush_ns)
+        else:
+            self._replay(graph or self._graph(batch), batch, flush_ns)
 
     def _replay(self, graph: Any, batch: StepBatch, flush_ns: int) -> None:
         start_ns = self._device.enter(-1, batch.size)

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,13 @@ from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
 from launchopt.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
+from launchopt.devices.cpu import CpuDevice
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Strategy
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.verify import verify
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape
@@ -37,7 +40,7 @@ from launchopt.workloads.program import (
     linear_epilogue_program,
     qkv_program,
 )
-from launchopt.workloads.stream import GemmStream
+from launchopt.workloads.stream import GemmStream, Segment
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of its own affairs
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'")
@@ -93,11 +96,11 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_they_take(name: str) -> None:
     kind = mode_class(name)
-    chain, commands = users(PROGRAMS["qkv"], Dtype.fp16, 2, 2), gemv(8, 1, 8, 4, Dtype.fp16, 4, False, 0)
-    assert kind.takes_of(chain) is Takes.steps
+    steps, commands = users(PROGRAMS["qkv"], Dtype.fp16, 2, 2), gemv(8, 1, 8, 4, Dtype.fp16, 4, False, 0)
+    assert kind.takes_of(steps) is Takes.steps
     assert kind.takes_of(commands) is (Takes.commands if name == "torch_eager" else Takes.batches)
     assert kind.extra == "torch"
-    for stream in (chain, commands):
+    for stream in (steps, commands):
         assert kind.refusal("cuda", stream) is None
         assert (kind.refusal("cpu", stream) is None) == (name == "torch_eager")
         assert "torch" not in (kind.refusal("cpu", stream) or "")
@@ -192,14 +195,8 @@ def test_batches_that_lie_in_a_row_and_scattered(name: str, shuffle: bool, dtype
 @pytest.mark.usefixtures("stand_ins")
 def test_batches_of_several_shapes_and_one_weight(name: str) -> None:
     for linears, replicas in [([(3, 5), (16, 3), (5, 16)], 7), ([(4, 4)], 1)]:
-        stream = GemmStream(linears, 1, [_segment(3, 5), _segment(1, 9)], Dtype.fp32, replicas)
+        stream = GemmStream(linears, 1, [Segment(3, 5), Segment(1, 9)], Dtype.fp32, replicas)
         batched_run(name, stream, 6)
-
-
-def _segment(n: int, steps: int) -> Any:
-    from launchopt.workloads.stream import Segment
-
-    return Segment(n, steps)
 
 
 @needs_torch
@@ -415,35 +412,42 @@ def test_steps_on_a_gpu(gpu: Any, mode: str, name: str, dtype: Dtype) -> None:
     run.close()
 
 
+def run_commands(device: Any, mode: Mode, stream: GemmStream, most: int) -> None:
+    """As the consumer does it, and check."""
+    recorder = rec.Recorder(stream.commands)
+    device.open(stream, recorder, seed=0)
+    mode.prepare(device, dict.fromkeys(stream.shapes, most))
+    device.arenas.poison()
+    device.synchronize()
+    device.use_mode("")
+    device.start(0, mode)
+    mode.start()
+    device.begin()
+    records = np.concatenate([block.records for block in stream.blocks()])
+    if mode.takes_of(stream) is Takes.commands:
+        mode.submit_each(as_words(records), np.zeros(len(records), np.int32), 0)
+    else:
+        batcher = Batcher(stream.shapes, [most], 0)
+        for batch in chain(batcher.add(records, 0), batcher.flush(FlushReason.drain)):
+            mode.submit(batch, 0)
+    device.finish()
+    assert list(recorder.faults()) == []
+    found = verify(stream, device.arenas, 64)
+    assert found.ok, found.first_wrong
+    mode.close()
+    device.close()
+
+
+@needs_torch
+@pytest.mark.parametrize("mode", NAMES)
+@pytest.mark.usefixtures("stand_ins")
+def test_commands_with_no_help_of_a_run(mode: str) -> None:
+    run_commands(CpuDevice(threads=1), mode_class(mode)(), gemv(6, 1, 25, 30, Dtype.fp32, 12, True, 0), 8)
+
+
 @pytest.mark.gpu
 @needs_torch
 @pytest.mark.parametrize(("mode", "dtype"), [(NAMES[1], Dtype.fp16), *[(m, d) for m in NAMES[::2] for d in Dtype]])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_commands_on_a_gpu(gpu: Any, mode: str, shuffle: bool, dtype: Dtype) -> None:
-    from launchopt.verify import verify
-
-    stream = gemv(64, 1, 256, 300, dtype, 48, shuffle, 0)
-    recorder = rec.Recorder(stream.commands)
-    gpu.open(stream, recorder, seed=0)
-    made: Mode = mode_class(mode)()
-    most = 1 if mode == "torch_eager" else 32
-    made.prepare(gpu, dict.fromkeys(stream.shapes, most))
-    gpu.arenas.poison()
-    gpu.synchronize()
-    gpu.use_mode("")
-    gpu.start(0, made)
-    made.start()
-    gpu.begin()
-    records = np.concatenate([block.records for block in stream.blocks()])
-    if mode == "torch_eager":
-        made.submit_each(as_words(records), np.zeros(len(records), np.int32), 0)
-    else:
-        batcher = Batcher(stream.shapes, [most], 0)
-        for batch in (*batcher.add(records, 0), *batcher.flush(FlushReason.drain)):
-            made.submit(batch, 0)
-    gpu.finish()
-    assert list(recorder.faults()) == []
-    found = verify(stream, gpu.arenas, 64)
-    assert found.ok, found.first_wrong
-    made.close()
-    gpu.close()
+    run_commands(gpu, mode_class(mode)(), gemv(64, 1, 256, 300, dtype, 48, shuffle, 0), 32)

@@ -20,10 +20,10 @@ import pandas as pd
 import psutil
 import pytest
 
-from launchopt.columns import PERCENTILES
 from launchopt import results
 from launchopt.analysis.histogram import RELATIVE_ERROR, LogHistogram
 from launchopt.arrivals import process
+from launchopt.columns import PERCENTILES
 from launchopt.ring import TAIL
 
 ROOT = Path(__file__).parents[2]

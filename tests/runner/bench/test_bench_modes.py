@@ -63,11 +63,11 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Of pointer_array on the CPU, where a batch is one launch call."""
     monkeypatch.setattr(modes, "BUCKET", BATCH)
     stream = gemv(8, 1, 16, 4 * BATCH, Dtype.fp32, 4 * BATCH, False, 0)
-    with Ring.create(256) as ring:
-        with Consumer(job(stream, ring, "cpu", (Arm("pointer_array", BATCH, 0.0, None),))) as consumer:
-            yield consumer
-            gc.enable()
-            gc.unfreeze()
+    arms = (Arm("pointer_array", BATCH, 0.0, None),)
+    with Ring.create(256) as ring, Consumer(job(stream, ring, "cpu", arms)) as consumer:
+        yield consumer
+        gc.enable()
+        gc.unfreeze()
 
 
 def slowly(function: Callable[..., None]) -> Callable[..., None]:
