@@ -1,22 +1,29 @@
 """A stand-in for cuBLASLt: a C function with cublasLtMatmul's 16 arguments that multiplies with NumPy.
 
 Its "layouts" are addresses of small int64 arrays (rows, columns, batch, stride and leading dimension in elements), so
-the compiled launch loops can be run, and their outputs checked, on a machine without a GPU. fp32 only.
+the compiled launch loops can be run, and their outputs checked, on a machine without a GPU. A batch whose stride is
+POINTERS has addresses of operands in place of operands. Ops that are elementwise are kernels (`fake_kernels`). fp32
+only.
 """
 
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from fake_kernels import FakeKernels, elementwise
 
 from launchopt.batcher import Batch, Batcher
-from launchopt.command import ShapeKey
+from launchopt.command import Op, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Stream
 from launchopt.devices.chain_pump import ChainPump
+from launchopt.devices.kernel_plans import KernelPlans, Launch
+from launchopt.devices.lt_tables import Tables
+from launchopt.devices.op_kernels import ARGS, OpLaunch, geometry
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
 from launchopt.devices.steps import Flights
 from launchopt.recorder import Recorder
@@ -25,11 +32,21 @@ from launchopt.timing.sampling import Sampler
 
 MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
 FAILURE = 13  # CUBLAS_STATUS_EXECUTION_FAILED
+POINTERS = -1  # a stride
 
 
-def _operand(address: int, layout: int) -> np.ndarray:
+def _matrices(address: int, layout: int) -> list[np.ndarray]:
+    """[batch] of [cols, rows], to read or to write."""
     values = np.ctypeslib.as_array(ctypes.cast(layout, ctypes.POINTER(ctypes.c_int64)), (5,))
     rows, cols, batch, stride, leading = values.tolist()
+    if stride == POINTERS:
+        table = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_int64)), (batch,))
+        return [_operand(each, (rows, cols, 1, 0, leading))[0] for each in table.tolist()]
+    return list(_operand(address, (rows, cols, batch, stride, leading)))
+
+
+def _operand(address: int, layout: Sequence[int]) -> np.ndarray:
+    rows, cols, batch, stride, leading = layout
     extent = stride * (batch - 1) + leading * (cols - 1) + rows
     flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (extent,))
     return np.lib.stride_tricks.as_strided(flat, (batch, cols, rows), (4 * stride, 4 * leading, 4))
@@ -45,30 +62,55 @@ class FakeLt:
         fail_at: int | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self.stream, self.arenas = stream, Arenas(np, stream.arenas, stream.fills)
+        self.stream = self.work = stream
+        self.arenas = Arenas(np, stream.arenas, stream.fills)
         self.recorder = recorder or Recorder(stream.commands)
         self.arenas.fill(0)
         self.arenas.poison()
         self.calls, self._fail_at, self._keep = 0, fail_at, []
-        self._function = MATMUL(self._matmul)
+        self.spy: Callable[[Sequence[int]], None] = lambda arguments: None  # is told what each call was given
+        self._function, self.kernels = MATMUL(self._matmul), FakeKernels(len(ARGS))
+        self._kernel_plans = KernelPlans(stream.shapes[0].dtype)
+        self._functions = {op: self.kernels.kernel(elementwise(op)) for op in Op}
         shapes = np.zeros((len(stream.shapes), lt.SHAPE_COLUMNS), np.int64)
         plans: list[list[int]] = []
         strides = stream.strides()
         for row, shape in zip(shapes, stream.shapes, strict=True):
             row[lt.PLAN0], row[lt.MANY_ARE] = len(plans), lt.STRIDED
             for place, operand in enumerate(stream.operands(shape)):
-                row[lt.BASE_A + place] = self.arenas.arrays[operand.arena].ctypes.data
+                if operand.arena in self.arenas.arrays:
+                    row[lt.BASE_A + place] = self.arenas.arrays[operand.arena].ctypes.data
                 row[lt.BYTES_A + place] = operand.slot_bytes
             row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
-            steps = row[lt.BYTES_A : lt.BYTES_C + 1] * row[lt.MOVE_A : lt.MOVE_C + 1] // 4
-            plans += [self._plan(shape, size, steps) for size in range(limits[shape] + 1)]
+            steps = row[lt.BYTES_A : lt.BYTES_C + 1] * row[lt.MOVE_A : lt.MOVE_C + 1]
+            plans += [self._row(shape, size, steps.tolist()) for size in range(limits[shape] + 1)]
         context = np.zeros((1, lt.CONTEXT_WORDS), np.int64)
         context[0, lt.FUNCTION] = ctypes.cast(self._function, ctypes.c_void_p).value
-        self.tables = (shapes, np.array(plans, np.int64), context)
+        context[0, lt.LAUNCH_FUNCTION] = self.kernels.address
+        self.base = Tables(shapes, context)
+        self.base.plans = np.array(plans, np.int64)
+        self.tables = self.base.arrays
 
-    def _plan(self, shape: ShapeKey, size: int, steps: np.ndarray) -> list[int]:
+    def row_elements(self, shape: ShapeKey) -> tuple[int, int, int]:
+        """From one row of A, B and C to the next."""
+        a, b, c = (operand.row_elements for operand in self.stream.operands(shape))
+        return a, b, c
+
+    def _row(self, shape: ShapeKey, size: int, strides_bytes: Sequence[int]) -> list[int]:
+        """The plan of `size` commands, evenly spaced."""
+        if shape.op is Op.GEMM:
+            return self.plan(shape, size, [step // 4 for step in strides_bytes], self.row_elements(shape))
+        a, b, c = strides_bytes
+        launch = geometry(shape, size, self.row_elements(shape), (a, b, c))
+        return self.kernel_row(self._functions[shape.op], launch)
+
+    def kernel_row(self, function: object, launch: OpLaunch) -> list[int]:
+        """The plan of a kernel."""
+        return self._kernel_plans.row(function, Launch(launch.grid, launch.block, launch.shared_bytes, launch.args))
+
+    def plan(self, shape: ShapeKey, size: int, steps: Sequence[int], leading: Sequence[int]) -> list[int]:
+        """The plan of a batch of GEMMs, whose operands lie `steps` elements apart (POINTERS: anywhere)."""
         rows_cols = ((shape.k, shape.m), (shape.k, shape.n), (shape.m, shape.n))
-        leading = [operand.row_elements for operand in self.stream.operands(shape)]
         layouts = [
             np.array([*each, size, step, lead], np.int64)
             for each, step, lead in zip(rows_cols, steps, leading, strict=True)
@@ -78,12 +120,26 @@ class FakeLt:
 
     def _matmul(self, *arguments: int) -> int:
         self.calls += 1
+        self.spy(arguments)
         if self.calls == self._fail_at:
             return FAILURE
         a, layout_a, b, layout_b, c, layout_c = (arguments[i] for i in (3, 4, 5, 6, 10, 11))
-        product = _operand(b, layout_b) @ _operand(a, layout_a).transpose(0, 2, 1)
-        _operand(c, layout_c)[:] = product
+        matrices = (_matrices(address, layout) for address, layout in ((a, layout_a), (b, layout_b), (c, layout_c)))
+        for of_a, of_b, of_c in zip(*matrices, strict=True):
+            of_c[:] = of_b @ of_a.T
         return lt.OK
+
+    @property
+    def records(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The recorder's, for compiled loops."""
+        return self.recorder.launches, self.recorder.commands, self.recorder.cursor
+
+    def enter(self, index: int, size: int, request: int = 0) -> int:
+        """As the device does, but for ranges and events."""
+        return time.monotonic_ns()
+
+    def left(self, request: int = 0) -> None:
+        """Nothing."""
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """What Python does for a sampled or scattered batch: a launch each."""

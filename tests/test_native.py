@@ -11,7 +11,16 @@ import pytest
 from numba.core.errors import TypingError
 from numpy.typing import NDArray
 
-from launchopt.native import call_matmul, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
+from launchopt.native import (
+    call_matmul,
+    call_words,
+    compiled,
+    cpu_pause,
+    load_acquire,
+    monotonic_ns,
+    store_release,
+    store_word,
+)
 
 MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
 
@@ -35,6 +44,16 @@ def store(array: NDArray[np.uint64], index: int, value: np.uint64) -> None:
 @compiled
 def matmul(address: int, arguments: Any) -> Any:
     return call_matmul(address, arguments)
+
+
+@compiled
+def words(address: int, arguments: Any) -> Any:
+    return call_words(address, arguments)
+
+
+@compiled
+def write(address: int, value: Any) -> None:
+    store_word(address, value)
 
 
 def test_clock_is_pythons() -> None:
@@ -79,3 +98,29 @@ def test_matmul_is_called_with_its_arguments_in_order(status: int) -> None:
 def test_matmul_takes_16_arguments() -> None:
     with pytest.raises(TypingError):
         matmul(1, (1,) * 15)
+
+
+@pytest.mark.parametrize("status", [0, 700, -1])
+@pytest.mark.parametrize("count", [1, 4, 20])
+def test_a_function_of_words_is_called_with_them_in_order(count: int, status: int) -> None:
+    calls: list[tuple[int, ...]] = []
+
+    def record(*arguments: int) -> int:
+        calls.append(arguments)
+        return status
+
+    callback = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * count)(record)
+    address = ctypes.cast(callback, ctypes.c_void_p).value
+    assert address is not None
+    sent = tuple((i + 1) * 0x0123_4567_89AB * (-1) ** i for i in range(count))
+    assert words(address, sent) == status
+    assert calls == [sent]
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 2**63 - 1, -(2**63)])
+def test_a_word_is_written_where_it_is_to_be_and_nowhere_else(value: int) -> None:
+    memory = np.full(3, 7, np.int64)
+    write(memory.ctypes.data + 8, value)
+    assert memory.tolist() == [7, value, 7]
+    write(memory.ctypes.data + 8, np.int32(value % 1000))
+    assert memory.tolist() == [7, value % 1000, 7]

@@ -65,7 +65,7 @@ class CudaDevice:
             self._workspace = cupy.empty(WORKSPACE_LIMIT_BYTES, np.uint8)
             self.arenas.fill(seed)
             if isinstance(stream, ChainStream) and stream.attention is not None:
-                self.state_of_sequences = SeqState(cupy, stream.attention, stream.requests, seed)
+                self.state_of_sequences = SeqState(cupy, stream.attention, stream.requests, stream.seed)
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise ArenaMemoryError(f"{self.info.memory_name}: {error}") from None
         self.lt, self.kernels = Plans(stream.dtype), KernelPlans(stream.dtype)

@@ -122,10 +122,23 @@ class CoalescedSteps:
         if self.steps.knows(batch) or len(self.steps.even_parts(batch)) <= COPY_CALLS + 1:
             self.steps.launch(batch, flush_ns)
             return
-        indices = self.steps.indices(self.steps.kind_of(batch)).tolist()
-        for row, index in enumerate(indices):
-            words = batch.words[row * batch.size : (row + 1) * batch.size]
-            slots = words[:, W_SLOT_A_B] & np.uint64(0xFFFF_FFFF)
-            if len(np.unique(slots)) > 1:
-                words = words[np.argsort(slots, kind="stable")]
-            self._rows.submit(Batch(index, words, batch.reason), flush_ns)
+        even = self.steps.even_rows(batch).tolist()
+        row = 0
+        while row < batch.rows:
+            stop = row + 1
+            while even[row] and stop < batch.rows and even[stop]:
+                stop += 1
+            if even[row]:
+                self.steps.launch_rows(batch, row, stop, flush_ns)
+            else:
+                self._scattered(batch, row, flush_ns)
+            row = stop
+
+    def _scattered(self, batch: Any, row: int, flush_ns: int) -> None:
+        """A row of a step, those that share a weight next to each other."""
+        words = batch.words[row * batch.size : (row + 1) * batch.size]
+        slots = words[:, W_SLOT_A_B] & np.uint64(0xFFFF_FFFF)
+        if len(np.unique(slots)) > 1:
+            words = words[np.argsort(slots, kind="stable")]
+        index = int(self.steps.indices(self.steps.kind_of(batch))[row])
+        self._rows.submit(Batch(index, words, batch.reason), flush_ns)

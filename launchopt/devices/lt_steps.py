@@ -56,6 +56,17 @@ def even_requests(words: NDArray[np.uint64], size: int, rows: int, shape_of: Tab
 
 
 @compiled
+def mark_even(
+    words: NDArray[np.uint64], size: int, rows: int, shape_of: Table, shapes: Table, even: NDArray[np.bool_]
+) -> None:
+    """Which rows have all their requests evenly spaced."""
+    for row in range(rows):
+        shape = shapes[shape_of[row]]
+        own = words[row * size : (row + 1) * size]
+        even[row] = run_end(own, 0, shape[lt.MOVE_A], shape[lt.MOVE_B], shape[lt.MOVE_C]) == size
+
+
+@compiled
 def _argument(i: Int, stage: Table, words: NDArray[np.uint64], size: int, shapes: Table) -> Int:
     """Argument i of a stage's launch: an address, or the first request."""
     row, role, index = stage[ARGUMENTS + 3 * i], stage[ARGUMENTS + 3 * i + 1], stage[ARGUMENTS + 3 * i + 2]
@@ -216,6 +227,16 @@ class LtSteps:
             self._known[key] = self.stages_of(batch)
         for part in parts:
             self.launch_even(part, flush_ns)
+
+    def even_rows(self, batch: StepBatch) -> NDArray[np.bool_]:
+        """Which rows of a batch have all their requests evenly spaced."""
+        even = np.zeros(batch.rows, np.bool_)
+        mark_even(batch.words, batch.size, batch.rows, self.indices(self.kind_of(batch)), self.tables.shapes, even)
+        return even
+
+    def launch_rows(self, batch: StepBatch, first: int, stop: int, flush_ns: int) -> None:
+        """Rows `first` to `stop`, one launch each, none fused: of these all requests lie evenly spaced."""
+        self._launch(batch, self.stages_of(batch)[first:stop], flush_ns)
 
     def launch_even(self, batch: StepBatch, flush_ns: int) -> None:
         """The same for requests that lie evenly spaced."""

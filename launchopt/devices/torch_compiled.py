@@ -25,8 +25,6 @@ from launchopt.devices.torch_steps import STRATEGY, Steps, examples
 from launchopt.devices.torch_views import Tensor, TorchArenas
 from launchopt.step_batcher import StepBatch
 
-# GEMMs of one row become reductions that are fused with what is around them: what is advised for decoding.
-OPTIONS = {"coordinate_descent_tuning": True}
 MOST_RUNS = 2  # evenly spaced pieces of a batch: as many as where a cycle of slots wraps; beyond, slots are looked up
 STRIDED = "def strided(a, b, c):\n    c.copy_(torch.bmm(b, a.transpose(1, 2)))\n"
 SCATTERED = (
@@ -40,10 +38,7 @@ def compiled(source: str, name: str, names: Mapping[str, Any], backend: str) -> 
     """The function `name` of some source code, compiled: a code object of its own, with what was compiled of it."""
     made = dict(names)
     exec(compile(source, f"<{name}>", "exec"), made)
-    options: Any = OPTIONS if backend == "inductor" else None
-    function: Callable[..., None] = torch.compile(
-        made[name], fullgraph=True, dynamic=False, backend=backend, options=options
-    )
+    function: Callable[..., None] = torch.compile(made[name], fullgraph=True, dynamic=False, backend=backend)
     return function
 
 

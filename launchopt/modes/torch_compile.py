@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launchopt.batcher import Batch
-from launchopt.command import ShapeKey
+from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.torch_eager import torch_bytes
@@ -28,6 +28,9 @@ def gathered_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
     if isinstance(stream, ChainStream):
         return 0
     return max(limit * sum(arena.slot_bytes for arena in arenas_of(shape)) for shape, limit in limits.items())
+
+
+ELEMENTWISE = {Op.BIAS, Op.RELU, Op.SCALE}
 
 
 class TorchCompile(Mode):
@@ -49,6 +52,8 @@ class TorchCompile(Mode):
         """As any; on a CPU it would measure the C++ compiler that happens to be there."""
         if kind == "cpu":
             return "needs a GPU: compiled for a CPU it would depend on a C++ compiler that may not be there"
+        if isinstance(stream, ChainStream) and {shape.op for shape in stream.shapes} <= ELEMENTWISE:
+            return "its compiler fails on a long chain of elementwise ops (PyTorch 2.11 with Triton 3.6)"
         return super().refusal(kind, stream)
 
     @classmethod
