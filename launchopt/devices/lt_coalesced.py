@@ -7,6 +7,7 @@ ones are gathered into scratch, and the outputs scattered, by kernels on the wor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import cupy
@@ -16,6 +17,8 @@ from launchopt.batcher import Batch
 from launchopt.command import COMMAND_DTYPE, W_SLOT_A_B, Records, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.lt_steps import LtSteps
+from launchopt.devices.lt_tables import Row
+from launchopt.devices.lt_tuning import fastest_of_columns
 from launchopt.devices.runs import run_end
 from launchopt.devices.slot_copy import SlotCopier
 from launchopt.modes.coalesced import is_shared
@@ -48,13 +51,19 @@ class LtCoalesced:
         _, b, c = self.tables.strides_bytes(index).tolist()
         lead_a, *_ = device.row_elements(shape)
 
-        def wide(size: int, lead_b: int, lead_c: int) -> Any:
-            return device.lt.make(ShapeKey(shape.m, size, shape.k, shape.dtype), 1, (0, 0, 0), (lead_a, lead_b, lead_c))
+        def wide(size: int, lead_b: int, lead_c: int, choice: int = 0) -> Row:
+            columns, leading = ShapeKey(shape.m, size, shape.k, shape.dtype), (lead_a, lead_b, lead_c)
+            made: Row = device.lt.make(columns, 1, (0, 0, 0), leading, None, choice)
+            return made
+
+        def apart(size: int) -> Row:
+            """Columns a lane apart; for as many as there can be, the fastest."""
+            if size < limit or limit == 1:
+                return wide(size, b // itemsize, c // itemsize)
+            return fastest_of_columns(device, index, partial(wide, size, b // itemsize, c // itemsize))
 
         sizes = range(1, limit + 1)
-        device.warm(
-            self.tables, index, self.tables.add(index, sizes, lambda size: wide(size, b // itemsize, c // itemsize))
-        )
+        device.warm(self.tables, index, self.tables.add(index, sizes, apart))
         self.tables.add(index, sizes, lambda size: wide(size, shape.k, shape.m), lt.PACKED0)
         self.tables.shapes[index, lt.MANY_ARE] = Strategy.coalesced
 

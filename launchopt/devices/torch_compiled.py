@@ -25,6 +25,7 @@ from launchopt.devices.torch_steps import STRATEGY, Steps, examples
 from launchopt.devices.torch_views import Tensor, TorchArenas
 from launchopt.step_batcher import StepBatch
 
+MOST_FUNCTIONS = 4096
 MOST_RUNS = 2  # evenly spaced pieces of a batch: as many as where a cycle of slots wraps; beyond, slots are looked up
 STRIDED = "def strided(a, b, c):\n    c.copy_(torch.bmm(b, a.transpose(1, 2)))\n"
 SCATTERED = (
@@ -38,6 +39,8 @@ def compiled(source: str, name: str, names: Mapping[str, Any], backend: str) -> 
     """The function `name` of some source code, compiled: a code object of its own, with what was compiled of it."""
     made = dict(names)
     exec(compile(source, f"<{name}>", "exec"), made)
+    # Every function is compiled for one kind of step: many of them are no sign of trouble.
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = MOST_FUNCTIONS
     function: Callable[..., None] = torch.compile(made[name], fullgraph=True, dynamic=False, backend=backend)
     return function
 

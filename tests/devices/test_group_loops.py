@@ -51,7 +51,7 @@ class FakeGrouped:
             facts[:, i] = (shape.m, shape.n, shape.k, *self.lt.row_elements(shape))
         self._groups = np.zeros((gl.SIZE + 1, count), np.int32)
         self._at = self._groups.ctypes.data + self._groups.strides[0] * np.arange(gl.SIZE + 1)
-        known = Batcher(stream.shapes, [most], 0).arrays[0] if count == 1 else self._by_shape(stream)
+        known = Batcher(stream.shapes, [1] * count, 0).arrays[0]
         self.out = np.zeros((most, WORDS), np.uint64)
         self._sorting = (known, np.zeros(most, np.int32), np.zeros(count, np.int64), self.out, facts, self._groups)
         self._constants = [
@@ -63,10 +63,6 @@ class FakeGrouped:
         address = ctypes.cast(self._function, ctypes.c_void_p).value
         constants = (each.ctypes.data for each in self._constants)
         self._arguments = np.array([address, HANDLE, *constants, FP32, COMPUTE_FP32], np.int64)
-
-    @staticmethod
-    def _by_shape(stream: GemmStream) -> Any:
-        return Batcher(stream.shapes, [1] * len(stream.shapes), 0).arrays[0]
 
     def launch(self, words: NDArray[np.uint64], number: int) -> int:
         what = (number, SEVERAL, int(Strategy.grouped), 1, 66)
