@@ -128,7 +128,7 @@ class CoalescedSteps:
 
     def submit(self, batch: Any, flush_ns: int) -> None:
         """One launch a row."""
-        if self.steps.knows(batch) or len(self.steps.even_parts(batch)) <= COPY_CALLS + 1:
+        if self.steps.knows(batch) or self.steps.runs(batch, COPY_CALLS + 1) <= COPY_CALLS + 1:
             self.steps.launch(batch, flush_ns)
             return
         even = self.steps.even_rows(batch).tolist()

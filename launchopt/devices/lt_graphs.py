@@ -26,6 +26,7 @@ from launchopt.devices.lt_tables import Row
 from launchopt.devices.lt_tuning import fastest_by_pointers
 from launchopt.devices.pointer_loops import fill_pointers, pad_pointers, padded_sizes
 from launchopt.devices.pointers import Pointers
+from launchopt.devices.runs import HIGH
 from launchopt.modes.base import Mode
 from launchopt.recorder import Strategy
 from launchopt.step_batcher import StepBatch
@@ -125,7 +126,8 @@ class StepGraphs:
         Such are first tokens, whose inputs lie anywhere in the table.
         """
         graph = self._graphs.get(self._steps.key_of(batch))
-        if graph is None and len(self._steps.even_parts(batch)) > 1:
+        columns = int(batch.words[0, W_MN] >> HIGH)
+        if graph is None and batch.size > 1 and (columns > 1 or self._steps.runs(batch, 1) > 1):
             self._launched.submit(batch, flush_ns)
         else:
             self._replay(graph or self._graph(batch), batch, flush_ns)

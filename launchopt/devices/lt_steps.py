@@ -56,6 +56,15 @@ def even_requests(words: NDArray[np.uint64], size: int, rows: int, shape_of: Tab
 
 
 @compiled
+def most_runs(words: NDArray[np.uint64], size: int, rows: int, shape_of: Table, shapes: Table, most: int) -> Int:
+    """Into how many evenly spaced runs the requests of a row fall at worst; stops counting past `most`."""
+    found = 0
+    for row in range(rows):
+        found = max(found, lt.count_runs(words[row * size : (row + 1) * size], shape_of[row], shapes, most))
+    return found
+
+
+@compiled
 def mark_even(
     words: NDArray[np.uint64], size: int, rows: int, shape_of: Table, shapes: Table, even: NDArray[np.bool_]
 ) -> None:
@@ -227,6 +236,11 @@ class LtSteps:
             self._known[key] = self.stages_of(batch)
         for part in parts:
             self.launch_even(part, flush_ns)
+
+    def runs(self, batch: StepBatch, most: int) -> int:
+        """Into how many evenly spaced runs the requests fall in the worst row of a batch; past `most` just more."""
+        indices = self.indices(self.kind_of(batch))
+        return int(most_runs(batch.words, batch.size, batch.rows, indices, self.tables.shapes, most))
 
     def even_rows(self, batch: StepBatch) -> NDArray[np.bool_]:
         """Which rows of a batch have all their requests evenly spaced."""

@@ -72,8 +72,8 @@ def _fastest(device: Any, make: Callable[[int], Row], operands: list[Any]) -> Ro
 def _launches_ms(device: Any, plan: Any, operands: list[Any]) -> float:
     start, end = cupy.cuda.Event(), cupy.cuda.Event()
     start.record(device.stream)
-    for each in operands:
-        device.check(lt.launch(device.base.contexts[0], plan, *each, 0))
+    for a, b, c in operands:
+        device.check(lt.launch(device.base.contexts[0], plan, a, b, c, 0))
     end.record(device.stream)
     end.synchronize()
     return float(cupy.cuda.get_elapsed_time(start, end))

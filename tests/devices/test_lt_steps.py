@@ -10,11 +10,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from fake_kernels import bias_relu_scale
-from fake_lt import FAILURE, FakeLt
+from fake_lt import FAILURE
+from fake_steps import FakeSteps, is_even
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import recorded
-from program_interpreter import NONE
 from programs import stream_of
 from step_runs import batches
 
@@ -31,65 +31,17 @@ from launchopt.command import (
     as_words,
 )
 from launchopt.devices import lt_launch as lt
-from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.lt_steps import REQUEST, A, B, C, Fused, LtSteps, even_requests, mark_even, step_of
 from launchopt.devices.op_kernels import fused_geometry
-from launchopt.devices.steps import Flights
 from launchopt.driver import Driver, Schedule
 from launchopt.recorder import Strategy
 from launchopt.ring import STOP, Ring
-from launchopt.step_batcher import StepBatch
-from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream
 
 PATIENCE_S = 30.0
 NAMES = ("linear", "qkv", "square", "linear_epilogue", "elementwise")
 properties = settings(deadline=None, max_examples=40)
 request_sizes = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)).filter(any), min_size=1, max_size=5)
-
-
-class Rig:
-    """LtSteps over the tables of a FakeLt, and results fed back by NumPy."""
-
-    def __init__(self, stream: ChainStream, most: int, fail_at: int | None = None) -> None:
-        self.stream, self.most = stream, most
-        limits = {shape: min(most, stream.together(shape)) for shape in stream.shapes}
-        self.fake = FakeLt(stream, limits, fail_at)
-        self.steps = LtSteps(self.fake, limits, self.fake.base)
-        cpu = CpuSteps(stream, self.fake.arenas, NONE)
-        self.flights = Flights(stream, cast(Ring, None), cpu.done)
-        self.flights.reset()
-        self._feed_back = cpu.feed_back
-
-    def run(self, seed: int | None) -> list[StepBatch]:
-        """All steps; the batches that were launched (their words copied)."""
-        found = []
-        for batch in batches(self.stream, self.most, seed):
-            found.append(StepBatch(batch.words.copy(), batch.reason, batch.size, batch.rows))
-            self.steps.launch(batch, flush_ns=0)
-            self._feed_back(self.flights, self.flights.collect(batch.words[-batch.size :]))
-        return found
-
-    def check(self, unwritten: frozenset[str] = frozenset()) -> None:
-        assert list(self.fake.recorder.faults()) == []
-        ids = self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-        found = verify_chain(self.stream, self.fake.arenas, NONE, ids, 64, 0, unwritten)
-        assert found.ok, found.first_wrong
-
-    @property
-    def launches(self) -> Any:
-        return recorded(self.fake.recorder).launches
-
-
-def is_even(stream: ChainStream, batch: StepBatch) -> list[bool]:
-    """Of each row whether its requests lie as far apart as a strided batch's must."""
-    moves, by_key, found = stream.strides(), {shape.packed: shape for shape in stream.shapes}, []
-    for row in batch.words.reshape(batch.rows, batch.size, -1):
-        shape = by_key[int(row[0, W_MN]), int(row[0, W_K_OP_DTYPE] & KEY_MASK)]
-        records = row.view(COMMAND_DTYPE).reshape(-1)
-        slots = np.stack([records[f"slot_{role}"].astype(np.int64) for role in "abc"], axis=1)
-        found.append(bool((np.diff(slots, axis=0) == moves[shape]).all()))
-    return found
 
 
 @properties
@@ -100,7 +52,7 @@ def test_every_command_is_right_whoever_steps_together(
     name: str, sizes: list[tuple[int, int]], layers: int, replicas: int, most: int, seed: int
 ) -> None:
     stream = stream_of(name, sizes, layers=layers, replicas=replicas)
-    rig = Rig(stream, most)
+    rig = FakeSteps(stream, most)
     found = rig.run(seed or None)
     rig.check()
     launches = rig.launches
@@ -122,7 +74,7 @@ def test_every_command_is_right_whoever_steps_together(
 def test_requests_in_step_are_one_launch_a_row() -> None:
     """So that the property above does not hold for want of requests that lie evenly spaced."""
     stream = stream_of("linear_epilogue", [(0, 3)] * 4, layers=2)
-    rig = Rig(stream, 4)
+    rig = FakeSteps(stream, 4)
     rig.run(None)
     rig.check()
     sizes = rig.launches[:, rec.SIZE].tolist()
@@ -169,7 +121,7 @@ def test_parts_are_even_and_make_up_the_batch(
     name: str, sizes: list[tuple[int, int]], layers: int, replicas: int, most: int, seed: int
 ) -> None:
     stream = stream_of(name, sizes, layers=layers, replicas=replicas)
-    rig = Rig(stream, most)
+    rig = FakeSteps(stream, most)
     for batch in batches(stream, most, seed):
         before = batch.words.copy()
         parts = rig.steps.even_parts(batch)
@@ -264,7 +216,7 @@ def test_a_step_of_the_first_alone_is_the_front_of_all() -> None:
         assert (all_of_them.words[::4] == alone.words).all()
 
 
-def fused_elementwise(rig: Rig, start: int) -> Fused:
+def fused_elementwise(rig: FakeSteps, start: int) -> Fused:
     """Bias, ReLU and scale of a layer by one kernel."""
     fake, shapes = rig.fake, rig.stream.shapes
     index, last = rig.steps.indices(0)[[start, start + 2]].tolist()
@@ -283,7 +235,7 @@ def fused_elementwise(rig: Rig, start: int) -> Fused:
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_fused_rows_are_one_launch_and_what_lies_between_is_not_written(seed: int | None) -> None:
     stream = stream_of("elementwise", [(0, 4)] * 3, layers=3, replicas=2)
-    rig = Rig(stream, 3)
+    rig = FakeSteps(stream, 3)
     for replica in range(2):
         rig.steps.fuse(0, replica, [fused_elementwise(rig, start) for start in range(0, 9, 3)])
     rig.run(seed)
@@ -297,7 +249,7 @@ def test_fused_rows_are_one_launch_and_what_lies_between_is_not_written(seed: in
         rig.check()  # of what stayed inside there is nothing to be checked
 
 
-def merged(rig: Rig, start: int) -> Fused:
+def merged(rig: FakeSteps, start: int) -> Fused:
     """q, k and v of one request, which lie next to each other, as one GEMM."""
     fake, own = rig.fake, rig.stream.rows(0)[start : start + 3]
     shape = rig.stream.shapes[int(rig.steps.indices(0)[start])]
@@ -308,7 +260,7 @@ def merged(rig: Rig, start: int) -> Fused:
 
 def test_gemms_side_by_side_as_one() -> None:
     stream = stream_of("qkv", [(0, 4)] * 2, layers=2)
-    rig, rows = Rig(stream, 1), stream.rows(0)
+    rig, rows = FakeSteps(stream, 1), stream.rows(0)
     rig.steps.fuse(0, 0, [merged(rig, i) for i, row in enumerate(rows) if row.name == "q"])
     rig.run(None)
     rig.check()
@@ -321,7 +273,7 @@ def test_gemms_side_by_side_as_one() -> None:
 
 def test_launches_that_are_recorded_for_a_graph_are_not_noted() -> None:
     stream = stream_of("linear_epilogue", [(0, 3)] * 2)
-    rig = Rig(stream, 2)
+    rig = FakeSteps(stream, 2)
     step = step_of(stream, 2, 0)
     rig.steps.record(step)
     assert rig.fake.calls + len(rig.fake.kernels.launches) == step.rows
@@ -332,7 +284,7 @@ def test_launches_that_are_recorded_for_a_graph_are_not_noted() -> None:
 
 def test_what_was_even_is_known_again() -> None:
     stream = stream_of("linear", [(0, 4)] * 3)
-    rig = Rig(stream, 3)
+    rig = FakeSteps(stream, 3)
     found = rig.run(None)
     knows = [rig.steps.knows(batch) for batch in found]
     assert knows == [len(rig.steps.even_parts(batch)) == 1 for batch in found]
@@ -343,7 +295,7 @@ def test_what_was_even_is_known_again() -> None:
 
 
 def test_a_failing_launch_is_told_and_not_noted() -> None:
-    rig = Rig(stream_of("linear", [(0, 4)] * 3), 3, fail_at=2)
+    rig = FakeSteps(stream_of("linear", [(0, 4)] * 3), 3, fail_at=2)
     with pytest.raises(RuntimeError, match=f"status {FAILURE}"):
         rig.run(None)
     assert rig.fake.recorder.launch_count == 1

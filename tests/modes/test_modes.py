@@ -4,85 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from batch_runs import ALWAYS_PACK, NEVER_PACK, Run, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import recorded
 from straight import records_of
 
 from launchopt import recorder as rec
-from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
-from launchopt.devices.cpu import CALLS_PER_PACK, CpuDevice
+from launchopt.devices.cpu import CALLS_PER_PACK
 from launchopt.errors import ConfigError, RunError
 from launchopt.modes import MODES, check_mode, mode_class
-from launchopt.modes.base import Mode, Takes
 from launchopt.modes.batched import Batched
-from launchopt.recorder import Recorder, Strategy
-from launchopt.verify import verify
+from launchopt.recorder import Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment, arenas_of
 
-NEVER_PACK, ALWAYS_PACK = 0, 1 << 40  # bytes a launch is worth
 properties = settings(deadline=None, max_examples=40)
-
-sizes = st.sampled_from([1, 2, 3, 16])
-streams = st.builds(
-    GemmStream,
-    st.lists(st.tuples(sizes, sizes), min_size=1, max_size=3),
-    st.integers(1, 2),
-    st.lists(st.builds(Segment, st.integers(1, 3), st.integers(1, 12), st.integers(0, 2)), min_size=1, max_size=4),
-    st.sampled_from(Dtype),
-    st.integers(1, 5),
-    st.booleans(),
-    st.integers(0, 3),
-)
-
-
-class Run:
-    """One stream through one mode, as the consumer does it, on one thread of the CPU."""
-
-    def __init__(self, mode: str, stream: GemmStream, most: int = 8, pack_bytes: int = NEVER_PACK) -> None:
-        self.stream, self.recorder = stream, Recorder(stream.commands)
-        self.device = CpuDevice(threads=1)
-        self.device.info = replace(self.device.info, pack_bytes_per_launch=pack_bytes)
-        self.mode: Mode = mode_class(mode)()
-        self.limits = {
-            shape: min(1 if self.mode.takes is Takes.commands else most, stream.counts[shape])
-            for shape in stream.shapes
-        }
-        self.device.open(stream, self.recorder, seed=0)
-        self.mode.prepare(self.device, self.limits)
-        self.device.warm_up()
-        self.device.arenas.poison()
-        self.device.use_mode(mode)
-        self.device.start(0)
-
-    def batches(self, chunk: int) -> Iterator[Batch]:
-        batcher = Batcher(self.stream.shapes, list(self.limits.values()), timeout_ns=3)
-        records = records_of(self.stream)
-        for now_ns, first in enumerate(range(0, len(records), chunk)):
-            yield from batcher.add(records[first : first + chunk], now_ns)
-            while (due := batcher.due(now_ns)) is not None:
-                yield due
-        yield from batcher.flush(FlushReason.drain)
-
-    def finish(self) -> None:
-        self.device.finish()
-        self.mode.close()
-        self.device.close()
-        assert list(self.recorder.faults()) == []
-        found = verify(self.stream, self.device.arenas, 64)
-        assert found.ok, found.first_wrong
-
-    def launches(self, column: int) -> list[int]:
-        values: list[int] = recorded(self.recorder).launches[:, column].tolist()
-        return values
 
 
 def runs_in(batch: Batch, moves: tuple[int, int, int]) -> int:

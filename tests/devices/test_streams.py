@@ -1,0 +1,109 @@
+"""Streams in order: what events say, told from who has seen whose work. CuPy is a stand-in: nothing is allocated."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("cupy")
+
+from launchopt.devices import lt_launch as lt
+from launchopt.devices import streams as module
+from launchopt.devices.streams import Streams
+
+MAIN, WORKSPACE_BYTES = 0x1000, 512
+properties = settings(deadline=None, max_examples=60)
+
+
+class FakeStream:
+    """Work that was submitted before, on this stream or another, is in `seen`."""
+
+    made = 0
+
+    def __init__(self, non_blocking: bool = True) -> None:
+        FakeStream.made += 1
+        self.ptr, self.seen = MAIN + FakeStream.made, set[int]()
+
+    def wait_event(self, event: FakeEvent) -> None:
+        self.seen |= event.seen
+
+
+class FakeEvent:
+    def __init__(self, disable_timing: bool) -> None:
+        assert disable_timing
+        self.seen: set[int] = set()
+
+    def record(self, stream: FakeStream) -> None:
+        self.seen = set(stream.seen)
+
+
+def made(count: int) -> tuple[Streams, FakeStream, list[int]]:
+    """Streams over a main one, and how large the workspaces are that were asked for."""
+    asked: list[int] = []
+
+    def empty(size: int, kind: Any) -> Any:
+        asked.append(size)
+        return SimpleNamespace(data=SimpleNamespace(ptr=0x9000 + len(asked)))
+
+    stand_in = SimpleNamespace(cuda=SimpleNamespace(Stream=FakeStream, Event=FakeEvent), empty=empty)
+    context = np.zeros(lt.CONTEXT_WORDS, np.int64)
+    context[[lt.FUNCTION, lt.HANDLE, lt.STREAM, lt.WORKSPACE]] = 7, 8, MAIN, 0x9000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "cupy", stand_in)
+        main = FakeStream()
+        return Streams(main, count, context, WORKSPACE_BYTES), main, asked
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_each_has_a_stream_and_a_workspace_of_its_own_and_shares_the_rest(count: int) -> None:
+    streams, main, asked = made(count)
+    contexts = streams.contexts
+    assert contexts.shape == (count, lt.CONTEXT_WORDS)
+    assert streams.all[0] is main
+    assert contexts[0, lt.STREAM] == MAIN, "the main one's context is as it was"
+    assert contexts[1:, lt.STREAM].tolist() == [stream.ptr for stream in streams.all[1:]]
+    assert asked == [WORKSPACE_BYTES] * (count - 1)
+    assert len(set(contexts[:, lt.WORKSPACE].tolist())) == len(set(contexts[:, lt.STREAM].tolist())) == count
+    assert contexts[:, [lt.FUNCTION, lt.HANDLE]].tolist() == [[7, 8]] * count
+
+
+@properties
+@given(st.sampled_from([2, 4, 8]), st.lists(st.integers(0, 2**32 - 1), max_size=12))
+def test_a_request_stays_on_one_stream_which_is_the_loops(count: int, requests: list[int]) -> None:
+    streams, _, _ = made(count)
+    for request in requests:
+        assert streams.of(request) is streams.all[request & (count - 1)]  # as lt_launch.launch_at picks the context
+    others = sorted({request % count for request in requests} - {0})
+    assert streams.numbers(np.array(requests, np.uint64)) == others
+
+
+@properties
+@given(
+    st.sampled_from([2, 4]),
+    st.lists(st.tuples(st.sampled_from(["work", "fork", "join"]), st.integers(0, 3)), max_size=20),
+)
+def test_work_is_seen_by_whoever_comes_after(count: int, actions: list[tuple[str, int]]) -> None:
+    streams, main, _ = made(count)
+    number = 0
+    for what, which in actions:
+        which %= count
+        others = None if which == 0 else [which]
+        numbers = range(1, count) if others is None else others
+        if what == "work":
+            streams.all[which].seen.add(number)
+            number += 1
+        elif what == "fork":
+            before = set(main.seen)
+            streams.fork(others)
+            assert all(before <= streams.all[i].seen for i in numbers)
+            assert main.seen == before
+        else:
+            own = [set(streams.all[i].seen) for i in range(count)]
+            streams.join(others)
+            assert all(own[i] <= main.seen for i in numbers)
+            assert main.seen == own[0].union(*(own[i] for i in numbers)), "and nobody else's is waited for"
