@@ -12,19 +12,21 @@ from typing import Any
 
 import cupy
 import numpy as np
+from numpy.typing import NDArray
 
 from launchopt.batcher import Batch
 from launchopt.command import COMMAND_DTYPE, W_SLOT_A_B, Records, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.lt_steps import LtSteps
 from launchopt.devices.lt_tables import Row
-from launchopt.devices.lt_tuning import fastest_of_columns
+from launchopt.devices.lt_tuning import fastest_of_columns, spared_bytes
 from launchopt.devices.runs import run_end
 from launchopt.devices.slot_copy import SlotCopier
 from launchopt.modes.coalesced import is_shared
 from launchopt.recorder import Strategy
 
 COPY_CALLS = 3  # an upload of slots, a gather, a scatter
+Slots = NDArray[np.uint32]
 COPY_BYTES = 16  # what a thread copies at a time
 
 
@@ -33,7 +35,7 @@ class LtCoalesced:
 
     def __init__(self, device: Any, limits: Mapping[ShapeKey, int]) -> None:
         self._device, self.tables = device, device.base.fork()
-        self._shapes = list(limits)
+        self._shapes, self._limits = list(limits), limits
         scratch_bytes = [0, 0]
         for index, (shape, limit) in enumerate(limits.items()):
             sizes = range(1, limit + 1)
@@ -45,6 +47,16 @@ class LtCoalesced:
                 scratch_bytes[i] = max(scratch_bytes[i], limit * features * shape.dtype.itemsize)
         self._scratch = [cupy.empty(size, np.uint8) for size in scratch_bytes]
         self._copier = SlotCopier(device.stream, max(limits.values()))
+        for index in range(len(self._shapes)):
+            if self.tables.shapes[index, lt.PACKED0] and self._can_copy(index):
+                self._load(index)
+
+    def _load(self, index: int) -> None:
+        """The copies and the GEMM between them once, so that no kernel is loaded in a run."""
+        count = limit = self._limits[self._shapes[index]]
+        first = spared_bytes(self._device) // int(self.tables.shapes[index, lt.BYTES_C])
+        nowhere = np.zeros(limit, np.uint32)
+        self._copied(index, count, (nowhere, nowhere, np.full(limit, first, np.uint32)))
 
     def _plan(self, index: int, shape: ShapeKey, limit: int) -> None:
         device, itemsize = self._device, shape.dtype.itemsize
@@ -105,18 +117,23 @@ class LtCoalesced:
 
     def _gathered(self, batch: Batch, flush_ns: int) -> None:
         device, index, count = self._device, batch.shape_index, len(batch)
-        shape, row = self._shapes[index], self.tables.shapes[index].tolist()
         records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+        start_ns = device.enter(index, count)
+        copied = self._copied(index, count, (records["slot_a"], records["slot_b"], records["slot_c"]))
+        device.leave(batch, slice(0, count), Strategy.coalesced, flush_ns, start_ns, COPY_CALLS, copied)
+
+    def _copied(self, index: int, count: int, slots: tuple[Slots, Slots, Slots]) -> int:
+        """Gather, multiply, scatter; returns the bytes that were copied."""
+        shape, row = self._shapes[index], self.tables.shapes[index].tolist()
         size_b, size_c = shape.k * shape.dtype.itemsize, shape.m * shape.dtype.itemsize
         b, c = (scratch.data.ptr for scratch in self._scratch)
-        start_ns = device.enter(index, count)
-        self._copier.upload((records["slot_a"], records["slot_b"], records["slot_c"]))
+        self._copier.upload(slots)
         self._copier.gather(1, row[lt.BASE_B], b, row[lt.BYTES_B], count, size_b)
-        a = row[lt.BASE_A] + int(records["slot_a"][0]) * row[lt.BYTES_A]
-        device.check(lt.launch(self.tables.contexts[0], self.tables.plans[row[lt.PACKED0] + count], a, b, c, 0))
+        plan = self.tables.plans[row[lt.PACKED0] + count]
+        a = row[lt.BASE_A] + int(slots[0][0]) * row[lt.BYTES_A]
+        self._device.check(lt.launch(self.tables.contexts[0], plan, a, b, c, 0))
         self._copier.scatter(2, c, row[lt.BASE_C], row[lt.BYTES_C], count, size_c)
-        copied = count * (size_b + size_c)
-        device.leave(batch, slice(0, count), Strategy.coalesced, flush_ns, start_ns, COPY_CALLS, copied)
+        return int(count * (size_b + size_c))
 
 
 class CoalescedSteps:

@@ -49,10 +49,16 @@ class BatchGraphs:
             self._tables.add(index, self._sizes[index].tolist(), partial(self._plan, index, shape))
         for key in ((index, size) for index, sizes in enumerate(self._sizes) for size in sizes.tolist()):
             self._graphs.make(key, key, partial(self._record, *key))
-            self._load(*key)
+        self.load()
+
+    def load(self) -> None:
+        """Replay each once. What other modes loaded since may have cost the graphs their place on the GPU."""
+        for index, sizes in enumerate(self._sizes):
+            for size in sizes.tolist():
+                self._load(index, size)
 
     def _load(self, index: int, size: int) -> None:
-        """Replay once, outputs to scratch: a kernel is loaded when it first runs."""
+        """Replay one, outputs to scratch: a kernel is loaded when it first runs."""
         staged, row = self._pointers.stage(), self._tables.shapes[index]
         for operand, address in enumerate((row[lt.BASE_A], row[lt.BASE_B], self._scratch.data.ptr)):
             staged[operand * size : (operand + 1) * size] = address
@@ -102,6 +108,9 @@ class StepGraphs:
         self._steps = self._launched.steps
         self._graphs = Graphs(device.stream, bound, mode.costs_ns)
         self._most = max(limits.values())
+
+    def load(self) -> None:
+        """Nothing: replays would write where a run's outputs are to be looked for."""
 
     def capture_likely(self) -> None:
         """Ahead of time: a step of all requests, and of the first alone, with each copy of the weights."""

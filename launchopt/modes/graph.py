@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from launchopt.batcher import Batch, Batcher
-from launchopt.command import COMMAND_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST, Records, ShapeKey
+from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Records, ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Strategy
@@ -54,6 +54,11 @@ class Graph(Mode):
         else:
             self._graphs = BatchGraphs(gpu, limits, self)
 
+    def start(self) -> None:
+        """A run is about to begin."""
+        super().start()
+        self._graphs.load()
+
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Replay."""
         self._graphs.submit(batch, flush_ns)
@@ -64,12 +69,12 @@ class Graph(Mode):
 
 
 class _Recorded:
-    """Lists of calls on the CPU device, at most `bound`, by the slots of their commands."""
+    """Lists of calls on the CPU device, at most `bound`, by the shapes and slots of their commands."""
 
     def __init__(self, cpu: Any, shapes: list[ShapeKey], bound: int, mode: Graph) -> None:
         self._cpu, self._bound, self._mode = cpu, bound, mode
         self._batcher = Batcher(shapes, [1] * len(shapes), 0)
-        self._kept: OrderedDict[bytes, list[Any]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, bytes], list[Any]] = OrderedDict()
 
     def _record(self, words: Any) -> list[Any]:
         records: Records = words.reshape(-1).view(COMMAND_DTYPE)
@@ -83,7 +88,7 @@ class _Recorded:
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Look the list up, or record it; run it in one launch."""
-        key = batch.words[:, (W_SLOT_A_B, W_SLOT_C_REQUEST)].tobytes()
+        key = batch.shape_index, batch.words[:, (W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST)].tobytes()
         calls = self._kept.pop(key, None) or self._record(batch.words)
         self._kept[key] = calls
         if len(self._kept) > self._bound:
@@ -93,6 +98,9 @@ class _Recorded:
             self._cpu.compute.run(index, a, b, c, batch.words[i : i + 1])
         self._cpu.leave(batch, slice(0, len(batch.words)), Strategy.graph, flush_ns, start_ns)
         self._mode.graph_replays = (self._mode.graph_replays or 0) + 1
+
+    def load(self) -> None:
+        """Nothing to load."""
 
     def close(self) -> None:
         """Forget all."""

@@ -1,0 +1,29 @@
+"""Configs and plans as the command line makes them, in this process; nothing runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+
+from runner.plan import Plan, make_plan
+from runner.schema import Config, register, to_config
+
+CONF = Path(__file__).parents[1] / "conf"
+
+
+def composed(*overrides: str) -> Any:
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", overrides=list(overrides))
+
+
+def configured(*overrides: str) -> Config:
+    return to_config(composed(*overrides))
+
+
+def planned(*overrides: str) -> Plan:
+    """On the cpu device, where none is named."""
+    config = composed("device=cpu", *overrides)
+    return make_plan(to_config(config), config)
