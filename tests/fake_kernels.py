@@ -72,6 +72,7 @@ class FakeKernels:
         self._words, self._fail_at = words, fail_at
         self._kernels: dict[int, Compute] = {}
         self.launches: list[Launched] = []
+        self.capture: list[Callable[[], object]] | None = None  # while there is one, launches go there
         self._function = LAUNCH_KERNEL(self._launch)
 
     @property
@@ -101,9 +102,15 @@ class FakeKernels:
             [int(_words(pointer, 1)[0]) for pointer in pointers[:4]],
             _words(pointers[4], self._words),
         )
+        if self.capture is None:
+            self._run(function, launched)
+        else:
+            self.capture.append(lambda: self._run(function, launched))
+        return 0
+
+    def _run(self, function: int, launched: Launched) -> None:
         self.launches.append(launched)
         self._kernels[function](launched)
-        return 0
 
 
 def rows_at(address: int, rows: int, features: int, row_elements: int) -> Any:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from fake_kernels import FakeKernels, elementwise
+from fake_kernels import FakeKernels, elementwise, rows_at
 
 from launchopt.batcher import Batch, Batcher
 from launchopt.command import Op, ShapeKey
@@ -33,6 +33,7 @@ from launchopt.timing.sampling import Sampler
 MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
 FAILURE = 13  # CUBLAS_STATUS_EXECUTION_FAILED
 POINTERS = -1  # a stride
+RELU_BIAS = 6  # CUBLASLT_EPILOGUE_RELU_BIAS
 
 
 def _matrices(address: int, layout: int) -> list[np.ndarray]:
@@ -68,6 +69,7 @@ class FakeLt:
         self.arenas.fill(0)
         self.arenas.poison()
         self.calls, self._fail_at, self._keep = 0, fail_at, []
+        self.capture: list[Callable[[], object]] | None = None  # while there is one, calls go there
         self.spy: Callable[[Sequence[int]], None] = lambda arguments: None  # is told what each call was given
         self._function, self.kernels = MATMUL(self._matmul), FakeKernels(len(ARGS))
         self._kernel_plans = KernelPlans(stream.shapes[0].dtype)
@@ -119,15 +121,29 @@ class FakeLt:
         return [0, *(layout.ctypes.data for layout in layouts), 0, 0, lt.MATMUL]
 
     def _matmul(self, *arguments: int) -> int:
+        if self.capture is not None:
+            self.capture.append(lambda: self._matmul(*arguments))
+            return lt.OK
         self.calls += 1
         self.spy(arguments)
         if self.calls == self._fail_at:
             return FAILURE
         a, layout_a, b, layout_b, c, layout_c = (arguments[i] for i in (3, 4, 5, 6, 10, 11))
         matrices = (_matrices(address, layout) for address, layout in ((a, layout_a), (b, layout_b), (c, layout_c)))
+        bias = self._bias(arguments[1])
         for of_a, of_b, of_c in zip(*matrices, strict=True):
-            of_c[:] = of_b @ of_a.T
+            product = of_b @ of_a.T
+            of_c[:] = product if bias is None else np.maximum(product + rows_at(bias, 1, of_c.shape[1], 0), 0)
         return lt.OK
+
+    @staticmethod
+    def _bias(description: int) -> int | None:
+        """A description is nothing, or the address of that of an epilogue: a number, and where the bias is."""
+        if not description:
+            return None
+        number, bias = np.ctypeslib.as_array(ctypes.cast(description, ctypes.POINTER(ctypes.c_int64)), (2,)).tolist()
+        assert number == RELU_BIAS
+        return int(bias)
 
     @property
     def records(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -39,10 +39,16 @@ class Run:
     """One stream through one mode, as the consumer does it, on one thread of the CPU."""
 
     def __init__(
-        self, mode: str, stream: GemmStream, most: int = 8, pack_bytes: int = NEVER_PACK, **options: Any
+        self,
+        mode: str,
+        stream: GemmStream,
+        most: int = 8,
+        pack_bytes: int = NEVER_PACK,
+        device: Any = None,
+        **options: Any,
     ) -> None:
         self.stream, self.recorder, self._most = stream, Recorder(stream.commands), most
-        self.device = CpuDevice(threads=1)
+        self.device = device or CpuDevice(threads=1)
         self.device.info = replace(self.device.info, pack_bytes_per_launch=pack_bytes)
         self.mode: Mode = mode_class(mode)(**options)
         takes = self.mode.takes_of(stream)

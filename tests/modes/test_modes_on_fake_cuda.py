@@ -1,0 +1,169 @@
+"""What modes do on a GPU, but for CUDA: their plans, tables, graphs and copies, with every output checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from batch_runs import Run
+from fake_cuda import FakeCuda, fake_cuda
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import stream_of
+from step_runs import StepRun, batches
+
+from launchopt import recorder as rec
+from launchopt.command import COMMAND_DTYPE, Dtype
+from launchopt.devices.pointer_loops import padded_sizes
+from launchopt.modes import mode_class
+from launchopt.recorder import Strategy
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.gemv import gemv
+from launchopt.workloads.stream import GemmStream, Segment
+
+properties = settings(deadline=None, max_examples=25)
+request_sizes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)).filter(any), min_size=1, max_size=7)
+of_steps = [
+    *(("coalesced", name) for name in ("linear", "square", "linear_epilogue")),
+    *(("graph", name) for name in ("linear", "square", "linear_epilogue", "elementwise")),
+    ("fused_qkv", "square"),
+    ("fused_qkv", "qkv"),
+    ("fused_epilogue", "linear_epilogue"),
+    ("fused_elementwise", "elementwise"),
+]
+products = st.builds(
+    GemmStream,
+    st.lists(st.tuples(st.sampled_from([1, 4, 16]), st.sampled_from([1, 4, 16])), min_size=1, max_size=3),
+    st.integers(1, 2),
+    st.lists(st.builds(Segment, st.integers(1, 3), st.integers(1, 12), st.integers(0, 2)), min_size=1, max_size=3),
+    st.just(Dtype.fp32),
+    st.integers(1, 5),
+    st.booleans(),
+    st.integers(0, 3),
+)
+
+
+def prepared(mode: str, stream: ChainStream, most: int, device: FakeCuda, **options: Any) -> StepRun:
+    return StepRun(mode_class(mode)(**options), stream, most, device)  # type: ignore[arg-type]
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.sampled_from(of_steps),
+    request_sizes,
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 7),
+    st.sampled_from([None, 1, 2, 3]),
+    st.integers(1, 4),
+)
+def test_steps_are_right_whoever_is_together(
+    what: tuple[str, str],
+    sizes: list[tuple[int, int]],
+    layers: int,
+    replicas: int,
+    most: int,
+    seed: int | None,
+    cached: int,
+) -> None:
+    mode, program = what
+    stream = stream_of(program, sizes, layers=layers, replicas=replicas)
+    with fake_cuda() as device:
+        run = prepared(mode, stream, most, device, cached=cached)
+        for _ in range(2):  # what was found out the first time is used the second
+            run.run(seed)
+            run.check()
+            assert sum(run.launches(rec.SIZE)) == stream.commands
+            assert len(device.runtime.executables) <= cached
+        if mode == "graph":
+            assert run.launches(rec.STRATEGY).count(Strategy.graph) == run.mode.graph_replays
+        run.close()
+
+
+@pytest.mark.parametrize("mode", ["coalesced", "graph", "fused_epilogue"])
+def test_requests_in_step_are_as_few_launches_as_can_be(mode: str) -> None:
+    stream = stream_of("linear_epilogue", [(0, 6)] * 4, layers=2, replicas=2)
+    with fake_cuda() as device:
+        run = prepared(mode, stream, 4, device)
+        run.run()
+        run.check()
+        sizes = {"coalesced": [4] * 6, "graph": [4 * 6], "fused_epilogue": [4 * 3] * 2}[mode]
+        assert run.launches(rec.SIZE)[-5 * len(sizes) :] == sizes * 5, "all but the first token, whose inputs lie apart"
+        run.close()
+
+
+def test_graphs_of_the_likely_steps_are_there_before_a_run() -> None:
+    stream = stream_of("linear_epilogue", [(0, 6)] * 4, replicas=3)
+    with fake_cuda() as device:
+        run = prepared("graph", stream, 4, device)
+        assert len(device.runtime.executables) == 2 * 3, "of all and of the first alone, with each copy of the weights"
+        before = dict(run.mode.costs_ns)
+        assert all(before[name] > 0 for name in ("capture", "instantiate", "upload"))
+        run.run()
+        run.check()
+        assert run.mode.costs_ns["instantiate"] == before["instantiate"], "nothing is captured in a run of these"
+        assert run.mode.graph_replays == 5
+        run.close()
+
+
+@pytest.mark.parametrize("cached", [1, 2])
+def test_where_graphs_are_too_many_one_is_given_other_addresses(cached: int) -> None:
+    stream = stream_of("linear_epilogue", [(0, 6)] * 4, replicas=3)
+    with fake_cuda() as device:
+        run = prepared("graph", stream, 4, device, cached=cached)
+        run.run()
+        run.check()
+        assert len(device.runtime.executables) == cached
+        assert run.mode.costs_ns["update"] > 0
+        assert device.runtime.updated > 0
+        run.close()
+
+
+def test_scattered_columns_are_gathered_where_pieces_would_be_many() -> None:
+    """The first token of six requests, whose inputs lie anywhere: one GEMM a weight nevertheless."""
+    stream = stream_of("linear", [(0, 1)] * 6, layers=2)
+    with fake_cuda() as device:
+        run = prepared("coalesced", stream, 6, device)
+        run.run()
+        run.check()
+        (batch,) = batches(stream, 6)
+        records = batch.words[:6].view(COMMAND_DTYPE).reshape(-1)
+        assert len(np.unique(np.diff(records["slot_b"].astype(np.int64)))) > 3
+        assert run.launches(rec.SIZE) == [6] * len(stream.rows(0))
+        shape = stream.shape_of(stream.rows(0)[0])
+        packed = [6 * 4 * (shape.m + shape.k)] + [0] * (len(stream.rows(0)) - 1)
+        assert run.launches(rec.PACKED_BYTES) == packed, "only the first row reads from the table"
+        assert run.recorder.launch_calls == len(stream.rows(0)) + 3
+        run.close()
+
+
+@properties
+@given(products, st.integers(1, 40), st.integers(1, 9), st.sampled_from(["pointer_array", "graph"]))
+def test_batches_are_right_wherever_their_operands_lie(stream: GemmStream, chunk: int, most: int, mode: str) -> None:
+    with fake_cuda() as device:
+        run = Run(mode, stream, most, device=device)
+        sizes = [len(shapes) for shapes in run.submit_all(chunk)]
+        graph = mode == "graph"
+        assert run.launches(rec.SIZE) == sizes
+        by_table = [size for size in sizes if graph or size > 1]
+        assert run.recorder.launch_calls == len(sizes) + len(by_table), "an upload each"
+        if graph:
+            limits = [min(most, stream.counts[shape]) for shape in stream.shapes]
+            made = [sorted(padded_sizes(limits[index])) for index in (shapes for shapes in run.launches(rec.SHAPE))]
+            padded = [next(each for each in of if each >= size) for of, size in zip(made, sizes, strict=True)]
+            assert run.mode.padded_commands == sum(padded) - sum(sizes)
+            assert run.launches(rec.PACKED_BYTES) == [24 * each for each in padded]
+            assert run.mode.graph_replays == len(sizes)
+        run.finish()
+
+
+@properties
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 70))
+def test_commands_of_one_weight_are_one_gemm(commands: int, most: int, chunk: int) -> None:
+    with fake_cuda() as device:
+        run = Run("coalesced", gemv(4, 1, 8, commands, Dtype.fp32, 1, False, 0), most, device=device)
+        run.submit_all(chunk)
+        assert set(run.launches(rec.STRATEGY)) <= {Strategy.single, Strategy.coalesced}
+        assert not any(run.launches(rec.PACKED_BYTES)), "they lie evenly spaced"
+        run.finish()
