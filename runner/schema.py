@@ -64,7 +64,7 @@ class Config:
         others = sorted(set(MODES) - {self.mode.name})
         for name in self.against:
             if name not in (*others, ALL) or (name == ALL and len(self.against) > 1):
-                wanted = f"must be {ALL}, or modes other than mode={self.mode.name}: {', '.join(others)}"
+                wanted = f"must be {ALL} alone, or modes other than mode={self.mode.name}: {', '.join(others)}"
                 raise ConfigError("against", name, wanted)
 
     def _check_gemv(self) -> None:

@@ -25,7 +25,7 @@ from launchopt.devices.lt_steps import step_of
 from launchopt.devices.lt_tables import Row
 from launchopt.devices.lt_tuning import fastest_by_pointers
 from launchopt.devices.pointer_loops import fill_pointers, pad_pointers, padded_sizes
-from launchopt.devices.pointers import TURNS, Pointers
+from launchopt.devices.pointers import Pointers
 from launchopt.devices.runs import HIGH
 from launchopt.modes.base import Mode
 from launchopt.recorder import Strategy
@@ -50,10 +50,6 @@ class BatchGraphs:
         for key in ((index, size) for index, sizes in enumerate(self._sizes) for size in sizes.tolist()):
             self._graphs.make(key, key, partial(self._record, *key))
         self.load()
-        largest = max(range(len(limits)), key=lambda index: int(self._sizes[index][-1]))
-        for _ in range(TURNS):  # as many in flight as a run can have: the driver makes room for them once
-            self._graphs.replay(self._graphs.get((largest, int(self._sizes[largest][-1]))))
-        device.synchronize()
 
     def load(self) -> None:
         """Replay each once. What other modes loaded since may have cost the graphs their place on the GPU."""

@@ -138,6 +138,19 @@ def test_scattered_columns_are_gathered_where_pieces_would_be_many() -> None:
         run.close()
 
 
+@pytest.mark.parametrize("mode", ["coalesced", "graph"])
+@pytest.mark.parametrize("seed", range(4))
+def test_many_requests_at_different_tokens(mode: str, seed: int) -> None:
+    """Those of a batch lie in many pieces, and use two copies of the weights."""
+    stream = stream_of("linear", [(0, 5)] * 14, layers=2, replicas=2)
+    with fake_cuda() as device:
+        run = prepared(mode, stream, 14, device)
+        run.run(seed)
+        run.check()
+        assert any(run.launches(rec.PACKED_BYTES)), "else nothing was gathered"
+        run.close()
+
+
 @properties
 @given(products, st.integers(1, 40), st.integers(1, 9), st.sampled_from(["pointer_array", "graph"]))
 def test_batches_are_right_wherever_their_operands_lie(stream: GemmStream, chunk: int, most: int, mode: str) -> None:

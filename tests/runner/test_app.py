@@ -22,6 +22,7 @@ from hydra import compose, initialize_config_dir
 from launchopt import results
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ArenaMemoryError
+from launchopt.modes import MODES
 from runner import plan as plan_module
 from runner.plan import Plan, make_plan
 from runner.schema import register, to_config
@@ -44,6 +45,7 @@ CHAINS = (
 RUNS = {
     "pair": f"{SMALL} against=[baseline] repeats=2 record.commands=all",
     "bare": f"{SMALL} record.launches=none",
+    "all": f"{SMALL} mode=baseline against=[all] record.launches=none",
     "sweep": f"-m {SMALL} mode=baseline,batched batching.max_batch=4,16",
     "partly": f"-m {SMALL} batching.max_batch=0,4",
     "models": f"-m {TINY} workload=decode,prefill workload.dtype=fp32,fp16,bf16",
@@ -151,6 +153,18 @@ def test_modes_are_taken_in_turn(ran: Callable[[str], Ran]) -> None:
     assert [row["repeat"] for row in rows] == [0, 0, 1, 1]  # as they ran
     assert all(row["interleaved"] for row in rows)
     assert not ran("bare").row["interleaved"]
+
+
+def test_all_modes_are_run_or_refused_with_a_reason(ran: Callable[[str], Ran]) -> None:
+    run = ran("all")
+    assert (run.exit_code, run.stderr) == (0, "")
+    rows = results.read_summaries([run.written])
+    refused = results.read_manifest(run.written)["refused"]
+    assert sorted([*(row["mode"] for row in rows), *refused]) == sorted(MODES)
+    assert all((row["status"], row["verified"]) == ("ok", True) for row in rows)
+    for mode, why in refused.items():
+        assert f"mode={mode} is left out: {why}" in " ".join(run.stdout.split())
+    assert results.read_manifest(ran("pair").written)["refused"] == {}
 
 
 def test_rows_add_up(ran: Callable[[str], Ran]) -> None:

@@ -148,6 +148,16 @@ CASES: dict[str, tuple[int, str]] = {
     "workload=elementwise_chain sampling=greedy": (OURS, "sampling=greedy vocabulary"),
     "against=[nonsense]": (OURS, "against=nonsense baseline"),
     "against=[batched]": (OURS, "against=batched baseline"),
+    # modes
+    "mode=multistream mode.streams=3": (OURS, "mode.streams=3 power of two"),
+    "mode=graph mode.cached=0": (OURS, "mode.cached=0 from 1"),
+    "mode.streams=4": (HYDRAS, "mode.streams"),
+    "mode=multistream": (OURS, "mode=multistream GPU cpu"),
+    f"mode=fused_qkv {DECODE}": (OURS, "mode=fused_qkv q, k and v"),
+    "mode=coalesced": (OURS, "mode=coalesced share a weight"),
+    "against=[all,baseline]": (OURS, "against=all"),
+    "against=[pdl]": (OURS, "against=pdl GPU"),
+    f"mode=graph ordering=violated workload.requests=2 {DECODE}": (OURS, "mode=graph order to break"),
     "timing=cupti": (OURS, "timing=cupti CPU"),
     # traces
     REPLAY: (OURS, "arrival.path required"),
