@@ -69,8 +69,8 @@ def test_a_layers_cache() -> None:
 def test_copies_that_outgrow_a_cache() -> None:
     """Four times its size, of all weights together."""
     for workload, narrow in NARROW.items():
-        cold = stream_of(f"workload={workload}", *narrow)
-        hot = stream_of(f"workload={workload}", *narrow, "workload.cache=hot")
+        cold = stream_of(f"workload={workload}", *narrow, "workload.cache=cold", "workload.replicas=null")
+        hot = stream_of(f"workload={workload}", *narrow, "workload.cache=hot", "workload.replicas=null")
         assert hot.replicas == 1 or hot.input_bytes <= CPU.cache_bytes // 2
         one = hot.input_bytes // hot.replicas
         assert cold.input_bytes >= 4 * CPU.cache_bytes > cold.input_bytes - 2 * one
