@@ -41,6 +41,10 @@ from runner.schema import ALL, Config
 MEMORY_SHARE = 0.9  # of what is free; the rest is for libraries, scratch of the check and the unforeseen
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # ceilings' buffers, workspace, chunks of the check
 UNLIMITED = 1 << 30
+UNBREAKABLE = {  # why ordering=violated cannot be asked of a mode
+    Takes.commands: "launches commands one at a time, as they arrive: it has no order to break",
+    Takes.steps: "runs a request's steps whole: it has no order to break",
+}
 MANY_CORES, SPIN_US_MANY_CORES, SPIN_US_FEW_CORES = 4, 5000.0, 200.0
 HOST_RECORD_BYTES = 1 + 160  # of the check after a run: which commands ran, and their slots
 
@@ -141,8 +145,10 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
     for arm in arms:
         mode = mode_class(arm.mode)
         why = mode.refusal(kind, stream) or mode.lacks()
-        if why is None and config.ordering is Ordering.violated and mode.takes_of(stream) is Takes.steps:
-            why = "runs a request's steps whole: it has no order to break"
+        takes = mode.takes_of(stream)
+        if why is None and config.ordering is Ordering.violated:
+            asked = arm.mode == config.mode.name or takes is Takes.steps  # beside another, one that keeps order may run
+            why = UNBREAKABLE.get(takes) if asked else None
         if why is None:
             able.append(arm)
         elif arm.mode == config.mode.name or config.against != [ALL]:
