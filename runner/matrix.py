@@ -34,11 +34,6 @@ from runner.schema import Config, register, to_config
 KINDS = ("cpu", "cuda")
 DTYPES = ("fp32", "fp16", "bf16")
 MARKS = ("<!-- matrix -->", "<!-- /matrix -->")
-SMALLEST = {  # where it is not model=tiny
-    "qkv": ["model=tiny", "model.head_dim=64"],  # k and v side by side must be rows of whole units
-    "linear_epilogue": ["workload.hidden=64"],
-    "elementwise_chain": ["workload.hidden=64"],
-}
 LEGEND = (
     "`yes`: `python -m runner mode=MODE workload=WORKLOAD` runs, in every dtype unless some are named. A letter: it is "
     "refused, for the reason below."

@@ -26,7 +26,6 @@ from launchopt.workloads import chain as ch
 # Columns of a table of stages: the rows that are done, the shape and strategy to be noted, the plan for no request; and
 # for each of `lt_launch.launch`'s four arguments the row of the step, which of its operands, and that row's shape.
 FIRST, STOP, NOTED, STRATEGY, PLAN, ARGUMENTS = range(6)
-STAGE_COLUMNS = ARGUMENTS + 4 * 3
 A, B, C, REQUEST = range(4)  # which operand
 Table = NDArray[np.int64]
 NOWHERE = 16  # rows of a recording that nobody reads

@@ -1,7 +1,7 @@
 """Which of the algorithms that cuBLASLt proposes is fastest for a full batch, by trying them.
 
-Its order of preference is made for weights that lie side by side, and can be 10 to 20% off for arrays of pointers and
-for columns that lie far apart. Trying takes some milliseconds a shape, which belong to the mode's one-time cost.
+Its order of preference is made for operands that lie side by side, and can be off for arrays of pointers and for
+columns that lie far apart. Trying takes some milliseconds a shape, which belong to the mode's one-time cost.
 """
 
 from __future__ import annotations

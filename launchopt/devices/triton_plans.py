@@ -1,6 +1,6 @@
 """Triton kernels as plans of `lt_launch`: compiled, loaded with CuPy, and launched by the same loops as all others.
 
-Triton's own launcher takes 13 to 17 us of Python; a plan takes none. A kernel takes four int64 (addresses A, B, C and
+Triton's own launcher is Python at every launch; a plan needs none. A kernel takes four int64 (addresses A, B, C and
 the request, which `lt_launch` writes) and constants; Triton adds two pointers to scratch, which none of ours needs. No
 torch is involved. Triton keeps what it has compiled on disk, as CuPy does: a second run's one-time cost is lower.
 """

@@ -65,7 +65,7 @@ class Weights:
     """
 
     def __init__(self, program: Program, layers: int, replicas: int, vocab: int | None, dtype: Dtype) -> None:
-        self._dtype, self._layers, self._replicas = dtype, layers, replicas
+        self._dtype, self._layers = dtype, layers
         self._group_of = {name: names for names in program.merged for name in names}
         self._per_layer: Counter[ArenaKey] = Counter()
         self._ranks: dict[str, int] = {}
