@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from nvmath.bindings import cublasLt
@@ -12,6 +13,7 @@ from launchopt.devices import lt_launch as lt
 from launchopt.devices.lt_coalesced import LtCoalesced
 from launchopt.devices.lt_steps import REQUEST as REQUEST
 from launchopt.devices.lt_steps import A, B, C, Fused, LtSteps, step_of
+from launchopt.devices.lt_tuning import fastest_of_columns
 from launchopt.devices.op_kernels import fused_geometry
 from launchopt.devices.op_plans import three, to_launch
 from launchopt.recorder import Strategy
@@ -72,14 +74,20 @@ def _columns(
     itemsize = shape.dtype.itemsize
     make: Callable[..., tuple[list[int], bytes]] = steps.device.lt.make
 
-    def wide(size: int) -> tuple[list[int], bytes]:
+    def columns(size: int, choice: int = 0) -> tuple[list[int], bytes]:
         if shape.n > 1 or size == 1:
             own = (*leading[:2], max(leading[2], shape.m))  # of one column the distance to the next is nothing
-            return make(shape, 1, (0, 0, 0), own, epilogue)
+            return make(shape, 1, (0, 0, 0), own, epilogue, choice)
         wider = ShapeKey(shape.m, size, shape.k, shape.dtype)
-        return make(wider, 1, (0, 0, 0), (leading[0], b // itemsize, c // itemsize), epilogue)
+        return make(wider, 1, (0, 0, 0), (leading[0], b // itemsize, c // itemsize), epilogue, choice)
 
-    return wide
+    def chosen(size: int) -> tuple[list[int], bytes]:
+        """As for the other rows: for as many requests as there can be, the fastest of what is proposed."""
+        if shape.n == 1 < size == steps.most:
+            return fastest_of_columns(steps.device, index, partial(columns, size))
+        return columns(size)
+
+    return chosen
 
 
 def elementwise_kernel(steps: LtSteps, kind: int, start: int) -> Fused:

@@ -58,10 +58,10 @@ class BatchGraphs:
                 self._load(index, size)
 
     def _load(self, index: int, size: int) -> None:
-        """Replay one, outputs to scratch: a kernel is loaded when it first runs."""
-        staged, row = self._pointers.stage(), self._tables.shapes[index]
-        for operand, address in enumerate((row[lt.BASE_A], row[lt.BASE_B], self._scratch.data.ptr)):
-            staged[operand * size : (operand + 1) * size] = address
+        """Replay one, outputs to scratch: a kernel is loaded when it first runs, and so is the loop that pads."""
+        staged, row, scratch = self._pointers.stage(), self._tables.shapes[index], self._scratch.data.ptr
+        staged[:3] = row[lt.BASE_A], row[lt.BASE_B], scratch
+        pad_pointers(staged, 1, size, scratch)
         self._pointers.upload(3 * size)
         self._graphs.replay(self._graphs.get((index, size)))
         self._device.synchronize()
@@ -130,13 +130,13 @@ class StepGraphs:
         return found
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """One replay for all requests. Those that do not lie evenly spaced come once: they are launched as they are.
+        """One replay for all requests. Steps that come once are launched as they are.
 
-        Such are first tokens, whose inputs lie anywhere in the table.
+        Such are prompts, and first tokens, whose inputs lie anywhere in the table.
         """
         graph = self._graphs.get(self._steps.key_of(batch))
         columns = int(batch.words[0, W_MN] >> HIGH)
-        if graph is None and batch.size > 1 and (columns > 1 or self._steps.runs(batch, 1) > 1):
+        if graph is None and (columns > 1 or self._steps.runs(batch, 1) > 1):
             self._launched.submit(batch, flush_ns)
         else:
             self._replay(graph or self._graph(batch), batch, flush_ns)
