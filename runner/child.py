@@ -85,6 +85,7 @@ def _jobs(pipe: Connection, work: Callable[[Job, Connection], None]) -> None:
 def _produce(job: Job, pipe: Connection) -> None:
     """Push the stream once for every "run", its first commands for a "rehearse", until "done"."""
     with Ring.attach(job.ring_name, job.capacity) as ring:
+        ring.await_room(0)  # loads its loop: a rehearsal does not fill the ring, a run may
         if isinstance(job.stream, ChainStream):
             _drive(job, job.stream, ring, pipe)
             return

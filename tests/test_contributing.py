@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from own_process import environ_of
 
 from launchopt import results
 
@@ -44,7 +44,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(copy: Path, *arguments: str) -> str:
-    environ = os.environ | {"PYTHONPATH": str(copy)}
+    environ = environ_of(copy)
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=copy,

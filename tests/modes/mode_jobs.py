@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
@@ -17,11 +16,11 @@ from typing import Any
 
 import pandas as pd
 from composing import planned
+from own_process import environ_of
 
 from launchopt import results
 from launchopt.modes import MODES, mode_class
 
-ROOT = Path(__file__).parents[2]
 DTYPES = {"cpu": ("bf16",), "cuda": ("fp32", "fp16", "bf16")}  # tests/runner/test_matrix.py has all of the CPU's
 PLAIN = tuple(name for name in MODES if not mode_class(name).packages)
 MOST = 8
@@ -139,7 +138,7 @@ def run_jobs(kind: str, folder: Path) -> Everything:
         calls.append(f"{how} {overrides} {COMMON} hydra.sweep.dir={folder}/{job}")
     sweep = ",".join(refused(kind))
     calls.append(f"-m device={kind} {JOBS['gemv']} {COMMON} hydra.sweep.dir={folder}/refused mode={sweep}")
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    environ = environ_of()
     call = [sys.executable, "-c", CALLS, *calls]
     done = subprocess.run(call, cwd=folder, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     said = [line for line in done.stderr.splitlines() if not line.startswith("error: mode=")]

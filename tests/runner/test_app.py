@@ -4,7 +4,6 @@ The runs that tests look at are all in `RUNS`; they are made once, two at a time
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from hydra import compose, initialize_config_dir
+from own_process import environ_of
 
 from launchopt import results
 from launchopt.devices.base import DeviceInfo
@@ -86,7 +86,7 @@ def start(arguments: str, folder: Path) -> Ran:
     folder.mkdir()
     (folder / "trace.csv").write_text(TRACE)
     call = [sys.executable, "-m", "runner", *arguments.split()]
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    environ = environ_of()
     done = subprocess.run(call, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
     return Ran(done.returncode, done.stdout, done.stderr, folder)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from own_process import environ_of
 
 from launchopt.devices import find_device
 
@@ -221,7 +222,7 @@ def start(case: str, folder: Path) -> Outcome:
     process = subprocess.Popen(
         [sys.executable, "-m", "runner", *typed(case)],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=environ_of(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -16,6 +16,7 @@ import pandas as pd
 import psutil
 import pytest
 from hydra import compose, initialize_config_dir
+from own_process import environ_of
 
 from launchopt import results
 from launchopt.errors import VerificationError
@@ -54,7 +55,7 @@ class Victim:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "runner", *arguments.split(), "device=cpu"],
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=environ_of(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

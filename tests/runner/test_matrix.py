@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from own_process import environ_of
 
 from launchopt import results
 from launchopt.errors import DataError
@@ -84,7 +84,7 @@ def run_all(dtype: str, workloads: dict[str, str], folder: Path) -> str:
         f"{COMMON} workload={workload} workload.dtype={dtype} hydra.run.dir={dtype}/{workload} {overrides}"
         for workload, overrides in workloads.items()
     ]
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    environ = environ_of()
     call = [sys.executable, "-c", CALLS, *jobs]
     done = subprocess.run(call, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
     return done.stderr if done.returncode else ""

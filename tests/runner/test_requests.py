@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from own_process import environ_of
 
 from launchopt import results
 from launchopt.analysis.histogram import RELATIVE_ERROR, LogHistogram
@@ -26,7 +27,6 @@ from launchopt.arrivals import process
 from launchopt.columns import PERCENTILES
 from launchopt.ring import TAIL
 
-ROOT = Path(__file__).parents[2]
 SHARED_MEMORY = Path("/dev/shm")
 on_linux = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="reads /dev/shm, which only Linux has")
 
@@ -107,7 +107,7 @@ def start(arguments: str, folder: Path) -> subprocess.Popen[str]:
     for name, text in INPUTS.items():
         (folder / name).write_text(text)
     call = [sys.executable, "-m", "runner", *arguments.split()]
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    environ = environ_of()
     return subprocess.Popen(
         call, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
