@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3  # 1 had no token columns, 2 none of what a mode costs once: they read as null
+SCHEMA_VERSION = 4  # 1 had no token columns, 2 none of what a mode costs once, 3 no launch delays, clocks or energy
 
 
 def schema(*columns: tuple[str, pa.DataType, str]) -> pa.Schema:
@@ -72,6 +72,10 @@ SUMMARY = schema(
         "API calls that submitted commands, packing included; those that feed tokens back are in the times alone",
     ),
     ("kernels", _I64, "kernels that ran, counted by CUPTI; null when untraced"),
+    ("kernels_dropped", _I64, "activity records that CUPTI or the bound on kept ones lost; null when untraced"),
+    ("launch_delay_p50_us", _F64, "kernel start minus end of the call that launched it, clipped at 0; CUPTI's clock"),
+    ("launch_delay_p99_us", _F64, "the same"),
+    ("launch_delays_clipped", _I64, "kernels that had started before their launch call returned"),
     ("batches", _I64, "flushes of a bucket"),
     ("batch_size_mean", _F64, "commands a batch"),
     ("wall_ms", _F64, "from the start barrier, after warm-up, to the last result"),
@@ -117,6 +121,12 @@ SUMMARY = schema(
     ("instantiate_ms", _F64, "of one_time_ms: making captured graphs executable; null likewise"),
     ("upload_ms", _F64, "of one_time_ms: taking executable graphs to the device; null likewise"),
     ("update_ms", _F64, "changing parameters between replays, over the run: in wall_ms; null for a mode without"),
+    ("sm_clock_mhz", _F64, "median of the SM clock that NVML gave during the run; null where it was not read"),
+    ("sm_clock_min_mhz", _F64, "the lowest of those readings"),
+    ("throttled", _BOOL, "a reading gave a reason for throttling other than idling or the clocks that were asked for"),
+    ("throttle_reasons", _TEXT, "names of all such reasons; null where there was none, or none was read"),
+    ("energy_mj_per_command", _F64, "NVML's energy counter over the run / commands; idle power included"),
+    ("power_w", _F64, "NVML's energy counter over the run / the time between its two readings"),
     ("bytes_moved", _I64, "sum over commands of A, B and C in bytes; packing not included"),
     ("achieved_gb_per_s", _F64, "bytes_moved / gpu_span (cpu: / wall)"),
     ("achieved_tflops", _F64, "2 m n k summed / gpu_span (cpu: / wall)"),
@@ -162,6 +172,27 @@ LAUNCHES = schema(
     ("device_start_ns", _I64, "device reached its submission, since the start barrier; null where not timed"),
     ("device_end_ns", _I64, "results of its submission on the device, likewise; null where not timed"),
     ("packed_bytes", _I64, "bytes copied to or from scratch for this call"),
+)
+
+# One activity of the GPU or of the API a row, with timing=cupti. Times as in launches, by CUPTI's clock, tied to
+# CLOCK_MONOTONIC to within `cupti_clock_error_ns` of the manifest.
+KERNELS = schema(
+    ("run_id", _TEXT, "as in summary"),
+    ("mode", _TEXT, "as in summary"),
+    ("repeat", _I32, "as in summary"),
+    ("launch", _I64, "the launch call that started it: launches.launch; null where none of ours did"),
+    ("batch", _I64, "the flush it belongs to; null likewise"),
+    ("range", _TEXT, "name of the NVTX range of that launch: mode, shape, dtype; null likewise"),
+    ("name", _TEXT, "the kernel's name; of copies and fills what they are"),
+    ("kind", _TEXT, "kernel, memcpy or memset"),
+    ("correlation", _I64, "CUPTI's correlation id, common to a call and what it started"),
+    ("api", _TEXT, "the API call that started it: cuLaunchKernelEx, cudaGraphLaunch, ...; null if lost"),
+    ("api_start_ns", _I64, "that call was entered, since the start barrier"),
+    ("api_end_ns", _I64, "that call returned, since the start barrier"),
+    ("start_ns", _I64, "it began on the GPU, since the start barrier"),
+    ("end_ns", _I64, "it ended on the GPU, since the start barrier"),
+    ("stream", _I64, "CUPTI's number of the stream"),
+    ("graph", _I64, "CUPTI's number of the graph it was a node of; null where it was none"),
 )
 
 # In the order of execution; a command that never ran has no row.

@@ -4,6 +4,7 @@
     histograms.parquet  a row a bucket: how the times and the batch sizes of a repeat are distributed
     launches.parquet    a row a launch call            (record.launches=all)
     commands.parquet    a row a command, as executed   (record.commands=all)
+    kernels.parquet     a row a kernel, as CUPTI saw it (timing=cupti)
     tokens.parquet      a row a token of a request     (record.tokens=all)
     manifest.json       status, composed config, environment, versions, ceilings, what went wrong
 
@@ -23,12 +24,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.columns import COMMANDS, HISTOGRAMS, LAUNCHES, SCHEMA_VERSION, SUMMARY, TOKENS
+from launchopt.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SCHEMA_VERSION, SUMMARY, TOKENS
 from launchopt.errors import DataError
 
 __all__ = [
     "COMMANDS",
     "HISTOGRAMS",
+    "KERNELS",
     "LAUNCHES",
     "SCHEMA_VERSION",
     "SUMMARY",
@@ -47,7 +49,11 @@ __all__ = [
 Row = dict[str, Any]
 
 # Columns that a file of an earlier schema version does not have.
-_SINCE_2 = {
+_SINCE_3 = {
+    *("kernels_dropped", "launch_delay_p50_us", "launch_delay_p99_us", "launch_delays_clipped"),
+    *("sm_clock_mhz", "sm_clock_min_mhz", "throttled", "throttle_reasons", "energy_mj_per_command", "power_w"),
+}
+_SINCE_2 = _SINCE_3 | {
     *("streams", "padded_commands", "graph_replays"),
     *("one_time_ms", "capture_ms", "instantiate_ms", "upload_ms", "update_ms"),
 }
@@ -57,7 +63,7 @@ _SINCE_1 = _SINCE_2 | {
     *(name for name in SUMMARY.names if name.startswith(("token", "ttft", "tpot", "slo", "sampling", "batch_wait"))),
     *(f"{name}_{part}_us" for name in ("latency", "queue_wait") for part in ("p90", "p999", "max")),
 }
-_SINCE = {b"1": _SINCE_1, b"2": _SINCE_2}
+_SINCE = {b"1": _SINCE_1, b"2": _SINCE_2, b"3": _SINCE_3}
 
 
 def metadata(config: Mapping[str, Any]) -> dict[str, str]:

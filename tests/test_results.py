@@ -15,7 +15,7 @@ from launchopt.errors import DataError
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEMAS = {"summary": results.SUMMARY, "launches": results.LAUNCHES, "commands": results.COMMANDS}
-SCHEMAS |= {"tokens": results.TOKENS, "histograms": results.HISTOGRAMS}
+SCHEMAS |= {"tokens": results.TOKENS, "histograms": results.HISTOGRAMS, "kernels": results.KERNELS}
 VALUES = {pa.string(): "x", pa.int32(): 2**31 - 1, pa.int64(): -(2**63), pa.float64(): 0.1, pa.bool_(): True}
 CONFIG = {"mode": {"name": "batched"}, "note": "µ"}
 
