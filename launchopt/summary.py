@@ -18,6 +18,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Ceilings, Span, Stream
 from launchopt.recorder import Chunk, Recorder, Strategy
 from launchopt.spool import Rows
+from launchopt.timing.activity import Activity
 
 BURST_LAUNCHES = 200  # fewer than the GPU's launch queue holds
 ABOVE_CEILING_SLACK = 1.02  # a ceiling is itself measured to about 2%
@@ -29,8 +30,7 @@ class Timing:
 
     start_ns: int
     span: Span
-    kernels: int | None = None
-    busy_ns: int | None = None
+    activity: Activity | None = None  # of a traced run
 
 
 def _device_times(launches: Rows, span: Span) -> tuple[NDArray[np.int64], NDArray[np.int64], Any]:
@@ -118,12 +118,10 @@ def measured(
     row: dict[str, Any] = {
         "commands": commands,
         "launch_calls": recorder.launch_calls,
-        "kernels": timing.kernels,
         "batches": batches,
         "batch_size_mean": commands / batches if batches else None,
         "wall_ms": wall_ns / 1e6,
         "gpu_span_ms": None if timing.span.span_ns is None else timing.span.span_ns / 1e6,
-        "gpu_busy_ms": None if timing.busy_ns is None else timing.busy_ns / 1e6,
         "host_submit_ns_per_launch": sums.submit_ns / launches if launches else None,
         "host_submit_burst_ns": float(np.median(sums.burst_ns)) if launches else None,
         "commands_per_s": commands / wall_ns * 1e9,
@@ -133,10 +131,24 @@ def measured(
         "achieved_gb_per_s": stream.bytes_moved / work_ns,
         "achieved_tflops": stream.flops / work_ns / 1e3,
         **{f"flush_{reason.name}": flushes[reason] for reason in FlushReason},
+        **(_traced(timing.activity) if timing.activity else {}),
     }
     for name in ("latency", "queue_wait", "batch_wait"):
         row |= distribution(name, "us", histograms[name])
     return row, histograms
+
+
+def _traced(activity: Activity) -> dict[str, Any]:
+    """What a tracer counted; where it lost records, only how many: what is left would be too little."""
+    row: dict[str, Any] = {"kernels_dropped": activity.dropped}
+    if activity.dropped:
+        return row
+    delays_ns = activity.delays_ns()
+    row |= {"kernels": activity.kernels, "gpu_busy_ms": activity.busy_ns / 1e6}
+    if len(delays_ns):
+        p50, p99 = np.percentile(np.maximum(0, delays_ns), [50, 99]) / 1e3
+        row |= {"launch_delay_p50_us": float(p50), "launch_delay_p99_us": float(p99)}
+    return row | {"launch_delays_clipped": int(np.count_nonzero(delays_ns < 0))}
 
 
 def above_ceiling(row: dict[str, Any], ceilings: Ceilings, residency: str | None) -> tuple[str | None, bool]:

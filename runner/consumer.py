@@ -156,8 +156,8 @@ class Consumer:
             self._collections = _collections() - self._collections  # once enabled it may collect at once
             gc.enable()
             gc.unfreeze()
-        kernels, busy_ns = self._tracer.stop() if self._tracer else (None, None)
-        self._timing = Timing(self._ring.word(START_NS), span, kernels, busy_ns)
+        activity = self._tracer.stop() if self._tracer else None
+        self._timing = Timing(self._ring.word(START_NS), span, activity)
         self._state["after"] = self.device.state()
 
     def _pump_settings(self) -> PumpSettings:
@@ -275,6 +275,8 @@ class Consumer:
             "device_clock_error_ns": self._timing.span.clock_error_ns,
             "state": self._state,
         }
+        if self._timing.activity:
+            extra["cupti_clock_error_ns"] = self._timing.activity.clock_error_ns
         return {"row": row, "extra": extra, "histograms": {name: each.rows() for name, each in histograms.items()}}
 
     def _costs(self, index: int, mode: Mode) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""launches.parquet and commands.parquet, written by the consumer as runs end, a chunk of the recording a row group."""
+"""launches.parquet, commands.parquet and kernels.parquet, written by the consumer as runs end.
+
+A row group is a chunk of the recording, or the kernels of one run.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pyarrow.parquet as pq
 from launchopt import results, summary
 from launchopt.recorder import Recorder
 from launchopt.summary import Timing
+from launchopt.timing.activity import kernel_columns
 from runner.job import Job
 
 
@@ -54,6 +58,7 @@ class TableWriter:
         self._commands = (
             GrowingTable(folder / "commands.parquet", results.COMMANDS, config) if job.record_commands else None
         )
+        self._kernels = GrowingTable(folder / "kernels.parquet", results.KERNELS, config)  # of traced runs alone
 
     def add(self, mode: str, repeat: int, recorder: Recorder, timing: Timing) -> None:
         """The rows of one run."""
@@ -68,13 +73,16 @@ class TableWriter:
             for chunk in recorder.chunks():
                 columns = summary.command_columns(chunk, timing, shapes)
                 self._commands.add(self._named(columns, mode, repeat, len(chunk.commands)))
+        if timing.activity:
+            columns = kernel_columns(timing.activity, recorder, mode, shapes, timing.start_ns)
+            self._kernels.add(self._named(columns, mode, repeat, len(timing.activity.activities)))
 
     def _named(self, columns: dict[str, Any], mode: str, repeat: int, rows: int) -> dict[str, Any]:
         return named(columns, self._job.run_id, mode, repeat, rows)
 
     def close(self) -> None:
         """Finish the files: what was added is readable from now on."""
-        for table in (self._launches, self._commands):
+        for table in (self._launches, self._commands, self._kernels):
             if table:
                 table.close()
 

@@ -22,13 +22,25 @@ from launchopt.devices.base import Ceilings, Span
 from launchopt.recorder import Recorder
 from launchopt.results import COMMANDS, LAUNCHES, SUMMARY
 from launchopt.summary import BURST_LAUNCHES, Timing, above_ceiling, measured
+from launchopt.timing.activity import Activity
 from launchopt.workloads.gemv import gemv
 
 ZERO = 1_000_000  # the start barrier; commands are enqueued 0, 10, ... 50 ns after it
 STREAM = gemv(4, 3, 5, 6, Dtype.fp16, 2, shuffle=False, seed=0)
 FLUSHES = [1, 1, 0, 1, 0]  # in the order of FlushReason
 SAMPLES = np.array([[2_300, 5_900]]) + ZERO
-EVENTS = Timing(ZERO, Span(ZERO + 8_000, 4_000, SAMPLES), kernels=4, busy_ns=3_500)
+# Two calls: the first's kernels begin 2 us after it returned, the second's only one while it was under way.
+ACTIVITY = Activity(
+    np.array(
+        [[0, 0, c, s, e, 7, 0] for c, s, e in ((1, 4_000, 5_000), (1, 4_500, 6_000), (2, 6_500, 7_500))], np.int64
+    ),
+    np.array([[0, 1, 1_000, 2_000], [0, 2, 6_000, 7_000]]),
+    ["k"],
+    ["cuLaunchKernelEx"],
+    dropped=0,
+    clock_error_ns=5,
+)
+EVENTS = Timing(ZERO, Span(ZERO + 8_000, 4_000, SAMPLES), ACTIVITY)
 HOST = Timing(ZERO, Span(ZERO + 8_000, None, np.empty((0, 2), np.int64)))
 
 
@@ -67,12 +79,16 @@ def test_measured_with_events(recorder: Recorder) -> None:
     assert row == {
         "commands": 6,
         "launch_calls": 6,
-        "kernels": 4,
+        "kernels": 3,
+        "kernels_dropped": 0,
+        "launch_delay_p50_us": pytest.approx(1.0),
+        "launch_delay_p99_us": pytest.approx(1.98),
+        "launch_delays_clipped": 1,
         "batches": 3,
         "batch_size_mean": 2.0,
         "wall_ms": 0.008,
         "gpu_span_ms": 0.004,
-        "gpu_busy_ms": 0.0035,
+        "gpu_busy_ms": 0.003,
         "host_submit_ns_per_launch": 300.0,
         "host_submit_burst_ns": 300.0,
         "commands_per_s": 6 / 8e-6,
@@ -98,7 +114,8 @@ def test_measured_with_events(recorder: Recorder) -> None:
 
 def test_measured_without_events_goes_by_the_hosts_clock(recorder: Recorder) -> None:
     row, _ = measured(recorder, FLUSHES, HOST, STREAM)
-    assert (row["gpu_span_ms"], row["gpu_busy_ms"], row["kernels"]) == (None, None, None)
+    assert row["gpu_span_ms"] is None
+    assert not {"gpu_busy_ms", "kernels"} & row.keys()
     assert row["latency_samples"] == 6
     latencies_us = [1.2, 1.19, 1.18, 2.37, 2.36, 3.55]
     assert row["latency_p50_us"] == about(np.percentile(latencies_us, 50))
@@ -106,6 +123,12 @@ def test_measured_without_events_goes_by_the_hosts_clock(recorder: Recorder) -> 
     assert row["latency_p99_us"] == about(np.percentile(latencies_us, 99))
     assert row["latency_max_us"] == 3.55
     assert row["achieved_gb_per_s"] == pytest.approx(6 * 94 / 8_000)
+
+
+def test_where_a_tracer_lost_records_it_says_no_more_than_how_many(recorder: Recorder) -> None:
+    row, _ = measured(recorder, FLUSHES, replace(EVENTS, activity=replace(ACTIVITY, dropped=7)), STREAM)
+    told = {name for name in row if name.startswith(("kernels", "gpu_busy", "launch_delay"))}
+    assert (told, row["kernels_dropped"]) == ({"kernels_dropped"}, 7)
 
 
 def test_nothing_sampled_is_null_and_not_zero(recorder: Recorder) -> None:

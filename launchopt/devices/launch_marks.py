@@ -41,9 +41,8 @@ class LaunchMarks:
 
     def name_ranges(self, mode: str, index: int, sizes: Iterable[int]) -> None:
         """Ranges of launches of a shape; `index` -1: of several shapes."""
-        shape: Any = "several shapes" if index < 0 else self._work.shapes[index]
+        message = nvtx_ranges.range_name(mode, None if index < 0 else self._work.shapes[index], self._work.dtype)
         for size in sizes if self.attached else ():
-            message = f"{mode} {shape} {self._work.dtype.name}"
             self._ranges[mode, index, size] = nvtx_ranges.attributes(self._domain, message, size)
 
     def start(self, sample_every: int, streams: Streams | None) -> None:

@@ -1,21 +1,32 @@
-"""Kernels that ran on the GPU, counted and timed by CUPTI: the only source of `kernels` and `gpu_busy_ms`.
+"""What CUPTI sees of a run: every kernel, copy and fill, and the call of the API that started it.
 
-Tracing costs several microseconds a launch, so a traced run's other times are not headline times. One tracer at
-a time: CUPTI refuses to share with nsys.
+In: activity records, which CUPTI hands over a buffer at a time. Out: an `Activity` a run, on CLOCK_MONOTONIC.
+
+The only source of `kernels` and `gpu_busy_ms`. Tracing costs several microseconds a launch, so a traced run's other
+times are not headline times (`python -m runner.bench tracing` measures how much). One tracer at a time: CUPTI refuses
+to share with nsys. What is kept is bounded, and what is lost, here or in CUPTI, is counted.
 """
 
 from __future__ import annotations
 
+import ctypes
+import re
+import time
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.errors import DeviceError
+from launchopt.timing import activity as act
+from launchopt.timing.activity import Activity, Rows
 
 BUFFER_BYTES = 8 << 20
+MOST_RECORDS = 8_000_000  # of both kinds: about half a gigabyte
+ANCHOR_TRIES = 50
+VERSIONED = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")  # cudaLaunchKernel_v7000 is cudaLaunchKernel
 
 
 def require() -> None:
@@ -24,43 +35,113 @@ def require() -> None:
         raise DeviceError("timing=cupti: cupti-python not installed: install launchopt[cuda13]")
 
 
-def busy_ns(intervals: NDArray[np.int64]) -> int:
-    """Length of the union of [start, end) intervals; shape [count, 2], any order, ns."""
-    if not len(intervals):
-        return 0
-    ordered = intervals[np.argsort(intervals[:, 0], kind="stable")]
-    ends = np.maximum.accumulate(ordered[:, 1])
-    starts = np.maximum(ordered[1:, 0], ends[:-1])
-    return int(ordered[0, 1] - ordered[0, 0] + np.maximum(0, ordered[1:, 1] - starts).sum())
-
-
 class KernelTracer:
-    """Collects kernel records between `start` and `stop`."""
+    """Collects records between `start` and `stop`; at most `most_records` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_records: int = MOST_RECORDS) -> None:
         require()
         from cupti import cupti
 
-        self._cupti = cupti
-        self._intervals: list[tuple[int, int]] = []
+        self._cupti, self._most = cupti, most_records
+        kinds = cupti.ActivityKind
+        self._what = {
+            **{int(kinds.CONCURRENT_KERNEL): "kernel", int(kinds.KERNEL): "kernel"},
+            **{int(kinds.MEMCPY): "memcpy", int(kinds.MEMSET): "memset"},
+            **{int(kinds.RUNTIME): "runtime", int(kinds.DRIVER): "driver"},
+        }
+        self._enabled = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET, kinds.RUNTIME, kinds.DRIVER)
+        self._names: dict[str, int] = {}  # numbered in order of appearance, as are the calls
+        self._apis: dict[tuple[str, int], int] = {}
+        self._forget()
         cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._completed)
 
-    def _completed(self, activities: Any) -> None:
-        # Called on CUPTI's thread when a buffer is full: copy two numbers, keep nothing of CUPTI's.
-        self._intervals += [(activity.start, activity.end) for activity in activities]
+    def _forget(self) -> None:
+        self._chunks: tuple[list[Rows], list[Rows]] = ([], [])
+        self._kept, self._dropped = 0, 0
+
+    def _completed(self, records: Iterable[Any]) -> None:
+        """Called on CUPTI's thread when a buffer is full: copy numbers, keep nothing of CUPTI's."""
+        activities: list[tuple[int, ...]] = []
+        calls: list[tuple[int, ...]] = []
+        for record in records:
+            what = self._what.get(record.kind)
+            if what is None:
+                continue
+            if self._kept + len(activities) + len(calls) >= self._most:
+                self._dropped += 1
+            elif what in ("runtime", "driver"):
+                api = self._apis.setdefault((what, record.cbid), len(self._apis))
+                calls.append((api, record.correlation_id, record.start, record.end))
+            else:
+                activities.append(self._activity(what, record))
+        self._kept += len(activities) + len(calls)
+        for chunks, rows, columns in zip(
+            self._chunks, (activities, calls), (act.ACTIVITY_COLUMNS, act.CALL_COLUMNS), strict=True
+        ):
+            chunks.append(np.array(rows, np.int64).reshape(-1, columns))
+
+    def _activity(self, what: str, record: Any) -> tuple[int, ...]:
+        kind = act.KINDS.index(what)
+        text = record.name if what == "kernel" else f"{what}, {record.bytes} bytes"
+        name = self._names.setdefault(text, len(self._names))
+        times = record.start, record.end
+        return (kind, name, record.correlation_id, *times, record.stream_id, record.graph_id)
 
     def start(self) -> None:
         """Forget, then record. Nothing may be running on the GPU."""
         self._cupti.activity_flush_all(1)
-        self._intervals.clear()
-        self._cupti.activity_enable(self._cupti.ActivityKind.CONCURRENT_KERNEL)
+        self._forget()
+        self._lost()  # what was dropped so far belongs to nobody
+        self._before = self._anchor()
+        for kind in self._enabled:
+            self._cupti.activity_enable(kind)
 
-    def stop(self) -> tuple[int, int]:
-        """After the last result: kernels that ran, and the ns during which at least one did."""
+    def stop(self) -> Activity:
+        """After the last result: what ran since `start`."""
         self._cupti.activity_flush_all(1)
-        self._cupti.activity_disable(self._cupti.ActivityKind.CONCURRENT_KERNEL)
-        intervals = np.array(self._intervals, np.int64).reshape(-1, 2)
-        return len(intervals), busy_ns(intervals)
+        for kind in self._enabled:
+            self._cupti.activity_disable(kind)
+        after = self._anchor()
+        empty = (np.empty((0, columns), np.int64) for columns in (act.ACTIVITY_COLUMNS, act.CALL_COLUMNS))
+        activities, calls = (np.concatenate([none, *kept]) for none, kept in zip(empty, self._chunks, strict=True))
+        dropped = self._dropped + self._lost()
+        self._forget()
+        for rows, columns in ((activities, (act.START, act.END)), (calls, (act.CALL_START, act.CALL_END))):
+            for column in columns:
+                rows[:, column] = _monotonic(rows[:, column], self._before, after)
+        calls = act.outermost(calls[np.isin(calls[:, act.CALL_CORRELATION], activities[:, act.CORRELATION])])
+        activities = activities[np.argsort(activities[:, act.START], kind="stable")]
+        error_ns = max(self._before[2], after[2])
+        return Activity(activities, calls, list(self._names), self._api_names(), dropped, error_ns)
+
+    def _api_names(self) -> list[str]:
+        cupti = self._cupti
+        enums = {"runtime": cupti.runtime_api_trace_cbid, "driver": cupti.driver_api_trace_cbid}
+        return [VERSIONED.sub("", enums[domain](number).name) for domain, number in self._apis]
+
+    def _lost(self) -> int:
+        """Records that CUPTI had no room for, since the last time this was asked."""
+        lost = ctypes.c_size_t(0)
+        self._cupti.activity_get_num_dropped_records(0, 0, ctypes.addressof(lost))
+        return lost.value
+
+    def _anchor(self) -> tuple[int, int, int]:
+        """One moment by CUPTI's clock and by CLOCK_MONOTONIC, and how far they may be apart, ns."""
+        tries = []
+        for _ in range(ANCHOR_TRIES):
+            before_ns = time.monotonic_ns()
+            theirs_ns = self._cupti.get_timestamp()
+            after_ns = time.monotonic_ns()
+            tries.append((theirs_ns, (before_ns + after_ns) // 2, after_ns - before_ns))
+        return min(tries, key=lambda each: each[2])
+
+
+def _monotonic(times_ns: Rows, before: tuple[int, int, int], after: tuple[int, int, int]) -> Rows:
+    """CUPTI's times on the other clock; between two anchors the drift is taken to be even."""
+    offset_ns, passed_ns = before[1] - before[0], max(1, after[0] - before[0])
+    drift = (after[1] - after[0] - offset_ns) / passed_ns
+    moved: Rows = times_ns + offset_ns + ((times_ns - before[0]) * drift).astype(np.int64)
+    return moved
 
 
 @cache

@@ -12,6 +12,8 @@ import warnings
 from functools import lru_cache
 from typing import Any, SupportsIndex
 
+from launchopt.command import Dtype, ShapeKey
+
 DOMAIN = "launchopt"
 
 
@@ -52,6 +54,11 @@ def _unasked_domain(dummy: Any) -> Any:
         warnings.warn(f"NVTX ranges will be missing from this profile: {error}", RuntimeWarning, stacklevel=3)
         return dummy
     return made
+
+
+def range_name(mode: str, shape: ShapeKey | None, dtype: Dtype) -> str:
+    """What a launch's range is called: its mode and shape (None: it has several); the number of commands is payload."""
+    return f"{mode} {'several shapes' if shape is None else shape} {dtype.name}"
 
 
 def attributes(domain: Any, message: str, payload: SupportsIndex) -> Any:

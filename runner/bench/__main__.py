@@ -23,11 +23,11 @@ from launchopt.analysis.interval import ratio_interval, verdict
 from launchopt.devices import find_device
 from launchopt.environment import environment
 from launchopt.errors import ConfigError, LaunchoptError
-from runner.bench import batcher, dispatch, modes, pipeline, recorder, ring
+from runner.bench import batcher, dispatch, modes, pipeline, recorder, ring, tracing
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
 from runner.terminal import console
 
-SUITES = ("ring", "batcher", "recorder", "dispatch", "modes", "pipeline")
+SUITES = ("ring", "batcher", "recorder", "dispatch", "tracing", "modes", "pipeline")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,7 +84,12 @@ def _suite(name: str, device: str) -> Suite:
     plain: dict[str, Suite] = {"ring": ring.suite, "batcher": batcher.suite, "recorder": recorder.suite}
     if name in plain:
         return plain[name]
-    with_device = {"dispatch": dispatch.suite, "modes": modes.suite, "pipeline": pipeline.suite}
+    with_device = {
+        "dispatch": dispatch.suite,
+        "tracing": tracing.suite,
+        "modes": modes.suite,
+        "pipeline": pipeline.suite,
+    }
     return partial(_on_device, with_device[name], device)
 
 

@@ -52,7 +52,7 @@ def test_a_launch_of_several_shapes_has_no_sizes_of_its_own() -> None:
     run = Run("grouped", TWO, 4)
     run.submit_all(12)
     span = Span(0, None, np.empty((0, 2), np.int64))
-    timing = Timing(0, span, None, None)
+    timing = Timing(0, span)
     chunk = recorded(run.recorder)
     launches = summary.launch_columns(0, chunk.launches, timing, TWO.shapes)
     assert {name: launches[name].to_pylist() for name in "mnk"} == dict.fromkeys("mnk", [None] * 3)

@@ -1,0 +1,231 @@
+"""What NVML says of a GPU while a run is timed: SM clock, reasons for throttling, energy.
+
+In: the number of a GPU, as CUDA counts. Out: `Readings` of a run, columns of its summary row and a part of its manifest.
+
+    watch = open_watch(0)                           # DeviceError where NVML does not answer
+    watch.begin(), watch.look(), watch.look()       # look as often as you like: it reads when it is time to
+    watch.end().within(start_ns, end_ns).columns(commands, wall_ns)
+
+The parent process reads, ten times a second: the process that makes the launches is left alone, and a run that is over
+sooner than FIRST_LOOK_S has no readings. What a look took is in the manifest. NVML itself only samples: a reason for
+throttling that comes and goes between two looks is not seen. Each value that NVML does not give is None.
+
+Energy is the difference of the GPU's own counter just before the start and just after the last result. The counter
+moves in steps, 20 to 100 ms apart, so that each of the two readings is up to a step old. There is a figure only where
+that is at most 5% of the time between them (20 steps of the longest length seen here, idle or not), and where 95% of
+that time was the run; else the manifest says why not. The whole board is counted, with whoever else uses it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launchopt.errors import DeviceError
+
+FIRST_LOOK_S, LOOK_S = 0.02, 0.1  # after the start, and between two looks
+WATCH_S, WATCH_STEP_S = 0.5, 0.001  # how long, and how closely, the counter is watched for its steps
+FEWEST_CHANGES = 3  # of the counter meanwhile; fewer, and nothing is known of its steps
+SHORTEST_STEP_NS = 20_000_000  # the sensors behind the counter are no faster, whatever it seems to do
+LEAST_STEPS = 20
+LEAST_SHARE = 0.95
+
+# <nvml.h>, nvmlClocksEventReason*; what is not here has no name.
+REASONS = {
+    0x001: "gpu_idle",
+    0x002: "applications_clocks_setting",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+NO_THROTTLING = {"gpu_idle", "applications_clocks_setting"}  # idle, or at the clocks that were asked for
+
+_steps_ns: dict[bytes, int | None] = {}
+
+
+def reason_names(bits: int) -> list[str]:
+    """The reasons whose bits are set; an unknown one as a hexadecimal number."""
+    return [REASONS.get(bit, hex(bit)) for bit in (1 << place for place in range(bits.bit_length())) if bits & bit]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One reading, CLOCK_MONOTONIC; None is what NVML did not tell."""
+
+    start_ns: int
+    end_ns: int
+    sm_clock_mhz: int | None
+    power_w: float | None  # NVML's own average: on most GPUs over the second before
+    reasons: int | None  # bits
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Those of one run."""
+
+    looks: tuple[Look, ...]
+    energy_mj: int | None  # between the two readings of the counter; None without one, or where it went back
+    window_ns: int  # between the two
+    step_ns: int | None  # longest time between two changes of the counter; None where it hardly moves
+
+    def within(self, start_ns: int, end_ns: int) -> Readings:
+        """Without the looks that were not wholly between these times, CLOCK_MONOTONIC."""
+        kept = (look for look in self.looks if start_ns <= look.start_ns and look.end_ns <= end_ns)
+        return replace(self, looks=tuple(kept))
+
+    def columns(self, commands: int, wall_ns: float) -> dict[str, Any]:
+        """As in summary.parquet."""
+        clocks = [look.sm_clock_mhz for look in self.looks if look.sm_clock_mhz is not None]
+        told = [look.reasons for look in self.looks if look.reasons is not None]
+        reasons = [name for name in self._reasons() if name not in NO_THROTTLING]
+        energy_mj = None if self.no_energy(wall_ns) else self.energy_mj
+        return {
+            "sm_clock_mhz": float(statistics.median(clocks)) if clocks else None,
+            "sm_clock_min_mhz": float(min(clocks)) if clocks else None,
+            "throttled": bool(reasons) if told else None,
+            "throttle_reasons": ", ".join(reasons) or None,
+            "energy_mj_per_command": None if energy_mj is None else energy_mj / commands,
+            "power_w": None if energy_mj is None else energy_mj / (self.window_ns * 1e-6),
+        }
+
+    def no_energy(self, wall_ns: float) -> str | None:
+        """Why there is no figure for energy; None where there is."""
+        if self.energy_mj is None:
+            return "NVML gave no energy, or its counter went back"
+        if self.step_ns is None:
+            return f"the energy counter changed fewer than {FEWEST_CHANGES} times in {WATCH_S:g} s"
+        if self.window_ns < LEAST_STEPS * self.step_ns:
+            least_ms = LEAST_STEPS * self.step_ns / 1e6
+            return f"the energy counter moves every {self.step_ns / 1e6:.0f} ms: takes a run of {least_ms:.0f} ms"
+        if wall_ns < LEAST_SHARE * self.window_ns:
+            return f"the run was {wall_ns / self.window_ns:.0%} of the time between the two readings"
+        return None
+
+    def about(self, wall_ns: float) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "looks": len(self.looks),
+            "look_ms": _spread([(look.end_ns - look.start_ns) / 1e6 for look in self.looks]),
+            "sm_clock_mhz": _spread([look.sm_clock_mhz for look in self.looks]),
+            "power_usage_w": _spread([look.power_w for look in self.looks]),
+            "looks_with_reason": dict(self._reasons()),
+            "energy_mj": self.energy_mj,
+            "energy_window_ms": self.window_ns / 1e6,
+            "energy_step_ms": None if self.step_ns is None else self.step_ns / 1e6,
+            "no_energy": self.no_energy(wall_ns),
+        }
+
+    def _reasons(self) -> Counter[str]:
+        """Every reason, throttling or not, with the looks that gave it; the most frequent first."""
+        named = (name for look in self.looks for name in reason_names(look.reasons or 0))
+        return Counter(dict(Counter(named).most_common()))
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
+    """The least, the median and the most of those that are known."""
+    known = [value for value in values if value is not None]
+    return {"low": min(known), "median": statistics.median(known), "high": max(known)} if known else None
+
+
+class GpuWatch:
+    """Reads one GPU between `begin` and `end`."""
+
+    def __init__(self, gpu: Any, uuid: bytes) -> None:
+        import pynvml
+
+        self._nvml, self._gpu, self._uuid = pynvml, gpu, uuid
+        self._looks: list[Look] = []
+        self._begun: tuple[int, int | None] | None = None  # when, and the counter then
+        self._due_ns = 0
+
+    def learn(self) -> None:
+        """Watch the counter for its steps: WATCH_S, once a process and GPU. For when nobody waits for this process."""
+        if self._uuid not in _steps_ns:
+            _steps_ns[self._uuid] = _longest_step_ns(self._counter_mj)
+
+    def begin(self) -> None:
+        """The run is about to start."""
+        self._looks = []
+        self._begun = (time.monotonic_ns(), self._counter_mj())
+        self._due_ns = time.monotonic_ns() + int(FIRST_LOOK_S * 1e9)
+
+    def pause_s(self) -> float:
+        """How long the next look may wait."""
+        return LOOK_S if self._begun is None else max(0.0, (self._due_ns - time.monotonic_ns()) * 1e-9)
+
+    def look(self) -> None:
+        """Read, where a run is on and it is time."""
+        start_ns = time.monotonic_ns()
+        if self._begun is None or start_ns < self._due_ns:
+            return
+        clock = self._told(self._nvml.nvmlDeviceGetClockInfo, self._nvml.NVML_CLOCK_SM)
+        power_mw = self._told(self._nvml.nvmlDeviceGetPowerUsage)
+        reasons = self._reasons()
+        end_ns = time.monotonic_ns()
+        self._looks.append(Look(start_ns, end_ns, clock, None if power_mw is None else power_mw / 1e3, reasons))
+        self._due_ns = end_ns + int(LOOK_S * 1e9)
+
+    def end(self) -> Readings:
+        """The last result is there."""
+        assert self._begun is not None, "begin first"
+        (begun_ns, before_mj), self._begun = self._begun, None
+        ended_ns, after_mj = time.monotonic_ns(), self._counter_mj()
+        known = before_mj is not None and after_mj is not None and after_mj >= before_mj
+        energy_mj = after_mj - before_mj if known else None
+        return Readings(tuple(self._looks), energy_mj, ended_ns - begun_ns, _steps_ns.get(self._uuid))
+
+    def _told(self, read: Callable[..., Any], *more: Any) -> Any:
+        """What NVML answers, None where it does not."""
+        try:
+            return read(self._gpu, *more)
+        except self._nvml.NVMLError:
+            return None
+
+    def _counter_mj(self) -> int | None:
+        energy: int | None = self._told(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        return energy
+
+    def _reasons(self) -> int | None:
+        """By the name of before driver 535 where the driver knows no other."""
+        reasons: int | None = self._told(self._nvml.nvmlDeviceGetCurrentClocksEventReasons)
+        if reasons is None:
+            reasons = self._told(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+        return reasons
+
+
+def _longest_step_ns(counter_mj: Callable[[], int | None]) -> int | None:
+    """Longest time between two changes of the counter; None where it changed less than FEWEST_CHANGES times."""
+    changes_ns: list[int] = []
+    last_mj, now_ns = counter_mj(), time.monotonic_ns()
+    end_ns = now_ns + int(WATCH_S * 1e9)
+    while last_mj is not None and now_ns < end_ns:
+        time.sleep(WATCH_STEP_S)
+        value_mj, now_ns = counter_mj(), time.monotonic_ns()
+        if value_mj != last_mj:
+            changes_ns.append(now_ns)
+            last_mj = value_mj
+    if len(changes_ns) < FEWEST_CHANGES:
+        return None
+    steps_ns = (later - earlier for earlier, later in zip(changes_ns[:-1], changes_ns[1:], strict=True))
+    return max(SHORTEST_STEP_NS, *steps_ns)
+
+
+def open_watch(index: int) -> GpuWatch:
+    """On the GPU that CUDA numbers `index`, found by its uuid. DeviceError where NVML does not answer or know it."""
+    import pynvml
+
+    from launchopt.devices.cuda_info import _nvml_handle, _uuid
+
+    uuid = _uuid(index)
+    try:
+        return GpuWatch(_nvml_handle(uuid), uuid)
+    except pynvml.NVMLError as error:
+        raise DeviceError(f"NVML: {error}: no clocks, throttle reasons or energy") from None

@@ -1,0 +1,69 @@
+"""What CUPTI costs a launch: bursts of baseline launches with its records off and on, in turn.
+
+Off, nothing of CUPTI is enabled, though its library is loaded; on, kernels, copies, fills and both APIs are recorded,
+as with `timing=cupti`. Bursts are shorter than the GPU's launch queue. A burst that lost a kernel counts for nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from launchopt.batcher import Batcher
+from launchopt.command import Dtype, as_words
+from launchopt.errors import DeviceError, RunError
+from launchopt.ring import Ring
+from launchopt.workloads.gemv import gemv
+from runner.bench.dispatch import BURST, SHAPES, job
+from runner.bench.figures import Figure, in_turn, ratios
+from runner.consumer import Consumer
+from runner.job import Arm
+
+
+def suite(repeats: int, device: str) -> Iterator[Figure]:
+    """Figures for each shape of `dispatch`, fp32; none without a GPU or without cupti-python."""
+    from launchopt.timing.cupti import require
+
+    if device != "cuda":
+        return
+    try:
+        require()
+    except DeviceError:
+        return
+    for m, k in SHAPES:
+        yield from _traced(m, k, 10 * repeats)
+
+
+def _traced(m: int, k: int, repeats: int) -> Iterator[Figure]:
+    from launchopt.timing.cupti import tracer
+
+    stream = gemv(m, 1, k, BURST, Dtype.fp32, BURST, False, 0)
+    with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (Arm("baseline", 1, 0, None),))) as consumer:
+        records = np.concatenate([block.records for block in stream.blocks()])
+        shape_of = Batcher(stream.shapes, [1], 0).classify(records, np.zeros(BURST, np.int32))
+        consumer.arm(0, rehearsal=False)
+
+        def off() -> float:
+            consumer.recorder.reset()
+            consumer.device.synchronize()
+            start_ns = time.perf_counter_ns()
+            consumer.modes[0].submit_each(as_words(records), shape_of, time.monotonic_ns())
+            host_ns = time.perf_counter_ns() - start_ns
+            consumer.device.synchronize()
+            return host_ns / BURST
+
+        def on() -> float:
+            tracer().start()
+            host_ns = off()
+            seen = tracer().stop()
+            if seen.dropped or seen.kernels < BURST:
+                raise RunError(f"CUPTI saw {seen.kernels} kernels of {BURST} launches, and lost {seen.dropped} records")
+            return host_ns
+
+        off_ns, on_ns = in_turn(repeats, off, on)
+    case = f"baseline {m}x1x{k} fp32, host time a launch"
+    yield Figure("tracing", f"{case}: untraced", "ns", off_ns)
+    yield Figure("tracing", f"{case}: timing=cupti", "ns", on_ns)
+    yield Figure("tracing", f"{case}: ratio", "x", ratios(on_ns, off_ns))

@@ -1,0 +1,141 @@
+"""The tracer against a stand-in for CUPTI: what it keeps, names, bounds and counts as lost."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launchopt.errors import DeviceError
+from launchopt.timing import activity as act
+from launchopt.timing import cupti as tracing
+
+SHIFT_NS = 1_700_000_000_000_000_000  # CUPTI's clock is ahead by so much
+
+
+class ActivityKind(IntEnum):
+    MEMCPY = 1
+    MEMSET = 2
+    KERNEL = 3
+    DRIVER = 4
+    RUNTIME = 5
+    CONCURRENT_KERNEL = 10
+    OVERHEAD = 17
+
+
+Driver = IntEnum("Driver", {"cuLaunchKernelEx": 652})
+Runtime = IntEnum("Runtime", {"cudaLaunchKernel_v7000": 211, "cudaGraphLaunch_v10000": 311})
+
+
+class FakeCupti(ModuleType):
+    """Hands over what a test puts into `pending` when it is flushed."""
+
+    ActivityKind, runtime_api_trace_cbid, driver_api_trace_cbid = ActivityKind, Runtime, Driver
+
+    def __init__(self) -> None:
+        super().__init__("cupti.cupti")
+        self.pending: list[Any] = []
+        self.enabled: set[int] = set()
+        self.lost = 0
+
+    def activity_register_callbacks(self, requested: Callable[[], tuple[int, int]], completed: Any) -> None:
+        assert requested()[0] > 0
+        self.completed = completed
+
+    def activity_enable(self, kind: int) -> None:
+        self.enabled.add(kind)
+
+    def activity_disable(self, kind: int) -> None:
+        self.enabled.remove(kind)
+
+    def activity_flush_all(self, flag: int) -> None:
+        pending, self.pending = self.pending, []
+        self.completed(iter(pending))
+
+    def activity_get_num_dropped_records(self, context: int, stream: int, address: int) -> None:
+        ctypes.c_size_t.from_address(address).value = self.lost
+        self.lost = 0
+
+    def get_timestamp(self) -> int:
+        return time.monotonic_ns() + SHIFT_NS
+
+
+@pytest.fixture
+def cupti(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupti]:
+    package, fake = ModuleType("cupti"), FakeCupti()
+    package.__spec__, package.__path__ = ModuleSpec("cupti", None), []
+    package.cupti = fake
+    monkeypatch.setitem(sys.modules, "cupti", package)
+    monkeypatch.setitem(sys.modules, "cupti.cupti", fake)
+    yield fake
+    assert not fake.enabled, "left on"
+
+
+def kernel(correlation: int, start: int, end: int, name: str = "gemv", graph: int = 0) -> SimpleNamespace:
+    times = {"start": start + SHIFT_NS, "end": end + SHIFT_NS}
+    kind = int(ActivityKind.CONCURRENT_KERNEL)
+    return SimpleNamespace(kind=kind, name=name, correlation_id=correlation, stream_id=7, graph_id=graph, **times)
+
+
+def copy(correlation: int, start: int, end: int) -> SimpleNamespace:
+    times = {"start": start + SHIFT_NS, "end": end + SHIFT_NS}
+    kind = int(ActivityKind.MEMCPY)
+    return SimpleNamespace(kind=kind, bytes=64, correlation_id=correlation, stream_id=7, graph_id=0, **times)
+
+
+def call(correlation: int, start: int, end: int, cbid: IntEnum) -> SimpleNamespace:
+    kind = int(ActivityKind.RUNTIME if isinstance(cbid, Runtime) else ActivityKind.DRIVER)
+    times = {"start": start + SHIFT_NS, "end": end + SHIFT_NS}
+    return SimpleNamespace(kind=kind, cbid=int(cbid), correlation_id=correlation, **times)
+
+
+def test_what_ran_with_its_calls_on_the_other_clock(cupti: FakeCupti) -> None:
+    tracer = tracing.KernelTracer()
+    cupti.pending = [kernel(1, 0, 1)]  # of before: to be forgotten
+    cupti.lost = 5
+    tracer.start()
+    now = time.monotonic_ns()
+    cupti.pending = [
+        call(2, now, now + 900, Runtime["cudaLaunchKernel_v7000"]),
+        call(2, now + 100, now + 800, Driver["cuLaunchKernelEx"]),
+        call(3, now + 1_000, now + 1_900, Runtime["cudaGraphLaunch_v10000"]),
+        call(4, now + 2_000, now + 2_100, Driver["cuLaunchKernelEx"]),  # started nothing
+        kernel(3, now + 5_000, now + 6_000, "add", graph=9),
+        kernel(2, now + 3_000, now + 4_000),
+        copy(3, now + 6_000, now + 6_500),
+        SimpleNamespace(kind=int(ActivityKind.OVERHEAD)),
+    ]
+    seen = tracer.stop()
+    assert (seen.kernels, seen.dropped) == (2, 0)
+    assert [seen.apis[row[act.CALL_NAME]] for row in seen.calls] == ["cudaLaunchKernel", "cudaGraphLaunch"]
+    assert [seen.names[row[act.NAME]] for row in seen.activities] == ["gemv", "add", "memcpy, 64 bytes"]
+    assert seen.activities[:, act.GRAPH].tolist() == [0, 9, 0]
+    error_ns = max(seen.clock_error_ns, 1)
+    assert abs(seen.activities[0, act.START] - (now + 3_000)) <= error_ns
+    assert abs(seen.calls[0, act.CALL_START] - now) <= error_ns
+    assert abs(seen.busy_ns - 2_000) <= 4
+
+
+def test_what_is_lost_is_counted(cupti: FakeCupti) -> None:
+    tracer = tracing.KernelTracer(most_records=3)
+    tracer.start()
+    now = time.monotonic_ns()
+    cupti.pending = [kernel(i, now + i, now + i + 1) for i in range(5)]
+    cupti.lost = 4
+    seen = tracer.stop()
+    assert (seen.kernels, seen.dropped) == (3, 2 + 4)
+    tracer.start()
+    assert (again := tracer.stop()).kernels == again.dropped == 0, "each run counts its own"
+
+
+def test_it_says_when_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "find_spec", lambda name: None)
+    with pytest.raises(DeviceError, match="cupti-python not installed"):
+        tracing.require()
