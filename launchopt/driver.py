@@ -28,7 +28,7 @@ from launchopt.ring import START_NS, STOP, Ring
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 
-REHEARSED = 4  # requests
+REHEARSED = 8  # requests: so many that where their inputs lie scattered they are copied together
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ OP(SLOT_MAP) {
     }
 }
 
-// Grid: x over WIDTH pairs of features, y over columns. Angles are float64 until they are less than a turn: at position
-// 10,000 an fp32 angle is only good to 3 digits.
+// Grid: x over WIDTH pairs of features, y over columns. Angles are float64: at position 10,000 an fp32 angle is only good
+// to 3 digits, and one that is rounded after it was taken to less than a turn still spoils sines and cosines near 0.
 OP(ROPE) {
     extern __shared__ float turned[];  // cosines, then sines, of each pair
     const Place place(p, request);
@@ -73,7 +73,9 @@ OP(ROPE) {
         __syncthreads();
         for (int i = threadIdx.x; i < half; i += blockDim.x) {
             const double turns = (place.start + j) * exp2(-octaves * i / half) * 0.15915494309189535;
-            sincospif(2.0f * (float)(turns - rint(turns)), turned + half + i, turned + i);
+            double sine, cosine;
+            sincospi(2.0 * (turns - rint(turns)), &sine, &cosine);
+            turned[i] = (float)cosine, turned[half + i] = (float)sine;
         }
         __syncthreads();
         for (int item = blockIdx.x * blockDim.x + threadIdx.x; item < items; item += gridDim.x * blockDim.x) {

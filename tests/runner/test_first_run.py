@@ -39,15 +39,22 @@ Dispatcher.compile, Connection.send = compile, send
 """
 GEMV = "workload=gemv_micro workload.commands=20000 workload.cache=hot mode=batched queue.capacity=4096"
 DECODE = "workload=decode model=tiny workload.tokens=20 workload.requests=4 mode=batched against=[coalesced]"
+LAYER = (
+    "workload=layer model=tiny workload.layers=2 workload.requests=16 workload.tokens=6 workload.prompt_tokens=3"
+    " mode=baseline against=[batched,coalesced,graph,pointer_array]"
+)
+JOBS = {"gemv": GEMV, "decode": DECODE, "layer": LAYER}
 
 
-@pytest.mark.parametrize("job", [GEMV, DECODE], ids=["gemv", "decode"])
-def test_no_loop_is_loaded_while_the_clock_runs(job: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("job", JOBS)
+def test_no_loop_is_loaded_while_the_clock_runs(job: str, device: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(LISTENER)
     environ = environ_of(tmp_path)
     environ["PYTHONPATH"] = f"{environ['PYTHONPATH']}:{ROOT}"
     environ["COMPILE_LOG"] = str(tmp_path / "log")
-    call = [sys.executable, "-m", "runner", *job.split(), "device=cpu", "repeats=2", f"hydra.run.dir={tmp_path}/run"]
+    how = [f"device={device}", "repeats=2", f"hydra.run.dir={tmp_path}/run"]
+    call = [sys.executable, "-m", "runner", *JOBS[job].split(), *how]
     subprocess.run(call, cwd=tmp_path, env=environ, check=True, capture_output=True, timeout=300)
     said = [line.split(maxsplit=1)[1] for line in sorted((tmp_path / "log").read_text().splitlines())]
     assert "compile _await_room" in said, "the listener saw what was loaded"
