@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ __all__ = [
     "SUMMARY",
     "TOKENS",
     "Row",
+    "atomically",
     "metadata",
+    "missing_columns",
     "read_histograms",
     "read_manifest",
     "read_manifests",
@@ -75,7 +77,7 @@ def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any], confi
     """Write one Parquet file atomically; `columns` maps every name of `schema` to values of one length."""
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata(config)))
-    _atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+    atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mapping[str, Any]) -> None:
@@ -86,10 +88,11 @@ def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mappi
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write `manifest.json` atomically."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, default=str) + "\n"
-    _atomically(folder / "manifest.json", lambda temporary: temporary.write_text(text))
+    atomically(folder / "manifest.json", lambda temporary: temporary.write_text(text))
 
 
-def _atomically(path: Path, write: Any) -> None:
+def atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Have `write` make a file under a temporary name beside `path`, then give it its name."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
@@ -156,15 +159,19 @@ def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) 
     return rows
 
 
+def missing_columns(names: Sequence[str], schema: pa.Schema, version: bytes) -> list[str]:
+    """Columns of `schema` that a file of a schema version ought to have and has not."""
+    later = _SINCE.get(version, set())
+    return [name for name in schema.names if name not in names and name not in later]
+
+
 def _read_rows(path: Path) -> list[Row]:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
     version = (table.schema.metadata or {}).get(b"launchopt.schema_version", b"")
-    added = _SINCE.get(version, set())
-    missing = [name for name in SUMMARY.names if name not in table.column_names and name not in added]
-    if missing:
+    if missing := missing_columns(table.column_names, SUMMARY, version):
         raise DataError(path, None, f"not a summary of this project: lacks {', '.join(missing)}")
     rows: list[Row] = table.to_pylist()
     return [dict.fromkeys(SUMMARY.names) | row for row in rows]

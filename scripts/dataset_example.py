@@ -1,0 +1,47 @@
+"""Results as a dataset, without a notebook: the fastest mode of each run by DuckDB, costs of a launch by pandas.
+
+    python scripts/dataset_example.py outputs            (default: outputs/reference)
+
+In: every summary.parquet below a folder, of any schema version. Out: two tables. Needs duckdb and pandas (extra `dev`).
+Modes are compared within a run alone: there they took turns on the same operands.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+
+from launchopt.dataset import batches, schema_of
+
+FASTEST = """
+    WITH modes AS (
+        SELECT folder, workload, dtype, coalesce(gpu, 'CPU') AS device, commands, requests, mode, median(wall_ms) AS ms
+        FROM runs WHERE verified AND NOT traced AND arrival = 'closed'
+        GROUP BY ALL
+    )
+    SELECT any_value(workload) AS workload, any_value(dtype) AS dtype, any_value(device) AS device,
+           any_value(commands) AS commands, any_value(requests) AS requests, arg_min(mode, ms) AS fastest,
+           round(min(ms), 2) AS wall_ms, round(max(ms) FILTER (WHERE mode = 'baseline') / min(ms), 2) AS times_baseline
+    FROM modes GROUP BY folder HAVING count(*) > 1
+    ORDER BY ALL
+"""
+
+
+def main(folder: str = "outputs/reference") -> None:
+    """Both tables of the runs below `folder`."""
+    # Not 'outputs/**/summary.parquet' itself: files of several schema versions lie there.
+    runs = pa.Table.from_batches(batches([Path(folder)], "summary"), schema_of("summary"))
+    print(duckdb.sql(FASTEST).df().to_string(index=False))
+
+    frame: pd.DataFrame = runs.to_pandas()
+    sound = frame[(frame["verified"] == 1) & ~frame["traced"]]
+    by_mode = sound.groupby(["mode", "dtype"])["host_submit_ns_per_launch"]
+    print("\nhost time a launch call, us, over all runs\n", by_mode.agg(["min", "median", "max"]).div(1e3).round(2))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

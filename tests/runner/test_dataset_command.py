@@ -1,0 +1,72 @@
+"""python -m runner.dataset: one file of many runs, and the page of columns."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from own_process import ROOT, environ_of
+
+from launchopt import results
+from launchopt.dataset import schema_of
+from runner.dataset import main
+
+COMMITTED = ROOT / "outputs/reference"
+
+
+def test_all_summaries_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "all.parquet"
+    assert main([str(COMMITTED / "h200/qkv"), "--output", str(output)]) == 0
+    table = pq.read_table(output)
+    assert table.schema.equals(schema_of("summary"))
+    assert capsys.readouterr().out == f"{len(table)} rows of 12 files: {output}\n"
+    assert len(table) == len(results.read_summaries([COMMITTED / "h200/qkv"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["EMPTY", "--output", "x.parquet"], "no summary.parquet here or below"),
+        (["none", "--output", "x.parquet"], "none: no such folder"),
+        (["EMPTY", "--table", "all", "--output", "x.parquet"], "--table=all: must be one of summary, histograms"),
+        ([str(COMMITTED / "h200/qkv"), "--output", "no/folder/x.parquet"], "cannot be written (No such file"),
+        (["--page", "x.md"], "x.md: cannot be read"),
+    ],
+)
+def test_refusals_are_short_and_leave_nothing(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "EMPTY").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) != 0
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert says in said
+    assert said.count("\n") == 1
+    assert [path.name for path in tmp_path.rglob("*")] == ["EMPTY"]
+
+
+def test_the_page_of_columns_is_current_and_a_stale_one_is_seen(tmp_path: Path) -> None:
+    assert main(["--page", str(COMMITTED / "COLUMNS.md"), "--check"]) == 0
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- columns -->\nold\n<!-- /columns -->\nafter\n")
+    assert main(["--page", str(page), "--check"]) == 1
+    assert "old" in page.read_text()
+    assert main(["--page", str(page)]) == 0
+    assert main(["--page", str(page), "--check"]) == 0
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    for column in (*results.SUMMARY.names, *results.KERNELS.names):
+        assert f"| `{column}` |" in text
+
+
+def test_the_example_runs() -> None:
+    call = [sys.executable, "scripts/dataset_example.py"]
+    done = subprocess.run(call, cwd=ROOT, env=environ_of(), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "times_baseline" in done.stdout
+    assert "torch_graph" in done.stdout
