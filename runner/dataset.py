@@ -59,6 +59,8 @@ def gather(folders: Sequence[Path], table: str, output: Path) -> tuple[int, int]
     schema, found, rows = schema_of(table), files(folders, table), 0
     if not found:
         raise DataError(folders[0], None, f"no {table}.parquet here or below")
+    if not output.parent.is_dir():
+        raise DataError(output.parent, None, "no such folder")
 
     def write(temporary: Path) -> None:
         nonlocal rows

@@ -32,7 +32,7 @@ def test_all_summaries_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture
         (["EMPTY", "--output", "x.parquet"], "no summary.parquet here or below"),
         (["none", "--output", "x.parquet"], "none: no such folder"),
         (["EMPTY", "--table", "all", "--output", "x.parquet"], "--table=all: must be one of summary, histograms"),
-        ([str(COMMITTED / "h200/qkv"), "--output", "no/folder/x.parquet"], "cannot be written (No such file"),
+        ([str(COMMITTED / "h200/qkv"), "--output", "no/folder/x.parquet"], "no/folder: no such folder"),
         (["--page", "x.md"], "x.md: cannot be read"),
     ],
 )
