@@ -54,7 +54,7 @@ def _ok(result: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
-def _nvml_handle(uuid: bytes) -> Any:
+def nvml_handle(uuid: bytes) -> Any:
     """NVML's handle of the GPU with this CUDA uuid (NVML numbers GPUs in another order than CUDA does)."""
     import pynvml
 
@@ -69,12 +69,12 @@ def _free_bytes(uuid: bytes, total: int) -> int:
     import pynvml
 
     try:
-        return int(pynvml.nvmlDeviceGetMemoryInfo(_nvml_handle(uuid)).free)
+        return int(pynvml.nvmlDeviceGetMemoryInfo(nvml_handle(uuid)).free)
     except pynvml.NVMLError:
         return int(total)
 
 
-def _uuid(index: int) -> bytes:
+def uuid_of(index: int) -> bytes:
     from cuda.bindings import driver
 
     return bytes(_ok(driver.cuDeviceGetUuid(_ok(driver.cuDeviceGet(index)))).bytes)
@@ -94,7 +94,7 @@ def gpu_state(index: int) -> dict[str, Any]:
     }
     state = {}
     try:
-        gpu = _nvml_handle(_uuid(index))
+        gpu = nvml_handle(uuid_of(index))
     except pynvml.NVMLError as error:
         return {"nvml": str(error)}
     for name, read in readings.items():

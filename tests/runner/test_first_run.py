@@ -23,7 +23,7 @@ log = Path(os.environ["COMPILE_LOG"])
 
 def note(text):
     with log.open("a") as file:
-        file.write(f"{time.monotonic_ns()} {text}\\n")
+        file.write(f"{time.monotonic_ns():020d} {text}\\n")
 
 def compile(self, sig, *, plain=Dispatcher.compile):
     if tuple(getattr(sig, "args", sig)) not in self.overloads:

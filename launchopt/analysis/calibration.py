@@ -1,0 +1,162 @@
+"""A machine's floors, as `python -m runner.doctor --save` measured them: what a launch and a byte cost here at least.
+
+In: the JSON file it writes (default outputs/calibration/<device>.json). Out: a `Calibration`.
+
+    calibration = find_calibration("NVIDIA H200")
+    calibration.value("null_launch_host_us")      # 1.9, or None where it was not measured
+
+One file is one measurement of one device; a newer one replaces an older one of the same device. Floors that have no
+meaning on a device (a graph node on a CPU) are absent, never 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launchopt.errors import DataError
+
+SCHEMA_VERSION = 1
+VARIABLE = "LAUNCHOPT_CALIBRATION"  # names one file, for whoever keeps it elsewhere
+FOLDER = Path("outputs/calibration")
+TIME_UNIT = "us"  # a time may be 0 or less: a delay between two clocks, or a difference of two runs; a rate may not
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """One measured floor: a median in `unit` with its 95% interval (None: too few repeats), and how it was measured."""
+
+    value: float
+    unit: str
+    low: float | None
+    high: float | None
+    repeats: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The floors of one device by name, and of which machine they are.
+
+    `stages`: the breakdown of one launch, {kernel: {stage: {"p50_us", "p99_us", "how"}}}, as `stages` writes it.
+    """
+
+    made_utc: str
+    device: dict[str, Any]
+    environment: dict[str, Any]
+    floors: dict[str, Floor]
+    stages: dict[str, Any] = field(default_factory=dict)
+
+    def value(self, name: str) -> float | None:
+        """The floor `name`; None where it was not measured."""
+        floor = self.floors.get(name)
+        return None if floor is None else floor.value
+
+
+def as_json(calibration: Calibration) -> dict[str, Any]:
+    """`calibration` as the file holds it."""
+    return {"schema_version": SCHEMA_VERSION, **asdict(calibration)}
+
+
+def from_json(content: Any, path: Path) -> Calibration:
+    """The opposite of `as_json`; DataError naming `path` and the key that is wrong."""
+    if not isinstance(content, Mapping) or "floors" not in content:
+        raise DataError(path, None, "not a calibration: no floors (python -m runner.doctor --save makes one)")
+    version = content.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise DataError(path, None, f"schema_version={version!r}: this version reads {SCHEMA_VERSION}")
+    parts = {name: content.get(name, {}) for name in ("device", "environment", "floors", "stages")}
+    for name, value in parts.items():
+        if not isinstance(value, Mapping):
+            raise DataError(path, None, f"{name}={value!r}: must be an object")
+    if not isinstance(parts["device"].get("name"), str):
+        raise DataError(path, None, f"device.name={parts['device'].get('name')!r}: must be a name")
+    return Calibration(
+        str(content.get("made_utc", "")),
+        dict(parts["device"]),
+        dict(parts["environment"]),
+        {str(name): _floor(str(name), value, path) for name, value in parts["floors"].items()},
+        dict(parts["stages"]),
+    )
+
+
+def _floor(name: str, content: Any, path: Path) -> Floor:
+    if not isinstance(content, Mapping):
+        raise DataError(path, None, f"floors.{name}={content!r}: must be an object with value and unit")
+    unit, how, repeats = content.get("unit"), content.get("how", ""), content.get("repeats", 0)
+    if not isinstance(unit, str) or not isinstance(how, str):
+        raise DataError(path, None, f"floors.{name}: unit and how must be text")
+    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 0:
+        raise DataError(path, None, f"floors.{name}.repeats={repeats!r}: must be a whole number of 0 or more")
+    value = _number(content.get("value"))
+    if value is None or (unit != TIME_UNIT and value <= 0):
+        raise DataError(path, None, f"floors.{name}.value={content.get('value')!r}: must be a number above 0")
+    bounds = [_number(content.get(key)) for key in ("low", "high")]
+    for key, bound in zip(("low", "high"), bounds, strict=True):
+        if bound is None and content.get(key) is not None:
+            raise DataError(path, None, f"floors.{name}.{key}={content[key]!r}: must be a number, or null")
+    return Floor(value, unit, bounds[0], bounds[1], repeats, how)
+
+
+def _number(value: Any) -> float | None:
+    """`value` as a float; None for what is no finite number."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in `path`; DataError where it is missing, broken, or of another schema version."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(path, None, "no such file (python -m runner.doctor --save makes one)") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+    return from_json(content, path)
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write it under a temporary name, then rename: a reader never sees half of it. Makes the folder."""
+    text = json.dumps(as_json(calibration), indent=2) + "\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(path, None, f"cannot be written ({error.strerror or error})") from None
+
+
+def default_path(device_name: str) -> Path:
+    """Where a calibration of `device_name` is kept: outputs/calibration/nvidia_h200.json."""
+    slug = re.sub(r"[^a-z0-9]+", "_", device_name.lower()).strip("_")
+    return FOLDER / f"{slug or 'device'}.json"
+
+
+def find_calibration(device_name: str, folders: Sequence[Path] = ()) -> Calibration | None:
+    """The newest calibration of `device_name`; None where there is none.
+
+    Looked for in the file that $LAUNCHOPT_CALIBRATION names (DataError where that cannot be read), and in the *.json of
+    outputs/calibration below the current folder and of `folders`, where files that are no calibration are passed over.
+    """
+    found = []
+    if named := os.environ.get(VARIABLE):
+        found.append(read_calibration(Path(named)))
+    for folder in (FOLDER, *folders):
+        for path in sorted(folder.glob("*.json")):
+            try:
+                found.append(read_calibration(path))
+            except DataError:
+                continue
+    matching = [calibration for calibration in found if calibration.device["name"] == device_name]
+    return max(matching, key=lambda calibration: calibration.made_utc, default=None)

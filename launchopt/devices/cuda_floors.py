@@ -1,0 +1,193 @@
+"""Floors of one NVIDIA GPU: what `launch_floors` asks of CUDA, and the rates of memory and matrix units.
+
+In: the number of a GPU, which nobody else should be using. Out: as `devices.floors.Floors`. Takes about ten seconds
+and 6 GiB of the GPU's memory for a moment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.analysis.stages import Stage
+from launchopt.command import Dtype, ShapeKey
+from launchopt.devices import lt_launch as lt
+from launchopt.devices.cuda import CudaDevice
+from launchopt.devices.floor_loops import launch_burst
+from launchopt.devices.floors import Measured, ceilings_of, host_floors
+from launchopt.devices.graphs import Graphs
+from launchopt.devices.kernel_plans import Launch
+from launchopt.devices.launch_floors import Kernel, LaunchFloors
+from launchopt.errors import ArenaMemoryError, DeviceError
+from launchopt.recorder import Recorder
+from launchopt.timing import cupti, nvtx_ranges
+from launchopt.timing.activity import Activity
+from launchopt.workloads.gemv import gemv
+
+M, K, COMMANDS = 64, 8192, 8  # the GEMM of gemv_micro: what a decode step's smallest launches are like
+MOST_GRAPHS = 2
+LEAST_HOLD_NS, MOST_HOLD_NS, HOLD_FACTOR = 1_000_000, 100_000_000, 3  # beyond the host's time to submit
+HOW = {
+    "copy": "cudaMemcpyAsync of 2 GiB on the GPU, read + written, fastest of 10",
+    "read": "a kernel that reads 2 GiB, fastest of 10",
+    "peak": "cuBLASLt GEMM of random numbers, 8192 x 8192 x 8192, accumulated in fp32, no TF32, fastest of 10",
+}
+
+
+def _row(columns: Any) -> NDArray[np.int64]:
+    padded: NDArray[np.int64] = np.zeros(lt.PLAN_COLUMNS, np.int64)
+    padded[: len(columns)] = columns
+    return padded
+
+
+class CudaGpu:
+    """`launch_floors.Gpu` on the stream of a device; `hold`: the plan of a kernel that holds the queue up."""
+
+    def __init__(self, device: CudaDevice, hold: NDArray[np.int64]) -> None:
+        self._device, self._hold_plan = device, hold
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._graphs = Graphs(device.stream, MOST_GRAPHS, {})
+        self._made = 0
+        self._event = cupy.cuda.Event()
+
+    def check(self, status: int) -> None:
+        """RunError for a status that is not 0."""
+        self._device.check(int(status))
+
+    def synchronize(self) -> None:
+        """Wait for everything submitted."""
+        self._device.synchronize()
+
+    def address(self, name: str) -> int:
+        """Of a function of the driver."""
+        address = ctypes.cast(getattr(self._driver, name), ctypes.c_void_p).value
+        assert address is not None
+        return address
+
+    def event(self) -> int:
+        """Handle of an event that takes times."""
+        return int(self._event.ptr)
+
+    def graph(self, record: Callable[[], None]) -> int:
+        """Handle of an executable graph, uploaded."""
+        self._made += 1
+        made = self._graphs.make(self._made, self._made, record)
+        self.synchronize()
+        return int(made)
+
+    def hold(self, nanoseconds: int) -> None:
+        """Keep the queue from going on for so long."""
+        operands = np.array([0, 0, 0, nanoseconds], np.int64)
+        _, status = launch_burst(self._device.base.contexts[0], self._hold_plan, operands, 1)
+        self.check(status)
+
+    def _hold_for(self, work: Callable[[], None]) -> int:
+        """ns that outlast the submission of `work`, which is submitted once to find out."""
+        start_ns = time.monotonic_ns()
+        work()
+        spent_ns = time.monotonic_ns() - start_ns
+        self.synchronize()
+        return min(max(LEAST_HOLD_NS, HOLD_FACTOR * spent_ns), MOST_HOLD_NS)
+
+    def elapsed_us(self, work: Callable[[], None]) -> float:
+        """GPU time of what `work` submits to a queue that is held up until all of it is there."""
+        stream, start, end = self._device.stream, cupy.cuda.Event(), cupy.cuda.Event()
+        nanoseconds = self._hold_for(work)
+        self.hold(nanoseconds)
+        start.record(stream)
+        work()
+        end.record(stream)
+        end.synchronize()
+        return float(cupy.cuda.get_elapsed_time(start, end)) * 1e3
+
+    def traced(self, work: Callable[[], None], held: bool) -> Activity:
+        """What CUPTI sees of `work`; DeviceError where it is not installed, refused, or lost records."""
+        if nvtx_ranges.is_profiled():
+            raise DeviceError("CUPTI does not share a process with a profiler: run without one")
+        cupti.require()
+        from cupti.cupti import cuptiError
+
+        nanoseconds = self._hold_for(work) if held else 0
+        self.synchronize()
+        try:
+            tracer = cupti.tracer()
+            tracer.start()
+            if held:
+                self.hold(2 * nanoseconds)  # tracing makes submitting slower
+            work()
+            self.synchronize()
+            activity = tracer.stop()
+        except cuptiError as error:
+            raise DeviceError(f"CUPTI refused: {error}") from None
+        if activity.dropped:
+            raise DeviceError(f"CUPTI lost {activity.dropped} records")
+        return activity
+
+    def close(self) -> None:
+        """Destroy the graphs."""
+        self._graphs.close()
+
+
+class CudaFloors:
+    """Of one GPU, with the operands of a few GEMMs on it."""
+
+    def __init__(self, device: CudaDevice, recorder: Recorder) -> None:
+        self.absent: dict[str, str] = {}
+        self._device, self._recorder = device, recorder
+        null, hold = (self._own(name) for name in ("null_kernel", "hold"))
+        self._gpu = CudaGpu(device, hold)
+        shape = ShapeKey(M, 1, K, Dtype.fp32)
+        row, _ = device.lt.make(shape, 1, (0, 0, 0))
+        operands = np.zeros(4, np.int64)
+        operands[:3] = device.base.shapes[0, lt.BASE_A : lt.BASE_C + 1]
+        nothing = Kernel("null", "an empty kernel of four parameters", "cuLaunchKernelEx", null, np.zeros(4, np.int64))
+        words = f"GEMM {M}x1x{K} fp32, operands in the L2"
+        gemm = Kernel(f"cublaslt_{M}x1x{K}_fp32", words, "cublasLtMatmul", _row(row), operands)
+        self._launches = LaunchFloors(self._gpu, device.base.contexts[0], nothing, gemm, self.absent)
+
+    def _own(self, name: str) -> NDArray[np.int64]:
+        """Plan of one block of one thread of a kernel of null.cu."""
+        kernels = self._device.kernels
+        one = Launch((1, 1, 1), (1, 1, 1), 0, np.zeros(1, np.int64))
+        return _row(kernels.row(kernels.function("null", name), one))
+
+    def about(self) -> dict[str, Any]:
+        """The GPU, its driver and libraries."""
+        return {**self._device.info.as_dict(), **self._device.versions()}
+
+    def measure(self, repeats: int) -> Iterator[Measured]:
+        """Each floor when it has been measured; ArenaMemoryError where the GPU has no room for large operands."""
+        try:
+            found = {dtype: [self._device.ceilings(dtype) for _ in range(repeats)] for dtype in Dtype}
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            raise ArenaMemoryError(f"{self._device.info.memory_name}: {error}") from None
+        yield from ceilings_of(found, HOW)
+        yield from host_floors(repeats)
+        yield from self._launches.measure(repeats)
+
+    def stages(self) -> dict[str, dict[str, Stage]]:
+        """One launch of an empty kernel, and one of a GEMM, taken apart."""
+        return self._launches.stages()
+
+    def close(self) -> None:
+        """Give the GPU back."""
+        self._device.synchronize()
+        self._gpu.close()
+        self._device.close()
+        self._recorder.close()
+
+
+def open_cuda_floors(index: int) -> CudaFloors:
+    """Floors of the GPU that CUDA numbers `index`; DeviceError where there is none."""
+    device = CudaDevice(index)
+    recorder = Recorder(COMMANDS, COMMANDS, Path(tempfile.gettempdir()))
+    device.open(gemv(M, 1, K, COMMANDS, Dtype.fp32, COMMANDS, False, 0), recorder, 0)
+    return CudaFloors(device, recorder)

@@ -1,0 +1,164 @@
+"""What this machine lacks for measuring launches, how to get it, and what a launch and a byte cost here at the least.
+
+    python -m runner.doctor                       every check, then the floors of the device
+    python -m runner.doctor --no-floors           the checks alone, in a second or two
+    python -m runner.doctor --save                and keep the floors: outputs/calibration/<device>.json
+    python -m runner.doctor --clean               remove shared memory that dead processes left behind
+    python -m runner.doctor --json                everything as JSON
+
+Prints a line a check, OK, missing or warning, with how to mend it; the floors, each with how it was measured; and on a
+GPU one launch taken apart into stages, beside the estimate that is usually quoted. Ends with 0 when the device can be
+used, with 1 when something it needs is missing. What is saved, the roofline, the budget and the report read. Measure
+on an otherwise idle machine: floors are what is left when nobody else disturbs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from launchopt.analysis import calibration as calibrations
+from launchopt.analysis.calibration import Calibration, default_path, write_calibration
+from launchopt.errors import DeviceError, LaunchoptError
+from runner import doctor_screen as screen
+from runner.doctor_checks import Check, machine_checks, usable
+from runner.leftovers import FOLDER, clean, leftovers
+
+REPEATS = 7
+DEFAULT_FILE = Path()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Look, measure, save; `argv` without the program's name. Returns the exit code."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.save is not None and not options.floors:
+        parser.error("--save keeps the floors: leave --no-floors out")
+    try:
+        return _doctor(options)
+    except LaunchoptError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
+
+
+@dataclass
+class Findings:
+    """Of one call of the doctor: what it saw, removed, measured (and what not, and why), and saved."""
+
+    checks: list[Check]
+    kind: str
+    removed: list[str] = field(default_factory=list)
+    calibration: Calibration | None = None
+    absent: dict[str, str] = field(default_factory=dict)
+    saved: Path | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything."""
+        return {
+            "device": self.kind,
+            "usable": usable(self.checks),
+            "checks": [asdict(check) for check in self.checks],
+            "removed": self.removed,
+            "calibration": None if self.calibration is None else calibrations.as_json(self.calibration),
+            "not_measured": self.absent,
+            "saved": None if self.saved is None else str(self.saved),
+        }
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    removed = [str(segment.path) for segment in clean(leftovers(FOLDER))] if options.clean else []
+    found = Findings(*look(options.device, options.index), removed)
+    if not options.json:
+        screen.print_checks(found.checks, found.kind, found.removed)
+    if options.floors and usable(found.checks):
+        found.calibration, found.absent = measure(found.kind, options.index, options.repeats)
+        if not options.json:  # before it is saved: where it cannot be, it is not lost
+            screen.print_floors(found.calibration, found.absent)
+            screen.print_stages(found.calibration)
+        if options.save is not None:
+            is_default = options.save == DEFAULT_FILE
+            found.saved = default_path(found.calibration.device["name"]) if is_default else options.save
+            write_calibration(found.saved, found.calibration)
+    if options.json:
+        print(json.dumps(found.as_json(), indent=2))
+    elif found.saved is not None:
+        screen.line(f"calibration: {found.saved}")
+    return 0 if usable(found.checks) else 1
+
+
+def look(device: str, index: int) -> tuple[list[Check], str]:
+    """Every check, and the kind of device that is measured: cuda for `auto` where there is a usable GPU."""
+    checks = list(machine_checks())
+    if device == "cpu":
+        return checks, "cpu"
+    from launchopt.devices import find_device
+    from runner.doctor_gpu import gpu_checks
+
+    try:
+        kind = find_device(device, index)[0].kind
+    except DeviceError:
+        kind = "cuda"  # it was asked for, and the checks say what is missing
+    return [*checks, *gpu_checks(index, needed=kind == "cuda")], kind
+
+
+def measure(kind: str, index: int, repeats: int) -> tuple[Calibration, dict[str, str]]:
+    """The floors of a device, and why others could not be measured. Says on a terminal what is being measured."""
+    from launchopt.analysis.stages import as_json
+    from launchopt.devices.floors import floor_of, open_floors
+    from launchopt.environment import environment
+    from runner.terminal import console
+
+    with console(stderr=True).status("opening the device") as status:
+        floors = open_floors(kind, index)
+        try:
+            found = {}
+            for measured in floors.measure(repeats):
+                status.update(f"measured {measured.name}")
+                found[measured.name] = floor_of(measured)
+            made = datetime.now(UTC).isoformat(timespec="seconds")
+            stages = as_json(floors.stages())
+            return Calibration(made, floors.about(), environment(), found, stages), floors.absent
+        finally:
+            floors.close()
+
+
+def _repeats(text: str) -> int:
+    if not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text}: must be from 1 to 1000")
+    return int(text)
+
+
+def _index(text: str) -> int:
+    if int(text) < 0:
+        raise argparse.ArgumentTypeError(f"{text}: must be 0 or more")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("runner.doctor", None, summary, details, formatter_class=formatter)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if usable")
+    parser.add_argument("--index", type=_index, default=0, metavar="N", help="of the GPU, as CUDA counts (default 0)")
+    floors = "measure the floors (default), about 20 s on a GPU"
+    parser.add_argument("--floors", action=argparse.BooleanOptionalAction, default=True, help=floors)
+    repeats = f"samples of each floor (default {REPEATS})"
+    parser.add_argument("--repeats", type=_repeats, default=REPEATS, metavar="N", help=repeats)
+    save = "keep the floors, in outputs/calibration/<device>.json unless named"
+    parser.add_argument("--save", nargs="?", type=Path, const=DEFAULT_FILE, metavar="FILE.json", help=save)
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, and nothing else")
+    parser.add_argument("--clean", action="store_true", help="remove shared memory that dead processes left behind")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""What is missing on this machine, and how to get it: Python, packages, shared memory, processor.
+
+In: what the machine says of itself; where that is read from can be given, for tests. Out: a `Check` a line.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from runner.leftovers import FOLDER, leftovers
+
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+NEWEST_PYTHON, OLDEST_PYTHON = (3, 13), (3, 11)
+ROOM_BYTES = 4 << 20  # of shared memory: a ring of 4,096 commands takes 256 KiB, one for arrivals a few times that
+PLENTY_BYTES = 64 << 20
+FEWEST_CORES = 3  # producer, consumer, and whoever else runs
+USES = {
+    "torch": "modes torch_*, fused_triton and triton_batched",
+    "bench": "one row of python -m runner.bench",
+    "report": "plots, and the HTML report",
+}
+
+Version = Callable[[str], str]
+
+
+class Status(enum.StrEnum):
+    """Of one check."""
+
+    OK = "OK"
+    WARNING = "warning"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line: what was looked at, what was found, and how to mend it. `needed`: without it nothing runs."""
+
+    name: str
+    status: Status
+    found: str
+    mend: str = ""
+    needed: bool = False
+
+
+def usable(checks: Iterable[Check]) -> bool:
+    """Whether nothing that is needed is missing."""
+    return not any(check.needed and check.status is Status.MISSING for check in checks)
+
+
+def machine_checks() -> Iterator[Check]:
+    """Everything that has to do with no GPU."""
+    yield python_check(sys.version_info[:3])
+    yield from package_checks(requirements())
+    yield from shared_memory_checks(FOLDER)
+    yield from cpu_checks(Path("/sys"), _cores())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def python_check(version: Sequence[int]) -> Check:
+    """Whether the interpreter is one that the project supports."""
+    found = ".".join(map(str, version))
+    if OLDEST_PYTHON <= tuple(version[:2]) <= NEWEST_PYTHON:
+        return Check("Python", Status.OK, found, needed=True)
+    wanted = " to ".join(".".join(map(str, bound)) for bound in (OLDEST_PYTHON, NEWEST_PYTHON))
+    return Check("Python", Status.MISSING, found, f"make a virtual environment with Python {wanted}", needed=True)
+
+
+def requirements(project: Path = PROJECT) -> dict[str, list[Requirement]]:
+    """By extra, "" for what is always needed: from the checkout's pyproject.toml, or from what is installed."""
+    if project.is_file():
+        about = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+        texts = {"": about["dependencies"], **about.get("optional-dependencies", {})}
+        return {extra: [Requirement(text) for text in each] for extra, each in texts.items()}
+    installed = metadata.metadata("launchopt").get_all("Provides-Extra") or []
+    every = [Requirement(text) for text in metadata.requires("launchopt") or []]
+    always = [one for one in every if one.marker is None or one.marker.evaluate({"extra": ""})]
+    own = {
+        extra: [one for one in every if one not in always and one.marker and one.marker.evaluate({"extra": extra})]
+        for extra in installed
+    }
+    return {"": always, **own}
+
+
+def package_checks(wanted: dict[str, list[Requirement]], version: Version = metadata.version) -> Iterator[Check]:
+    """A line for what is always needed, and one for each extra but those for a GPU and for development."""
+    yield _group_check("packages", wanted.get("", []), version, "pip install -e .", needed=True)
+    for extra, use in USES.items():
+        if extra in wanted:
+            yield _group_check(f"extra {extra}", wanted[extra], version, f"pip install -e '.[{extra}]'", use=use)
+
+
+def gpu_package_check(wanted: dict[str, list[Requirement]], cuda: int, version: Version = metadata.version) -> Check:
+    """The extra for a driver of CUDA `cuda`; that of another version where it is the one that is installed."""
+    extras = [f"cuda{cuda}", *(extra for extra in wanted if extra.startswith("cuda") and extra != f"cuda{cuda}")]
+    known = [extra for extra in extras if extra in wanted]
+    for extra in known:
+        check = _group_check(f"extra {extra}", wanted[extra], version, f"pip install -e '.[{extra}]'")
+        if check.status is Status.OK:
+            return check
+    use = "the GPU, and timing=cupti"
+    return _group_check(f"extra {known[0]}", wanted[known[0]], version, f"pip install -e '.[{known[0]}]'", use=use)
+
+
+def _group_check(
+    name: str, wanted: Sequence[Requirement], version: Version, mend: str, use: str = "", needed: bool = False
+) -> Check:
+    absent, misfits = [], []
+    for one in wanted:
+        if one.marker is not None and not one.marker.evaluate({"extra": name.removeprefix("extra ")}):
+            continue
+        try:
+            found = version(one.name)
+        except metadata.PackageNotFoundError:
+            absent.append(str(one.name))
+            continue
+        if not one.specifier.contains(found, prereleases=True):
+            misfits.append(f"{one.name} {found} (wanted {one.specifier})")
+    wants = f" (for {use})" if use else ""
+    if absent:
+        return Check(name, Status.MISSING, f"not installed: {', '.join(absent + misfits)}{wants}", mend, needed)
+    if misfits:
+        return Check(name, Status.WARNING, f"other than tested: {', '.join(misfits)}{wants}", mend, needed)
+    return Check(name, Status.OK, f"all {len(wanted)} there", needed=needed)
+
+
+def shared_memory_checks(folder: Path) -> Iterator[Check]:
+    """Room for the ring between the processes, and what dead ones left there."""
+    try:
+        total, _, free = shutil.disk_usage(folder)
+    except OSError as error:
+        yield Check(str(folder), Status.MISSING, str(error.strerror), f"mount a tmpfs on {folder}", needed=True)
+        return
+    found = f"{free / 1e6:,.0f} MB free of {total / 1e6:,.0f} MB"
+    mend = f"mount -o remount,size=1G {folder}; in a container: --shm-size=1g"
+    if free < PLENTY_BYTES:
+        status = Status.MISSING if free < ROOM_BYTES else Status.WARNING
+        yield Check(str(folder), status, found, mend, needed=True)
+    else:
+        yield Check(str(folder), Status.OK, found, needed=True)
+    left = leftovers(folder)
+    if left:
+        names = ", ".join(f"{one.path.name} ({one.size_bytes / 1e6:,.1f} MB)" for one in left)
+        mend = "python -m runner.doctor --clean, unless their processes run in another container"
+        yield Check("left shared memory", Status.WARNING, f"of dead processes: {names}", mend)
+    else:
+        yield Check("left shared memory", Status.OK, "none of dead processes")
+
+
+def cpu_checks(system: Path, cores: int) -> Iterator[Check]:
+    """Cores that this process may use, and how their clock is governed."""
+    if cores < FEWEST_CORES:
+        mend = "producer and consumer each spin on one: give the process more (taskset, --cpuset-cpus)"
+        yield Check("processor cores", Status.WARNING, str(cores), mend)
+    else:
+        yield Check("processor cores", Status.OK, str(cores))
+    governors = {
+        path.read_text().strip() for path in system.glob("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
+    }
+    if not governors:
+        yield Check("clock governor", Status.OK, "not told: a virtual machine, or fixed")
+    elif governors == {"performance"}:
+        yield Check("clock governor", Status.OK, "performance")
+    else:
+        mend = "sudo cpupower frequency-set -g performance, or times of first launches vary"
+        yield Check("clock governor", Status.WARNING, ", ".join(sorted(governors)), mend)
