@@ -6,7 +6,6 @@ measured so far is there, and the manifest says how it ended.
 
 from __future__ import annotations
 
-import random
 import signal
 import threading
 from dataclasses import dataclass, field
@@ -17,16 +16,20 @@ from typing import Any
 
 from launchopt import results
 from launchopt.environment import environment
-from launchopt.errors import Interrupted, LaunchoptError, RunError, VerificationError
+from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
 from launchopt.producer import Production
+from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
+from launchopt.workloads.trace import TraceStream
 from runner.children import interrupted
 from runner.groups import Closed, Gemv
 from runner.plan import Plan
 from runner.programs import OwnSize
+from runner.repeats import Rounds
 from runner.session import ChildError, Session
-from runner.terminal import Terminal
+from runner.terminal import Terminal, say, throttled_repeats
 from runner.tokens import TokenResults
+from runner.trace_workload import Trace
 
 SHAPES_SPELLED = 8  # more are only counted
 HELD_SHARE = 0.95  # of the rate at which commands were due: reaching less is overload
@@ -38,28 +41,40 @@ class Run:
 
     plan: Plan
     folder: Path
+    rounds: Rounds
+    notices: list[str]  # said before it began
     rows: list[results.Row] = field(default_factory=list)
     manifest: dict[str, Any] = field(default_factory=dict)
     histograms: list[results.Row] = field(default_factory=list)
 
     def save(self, status: str) -> None:
         """Write summary and manifest as things stand."""
-        self.manifest |= {"status": status, "repeats_done": len(self.rows)}
+        self.manifest |= {"status": status, "repeats_done": len(self.rows), "repeats": self.rounds.as_dict()}
+        self.manifest["notices"] = [*self.notices, *self.late_notices()]
         if self.rows:
             config = self.plan.composed
             results.write_rows(self.folder / "summary.parquet", results.SUMMARY, self.rows, config)
             results.write_rows(self.folder / "histograms.parquet", results.HISTOGRAMS, self.histograms, config)
         results.write_manifest(self.folder, self.manifest)
 
+    def late_notices(self) -> list[str]:
+        """What only the repeats could tell."""
+        modes = dict.fromkeys(row["mode"] for row in self.rows)
+        throttled = ((mode, throttled_repeats([row for row in self.rows if row["mode"] == mode])) for mode in modes)
+        return [*self.rounds.notices(), *(f"{mode}: repeats throttled: {text}" for mode, text in throttled if text)]
+
 
 def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
     """Run the plan into `folder`. A LaunchoptError says how it ended early; the folder is complete either way."""
-    run = Run(plan, folder)
+    notices = list(plan.notices)
+    watch = _watch(plan, notices)
+    config = plan.config
+    rounds = Rounds(config.rounds, config.repeats_limit_s, [arm.mode for arm in plan.arms], config.seed)
+    run = Run(plan, folder, rounds, notices)
     run.manifest = {
         "run_id": plan.job(folder).run_id,
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "overrides": overrides,
-        "notices": list(plan.notices),
         "refused": plan.refused,
         "config": plan.composed,
         "stream": _stream_facts(plan),
@@ -69,8 +84,9 @@ def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
     }
     run.save("running")
     try:
-        with _Signals(), Terminal(plan, _order(plan)) as terminal:
-            _repeats(run, terminal)
+        with _Signals(), Terminal(plan, rounds.runs, notices) as terminal:
+            _repeats(run, terminal, watch)
+        say(run.late_notices())
     except KeyboardInterrupt:
         run.save("interrupted")
         raise Interrupted(f"interrupted; {len(run.rows)} finished repeats are in {folder}") from None
@@ -93,26 +109,25 @@ def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
     return run
 
 
-def _order(plan: Plan) -> list[tuple[int, int]]:
-    """(arm, repeat) in the order they run: the arms of each repeat in random order, one repeat after the other."""
-    shuffle = random.Random(plan.config.seed)
-    order = []
-    for repeat in range(plan.config.repeats):
-        arms = list(range(len(plan.arms)))
-        shuffle.shuffle(arms)
-        order += [(arm, repeat) for arm in arms]
-    return order
+def _watch(plan: Plan, notices: list[str]) -> GpuWatch | None:
+    """What reads the GPU's clocks and energy; None on the CPU, and with a notice where NVML does not answer."""
+    if plan.info.kind != "cuda":
+        return None
+    try:
+        return open_watch(plan.info.index)
+    except DeviceError as error:
+        notices.append(str(error))
+        return None
 
 
-def _repeats(run: Run, terminal: Terminal) -> None:
+def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None) -> None:
     plan = run.plan
     tokens = TokenResults(plan, run.folder, run.manifest["run_id"])
-    with Session(plan.job(run.folder), terminal.progress) as session, tokens:
+    with Session(plan.job(run.folder), terminal.progress, watch) as session, tokens:
         run.manifest |= {"device_versions": session.about["versions"], "ceilings": session.about["ceilings"]}
-        order = _order(plan)
-        for done, (arm, repeat) in enumerate(order):
-            label = f"{plan.arms[arm].mode} {repeat + 1}/{plan.config.repeats}"
-            result, produced = session.run(arm, repeat, label)
+        for arm, repeat in run.rounds:
+            terminal.expects(run.rounds.runs)
+            result, produced = session.run(arm, repeat, run.rounds.label(arm, repeat))
             row = _row(plan, run.manifest["run_id"], result["row"], produced)
             histograms = dict(result["histograms"])
             extra = dict(result["extra"])
@@ -124,31 +139,33 @@ def _repeats(run: Run, terminal: Terminal) -> None:
             if produced.pushed != row["commands"]:
                 row["status"] = f"failed: {produced.pushed} commands pushed, {row['commands']} executed"
             run.rows.append(row)
+            run.rounds.took(arm, row["wall_ms"])
             run.manifest["runs"].append({"mode": row["mode"], "repeat": repeat, **extra})
             run.save("running")
-            terminal.finished(done + 1)
+            terminal.finished(len(run.rows))
 
 
 def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production) -> results.Row:
     """A row of summary.parquet from what the consumer measured, the producer did and the config says."""
     config, stream = plan.config, plan.stream
-    is_gemv, has_model = isinstance(config.workload, Gemv), not isinstance(config.workload, Gemv | OwnSize)
+    workload = config.workload
+    model = None if isinstance(workload, Gemv | OwnSize) else config.model.name
     late_ns, late_max_ns = produced.late_p99_ns, produced.late_max_ns
     spelled = ", ".join(str(shape) for shape in stream.shapes)
     return {
         **dict.fromkeys(results.SUMMARY.names),
         **measured,
         "run_id": run_id,
-        "workload": config.workload.name,
-        "model": config.model.name if has_model else None,
+        "workload": workload.name,
+        "model": workload.model if isinstance(workload, Trace) else model,
         "device": plan.info.kind,
         "gpu": plan.info.name if plan.info.kind == "cuda" else None,
-        "dtype": config.workload.dtype.name,
+        "dtype": stream.dtype.name,
         "shapes": spelled if len(stream.shapes) <= SHAPES_SPELLED else f"{len(stream.shapes)} shapes",
-        "layers": None if is_gemv else stream.layers,
-        "cache": config.workload.cache.value,
+        "layers": None if isinstance(workload, Gemv | Trace) else stream.layers,
+        "cache": workload.cache.value,
         "input_footprint_bytes": stream.input_bytes,
-        "arrival": config.arrival.kind,
+        "arrival": "replay" if _has_gaps(plan) else config.arrival.kind,
         "requests": stream.requests,
         "scheduler": config.scheduler.kind,
         "max_batch": config.batching.max_batch,
@@ -164,11 +181,20 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
 def _open_loop(plan: Plan, row: results.Row) -> results.Row:
     """Arrival columns of independent commands: the rate that was asked for, and whether it was reached."""
     arrival = plan.config.arrival
-    if isinstance(arrival, Closed) or not isinstance(plan.config.workload, Gemv):
+    if _has_gaps(plan):
+        assert isinstance(plan.stream, TraceStream)
+        asked = row["commands"] / plan.stream.span_ns * 1e9
+    elif isinstance(arrival, Closed) or not isinstance(plan.config.workload, Gemv):
         return {}
+    else:
+        asked = arrival.rate_per_s
     rate = row["commands"] / row["wall_ms"] * 1e3
-    asked = arrival.rate_per_s
     return {"arrival_rate_per_s": asked, "completed_rate_per_s": rate, "overloaded": rate < HELD_SHARE * asked}
+
+
+def _has_gaps(plan: Plan) -> bool:
+    """Whether a trace's commands come when they came."""
+    return isinstance(plan.stream, TraceStream) and plan.stream.span_ns > 0
 
 
 def _histogram_rows(row: results.Row, histograms: dict[str, list[tuple[int, int, int]]]) -> list[results.Row]:

@@ -17,8 +17,10 @@ from launchopt.errors import ConfigError, choices
 from launchopt.modes import MODES
 from launchopt.sampling import SamplingKind
 from runner import groups
-from runner.groups import Decode, Gemv, Model, Ordering, Prefill, Replay, within
+from runner.groups import Decode, Gemv, Model, Ordering, Prefill, Replay, above_zero, within
 from runner.programs import ElementwiseChain, Layer, LinearEpilogue, OwnSize, Qkv, Steps
+from runner.repeats import AUTO
+from runner.trace_workload import Trace
 
 
 @dataclass(slots=True)
@@ -39,14 +41,15 @@ class Config:
     record: groups.Recording = field(default_factory=groups.Recording)
     against: list[str] = field(default_factory=list)  # modes run in turn with `mode`, on the same operands
     ordering: Ordering = Ordering.per_request
-    repeats: int = 1
+    repeats: Any = 1  # a whole number, or auto: until the noise is low (runner.repeats)
+    repeats_limit_s: float = 300.0  # of auto: no further round begins after this time
     seed: int = 0
     verify_columns: int = 256  # of a GEMM with more, so many are compared, chosen at random
     table: Any = None  # a row of an experiment's tables: sets the groups above
 
     def __post_init__(self) -> None:
         self._check_against()
-        within("repeats", self.repeats, 1, 10_000)
+        self._check_repeats()
         within("seed", self.seed, 0)
         within("verify_columns", self.verify_columns, 2)
         if self.batching.max_batch > self.queue.capacity:
@@ -55,10 +58,22 @@ class Config:
                 self.batching.max_batch,
                 f"must be at most queue.capacity, which is {self.queue.capacity}",
             )
-        if isinstance(self.workload, Gemv):
-            self._check_gemv()
+        if isinstance(self.workload, Gemv | Trace):
+            self._check_alone()
         else:
             self._check_requests()
+
+    @property
+    def rounds(self) -> int | None:
+        """How many repeats were asked for; None for auto."""
+        return None if self.repeats == AUTO else int(self.repeats)
+
+    def _check_repeats(self) -> None:
+        is_number = isinstance(self.repeats, int) and not isinstance(self.repeats, bool)
+        if self.repeats != AUTO and not (is_number and 1 <= self.repeats <= MOST_REPEATS):
+            wanted = f"must be a whole number from 1 to {MOST_REPEATS}, or {AUTO}"
+            raise ConfigError("repeats", self.repeats, wanted)
+        above_zero("repeats_limit_s", self.repeats_limit_s)
 
     def _check_against(self) -> None:
         others = sorted(set(MODES) - {self.mode.name})
@@ -67,8 +82,12 @@ class Config:
                 wanted = f"must be {ALL} alone, or modes other than mode={self.mode.name}: {', '.join(others)}"
                 raise ConfigError("against", name, wanted)
 
-    def _check_gemv(self) -> None:
+    def _check_alone(self) -> None:
+        """Of commands that are no steps of requests."""
         name = self.workload.name
+        if isinstance(self.workload, Trace) and not isinstance(self.arrival, groups.Closed):
+            why = "workload=trace brings its own: workload.gaps=trace, or none for a closed loop"
+            raise ConfigError("arrival", self.arrival.kind, why)
         if isinstance(self.arrival, Replay):
             raise ConfigError(
                 "arrival", "replay", f"a trace holds requests: workload={name} has none; use decode or prefill"
@@ -140,11 +159,13 @@ class Config:
 
 
 DEFAULT_MODEL = "predecessor"
+MOST_REPEATS = 10_000
 ALL = "all"  # of `against`: every other mode that can run the workload here
 
 SCHEMAS: dict[str, dict[str, type]] = {
     "workload": {
         "gemv": Gemv,
+        "trace": Trace,
         "decode": Decode,
         "prefill": Prefill,
         "layer": Layer,

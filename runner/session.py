@@ -1,7 +1,8 @@
 """The parent's side of a run: starts producer and consumer, takes them through the runs, ends them whatever happens.
 
-It sleeps on their pipes and sentinels, never spins. A child that dies ends the session with a RunError that
-carries the child's own text; nothing is left behind: no process, no shared memory.
+It sleeps on their pipes and sentinels, never spins; while a run is timed it wakes to read the GPU's clocks and power
+(`timing.nvml`), which the children never do then. A child that dies ends the session with a RunError that carries the
+child's own text; nothing is left behind: no process, no shared memory.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 from launchopt.errors import RunError
 from launchopt.producer import Production
-from launchopt.ring import STOP, TAIL, Ring
+from launchopt.ring import START_NS, STOP, TAIL, Ring
+from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.workloads.chain import ChainStream
 from runner.children import GRACE_S, Child, hire, keep
 from runner.job import Job
@@ -36,8 +38,8 @@ class ChildError(RunError):
 class Session:
     """Both children of one job. A context manager; `about` is the consumer's word on device and ceilings."""
 
-    def __init__(self, job: Job, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, job: Job, progress: Progress, watch: GpuWatch | None = None) -> None:
+        self._progress, self._watch = progress, watch
         self._children: list[Child] = []
         self._rings = [Ring.create(job.capacity)]
         if isinstance(job.stream, ChainStream):
@@ -48,6 +50,8 @@ class Session:
             job = replace(job, ring_name=self._ring.name, back_name=self._rings[-1].name)
             self._consumer = self._start("consumer", job)
             self._producer = self._start("producer", job)
+            if watch:
+                watch.learn()  # while they start
             self._await(self._producer, "ready", "starting")
             self.about = self._await(self._consumer, "ready", "starting: operands, plans, warm-up")
             for index, arm in enumerate(job.arms):
@@ -70,15 +74,28 @@ class Session:
     def run(self, index: int, repeat: int, label: str) -> tuple[dict[str, Any], Production]:
         """One repeat of arm `index`: the consumer's result and the producer's."""
         produced = self._start_run("run", index, repeat, label)
+        readings = self._watch.end() if self._watch else None
         result: dict[str, Any] = self._await(self._consumer, "result", f"{label}: checking every output")
         self._await(self._producer, "ready", label)
+        if readings:
+            self._add(readings, result)
         return result, produced
+
+    def _add(self, readings: Readings, result: dict[str, Any]) -> None:
+        """What the GPU was seen to do, to what the consumer measured."""
+        row, start_ns = result["row"], self._ring.word(START_NS)
+        wall_ns = row["wall_ms"] * 1e6
+        timed = readings.within(start_ns, start_ns + int(wall_ns))
+        row |= timed.columns(row["commands"], wall_ns)
+        result["extra"]["gpu"] = timed.about(wall_ns)
 
     def _start_run(self, kind: str, index: int, repeat: int, label: str) -> Production:
         for ring in self._rings:
             ring.reset()
         self._consumer.pipe.send((kind, index, repeat))
         self._await(self._consumer, "armed", label)
+        if self._watch and kind == "run":
+            self._watch.begin()
         self._producer.pipe.send((kind,))
         produced: Production = self._await(self._producer, "produced", label)
         self._await(self._consumer, "consumed", label)
@@ -88,7 +105,9 @@ class Session:
         """The value of the child's next message, which must be `expected`; ChildError when any child fails."""
         while True:
             self._progress(label, self._ring.word(TAIL))
-            wait([child.pipe, *(other.process.sentinel for other in self._children)], POLL_S)
+            pause_s = min(POLL_S, self._watch.pause_s()) if self._watch else POLL_S
+            if not wait([child.pipe, *(other.process.sentinel for other in self._children)], pause_s) and self._watch:
+                self._watch.look()
             if child.pipe.poll():
                 name, value = self._receive(child)
                 if name == "error":

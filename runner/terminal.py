@@ -24,10 +24,16 @@ def console(stderr: bool = False) -> Console:
     return Console(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False)
 
 
-class Terminal:
-    """Progress of one job on standard error; silent there when that is not a terminal."""
+def say(notices: Sequence[str]) -> None:
+    """A line each, unwrapped."""
+    for notice in notices:
+        console().print(notice, soft_wrap=True, markup=False)
 
-    def __init__(self, plan: Plan, order: Sequence[tuple[int, int]]) -> None:
+
+class Terminal:
+    """Progress of one job of so many runs on standard error; silent there when that is not a terminal."""
+
+    def __init__(self, plan: Plan, runs: int, notices: Sequence[str]) -> None:
         self._commands = plan.stream.commands
         self._done = 0
         self._bar = Progress(
@@ -40,9 +46,8 @@ class Terminal:
             transient=True,
             disable=not sys.stderr.isatty(),
         )
-        self._task = self._bar.add_task("starting", total=self._commands * len(order))
-        for notice in plan.notices:
-            console().print(notice, soft_wrap=True, markup=False)
+        self._task = self._bar.add_task("starting", total=self._commands * runs)
+        say(notices)
 
     def __enter__(self) -> Terminal:
         self._bar.start()
@@ -57,6 +62,10 @@ class Terminal:
         """What is going on, and how many commands of this repeat have been popped."""
         completed = self._done * self._commands + min(popped, self._commands)
         self._bar.update(self._task, description=label, completed=completed)
+
+    def expects(self, runs: int) -> None:
+        """So many runs, as far as is known now."""
+        self._bar.update(self._task, total=runs * self._commands)
 
     def finished(self, repeats: int) -> None:
         """So many repeats are done."""
@@ -117,7 +126,29 @@ def _column(rows: Sequence[Row]) -> dict[str, str]:
         "verified (max error)": f"{verdict} ({shown('.1e', 'max_rel_error')})",
     }
     optional = ("GPU busy ms (traced)", "kernels (traced)", "GPU span ms", "packed MB")
-    return {name: text for name, text in lines.items() if name not in optional or rows[0]["device"] == "cuda"}
+    if first["device"] == "cuda":
+        return lines | _gpu_lines(shown, rows)
+    return {name: text for name, text in lines.items() if name not in optional}
+
+
+def throttled_repeats(rows: Sequence[Row]) -> str | None:
+    """How many repeats of one mode were throttled, and why; None where none was seen to be."""
+    throttled = [row for row in rows if row["throttled"]]
+    if not throttled:
+        return None
+    reasons = dict.fromkeys(reason for row in throttled for reason in row["throttle_reasons"].split(", "))
+    return f"{len(throttled)} of {len(rows)} ({', '.join(reasons)})"
+
+
+def _gpu_lines(shown: Callable[..., str], rows: Sequence[Row]) -> dict[str, str]:
+    """What NVML said; nothing where it said nothing."""
+    lines = {
+        "SM clock MHz: median / lowest": shown(",.0f", "sm_clock_mhz", "sm_clock_min_mhz"),
+        "energy mJ a command": shown(",.4g", "energy_mj_per_command"),
+        "power W": shown(",.0f", "power_w"),
+    }
+    known = [row["throttled"] for row in rows if row["throttled"] is not None]
+    return {"throttled repeats": throttled_repeats(rows) or ("none seen" if known else "-"), **lines}
 
 
 def _token_lines(shown: Callable[..., str], first: Row) -> dict[str, str]:

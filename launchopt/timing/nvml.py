@@ -1,6 +1,6 @@
 """What NVML says of a GPU while a run is timed: SM clock, reasons for throttling, energy.
 
-In: the number of a GPU, as CUDA counts. Out: `Readings` of a run, columns of its summary row and a part of its manifest.
+In: the number of a GPU, as CUDA counts. Out: `Readings` of a run: columns of its summary row, a part of its manifest.
 
     watch = open_watch(0)                           # DeviceError where NVML does not answer
     watch.begin(), watch.look(), watch.look()       # look as often as you like: it reads when it is time to
@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from launchopt.errors import DeviceError
@@ -85,7 +86,7 @@ class Readings:
         """As in summary.parquet."""
         clocks = [look.sm_clock_mhz for look in self.looks if look.sm_clock_mhz is not None]
         told = [look.reasons for look in self.looks if look.reasons is not None]
-        reasons = [name for name in self._reasons() if name not in NO_THROTTLING]
+        reasons = [name for name in self.reasons() if name not in NO_THROTTLING]
         energy_mj = None if self.no_energy(wall_ns) else self.energy_mj
         return {
             "sm_clock_mhz": float(statistics.median(clocks)) if clocks else None,
@@ -116,17 +117,17 @@ class Readings:
             "look_ms": _spread([(look.end_ns - look.start_ns) / 1e6 for look in self.looks]),
             "sm_clock_mhz": _spread([look.sm_clock_mhz for look in self.looks]),
             "power_usage_w": _spread([look.power_w for look in self.looks]),
-            "looks_with_reason": dict(self._reasons()),
+            "looks_with_reason": self.reasons(),
             "energy_mj": self.energy_mj,
             "energy_window_ms": self.window_ns / 1e6,
             "energy_step_ms": None if self.step_ns is None else self.step_ns / 1e6,
             "no_energy": self.no_energy(wall_ns),
         }
 
-    def _reasons(self) -> Counter[str]:
-        """Every reason, throttling or not, with the looks that gave it; the most frequent first."""
+    def reasons(self) -> dict[str, int]:
+        """Every reason, throttling or not, with the number of looks that gave it; the most frequent first."""
         named = (name for look in self.looks for name in reason_names(look.reasons or 0))
-        return Counter(dict(Counter(named).most_common()))
+        return dict(Counter(named).most_common())
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
@@ -141,15 +142,15 @@ class GpuWatch:
     def __init__(self, gpu: Any, uuid: bytes) -> None:
         import pynvml
 
-        self._nvml, self._gpu, self._uuid = pynvml, gpu, uuid
+        self._nvml, self._gpu, self.uuid_of = pynvml, gpu, uuid
         self._looks: list[Look] = []
         self._begun: tuple[int, int | None] | None = None  # when, and the counter then
         self._due_ns = 0
 
     def learn(self) -> None:
         """Watch the counter for its steps: WATCH_S, once a process and GPU. For when nobody waits for this process."""
-        if self._uuid not in _steps_ns:
-            _steps_ns[self._uuid] = _longest_step_ns(self._counter_mj)
+        if self.uuid_of not in _steps_ns:
+            _steps_ns[self.uuid_of] = _longest_step_ns(self._counter_mj)
 
     def begin(self) -> None:
         """The run is about to start."""
@@ -178,9 +179,8 @@ class GpuWatch:
         assert self._begun is not None, "begin first"
         (begun_ns, before_mj), self._begun = self._begun, None
         ended_ns, after_mj = time.monotonic_ns(), self._counter_mj()
-        known = before_mj is not None and after_mj is not None and after_mj >= before_mj
-        energy_mj = after_mj - before_mj if known else None
-        return Readings(tuple(self._looks), energy_mj, ended_ns - begun_ns, _steps_ns.get(self._uuid))
+        energy_mj = None if before_mj is None or after_mj is None or after_mj < before_mj else after_mj - before_mj
+        return Readings(tuple(self._looks), energy_mj, ended_ns - begun_ns, _steps_ns.get(self.uuid_of))
 
     def _told(self, read: Callable[..., Any], *more: Any) -> Any:
         """What NVML answers, None where it does not."""
@@ -214,7 +214,7 @@ def _longest_step_ns(counter_mj: Callable[[], int | None]) -> int | None:
             last_mj = value_mj
     if len(changes_ns) < FEWEST_CHANGES:
         return None
-    steps_ns = (later - earlier for earlier, later in zip(changes_ns[:-1], changes_ns[1:], strict=True))
+    steps_ns = (later - earlier for earlier, later in pairwise(changes_ns))
     return max(SHORTEST_STEP_NS, *steps_ns)
 
 
@@ -222,10 +222,10 @@ def open_watch(index: int) -> GpuWatch:
     """On the GPU that CUDA numbers `index`, found by its uuid. DeviceError where NVML does not answer or know it."""
     import pynvml
 
-    from launchopt.devices.cuda_info import _nvml_handle, _uuid
+    from launchopt.devices.cuda_info import nvml_handle, uuid_of
 
-    uuid = _uuid(index)
+    uuid = uuid_of(index)
     try:
-        return GpuWatch(_nvml_handle(uuid), uuid)
+        return GpuWatch(nvml_handle(uuid), uuid)
     except pynvml.NVMLError as error:
         raise DeviceError(f"NVML: {error}: no clocks, throttle reasons or energy") from None

@@ -262,7 +262,7 @@ class FakeSession:
     lost = 0
     about: dict[str, Any] = {"versions": {}, "ceilings": {}}  # noqa: RUF012
 
-    def __init__(self, job: Any, progress: Any) -> None:
+    def __init__(self, job: Any, progress: Any, watch: Any) -> None:
         self.commands = job.stream.commands
 
     def __enter__(self) -> "FakeSession":
