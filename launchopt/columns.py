@@ -32,7 +32,7 @@ SUMMARY = schema(
     ("run_id", _TEXT, "the last two parts of the run's folder; with mode and repeat, the key of a row"),
     ("repeat", _I32, "0-based"),
     ("workload", _TEXT, "an option of the group: gemv_micro, decode, layer, ..."),
-    ("model", _TEXT, "whose shapes; null for a workload that has its own"),
+    ("model", _TEXT, "whose shapes; of a trace its name; null for a workload that has its own"),
     ("mode", _TEXT, "execution strategy"),
     (
         "ordering",
@@ -50,12 +50,12 @@ SUMMARY = schema(
     (
         "arrival_rate_per_s",
         _F64,
-        "requests (gemv: commands) that were due a second, on average; null in a closed loop",
+        "requests (gemv, trace: commands) that were due a second, on average; null in a closed loop",
     ),
     (
         "completed_rate_per_s",
         _F64,
-        "requests finished a second in the second half of the time in which they arrive (closed loop, gemv: in all)",
+        "requests finished a second in the second half of the time in which they arrive (without arrivals: in all)",
     ),
     ("overloaded", _BOOL, "the rate could not be held: see completed_rate_per_s; null in a closed loop"),
     ("requests", _I64, "requests in the stream; gemv: every command is one"),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
-from launchopt.workloads.stream import ArenaKey, GemmStream, arenas_of
+from launchopt.workloads.stream import ArenaKey, CommandStream, arenas_of
 
 CHUNK_BYTES = 256 << 20
 
@@ -58,7 +58,7 @@ def tolerance(shape: ShapeKey) -> float:
     return 8 * shape.dtype.unit_roundoff + 8 * math.sqrt(shape.k) * 2.0**-24
 
 
-def verify(stream: GemmStream, arenas: Arenas, max_columns: int, seed: int = 0) -> Verification:
+def verify(stream: CommandStream, arenas: Arenas, max_columns: int, seed: int = 0) -> Verification:
     """Check every output of `stream`, on the device that holds them."""
     generator = np.random.default_rng([seed, 0xC4EC])
     wrong, commands, worst, bound, compared, elements = 0, 0, 0.0, 0.0, 0, 0
@@ -81,15 +81,17 @@ def verify(stream: GemmStream, arenas: Arenas, max_columns: int, seed: int = 0) 
     return Verification(commands, wrong, worst, bound, compared / elements, first_wrong)
 
 
-def _slots_by_shape(stream: GemmStream) -> dict[ShapeKey, NDArray[np.int64]]:
+def _slots_by_shape(stream: CommandStream) -> dict[ShapeKey, NDArray[np.int64]]:
     """Slots a, b, c of every command of each shape, [count, 3]."""
     found: dict[ShapeKey, list[NDArray[np.int64]]] = {shape: [] for shape in stream.shapes}
     for block in stream.blocks():
         records = block.records
         slots = np.stack([records[f"slot_{role}"] for role in "abc"], axis=1).astype(np.int64)
+        widths = set(np.unique(records["n"]).tolist())
         for shape in stream.shapes:
-            if shape.n == records["n"][0]:  # a block holds steps of one n
-                found[shape].append(slots[(records["m"] == shape.m) & (records["k"] == shape.k)])
+            if shape.n in widths:  # most blocks hold steps of one n
+                own = (records["m"] == shape.m) & (records["n"] == shape.n) & (records["k"] == shape.k)
+                found[shape].append(slots[own])
     return {shape: np.concatenate(parts) for shape, parts in found.items()}
 
 

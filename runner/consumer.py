@@ -32,7 +32,7 @@ from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
 from launchopt.verify import Verification, verify
 from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.stream import GemmStream
+from launchopt.workloads.stream import CommandStream
 from runner.chains import Chains, rows_of_longest_step
 from runner.job import Arm, Job
 from runner.tables import TableWriter
@@ -293,14 +293,14 @@ class Consumer:
     def _verified(self) -> Verification:
         if self._chains:
             return self._chains.verify(self._active.unwritten)
-        assert isinstance(self._stream, GemmStream)
+        assert isinstance(self._stream, CommandStream)
         return verify(self._stream, self.device.arenas, self._job.verify_columns, self._job.seed)
 
     def _ordering(self, mode: Mode) -> str:
         """As in summary.parquet."""
         if self._chains:
             return "violated" if self._job.violated else "per_request"
-        assert isinstance(self._stream, GemmStream)
+        assert isinstance(self._stream, CommandStream)
         return "per_request" if self._stream.independent or mode.keeps_order else "none"
 
 

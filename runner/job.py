@@ -11,9 +11,9 @@ from launchopt.driver import Schedule
 from launchopt.modes.base import Mode, Takes
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.stream import GemmStream
+from launchopt.workloads.stream import CommandStream
 
-Stream = GemmStream | ChainStream
+Stream = CommandStream | ChainStream
 NO_SAMPLING = Sampling(SamplingKind.none)
 
 

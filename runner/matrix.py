@@ -2,19 +2,22 @@
 
     python -m runner.matrix        the table, as Markdown
 
-In: the registry of modes, conf/workload. Out: a row a mode and device, a column a workload; `yes`, or the letter of a
-footnote that says why not; where the dtypes differ they are spelled. A README has it between `<!-- matrix -->` and
-`<!-- /matrix -->`. Loads no CUDA, no torch: a mode tells what it refuses without what it runs on.
+In: the registry of modes, conf/workload; for `trace` a small trace of our own. Out: a row a mode and device, a column a
+workload; `yes`, or the letter of a footnote that says why not; where the dtypes differ they are spelled. A README has
+it between `<!-- matrix -->` and `<!-- /matrix -->`. Loads no CUDA, no torch: a mode tells what it refuses without what
+it runs on.
 """
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hydra import compose, initialize_config_dir, initialize_config_module
@@ -30,13 +33,14 @@ from runner.help import conf_folder
 from runner.plan import stream_on
 from runner.programs import OwnSize
 from runner.schema import Config, register, to_config
+from runner.trace_workload import Trace
 
 KINDS = ("cpu", "cuda")
 DTYPES = ("fp32", "fp16", "bf16")
 MARKS = ("<!-- matrix -->", "<!-- /matrix -->")
 LEGEND = (
     "`yes`: `python -m runner mode=MODE workload=WORKLOAD` runs, in every dtype unless some are named. A letter: it is "
-    "refused, for the reason below."
+    "refused, for the reason below. Of `trace`: where its GEMMs have one column and come from one thread."
 )
 _MEMORY_BYTES, _CACHE_BYTES, _PACK_BYTES = 8 << 30, 1 << 20, 1 << 20  # of a device that is made up
 
@@ -67,15 +71,16 @@ def build_matrix() -> Matrix:
     """Ask every mode; a workload with a model is asked about in its smallest form."""
     workloads = workload_options()
     answers = {}
-    with _composing():
-        configs = {workload: _config(workload) for workload in workloads}
-    for workload, config in configs.items():
-        for dtype in DTYPES:
-            config.workload.dtype = Dtype[dtype]
-            for kind in KINDS:
-                stream = stream_on(config, _made_up(kind))
-                for mode in MODES:
-                    answers[mode, workload, kind, dtype] = mode_class(mode).refusal(kind, stream)
+    with TemporaryDirectory() as folder:
+        with _composing():
+            configs = {workload: _config(workload, Path(folder)) for workload in workloads}
+        for workload, config in configs.items():
+            for dtype in DTYPES:
+                config.workload.dtype = Dtype[dtype]
+                for kind in KINDS:
+                    stream = stream_on(config, _made_up(kind))
+                    for mode in MODES:
+                        answers[mode, workload, kind, dtype] = mode_class(mode).refusal(kind, stream)
     extras = {mode: mode_class(mode).extra for mode in MODES if mode_class(mode).packages}
     return Matrix(workloads, answers, extras)
 
@@ -92,19 +97,42 @@ def _composing() -> Iterator[None]:
             yield
 
 
-def _config(workload: str) -> Config:
+def _config(workload: str, folder: Path) -> Config:
     settings = OmegaConf.get_type(compose("config", [f"workload={workload}"]).workload)
     assert settings is not None
-    return to_config(compose("config", [f"workload={workload}", *smallest(settings)]))
+    return to_config(compose("config", [f"workload={workload}", *smallest(settings, folder)]))
 
 
-def smallest(settings: type[Any]) -> list[str]:
-    """The overrides that make a workload with such settings small."""
+def smallest(settings: type[Any], folder: Path) -> list[str]:
+    """The overrides that make a workload with such settings small; what it reads is written into `folder`."""
     if issubclass(settings, Gemv):
         return ["workload.commands=64"]
     if issubclass(settings, OwnSize):
         return ["workload.hidden=128"]
+    if issubclass(settings, Trace):
+        return [f"workload.path={small_trace(folder)}"]
     return ["model=tiny", "model.head_dim=64"]  # wide enough that q, k and v may lie side by side
+
+
+def small_trace(folder: Path) -> Path:
+    """A trace of a few tokens through two linear layers."""
+    layers = ((64, 128), (128, 64))
+    gemms = [
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "aten::mm",
+            "pid": 1,
+            "tid": 1,
+            "ts": 10 * at,
+            "dur": 8,
+            "args": {"Input Dims": [[1, k], [k, m]], "Input type": ["c10::Half", "c10::Half"]},
+        }
+        for at, (m, k) in enumerate(layers * 4)
+    ]
+    path = folder / "small.json"
+    path.write_text(json.dumps({"traceEvents": gemms}))
+    return path
 
 
 def _made_up(kind: str) -> DeviceInfo:

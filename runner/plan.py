@@ -33,10 +33,12 @@ from launchopt.workloads.footprint import COLD_CACHES, Cache, replicas_for
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.prefill import prefill, prefill_requests
+from launchopt.workloads.trace import TraceStream
 from runner.groups import Closed, Decode, Gemv, Ordering, Prefill, Record, Replay, TimingKind, Where, mode_settings
 from runner.job import Arm, Job, Stream
 from runner.programs import OwnSize, Steps, program_of
 from runner.schema import ALL, Config
+from runner.trace_workload import Trace, trace_stream
 
 MEMORY_SHARE = 0.9  # of what is free; the rest is for libraries, scratch of the check and the unforeseen
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # ceilings' buffers, workspace, chunks of the check
@@ -196,7 +198,7 @@ def _arrivals(config: Config, count: int) -> NDArray[np.int64]:
 def _requests(config: Config) -> Requests | None:
     """The requests of a file, or those that the workload describes; None where there are none."""
     workload, arrival = config.workload, config.arrival
-    if isinstance(workload, Gemv):
+    if isinstance(workload, Gemv | Trace):
         return None
     if isinstance(arrival, Replay):
         requests = read_requests(Path(arrival.path), arrival.format.value, arrival.requests)
@@ -230,6 +232,10 @@ def _fitting(
     """The stream; with as many layers as fit where the user did not say how many. ArenaMemoryError where none do."""
     room = int(info.memory_free_bytes * MEMORY_SHARE)
     workload = config.workload
+    if isinstance(workload, Trace):
+        replay = trace_stream(workload, info.cache_bytes, config.batching.max_batch, notices)
+        _require_room(info, replay, arms, room, "workload.commands or workload.repeat")
+        return replay
     build = _builder(config, info, requests)
     if isinstance(workload, Gemv):
         stream = build(1)
@@ -326,6 +332,8 @@ def _builder(config: Config, info: DeviceInfo, requests: Requests | None) -> Cal
 
 def stream_on(config: Config, info: DeviceInfo) -> Stream:
     """The stream of a config with all its layers, on a device like `info`: to ask who could run it, not to run it."""
+    if isinstance(config.workload, Trace):
+        return trace_stream(config.workload, info.cache_bytes, config.batching.max_batch, [])
     layers = getattr(config.workload, "layers", None) or config.model.layers
     return _builder(config, info, _requests(config))(layers)
 
@@ -355,7 +363,10 @@ def _residency(config: Config, stream: Stream, info: DeviceInfo) -> str | None:
         return "requests of one batch share weights, which are read once"
     if stream.input_bytes < COLD_CACHES * info.cache_bytes:
         return f"inputs cycle over {stream.input_bytes / 1e6:.0f} MB, the L2 holds {info.cache_bytes / 1e6:.0f} MB"
-    weights = min(slots for arena, slots in stream.arenas.items() if arena.is_weight)
-    if weights < config.batching.max_batch:
+    if isinstance(stream, TraceStream):
+        weights = stream.fewest_weights
+    else:
+        weights = min(slots for arena, slots in stream.arenas.items() if arena.is_weight)
+    if weights is not None and weights < config.batching.max_batch:
         return f"commands of one batch share weights ({weights} of a shape), which the L2 serves again"
     return None

@@ -8,10 +8,10 @@ import numpy as np
 
 from launchopt.command import Records, ShapeKey
 from launchopt.devices.arenas import Arenas, from_float32
-from launchopt.workloads.stream import GemmStream, arenas_of
+from launchopt.workloads.stream import CommandStream, arenas_of
 
 
-def operands(stream: GemmStream, seed: int = 0) -> Arenas:
+def operands(stream: CommandStream, seed: int = 0) -> Arenas:
     """Random inputs, poisoned outputs."""
     arenas = Arenas(np, stream.arenas)
     arenas.fill(seed)
@@ -19,21 +19,21 @@ def operands(stream: GemmStream, seed: int = 0) -> Arenas:
     return arenas
 
 
-def records_of(stream: GemmStream) -> Records:
+def records_of(stream: CommandStream) -> Records:
     return np.concatenate([block.records for block in stream.blocks()])
 
 
-def shape_of(stream: GemmStream, record: Any) -> ShapeKey:
+def shape_of(stream: CommandStream, record: Any) -> ShapeKey:
     return ShapeKey(int(record["m"]), int(record["n"]), int(record["k"]), stream.dtype)
 
 
-def output(stream: GemmStream, arenas: Arenas, record: Any) -> Any:
+def output(stream: CommandStream, arenas: Arenas, record: Any) -> Any:
     """C [n, m] of a command, in storage type, to read or to write."""
     shape = shape_of(stream, record)
     return arenas.view(stream.operands(shape)[2], shape.n, shape.m)[record["slot_c"]]
 
 
-def multiply(stream: GemmStream, arenas: Arenas, records: Records) -> None:
+def multiply(stream: CommandStream, arenas: Arenas, records: Records) -> None:
     """C = B @ A.T for each record, by the slots it names."""
     for record in records:
         arena_a, arena_b, _ = arenas_of(shape_of(stream, record))

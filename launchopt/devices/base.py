@@ -19,9 +19,9 @@ from launchopt.devices.steps import Flights
 from launchopt.recorder import Recorder, Strategy
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.stream import GemmStream
+from launchopt.workloads.stream import CommandStream
 
-Stream = GemmStream | ChainStream
+Stream = CommandStream | ChainStream
 
 if TYPE_CHECKING:
     from launchopt.devices.chain_pump import ChainPump

@@ -97,6 +97,65 @@ class Block:
     due_ns: NDArray[np.int64] | None
 
 
+class CommandStream:
+    """GEMMs none of which reads what another wrote, each with its operands; whoever extends it says which they are.
+
+    `counts`: commands of each shape. `independent`: every command is a request of its own.
+    """
+
+    dtype: Dtype
+    arenas: dict[ArenaKey, int]
+    counts: dict[ShapeKey, int]
+    shapes: list[ShapeKey]
+    commands: int
+    requests: int
+    layers: int
+    replicas: int
+    independent: bool
+
+    def blocks(self, block_records: int = BLOCK_RECORDS) -> Iterator[Block]:
+        """The stream in order, in blocks of about `block_records`."""
+        raise NotImplementedError
+
+    def strides(self) -> dict[ShapeKey, tuple[int, int, int]]:
+        """For each shape, by how many slots (a, b, c) most often move from one of its commands to the next."""
+        raise NotImplementedError
+
+    def operands(self, shape: ShapeKey) -> Operands:
+        """Where A, B and C of a shape live."""
+        a, b, c = (Operand(arena, arena.slot_bytes, arena.cols) for arena in arenas_of(shape))
+        return a, b, c
+
+    def together(self, shape: ShapeKey) -> int:
+        """Most commands of a shape that can be in one batch."""
+        return self.counts[shape]
+
+    @property
+    def fills(self) -> dict[ArenaKey, tuple[int, float]]:
+        """Slots of each arena that hold inputs, and the bound of their uniform values."""
+        return {arena: (slots, 1.0) for arena, slots in self.arenas.items() if arena.role != "c"}
+
+    @property
+    def arena_bytes(self) -> int:
+        """Device memory of all operands."""
+        return sum(arena.slot_bytes * slots for arena, slots in self.arenas.items())
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the distinct inputs (A and B) that the stream cycles over."""
+        return sum(arena.slot_bytes * slots for arena, slots in self.arenas.items() if arena.role != "c")
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the whole stream."""
+        return sum(shape.flops * count for shape, count in self.counts.items())
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that A, B and C of every command add up to."""
+        return sum(shape.bytes * count for shape, count in self.counts.items())
+
+
 @dataclass
 class _Step:
     """The GEMMs of one step with n columns, and by how much their slots move from one step to the next."""
@@ -110,12 +169,11 @@ class _Step:
     slots_b: NDArray[np.int64] = field(init=False)
 
 
-class GemmStream:
+class GemmStream(CommandStream):
     """Commands of `linears` (pairs of m, k) x `layers`, for each step of each segment.
 
     `shuffle` gives the weight slots a fixed random order, so that neighbours in a bucket are not neighbours in
-    memory (what a mixture of experts or of adapters looks like). `due_ns` [commands]: when each command is due, since
-    the start. `independent`: every command is a request of its own.
+    memory (what a mixture of experts or of adapters looks like). `due_ns` [commands]: when each is due.
     """
 
     def __init__(
@@ -139,7 +197,7 @@ class GemmStream:
         self.gemms_per_step = len(self.linears) * layers
         self.commands = self.gemms_per_step * sum(self._uses.values())
         self.requests = self.commands if independent else len({segment.request for segment in self.segments})
-        self.arenas: dict[ArenaKey, int] = {}
+        self.arenas = {}
         self._steps = {n: self._step(n) for n in sorted(self._uses)}
         self.shapes = sorted({shape for step in self._steps.values() for shape in step.shapes})
         self.counts = self._counts()
@@ -188,40 +246,6 @@ class GemmStream:
             if arena.role == "a"
         }
 
-    def operands(self, shape: ShapeKey) -> Operands:
-        """Where A, B and C of a shape live."""
-        a, b, c = (Operand(arena, arena.slot_bytes, arena.cols) for arena in arenas_of(shape))
-        return a, b, c
-
-    def together(self, shape: ShapeKey) -> int:
-        """Most commands of a shape that can be in one batch."""
-        return self.counts[shape]
-
-    @property
-    def fills(self) -> dict[ArenaKey, tuple[int, float]]:
-        """Slots of each arena that hold inputs, and the bound of their uniform values."""
-        return {arena: (slots, 1.0) for arena, slots in self.arenas.items() if arena.role != "c"}
-
-    @property
-    def arena_bytes(self) -> int:
-        """Device memory of all operands."""
-        return sum(arena.slot_bytes * slots for arena, slots in self.arenas.items())
-
-    @property
-    def input_bytes(self) -> int:
-        """Bytes of the distinct inputs (A and B) that the stream cycles over."""
-        return sum(arena.slot_bytes * slots for arena, slots in self.arenas.items() if arena.role != "c")
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of the whole stream."""
-        return sum(shape.flops * count for shape, count in self.counts.items())
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes that A, B and C of every command add up to."""
-        return sum(shape.bytes * count for shape, count in self.counts.items())
-
     def blocks(self, block_records: int = BLOCK_RECORDS) -> Iterator[Block]:
         """The stream in order, in blocks of whole steps (about `block_records` each)."""
         steps_a_block = max(1, block_records // self.gemms_per_step)
@@ -262,10 +286,7 @@ class GemmStream:
         return records.reshape(-1)
 
     def strides(self) -> dict[ShapeKey, tuple[int, int, int]]:
-        """For each shape, by how many slots (a, b, c) most often move from one of its commands to the next.
-
-        Found on the records themselves: one step's worth and enough of the next ones to see the rule.
-        """
+        """As any, found on the records themselves: one step's worth and enough of the next ones to see the rule."""
         strides = {}
         for n, step in self._steps.items():
             steps = min(self._uses[n], max(3, 64 // self.gemms_per_step))

@@ -18,6 +18,7 @@ from runner import matrix, report
 from runner.groups import Decode, Gemv, Prefill
 from runner.matrix import DTYPES, KINDS, Matrix, build_matrix, matrix_markdown, sync_matrix
 from runner.programs import Steps
+from runner.trace_workload import Trace
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("cupy", "nvmath", "cuda", "torch", "triton")
@@ -27,6 +28,7 @@ SMALL = {
     Prefill: "workload.prompts=2 workload.tokens=8",
     Decode: "workload.requests=3 workload.tokens=2",
     Steps: "workload.requests=3 workload.tokens=2",
+    Trace: "workload.repeat=3",
 }
 COMMON = "device=cpu workload.cache=hot mode=baseline against=[all] batching.max_batch=4 record.launches=none"
 # Several calls of the application in one process: its children are kept, and with them what they measured and compiled.
@@ -70,12 +72,12 @@ def test_asking_loads_neither_cuda_nor_torch() -> None:
     assert (done.stdout.split(), done.stderr, done.returncode) == ([], "", 0)
 
 
-def small(workload: str) -> str:
+def small(workload: str, folder: Path) -> str:
     """The overrides that make a run of a workload small, by the settings it has."""
     with matrix._composing():
-        settings = type(matrix._config(workload).workload)
+        settings = type(matrix._config(workload, folder).workload)
     few = next(text for kind, text in SMALL.items() if issubclass(settings, kind))
-    return few if settings is Gemv else " ".join([*matrix.smallest(settings), few])
+    return few if settings is Gemv else " ".join([*matrix.smallest(settings, folder), few])
 
 
 def run_all(dtype: str, workloads: dict[str, str], folder: Path) -> str:
@@ -91,7 +93,7 @@ def run_all(dtype: str, workloads: dict[str, str], folder: Path) -> str:
 
 
 def test_every_yes_on_the_cpu_runs_and_is_verified(answered: Matrix, tmp_path: Path) -> None:
-    workloads = {workload: small(workload) for workload in answered.workloads}
+    workloads = {workload: small(workload, tmp_path) for workload in answered.workloads}
     with ThreadPoolExecutor(2) as pool:
         done = pool.map(run_all, DTYPES, [workloads] * len(DTYPES), [tmp_path] * len(DTYPES))
         assert list(done) == [""] * len(DTYPES)

@@ -1,0 +1,156 @@
+"""What the readers of traces share: which format a file has, told by its content, and the columns they leave.
+
+In: a path, or rows of numbers. Out: `detect`, the format, or a DataError that says what is allowed; `Trace`, the calls
+of the CUDA API and the events of the GPUs as compact columns: about 50 bytes each, names by number.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.arrivals.lines import BOM, unreadable
+from launchopt.errors import DataError
+from launchopt.traces.json_stream import GZIP_MAGIC
+
+SQLITE_MAGIC = b"SQLite format 3\0"
+ALLOWED = "expected Kineto or Chrome JSON, plain or gzip, or what `nsys export --type sqlite` writes"
+NAME_CHARACTERS_MAX = 1000  # of a kernel's name; templates can make it longer
+LATEST_NS = 2**62  # of a time, either side of 0: differences fit into int64
+ROWS_A_CHUNK = 1 << 16
+NONE = -1  # a correlation id, process, device or stream that is not known
+
+CALL = np.dtype(
+    [("start_ns", "i8"), ("end_ns", "i8"), ("correlation", "i8"), ("process", "i4"), ("thread", "i4"), ("name", "i4")]
+)
+GPU_EVENT = np.dtype(
+    [
+        *(("start_ns", "i8"), ("end_ns", "i8"), ("correlation", "i8"), ("stream", "i8")),
+        *(("process", "i4"), ("device", "i4"), ("name", "i4"), ("kind", "i4")),
+    ]
+)
+Rows = NDArray[np.void]
+
+
+class Kind(IntEnum):
+    """What a GPU did. GRAPH: a whole CUDA graph, whose kernels the profiler did not tell apart."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+    GRAPH = 3
+
+
+class Format(Enum):
+    """What a file of events is written in."""
+
+    JSON = "Kineto or Chrome JSON"
+    SQLITE = "nsys SQLite"
+
+
+def detect(path: Path) -> Format:
+    """The format of the file at `path`, whatever its name; DataError for one that is no trace by its first bytes."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+        if is_gzip := head.startswith(GZIP_MAGIC):
+            with gzip.open(path) as unpacked:
+                head = unpacked.read(4096)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(path, None, f"the gzip stream is damaged at its start ({error})") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if head.startswith(SQLITE_MAGIC):
+        if is_gzip:
+            raise DataError(path, None, "SQLite inside gzip: unpack it first, for example with gunzip")
+        return Format.SQLITE
+    content = head.removeprefix(BOM).lstrip()
+    if content[:1] in (b"{", b"["):
+        return Format.JSON
+    raise DataError(path, None, f"{'no trace' if content else 'the file is empty'}: {ALLOWED}")
+
+
+def is_json(path: Path) -> bool:
+    """Whether `detect` finds JSON."""
+    return detect(path) is Format.JSON
+
+
+def is_sqlite(path: Path) -> bool:
+    """Whether `detect` finds SQLite."""
+    return detect(path) is Format.SQLITE
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One file. Columns that are texts hold a number of `names`; `stream` is the profiler's own number.
+
+    A correlation id is common to a call and what it started, within a process. Where the file does not say whose a GPU
+    event is, its process is NONE.
+    """
+
+    format: Format
+    calls: Rows  # CALL: every call of the CUDA API, in any order; a call inside another has a row of its own
+    gpu: Rows  # GPU_EVENT, in any order
+    names: tuple[str, ...]
+    events: int  # in the file, of any kind
+    left_out: int  # CUDA events without a usable time or duration
+
+    @property
+    def is_cpu_only(self) -> bool:
+        """Nothing of CUDA in it."""
+        return not len(self.calls) and not len(self.gpu)
+
+
+class Names:
+    """Texts by number, in order of appearance."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Hashable, int] = {}
+        self._texts: list[str] = []
+
+    def code(self, key: Hashable, text: str | None = None) -> int:
+        """The number of `key`, shown as `text`; two keys may look alike."""
+        found = self._codes.get(key)
+        if found is None:
+            found = self._codes[key] = len(self._texts)
+            shown = str(key) if text is None else text
+            cut = shown if len(shown) <= NAME_CHARACTERS_MAX else shown[: NAME_CHARACTERS_MAX - 3] + "..."
+            self._texts.append(cut.encode("utf-8", "replace").decode())  # half of a surrogate pair fits no file
+        return found
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """By number."""
+        return tuple(self._texts)
+
+
+class Gathered:
+    """Rows that come one by one, kept as chunks of columns."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._dtype = dtype
+        self._chunks: list[Rows] = []
+        self._rows: list[tuple[int, ...]] = []
+
+    def add(self, row: tuple[int, ...]) -> None:
+        """One row more."""
+        self._rows.append(row)
+        if len(self._rows) == ROWS_A_CHUNK:
+            self._pack()
+
+    def _pack(self) -> None:
+        self._chunks.append(np.array(self._rows, self._dtype))
+        self._rows.clear()
+
+    def array(self) -> Rows:
+        """All rows."""
+        self._pack()
+        return np.concatenate(self._chunks)

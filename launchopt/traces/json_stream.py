@@ -1,0 +1,122 @@
+"""The bytes of a JSON file for a streaming parser, with limits on what may come.
+
+In: a file, plain or gzip, told apart by its first bytes. Out: a binary stream whose `read` hands on the JSON and
+raises DataError before a hostile or broken file can hurt: values nested over `DEPTH_MAX` deep, numbers of more than
+`NUMBER_BYTES_MAX` (yajl, which ijson drives, crashes the process on an integer of some thousands of digits), a single
+value of over `VALUE_BYTES_MAX`, a gzip stream that ends early. Beyond the chunk at hand nothing is kept.
+
+The check is not a parser: whether the bytes are JSON at all is for the parser to find out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, cast
+
+import numpy as np
+
+from launchopt.arrivals.lines import BOM, unreadable
+from launchopt.errors import DataError
+
+DEPTH_MAX = 100  # of a Kineto trace: 6
+NUMBER_BYTES_MAX = 300  # a number cut in two by a chunk's end can have twice as many
+VALUE_BYTES_MAX = 16 << 20  # one event, one text; of a Kineto trace: 20 kB
+CHUNK_BYTES = 256 << 10
+GZIP_MAGIC = b"\x1f\x8b"
+
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+_NUMBERS_AS_ZEROS = bytes(ord("0") if byte in b"0123456789+-.eE" else byte for byte in range(256))
+_LONG_NUMBER = b"0" * (NUMBER_BYTES_MAX + 1)
+
+
+class JsonStream:
+    """A context manager with `read`, as parsers want it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes_read = 0  # of JSON, after decompression
+        self.is_array = False  # the outermost value is an array
+        self._depth = 0
+        self._in_text = self._at_end = False
+        self._backslash = b""  # one that ended a chunk: what it escapes is in the next
+        self._last = b""  # byte outside texts that is no space
+        self._value_bytes = 0
+
+    def __enter__(self) -> JsonStream:
+        with ExitStack() as opened:
+            try:
+                self._file: BinaryIO = opened.enter_context(self.path.open("rb"))
+                is_gzip = self._file.read(2) == GZIP_MAGIC
+                self._file.seek(0)
+            except OSError as error:
+                raise unreadable(self.path, error) from None
+            if is_gzip:
+                self._file = cast(BinaryIO, opened.enter_context(gzip.open(self._file)))
+            self._first = self._next().removeprefix(BOM)
+            self.is_array = self._first.lstrip()[:1] == b"["
+            self._close = opened.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close.close()
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes: none at the end, and for a size of 0; DataError as the module says."""
+        if size == 0:
+            return b""
+        raw, self._first = self._first or self._next(), b""
+        self._at_end = not raw
+        self._check(raw)
+        self.bytes_read += len(raw)
+        return raw
+
+    def _next(self) -> bytes:
+        try:
+            return self._file.read(CHUNK_BYTES)
+        except EOFError:
+            raise self.error("the gzip stream ends early: the file was cut short") from None
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise self.error(f"the gzip stream is damaged ({error})") from None
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+
+    @property
+    def is_open_array(self) -> bool:
+        """Whether an outermost array ended without its bracket, but between values: Chrome's format allows that."""
+        between = self._depth == 1 and not self._in_text and self._last in (b"[", b"}", b",")
+        return self._at_end and self.is_array and between
+
+    def error(self, problem: str) -> DataError:
+        """The problem, and how far the file had been read."""
+        return DataError(self.path, None, f"{problem}; {self.bytes_read:,} bytes of JSON were read before")
+
+    def _check(self, raw: bytes) -> None:
+        # Pairs first: what then still stands before a quote escapes it.
+        text = (self._backslash + raw).replace(b"\\\\", b"")
+        self._backslash = b"\\" if text.endswith(b"\\") else b""
+        parts = text.removesuffix(b"\\").replace(b'\\"', b"").split(b'"')
+        outside = b'"'.join(parts[self._in_text :: 2])
+        is_within_text = self._in_text and len(parts) == 1
+        self._in_text ^= len(parts) % 2 == 0
+        self._last = outside.rstrip()[-1:] or self._last
+
+        if _LONG_NUMBER in outside.translate(_NUMBERS_AS_ZEROS):
+            raise self.error(f"a number of over {NUMBER_BYTES_MAX} characters")
+        brackets = np.frombuffer(outside.translate(None, _NOT_BRACKETS), np.uint8)
+        # { and [ have 01 in the bits where } and ] have 10.
+        depths = self._depth + np.cumsum(3 - (brackets & 6).astype(np.int64))
+        lowest = int(depths.min(initial=self._depth))
+        if int(depths.max(initial=0)) > DEPTH_MAX:
+            raise self.error(f"values nested over {DEPTH_MAX} deep")
+        self._depth = int(depths[-1]) if len(depths) else self._depth
+        # An event is an element of the outermost array, or of one that the outermost object holds.
+        is_within_event = lowest > (1 if self.is_array else 2)
+        self._value_bytes = self._value_bytes + len(raw) if is_within_text or is_within_event else 0
+        if self._value_bytes > VALUE_BYTES_MAX:
+            raise self.error(f"a single value of over {VALUE_BYTES_MAX >> 20} MiB")

@@ -1,0 +1,174 @@
+"""Kineto and Chrome JSON: what the profiler of PyTorch, and tools that write its format, recorded.
+
+In: a JSON file, plain or gzip whatever its name: an object with a list `traceEvents`, or that list alone.
+Out: `events`, each event as it stands; `read_kineto`, calls of the CUDA API and events of the GPUs as a `Trace`.
+
+The format counts in microseconds, with a fraction where the profiler knows nanoseconds; `displayTimeUnit` only says how
+to show them. Times that as microseconds would lie after the year 5000 are nanoseconds, for some tools write those.
+Only complete events (`ph` X) have a duration, and only they are read. Numbers may be written as texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+import ijson
+
+from launchopt.errors import DataError
+from launchopt.traces.events import (
+    CALL,
+    GPU_EVENT,
+    LATEST_NS,
+    NONE,
+    Format,
+    Gathered,
+    Kind,
+    Names,
+    Trace,
+    detect,
+)
+from launchopt.traces.json_stream import CHUNK_BYTES, JsonStream
+
+NO_TRACE = "JSON, but no trace: expected a list of events, alone or as traceEvents"
+TimeUnit = Literal["us", "ns"]
+NS_BEYOND = 10**17  # us since 1970: the year 5138
+
+# In lower case: Kineto's first traces have Kernel, Memcpy, Memset, Runtime.
+_CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
+_GPU = {
+    **{"kernel": Kind.KERNEL, "concurrent_kernel": Kind.KERNEL},
+    **{"gpu_memcpy": Kind.MEMCPY, "memcpy": Kind.MEMCPY},
+    **{"gpu_memset": Kind.MEMSET, "memset": Kind.MEMSET},
+}
+_INT64, _INT32 = 2**63 - 1, 2**31 - 1
+
+
+def events(path: Path) -> Iterator[dict[str, Any]]:
+    """Each event of the trace at `path`, in its order; only the one at hand is in memory.
+
+    Numbers with a point are exact `Decimal`s. A file is read to its end before it is known to be good: DataError
+    can come after any event.
+    """
+    if detect(path) is not Format.JSON:
+        raise DataError(path, None, "an nsys export, where a JSON trace was expected")
+    number = 0
+    with JsonStream(path) as stream:
+        try:
+            prefix = "item" if stream.is_array else "traceEvents.item"
+            for number, event in enumerate(ijson.items(stream, prefix, buf_size=CHUNK_BYTES), 1):
+                if not isinstance(event, dict):
+                    raise DataError(path, None, f"event {number} is no object: {NO_TRACE}")
+                yield event
+        except ijson.JSONError as error:
+            if not stream.is_open_array:
+                raise stream.error(f"not JSON {_after(number)} ({_reason(error)})") from None
+        except (ArithmeticError, ValueError) as error:
+            raise stream.error(f"a number that cannot be read {_after(number)} ({error})") from None
+    if not number and not stream.is_array and not _has_events(path):
+        raise DataError(path, None, NO_TRACE)
+
+
+def _has_events(path: Path) -> bool:
+    """Whether an object without events has a list for them."""
+    with JsonStream(path) as stream:
+        return any(token[:2] == ("traceEvents", "start_array") for token in ijson.parse(stream, buf_size=CHUNK_BYTES))
+
+
+def _after(number: int) -> str:
+    return f"after event {number:,}" if number else "before the first event"
+
+
+def _reason(error: Exception) -> str:
+    """The parser's message, without its picture of the place."""
+    text = str(error.args[0] if error.args else error)
+    if text.startswith(("b'", 'b"')):  # of bytes that are no UTF-8 ijson hands on the representation
+        text = text[2:].replace("\\n", "\n")
+    if "premature EOF" in text:
+        return "the file was cut short"
+    return text.partition("\n")[0].strip().rstrip(".")
+
+
+def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
+    """The CUDA calls and GPU events of the trace at `path`; `unit` of its times, None: as the module says.
+
+    DataError as in `events`. What has no usable time is left out and counted.
+    """
+    reader = _Reader(unit)
+    count = 0
+    for event in events(path):
+        count += 1
+        if event.get("ph") == "X":
+            reader.add(event)
+    return Trace(Format.JSON, reader.calls.array(), reader.gpu.array(), reader.names.texts, count, reader.left_out)
+
+
+class _Reader:
+    """Turns complete events into rows."""
+
+    def __init__(self, unit: TimeUnit | None) -> None:
+        self.calls, self.gpu, self.names, self.left_out = Gathered(CALL), Gathered(GPU_EVENT), Names(), 0
+        self._ns_a_unit = {None: None, "us": 1000, "ns": 1}[unit]
+
+    def add(self, event: dict[str, Any]) -> None:
+        """A call, a GPU event, or another: not kept."""
+        category = event.get("cat")
+        category = category.lower() if isinstance(category, str) else ""
+        kind = _GPU.get(category)
+        if kind is None and category not in _CALLS:
+            return
+        times = self._times(event)
+        if times is None:
+            self.left_out += 1
+            return
+        arguments = event.get("args")
+        arguments = arguments if isinstance(arguments, dict) else {}
+        correlation = _whole(arguments.get("correlation"), _INT64)
+        name = self.names.code(str(event.get("name", "(unnamed)")))
+        if kind is None:
+            process, thread = self._label(event.get("pid")), self._label(event.get("tid"))
+            self.calls.add((*times, correlation, process, thread, name))
+            return
+        # The process is not in the event: its pid is the device, its tid the stream.
+        device = _whole(arguments.get("device", event.get("pid")), _INT32)
+        stream = _whole(arguments.get("stream", event.get("tid")), _INT64)
+        self.gpu.add((*times, correlation, stream, NONE, device, name, kind))
+
+    def _times(self, event: dict[str, Any]) -> tuple[int, int] | None:
+        """Start and end in ns; None where they are missing, no numbers, or out of bounds."""
+        start, duration = _number(event.get("ts")), _number(event.get("dur", 0))
+        if start is None or duration is None or duration < 0:
+            return None
+        if not (-LATEST_NS < start < LATEST_NS and duration < LATEST_NS):  # before sums: of 1e999999 there is none
+            return None
+        if self._ns_a_unit is None:
+            self._ns_a_unit = 1 if start > NS_BEYOND else 1000
+        # Rounded apart: an end rounded by itself could move the duration by a nanosecond.
+        start_ns = round(start * self._ns_a_unit)
+        end_ns = start_ns + round(duration * self._ns_a_unit)
+        return (start_ns, end_ns) if start_ns > -LATEST_NS and end_ns < LATEST_NS else None
+
+    def _label(self, value: object) -> int:
+        return self.names.code(("id", str(value)), str(value))
+
+
+def _number(value: object) -> int | Decimal | None:
+    """A finite number, or the text of one; None for anything else."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        try:
+            value = Decimal(value)
+        except ArithmeticError:
+            return None
+    return value if isinstance(value, Decimal) and value.is_finite() else None
+
+
+def _whole(value: object, largest: int) -> int:
+    """An integer from 0 to `largest`, or the text of one; NONE for anything else."""
+    number = _number(value)
+    if number is None or not 0 <= number <= largest:
+        return NONE
+    return int(number)

@@ -1,0 +1,120 @@
+"""Nsight Systems: the launches in what `nsys export --type sqlite` writes.
+
+In: such a file (nsys 2022 to 2025; opened read-only, and any table may be missing). Out: a `Trace` of every row of the
+CUDA API, the runtime's and the driver's record of one call among them, and every kernel, copy, fill and whole graph.
+
+In nsys, globalTid = process << 24 | thread, and globalPid is the same with thread 0. `launchopt.analysis.nsys` reads
+the same files for our own profiles, by NVTX range.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from launchopt.errors import DataError
+from launchopt.traces.events import CALL, GPU_EVENT, LATEST_NS, NONE, Format, Gathered, Kind, Names, Trace
+
+# The columns used of each table. An empty one stands in for a missing table, so that no query has two forms.
+_GPU_COLUMNS = ("correlationId", "streamId", "globalPid", "deviceId")
+_SPAN = f'start, "end", {", ".join(_GPU_COLUMNS)}'
+_TABLES = {
+    "StringIds": "id, value",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": 'start, "end", correlationId, globalTid, nameId',
+    "CUPTI_ACTIVITY_KIND_KERNEL": f"{_SPAN}, demangledName",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": _SPAN,
+    "CUPTI_ACTIVITY_KIND_MEMSET": _SPAN,
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _SPAN,
+}
+_GPU_TABLES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": (Kind.KERNEL, "demangledName"),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": (Kind.MEMCPY, None),
+    "CUPTI_ACTIVITY_KIND_MEMSET": (Kind.MEMSET, None),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (Kind.GRAPH, None),
+}
+_STRINGS = """
+SELECT id, COALESCE(CAST(value AS TEXT), '(unnamed)') FROM StringIds WHERE id IN (
+  SELECT nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME UNION SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL)
+"""
+_VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000: nsys adds the runtime's version, as CUPTI does
+_CUDA = re.compile(r"cu(da)?[A-Z]")  # cuBLAS and cuDNN begin with cub and cud, too
+_INT32 = 2**31 - 1
+
+
+def read_nsys(path: Path) -> Trace:
+    """The CUDA calls and GPU events of the export at `path`; DataError where it is missing or is none.
+
+    What has no usable time is left out and counted.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            # A name cut in the middle of a character must not cost the whole profile.
+            database.text_factory = lambda raw: raw.decode(errors="replace")
+            return _Reader(database, path).trace()
+    except sqlite3.OperationalError as error:
+        raise DataError(path, None, f"not laid out like an nsys export ({error})") from None
+    except sqlite3.DatabaseError as error:
+        raise DataError(path, None, f"cannot be read as SQLite ({error})") from None
+
+
+class _Reader:
+    """Turns the rows of one database into those of a trace."""
+
+    def __init__(self, database: sqlite3.Connection, path: Path) -> None:
+        self._database = database
+        self._calls, self._gpu, self._names = Gathered(CALL), Gathered(GPU_EVENT), Names()
+        self._events, self._left_out = 0, 0
+        present = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if present.isdisjoint(_TABLES):
+            raise DataError(path, None, "holds no table of nsys: export the report with `nsys export --type sqlite`")
+        for name in _TABLES.keys() - present:
+            database.execute(f"CREATE TEMP TABLE {name} ({_TABLES[name]})")
+        self._strings: dict[int, str] = dict(database.execute(_STRINGS))
+
+    def trace(self) -> Trace:
+        """All of it."""
+        self._read_calls()
+        for table in _GPU_TABLES:
+            self._read_gpu(table)
+        calls, gpu = self._calls.array(), self._gpu.array()
+        return Trace(Format.SQLITE, calls, gpu, self._names.texts, self._events, self._left_out)
+
+    def _rows(self, table: str, *columns: str | None) -> Iterator[tuple[Any, ...]]:
+        """Start, end and the columns of each row, NONE where there is no integer; the unusable are counted, not given.
+
+        SQLite lets any value into any column, and not every version of nsys has every column.
+        """
+        present = {row[1] for row in self._database.execute(f"PRAGMA table_info({table})")}
+        parts = (
+            f"COALESCE(CAST({column} AS INTEGER), {NONE})" if column in present else str(NONE) for column in columns
+        )
+        for start, end, *values in self._database.execute(f'SELECT start, "end", {", ".join(parts)} FROM {table}'):
+            self._events += 1
+            if isinstance(start, int) and isinstance(end, int) and -LATEST_NS < start <= end < LATEST_NS:
+                yield start, end, *values
+            else:
+                self._left_out += 1
+
+    def _read_calls(self) -> None:
+        rows = self._rows("CUPTI_ACTIVITY_KIND_RUNTIME", "correlationId", "globalTid", "nameId")
+        for start, end, correlation, thread, name_id in rows:
+            name = _VERSION.sub("", self._strings.get(name_id, "(unnamed)"))
+            if _CUDA.match(name):
+                labels = self._process(thread), self._names.code(("thread", thread), str(thread & 0xFFFFFF))
+                self._calls.add((start, end, correlation, *labels, self._names.code(name)))
+
+    def _read_gpu(self, table: str) -> None:
+        kind, name_column = _GPU_TABLES[table]
+        for start, end, correlation, stream, process, device, name_id in self._rows(table, *_GPU_COLUMNS, name_column):
+            name = self._names.code(self._strings.get(name_id, kind.name.lower()))
+            device = device if 0 <= device <= _INT32 else NONE
+            self._gpu.add((start, end, correlation, stream, self._process(process), device, name, kind))
+
+    def _process(self, global_id: int) -> int:
+        if global_id == NONE:
+            return NONE
+        return self._names.code(("process", global_id >> 24), str(global_id >> 24 & 0xFFFFFF))
