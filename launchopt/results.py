@@ -6,6 +6,7 @@
     commands.parquet    a row a command, as executed   (record.commands=all)
     kernels.parquet     a row a kernel, as CUPTI saw it (timing=cupti)
     tokens.parquet      a row a token of a request     (record.tokens=all)
+    torch-MODE-REPEAT.json.gz  what torch.profiler saw (timing=torch)
     manifest.json       status, composed config, environment, versions, ceilings, what went wrong
 
 Their columns are documented in `columns`. The composed config is in the Parquet metadata under `launchopt.config`.

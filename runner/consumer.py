@@ -30,6 +30,7 @@ from launchopt.sampling import SamplingKind
 from launchopt.summary import Timing
 from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
+from launchopt.timing.torch_trace import TorchTrace, trace_path
 from launchopt.verify import Verification, verify
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import CommandStream
@@ -59,6 +60,7 @@ class Consumer:
         self.modes = [self._prepared(mode, arm) for mode, arm in zip(made, job.arms, strict=True)]
         self._ceilings = self._measured_ceilings()
         self._tracer = tracer() if job.timing == "cupti" else None
+        self._torch = TorchTrace() if job.timing == "torch" else None
         self._tables = TableWriter(job)
 
     def _measured_ceilings(self) -> Ceilings:
@@ -110,13 +112,15 @@ class Consumer:
         gc.freeze()
         gc.disable()
         self._collections = _collections()
-        if self._tracer:
-            self._tracer.start()
         # A rehearsal samples every launch, so that this path is loaded too before a clock starts.
         every = 1 if rehearsal else sample_gap(self._job.sample_every, self._least_launches(mode, limits))
         self.device.start(every, mode)
         mode.start()
         self._pump = self._compiled_loop(mode, limits, rehearsal)
+        if self._tracer:  # last: what `start` runs on the device is not of the run
+            self._tracer.start()
+        if self._torch:
+            self._torch.start()
 
     def _compiled_loop(self, mode: Mode, limits: list[int], rehearsal: bool) -> Callable[[], None] | None:
         """What runs in place of `_loop`, where there is such a thing; and the batcher of this run."""
@@ -157,6 +161,8 @@ class Consumer:
             gc.enable()
             gc.unfreeze()
         activity = self._tracer.stop() if self._tracer else None
+        if self._torch:
+            self._torch.stop()
         self._timing = Timing(self._ring.word(START_NS), span, activity)
         self._state["after"] = self.device.state()
 
@@ -245,6 +251,8 @@ class Consumer:
     def result(self, index: int, repeat: int) -> dict[str, Any]:
         """Measured columns of the summary, the verdict of the check, and the device's state around the run."""
         arm, mode = self._job.arms[index], self._active
+        if self._torch:
+            self._torch.write(trace_path(self._job.folder, arm.mode, repeat))
         row, histograms = summary.measured(self.recorder, self._flushes, self._timing, self._stream)
         faults = list(self.recorder.faults())
         checked = self._verified()

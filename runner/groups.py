@@ -282,6 +282,7 @@ class TimingKind(enum.Enum):
     host = "host"  # host clock, and events around the whole run
     events = "events"  # also events around sampled launches
     cupti = "cupti"  # also every kernel; the run counts as traced
+    torch = "torch"  # a Kineto trace of each repeat instead, by torch.profiler; traced, too
 
 
 @dataclass(slots=True)

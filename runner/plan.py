@@ -26,7 +26,7 @@ from launchopt.errors import ArenaMemoryError, ConfigError, DeviceError
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Takes
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.timing import cupti
+from launchopt.timing import cupti, torch_trace
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.decode import decode, decode_requests, linears
 from launchopt.workloads.footprint import COLD_CACHES, Cache, replicas_for
@@ -115,6 +115,8 @@ def make_plan(config: Config, composed: Any) -> Plan:
         if info.kind == "cpu":
             raise DeviceError("timing=cupti: traces kernels on a GPU, and the device is the CPU; use timing=host")
         cupti.require()
+    if config.timing.kind is TimingKind.torch:
+        torch_trace.require()
     if config.sampling.where is Where.gpu and info.kind == "cpu":
         raise ConfigError("sampling.where", "gpu", "the device is the CPU: must be auto or cpu")
     notices = [f"device: {info.kind} ({info.name}), {why}"]

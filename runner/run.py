@@ -173,7 +173,7 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
         "producer_blocked_ms": produced.blocked_ns / 1e6,
         "producer_late_p99_us": None if late_ns is None else late_ns / 1e3,
         "producer_late_max_us": None if late_max_ns is None else late_max_ns / 1e3,
-        "traced": config.timing.kind.value == "cupti" or is_profiled(),
+        "traced": config.timing.kind.value in ("cupti", "torch") or is_profiled(),
         "interleaved": len(plan.arms) > 1,
     }
 

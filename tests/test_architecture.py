@@ -12,7 +12,10 @@ FILES = sorted(str(path.relative_to(ROOT)) for top in ("launchopt", "runner") fo
 CUDA = {"cupy", "cupyx", "nvmath", "cuda", "cupti", "torch", "triton"}
 CLOCKS = {"time", "datetime", "sched"}
 # The rooms behind the door to CUDA. Who is outside comes in from within a function, when a GPU is asked for.
-BEHIND_THE_DOOR = ("launchopt/devices/*.py", "launchopt/timing/events.py", "launchopt/timing/cupti.py")
+BEHIND_THE_DOOR = (
+    "launchopt/devices/*.py",
+    *(f"launchopt/timing/{name}.py" for name in ("events", "cupti", "torch_trace")),
+)
 # Of those, what is tested wherever there is no CUDA.
 WITHOUT_CUDA = (
     "launchopt/devices/__init__.py",

@@ -44,7 +44,9 @@ class RangeRow:
     call_us_min: float | None
     call_us_max: float | None
     gpu_busy_ms: float  # length of the union of the kernels' intervals, over all GPUs
+    kernel_ms: float  # summed duration of the kernels: above busy where they overlap
     kernels_per_range: float | None
+    launch_delay_us_p50: float | None  # a call's first kernel began so long after it returned, clipped at 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Profile:
     """
 
     rows: tuple[RangeRow, ...]
+    inside: RangeRow  # all that lies in ranges, of one mode where that was asked for: its timed runs, no warm-up
     total: RangeRow
     unfinished_ranges: int  # without an end: counted in `ranges`, left out of the host times
     untraced_graphs: int  # CUDA graphs recorded as a whole: their kernels are in no count
@@ -100,7 +103,7 @@ WHERE n.eventType IN (59, 60) AND ? = (
 _CALLS = "SELECT COALESCE(tid, 0), start, finish FROM calls WHERE is_launch"
 # A kernel whose call is unknown gets thread 0, which has no ranges. MIN picks one call, should ids collide.
 _KERNELS = """
-SELECT COALESCE(c.tid, 0), COALESCE(MIN(c.start), 0), k.start, k."end"
+SELECT COALESCE(c.tid, 0), COALESCE(MIN(c.start), 0), COALESCE(c.finish, 0), k.start, k."end"
 FROM CUPTI_ACTIVITY_KIND_KERNEL k
 LEFT JOIN calls c ON c.correlation = k.correlationId AND c.pid = k.globalPid >> 24
 GROUP BY k.rowid
@@ -108,10 +111,11 @@ GROUP BY k.rowid
 
 _NEVER_NS = np.iinfo(np.int64).max  # stands for the missing end of an unfinished range
 _SPAN = [("tid", "i8"), ("start", "i8"), ("end", "i8")]
+_KERNEL = [("tid", "i8"), ("call", "i8"), ("returned", "i8"), ("start", "i8"), ("end", "i8")]  # call: when entered
 
 
-def read_profile(path: Path) -> Profile:
-    """Read and join one export; DataError where the file is missing or is no export of nsys."""
+def read_profile(path: Path, mode: str | None = None) -> Profile:
+    """Read and join one export, `inside` of this mode's ranges only; DataError where there is none, or no export."""
     if not path.is_file():
         raise DataError(path, None, "no such file")
     try:
@@ -119,7 +123,7 @@ def read_profile(path: Path) -> Profile:
             # A name cut in the middle of a character must not cost the whole profile.
             database.text_factory = lambda raw: raw.decode(errors="replace")
             _prepare(database, path)
-            return _profile(database)
+            return _profile(database, mode)
     except sqlite3.OperationalError as error:
         raise DataError(path, None, f"not laid out like an nsys export ({error})") from None
     except sqlite3.DatabaseError as error:
@@ -136,26 +140,31 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
     database.executescript(_PREPARE)
 
 
-def _profile(database: sqlite3.Connection) -> Profile:
+def _profile(database: sqlite3.Connection, mode: str | None) -> Profile:
     codes: dict[str, int] = {}
     ranges = np.fromiter(_coded_ranges(database, codes), [*_SPAN, ("code", "i8")])
     calls = np.fromiter(database.execute(_CALLS), _SPAN)
-    kernels = np.fromiter(database.execute(_KERNELS), [("tid", "i8"), ("call", "i8"), ("start", "i8"), ("end", "i8")])
+    kernels = np.fromiter(database.execute(_KERNELS), _KERNEL)
     graphs = database.execute("SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE").fetchone()[0]
 
     # Outer before inner where two begin in the same nanosecond.
     ranges = ranges[np.lexsort((-ranges["end"], ranges["start"], ranges["tid"]))]
     parents = _parents(ranges)
-    count = len(codes) + 1  # the last group is "outside"
+    count = len(codes) + 1
+    outside_code = count - 1
+    of_call = _innermost(ranges, parents, calls["tid"], calls["start"], outside_code)
+    of_kernel = _innermost(ranges, parents, kernels["tid"], kernels["call"], outside_code)
     spans = _split(ranges, ranges["code"], count)
-    launched = _split(calls, _innermost(ranges, parents, calls["tid"], calls["start"], count - 1), count)
-    ran = _split(kernels, _innermost(ranges, parents, kernels["tid"], kernels["call"], count - 1), count)
+    launched, ran = _split(calls, of_call, count), _split(kernels, of_kernel, count)
 
     rows = [_row(name, spans[code], launched[code], ran[code]) for name, code in codes.items()]
     rows.sort(key=lambda row: -(row.host_ms or 0.0))
     outside = _row(OUTSIDE, spans[-1], launched[-1], ran[-1])
     unfinished = int(np.count_nonzero(ranges["end"] == _NEVER_NS))
-    return Profile((*rows, outside), _total(ranges, calls, kernels), unfinished, graphs)
+    wanted = [code for name, code in codes.items() if mode is None or name.startswith(f"{mode} ")]
+    chosen = (ranges[np.isin(ranges["code"], wanted)], calls[np.isin(of_call, wanted)])
+    inside = _union_row("in ranges", *chosen, kernels[np.isin(of_kernel, wanted)])
+    return Profile((*rows, outside), inside, _union_row("total", ranges, calls, kernels), unfinished, graphs)
 
 
 def _coded_ranges(database: sqlite3.Connection, codes: dict[str, int]) -> Iterator[tuple[int, int, int, int]]:
@@ -210,6 +219,7 @@ def _split(values: NDArray[Any], codes: Ints, count: int) -> list[NDArray[Any]]:
 def _row(name: str, ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[Any]) -> RangeRow:
     ended = ranges[ranges["end"] != _NEVER_NS]
     host_ns, call_ns = ended["end"] - ended["start"], calls["end"] - calls["start"]
+    delays_ns = _delays_ns(kernels)
     return RangeRow(
         name=name,
         ranges=len(ranges),
@@ -222,12 +232,24 @@ def _row(name: str, ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[
         call_us_min=int(call_ns.min()) / 1e3 if len(calls) else None,
         call_us_max=int(call_ns.max()) / 1e3 if len(calls) else None,
         gpu_busy_ms=_union_ns(kernels["start"], kernels["end"]) / 1e6,
+        kernel_ms=int((kernels["end"] - kernels["start"]).sum()) / 1e6,
         kernels_per_range=len(kernels) / len(ranges) if len(ranges) else None,
+        launch_delay_us_p50=float(np.median(delays_ns)) / 1e3 if len(delays_ns) else None,
     )
 
 
-def _total(ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[Any]) -> RangeRow:
-    total = _row("total", ranges, calls, kernels)
+def _delays_ns(kernels: NDArray[Any]) -> Ints:
+    """From the return of each known call to its first kernel: of a graph's kernels the others wait for that one."""
+    known = kernels[kernels["tid"] != 0]
+    known = known[np.lexsort((known["start"], known["call"], known["tid"]))]
+    is_first = np.ones(len(known), dtype=bool)
+    is_first[1:] = (known["tid"][1:] != known["tid"][:-1]) | (known["call"][1:] != known["call"][:-1])
+    return np.asarray(np.maximum(known["start"] - known["returned"], 0)[is_first])
+
+
+def _union_row(name: str, ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[Any]) -> RangeRow:
+    """A row of ranges with different names, which may lie in one another."""
+    total = _row(name, ranges, calls, kernels)
     if total.host_ms is None:
         return total
     ended = ranges[ranges["end"] != _NEVER_NS]

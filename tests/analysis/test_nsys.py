@@ -5,79 +5,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from nsys_export import OTHER_PID, PID, TID_2, Export
 
 from launchopt.analysis.nsys import OUTSIDE, Profile, RangeRow, read_profile
 from launchopt.errors import DataError
 from runner.nsys import main
 
-PID, OTHER_PID = 7 << 24, 8 << 24
-TID, TID_2 = PID | 70, PID | 71
 REAL = Path(__file__).parents[3] / "shared/data/traces/cloverleaf_a100.nsys.sqlite"
-
-SPAN = 'start INTEGER NOT NULL, "end" INTEGER NOT NULL'
-LAYOUT = {
-    "StringIds": "id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL",
-    "NVTX_EVENTS": 'start INTEGER NOT NULL, "end" INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER, '
-    "category INTEGER, color INTEGER, text TEXT, globalTid INTEGER, endGlobalTid INTEGER, textId INTEGER, "
-    "domainId INTEGER, uint64Value INTEGER, int64Value INTEGER",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": f"{SPAN}, eventClass INTEGER NOT NULL, "
-    "globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL",
-    "CUPTI_ACTIVITY_KIND_KERNEL": f"{SPAN}, deviceId INTEGER NOT NULL, "
-    "streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, shortName INTEGER NOT NULL",
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{SPAN}, correlationId INTEGER, globalPid INTEGER, graphId INTEGER",
-}
-
-
-class Export:
-    """An nsys export under construction; tables appear with their first row, as nsys writes them."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.database = sqlite3.connect(path)
-        self.strings: dict[str, int] = {}
-
-    def add(self, table: str, **values: object) -> None:
-        self.database.execute(f"CREATE TABLE IF NOT EXISTS {table} ({LAYOUT[table]})")
-        names = ", ".join(f'"{name}"' for name in values)
-        marks = ", ".join("?" * len(values))
-        self.database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(values.values()))
-
-    def text(self, value: str) -> int:
-        if value not in self.strings:
-            self.strings[value] = len(self.strings) + 100
-            self.add("StringIds", id=self.strings[value], value=value)
-        return self.strings[value]
-
-    def domain(self, name: str, start: int = 0, domain: int = 1, tid: int = TID) -> None:
-        self.add("NVTX_EVENTS", start=start, eventType=75, text=name, globalTid=tid, domainId=domain)
-
-    def span(self, name: str, start: int, end: int | None, tid: int = TID, domain: int = 1, kind: int = 59) -> None:
-        self.add(
-            "NVTX_EVENTS",
-            start=start,
-            end=end,
-            eventType=kind,
-            textId=self.text(name),
-            globalTid=tid,
-            domainId=domain,
-        )
-
-    def call(self, start: int, correlation: int, name: str = "cudaLaunchKernel_v7000", tid: int = TID) -> None:
-        self.add(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=start + 4, eventClass=0, globalTid=tid,
-            correlationId=correlation, nameId=self.text(name), returnValue=0,
-        )  # fmt: skip
-
-    def kernel(self, start: int, end: int, correlation: int | None, pid: int = PID) -> None:
-        self.add(
-            "CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=end, deviceId=0, streamId=7,
-            correlationId=correlation, globalPid=pid, shortName=1,
-        )  # fmt: skip
-
-    def read(self) -> Profile:
-        self.database.commit()
-        self.database.close()
-        return read_profile(self.path)
 
 
 @pytest.fixture
@@ -114,6 +48,48 @@ def test_calls_go_to_the_innermost_range_and_kernels_follow_their_call(export: E
     )  # 1000..1030: the overlap counts once
     assert (profile.total.launch_calls, profile.total.kernels) == (3, 4)
     assert profile.total.host_ms == 200e-6  # submit lies inside batch
+
+
+def test_inside_leaves_out_what_no_range_of_the_mode_launched(export: Export) -> None:
+    export.domain("launchopt")
+    export.span("batched 64x1x8192 fp32", 100, 200)
+    export.span("batched 8x1x8 fp32", 150, 260)  # overlaps the first: 160 ns in all
+    export.span("rehearsal", 300, 400)
+    for correlation, start in enumerate([110, 160, 310, 500]):
+        export.call(start, correlation)
+        export.kernel(start + 10, start + 20, correlation)
+    inside = export.read("batched").inside
+    assert (inside.ranges, inside.launch_calls, inside.kernels) == (2, 2, 2)
+    assert (inside.host_ms, inside.gpu_busy_ms, inside.kernels_per_range) == (160e-6, 20e-6, 1.0)
+    assert inside.host_us_per_range_p50 is None
+    everything = read_profile(export.path)
+    assert (everything.inside.kernels, everything.total.kernels) == (3, 4)
+    assert read_profile(export.path, "graph").inside.ranges == 0
+    assert read_profile(export.path, "batch").inside.ranges == 0  # another mode's name may begin like it
+
+
+def test_kernel_times_add_up_where_busy_does_not(export: Export) -> None:
+    export.kernel(0, 10, None)
+    export.kernel(5, 20, None)
+    total = export.read().total
+    assert (total.kernel_ms, total.gpu_busy_ms) == (25e-6, 20e-6)
+
+
+def test_launch_delay_is_from_the_return_of_a_call_to_its_first_kernel(export: Export) -> None:
+    export.call(100, 1)  # returns at 104
+    export.kernel(124, 130, 1)
+    export.kernel(110, 120, 1)  # the first of the two: 6 ns
+    export.call(200, 2)  # returns at 204
+    export.kernel(202, 210, 2)  # began before: 0
+    export.call(300, 3)
+    export.kernel(402, 410, 3)  # 98 ns
+    export.kernel(900, 910, None)  # of no known call: no delay
+    assert export.read().total.launch_delay_us_p50 == 6e-3
+
+
+def test_without_kernels_there_is_no_launch_delay(export: Export) -> None:
+    export.call(100, 1)
+    assert export.read().total.launch_delay_us_p50 is None
 
 
 def test_driver_and_runtime_records_of_one_call_count_once(export: Export) -> None:
@@ -232,6 +208,21 @@ def test_the_table_and_parquet(export: Export, tmp_path: Path, capsys: pytest.Ca
     assert pq.read_table(tmp_path / "rows.parquet").column("kernels").to_pylist() == [1, 0]
 
 
+def test_a_name_in_brackets_is_no_markup(export: Export, capsys: pytest.CaptureFixture[str]) -> None:
+    export.domain("launchopt")
+    export.span("[bold]odd", 0, 9)
+    export.read()
+    assert main([str(export.path)]) == 0
+    assert "[bold]odd" in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_written(export: Export, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export.span("submit", 0, 9)
+    export.read()
+    assert main([str(export.path), "--output", str(tmp_path / "no/such/x.parquet")]) == DataError.exit_code
+    assert "x.parquet: cannot be written" in capsys.readouterr().err
+
+
 def test_it_says_when_there_is_no_gpu_activity(export: Export, capsys: pytest.CaptureFixture[str]) -> None:
     export.domain("launchopt")
     export.span("submit", 0, 9)
@@ -256,7 +247,7 @@ def test_an_error_is_one_line_and_its_exit_code(tmp_path: Path, capsys: pytest.C
     assert main([str(tmp_path / "none.sqlite")]) == DataError.exit_code
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"{tmp_path / 'none.sqlite'}: no such file\n"
+    assert captured.err == f"error: {tmp_path / 'none.sqlite'}: no such file\n"
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the shared traces are not beside this checkout")

@@ -10,78 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from profiler_bench import BASH, NOWHERE, SCRIPTS, Bench, is_running, needs_bash
 
 from launchopt.timing import nvtx_ranges
 
-SCRIPT = Path(__file__).parents[2] / "scripts/nsys_profile.sh"
-NOWHERE = "/nonexistent"  # an empty PATH would mean the working directory
-BASH = shutil.which("bash")
-pytestmark = pytest.mark.skipif(BASH is None or not Path("/proc/self/environ").exists(), reason="needs bash and /proc")
-
-# Notes how it was called, then does as $FAKE says. `setsid` puts its agent where no process group reaches it.
-FAKE_NSYS = """#!/bin/bash
-echo "$@" >> "$NOTES"
-while [[ $# -gt 0 ]]; do
-    case $1 in -o | --output) out=$2 ;; esac
-    shift
-done
-[[ $out == *.sqlite ]] && { touch "$out"; exit 0; }
-echo report > "$out.nsys-rep"
-case $FAKE in
-agent) setsid bash -c 'trap "" TERM; echo $$ > "$NOTES.agent"; while :; do sleep 0.1; done' &
-    while [[ ! -s $NOTES.agent ]]; do sleep 0.05; done ;;
-hang) echo $$ > "$NOTES.pid"; exec sleep 300 ;;
-*) exit "$FAKE" ;;
-esac
-"""
-# Stands in for the interpreter, so that no profile is read: only `-m runner.nsys` reaches it.
-FAKE_PYTHON = '#!/bin/bash\necho "python $@" >> "$NOTES"\n'
-
-
-class Bench:
-    """A folder with the stand-ins, and the environment that makes the script use them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.notes, self.out = folder / "notes", folder / "out"
-        for name, text in {"nsys": FAKE_NSYS, "fake_python": FAKE_PYTHON}.items():
-            (folder / name).write_text(text)
-            (folder / name).chmod(0o755)
-        self.environ = os.environ | {
-            "PATH": f"{folder}:{os.environ['PATH']}",
-            "PYTHON": str(folder / "fake_python"),
-            "NOTES": str(self.notes),
-            "NSYS_OUT": str(self.out),
-        }
-        self.folder = folder
-
-    def start(self, *arguments: str, **environ: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [str(BASH), str(SCRIPT), *arguments],
-            env=self.environ | environ,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # In the background of a shell SIGINT is ignored, and bash cannot trap what it inherits ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-
-    def run(self, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-        with self.start(*arguments, **environ) as process:
-            out, err = process.communicate(timeout=60)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+SCRIPT = SCRIPTS / "nsys_profile.sh"
+pytestmark = needs_bash
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+    return Bench(tmp_path, "nsys_profile.sh")
 
 
 def test_without_nsys_it_says_how_to_get_it(bench: Bench) -> None:
@@ -103,6 +42,14 @@ def test_a_sweep_is_refused(bench: Bench, argument: str) -> None:
     done = bench.run("mode=batched,single", argument)
     assert done.returncode == 2
     assert "one run at a time" in done.stderr
+    assert not bench.notes.exists()
+
+
+@pytest.mark.parametrize("argument", ["timing=cupti", "timing.kind=torch"])
+def test_a_second_tracer_is_refused(bench: Bench, argument: str) -> None:
+    done = bench.run("mode=batched", argument)
+    assert done.returncode == 2
+    assert "CUPTI has room for one tracer, and here that is nsys" in done.stderr
     assert not bench.notes.exists()
 
 
@@ -138,7 +85,7 @@ def test_a_relative_output_folder_is_the_callers(bench: Bench) -> None:
 
 
 def test_an_agent_that_hangs_is_ended_and_nobody_elses(bench: Bench) -> None:
-    with subprocess.Popen(["sleep", "300"], env=bench.environ | {"LAUNCHOPT_NSYS_RUN": "another run"}) as bystander:
+    with subprocess.Popen(["sleep", "300"], env=bench.environ | {"LAUNCHOPT_PROFILER_RUN": "another run"}) as bystander:
         try:
             done = bench.run(FAKE="agent")
             assert done.returncode == 0, done.stderr
@@ -152,12 +99,12 @@ def test_the_time_limit_ends_nsys(bench: Bench) -> None:
     done = bench.run(FAKE="hang", NSYS_TIMEOUT_S="1")
     assert done.returncode == 124
     assert "NSYS_TIMEOUT_S" in done.stderr
-    assert not is_running(int(Path(f"{bench.notes}.pid").read_text()))
+    assert not is_running(int(bench.pid_file.read_text()))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_ends_everything(bench: Bench, number: signal.Signals, code: int) -> None:
-    pid_file = Path(f"{bench.notes}.pid")
+    pid_file = bench.pid_file
     with bench.start(FAKE="hang") as process:
         while not (pid_file.exists() and pid_file.read_text()):
             assert process.poll() is None
@@ -208,8 +155,13 @@ def test_ranges_of_a_child_process_are_seen_by_the_real_nsys(tmp_path: Path) -> 
         "    raise SystemExit(p.exitcode or 7)\n"
     )
     shutil.copytree(SCRIPT.parents[1] / "launchopt", tmp_path / "launchopt")
-    shutil.copy(SCRIPT.parents[1] / "runner/nsys.py", tmp_path / "runner/nsys.py")
+    for name in ("nsys.py", "profile_output.py"):
+        shutil.copy(SCRIPT.parents[1] / "runner" / name, tmp_path / "runner")
+    (tmp_path / "runner/terminal.py").write_text(
+        "from rich.console import Console\nPIPED_COLUMNS = 200\ndef console(): return Console(width=PIPED_COLUMNS)\n"
+    )
     (tmp_path / "scripts").mkdir()
+    shutil.copy(SCRIPTS / "lib.sh", tmp_path / "scripts")
     script = shutil.copy(SCRIPT, tmp_path / "scripts")
     done = subprocess.run(
         [str(BASH), script],

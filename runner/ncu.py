@@ -1,0 +1,81 @@
+"""`python -m runner.ncu FILE.csv`: what bounded each kernel that Nsight Compute replayed, as a table.
+
+Enters: a CSV of ncu's raw page, as `scripts/ncu_profile.sh` leaves it. Leaves: a table on stdout; a Parquet file where
+--output names one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from launchopt.analysis.ncu import Kernel, read_kernels, short_name
+from launchopt.errors import DataError, LaunchoptError
+from runner.profile_output import cell, print_notes, print_table, write_parquet
+
+_HEADINGS = {
+    "name": "kernel",
+    "duration_us": "duration\nus",
+    "dram_gb_per_s": "DRAM\nGB/s",
+    "dram_percent": "DRAM\n% of peak",
+    "memory_percent": "memory\n% of peak",
+    "sm_percent": "SM\n% of peak",
+    "l2_hit_percent": "L2 hits\n%",
+    "occupancy_percent": "occupancy\n%",
+    "registers": "registers\na thread",
+    "waves": "waves",
+    "grid": "grid",
+    "block": "block",
+    "limit": "nearest\nlimit",
+}
+_NOTE = (
+    "Each kernel ran alone, several times over, caches flushed before each pass: durations are no headline times, and "
+    "what overlaps in a run does not here. latency: below 60% of every peak, it waits more than it works."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; the process exit code."""
+    parser = argparse.ArgumentParser(prog="python -m runner.ncu", description="What bounded each profiled kernel.")
+    parser.add_argument("file", type=Path, help="made with `ncu --import REPORT --csv --page raw`")
+    parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here, names in full")
+    arguments = parser.parse_args(argv)
+    try:
+        kernels = read(arguments.file)
+        if arguments.output is not None:
+            write_parquet(Kernel, [asdict(kernel) for kernel in kernels], arguments.output)
+    except LaunchoptError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    if not kernels:
+        print("no kernel was profiled")
+        return 0
+    print_table(list(_HEADINGS.values()), map(_cells, kernels))
+    print_notes([_NOTE])
+    return 0
+
+
+def read(file: Path) -> list[Kernel]:
+    """The kernels of a file; DataError where it cannot be read."""
+    try:
+        with file.open(newline="", encoding="utf-8", errors="replace") as lines:
+            return read_kernels(lines, str(file))
+    except OSError as error:
+        raise DataError(file, None, f"cannot be read ({error.strerror or error})") from None
+
+
+def _cells(kernel: Kernel) -> list[str]:
+    return [short_name(kernel.name), *(_cell(field, getattr(kernel, field)) for field in [*_HEADINGS][1:])]
+
+
+def _cell(field: str, value: str | int | float | None) -> str:
+    if isinstance(value, float):
+        return f"{value:,.{2 if field == 'waves' else 1}f}"
+    return cell(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

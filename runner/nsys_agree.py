@@ -1,0 +1,93 @@
+"""`python -m runner.nsys_agree FILE.sqlite --run FOLDER`: do this project's kernel counts and times agree with nsys?
+
+Enters: an nsys SQLite export, which is read twice, by `nsys stats` and by our own join; folders of timing=cupti runs
+of the same job. Leaves: a table on stdout, a Parquet file where --output names one. Exit code 1: they disagree.
+
+    scripts/nsys_profile.sh mode=batched workload.commands=65536            # NSYS_OUT=profile
+    python -m runner mode=batched workload.commands=65536 timing=cupti hydra.run.dir=traced
+    python -m runner.nsys_agree profile/profile.sqlite --run traced
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from launchopt.analysis.nsys import read_profile
+from launchopt.analysis.nsys_stats import Agreement, Sum, agreements, agreements_with_run, kernel_sum
+from launchopt.errors import DataError, DeviceError, LaunchoptError
+from runner.profile_output import cell, print_table, write_parquet
+
+_REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # its name since 2023, and before
+_TIMEOUT_S = 600
+_HEADINGS = ("quantity", "by", "theirs", "ours", "difference", "allowed", "agrees")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; the process exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m runner.nsys_agree", description="Do our kernel counts and times agree with nsys?"
+    )
+    parser.add_argument("file", type=Path, help="a profile exported with `nsys export --type sqlite`")
+    parser.add_argument(
+        "--run", type=Path, action="append", default=[], metavar="FOLDER", help="a timing=cupti run of the same job"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here")
+    arguments = parser.parse_args(argv)
+    try:
+        found = compare(arguments.file, arguments.run)
+        if arguments.output is not None:
+            write_parquet(Agreement, [asdict(one) for one in found], arguments.output)
+    except LaunchoptError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print_table(_HEADINGS, [_cells(one) for one in found])
+    return 0 if all(one.agrees for one in found) else 1
+
+
+def compare(file: Path, runs: Sequence[Path]) -> list[Agreement]:
+    """Everything there is to compare; DataError, DeviceError where something is missing."""
+    found = agreements(read_profile(file), nsys_kernel_sum(file))
+    if runs:
+        from launchopt.results import read_summaries
+
+        rows = read_summaries(runs)
+        for mode in dict.fromkeys(row["mode"] for row in rows):
+            found += agreements_with_run(mode, read_profile(file, mode).inside, rows)
+    return found
+
+
+def nsys_kernel_sum(file: Path) -> Sum:
+    """What `nsys stats` says of the kernels in `file`."""
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise DeviceError("nsys not found: its own statistics are what is compared with; put it on the PATH")
+    said = ""
+    for report in _REPORTS:
+        call = [nsys, "stats", "--report", report, "--format", "csv", str(file)]
+        try:
+            done = subprocess.run(call, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            raise DataError(file, None, f"nsys stats did not finish within {_TIMEOUT_S} s") from None
+        said = done.stdout + done.stderr
+        if done.returncode == 0 and "could not be found" not in said:
+            return kernel_sum(done.stdout.splitlines(), f"nsys stats --report {report}")
+    last_line = (said.strip().splitlines() or ["no output"])[-1]
+    raise DataError(file, None, f"nsys stats failed: {last_line}")
+
+
+def _cells(one: Agreement) -> list[str]:
+    def value(number: float) -> str:
+        return f"{number:,.0f}" if one.limit == 0 else cell(number)
+
+    shares = [f"{one.difference:+.3%}", f"{one.limit:.0%}" if one.limit else "none"]
+    return [one.what, one.by, value(one.theirs), value(one.ours), *shares, "yes" if one.agrees else "NO"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""`python -m runner.nsys_compare batched=A.sqlite graph=B.sqlite`: what two modes launched for one job, side by side.
+
+Enters: two nsys SQLite exports, each after the name of its mode; `scripts/nsys_compare.sh` makes them. Leaves: a table
+of what lies in NVTX ranges, the timed runs, on stdout; the rows of both where --output names a Parquet file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from launchopt.analysis.nsys import Profile, RangeRow, read_profile
+from launchopt.errors import LaunchoptError
+from runner.nsys import notes
+from runner.profile_output import cell, print_notes, print_table, write_parquet
+
+_LINES = {
+    "ranges": "ranges (a launch of a batch each)",
+    "launch_calls": "launch calls",
+    "kernels": "kernels",
+    "kernels_per_range": "kernels a range",
+    "host_ms": "host ms in ranges",
+    "call_ms": "ms in launch calls",
+    "call_us_p50": "launch call p50 us",
+    "launch_delay_us_p50": "launch delay p50 us",
+    "gpu_busy_ms": "GPU busy ms",
+    "kernel_ms": "sum of kernel times ms",
+}
+_TRACED = (
+    "Times are traced: nsys, and Python between launches to mark the ranges, make them larger than in a plain run. "
+    "For headline times run both modes without it: mode=A against=[B]."
+)
+_DELAY = "Launch delay: from the return of a launch call to its first kernel, and so what was queued before it, too."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; the process exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m runner.nsys_compare", description="What two modes launched for the same job, side by side."
+    )
+    parser.add_argument("a", type=_named, metavar="MODE=A.sqlite", help="a mode and its profile")
+    parser.add_argument("b", type=_named, metavar="MODE=B.sqlite", help="the other; B / A is its share of the first")
+    parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows of both here")
+    arguments = parser.parse_args(argv)
+    modes, files = zip(arguments.a, arguments.b, strict=True)
+    try:
+        a, b = (read_profile(file, mode) for mode, file in zip(modes, files, strict=True))
+        if arguments.output is not None:
+            _write(modes, (a, b), arguments.output)
+    except LaunchoptError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print_table(["in ranges of the mode", f"A: {modes[0]}", f"B: {modes[1]}", "B / A"], lines(a.inside, b.inside))
+    print_notes(f"{side}: {note}" for side, profile in (("A", a), ("B", b)) for note in notes(profile))
+    print_notes(
+        f"{side}: no range of mode={mode}: is that the mode of this profile?"
+        for side, mode, profile in zip("AB", modes, (a, b), strict=True)
+        if profile.total.ranges and not profile.inside.ranges
+    )
+    print_notes([*([_DELAY] if a.total.kernels and b.total.kernels else []), _TRACED])
+    return 0
+
+
+def lines(a: RangeRow, b: RangeRow) -> list[list[str]]:
+    """A line a quantity: its name, both values, and B's share of A's."""
+    return [
+        [name, cell(getattr(a, field)), cell(getattr(b, field)), cell(_ratio(getattr(a, field), getattr(b, field)))]
+        for field, name in _LINES.items()
+    ]
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    """B / A; None where one of them is missing, or there is nothing to divide by."""
+    return None if b is None or not a else b / a
+
+
+def _named(text: str) -> tuple[str, Path]:
+    mode, equals, file = text.partition("=")
+    if not (mode and equals and file):
+        raise argparse.ArgumentTypeError(f"{text!r}: wanted a mode, an equals sign and its profile")
+    return mode, Path(file)
+
+
+def _write(modes: Sequence[str], profiles: Sequence[Profile], path: Path) -> None:
+    """Rows of both: `side` tells them apart where the modes are the same."""
+    rows = [
+        {"side": side, "mode": mode, **asdict(row)}
+        for side, mode, profile in zip("AB", modes, profiles, strict=True)
+        for row in profile.rows
+    ]
+    write_parquet(RangeRow, rows, path, first=("side", "mode"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

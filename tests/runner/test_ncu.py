@@ -1,0 +1,50 @@
+"""`python -m runner.ncu`: the table and the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from launchopt.errors import DataError
+from runner.ncu import main
+
+PAGE = (
+    '"ID","Kernel Name","Block Size","Grid Size","gpu__time_duration.sum","launch__waves_per_multiprocessor"\n'
+    '"","","","","ns",""\n'
+    '"0","void gemv<float, (int)1>(Params)","(128, 1, 1)","(64, 1, 512)","1,245,312","0.02"\n'
+)
+
+
+def test_the_table_and_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "profile.csv").write_text(PAGE)
+    assert main([str(tmp_path / "profile.csv"), "--output", str(tmp_path / "profile.parquet")]) == 0
+    heading, row, *notes = capsys.readouterr().out.splitlines()
+    assert heading.split()[:3] == ["kernel", "duration", "us"]
+    assert row.split() == ["gemv", "1,245.3", *("-",) * 7, "0.02", "64x1x512", "128x1x1", "unknown"]
+    assert "no headline times" in notes[0]
+    (written,) = pq.read_table(tmp_path / "profile.parquet").to_pylist()
+    assert (written["name"], written["duration_us"]) == ("void gemv<float, (int)1>(Params)", pytest.approx(1245.312))
+    assert written["registers"] is None
+
+
+def test_no_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "profile.csv").write_text('"ID","Kernel Name"\n"",""\n')
+    assert main([str(tmp_path / "profile.csv")]) == 0
+    assert capsys.readouterr().out == "no kernel was profiled\n"
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), (b"\xff\x00", "x.csv: no table of kernels")])
+def test_errors_are_one_line(
+    content: bytes | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "x.csv").write_bytes(content)
+    assert main([str(tmp_path / "x.csv"), "--output", str(tmp_path / "x.parquet")]) == DataError.exit_code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert not (tmp_path / "x.parquet").exists()
