@@ -1,0 +1,99 @@
+"""What bounds a line: the rules, one by one, over shares of its wall time.
+
+In: `Shares`. Out: a `Bound` and on which side it is. Pure arithmetic, no files.
+
+A line is bound by what accounts for at least DOMINANT of its wall time. In this order:
+
+    1 memory-, compute-bound   the bytes at the measured bandwidth, the FLOPs at the measured peak: cannot be removed
+    2 queue-bound (arrivals)   an open loop that kept up: the wall time is how long requests took to come
+    3 queue-bound (deadlines)  batches waited for their deadline
+    4 launch-bound (comparison)  on the CPU a call returns when its work is done, so overhead and work are not apart:
+                               the same commands in fewer calls took less than half as long. Otherwise undecided
+    5 launch-bound (host)      the thread that launches is in launch calls, the launch queue is not full, and the GPU,
+                               where that was traced, is busy for less
+    6 latency-bound            the GPU is busy, or (untraced) behind, since the launch queue is full, and reaches
+                               neither ceiling: kernels shorter than SHORT_KERNEL_US, no time to fill a GPU, or slow
+    7 launch-bound (gaps)      the GPU was seen to be idle and the host is not in launch calls: gaps between kernels
+    8 undecided                nothing of it, and no tracer has told kernels from gaps
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+DOMINANT = 0.5  # of the wall time: what takes more than all else together
+QUEUE_FULL = 0.1  # of the wall time spent in launch calls beyond what the first ones cost: the GPU is behind
+
+SHORT_KERNEL_US = 10.0  # a kernel ramps up and drains for a few microseconds: in one so short that is much of it
+
+
+class Bound(StrEnum):
+    """What to remove first, if it can be removed."""
+
+    LAUNCH = "launch-bound"
+    MEMORY = "memory-bound"
+    COMPUTE = "compute-bound"
+    QUEUE = "queue-bound"
+    LATENCY = "latency-bound"
+    UNDECIDED = "undecided"
+    NO_VERDICT = "no verdict"
+    IMPOSSIBLE = "impossible"
+
+
+class Side(StrEnum):
+    """Which of the things that go by one name; empty where there is but one."""
+
+    ONLY = ""
+    HOST = "launching thread"
+    GAPS = "gaps on the GPU"
+    COMPARED = "by comparison"
+    ARRIVALS = "arrivals"
+    DEADLINES = "deadlines"
+    SHORT_KERNELS = "short kernels"
+    SLOW_KERNELS = "slow kernels"
+    GPU = "GPU side, kernels and gaps not told apart"
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of the wall time; they overlap, as host and GPU work at once. None: not measured."""
+
+    bytes: float | None = None  # at the measured bandwidth
+    flops: float | None = None  # at the measured peak
+    host: float | None = None  # in launch calls, at the cost of the first ones where the launch queue could fill
+    blocked: float = 0.0  # in launch calls beyond that
+    busy: float | None = None  # the GPU had a kernel, by a tracer
+    kernel_us: float | None = None  # not a share: how long one takes, on average
+    waited: float = 0.0  # batches waited for their deadline
+    kept_up: bool = False  # an open loop that was not overloaded
+    on_cpu: bool = False
+    saved: float | None = None  # by the same commands in fewer launch calls
+
+
+def classify(shares: Shares) -> tuple[Bound, Side]:
+    """The first rule that holds."""
+    bytes_share, flops_share = shares.bytes or 0.0, shares.flops or 0.0
+    if max(bytes_share, flops_share) >= DOMINANT:
+        return (Bound.COMPUTE if flops_share > bytes_share else Bound.MEMORY), Side.ONLY
+    if shares.kept_up:
+        return Bound.QUEUE, Side.ARRIVALS
+    if shares.waited >= DOMINANT:
+        return Bound.QUEUE, Side.DEADLINES
+    if shares.on_cpu:
+        compared = shares.saved is not None and shares.saved >= DOMINANT
+        return (Bound.LAUNCH, Side.COMPARED) if compared else (Bound.UNDECIDED, Side.ONLY)
+    return _on_gpu(shares)
+
+
+def _on_gpu(shares: Shares) -> tuple[Bound, Side]:
+    host, full = shares.host or 0.0, shares.blocked >= QUEUE_FULL
+    if host >= DOMINANT and not full and host >= (shares.busy or 0.0):
+        return Bound.LAUNCH, Side.HOST
+    if shares.busy is None:
+        behind = full and host + shares.blocked >= DOMINANT
+        return (Bound.LATENCY, Side.GPU) if behind else (Bound.UNDECIDED, Side.ONLY)
+    if shares.busy >= DOMINANT:
+        is_slow = shares.kernel_us is not None and shares.kernel_us >= SHORT_KERNEL_US
+        return Bound.LATENCY, Side.SLOW_KERNELS if is_slow else Side.SHORT_KERNELS
+    return Bound.LAUNCH, Side.GAPS

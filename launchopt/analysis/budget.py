@@ -1,0 +1,246 @@
+"""What launches cost a day: host hours inside launch calls, and hours in which the GPU has nothing to run.
+
+In: how many tokens a day and of which model (`Ask`), and the lines of measured streams. Out: a `Budget`, a line for
+each mode on each stream, and every assumption in words. Pure: reads no file, prints nothing.
+
+    hours(10e6, 1200, 5)        # 16.7: the textbook's 1,200 launches a token at 5 us, 10 M tokens a day
+
+A model that was not measured is scaled: its commands a token are commands a layer x layers, and each mode keeps the
+launches a command and the cost a launch that were measured. A graph is replayed once a step however many layers it has,
+so that its launches a token are kept instead. Its GPU idle time is then a bound: larger kernels hide more launches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from launchopt.analysis.evidence import launching_ms
+from launchopt.analysis.remedies import Remedy, RemedyTable, build_remedies
+from launchopt.analysis.roofline import GRAPHS, predict, recorded_launches
+from launchopt.analysis.tables import stream_title
+from launchopt.errors import ConfigError, DataError
+from launchopt.results import Row
+
+US_AN_HOUR = 3600e6
+OPS_A_LAYER = 14  # launches of workload=layer, one command each: norms, linears, attention, activation, residuals
+# Workloads whose tokens are not those of a model: prompts make one each, the others are parts of a layer.
+NOT_A_MODEL = frozenset({"prefill", "elementwise_chain", "linear_epilogue"})
+_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked; ConfigError for what cannot be. Of the model: its layers, and the weights of an average linear."""
+
+    tokens_per_day: float
+    model: str | None = None
+    layers: int | None = None
+    linear_weights: float | None = None
+    launches_per_token: float | None = None
+    launches_per_layer: float | None = None
+    launch_us: float | None = None
+    gpu_hour_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("tokens_per_day", "launches_per_token", "launches_per_layer", "launch_us", "gpu_hour_cost"):
+            value, is_cost = getattr(self, key), key == "gpu_hour_cost"
+            if value is not None and not (math.isfinite(value) and (value > 0 or (is_cost and value == 0))):
+                raise ConfigError(key, value, "must be finite and " + ("0 or more" if is_cost else "above 0"))
+        if self.launches_per_layer is not None and self.layers is None:
+            raise ConfigError("launches_per_layer", self.launches_per_layer, "needs model=, which has the layers")
+        if self.launches_per_layer is not None and self.launches_per_token is not None:
+            raise ConfigError("launches_per_layer", self.launches_per_layer, "and launches_per_token: give one of them")
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLine:
+    """One mode on one stream, for a day. `idle_is_bound`: at most so many hours; None: not known."""
+
+    work: str
+    mode: str
+    launches_per_token: float
+    launch_us: float
+    host_hours: float
+    gpu_idle_hours: float | None
+    idle_is_bound: bool
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The lines, in the order of the streams, baseline first; and what they rest on, a sentence each."""
+
+    lines: list[BudgetLine]
+    assumptions: list[str]
+
+
+def hours(tokens: float, launches_per_token: float, launch_us: float) -> float:
+    """Hours that so many launches take, one after the other."""
+    return tokens * launches_per_token * launch_us / US_AN_HOUR
+
+
+def textbook(ask: Ask) -> Budget:
+    """The budget from figures that were given, nothing measured; ConfigError where one is missing."""
+    if ask.launch_us is None:
+        raise ConfigError("launch_us", "", "missing: give it, or from=RUN with measured costs")
+    launches, source = ask.launches_per_token, "launches a token as given"
+    if launches is None:
+        if ask.layers is None:
+            raise ConfigError(
+                "launches_per_token", "", "missing: give it, or model=, or from=RUN with measured launches"
+            )
+        per_layer = ask.launches_per_layer or OPS_A_LAYER
+        kind = "as given" if ask.launches_per_layer else "the operations of workload=layer, one launch each"
+        launches = per_layer * ask.layers
+        source = f"launches a token: {per_layer:g} a layer ({kind}) x {ask.layers} layers of {ask.model}"
+    host = hours(ask.tokens_per_day, launches, ask.launch_us)
+    assumptions = [
+        source,
+        f"{ask.launch_us:g} us a launch as given, all one after the other",
+        "GPU idle: at most the host hours, if the GPU waits for every launch and runs nothing meanwhile",
+        *_shared_assumptions(ask),
+    ]
+    return Budget(
+        [BudgetLine("as given", "—", launches, ask.launch_us, host, host, True, _cost(ask, host))], assumptions
+    )
+
+
+def measured(ask: Ask, rows: Iterable[Row], source: str) -> Budget:
+    """The budget of every mode in `rows`; DataError naming `source` where nothing in them gives one."""
+    tables = build_remedies(rows)
+    usable = [table for table in tables if commands_per_token(ask, table.stream)[1] is not None]
+    if not usable:
+        why = "no untraced run generated tokens of a model: take decode or layer, or give launches_per_token="
+        raise DataError(source, None, why)
+    pairs = [(table, each, _line(ask, table, each)) for table in usable for each in table.remedies]
+    lines = [line for _, _, line in pairs if line is not None]
+    if not lines:
+        raise DataError(source, None, "no run that is verified, and whose launches were timed")
+    left_out = [
+        f"left out: {each.line['mode']} of {stream_title(table.stream)}, {_reason(each)}"
+        for table, each, line in pairs
+        if line is None
+    ]
+    kinds = dict.fromkeys(table.stream["workload"] for table in tables if table not in usable)
+    skipped = [f"left out: {', '.join(kinds)}, which generate no tokens of a model"] if kinds else []
+    return Budget(lines, [*_measured_assumptions(ask, usable), *_shared_assumptions(ask), *left_out, *skipped])
+
+
+def _reason(remedy: Remedy) -> str:
+    return " ".join((remedy.line.problem or "its launches were not timed").split())
+
+
+def commands_per_token(ask: Ask, stream: Row) -> tuple[float | None, float | None]:
+    """(as measured, as asked): the second from what was given, or scaled to the layers of the model asked for."""
+    tokens, layers = None if stream["workload"] in NOT_A_MODEL else stream["tokens"], stream["layers"]
+    measured_ = stream["commands"] / tokens if tokens else None
+    if ask.launches_per_token is not None:
+        return measured_, ask.launches_per_token
+    if ask.launches_per_layer is not None and ask.layers is not None:
+        return measured_, ask.launches_per_layer * ask.layers
+    if measured_ is None or ask.layers is None or not layers:
+        return measured_, measured_
+    return measured_, measured_ / layers * ask.layers
+
+
+def _line(ask: Ask, table: RemedyTable, remedy: Remedy) -> BudgetLine | None:
+    line, stream = remedy.line, table.stream
+    calls, commands, own_ms = recorded_launches(line), line.median("commands"), launching_ms(line)
+    if line.problem is not None or not calls or not commands or own_ms is None:
+        return None
+    was, wanted = commands_per_token(ask, stream)
+    if wanted is None:
+        return None
+    is_replayed = was is not None and line["mode"] in GRAPHS and bool(line.median("graph_replays"))
+    launches = calls / stream["tokens"] if is_replayed else wanted * calls / commands
+    us = own_ms / calls * 1e3 if ask.launch_us is None else ask.launch_us
+    idle_ms, is_bound = _idle_ms(remedy)
+    # Idle time follows the commands, not the launches: a graph has gaps between its nodes, too.
+    idle = None if idle_ms is None else ask.tokens_per_day * wanted * idle_ms / commands * 1e3 / US_AN_HOUR
+    is_bound = is_bound or was != wanted or is_scaled(ask, stream)
+    host = hours(ask.tokens_per_day, launches, us)
+    return BudgetLine(stream_title(stream), _name(remedy, table), launches, us, host, idle, is_bound, _cost(ask, idle))
+
+
+def is_scaled(ask: Ask, stream: Row) -> bool:
+    """Whether the model asked for is not the one that ran."""
+    return ask.model is not None and stream["model"] != ask.model
+
+
+def _name(remedy: Remedy, table: RemedyTable) -> str:
+    """The mode, its settings where it ran with several, and what was wrong with the order of its commands."""
+    line = remedy.line
+    is_alone = sum(each.line["mode"] == line["mode"] for each in table.remedies) == 1
+    name = line["mode"] if is_alone else f"{line['mode']}, {line.configuration}"
+    return f"{name} ({line.disorder})" if line.disorder else str(name)
+
+
+def _idle_ms(remedy: Remedy) -> tuple[float | None, bool]:
+    """(how long the GPU had nothing to run, whether that is a bound).
+
+    Where nothing was traced it was idle at most for what the roofline does not need. Unknown in an open loop, where
+    the GPU also waits for requests, and on a CPU.
+    """
+    line, wall_ms = remedy.line, remedy.line.median("wall_ms")
+    if wall_ms is None or line["device"] != "cuda" or line["arrival"] != "closed":
+        return None, False
+    if remedy.busy_ms is not None:  # of another run: where that was the slower one it tells nothing
+        return (wall_ms - remedy.busy_ms, False) if remedy.busy_ms <= wall_ms else (None, False)
+    floor_ms = predict(remedy).work.floor_ms
+    return (None, False) if floor_ms is None else (max(0.0, wall_ms - floor_ms), True)
+
+
+def _cost(ask: Ask, gpu_idle_hours: float | None) -> float | None:
+    return None if ask.gpu_hour_cost is None or gpu_idle_hours is None else ask.gpu_hour_cost * gpu_idle_hours
+
+
+def _shared_assumptions(ask: Ask) -> list[str]:
+    said = [f"{ask.tokens_per_day:,.0f} generated tokens a day; prompts are not counted"]
+    said.append("one GPU and one thread that launches; with tensor parallelism every rank launches as much again")
+    if ask.gpu_hour_cost is not None:
+        said.append(f"cost: {ask.gpu_hour_cost:g} an hour of a GPU x its idle hours")
+    return said
+
+
+def _measured_assumptions(ask: Ask, tables: Sequence[RemedyTable]) -> list[str]:
+    cost = "as given" if ask.launch_us is not None else "measured: time in launch calls, waiting for room left out"
+    said = [f"us a launch: {cost}"]
+    if any(table.stream["device"] == "cpu" for table in tables):
+        said.append("on the CPU a launch call is also its work: host hours hold both")
+    for table in tables:
+        stream = table.stream
+        was, wanted = commands_per_token(ask, stream)
+        how = "as measured" if was == wanted else "as given" if ask.launches_per_token else _scaling(ask, stream)
+        said.append(f"{stream_title(stream)}: {wanted or 0:.4g} commands a token, {how}")
+        if is_scaled(ask, stream):
+            said.append(_kernels(ask, table))
+    if any(each.line["mode"] in GRAPHS for table in tables for each in table.remedies):
+        said.append("a graph is replayed once a step: its launches a token do not grow with the layers")
+    said.append("GPU idle: wall time less GPU busy (of a traced run; else less the roofline), a command, x commands")
+    said.append("GPU idle holds all waiting: for launches, between kernels, and for the token before; ≤: a bound")
+    return said
+
+
+def _kernels(ask: Ask, table: RemedyTable) -> str:
+    """Whether the kernels of the model asked for are long enough to hide a launch, by the roofline."""
+    stream, baseline = table.stream, table.remedies[0].line
+    ran = f"kernels were those of {stream['model'] or stream['workload']}"
+    rates = [rate for rate in map(baseline.median, ("read_gb_per_s", "copy_gb_per_s")) if rate]
+    own_ms, calls = launching_ms(baseline), recorded_launches(baseline)
+    if ask.linear_weights is None or not rates or own_ms is None or not calls:
+        return f"{ran}; larger ones hide more launches"
+    least_us, us = ask.linear_weights * _BYTES[stream["dtype"]] / max(rates) / 1e3, own_ms / calls * 1e3
+    verdict = "which can hide: expect far less GPU idle" if least_us > us else "which cannot hide"
+    return (
+        f"{ran}; a linear of {ask.model} asks {least_us:.3g} us or more of one GPU ({stream['dtype']},"
+        f" {max(rates):,.0f} GB/s), a launch {us:.3g} us of the host, {verdict}"
+    )
+
+
+def _scaling(ask: Ask, stream: Row) -> str:
+    if ask.launches_per_layer is not None:
+        return f"{ask.launches_per_layer:g} a layer as given x {ask.layers} layers of {ask.model}"
+    per_layer = stream["commands"] / stream["tokens"] / stream["layers"]
+    return f"{per_layer:.4g} a layer of {stream['workload']}, measured, x {ask.layers} layers of {ask.model}"

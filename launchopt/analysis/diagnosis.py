@@ -1,0 +1,170 @@
+"""What bounds each mode on a stream of commands, what that leaves to gain, and what to try first and why.
+
+In: rows as `results.read_summaries` gives them, the modes that refused the work, by run, and the calibration of the
+device, if any. Out: a `Diagnosis` for each stream, with a `DiagnosedLine` for each mode and configuration. Pure: reads
+no file, prints nothing.
+
+    diagnose(read_summaries([Path("outputs/reference/h200/remedies")]), {}, None)[0].sentence
+
+Times are those of untraced runs; traced ones give kernels and GPU busy. A line with a repeat that failed or was not
+verified gets no verdict, and a rate above a measured ceiling that nothing explains is an error, said first. The rules
+are in `bound`, the arithmetic in `roofline`, the numbers in `evidence`, the choice of what to try in `remedy_choice`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from launchopt.analysis.bound import Bound, Shares, Side, classify
+from launchopt.analysis.calibration import Calibration
+from launchopt.analysis.evidence import evidence_of, shares_of
+from launchopt.analysis.interval import Interval
+from launchopt.analysis.remedies import Remedy, RemedyTable, build_remedies
+from launchopt.analysis.remedy_choice import Judged, first_to_try, sentence
+from launchopt.analysis.roofline import impossible, predict
+from launchopt.analysis.tables import STREAM, Line, build_tables, stream_subtitle, stream_title
+from launchopt.results import Row
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosedLine:
+    """One mode in one configuration: measured beside predicted, what bounds it, and the evidence in numbers.
+
+    The predicted time is the larger of `bytes_ms` (packing counted) and `flops_ms`, and `launch_ms` added; `headroom`
+    is how many times faster it were at the roofline, with no launches at all; `kernel_headroom` with no gap between
+    the kernels that ran. None: not known.
+    """
+
+    mode: str
+    measured_ms: float | None
+    predicted_ms: float | None
+    bytes_ms: float | None
+    flops_ms: float | None
+    launch_ms: float | None
+    bound: str
+    evidence: list[str] = field(default_factory=list)
+    headroom: float | None = None
+    speedup: Interval | None = None
+    side: str = ""
+    configuration: str = ""
+    run_id: str = ""
+    launch_cost: str | None = None  # where the cost of a launch was taken from
+    all_bytes_ms: float | None = None  # bytes if every command read its own operands from memory
+    kernel_headroom: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A stream of commands: the verdict in words, and a line for each mode."""
+
+    title: str
+    subtitle: str
+    sentence: str
+    lines: list[DiagnosedLine]
+    first_to_try: str | None
+    evidence: list[str]  # of the line that the sentence is about
+    errors: list[str] = field(default_factory=list)  # numbers that cannot be
+
+
+def diagnose(
+    rows: Iterable[Row], refusals: Mapping[str, Mapping[str, str]], calibration: Calibration | None
+) -> list[Diagnosis]:
+    """A diagnosis of each stream of commands, the ones that only ran under a tracer last.
+
+    Raises DataError where two different rows claim to be the same repeat.
+    """
+    kept = list(rows)
+    tables = build_remedies(kept, refusals)
+    headline = {_stream(table.stream) for table in tables}
+    traced = [
+        table
+        for table in build_tables(row for row in kept if row["traced"])
+        if _stream(table.lines[0].rows[0]) not in headline
+    ]
+    return [
+        *(_diagnosis(table, calibration) for table in tables),
+        *(_only_traced(table.title, table.subtitle, table.lines) for table in traced),
+    ]
+
+
+def _stream(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in STREAM if name != "traced")
+
+
+def _diagnosis(table: RemedyTable, calibration: Calibration | None) -> Diagnosis:
+    judged = [_judge(remedy, table.remedies, calibration) for remedy in table.remedies]
+    errors = [f"{each.remedy.line['mode']}: {why}" for each in judged if (why := _impossible(each.remedy.line))]
+    choice = first_to_try(judged, table.refused)
+    return Diagnosis(
+        stream_title(table.stream),
+        stream_subtitle(table.stream),
+        sentence(judged, choice, errors),
+        [_line(each) for each in judged],
+        choice.mode if choice else None,
+        judged[0].evidence,
+        errors,
+    )
+
+
+def _judge(remedy: Remedy, others: list[Remedy], calibration: Calibration | None) -> Judged:
+    prediction = predict(remedy, calibration)
+    if why := _impossible(remedy.line):
+        return Judged(remedy, prediction, Bound.IMPOSSIBLE, Side.ONLY, [why], Shares())
+    if remedy.line.problem is not None:
+        return Judged(
+            remedy, prediction, Bound.NO_VERDICT, Side.ONLY, [" ".join(remedy.line.problem.split())], Shares()
+        )
+    shares = shares_of(remedy, prediction, _saved(remedy, others))
+    return Judged(remedy, prediction, *classify(shares), evidence_of(remedy, prediction), shares)
+
+
+def _impossible(line: Line) -> str | None:
+    return next((why for row in line.rows if (why := impossible(row))), None)
+
+
+def _saved(remedy: Remedy, others: list[Remedy]) -> float | None:
+    """The share of its wall time that the fastest sound line saved which needed at most half as many launch calls."""
+    wall_ms, calls = remedy.line.median("wall_ms"), remedy.line.median("launch_calls")
+    if not wall_ms or not calls:
+        return None
+    times = [
+        time_ms
+        for other in others
+        if other.line.problem is None and (other.line.median("launch_calls") or calls) <= calls / 2
+        if (time_ms := other.line.median("wall_ms")) is not None
+    ]
+    return 1 - min(times) / wall_ms if times else None
+
+
+def _line(judged: Judged) -> DiagnosedLine:
+    prediction, line, is_sound = judged.prediction, judged.remedy.line, judged.is_sound
+    work, launches = prediction.work, prediction.launches
+    return DiagnosedLine(
+        mode=line["mode"],
+        measured_ms=prediction.measured_ms,
+        predicted_ms=prediction.total_ms if is_sound else None,
+        bytes_ms=work.moved_ms,
+        flops_ms=work.flops_ms,
+        launch_ms=launches.total_ms if launches and is_sound else None,
+        bound=judged.bound.value,
+        evidence=judged.evidence,
+        headroom=judged.headroom,
+        speedup=line.speedup,
+        side=judged.side.value,
+        configuration=line.configuration,
+        run_id=line["run_id"],
+        launch_cost=launches.source if launches and is_sound else None,
+        all_bytes_ms=work.all_bytes_ms,
+        kernel_headroom=judged.kernel_headroom,
+    )
+
+
+def _only_traced(title: str, subtitle: str, lines: list[Line]) -> Diagnosis:
+    shown = []
+    for line in lines:
+        counts = [("kernels", line.median("kernels"), ""), ("GPU busy", line.median("gpu_busy_ms"), " ms")]
+        facts = [f"{name}: {value:,.6g}{unit}" for name, value, unit in counts if value is not None]
+        shown.append(DiagnosedLine(line["mode"], None, None, None, None, None, Bound.NO_VERDICT.value, facts))
+    words = "No verdict: only traced runs of this work, and a tracer's times are no headline times. Run it untraced."
+    return Diagnosis(title, subtitle, words, shown, None, [])

@@ -1,0 +1,74 @@
+"""A diagnosis as text: the verdict in words, the prediction beside the measurement, the evidence.
+
+In: `diagnosis.Diagnosis`. Out: Markdown, or cells for a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launchopt.analysis.diagnosis import DiagnosedLine, Diagnosis
+from launchopt.analysis.markdown import ALL, FULL, NOTHING, Column, body, escaped, number
+from launchopt.analysis.remedy_choice import times
+
+LEGEND = (
+    "Predicted: max(bytes / bandwidth, FLOPs / peak) + launches x cost, in ms, for the bandwidth and the peak that the "
+    "run measured itself; it supposes that nothing overlaps. Bytes: a weight is read once a batch; "
+    "what is packed is read and written as well. Bound: what takes at least half of the wall time. Headroom: how many "
+    "times faster at the roofline, without launches and with every weight read once for all requests: no remedy can "
+    "bring more. Medians over repeats, of runs without a tracer."
+)
+
+
+def _bound(line: DiagnosedLine) -> str:
+    return f"{line.bound} ({line.side})" if line.side else line.bound
+
+
+def _ratio(line: DiagnosedLine) -> str:
+    return f"{100 * line.predicted_ms / line.measured_ms:.0f}%" if line.predicted_ms and line.measured_ms else NOTHING
+
+
+COLUMNS: Sequence[Column[DiagnosedLine]] = (
+    Column("mode", lambda line: line.mode, ALL, is_text=True),
+    Column("measured ms", lambda line: number(line.measured_ms), ALL),
+    Column("predicted ms", lambda line: number(line.predicted_ms), ALL),
+    Column("predicted / measured", _ratio, ALL),
+    Column("bytes ms", lambda line: number(line.bytes_ms), ALL),
+    Column("FLOPs ms", lambda line: number(line.flops_ms), ALL),
+    Column("launches ms", lambda line: number(line.launch_ms), ALL),
+    Column("headroom", lambda line: NOTHING if line.headroom is None else times(line.headroom), ALL),
+    Column("speed-up", lambda line: str(line.speedup) if line.speedup else NOTHING, ALL),
+    Column("bound", _bound, ALL, is_text=True),
+)
+_DIFFERING: Sequence[Column[DiagnosedLine]] = (
+    Column("run", lambda line: line.run_id, FULL, is_text=True),
+    Column("max_batch, timeout", lambda line: line.configuration, FULL, is_text=True),
+)
+
+
+def diagnosis_grid(one: Diagnosis) -> tuple[list[Column[DiagnosedLine]], list[list[str]]]:
+    """Columns, and the cells of every line; where runs and settings differ they come first."""
+    differing = [each for each in _DIFFERING if len({each.cell(line) for line in one.lines}) > 1]
+    columns = [*differing, *COLUMNS]
+    return columns, [[column.cell(line) for column in columns] for line in one.lines]
+
+
+def diagnosis_evidence(one: Diagnosis) -> list[str]:
+    """A fact a line: of the line that the verdict is about, of what to try, and where launch costs come from."""
+    subject = one.lines[0]
+    shown = [subject, *(line for line in one.lines[1:] if line.mode == one.first_to_try)][:2]
+    facts = [f"{line.mode}: {fact}" for line in shown for fact in line.evidence]
+    facts += [f"{line.mode}: cost of a launch from {line.launch_cost}" for line in shown if line.launch_cost]
+    bound = subject.kernel_headroom
+    without_gaps = f"{subject.mode}: at most {times(bound)} if its own kernels ran without a gap" if bound else None
+    return [*facts, *([without_gaps] if without_gaps else [])]
+
+
+def diagnosis_markdown(diagnoses: Sequence[Diagnosis]) -> str:
+    """All streams under a heading; ends with a newline."""
+    parts = ["# Verdict", LEGEND]
+    for one in diagnoses:
+        parts += [f"## {escaped(one.title)}", escaped(one.subtitle), f"**{escaped(one.sentence)}**"]
+        parts.append(body(*diagnosis_grid(one)))
+        parts.append("\n".join(f"- {escaped(fact)}" for fact in diagnosis_evidence(one)) or NOTHING)
+    return "\n\n".join(parts) + "\n"

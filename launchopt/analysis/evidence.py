@@ -1,0 +1,210 @@
+"""The numbers behind a verdict: where the wall time of a line went, as shares for the rules and as sentences to show.
+
+In: a `remedies.Remedy` and its `roofline.Prediction`. Out: `bound.Shares`, and a list of evidence, a fact each.
+"""
+
+from __future__ import annotations
+
+from launchopt.analysis.bound import Shares
+from launchopt.analysis.markdown import count, number
+from launchopt.analysis.remedies import Remedy
+from launchopt.analysis.roofline import Prediction, first_calls_us, recorded_launches
+from launchopt.analysis.tables import Line
+
+# Fewer launches than this at a time cannot fill a GPU's launch queue (about 1,024), so that no call waits for room.
+LAUNCH_QUEUE = 1000
+NOTABLE = 0.05  # a share of the wall time worth a word
+AGREES = 0.1  # predicted and measured are called the same up to this
+
+
+def shares_of(remedy: Remedy, prediction: Prediction, saved: float | None = None) -> Shares:
+    """Shares of the wall time for `bound.classify`; `saved`: by the fastest line that needed fewer launch calls."""
+    line, wall_ms, work = remedy.line, prediction.measured_ms, prediction.work
+    if not wall_ms:
+        return Shares()
+
+    def share(ms: float | None) -> float | None:
+        return None if ms is None else ms / wall_ms
+
+    first_ms, call_ms = launching_ms(line), call_time_ms(line)
+    busy_ms, kernels = remedy.busy_ms, remedy.kernels
+    return Shares(
+        bytes=share(work.bytes_ms),
+        flops=share(work.flops_ms),
+        host=share(first_ms),
+        blocked=max(0.0, (call_ms or 0.0) - (first_ms or 0.0)) / wall_ms,
+        busy=share(None if busy_ms is None else min(busy_ms, wall_ms)),
+        kernel_us=busy_ms / kernels * 1e3 if busy_ms is not None and kernels else None,
+        waited=min(1.0, _deadlines_ms(line) / wall_ms),
+        kept_up=line["arrival"] != "closed" and line["overloaded"] is False,
+        on_cpu=line["device"] == "cpu",
+        saved=saved,
+    )
+
+
+def call_time_ms(line: Line) -> float | None:
+    """Time inside launch calls, waiting for room in the launch queue included; never more than the wall time."""
+    calls, mean_ns, wall_ms = recorded_launches(line), line.median("host_submit_ns_per_launch"), line.median("wall_ms")
+    return None if calls is None or mean_ns is None or not wall_ms else min(calls * mean_ns / 1e6, wall_ms)
+
+
+def launching_ms(line: Line) -> float | None:
+    """Time that the launch calls cost the host of themselves: that of the first ones, where calls can wait for room."""
+    calls, us = recorded_launches(line), first_calls_us(line)
+    if calls is None or us is None:
+        return None
+    most = call_time_ms(line)
+    return most if most is not None and not _can_fill_the_queue(line, calls) else min(calls * us / 1e3, most or 0.0)
+
+
+def _can_fill_the_queue(line: Line, launches: float) -> bool:
+    """A closed loop of requests in order never has more launches in flight than a step of each of them.
+
+    A CPU has no launch queue.
+    """
+    if launches <= LAUNCH_QUEUE or line["device"] == "cpu":
+        return False
+    tokens, requests = line.median("tokens"), line["requests"]
+    if not tokens or not requests or line["arrival"] != "closed" or line["ordering"] != "per_request":
+        return True
+    return bool(launches / tokens * requests > LAUNCH_QUEUE)
+
+
+def _deadlines_ms(line: Line) -> float:
+    """How long batches waited for their deadline, one after the other; 0 where most were flushed for another reason."""
+    missed, batches, timeout_us = line.median("flush_deadline"), line.median("batches"), line["timeout_us"]
+    return missed * timeout_us / 1e3 if missed and batches and timeout_us and missed >= batches / 2 else 0.0
+
+
+def evidence_of(remedy: Remedy, prediction: Prediction) -> list[str]:
+    """Where the time went, in numbers."""
+    facts = [_launches(remedy.line), _blocked(remedy.line), _busy(remedy, prediction), *_roofline(prediction)]
+    return [fact for fact in (*facts, *_queues(remedy.line), _explained(remedy, prediction)) if fact]
+
+
+def _percent(ms: float, wall_ms: float | None) -> str:
+    return f"{100 * ms / wall_ms:.1f}% of the wall time" if wall_ms else "of an unknown wall time"
+
+
+def _launches(line: Line) -> str | None:
+    calls, total_ms = recorded_launches(line), call_time_ms(line)
+    mean_ns = line.median("host_submit_ns_per_launch")
+    if calls is None or total_ms is None or mean_ns is None:
+        return None
+    share = _percent(total_ms, line.median("wall_ms"))
+    capped = " at most: calls that copy are not counted apart" if calls * mean_ns / 1e6 > total_ms else ""
+    return f"launch calls: {count(calls)} x {number(mean_ns / 1e3)} us = {number(total_ms)} ms, {share}{capped}"
+
+
+def _blocked(line: Line) -> str | None:
+    first_ms, total_ms, wall_ms = launching_ms(line), call_time_ms(line), line.median("wall_ms")
+    us = first_calls_us(line)
+    if first_ms is None or total_ms is None or us is None or not wall_ms or total_ms - first_ms < NOTABLE * wall_ms:
+        return None
+    more = f"{number(total_ms - first_ms)} ms, {_percent(total_ms - first_ms, wall_ms)}"
+    return f"the first calls took {number(us)} us; the others took longer, as the launch queue was full ({more})"
+
+
+def _busy(remedy: Remedy, prediction: Prediction) -> str | None:
+    busy_ms, kernels, wall_ms = remedy.busy_ms, remedy.kernels, prediction.measured_ms
+    if remedy.line["device"] == "cpu":
+        return None
+    if busy_ms is None or not kernels:
+        return "GPU busy: not known without a traced run (timing=cupti)"
+    each_us, floor_ms = busy_ms / kernels * 1e3, prediction.work.floor_ms
+    asked = "" if floor_ms is None else f", where the roofline asks {number(floor_ms)} ms"
+    share = _percent(busy_ms, wall_ms)
+    return (
+        f"GPU busy: {number(busy_ms)} ms, {share}{asked}: {count(kernels)} kernels of {number(each_us)} us"
+        " (CUPTI, in a traced run)"
+    )
+
+
+def _roofline(prediction: Prediction) -> list[str]:
+    work, wall_ms, facts = prediction.work, prediction.measured_ms, []
+    if work.bytes_ms is not None:
+        facts.append(f"bytes: {number(work.bytes_ms)} ms at {work.bandwidth}, {_percent(work.bytes_ms, wall_ms)}")
+        if work.shared_by > 1 and work.all_bytes_ms is not None:
+            facts[-1] += (
+                f", if a batch reads a weight once for up to {work.shared_by:.3g} requests;"
+                f" {number(work.all_bytes_ms)} ms if each read its own"
+            )
+        elif work.is_cached and work.all_bytes_ms is not None:
+            facts[-1] += f", each input read once; {number(work.all_bytes_ms)} ms if no cache kept them"
+        elif work.least_bytes_ms is not None and work.least_bytes_ms < work.bytes_ms:
+            facts[-1] += f"; {number(work.least_bytes_ms)} ms if all requests were to read a weight together"
+    if work.packing_ms is not None and wall_ms and work.packing_ms >= NOTABLE * wall_ms:
+        facts.append(f"packing: {number(work.packing_ms)} ms at that rate, {_percent(work.packing_ms, wall_ms)}")
+    if work.flops_ms is not None and (work.is_compute or (wall_ms and work.flops_ms >= NOTABLE * wall_ms)):
+        facts.append(f"FLOPs: {number(work.flops_ms)} ms at the measured peak, {_percent(work.flops_ms, wall_ms)}")
+    return facts
+
+
+def _queues(line: Line) -> list[str]:
+    facts, wall_ms, batches = [], line.median("wall_ms"), line.median("batches")
+    waited, latency = line.median("queue_wait_p50_us"), line.median("latency_p50_us")
+    late = {name: line.median(f"flush_{name}") or 0 for name in ("deadline", "idle")}
+    if batches and sum(late.values()) >= NOTABLE * batches:
+        spelled = " and ".join(f"{count(flushes)} at {name}" for name, flushes in late.items() if flushes)
+        facts.append(f"of {count(batches)} batches {spelled} were flushed, not full; timeout {line['timeout_us']:g} us")
+    if line["arrival"] != "closed":
+        facts += _pace(line)
+        if waited is not None and latency:
+            facts.append(f"queue wait: {number(waited)} us at the median, of a latency of {number(latency)} us")
+    blocked_ms = line.median("producer_blocked_ms")
+    if blocked_ms and wall_ms and blocked_ms >= NOTABLE * wall_ms:
+        facts.append(f"the producer waited for room {number(blocked_ms)} ms: commands waited for launches")
+    return facts
+
+
+def _pace(line: Line) -> list[str]:
+    due, done = line.median("arrival_rate_per_s"), line.median("completed_rate_per_s")
+    if due is None or done is None:
+        return []
+    held = "overloaded" if line["overloaded"] else "kept up" if line["overloaded"] is False else "not judged"
+    return [f"open loop, {held}: {number(due)} due a second, {number(done)} done"]
+
+
+def _explained(remedy: Remedy, prediction: Prediction) -> str | None:
+    """What may lie between the prediction and the measurement."""
+    ratio, total_ms, measured_ms = prediction.ratio, prediction.total_ms, prediction.measured_ms
+    if ratio is None or total_ms is None or measured_ms is None:
+        is_cpu = remedy.line["device"] == "cpu"
+        return "no prediction: on the CPU a call is also its work, which hides what a launch costs" if is_cpu else None
+    text = f"predicted {number(total_ms)} ms, {100 * ratio:.0f}% of the measured {number(measured_ms)} ms"
+    if abs(1 - ratio) <= AGREES:
+        return text
+    causes = _overestimated(remedy, prediction) if ratio > 1 else _underestimated(remedy, prediction)
+    return f"{text}: {'; '.join(causes) or 'what explains the rest was not measured'}"
+
+
+def _overestimated(remedy: Remedy, prediction: Prediction) -> list[str]:
+    work, cost, us = prediction.work, prediction.launches, first_calls_us(remedy.line)
+    causes = []
+    if cost is not None and us is not None and us < cost.us * (1 - AGREES):
+        causes.append(f"its launches cost {us:.2f} us, not {cost.us:.2f}")
+    if work.shared_by == 1 and (work.all_bytes_ms or 0.0) > 0 and remedy.line.rows[0]["above_ceiling"]:
+        causes.append("a cache served part of the bytes")
+    return [*causes, "launches overlap with the GPU's work, and the sum assumes that nothing does"]
+
+
+def _underestimated(remedy: Remedy, prediction: Prediction) -> list[str]:
+    cost, line, busy_ms, us = prediction.launches, remedy.line, remedy.busy_ms, first_calls_us(remedy.line)
+    wall_ms, launches_ms, call_ms = prediction.measured_ms or 0.0, cost.total_ms if cost else 0.0, call_time_ms(line)
+    if line["arrival"] != "closed" and line["overloaded"] is False:
+        return ["the wall time is how long the requests took to come"]
+    causes = []
+    if cost is not None and us is not None and us > cost.us * (1 + AGREES):
+        causes.append(f"its launches cost {us:.2f} us, not {cost.us:.2f}")
+    if busy_ms is not None and busy_ms >= launches_ms:
+        asked_ms = prediction.work.floor_ms
+        asked = "" if asked_ms is None else f" where the roofline asks {number(asked_ms)}"
+        idle = [f"the GPU is idle for {number(wall_ms - busy_ms)} ms"] if wall_ms - busy_ms >= NOTABLE * wall_ms else []
+        causes += [f"kernels take {number(busy_ms)} ms{asked}", *idle]
+    elif call_ms is not None and launches_ms >= wall_ms / 2 and wall_ms - call_ms >= NOTABLE * wall_ms:
+        causes.append(f"the host is outside launch calls for {number(wall_ms - call_ms)} ms")
+    if _deadlines_ms(line) >= NOTABLE * wall_ms:
+        causes.append("batches waited for their deadline")
+    if busy_ms is None and line["device"] != "cpu" and launches_ms < wall_ms / 2:
+        causes.append("kernels slower than the roofline and gaps between them, which only a traced run tells apart")
+    return causes

@@ -1,0 +1,263 @@
+"""Which remedy to try first, and the verdict on a stream in words.
+
+In: the judged lines of one stream, the baseline first. Out: a `Choice`, and a sentence or three.
+
+Measured beats predicted: of the modes that were certainly faster than the baseline and kept the order of commands,
+those within CLOSE_ENOUGH of the fastest count as equals, and of them the one that asks least of an engine (EFFORT) is
+tried first. Where nothing was measured the class says what usually helps, and the roofline how much it can bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from launchopt.analysis.bound import Bound, Shares, Side
+from launchopt.analysis.evidence import call_time_ms
+from launchopt.analysis.interval import Verdict
+from launchopt.analysis.markdown import count, number
+from launchopt.analysis.remedies import Remedy
+from launchopt.analysis.roofline import Prediction, recorded_launches
+from launchopt.analysis.tables import has_no_dependencies
+
+CLOSE_ENOUGH = 1.05  # wall time over that of the fastest
+# What a mode asks of an engine, least first: another library call, a captured step, own kernels, a framework.
+EFFORT = (
+    *("batched", "coalesced", "pointer_array", "grouped", "multistream", "fused_epilogue", "fused_qkv", "graph"),
+    *("kernel", "pdl", "fused_elementwise", "triton_batched", "fused_triton", "torch_graph", "torch_eager"),
+)
+NEAR_CEILING = 0.9  # of the wall time is bytes or FLOPs at the ceiling: nothing worth trying is left
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A line with its prediction and what bounds it."""
+
+    remedy: Remedy
+    prediction: Prediction
+    bound: Bound
+    side: Side
+    evidence: list[str]
+    shares: Shares
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it may claim anything."""
+        return self.bound not in (Bound.NO_VERDICT, Bound.IMPOSSIBLE)
+
+    @property
+    def roof(self) -> float:
+        """Share of its wall time that bytes or FLOPs take at the ceiling."""
+        return max(self.shares.bytes or 0.0, self.shares.flops or 0.0)
+
+    @property
+    def headroom(self) -> float | None:
+        """How many times faster it were at the roofline; None where the wall time is not the work's."""
+        return self.prediction.headroom if self.is_sound and not self.shares.kept_up else None
+
+    @property
+    def kernel_headroom(self) -> float | None:
+        """How many times faster it were if its own kernels ran without a gap."""
+        busy = self.shares.busy
+        return 1 / busy if self.is_sound and busy and not self.shares.kept_up else None
+
+    @property
+    def name(self) -> str:
+        """`launch-bound (launching thread)`."""
+        return f"{self.bound} ({self.side})" if self.side else str(self.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to try first; `judged` is None where it was not measured here."""
+
+    mode: str
+    judged: Judged | None
+
+
+def first_to_try(lines: Sequence[Judged], refused: Mapping[str, str]) -> Choice | None:
+    """The measured remedy to take, or the one to measure; None where nothing is worth it, or nothing is known."""
+    subject = lines[0]
+    if not subject.is_sound:
+        return None
+    gains = [each for each in lines if each.remedy.line.verdict is Verdict.FASTER and each.is_sound]
+    gains = [each for each in gains if each.remedy.line.disorder in (None, subject.remedy.line.disorder)] or gains
+    if gains:
+        fastest = min(_wall_ms(each) for each in gains)
+        equals = [each for each in gains if _wall_ms(each) <= CLOSE_ENOUGH * fastest]
+        best = min(equals, key=lambda each: (_effort(each.remedy.line["mode"]), _wall_ms(each)))
+        return Choice(best.remedy.line["mode"], best)
+    tried = {each.remedy.line["mode"] for each in lines}
+    open_ = [mode for mode in _candidates(subject) if mode not in tried and mode not in refused]
+    return Choice(open_[0], None) if open_ and subject.roof < NEAR_CEILING else None
+
+
+def times(ratio: float) -> str:
+    """`1.23x`, `1,234x`: to three digits."""
+    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
+
+
+def _effort(mode: str) -> int:
+    return EFFORT.index(mode) if mode in EFFORT else len(EFFORT)
+
+
+def _wall_ms(judged: Judged) -> float:
+    return judged.prediction.measured_ms or 0.0
+
+
+def _candidates(subject: Judged) -> Sequence[str]:
+    """Modes that usually help a line so bound, most promising first."""
+    line = subject.remedy.line
+    if subject.bound not in (Bound.LAUNCH, Bound.LATENCY):
+        return ()
+    if has_no_dependencies(line["workload"]):
+        return ("batched", "triton_batched", "pointer_array", "graph")
+    if line["requests"] and line["requests"] > 1:
+        return ("graph", "coalesced", "batched")
+    return ("graph", "pdl", "kernel") if subject.bound is Bound.LAUNCH else ("pdl", "kernel", "graph")
+
+
+def sentence(lines: Sequence[Judged], choice: Choice | None, errors: Sequence[str]) -> str:
+    """The verdict on a stream: what bounds the baseline and the evidence, what to try, what is left after that."""
+    if errors:
+        return f"Impossible: {errors[0]}. No number of this run may be used before that is understood."
+    subject = lines[0]
+    line = subject.remedy.line
+    is_alone = sum(each.remedy.line["mode"] == line["mode"] for each in lines) == 1
+    mode = line["mode"] if is_alone else f"{line['mode']} ({line.configuration})"
+    if not subject.is_sound:
+        return f"No verdict: {mode} {'was ' if subject.evidence[0] == 'not verified' else ''}{subject.evidence[0]}."
+    opening = f"{mode} is {subject.name}: {_reason(subject)}." if subject.bound is not Bound.UNDECIDED else ""
+    parts = [opening or f"{mode} is undecided: {_reason(subject)}."]
+    return " ".join([*parts, _advice(lines, choice), *_others(lines, choice)]).replace("  ", " ").strip()
+
+
+def _reason(judged: Judged) -> str:
+    """The evidence for the class in one clause."""
+    line, work, shares = judged.remedy.line, judged.prediction.work, judged.shares
+    wall = f"{number(judged.prediction.measured_ms)} ms"
+    host, in_calls = shares.host or 0.0, (shares.host or 0.0) + shares.blocked
+    match judged.bound, judged.side:
+        case Bound.MEMORY, _:
+            return f"its bytes alone take {100 * judged.roof:.1f}% of its {wall} at {work.bandwidth}"
+        case Bound.COMPUTE, _:
+            return f"its FLOPs alone take {100 * judged.roof:.1f}% of its {wall} at the measured peak"
+        case Bound.QUEUE, Side.ARRIVALS:
+            waited, latency = line.median("queue_wait_p50_us"), line.median("latency_p50_us")
+            is_known = waited is not None and latency
+            share = (
+                f"; {number(waited)} us of a latency of {number(latency)} us are queue wait (medians)"
+                if is_known
+                else ""
+            )
+            return f"the open loop kept up, so that its {wall} is how long the requests took to come{share}"
+        case Bound.QUEUE, _:
+            part = f"{100 * shares.waited:.0f}% of its {wall}"
+            return f"batches waited for their deadline of {line['timeout_us']:g} us, in all for up to {part}"
+        case Bound.LAUNCH, Side.COMPARED:
+            rest = 100 * (1 - (shares.saved or 0.0))
+            return f"in at most half as many launch calls the same work took {rest:.0f}% of its {wall}"
+        case Bound.LAUNCH, Side.HOST:
+            return f"{100 * in_calls:.0f}% of its {wall} is inside launch calls ({_calls(judged)}){_while_busy(judged)}"
+        case Bound.LAUNCH, _:
+            idle = 100 * (1 - (shares.busy or 0.0))
+            return f"the GPU is idle for {idle:.0f}% of its {wall} while launch calls take {100 * in_calls:.0f}%"
+        case Bound.LATENCY, Side.SHORT_KERNELS | Side.SLOW_KERNELS:
+            return _kernels(judged)
+        case Bound.LATENCY, _:
+            return (
+                f"launch calls wait for the GPU ({100 * shares.blocked:.0f}% of its {wall}), which reaches"
+                f" {100 * judged.roof:.0f}% of its ceiling; a traced run would tell kernels from gaps"
+            )
+        case _:
+            known = f"launch calls take {100 * host:.0f}% of its {wall} and the roofline {100 * judged.roof:.0f}%"
+            return f"{known}; {_would_tell(judged)}"
+
+
+def _would_tell(judged: Judged) -> str:
+    if judged.shares.on_cpu:
+        return "on the CPU a call returns when its work is done, and no mode with fewer calls took half as long"
+    return "a traced run (timing=cupti) would tell kernels from gaps"
+
+
+def _calls(judged: Judged) -> str:
+    line = judged.remedy.line
+    calls, total_ms = recorded_launches(line), call_time_ms(line)
+    return "" if not calls or total_ms is None else f"{count(calls)} x {number(total_ms / calls * 1e3)} us"
+
+
+def _while_busy(judged: Judged) -> str:
+    busy = judged.shares.busy
+    return "" if busy is None else f", while the GPU is busy for {100 * busy:.0f}%"
+
+
+def _kernels(judged: Judged) -> str:
+    remedy, shares, floor_ms = judged.remedy, judged.shares, judged.prediction.work.floor_ms
+    each_us = (remedy.busy_ms or 0.0) / (remedy.kernels or 1.0) * 1e3
+    asked = "" if floor_ms is None else f"; at the roofline the work takes {number(floor_ms)} ms"
+    host = "" if shares.host is None else f" (and the launching thread for {100 * (shares.host + shares.blocked):.0f}%)"
+    return (
+        f"the GPU is busy for {100 * (shares.busy or 0.0):.0f}% of its {number(judged.prediction.measured_ms)} ms{host}"
+        f" with {count(remedy.kernels)} kernels of {number(each_us)} us{asked}"
+    )
+
+
+def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
+    subject = lines[0]
+    if choice is not None and choice.judged is not None:
+        gained = f"measured {choice.judged.remedy.line.speedup}{_why(choice.judged)}"
+        return f"Try {choice.mode} first: {gained}; {_left(choice.judged)}."
+    if choice is not None:
+        most = "" if subject.headroom is None else f", at most {times(subject.headroom)} by the roofline"
+        return f"Try {choice.mode} first: not measured here{most}."
+    if subject.roof >= NEAR_CEILING:
+        return f"Try nothing: {100 * subject.roof:.1f}% of {_ceiling(subject)} already."
+    if subject.side is Side.DEADLINES:
+        return "Try a shorter batching.timeout_us first."
+    if subject.side is Side.ARRIVALS:
+        return "No remedy makes requests come sooner: compare latencies (python -m runner.report --frontier)."
+    if subject.bound in (Bound.MEMORY, Bound.COMPUTE):
+        return "No remedy for launches removes that: fewer bytes or FLOPs would (a smaller dtype, more sharing)."
+    return "No other mode that was measured is certainly faster." if sum(each.is_sound for each in lines) > 1 else ""
+
+
+def _ceiling(judged: Judged) -> str:
+    work = judged.prediction.work
+    return "the measured matrix peak" if work.is_compute else f"{work.bandwidth} bandwidth"
+
+
+def _why(judged: Judged) -> str:
+    """What a remedy changes."""
+    fewer, shared_by = judged.remedy.line.launch_reduction, judged.prediction.work.shared_by
+    changes = [f"launch calls {times(fewer)} fewer"] if fewer is not None and fewer >= CLOSE_ENOUGH else []
+    changes += [f"a weight read once for up to {shared_by:.3g} requests"] if shared_by >= CLOSE_ENOUGH else []
+    return f" ({', '.join(changes)})" if changes else ""
+
+
+def _left(judged: Judged) -> str:
+    """What is left to gain after a remedy."""
+    headroom = judged.headroom
+    then = f"it is then {judged.name}"
+    if judged.bound is Bound.UNDECIDED:
+        then = f"what bounds it then is not known{'' if judged.shares.on_cpu else ' without a traced run'}"
+    if headroom is None:
+        return then
+    if judged.roof >= NEAR_CEILING:
+        return f"it then runs at {100 * judged.roof:.1f}% of {_ceiling(judged)}, and nothing worth trying is left"
+    return f"{then}, and the roofline leaves {times(headroom)}"
+
+
+def _others(lines: Sequence[Judged], choice: Choice | None) -> list[str]:
+    """The fastest, where another was chosen, and lines that may claim nothing."""
+    said = []
+    if choice is not None and choice.judged is not None:
+        faster = [each for each in lines if each.is_sound and each.remedy.line.verdict is Verdict.FASTER]
+        fastest = min(faster, key=_wall_ms)
+        if fastest is not choice.judged:
+            disorder = fastest.remedy.line.disorder
+            why = f"but {disorder}" if disorder else "but asks more of an engine"
+            said.append(f"Fastest is {fastest.remedy.line['mode']} ({number(_wall_ms(fastest))} ms), {why}.")
+        if choice.judged.remedy.line.disorder:
+            said.append(f"Mind: {choice.judged.remedy.line.disorder}.")
+    bad = [each.remedy.line["mode"] for each in lines if not each.is_sound]
+    return [*said, *([f"No verdict on {', '.join(bad)}: failed or not verified."] if bad else [])]

@@ -1,0 +1,219 @@
+"""What the time of a line should be: T = max(bytes / BW, FLOPs / peak) + launches x cost, beside what it was.
+
+In: a `remedies.Remedy` (a line of untraced repeats, with its traced twin where there is one), and the calibration of
+its device, if any. Out: a `Prediction`. Pure: reads no file, prints nothing.
+
+    BW         the larger of the two ceilings that the run measured itself, read and copy (a GEMV mostly reads)
+    bytes      what has to come from memory: a weight once a batch of requests in step, not once a command; inputs of
+               a hot cache once in all; what a mode packs is read and written on top of it
+    launches   recorded launches; a call that only packs is part of the launch it packs for
+    cost       from the calibration by what the mode launches, the slower of host and GPU; else the run's own first
+               calls, which were made before the launch queue could fill (not on the CPU, where a call is also the work)
+
+The sum supposes that nothing overlaps: launches that are queued ahead hide behind kernels. The headroom is a bound:
+no launches, full rates, and every weight read once for all requests. Bytes and FLOPs are those of the whole run: where
+prompts are bound by FLOPs and tokens by bytes, the true floor is higher, up to the sum of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launchopt.analysis.calibration import Calibration
+from launchopt.analysis.remedies import Remedy
+from launchopt.analysis.tables import Line
+from launchopt.results import Row
+
+SLACK = 1.02  # that of launchopt.summary: a ceiling is itself measured to about 2%
+_PACKING_CALLS = 2.01  # with packing, so many calls a batch or fewer are one launch a batch, and what packs for it
+GRAPHS = frozenset({"graph", "torch_graph"})
+OWN_KERNELS = frozenset({"kernel", "pdl", "triton_batched", "fused_elementwise", "fused_triton"})
+CUBLASLT = frozenset({"baseline", "batched", "coalesced", "fused_epilogue", "fused_qkv", "multistream"}) | {
+    *("grouped", "pointer_array"),
+}
+MIXED = frozenset({"layer", "linear_epilogue", "elementwise_chain"})  # workloads with kernels beside GEMMs
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the stream asks of the device, in ms at the ceilings that the run measured; None: no ceiling, or no rate."""
+
+    bytes_ms: float | None  # what has to come from memory, with the batches as they were
+    all_bytes_ms: float | None  # every command reads and writes all of its operands
+    least_bytes_ms: float | None  # a weight is read once for all requests: no remedy can do with less
+    packing_ms: float | None  # what the mode copied to and from scratch, read and written
+    flops_ms: float | None
+    shared_by: float  # commands of a batch that may read one weight together
+    bandwidth: str  # which ceiling: `4,448 GB/s (read)`
+    is_cached: bool  # inputs stay in a cache: memory does not bound them
+
+    @property
+    def moved_ms(self) -> float | None:
+        """The bytes, and what packing copies on top."""
+        return None if self.bytes_ms is None else self.bytes_ms + (self.packing_ms or 0.0)
+
+    @property
+    def floor_ms(self) -> float | None:
+        """The least time in which this device can do the work: no launch, no gap, nothing packed, full rates.
+
+        None for inputs in a cache whose FLOPs take next to nothing: what a cache can give was not measured.
+        """
+        if self.is_cached and (self.flops_ms or 0.0) < (self.all_bytes_ms or 0.0):
+            return None
+        return _largest(self.least_bytes_ms, self.flops_ms)
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether the FLOPs ask for more time than the bytes."""
+        return self.flops_ms is not None and (self.bytes_ms is None or self.flops_ms > self.bytes_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCost:
+    """What the launches cost: `us` each on the host or the GPU, whichever is slower, and `nodes_ms` of graph nodes."""
+
+    launches: float
+    us: float
+    nodes_ms: float
+    source: str  # where the cost comes from, in words
+
+    @property
+    def total_ms(self) -> float:
+        """All of them."""
+        return self.launches * self.us / 1e3 + self.nodes_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted beside measured; `total_ms` is None where a part could not be had."""
+
+    measured_ms: float | None
+    work: Work
+    launches: LaunchCost | None
+
+    @property
+    def total_ms(self) -> float | None:
+        """max(bytes / BW, FLOPs / peak) + launches x cost."""
+        work_ms = _largest(self.work.moved_ms, self.work.flops_ms)
+        return None if work_ms is None or self.launches is None else work_ms + self.launches.total_ms
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted / measured."""
+        return self.total_ms / self.measured_ms if self.total_ms is not None and self.measured_ms else None
+
+    @property
+    def headroom(self) -> float | None:
+        """How many times faster it were if all launches vanished and every byte and FLOP ran at its ceiling."""
+        return self.measured_ms / self.work.floor_ms if self.measured_ms and self.work.floor_ms else None
+
+
+def _largest(*values: float | None) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def predict(remedy: Remedy, calibration: Calibration | None = None) -> Prediction:
+    """What `remedy` should take, and what it took."""
+    line = remedy.line
+    return Prediction(line.median("wall_ms"), work(line), launch_cost(remedy, calibration))
+
+
+def work(line: Line) -> Work:
+    """The bytes and FLOPs of a line at the ceilings of its run."""
+    ceilings = {"read": line.median("read_gb_per_s"), "copy": line.median("copy_gb_per_s")}
+    rate, name = max(((rate, name) for name, rate in ceilings.items() if rate), default=(None, "copy"))
+    all_bytes, footprint, packed = (line.median(c) for c in ("bytes_moved", "input_footprint_bytes", "packed_bytes"))
+    shared_by, is_cached = sharing(line), line["cache"] == "hot"
+    most = (footprint if is_cached and footprint else None, all_bytes)
+
+    def once(shared: float) -> float | None:
+        return None if all_bytes is None else min(all_bytes / shared, *(each for each in most if each is not None))
+
+    def ms(moved: float | None) -> float | None:
+        return None if moved is None or rate is None else moved / rate / 1e6
+
+    peak, tflops = line.median("peak_tflops"), line.median_ratio("achieved_tflops", "peak_tflops")
+    span_ms = line.median("wall_ms") if line.median("gpu_span_ms") is None else line.median("gpu_span_ms")
+    flops_ms = tflops * span_ms if peak and tflops is not None and span_ms is not None else None
+    bandwidth = "no measured bandwidth" if rate is None else f"{rate:,.0f} GB/s ({name})"
+    # What is packed is copied: read once and written once more than the work itself asks for.
+    packing_ms = ms(2 * packed if packed else None)
+    moved = (ms(once(shared_by)), ms(all_bytes), ms(once(_requests(line))))
+    return Work(*moved, packing_ms, flops_ms, shared_by, bandwidth, is_cached)
+
+
+def _requests(line: Line) -> float:
+    """Requests that go through the same weights; 1 where every command has a weight of its own."""
+    return 1.0 if line.median("tokens") is None else max(1.0, float(line["requests"] or 1))
+
+
+def sharing(line: Line) -> float:
+    """How many commands of a batch may use one reading of a weight: requests in step, never more than a batch has."""
+    return max(1.0, min(_requests(line), line.median("batch_size_mean") or 1.0))
+
+
+def recorded_launches(line: Line) -> float | None:
+    """Launches that the host times are means over; `launch_calls` counts the calls that pack for them as well."""
+    calls, batches, packed = (line.median(column) for column in ("launch_calls", "batches", "packed_bytes"))
+    return batches if calls and batches and packed and batches < calls <= _PACKING_CALLS * batches else calls
+
+
+def launch_cost(remedy: Remedy, calibration: Calibration | None) -> LaunchCost | None:
+    """From the calibration of that device where it knows what the mode launches, else from the run itself."""
+    line, launches = remedy.line, recorded_launches(remedy.line)
+    if launches is None:
+        return None
+    if calibration is not None and is_of(calibration, line.rows[0]) and line["workload"] not in MIXED:
+        cost = _calibrated(remedy, launches, calibration)
+        if cost is not None:
+            return cost
+    us = first_calls_us(line)
+    return (
+        None
+        if us is None or line["device"] == "cpu"
+        else LaunchCost(launches, us, 0.0, f"the run's own first calls, {us:.2f} us each")
+    )
+
+
+def first_calls_us(line: Line) -> float | None:
+    """What a launch call cost the host before the launch queue could fill; never more than the mean."""
+    known = [ns for ns in map(line.median, ("host_submit_burst_ns", "host_submit_ns_per_launch")) if ns is not None]
+    return min(known) / 1e3 if known else None
+
+
+def is_of(calibration: Calibration, row: Row) -> bool:
+    """Whether `calibration` was made on the device of `row`."""
+    name, kind = calibration.device.get("name"), calibration.device.get("kind")
+    return bool(name == row["gpu"]) if row["gpu"] is not None else kind == row["device"]
+
+
+def _calibrated(remedy: Remedy, launches: float, calibration: Calibration) -> LaunchCost | None:
+    mode, replays = remedy.line["mode"], remedy.line.median("graph_replays") or 0.0
+    gap_us, made = calibration.value("kernel_gap_us") or 0.0, f"calibration of {calibration.made_utc}"
+    if mode in GRAPHS and replays:
+        host_us, node_us = calibration.value("graph_replay_host_us"), calibration.value("graph_node_gpu_us")
+        if host_us is None:
+            return None
+        counted = remedy.kernels if remedy.kernels is not None and node_us is not None else None
+        nodes_ms = 0.0 if counted is None or node_us is None else counted * node_us / 1e3
+        left_out = "" if counted is not None else "; GPU time of nodes left out: not counted in a traced run"
+        return LaunchCost(launches, host_us, nodes_ms, f"{made}: graph_replay_host_us {host_us:.2f}{left_out}")
+    name = "null_launch_host_us" if mode in OWN_KERNELS else "lt_launch_host_us" if mode in CUBLASLT else None
+    host_us = calibration.value(name) if name else None
+    if name is None or host_us is None:
+        return None
+    us, what = max((host_us, name), (gap_us, "kernel_gap_us"))
+    return LaunchCost(launches, us, 0.0, f"{made}: {what} {us:.2f}")
+
+
+def impossible(row: Row) -> str | None:
+    """Why a rate of `row` is above a measured ceiling with nothing to explain it; None: it is not."""
+    peak, tflops = row["peak_tflops"], row["achieved_tflops"]
+    if peak and tflops and tflops > peak * SLACK:
+        return f"{tflops:,.1f} TFLOP/s is above the measured peak of {peak:,.1f}"
+    most, rate = max(row["read_gb_per_s"] or 0.0, row["copy_gb_per_s"] or 0.0), row["achieved_gb_per_s"]
+    if not most or not rate or rate <= most * SLACK:
+        return None
+    reason = row["above_ceiling"]
+    explained = reason is not None and "nothing explains it" not in reason
+    return None if explained else f"{rate:,.0f} GB/s is above the measured {most:,.0f} GB/s, and nothing explains it"

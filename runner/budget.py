@@ -1,0 +1,204 @@
+"""What launches cost a day, in host hours and in idle GPU hours, under each mode.
+
+    python -m runner.budget model=llama_3_70b tokens_per_day=10e6 from=outputs/reference/h200/remedies
+    python -m runner.budget launches_per_token=1200 launch_us=5 tokens_per_day=10e6            the textbook: 16.7 h
+
+    model=NAME              whose layers: an option of conf/model; without it those of the runs
+    tokens_per_day=X        generated tokens a day; 10e6 is 10 million
+    from=RUN...             folders with results: launches a token and their cost, measured, for each mode
+    launches_per_token=X    instead of what was measured, for a mode that launches every command alone
+    launches_per_layer=X    likewise, times the layers of the model
+    launch_us=X             microseconds a launch, instead of what was measured
+    gpu_hour_cost=X         adds what the idle hours cost
+
+In: the keys above, and every summary.parquet below the folders of `from`. Out: a table and every assumption, a line
+each; on a terminal drawn, elsewhere Markdown; with --json FILE the same for programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launchopt.errors import ConfigError, LaunchoptError, choices
+
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
+    from launchopt.analysis.budget import Ask, Budget, BudgetLine
+    from launchopt.workloads.model import ModelShape
+
+NUMBERS = ("tokens_per_day", "launches_per_token", "launches_per_layer", "launch_us", "gpu_hour_cost")
+KEYS = ("model", "from", *NUMBERS)
+HEADINGS = ("work", "mode", "launches a token", "us a launch", "host h a day", "GPU idle h a day")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; `argv` without the program's name. Returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        found = budget(options.settings)
+        _show(found)
+        if options.json is not None:
+            from runner.verdict import write_json
+
+            write_json(options.json, asdict(found))
+    except LaunchoptError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def budget(settings: Iterable[str]) -> Budget:
+    """The budget that `settings` (key=value) ask for; ConfigError or DataError for what cannot be."""
+    from launchopt.analysis.budget import measured, textbook
+
+    ask, folders = read_settings(settings)
+    if not folders:
+        return textbook(ask)
+    from launchopt import results
+
+    return measured(ask, results.read_summaries(folders), ", ".join(map(str, folders)))
+
+
+def read_settings(settings: Iterable[str]) -> tuple[Ask, list[Path]]:
+    """What is asked, and the folders to take measurements from."""
+    from launchopt.analysis.budget import Ask
+
+    numbers: dict[str, float] = {}
+    folders: list[Path] = []
+    model: ModelShape | None = None
+    is_listing = False  # folders follow from=
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if is_listing and key not in KEYS:
+            folders.append(Path(setting))
+            continue
+        if not equals or key not in KEYS:
+            raise ConfigError(key, value, f"no such setting: known are {choices(KEYS)}")
+        is_listing = key == "from"
+        if key in numbers or (key == "model" and model is not None):
+            raise ConfigError(key, value, "given twice")
+        if key == "from":
+            folders.append(_folder(value))
+        elif key == "model":
+            model = read_model(value)
+        else:
+            numbers[key] = _number(key, value)
+    if "tokens_per_day" not in numbers:
+        raise ConfigError("tokens_per_day", "", "missing: how many tokens are generated a day")
+    weights = [] if model is None else [m * k for _, m, k in model.linears()]
+    ask = Ask(
+        tokens_per_day=numbers["tokens_per_day"],
+        model=None if model is None else model.name,
+        layers=None if model is None else model.layers,
+        linear_weights=sum(weights) / len(weights) if weights else None,
+        launches_per_token=numbers.get("launches_per_token"),
+        launches_per_layer=numbers.get("launches_per_layer"),
+        launch_us=numbers.get("launch_us"),
+        gpu_hour_cost=numbers.get("gpu_hour_cost"),
+    )
+    return ask, folders
+
+
+def _folder(value: str) -> Path:
+    if not value:
+        raise ConfigError("from", "", "must be a folder with results")
+    return Path(value)
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(key, text, "must be a number, such as 5 or 10e6") from None
+
+
+def read_model(name: str) -> ModelShape:
+    """An option of conf/model; ConfigError for one that is not there."""
+    from omegaconf import OmegaConf
+
+    from launchopt.workloads.model import ModelShape
+
+    checkout = Path(__file__).parent.parent / "conf" / "model"
+    options = checkout if checkout.is_dir() else resources.files("runner.conf") / "model"
+    known = {entry.name.removesuffix(".yaml"): entry for entry in options.iterdir() if entry.name.endswith(".yaml")}
+    if name not in known:
+        raise ConfigError("model", name, f"no such model: known are {choices(known)}")
+    said = OmegaConf.to_container(OmegaConf.create(known[name].read_text(encoding="utf-8")))
+    assert isinstance(said, dict)
+    return ModelShape(**{each.name: said[each.name] for each in fields(ModelShape) if each.name in said})
+
+
+def _cells(line: BudgetLine, has_cost: bool) -> list[str]:
+    from launchopt.analysis.markdown import NOTHING
+
+    at_most = "≤ " if line.idle_is_bound else ""
+    idle = NOTHING if line.gpu_idle_hours is None else at_most + _shown(line.gpu_idle_hours)
+    cost = [NOTHING if line.cost is None else at_most + _shown(line.cost)] if has_cost else []
+    figures = (line.launches_per_token, line.launch_us, line.host_hours)
+    return [line.work, line.mode, *map(_shown, figures), idle, *cost]
+
+
+def _shown(value: float) -> str:
+    """Three digits below 1, where launches a token of a graph are."""
+    from launchopt.analysis.markdown import number
+
+    return number(value) if value >= 1 else f"{value:.3g}"
+
+
+def _show(found: Budget) -> None:
+    from launchopt.analysis.markdown import escaped
+
+    has_cost = any(line.cost is not None for line in found.lines)
+    headings = [*HEADINGS, *(["cost a day"] if has_cost else [])]
+    cells = [_cells(line, has_cost) for line in found.lines]
+    if sys.stdout.isatty():
+        _draw(headings, cells, found.assumptions)
+        return
+    rule = ["---" if index < 2 else "---:" for index in range(len(headings))]
+    for row in (headings, rule, *([escaped(cell) for cell in row] for row in cells)):
+        print(f"| {' | '.join(row)} |")
+    print("\nAssumptions:\n")
+    for assumption in found.assumptions:
+        print(f"- {escaped(assumption)}")
+
+
+def _draw(headings: Sequence[str], cells: Sequence[Sequence[str]], assumptions: Sequence[str]) -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from runner.terminal import console
+
+    screen, table = console(), Table(box=box.SIMPLE_HEAD)
+    for index, heading in enumerate(headings):
+        side: JustifyMethod = "left" if index < 2 else "right"
+        table.add_column(heading, justify=side, overflow="fold")
+    for row in cells:
+        table.add_row(*map(escape, row))
+    screen.print(table)
+    for assumption in assumptions:
+        screen.print(f"  {escape(assumption)}", style="dim")
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("runner.budget", None, summary, details, formatter_class=formatter)
+    parser.add_argument(
+        "settings", nargs="*", metavar="KEY=VALUE", help="as above; from=RUN may be given several times"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the same for programs")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,133 @@
+"""Says what bounds each mode, what is left to gain, and what to try first, with the evidence.
+
+    python -m runner.verdict outputs/reference/h200/remedies                 a verdict a stream of commands
+    python -m runner.verdict DIR... --calibration outputs/calibration/nvidia_h200.json
+    python -m runner.verdict DIR... --json verdict.json                      and the same for programs
+
+In: every summary.parquet and manifest.json at or below the folders, and a calibration (`python -m runner.doctor
+--save`): the one given, or the newest of that device in outputs/calibration, or none: then a launch costs what the
+first calls of the run itself did, and the output says so. Out: on a terminal tables, elsewhere Markdown; with --json
+a file. Exit code 1 where a rate is above a ceiling that the run measured and nothing explains it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launchopt.errors import DataError, LaunchoptError
+
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
+    from launchopt.analysis.calibration import Calibration
+    from launchopt.analysis.diagnosis import Diagnosis
+    from launchopt.results import Row
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; `argv` without the program's name. Returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        return verdict(options.folders, options.calibration, options.json)
+    except LaunchoptError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Path | None = None) -> int:
+    """Print the verdicts on `folders`, and write them as JSON where asked for; 1 where a number cannot be.
+
+    Raises DataError for folders, files and calibrations that cannot be read or written.
+    """
+    from launchopt import results
+    from launchopt.analysis.diagnosis import diagnose
+
+    rows = results.read_summaries(folders)
+    refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
+    used = _calibration(rows, folders, calibration)
+    diagnoses = diagnose(rows, refusals, used)
+    _show(diagnoses)
+    if output is not None:
+        made = None if used is None else {"made_utc": used.made_utc, "device": used.device}
+        write_json(output, {"calibration": made, "diagnoses": [asdict(one) for one in diagnoses]})
+    errors = [f"{one.title}: {error}" for one in diagnoses for error in one.errors]
+    for error in errors:
+        print(f"error: {error}", file=sys.stderr)
+    return 1 if errors else 0
+
+
+def _calibration(rows: Sequence[Row], folders: Sequence[Path], given: Path | None) -> Calibration | None:
+    """The calibration given, which must be of a device of `rows`, or the newest of one."""
+    from launchopt.analysis.calibration import find_calibration, read_calibration
+    from launchopt.analysis.roofline import is_of
+
+    if given is not None:
+        calibration = read_calibration(given)
+        if not any(is_of(calibration, row) for row in rows):
+            devices = ", ".join(sorted({str(row["gpu"] or row["device"]) for row in rows}))
+            raise DataError(given, None, f"of {calibration.device.get('name')}, but the runs are of {devices}")
+        return calibration
+    within = [folder if folder.is_dir() else folder.parent for folder in folders]
+    names = dict.fromkeys(str(row["gpu"]) for row in rows if row["gpu"] is not None)
+    return next((found for name in names if (found := find_calibration(name, within))), None)
+
+
+def _show(diagnoses: Sequence[Diagnosis]) -> None:
+    from launchopt.analysis.diagnosis_markdown import diagnosis_evidence, diagnosis_grid, diagnosis_markdown
+
+    if not sys.stdout.isatty():
+        print(diagnosis_markdown(diagnoses), end="")
+        return
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from runner.terminal import console
+
+    screen = console()
+    for one in diagnoses:
+        columns, cells = diagnosis_grid(one)
+        table = Table(caption=escape(one.subtitle), caption_justify="left", box=box.SIMPLE_HEAD)
+        for column in columns:
+            side: JustifyMethod = "left" if column.is_text else "right"
+            table.add_column(column.heading.replace(" ", "\n", 1), justify=side, overflow="fold")
+        for line in cells:
+            table.add_row(*map(escape, line))
+        screen.print(f"[bold]{escape(one.title)}[/bold]\n{escape(one.sentence)}", table)
+        for fact in diagnosis_evidence(one):
+            screen.print(f"  {escape(fact)}", style="dim")
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write `content` under a temporary name, then rename; DataError where it cannot be written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("runner.verdict", None, summary, details, formatter_class=formatter)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder with results, at any depth")
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help="what a launch costs on that device")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the same for programs")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
