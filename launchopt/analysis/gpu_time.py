@@ -1,0 +1,90 @@
+"""How long GPUs worked in a trace, and what they waited for when they did not.
+
+In: `Pairs`. Out: a `DeviceTime` a GPU. Its window is from the start of its first event (kernel, copy, fill, graph) to
+the end of its last: idle time before the first is the program's start, and says nothing of launches.
+
+Idle time is split by what the host had done by then, because the remedies differ:
+
+not launched   no call that would start an event was under way or had returned: the host was busy elsewhere, so faster
+               launches alone do not help
+in a call      at least one such call was under way, none had returned: the cost of launch calls, which fewer calls,
+               graphs or batches shorten
+launched       at least one call had returned, and its event had not begun: the delay from launch to start, or a wait
+               for another stream, a copy or an event
+
+An event without a known call counts as not launched before it began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from launchopt.analysis.launch_pairs import Ints, Pairs
+from launchopt.traces.events import NONE
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTime:
+    """One GPU; or the sum over all, whose device is None. window = busy + idle, and idle is the sum of its parts."""
+
+    device: int | None
+    window_ms: float
+    busy_ms: float  # length of the union of its events' intervals
+    idle_ms: float
+    idle_not_launched_ms: float
+    idle_in_call_ms: float
+    idle_launched_ms: float
+
+
+def device_times(pairs: Pairs) -> tuple[DeviceTime, ...]:
+    """A row a GPU, by number."""
+    return tuple(_device_time(pairs, int(device)) for device in np.unique(pairs.gpu["device"]))
+
+
+def total_time(times: tuple[DeviceTime, ...]) -> DeviceTime | None:
+    """The sum over all GPUs; None without any."""
+    if not times:
+        return None
+    columns = zip(*((t.window_ms, t.busy_ms, t.idle_ms, *_parts(t)) for t in times), strict=True)
+    return DeviceTime(None, *(sum(column) for column in columns))
+
+
+def _parts(time: DeviceTime) -> tuple[float, float, float]:
+    return time.idle_not_launched_ms, time.idle_in_call_ms, time.idle_launched_ms
+
+
+def _device_time(pairs: Pairs, device: int) -> DeviceTime:
+    is_here = pairs.gpu["device"] == device
+    gpu = pairs.gpu[is_here]
+    gap_start, gap_end, busy_ns = _gaps(gpu["start_ns"], gpu["end_ns"])
+    idle_ns = int((gap_end - gap_start).sum())
+
+    is_known = is_here & (pairs.call_of != NONE)
+    call, begun = pairs.calls[pairs.call_of[is_known]], pairs.gpu["start_ns"][is_known]
+    called_ns = _common_ns(gap_start, gap_end, call["start_ns"], begun)
+    launched_ns = _common_ns(gap_start, gap_end, call["end_ns"], begun)
+    parts = (idle_ns - called_ns, called_ns - launched_ns, launched_ns)
+    return DeviceTime(device, *(ns / 1e6 for ns in (busy_ns + idle_ns, busy_ns, idle_ns, *parts)))
+
+
+def _gaps(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
+    """Between the first start and the last end of intervals (at least one): the gaps, and the length of the union."""
+    order = np.argsort(start, kind="stable")
+    covered = np.maximum.accumulate(end[order])
+    gap_start, gap_end = covered[:-1], np.maximum(start[order][1:], covered[:-1])
+    window_ns = int(covered[-1] - start[order][0])
+    return gap_start, gap_end, window_ns - int((gap_end - gap_start).sum())
+
+
+def _common_ns(gap_start: Ints, gap_end: Ints, start: Ints, end: Ints) -> int:
+    """Length of what the union of the gaps and the union of [start, end) have in common; the empty are let out."""
+    is_span = start < end
+    start, end = start[is_span], end[is_span]
+    both = _union_ns(np.concatenate([gap_start, start]), np.concatenate([gap_end, end]))
+    return int((gap_end - gap_start).sum()) + _union_ns(start, end) - both
+
+
+def _union_ns(start: Ints, end: Ints) -> int:
+    return _gaps(start, end)[2] if len(start) else 0

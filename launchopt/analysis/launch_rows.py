@@ -1,0 +1,78 @@
+"""A row a kernel and the launch call that started it: the columns of `python -m runner.trace --output`.
+
+In: a `Trace` and its `Pairs`. Out: a table of `LAUNCH_KERNELS`. Times are ns since the trace's first call.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from launchopt.analysis.launch_pairs import Ints, Pairs
+from launchopt.columns import schema
+from launchopt.traces.events import LATEST_NS, Kind, Trace
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())  # a kernel's name is long, and comes often
+_I64 = pa.int64()
+
+LAUNCH_KERNELS = schema(
+    ("file", _TEXT, "the trace, as it was named on the command line"),
+    ("call", _I64, "the launch call: position among the trace's calls of the CUDA API by start, 0-based"),
+    ("kernel_in_call", _I64, "position among the kernels of that call by start, 0-based; above 0 in a CUDA graph"),
+    ("correlation", _I64, "the profiler's correlation id, common to the call and what it started"),
+    ("process", _TEXT, "of the call"),
+    ("thread", _TEXT, "of the call"),
+    ("api", _TEXT, "the call's name, without a version: cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, ..."),
+    ("call_start_ns", _I64, "the call was entered"),
+    ("call_end_ns", _I64, "the call returned"),
+    ("kernel", _TEXT, "the kernel's name"),
+    ("is_graph", pa.bool_(), "it is a whole CUDA graph, whose kernels the profiler did not tell apart"),
+    ("device", _I64, "the profiler's number of the GPU; -1 where it gives none"),
+    ("stream", _I64, "the profiler's number of the stream; -1 where it gives none"),
+    ("kernel_start_ns", _I64, "it began on the GPU"),
+    ("kernel_end_ns", _I64, "it ended on the GPU"),
+    ("launch_delay_ns", _I64, "from the call's return to the kernel's start; 0 where that was earlier"),
+    ("start_to_start_ns", _I64, "from the call's start to the kernel's; below 0 where the trace has it so"),
+)
+
+
+def launch_rows(file: str, trace: Trace, pairs: Pairs) -> pa.Table:
+    """By the kernel's start; without a row where no launch call started anything."""
+    rows = pairs.of_kernels
+    call_of = pairs.call_of[rows]
+    gpu, call = pairs.gpu[rows], pairs.calls[call_of]
+    zero_ns = pairs.calls["start_ns"].min(initial=LATEST_NS)
+    columns = {
+        "file": _texts((file,), np.zeros(len(rows), np.int32)),
+        "call": call_of,
+        "kernel_in_call": _places(call_of),
+        "correlation": call["correlation"],
+        **{name: _texts(trace.names, call[name]) for name in ("process", "thread")},
+        "api": _texts(trace.names, call["name"]),
+        "call_start_ns": call["start_ns"] - zero_ns,
+        "call_end_ns": call["end_ns"] - zero_ns,
+        "kernel": _texts(trace.names, gpu["name"]),
+        "is_graph": gpu["kind"] == Kind.GRAPH,
+        **{name: gpu[name] for name in ("device", "stream")},
+        "kernel_start_ns": gpu["start_ns"] - zero_ns,
+        "kernel_end_ns": gpu["end_ns"] - zero_ns,
+        "launch_delay_ns": np.maximum(gpu["start_ns"] - call["end_ns"], 0),
+        "start_to_start_ns": gpu["start_ns"] - call["start_ns"],
+    }
+    arrays = [pa.array(columns[field.name], field.type) for field in LAUNCH_KERNELS]
+    return pa.Table.from_arrays(arrays, schema=LAUNCH_KERNELS)
+
+
+def _texts(names: tuple[str, ...], codes: Ints) -> pa.DictionaryArray:
+    """Null where a code is none."""
+    known = pa.array(codes, pa.int32(), mask=np.asarray(codes < 0))
+    return pa.DictionaryArray.from_arrays(known, pa.array(names, pa.string()))
+
+
+def _places(call_of: Ints) -> Ints:
+    """How many with the same call come before."""
+    order = np.argsort(call_of, kind="stable")
+    _, first, count = np.unique(call_of[order], return_index=True, return_counts=True)
+    places = np.empty(len(call_of), dtype=np.int64)
+    places[order] = np.arange(len(call_of)) - np.repeat(first, count)
+    return places

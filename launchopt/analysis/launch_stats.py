@@ -1,0 +1,192 @@
+"""What launching cost in a trace that another tool recorded.
+
+In: a `Trace`. Out: `LaunchStats`, all of it figures and texts, so that it can be written as JSON.
+
+host time      of a launch call, from its start to its end
+launch delay   from the end of a launch call to the start of the first kernel (or whole graph) that it started; below 0
+               where that began while the call was under way: counted as clipped, and taken as 0
+start to start from the start of a launch call to that of its first kernel; never clipped
+queue length   of a stream: its events whose call has begun and that have not begun themselves, copies and fills
+               included; looked at whenever a call for it begins, itself included
+Percentiles are linear between the two values next to them. None: nothing to measure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from launchopt.analysis.gpu_time import DeviceTime, device_times, total_time
+from launchopt.analysis.launch_pairs import Bools, Ints, Pairs, pair
+from launchopt.traces.events import NONE, Kind, Trace
+
+SHORT_US = (1, 2, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of one duration, over `count` calls."""
+
+    count: int
+    sum_us: float
+    p50_us: float | None
+    p99_us: float | None
+    min_us: float | None
+    max_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of a whole."""
+
+    count: int
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamQueue:
+    """One stream's queue; `process` None where the trace does not say whose it is."""
+
+    process: str | None
+    device: int
+    stream: int
+    events: int  # with a known call
+    largest: int
+    p50: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchStats:
+    """One trace, as the module says."""
+
+    format: str
+    events: int
+    left_out: int
+    api_calls: int
+    doubled_calls: int
+    launch_calls: int
+    launch_calls_by_name: dict[str, int]
+    launch_calls_without_kernel: int
+    kernels: int
+    kernels_launched: int  # by a launch call
+    kernels_without_call: int
+    kernels_per_call: float | None  # those launched, over all launch calls
+    whole_graphs: int  # their kernels are in no count
+    host: Spread
+    launch_delay: Spread
+    launch_delays_clipped: int
+    launch_delay_unclipped_sum_us: float
+    start_to_start: Spread
+    gpu_events: int
+    gpu_events_by_kind: dict[str, int]
+    gpu_time: DeviceTime | None
+    gpu_time_by_device: tuple[DeviceTime, ...]
+    queues: tuple[StreamQueue, ...]  # the longest first
+    short_kernels: dict[str, Share]  # under_1_us, ...: of all kernels
+    shorter_than_call: Share  # kernels, of those launched
+    memory_calls: int
+    memory_calls_by_name: dict[str, int]
+    memory_calls_without_gpu_event: int
+    memory_host: Spread
+
+
+def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
+    """The statistics of `trace`, whose `pairs` are worked out where they are not given."""
+    pairs = pair(trace) if pairs is None else pairs
+    calls, gpu, launched = pairs.calls, pairs.gpu, pairs.of_kernels
+    host_ns = calls["end_ns"] - calls["start_ns"]
+    # By start: the first of each call is its earliest.
+    starting, first = np.unique(pairs.call_of[launched], return_index=True)
+    begun = gpu["start_ns"][launched[first]]
+    delay_ns = begun - calls["end_ns"][starting]
+    times = device_times(pairs)
+    kernel_ns = (gpu["end_ns"] - gpu["start_ns"])[pairs.is_kernel]
+    own_call = pairs.call_of[pairs.is_kernel]
+    known = own_call != NONE
+    shorter = kernel_ns[known] < host_ns[own_call[known]]
+    has_event = np.bincount(pairs.call_of[pairs.call_of != NONE], minlength=len(calls)) > 0
+    launch_calls, kernels, kernels_launched = int(pairs.is_launch.sum()), len(kernel_ns), int(known.sum())
+    return LaunchStats(
+        format=trace.format.value,
+        events=trace.events,
+        left_out=trace.left_out,
+        api_calls=len(calls),
+        doubled_calls=pairs.doubled,
+        launch_calls=launch_calls,
+        launch_calls_by_name=_by_name(trace, pairs, pairs.is_launch),
+        launch_calls_without_kernel=launch_calls - len(starting),
+        kernels=kernels,
+        kernels_launched=kernels_launched,
+        kernels_without_call=kernels - kernels_launched,
+        kernels_per_call=kernels_launched / launch_calls if launch_calls else None,
+        whole_graphs=int((gpu["kind"] == Kind.GRAPH).sum()),
+        host=_spread(host_ns[pairs.is_launch]),
+        launch_delay=_spread(np.maximum(delay_ns, 0)),
+        launch_delays_clipped=int((delay_ns < 0).sum()),
+        launch_delay_unclipped_sum_us=_sum_us(delay_ns),
+        start_to_start=_spread(begun - calls["start_ns"][starting]),
+        gpu_events=len(gpu),
+        gpu_events_by_kind={kind.name.lower(): n for kind in Kind if (n := int((gpu["kind"] == kind).sum()))},
+        gpu_time=total_time(times),
+        gpu_time_by_device=times,
+        queues=_queues(trace, pairs),
+        short_kernels={f"under_{us}_us": _share(kernel_ns < us * 1000) for us in SHORT_US},
+        shorter_than_call=_share(shorter),
+        memory_calls=int(pairs.is_memory.sum()),
+        memory_calls_by_name=_by_name(trace, pairs, pairs.is_memory),
+        memory_calls_without_gpu_event=int((pairs.is_memory & ~has_event).sum()),
+        memory_host=_spread(host_ns[pairs.is_memory]),
+    )
+
+
+def _spread(values_ns: Ints) -> Spread:
+    if not len(values_ns):
+        return Spread(0, 0.0, None, None, None, None)
+    p50, p99 = np.percentile(values_ns, [50, 99]) / 1e3
+    lowest, highest = int(values_ns.min()) / 1e3, int(values_ns.max()) / 1e3
+    return Spread(len(values_ns), _sum_us(values_ns), float(p50), float(p99), lowest, highest)
+
+
+def _sum_us(values_ns: Ints) -> float:
+    """Exact up to 104 days, and never wrapped round, whatever times a broken trace has."""
+    return float(values_ns.sum(dtype=np.float64)) / 1e3
+
+
+def _share(is_one: Bools) -> Share:
+    count = int(is_one.sum())
+    return Share(count, count / len(is_one) if len(is_one) else None)
+
+
+def _by_name(trace: Trace, pairs: Pairs, is_one: Bools) -> dict[str, int]:
+    """The most frequent first."""
+    codes, counts = np.unique(pairs.calls["name"][is_one], return_counts=True)
+    found: Counter[str] = Counter()
+    for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+        found[trace.names[code]] += count
+    return dict(found.most_common())
+
+
+def _queues(trace: Trace, pairs: Pairs) -> tuple[StreamQueue, ...]:
+    known = np.flatnonzero(pairs.call_of != NONE)
+    gpu, called = pairs.gpu[known], pairs.calls["start_ns"][pairs.call_of[known]]
+    order = np.lexsort((gpu["stream"], gpu["device"], gpu["process"]))
+    gpu, called = gpu[order], called[order]
+    keys = gpu[["process", "device", "stream"]]
+    bounds = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.empty(0, np.int64)
+    queues = []
+    for low, high in zip(bounds.tolist(), [*bounds[1:].tolist(), len(keys)], strict=False):
+        process, device, stream = keys[low].tolist()
+        lengths = _lengths(called[low:high], gpu["start_ns"][low:high])
+        owner = None if process == NONE else trace.names[process]
+        p50 = float(np.median(lengths))
+        queues.append(StreamQueue(owner, device, stream, high - low, int(lengths.max()), p50))
+    return tuple(sorted(queues, key=lambda queue: (-queue.largest, -queue.events)))
+
+
+def _lengths(called: Ints, begun: Ints) -> Ints:
+    """At each time of `called`, how many events had been called for and had not begun."""
+    waits = called < begun
+    entered, left = np.sort(called[waits]), np.sort(begun[waits])
+    return np.searchsorted(entered, called, side="right") - np.searchsorted(left, called, side="right")

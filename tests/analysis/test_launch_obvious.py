@@ -1,0 +1,186 @@
+"""Launch statistics of random traces, worked out again the slow and obvious way."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launchopt.analysis.launch_pairs import Pairs, pair
+from launchopt.analysis.launch_stats import Share, Spread, StreamQueue, launch_stats
+from launchopt.traces.events import CALL, GPU_EVENT, NONE, Format, Kind, Trace
+
+NAMES = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaEventRecord", "p", "q")
+SMALL = st.integers(0, 30)
+CALLS = st.lists(
+    st.tuples(SMALL, SMALL, st.integers(-1, 5), st.integers(3, 4), st.integers(3, 4), st.integers(0, 2)), max_size=12
+)
+KINDS = st.sampled_from([Kind.KERNEL, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.GRAPH])
+
+
+def gpu_rows(process: st.SearchStrategy[int]) -> st.SearchStrategy[list[tuple[int, ...]]]:
+    one = st.tuples(SMALL, SMALL, st.integers(-1, 5), st.integers(7, 8), process, st.integers(0, 1), st.just(3), KINDS)
+    return st.lists(one, max_size=12)
+
+
+GPU = gpu_rows(st.just(NONE)) | gpu_rows(st.integers(3, 4)) | gpu_rows(st.integers(-1, 4))
+
+
+def made(calls: Sequence[tuple[int, ...]], gpu: Sequence[tuple[int, ...]]) -> Trace:
+    ended = [
+        np.array([(row[0], row[0] + row[1], *row[2:]) for row in rows], t)
+        for rows, t in ((calls, CALL), (gpu, GPU_EVENT))
+    ]
+    return Trace(Format.JSON, *ended, NAMES, len(calls) + len(gpu), 0)
+
+
+def dicts(rows: Any) -> list[dict[str, int]]:
+    return [dict(zip(rows.dtype.names, row, strict=True)) for row in rows.tolist()]
+
+
+def merged(calls: list[dict[str, int]]) -> list[dict[str, int]]:
+    found: list[dict[str, int]] = []
+    for one in sorted(calls, key=lambda each: (each["start_ns"], -each["end_ns"])):
+        for other in found:
+            same = all(one[key] == other[key] for key in ("process", "thread", "correlation"))
+            if same and one["correlation"] > 0 and one["start_ns"] <= other["end_ns"]:
+                other["end_ns"] = max(other["end_ns"], one["end_ns"])
+                break
+        else:
+            found.append(dict(one))
+    return found
+
+
+def call_of(event: dict[str, int], calls: list[dict[str, int]], knows_process: bool) -> int:
+    """Position of the event's call, or NONE."""
+    fitting = [
+        at
+        for at, each in enumerate(calls)
+        if each["correlation"] == event["correlation"] > 0
+        and (not knows_process or each["process"] == event["process"])
+    ]
+    before = [at for at in fitting if calls[at]["start_ns"] <= event["start_ns"]]
+    if before:
+        latest = max(calls[at]["start_ns"] for at in before)
+        return max(at for at in before if calls[at]["start_ns"] == latest)
+    return min(fitting, key=lambda at: (calls[at]["start_ns"], at), default=NONE)
+
+
+def percentile(values: list[int], share: float) -> float:
+    values, place = sorted(values), share * (len(values) - 1)
+    low = int(place)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (place - low)
+
+
+def spread(values: list[int]) -> Spread:
+    if not values:
+        return Spread(0, 0.0, None, None, None, None)
+    p50, p99 = percentile(values, 0.5) / 1e3, percentile(values, 0.99) / 1e3
+    near = (pytest.approx(number) for number in (sum(values) / 1e3, p50, p99, min(values) / 1e3, max(values) / 1e3))
+    return Spread(len(values), *near)
+
+
+def idle_parts(gpu: list[dict[str, int]], calls: list[dict[str, int]], of: list[int], device: int) -> Counter[str]:
+    """Each ns of the device's window, as what it was."""
+    here = [(event, of[at]) for at, event in enumerate(gpu) if event["device"] == device]
+    window = range(min(event["start_ns"] for event, _ in here), max(event["end_ns"] for event, _ in here))
+    found: Counter[str] = Counter()
+    for t in window:
+        waiting = [calls[at] for event, at in here if at != NONE and calls[at]["start_ns"] <= t < event["start_ns"]]
+        if any(event["start_ns"] <= t < event["end_ns"] for event, _ in here):
+            found["busy"] += 1
+        elif any(each["end_ns"] <= t for each in waiting):
+            found["launched"] += 1
+        else:
+            found["in call" if waiting else "not launched"] += 1
+    return found
+
+
+def queues(gpu: list[dict[str, int]], calls: list[dict[str, int]], of: list[int]) -> list[StreamQueue]:
+    streams: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    for at, event in enumerate(gpu):
+        if of[at] != NONE:
+            key = event["process"], event["device"], event["stream"]
+            streams.setdefault(key, []).append((calls[of[at]]["start_ns"], event["start_ns"]))
+    found = []
+    for (process, device, stream), waits in streams.items():
+        lengths = [sum(called <= t < begun for called, begun in waits) for t, _ in waits]
+        owner = None if process == NONE else NAMES[process]
+        found.append(StreamQueue(owner, device, stream, len(waits), max(lengths), statistics.median(lengths)))
+    return sorted(found, key=str)
+
+
+@settings(max_examples=250, deadline=None)
+@given(rows=st.tuples(CALLS, GPU))
+def test_calls_and_pairs_are_those_of_the_obvious_way(rows: tuple[Any, Any]) -> None:
+    trace = made(*rows)
+    pairs = pair(trace)
+    assert sorted(map(str, dicts(pairs.calls))) == sorted(map(str, merged(dicts(trace.calls))))
+    assert pairs.doubled == len(trace.calls) - len(pairs.calls)
+    assert (np.diff(pairs.calls["start_ns"]) >= 0).all()
+    assert (np.diff(pairs.gpu["start_ns"]) >= 0).all()
+    gpu, calls = dicts(pairs.gpu), dicts(pairs.calls)
+    knows_process = all(event["process"] != NONE for event in gpu)
+    assert pairs.call_of.tolist() == [call_of(event, calls, knows_process) for event in gpu]
+
+
+def launch_calls_of(pairs: Pairs, of: list[int]) -> list[int]:
+    started = {of[at] for at, event in enumerate(dicts(pairs.gpu)) if event["kind"] in (Kind.KERNEL, Kind.GRAPH)}
+    return [at for at, each in enumerate(dicts(pairs.calls)) if each["name"] == 0 or at in started]
+
+
+@settings(max_examples=250, deadline=None)
+@given(rows=st.tuples(CALLS, GPU))
+def test_statistics_are_those_of_the_obvious_way(rows: tuple[Any, Any]) -> None:
+    trace = made(*rows)
+    pairs = pair(trace)
+    found = launch_stats(trace, pairs)
+    gpu, calls, of = dicts(pairs.gpu), dicts(pairs.calls), pairs.call_of.tolist()
+    launches = launch_calls_of(pairs, of)
+    host = [each["end_ns"] - each["start_ns"] for each in calls]
+    begun = {
+        at: min(starts)
+        for at in launches
+        if (starts := [e["start_ns"] for e, o in zip(gpu, of, strict=True) if o == at and e["kind"] in (0, 3)])
+    }
+    delays = [start - calls[at]["end_ns"] for at, start in begun.items()]
+    assert found.launch_calls == len(launches)
+    assert found.launch_calls_by_name == Counter(NAMES[calls[at]["name"]] for at in launches)
+    assert found.launch_calls_without_kernel == len(launches) - len(begun)
+    assert found.host == spread([host[at] for at in launches])
+    assert found.launch_delay == spread([max(0, delay) for delay in delays])
+    assert found.launch_delays_clipped == sum(delay < 0 for delay in delays)
+    assert found.launch_delay_unclipped_sum_us == pytest.approx(sum(delays) / 1e3)
+    assert found.start_to_start == spread([start - calls[at]["start_ns"] for at, start in begun.items()])
+    memory = [at for at, each in enumerate(calls) if each["name"] == 1 and at not in launches]
+    assert (found.memory_calls, found.memory_calls_without_gpu_event) == (len(memory), len(set(memory) - set(of)))
+    assert sorted(found.queues, key=str) == queues(gpu, calls, of)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows=st.tuples(CALLS, GPU))
+def test_gpu_time_and_kernels_are_those_of_the_obvious_way(rows: tuple[Any, Any]) -> None:
+    trace = made(*rows)
+    pairs = pair(trace)
+    found = launch_stats(trace, pairs)
+    gpu, calls, of = dicts(pairs.gpu), dicts(pairs.calls), pairs.call_of.tolist()
+    assert [time.device for time in found.gpu_time_by_device] == sorted({event["device"] for event in gpu})
+    for time in found.gpu_time_by_device:
+        parts = idle_parts(gpu, calls, of, time.device or 0)
+        wanted = [parts.total(), parts["busy"], parts.total() - parts["busy"]]
+        wanted += [parts["not launched"], parts["in call"], parts["launched"]]
+        got = [time.window_ms, time.busy_ms, time.idle_ms, time.idle_not_launched_ms, time.idle_in_call_ms]
+        assert [*got, time.idle_launched_ms] == pytest.approx([part / 1e6 for part in wanted])
+    lengths = [
+        (event["end_ns"] - event["start_ns"], at) for event, at in zip(gpu, of, strict=True) if event["kind"] == 0
+    ]
+    own = [length < calls[at]["end_ns"] - calls[at]["start_ns"] for length, at in lengths if at != NONE]
+    assert found.shorter_than_call == Share(sum(own), pytest.approx(sum(own) / len(own)) if own else None)
+    assert (found.kernels, found.kernels_launched) == (len(lengths), len(own))
