@@ -1,0 +1,161 @@
+"""Which repeats of one set of runs belong with which of another.
+
+In: two `Side`s, each with the rows and the manifests of its runs. Out: pairs of `Arm`s that did the same work in the
+same mode and configuration, or the nearest ones where no two did the same work. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launchopt.analysis.likeness import WORK, Manifest, work_of
+from launchopt.analysis.tables import stream_title
+from launchopt.errors import ConfigError, choices
+from launchopt.results import Row
+
+_CONFIGURATION = ("max_batch", "timeout_us")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run left: `place` tells it apart within its side, `identity` wherever it is found."""
+
+    place: str
+    identity: str
+    rows: list[Row]
+    manifest: Manifest | None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison, as it was named; `mode` where only one is meant."""
+
+    name: str
+    mode: str | None
+    runs: list[Run]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """The repeats of one mode in one configuration of one run."""
+
+    run: Run
+    rows: list[Row]
+
+    def __getitem__(self, column: str) -> Any:
+        """A column that all repeats share, such as `mode`."""
+        return self.rows[0][column]
+
+    @property
+    def label(self) -> str:
+        """`batched, max_batch 64, timeout 150 us`."""
+        parts = (("max_batch", "max_batch {}"), ("timeout_us", "timeout {:g} us"))
+        known = [text.format(self[name]) for name, text in parts if self[name] is not None]
+        return ", ".join([str(self["mode"]), *known])
+
+    @property
+    def name(self) -> str:
+        """`decode/0: batched, max_batch 64, timeout 150 us`."""
+        return f"{self['run_id']}: {self.label}"
+
+    @property
+    def throttled(self) -> int | None:
+        """How many repeats were throttled; None where nothing was read."""
+        readings = [row["throttled"] for row in self.rows if row["throttled"] is not None]
+        return sum(readings) if readings else None
+
+
+@dataclass(slots=True)
+class Matching:
+    """Arms that belong together, those that have no counterpart, and what could not be told apart."""
+
+    matches: list[tuple[Arm, Arm]]
+    ambiguous: list[str]
+    alone: list[str]
+    unlike: bool = False  # no two did the same work: the matches are the nearest
+
+
+def arms_of(side: Side, key: str) -> list[Arm]:
+    """The arms of one side; ConfigError under `key` where its mode did not run."""
+    arms: list[Arm] = []
+    for run in side.runs:
+        chosen = [row for row in run.rows if side.mode in (None, row["mode"])]
+        arms += [Arm(run, sorted(rows, key=lambda row: int(row["repeat"]))) for rows in _by_columns(chosen)]
+    if not arms:
+        modes = {str(row["mode"]) for run in side.runs for row in run.rows}
+        why = f"no repeats of {side.mode} there, only of {choices(modes)}" if modes else "there are no repeats"
+        raise ConfigError(key, side.name, why)
+    return arms
+
+
+def matched(a: Sequence[Arm], b: Sequence[Arm], *, any_mode: bool) -> Matching:
+    """Like with like: the same work, mode (unless `any_mode`) and configuration; then another configuration of it.
+
+    Only where nothing did the same work is each arm put beside the one that did the most similar, for the caller
+    to refuse or not.
+    """
+    found = Matching([], [], [])
+    ours, theirs = list(a), list(b)
+    mode = () if any_mode else ("mode",)
+    for names in ((*WORK, *_CONFIGURATION, *mode), (*WORK, *mode)):
+        for some, others in _common(ours, theirs, names):
+            _pair_up(some, others, found)
+            done = {id(arm) for arm in (*some, *others)}
+            ours = [arm for arm in ours if id(arm) not in done]
+            theirs = [arm for arm in theirs if id(arm) not in done]
+    if not found.matches and not found.ambiguous:
+        found.matches, found.unlike = list(_nearest(ours, theirs, any_mode)), True
+        return found
+    found.alone = [
+        f"only in {side}: {stream_title(arm.rows[0])}: {arm.label}"
+        for side, left in (("A", ours), ("B", theirs))
+        for arm in left
+    ]
+    return found
+
+
+def _by_columns(rows: Sequence[Row]) -> list[list[Row]]:
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(work_of(row, name) for name in (*WORK, *_CONFIGURATION, "mode")), []).append(row)
+    return list(groups.values())
+
+
+def _common(ours: Sequence[Arm], theirs: Sequence[Arm], names: Sequence[str]) -> Iterator[tuple[list[Arm], list[Arm]]]:
+    """Arms of both sides that agree in the columns `names`."""
+    groups: dict[tuple[Any, ...], tuple[list[Arm], list[Arm]]] = {}
+    for which, arms in enumerate((ours, theirs)):
+        for arm in arms:
+            groups.setdefault(tuple(work_of(arm.rows[0], name) for name in names), ([], []))[which].append(arm)
+    yield from [group for group in groups.values() if all(group)]
+
+
+def _pair_up(some: Sequence[Arm], others: Sequence[Arm], found: Matching) -> None:
+    """One with one; of several, those of the same place within their sides."""
+    if len(some) == len(others) == 1:
+        found.matches.append((some[0], others[0]))
+        return
+    pairs = [(one, other) for one in some for other in others if one.run.place == other.run.place]
+    if len({id(arm) for pair in pairs for arm in pair}) < 2 * len(pairs) or not pairs:
+        title = f"{stream_title(some[0].rows[0])}: {some[0].label}"
+        found.ambiguous.append(
+            f"{title}: {len(some)} of these in A, {len(others)} in B: name the folder of one of each"
+        )
+        return
+    found.matches += pairs
+
+
+def _nearest(ours: Sequence[Arm], theirs: Sequence[Arm], any_mode: bool) -> Iterator[tuple[Arm, Arm]]:
+    pairs = [(one, other) for one in ours for other in theirs if any_mode or one["mode"] == other["mode"]]
+    taken: set[int] = set()
+    for one, other in sorted(pairs, key=lambda pair: _differences(*pair)):
+        if not {id(one), id(other)} & taken:
+            taken |= {id(one), id(other)}
+            yield one, other
+
+
+def _differences(one: Arm, other: Arm) -> int:
+    """In how many columns the two did other work."""
+    return sum(work_of(one.rows[0], name) != work_of(other.rows[0], name) for name in WORK)

@@ -1,0 +1,215 @@
+"""Two sets of runs against each other: what forbids it, which repeats are pairs, and what follows.
+
+In: two `arms.Side`s. Out: an `Outcome` with a `Comparison` for each stream of commands, mode and configuration that
+occurs in both, and the reason for each that was refused. Pure.
+
+Repeats of one run that took its modes in turn are compared pair by pair, others as two independent samples, and the
+comparison says which. The factor between the two, and how sure it is, is that of `shift`; beside it stands what the
+report shows of the same rows: the medians, and their ratio with its bootstrap interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from launchopt.analysis.arms import Arm, Side, arms_of, matched
+from launchopt.analysis.interval import (
+    SMALLEST_EFFECT,
+    Interval,
+    Verdict,
+    median_interval,
+    ratio_interval,
+    verdict,
+)
+from launchopt.analysis.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
+from launchopt.analysis.power import detectable_effect, repeats_needed
+from launchopt.analysis.shift import Factor, factor
+from launchopt.analysis.tables import SAME_RUN, SEPARATE_RUNS, disorder, problem_of
+from launchopt.columns import SUMMARY
+from launchopt.errors import ConfigError, DataError, choices
+
+OPEN_LOOP = "open loop: wall time follows the arrivals; a latency or a rate says more"
+SEPARATELY = f"{SEPARATE_RUNS}; what differed between them (clocks, neighbours) is not in the interval"
+_TIMES = {"_ms": "ms", "_us": "us", "_ns": "ns", "_ns_per_launch": "ns"}
+_RATES = {"_gb_per_s": "GB/s", "_tflops": "TFLOP/s", "_per_s": "/s"}
+_NOT_MEASURED = (
+    *("timeout_us", "slo_ttft_ms", "slo_tpot_ms"),
+    *("arrival_rate_per_s", "copy_gb_per_s", "read_gb_per_s", "peak_tflops"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """B against A in one metric: a factor above 1 is in favour of B."""
+
+    a: Arm
+    b: Arm
+    metric: str
+    smallest_effect: float
+    pairs: int | None  # None: not paired
+    medians: tuple[Interval, Interval]
+    factor: Factor
+    ratio_of_medians: Interval
+    verdict: Verdict
+    repeats_needed: int | None
+    detectable_effect: float | None
+    overridden: list[str] = field(default_factory=list)  # what forbids it, and was set aside by force
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def repeats(self) -> int:
+        """Repeats of the arm that has fewer, or pairs."""
+        return self.factor.interval.repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that came of comparing B with A."""
+
+    a: str
+    b: str
+    metric: str
+    smallest_effect: float
+    forced: bool
+    comparisons: list[Comparison]
+    refused: list[str]
+    alone: list[str]
+
+
+def metrics() -> list[str]:
+    """Columns of the summary that can be compared: measured times and rates."""
+    return sorted(name for name in SUMMARY.names if name.endswith((*_TIMES, *_RATES)) and name not in _NOT_MEASURED)
+
+
+def unit_of(metric: str) -> str:
+    """`ms`, `us`, `GB/s`, `/s`."""
+    return next(unit for ending, unit in {**_TIMES, **_RATES}.items() if metric.endswith(ending))
+
+
+def compare(
+    a: Side, b: Side, *, metric: str = "wall_ms", smallest_effect: float = SMALLEST_EFFECT, force: bool = False
+) -> Outcome:
+    """Compare what occurs on both sides; `force` sets aside all that forbids it, but failed or unverified repeats.
+
+    Raises ConfigError for a metric that is none, and for a side that lacks the mode it is to have.
+    """
+    if metric not in metrics():
+        raise ConfigError("--metric", metric, f"allowed are {', '.join(metrics())}")
+    ours, theirs = arms_of(a, "A"), arms_of(b, "B")
+    found = matched(ours, theirs, any_mode=bool(a.mode and b.mode))
+    if not found.matches and not found.ambiguous:
+        modes = [choices({str(arm["mode"]) for arm in arms}) for arms in (ours, theirs)]
+        raise ConfigError("B", b.name, f"no mode of A in it: A has {modes[0]}, B has {modes[1]}; choose by FOLDER:MODE")
+    if found.matches and all(_is_same(one, other) for one, other in found.matches):
+        raise ConfigError("B", b.name, "the same repeats as A; choose modes by FOLDER:MODE")
+    if found.unlike and not force:
+        raise DataError(b.name, None, _unlike(*found.matches[0]))
+    comparisons, refused = [], list(found.ambiguous)
+    for one, other in found.matches:
+        try:
+            comparisons.append(_comparison(one, other, metric, smallest_effect, force))
+        except DataError as error:
+            refused.append(str(error))
+    return Outcome(a.name, b.name, metric, smallest_effect, force, comparisons, refused, found.alone)
+
+
+def _comparison(a: Arm, b: Arm, metric: str, smallest_effect: float, force: bool) -> Comparison:
+    what = _what(a, b)
+    if broken := _broken(a, b, metric):
+        raise DataError(what, None, f"cannot be compared: {'; '.join(broken)}")
+    forbidden = _forbidden(a, b)
+    if forbidden and not force:
+        raise DataError(what, None, f"not comparable: {'; '.join(forbidden)} (--force compares all the same)")
+    shared = _shared_repeats(a, b)
+    ours, theirs = (_samples(arm, metric, shared) for arm in (a, b))
+    paired = shared is not None
+    above, below = (theirs, ours) if metric.endswith(tuple(_RATES)) else (ours, theirs)
+    found = factor(above, below, paired=paired)
+    unit = unit_of(metric)
+    return Comparison(
+        *(a, b, metric, smallest_effect, len(shared) if shared else None),
+        medians=(median_interval(ours, unit=unit), median_interval(theirs, unit=unit)),
+        factor=found,
+        ratio_of_medians=ratio_interval(above, below, paired=paired),
+        verdict=verdict(found.interval, smallest_effect),
+        repeats_needed=repeats_needed(above, below, paired=paired, smallest_effect=smallest_effect),
+        detectable_effect=detectable_effect(above, below, paired=paired, smallest_effect=smallest_effect),
+        overridden=forbidden,
+        notes=_notes(a, b, metric, shared),
+    )
+
+
+def _is_same(a: Arm, b: Arm) -> bool:
+    return a.run.identity == b.run.identity and a["mode"] == b["mode"]
+
+
+def _what(a: Arm, b: Arm) -> str:
+    return a.name if a.name == b.name else f"{a.name} and {b.name}"
+
+
+def _unlike(a: Arm, b: Arm) -> str:
+    found = "; ".join(unlike_work(a.rows[0], b.rows[0]))
+    return f"no work in common with A; nearest, {_what(a, b)}: {found} (--force compares all the same)"
+
+
+def _broken(a: Arm, b: Arm, metric: str) -> list[str]:
+    """What no force can compare."""
+    found = []
+    if _is_same(a, b):
+        found.append("A and B are the same repeats")
+    for side, arm in (("A", a), ("B", b)):
+        repeats = [row["repeat"] for row in arm.rows]
+        if problem := problem_of(arm.rows):
+            found.append(f"{side}: {problem}")
+        elif len(set(repeats)) < len(repeats):
+            found.append(f"{side}: several rows for one repeat")
+        elif not all(row[metric] is not None and row[metric] > 0 for row in arm.rows):
+            found.append(f"{side}: {metric} was not measured, or not above 0, in each repeat")
+    return found
+
+
+def _forbidden(a: Arm, b: Arm) -> list[str]:
+    """Why the two should not be compared."""
+    found = unlike_work(a.rows[0], b.rows[0])
+    one, other = a.run.manifest, b.run.manifest
+    if a.run.identity != b.run.identity:
+        found += other_machine(one, other)
+        if one is not None and other is not None and not unlike_work(a.rows[0], b.rows[0]):
+            found += unlike_settings(one, other)
+    for side, arm in (("A", a), ("B", b)):
+        if arm.throttled:
+            reasons = {row["throttle_reasons"] for row in arm.rows if row["throttled"] and row["throttle_reasons"]}
+            because = f" ({', '.join(sorted(reasons))})" if reasons else ""
+            found.append(f"{side}: {arm.throttled} of {len(arm.rows)} repeats throttled{because}")
+    return found
+
+
+def _shared_repeats(a: Arm, b: Arm) -> list[int] | None:
+    """The repeats in which one run took both in turn; None where it did not."""
+    if a.run.identity != b.run.identity or not all(row["interleaved"] for row in (*a.rows, *b.rows)):
+        return None
+    return sorted({row["repeat"] for row in a.rows} & {row["repeat"] for row in b.rows}) or None
+
+
+def _samples(arm: Arm, metric: str, shared: list[int] | None) -> list[float]:
+    return [float(row[metric]) for row in arm.rows if shared is None or row["repeat"] in shared]
+
+
+def _notes(a: Arm, b: Arm, metric: str, shared: list[int] | None) -> list[str]:
+    found = []
+    if shared is None:
+        found.append(SAME_RUN if a.run.identity == b.run.identity else SEPARATELY)
+    elif len(shared) < max(len(a.rows), len(b.rows)):
+        found.append(f"of {len(a.rows)} and {len(b.rows)} repeats only those in both are used")
+    if metric == "wall_ms" and "closed" not in (a["arrival"], b["arrival"]):
+        found.append(OPEN_LOOP)
+    found += [f"{side}: {text}" for side, arm in (("A", a), ("B", b)) if (text := disorder(arm.rows[0]))]
+    found += [differing(name, a[name], b[name]) for name in ("max_batch", "timeout_us") if a[name] != b[name]]
+    found.append(f"throttled repeats: {_throttling(a)} in A, {_throttling(b)} in B")
+    if a.run.identity != b.run.identity and a.run.manifest is not None and b.run.manifest is not None:
+        found += remarks(a.run.manifest, b.run.manifest)
+    return found
+
+
+def _throttling(arm: Arm) -> str:
+    return "not read" if arm.throttled is None else f"{arm.throttled} of {len(arm.rows)}"

@@ -1,0 +1,207 @@
+"""A comparison as text: a block of lines, a row of a table, Markdown for a pull request, and JSON.
+
+In: `compare.Outcome`. Out: text; nothing is printed here. A factor and its bounds are written with so many decimals
+that the interval has two digits, as a comparison is about small differences.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from launchopt.analysis.compare import Comparison, Outcome
+from launchopt.analysis.interval import Interval, Verdict
+from launchopt.analysis.markdown import escaped
+from launchopt.analysis.power import FIRST_REPEATS, POWER
+from launchopt.analysis.tables import stream_subtitle, stream_title
+
+SCHEMA_VERSION = 1  # of the JSON
+HEADINGS = ("work", "A", "B", "metric", "A median", "B median", "factor", "verdict")
+LEGEND = (
+    "Factor: above 1, B is the better; Hodges-Lehmann estimate on log ratios with a 95% interval, on which the verdict "
+    "rests. Medians, and their ratio, with 95% bootstrap intervals."
+)
+_WIDTH = 10
+
+
+def block(one: Comparison) -> list[tuple[str, str]]:
+    """What is to be said of one comparison, as (label, text); the label is empty where a text goes on."""
+    a, b = one.medians
+    interval = one.factor.interval
+    lines = [("work", title(one)), ("", stream_subtitle(one.a.rows[0]))]
+    lines += [("FORCED", text) for text in one.overridden]
+    lines += [
+        ("A", f"{one.a.name}: {one.metric} {precise(a)}, {_count(len(one.a.rows), 'repeat')}"),
+        ("B", f"{one.b.name}: {one.metric} {precise(b)}, {_count(len(one.b.rows), 'repeat')}"),
+        ("factor", f"{precise(interval)}, above 1 where B is the better; {pairing(one)}"),
+        ("", one.factor.method or f"too few repeats for an interval ({interval.repeats})"),
+        ("medians", f"{precise(one.ratio_of_medians)}, the ratio of the two medians with its bootstrap interval"),
+        ("verdict", f"{marked(one)}: {meaning(one)}"),
+    ]
+    lines += [("repeats", text) for text in advice(one)]
+    return lines + [("note", text) for text in one.notes]
+
+
+def written(label: str, text: str) -> str:
+    """`  verdict   FASTER: ...`."""
+    return f"  {label:{_WIDTH}}{text}"
+
+
+def title(one: Comparison) -> str:
+    """What was compared; where force brought other work together, both."""
+    ours, theirs = stream_title(one.a.rows[0]), stream_title(one.b.rows[0])
+    return ours if ours == theirs else f"{ours} (A) against {theirs} (B)"
+
+
+def banner(outcome: Outcome) -> str | None:
+    """A warning where `--force` was given."""
+    if not outcome.forced:
+        return None
+    count = sum(bool(one.overridden) for one in outcome.comparisons)
+    return f"FORCED: --force was given; {count} of {len(outcome.comparisons)} comparisons would have been refused"
+
+
+def pairing(one: Comparison) -> str:
+    """How repeats were put together."""
+    if one.pairs is None:
+        return f"unpaired, {len(one.a.rows)} repeats against {len(one.b.rows)}"
+    return f"paired, {_count(one.pairs, 'repeat')} taken in turn"
+
+
+def marked(one: Comparison) -> str:
+    """The verdict, and whether it was forced."""
+    return f"{one.verdict}{' (FORCED)' if one.overridden else ''}"
+
+
+def meaning(one: Comparison) -> str:
+    """The verdict in words."""
+    border = _percent(one.smallest_effect)
+    words = {
+        Verdict.FASTER: f"B is faster than A by more than {border}",
+        Verdict.SLOWER: f"B is slower than A by more than {border}",
+        Verdict.SAME: f"A and B differ by no more than {border}",
+        Verdict.UNDECIDED: f"whether A and B differ by more than {border}, these repeats leave open",
+    }
+    return words[one.verdict]
+
+
+def advice(one: Comparison) -> list[str]:
+    """What would decide, where nothing is decided yet."""
+    if one.verdict is not Verdict.UNDECIDED:
+        return []
+    few = _count(one.repeats, "pair") if one.pairs else f"{_count(one.repeats, 'repeat')} of each"
+    if one.repeats_needed is None:
+        found = [f"{few} tell too little of the noise to say how many would decide: take {FIRST_REPEATS}"]
+    elif one.repeats_needed > one.repeats:
+        found = [
+            f"about {one.repeats_needed:,} would decide (now {few}), with probability {POWER:.0%} by the normal "
+            "approximation on log ratios; more where the factor lies within "
+            f"{_percent(one.smallest_effect)} of the border"
+        ]
+    else:
+        found = [f"{few} are enough for this noise: the factor lies at the border; take more, or another --effect"]
+    if one.detectable_effect is not None:
+        found.append(f"{few} would find a difference from {_effect(one.detectable_effect)} on")
+    return found
+
+
+def cells(one: Comparison) -> list[str]:
+    """A row below `HEADINGS`."""
+    a, b = one.medians
+    return [
+        title(one),
+        one.a.name,
+        one.b.name,
+        one.metric,
+        precise(a),
+        precise(b),
+        precise(one.factor.interval),
+        marked(one),
+    ]
+
+
+def markdown(outcome: Outcome) -> str:
+    """For a pull request: the warning, a table, and below it what belongs to each row."""
+    loud = banner(outcome)
+    lines = [f"**{loud}**", ""] if loud else []
+    lines += [f"B = `{outcome.b}` against A = `{outcome.a}`. {LEGEND}", ""]
+    if outcome.comparisons:
+        lines += ["| " + " | ".join(HEADINGS) + " |", "| --- | --- | --- | --- | ---: | ---: | ---: | --- |"]
+        lines += ["| " + " | ".join(map(escaped, cells(one))) + " |" for one in outcome.comparisons]
+        lines.append("")
+    for one in outcome.comparisons:
+        lines += [f"- {escaped(title(one))}: {escaped(one.a.name)} / {escaped(one.b.name)}", *_points(one)]
+    lines += [f"- Refused: {escaped(text)}" for text in outcome.refused]
+    lines += [f"- Not compared, {escaped(text)}" for text in outcome.alone]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _points(one: Comparison) -> Iterator[str]:
+    forced = [f"**FORCED**: {escaped(text)}" for text in one.overridden]
+    rest = [f"{one.verdict}: {meaning(one)}; {pairing(one)}", *advice(one), *one.notes]
+    yield from (f"  - {text}" for text in [*forced, *map(escaped, rest)])
+
+
+def as_json(outcome: Outcome) -> str:
+    """The same for a program; a factor without bounds has null ones."""
+    return (
+        json.dumps(
+            {
+                "schema_version": SCHEMA_VERSION,
+                **{"a": outcome.a, "b": outcome.b, "metric": outcome.metric},
+                **{"smallest_effect": outcome.smallest_effect, "forced": outcome.forced, "warning": banner(outcome)},
+                "comparisons": [_fields(one) for one in outcome.comparisons],
+                **{"refused": outcome.refused, "not_compared": outcome.alone},
+            },
+            indent=2,
+        )
+        + "\n"
+    )
+
+
+def _fields(one: Comparison) -> dict[str, Any]:
+    arms = {
+        side: {"run_id": arm["run_id"], "mode": arm["mode"], "label": arm.label, "median": _bounds(median)}
+        | {"repeats": len(arm.rows), "throttled": arm.throttled}
+        for side, arm, median in (("a", one.a, one.medians[0]), ("b", one.b, one.medians[1]))
+    }
+    return {
+        **{"work": title(one), **arms, "verdict": str(one.verdict), "factor": _bounds(one.factor.interval)},
+        **{"method": one.factor.method, "ratio_of_medians": _bounds(one.ratio_of_medians)},
+        **{"paired": one.pairs is not None, "pairs": one.pairs, "repeats_needed": one.repeats_needed},
+        **{"detectable_effect": one.detectable_effect, "forced": one.overridden, "notes": one.notes},
+    }
+
+
+def _bounds(interval: Interval) -> dict[str, Any]:
+    return {"value": interval.value, "low": interval.low, "high": interval.high, "unit": interval.unit}
+
+
+def precise(interval: Interval) -> str:
+    """`1.0512x [1.0493, 1.0533]`: the interval with two digits."""
+    space = "" if interval.unit in ("", "x") else " "
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:,.{_decimals(interval.value, 3)}f}{space}{interval.unit} (no interval)"
+    half = (interval.high - interval.low) / 2
+    decimals = _decimals(half, 1) if half > 0 else _decimals(interval.value, 3)
+    decimals = max(decimals, 2) if interval.unit == "x" else decimals
+    value, low, high = (f"{number:,.{decimals}f}" for number in (interval.value, interval.low, interval.high))
+    return f"{value}{space}{interval.unit} [{low}, {high}]"
+
+
+def _decimals(size: float, digits: int) -> int:
+    return 0 if size == 0 else min(9, max(0, digits - math.floor(math.log10(abs(size)))))
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g}%"
+
+
+def _effect(share: float) -> str:
+    return f"{share:.2%}" if share < 1 else f"a factor of {1 + share:.3g}"

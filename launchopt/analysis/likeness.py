@@ -1,0 +1,131 @@
+"""Whether two runs did the same work in the same place, and what else differs between them.
+
+In: rows of summary.parquet and manifests. Out: short texts, `commands: 2,000 in A, 4,000 in B`, apart for what
+forbids a comparison and for what a reader should know. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from launchopt.analysis.tables import STREAM, has_no_dependencies
+from launchopt.results import Row
+
+# What two rows have to agree in to have done the same work: the stream, how it was ordered, and how much it touched.
+WORK = (*STREAM, "ordering", "input_footprint_bytes")
+Manifest = Mapping[str, Any]
+
+_WORK_SETTINGS = ("workload", "model", "arrival", "sampling", "scheduler", "seed")
+_OF_NO_CONCERN = ("mode.name", "device.kind", "against", "repeats", "table", "verify_columns")
+_MACHINE = (("environment", "device", "name"), ("environment", "cores"))
+_GPU_LIBRARIES = ("driver", "cuda_driver", "cuda_runtime", "cublaslt")
+
+
+def work_of(row: Row, name: str) -> Any:
+    """A column of `WORK`, the same where it makes no difference.
+
+    Lone GEMVs have no order to keep, and what a file of an earlier schema does not have was not there to choose.
+    """
+    if name == "ordering" and has_no_dependencies(str(row["workload"])):
+        return "none"
+    return "none" if row[name] is None and name in ("scheduler", "sampling") else row[name]
+
+
+def unlike_work(a: Row, b: Row) -> list[str]:
+    """Columns in which the two rows did other work."""
+    found = [differing(name, a[name], b[name]) for name in WORK if work_of(a, name) != work_of(b, name)]
+    remark = ": times of a traced run are not headline times"
+    return [text + remark if text.startswith("traced") else text for text in found]
+
+
+def unlike_settings(a: Manifest, b: Manifest) -> list[str]:
+    """Settings that make other work although no column shows it; a setting that only one version knows is left out."""
+    return [text for key, text in _settings(a, b) if key.partition(".")[0] in _WORK_SETTINGS]
+
+
+def other_machine(a: Manifest | None, b: Manifest | None) -> list[str]:
+    """How the machines differ, down to the CUDA libraries."""
+    unknown = [side for side, manifest in (("A", a), ("B", b)) if manifest is None]
+    if a is None or b is None:
+        return [f"{' and '.join(unknown)} without manifest.json: nothing says on which machine"]
+    paths = [*_MACHINE, *(("device_versions", name) for name in _GPU_LIBRARIES)]
+    pairs = [(" ".join(path[1:]), _at(a, path), _at(b, path)) for path in paths]
+    return [differing(name, one, other) for name, one, other in pairs if one != other]
+
+
+def remarks(a: Manifest, b: Manifest) -> list[str]:
+    """What may differ, and should be known: revision, packages, settings, status of the run."""
+    found = [_revisions(a, b), *_packages(a, b)]
+    found += [text for key, text in _settings(a, b) if key.partition(".")[0] not in _WORK_SETTINGS]
+    for name in ("platform", "python"):
+        one, other = _at(a, ("environment", name)), _at(b, ("environment", name))
+        found += [differing(name, one, other)] if one != other else []
+    for side, manifest in (("A", a), ("B", b)):
+        status = manifest.get("status")
+        found += [f"{side}: its run ended with status {status}"] if status != "ok" else []
+    return found
+
+
+def differing(name: str, one: Any, other: Any) -> str:
+    """`commands: 2,000 in A, 4,000 in B`."""
+    return f"{name}: {_shown(one)} in A, {_shown(other)} in B"
+
+
+def revision(manifest: Manifest | None) -> str | None:
+    """`82f1f88f35dc, changed`; None where it is not known."""
+    if manifest is None or not _at(manifest, ("environment", "git_revision")):
+        return None
+    dirty = _at(manifest, ("environment", "git_dirty"))
+    return str(_at(manifest, ("environment", "git_revision")))[:12] + (", changed" if dirty else "")
+
+
+def _revisions(a: Manifest, b: Manifest) -> str:
+    one, other = revision(a), revision(b)
+    if one is not None and one == other:
+        return f"revision: {one} in both"
+    return differing("revision", one, other)
+
+
+def _packages(a: Manifest, b: Manifest) -> list[str]:
+    def versions(manifest: Manifest) -> dict[str, Any]:
+        of_device = _at(manifest, ("device_versions",)) or {}
+        others = {name: version for name, version in of_device.items() if name not in (*_GPU_LIBRARIES, "gpu")}
+        return {**others, **(_at(manifest, ("environment", "packages")) or {})}
+
+    one, other = versions(a), versions(b)
+    names = sorted(one.keys() | other.keys())
+    return [differing(name, one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)]
+
+
+def _settings(a: Manifest, b: Manifest) -> Iterable[tuple[str, str]]:
+    one, other = _flat(a.get("config")), _flat(b.get("config"))
+    for key in (key for key in one if key in other):
+        if key not in _OF_NO_CONCERN and _comparable(key, one[key]) != _comparable(key, other[key]):
+            yield key, differing(key, one[key], other[key])
+
+
+def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(config, Mapping):
+        return {prefix[:-1]: config} if prefix else {}
+    return {name: value for key in config for name, value in _flat(config[key], f"{prefix}{key}.").items()}
+
+
+def _comparable(key: str, value: Any) -> Any:
+    """A file is the same file in another folder."""
+    return str(value).rpartition("/")[2] if key.endswith("path") and value is not None else value
+
+
+def _at(manifest: Manifest, path: tuple[str, ...]) -> Any:
+    value: Any = manifest
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

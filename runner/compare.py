@@ -1,0 +1,177 @@
+"""Compares two runs, or two modes of one run, and says which is faster, or how many repeats would tell.
+
+    python -m runner.compare RUN:baseline RUN:batched       two modes of one run, pair by pair: the best case
+    python -m runner.compare OLD NEW                        all that occurs in both folders: two revisions, say
+    python -m runner.compare OLD NEW --metric latency_p99_us --effect 5%
+    python -m runner.compare OLD NEW --fail-on slower --markdown compare.md     in CI
+    python -m runner.compare OLD NEW --force                other machines, other work: says so in every output
+
+In: summary.parquet and manifest.json at or below the folders (or a summary.parquet). Out: a block for each stream of
+commands, mode and configuration that occurs in both: medians, the factor between the two with its 95% interval, and
+FASTER, SLOWER, SAME (up to --effect) or UNDECIDED, with the number of repeats that would decide; --json and --markdown
+write the same to files. Refused is what would compare unlike work, other machines, GPU drivers or CUDA libraries,
+traced with untraced runs and throttled repeats; --force sets that aside, but never failed or unverified repeats. Other
+revisions and packages are what it is for, and are named.
+
+Exit codes: 0 compared, whatever the verdict; 1 with --fail-on slower where B is SLOWER; 2 refused, or bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launchopt.errors import ConfigError, DataError, LaunchoptError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from launchopt.analysis.arms import Run, Side
+    from launchopt.analysis.compare import Outcome
+
+_STYLES = {"FASTER": "green", "SLOWER": "red", "SAME": "cyan", "UNDECIDED": "yellow"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; `argv` without the program's name. Returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        return _compare(options)
+    except LaunchoptError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from launchopt.analysis.compare import compare
+    from launchopt.analysis.compare_text import as_json, markdown
+    from launchopt.analysis.interval import Verdict
+    from runner.terminal import console
+
+    effect = share(options.effect)
+    a, b = read_side(options.a, "A"), read_side(options.b, "B")
+    outcome = compare(a, b, metric=options.metric, smallest_effect=effect, force=options.force)
+    _print(outcome, console())
+    for path, text in ((options.json, as_json), (options.markdown, markdown)):
+        if path is not None:
+            _write(path, text(outcome))
+    for reason in outcome.refused:
+        print(f"error: {reason}", file=sys.stderr)
+    if outcome.refused:
+        return DataError.exit_code
+    slower = any(one.verdict is Verdict.SLOWER for one in outcome.comparisons)
+    return 1 if slower and options.fail_on == "slower" else 0
+
+
+def share(text: str) -> float:
+    """`1%` or `0.01` as 0.01; ConfigError for what is not above 0 and below 100%."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise ConfigError("--effect", text, "must be above 0% and below 100%, such as 1% or 0.01")
+    return value
+
+
+def read_side(name: str, key: str) -> Side:
+    """What `FOLDER`, `FOLDER:MODE` or a summary.parquet in place of the folder holds.
+
+    Raises ConfigError for a folder that is not there, DataError for one that cannot be read.
+    """
+    from launchopt.analysis.arms import Side
+
+    folder, mode = Path(name), None
+    if not folder.exists() and ":" in name:
+        before, _, mode = name.rpartition(":")
+        folder = Path(before)
+    if not folder.exists():
+        raise ConfigError(key, name, "no such folder; name one with results, as FOLDER or FOLDER:MODE")
+    files = [folder] if folder.is_file() else sorted(folder.rglob("summary.parquet"))
+    if not files:
+        raise DataError(folder, None, "no summary.parquet here or below")
+    root = folder.parent if folder.is_file() else folder
+    return Side(name, mode, [_read_run(path, root) for path in files])
+
+
+def _read_run(path: Path, root: Path) -> Run:
+    from launchopt.analysis.arms import Run
+    from launchopt.results import read_manifest, read_summaries
+
+    rows = read_summaries([path])
+    has_manifest = (path.parent / "manifest.json").exists()
+    manifest = read_manifest(path.parent) if has_manifest else None
+    # A copy of a run is that run: the moment it started tells it apart from others of its name.
+    started = (manifest or {}).get("started_utc")
+    identity = f"{rows[0]['run_id']} {started}" if started and rows else str(path.resolve())
+    return Run(str(path.parent.relative_to(root)), identity, rows, manifest)
+
+
+def _print(outcome: Outcome, to: Console) -> None:
+    from launchopt.analysis.compare_text import banner, block, written
+
+    loud = banner(outcome)
+    if loud:
+        to.print(loud, style="bold red", markup=False, soft_wrap=True)
+    to.print(f"B = {outcome.b} against A = {outcome.a}", markup=False, soft_wrap=True)
+    for one in outcome.comparisons:
+        to.print()
+        for label, text in block(one):
+            style = _STYLES[one.verdict] if label == "verdict" else "bold red" if label == "FORCED" else None
+            to.print(written(label, text), style=style, markup=False, soft_wrap=True)
+    if len(outcome.comparisons) > 1:
+        to.print()
+        _print_table(outcome, to)
+    for text in outcome.alone:
+        to.print(f"not compared, {text}", markup=False, soft_wrap=True)
+
+
+def _print_table(outcome: Outcome, to: Console) -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from launchopt.analysis.compare_text import HEADINGS, cells
+
+    table = Table(box=box.SIMPLE if to.is_terminal else None)
+    for heading in HEADINGS:
+        table.add_column(heading, overflow="fold")
+    for one in outcome.comparisons:
+        table.add_row(*map(escape, cells(one)))
+    to.print(table)
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("runner.compare", None, summary, details, formatter_class=formatter)
+    parser.add_argument("a", metavar="A", help="folder with results, or FOLDER:MODE: what to compare with")
+    parser.add_argument("b", metavar="B", help="folder with results, or FOLDER:MODE: what is said to be faster or not")
+    parser.add_argument("--effect", default="1%", metavar="X", help="smallest effect that matters (1%%): less is SAME")
+    parser.add_argument("--metric", default="wall_ms", metavar="COLUMN", help="column of the summary (wall_ms)")
+    parser.add_argument("--force", action="store_true", help="compare what should not be, and say so everywhere")
+    parser.add_argument("--fail-on", choices=["slower"], help="exit 1 where B is SLOWER, for CI")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write it for a pull request")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

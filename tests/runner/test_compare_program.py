@@ -1,0 +1,171 @@
+"""The program: folders in, a verdict out; exit codes, files, and every refusal's text.
+
+The golden files are what these tests print; after an intended change write them anew from the difference shown.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from summary_rows import repeats, write
+
+from launchopt import results
+from runner import compare
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+MANIFEST: dict[str, Any] = {
+    "status": "ok",
+    "started_utc": "2025-01-01T00:00:00+00:00",
+    "config": {"workload": {"name": "gemv_micro"}, "seed": 0},
+    "environment": {"cores": 16, "git_revision": "a" * 40, "packages": {"numpy": "2.5.2"}},
+    "device_versions": {"driver": "580.1", "cublaslt": "130100"},
+}
+NOISE = np.exp(np.random.default_rng(0).normal(0, 0.002, (3, 9)))
+
+
+def run_of(folder: Path, *scales: float, started: str = "1", **columns: Any) -> Path:
+    """A run of baseline, batched and graph, as many as there are scales of their times."""
+    rows = [
+        one
+        for scale, noise, mode in zip(scales, NOISE, ("baseline", "batched", "graph"), strict=False)
+        for one in repeats(*(100 * scale * noise), mode=mode, throttled=False, **columns)
+    ]
+    write(folder, rows)
+    results.write_manifest(folder, MANIFEST | {"started_utc": started})
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = compare.main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_two_modes_of_one_run(capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(Path("run"), 1.0, 0.5)
+    code, out, err = run(capsys, "run:baseline", "run:batched", "--json", "out.json", "--markdown", "out.md")
+    assert (code, err) == (0, "")
+    assert out == (GOLDEN / "compare_modes.txt").read_text()
+    assert Path("out.md").read_text() == (GOLDEN / "compare_modes_markdown.txt").read_text()
+    fields = json.loads(Path("out.json").read_text())
+    assert (fields["forced"], fields["warning"], fields["refused"]) == (False, None, [])
+    (one,) = fields["comparisons"]
+    assert (one["verdict"], one["paired"], one["pairs"]) == ("FASTER", True, 9)
+    assert one["factor"]["low"] < one["factor"]["value"] < one["factor"]["high"]
+    assert one["factor"]["value"] == pytest.approx(2, rel=0.01)
+    assert sorted(path.name for path in Path().iterdir()) == ["out.json", "out.md", "run"]
+
+
+def test_two_folders(capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(Path("old"), 1.0, 0.5, 0.2)
+    run_of(Path("new"), 1.0, 0.6, started="2")
+    code, out, err = run(capsys, "old", "new")
+    assert (code, err) == (0, "")
+    assert out == (GOLDEN / "compare_folders.txt").read_text()
+
+
+def test_force_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(Path("old"), 1.0)
+    run_of(Path("new"), 1.0, started="2", commands=10)
+    code, out, err = run(capsys, "old", "new", "--force", "--markdown", "out.md")
+    assert (code, err) == (0, "")
+    assert out == (GOLDEN / "compare_forced.txt").read_text()
+    assert Path("out.md").read_text().startswith("**FORCED")
+
+
+def test_a_file_names_its_run_and_a_copy_of_a_run_is_that_run(capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(Path("run"), 1.0, 0.5)
+    shutil.copytree("run", "copy")
+    code, out, _ = run(capsys, "run/summary.parquet:baseline", "copy:batched")
+    assert code == 0
+    assert "paired, 9 repeats taken in turn" in out
+    assert "unpaired" not in out
+
+
+def test_a_folder_whose_name_has_a_colon(capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(Path("at 10:30"), 1.0, 0.5)
+    code, out, _ = run(capsys, "at 10:30:baseline", "at 10:30:batched")
+    assert code == 0
+    assert "FASTER" in out
+
+
+@pytest.mark.parametrize(("scale", "code"), [(1.1, 1), (1.0, 0), (0.9, 0)])
+def test_fail_on_slower(scale: float, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(Path("old"), 1.0)
+    run_of(Path("new"), scale, started="2")
+    assert run(capsys, "old", "new", "--fail-on", "slower")[0] == code
+    assert run(capsys, "old", "new")[0] == 0
+
+
+def test_what_holds_is_shown_beside_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(Path("old"), 1.0, 0.5)
+    run_of(Path("new"), 1.0, 0.5, started="2")
+    rows = results.read_summaries([Path("new")])
+    write(Path("new"), [row | {"verified": row["mode"] != "batched"} for row in rows])
+    code, out, err = run(capsys, "old", "new", "--json", "out.json", "--force")
+    assert code == 2
+    assert "verdict   SAME" in out
+    assert "cannot be compared: B: not verified" in err
+    assert "not verified" in json.loads(Path("out.json").read_text())["refused"][0]
+
+
+def test_every_refusal_has_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(Path("old"), 1.0, 0.5)
+    run_of(Path("fewer"), 1.0, started="2", commands=10)
+    run_of(Path("traced"), 1.0, started="3", traced=True)
+    run_of(Path("hot"), 1.0, started="4")
+    rows = results.read_summaries([Path("hot")])
+    write(Path("hot"), [row | {"throttled": row["repeat"] < 2, "throttle_reasons": "sw_thermal"} for row in rows])
+    run_of(Path("unverified"), 1.0, started="5", verified=False)
+    run_of(Path("moved"), 1.0)
+    results.write_manifest(Path("moved"), MANIFEST | {"started_utc": "6", "device_versions": {"driver": "595.2"}})
+    write(Path("bare"), results.read_summaries([Path("old")]))
+    Path("empty").mkdir()
+    run_of(Path("broken"), 1.0)
+    (Path("broken") / "manifest.json").write_text("no")
+    calls = [
+        *(("old", other) for other in ("fewer", "traced", "hot", "unverified", "moved", "bare", "old")),
+        *(("old", other) for other in ("empty", "broken", "nowhere", "old:pdl")),
+        *(("old:batched", "fewer"), ("old", "fewer", "--force", "--effect", "0")),
+        ("old", "fewer", "--effect", "two"),
+        *(("old", "hot", "--metric", "tokens_per_s"), ("old", "hot", "--force", "--json", "nowhere/out.json")),
+    ]
+    found = []
+    for arguments in calls:
+        code, _, err = run(capsys, *arguments)
+        assert code == 2
+        assert err.startswith("error: ")
+        found.append(f"$ python -m runner.compare {' '.join(arguments)}\n{err}")
+    assert "\n".join(found) == (GOLDEN / "compare_refusals.txt").read_text()
+    assert not list(Path().glob("*.json"))
+
+
+@pytest.mark.parametrize("arguments", [[], ["one"], ["a", "b", "--fail-on", "faster"]])
+def test_misuse_is_the_parsers(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        compare.main(arguments)
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_interruption_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare, "_compare", interrupted)
+    assert compare.main(["a", "b"]) == 130
+
+
+def test_committed_runs() -> None:
+    reference = Path(__file__).parents[2] / "outputs" / "reference" / "h200" / "predecessor_tables" / "0"
+    assert compare.main([f"{reference}:baseline", f"{reference}:batched", "--fail-on", "slower"]) == 0
+    assert compare.main([f"{reference}:batched", f"{reference}:baseline", "--fail-on", "slower"]) == 1
