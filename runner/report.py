@@ -4,6 +4,9 @@
     python -m runner.report DIR... --plot speedup.svg  and a picture
     python -m runner.report DIR... --frontier --slo-p99-us 500     which bucket size, which timeout? (--plot: a picture)
     python -m runner.report DIR... --remedies          all modes on each workload: gains, costs, break-even (and --plot)
+    python -m runner.report DIR... --html              one self-contained page in DIR/report.html, or --html FILE.html
+    python -m runner.report DIR... --pr                Markdown for a pull request: verdict, one table, environment
+    python -m runner.report RUN --timeline FILE.json   what was recorded of one run, for ui.perfetto.dev (.json.gz too)
     python -m runner.report --readme README.md         refresh the tables inside a README (--check: are they?)
 
 In: every summary.parquet (--frontier: and histograms.parquet; --remedies: and manifest.json) at or below the folders.
@@ -38,10 +41,12 @@ from launchopt.analysis.remedies_plot import draw_remedies
 from launchopt.analysis.tables import build_tables
 from launchopt.errors import DataError, LaunchoptError
 from runner.bench import figures
+from runner.report_page import html, pull_request, timeline
 from runner.report_screen import print_frontiers, print_remedies, print_tables
 
 FRONTIER_FILE = "frontier.json"
 REMEDIES_FILE = "remedies.md"
+KINDS = ("frontier", "remedies", "html", "pr", "timeline")
 REMEDIES_EXPERIMENTS = {"experiment=remedies", "experiment=qkv"}
 
 
@@ -53,29 +58,50 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("name a folder with results, or a README with --readme")
     if options.check and (options.readme is None or options.folders):
         parser.error("--check goes with --readme alone")
-    if not options.folders and (options.output or options.plot or options.frontier or options.remedies):
-        parser.error("--output, --plot, --frontier and --remedies need a folder with results")
-    if options.frontier and options.remedies:
-        parser.error("--frontier and --remedies are two reports: ask for one")
-    if options.slo_p99_us is not None and not options.frontier:
-        parser.error("--slo-p99-us goes with --frontier")
+    kinds = [name for name in KINDS if getattr(options, name) not in (None, False)]
+    if not options.folders and (options.output or options.plot or kinds):
+        parser.error(f"--output, --plot, {_flags(KINDS[:-1])} and --{KINDS[-1]} need a folder with results")
+    if len(kinds) > 1:
+        parser.error(f"{_flags(kinds[:-1])} and --{kinds[-1]} are {len(kinds)} reports: ask for one")
+    if options.slo_p99_us is not None and not {"frontier", "html"} & set(kinds):
+        parser.error("--slo-p99-us goes with --frontier or --html")
+    if {"html", "pr", "timeline"} & set(kinds) and (options.output or options.plot):
+        parser.error(f"--output and --plot do not go with --{kinds[0]}")
+    if options.timeline_limit is not None and options.timeline is None:
+        parser.error("--timeline-limit goes with --timeline")
     try:
-        if options.folders and options.frontier:
-            frontier(options.folders, options.slo_p99_us, options.output, options.plot)
-        elif options.folders and options.remedies:
-            remedies(options.folders, options.output, options.plot)
-        elif options.folders:
-            report(options.folders, options.output, options.plot)
+        _make(kinds[0] if kinds else "", options)
         is_current = options.readme is None or sync_readme(options.readme, check=options.check)
     except LaunchoptError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        return 130
     if not is_current:
         print(
             f"{options.readme}: out of date: run python -m runner.report --readme {options.readme}",
             file=sys.stderr,
         )
     return 0 if is_current else 1
+
+
+def _make(kind: str, options: argparse.Namespace) -> None:
+    """The report of a kind, or the tables where no kind was asked for."""
+    folders: list[Path] = options.folders
+    if kind == "frontier":
+        frontier(folders, options.slo_p99_us, options.output, options.plot)
+    elif kind == "remedies":
+        remedies(folders, options.output, options.plot)
+    elif kind == "html":
+        folder = _folder(folders[0])
+        slo_p99_us = options.slo_p99_us or _kept_slo(folder / FRONTIER_FILE)
+        html(folders, folder / "report.html" if options.html == Path() else options.html, slo_p99_us)
+    elif kind == "pr":
+        pull_request(folders)
+    elif kind == "timeline":
+        timeline(folders, options.timeline, options.timeline_limit)
+    elif folders:
+        report(folders, options.output, options.plot)
 
 
 def report(folders: Sequence[Path], output: Path | None = None, plot: Path | None = None) -> None:
@@ -117,8 +143,7 @@ def frontier(
     `output` says that nothing is to be left in the folder. Raises DataError as `report` does.
     """
     kept = _folder(folders[0]) / FRONTIER_FILE
-    if slo_p99_us is None and kept.is_file():
-        slo_p99_us = _read_slo(kept)
+    slo_p99_us = slo_p99_us or _kept_slo(kept)
     frontiers = _frontiers(folders, slo_p99_us)
     shown = frontier_markdown(frontiers, "full")
     _publish(shown, output or kept.with_name("frontier.md"), lambda console: print_frontiers(frontiers, console))
@@ -163,6 +188,10 @@ def _frontiers(folders: Sequence[Path], slo_p99_us: float | None) -> list[Fronti
 
 def _folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
+
+
+def _kept_slo(path: Path) -> float | None:
+    return _read_slo(path) if path.is_file() else None
 
 
 def _read_slo(path: Path) -> float | None:
@@ -211,6 +240,18 @@ def _block(folder: Path) -> str:
     return report_markdown(build_tables(results.read_summaries([folder])), "compact")
 
 
+def _flags(names: Sequence[str]) -> str:
+    return ", ".join(f"--{name}" for name in names)
+
+
+def whole(text: str) -> int:
+    """A whole number above 0; ValueError for what is none."""
+    value = int(text)
+    if value <= 0:
+        raise ValueError(f"{text} is not above 0")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     summary, _, details = (__doc__ or "").partition("\n\n")
     formatter = argparse.RawDescriptionHelpFormatter
@@ -223,6 +264,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--slo-p99-us", type=positive, metavar="X", help="recommend a point whose p99 latency keeps this"
     )
+    parser.add_argument(
+        "--html", nargs="?", const=Path(), type=Path, metavar="FILE.html", help="one page that needs nothing else"
+    )
+    parser.add_argument("--pr", action="store_true", help="print Markdown for a pull request")
+    parser.add_argument("--timeline", type=Path, metavar="FILE.json[.gz]", help="a recorded run for ui.perfetto.dev")
+    parser.add_argument("--timeline-limit", type=whole, metavar="N", help="rows that a timeline may show (300,000)")
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the README is out of date")
     return parser

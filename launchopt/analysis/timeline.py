@@ -1,0 +1,171 @@
+"""Recorded launches, commands and kernels as events of a timeline, for Perfetto and chrome://tracing.
+
+In: rows of launches.parquet, commands.parquet and kernels.parquet, in the order of their files. Out: events of the
+Chrome trace format, one by one, so that a run of any length needs little memory. Pure: reads no file.
+
+    process         a repeat of a mode; time 0 is its start barrier, so that modes can be compared
+    host: launch    our launch calls
+    host: CUDA API  the API calls as CUPTI saw them
+    GPU stream N    kernels, copies and fills by CUPTI
+    GPU, by events  from the device reaching a launch to its results, where that was timed
+    queue wait      enqueue to flush of a command (asynchronous: they overlap)
+
+An arrow leads from an API call to each kernel it started; without CUPTI from a launch call to its time on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launchopt.results import Row
+
+Event = dict[str, Any]
+Group = tuple[str, int]  # mode, repeat
+
+_HOST, _API, _EVENTS, _STREAMS = 1, 2, 100, 1000
+_LANES = 100  # threads set apart for what overlaps within one track
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What was recorded of a repeat of a mode: rows in all tables, and its launch calls."""
+
+    rows: int
+    launches: int
+
+
+def kept_launches(sizes: Mapping[Group, Size], limit: int) -> dict[Group, int]:
+    """How many launches of each group fit when at most about `limit` rows are shown, shared equally; at least one."""
+    kept: dict[Group, int] = {}
+    left = limit
+    # The smallest first: what they do not need goes to the others.
+    for done, (group, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1].rows)):
+        share = left // (len(sizes) - done)
+        fits = size.launches if size.rows <= share else share * size.launches // size.rows
+        kept[group] = max(1, fits) if size.launches else 0
+        left -= min(share, size.rows)
+    return kept
+
+
+class Timeline:
+    """Makes the events; `kept` bounds the launches of each group, as `kept_launches` gives them."""
+
+    def __init__(self, kept: Mapping[Group, int], cut: Iterable[Group] = (), *, has_kernels: bool = False) -> None:
+        self._kept = dict(kept)
+        self._cut = set(cut)
+        self._has_kernels = has_kernels
+        self._pids = {group: index for index, group in enumerate(sorted(self._kept), 1)}
+        self._named: set[tuple[int, int]] = set()
+        self._ends: dict[tuple[int, int], list[int]] = {}
+        self._calls: set[tuple[int, int | None]] = set()
+        self._arrows = 0
+        self.rows = 0  # shown so far
+
+    def processes(self) -> Iterator[Event]:
+        """A name for every group, in the order in which they are to be shown."""
+        for (mode, repeat), pid in self._pids.items():
+            yield _named("process_name", pid, 0, name=f"{mode}, repeat {repeat}")
+            yield _named("process_sort_index", pid, 0, sort_index=pid)
+
+    def launches(self, rows: Iterable[Row]) -> Iterator[Event]:
+        """Launch calls, and their time on the device where it was measured."""
+        for row in rows:
+            pid = self._shown(row)
+            if pid is None:
+                continue
+            shape = "x".join(str(row[name]) for name in ("m", "n", "k") if row[name] is not None) or "several shapes"
+            about = {name: row[name] for name in ("launch", "batch", "batch_size", "strategy", "flush_reason", "dtype")}
+            about |= {"shape": shape, "packed_bytes": row["packed_bytes"]}
+            name = f"{row['strategy']} {shape} x{row['batch_size']}"
+            yield from self._track(pid, _HOST, "host: launch calls")
+            yield _slice(name, pid, _HOST, row["submit_start_ns"], row["submit_end_ns"], about)
+            if row["device_start_ns"] is None or row["device_end_ns"] is None:
+                continue
+            start_ns, end_ns = row["device_start_ns"], row["device_end_ns"]
+            tid = self._lane(pid, _EVENTS, start_ns, end_ns)
+            yield from self._track(pid, tid, "GPU, by events")
+            yield _slice(name, pid, tid, start_ns, end_ns, about)
+            if not self._has_kernels:
+                yield from self._arrow((pid, _HOST, row["submit_start_ns"]), (pid, tid, start_ns))
+
+    def commands(self, rows: Iterable[Row]) -> Iterator[Event]:
+        """The wait of each command, from its enqueue to the flush of its batch."""
+        for row in rows:
+            pid = self._shown(row)
+            if pid is None:
+                continue
+            about = {name: row[name] for name in ("seq", "request", "step", "launch", "m", "n", "k")}
+            ends = {"cat": "queue wait", "name": "queue wait", "pid": pid, "tid": 0, "id2": {"local": hex(row["seq"])}}
+            yield {"ph": "b", "ts": _us(row["enqueue_ns"]), **ends, "args": about}
+            yield {"ph": "e", "ts": _us(max(row["flush_ns"], row["enqueue_ns"])), **ends}
+
+    def kernels(self, rows: Iterable[Row]) -> Iterator[Event]:
+        """What ran on the GPU, the API call that started it, and an arrow between them."""
+        for row in rows:
+            pid = self._shown(row)
+            if pid is None:
+                continue
+            about = {name: row[name] for name in ("launch", "batch", "range", "kind", "correlation", "api", "graph")}
+            track = _STREAMS + _LANES * int(row["stream"] or 0)
+            tid = self._lane(pid, track, row["start_ns"], row["end_ns"])
+            yield from self._track(pid, tid, f"GPU stream {row['stream']}")
+            yield _slice(str(row["name"]), pid, tid, row["start_ns"], row["end_ns"], about)
+            if row["api"] is None or row["api_start_ns"] is None or row["api_end_ns"] is None:
+                continue
+            call = (pid, row["correlation"])
+            if call not in self._calls:  # a graph launch starts many kernels
+                self._calls.add(call)
+                yield from self._track(pid, _API, "host: CUDA API (CUPTI)")
+                yield _slice(
+                    str(row["api"]), pid, _API, row["api_start_ns"], row["api_end_ns"], {"correlation": call[1]}
+                )
+            yield from self._arrow((pid, _API, row["api_start_ns"]), (pid, tid, row["start_ns"]))
+
+    def _shown(self, row: Row) -> int | None:
+        """The process of a row; None where it lies beyond what is kept."""
+        group = (row["mode"], row["repeat"])
+        launch = row["launch"]
+        if (group in self._cut) if launch is None else launch >= self._kept.get(group, 0):
+            return None
+        self.rows += 1
+        return self._pids[group]
+
+    def _track(self, pid: int, tid: int, name: str) -> Iterator[Event]:
+        if (pid, tid) not in self._named:
+            self._named.add((pid, tid))
+            yield _named("thread_name", pid, tid, name=name)
+            yield _named("thread_sort_index", pid, tid, sort_index=tid)
+
+    def _lane(self, pid: int, track: int, start_ns: int, end_ns: int) -> int:
+        """A thread of `track` that is free at `start_ns`: slices of one thread must nest or lie apart."""
+        ends = self._ends.setdefault((pid, track), [])
+        free = next((lane for lane, end in enumerate(ends) if end <= start_ns), len(ends))
+        if free == len(ends) and free < _LANES:
+            ends.append(end_ns)
+        free = min(free, _LANES - 1)
+        ends[free] = end_ns
+        return track + free
+
+    def _arrow(self, tail: tuple[int, int, int], head: tuple[int, int, int]) -> Iterator[Event]:
+        self._arrows += 1
+        common = {"cat": "launch", "name": "launch", "id": self._arrows}
+        for phase, (pid, tid, ns) in (("s", tail), ("f", head)):
+            bound = {"bp": "e"} if phase == "f" else {}  # to the slice that encloses it, not the next one
+            yield {"ph": phase, "ts": _us(ns), "pid": pid, "tid": tid, **common, **bound}
+
+
+def _slice(name: str, pid: int, tid: int, start_ns: int, end_ns: int, about: dict[str, Any]) -> Event:
+    args = {key: value for key, value in about.items() if value is not None}
+    duration = _us(max(0, end_ns - start_ns))
+    return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": _us(start_ns), "dur": duration, "args": args}
+
+
+def _named(what: str, pid: int, tid: int, **args: Any) -> Event:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
+
+
+def _us(ns: int) -> float:
+    """Microseconds with three decimals: exact to the ns for runs of up to 100 days."""
+    return ns / 1000

@@ -1,0 +1,145 @@
+"""Where and how the runs were made: machine, versions, clocks, configuration, refusals, and how each run ended.
+
+In: the runs of a report. Out: facts as (name, value) and grids. What all runs share is said once, what differs a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launchopt.analysis.markdown import NOTHING
+from launchopt.report.grids import Grid, Head, make_grid
+from launchopt.report.source import Run, Source
+from launchopt.results import Row
+
+Facts = list[tuple[str, str]]
+
+_RUNS = (
+    *(
+        Head("run", True),
+        Head("started (UTC)", True),
+        Head("ended", True),
+        Head("repeats done"),
+        Head("revision", True),
+    ),
+    *(Head("SM clock MHz", True), Head("throttled repeats"), Head("overrides", True)),
+)
+_MOST_VALUES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The environment of a report."""
+
+    machine: Facts
+    config: Facts
+    differing: Grid | None
+    runs: Grid
+    notices: list[str]
+    refused: list[str]
+
+
+def environment(source: Source) -> Environment:
+    """Gather it from the manifests, and clocks from the rows too."""
+    parts = ("environment", "device_versions", "ceilings", "garbage_collection")
+    flat = [dict(_flat({part: run.manifest.get(part) for part in parts})) for run in source.runs]
+    machine = [(name.removeprefix("environment."), _joined(values)) for name, values in _by_name(flat).items()]
+    configs = [dict(_flat(run.manifest.get("config") or {})) for run in source.runs]
+    by_name = _by_name(configs)
+    shared = [(name, values[0]) for name, values in by_name.items() if len(set(values)) == 1]
+    varying = [name for name, values in by_name.items() if len(set(values)) > 1]
+    return Environment(
+        machine=[(name, value) for name, value in machine if value != "null"],
+        config=shared,
+        differing=_differing(source.runs, configs, varying),
+        runs=_runs(source),
+        notices=_distinct(source.runs, "notices"),
+        refused=_refused(source.runs),
+    )
+
+
+def _flat(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
+    """`a.b`, value of each leaf."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, Mapping | list | tuple):
+        yield name, ", ".join(map(str, value)) or "none"
+    else:
+        yield name, "null" if value is None else str(value)
+
+
+def _by_name(flat: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    names = dict.fromkeys(name for one in flat for name in one)
+    return {name: [one.get(name, "absent") for one in flat] for name in names}
+
+
+def _joined(values: Sequence[str]) -> str:
+    """Distinct values, the commonest first, and how many more there are."""
+    distinct = sorted(dict.fromkeys(value for value in values if value != "absent"), key=lambda v: -values.count(v))
+    shown = "; ".join(distinct[:_MOST_VALUES])
+    return shown + (f"; {len(distinct) - _MOST_VALUES} more" if len(distinct) > _MOST_VALUES else "")
+
+
+def _differing(runs: Sequence[Run], configs: Sequence[Mapping[str, str]], names: Sequence[str]) -> Grid | None:
+    if not names:
+        return None
+    heads = [Head("run", True), *(Head(name, True) for name in names)]
+    cells = [[run.name, *(one.get(name, NOTHING) for name in names)] for run, one in zip(runs, configs, strict=True)]
+    return make_grid("What differs between the composed configurations", heads, cells)
+
+
+def _runs(source: Source) -> Grid:
+    by_run: dict[str, list[Row]] = {}
+    for row in source.rows:
+        by_run.setdefault(row["run_id"], []).append(row)
+    cells = [_run_cells(run, by_run.get(run.name, [])) for run in source.runs]
+    return make_grid("How each run ended", _RUNS, cells)
+
+
+def _run_cells(run: Run, rows: Sequence[Row]) -> list[str]:
+    manifest = run.manifest
+    about = manifest.get("environment") or {}
+    revision = str(about.get("git_revision") or NOTHING)[:12] + (" + changes" if about.get("git_dirty") else "")
+    ended = str(manifest.get("status") or "unknown") + (f": {manifest['error']}" if manifest.get("error") else "")
+    known = [row["throttled"] for row in rows if row["throttled"] is not None]
+    reasons = sorted({row["throttle_reasons"] for row in rows if row["throttle_reasons"]})
+    throttled = f"{sum(map(bool, known))} of {len(known)}" if known else NOTHING
+    return [
+        *(
+            run.name,
+            str(manifest.get("started_utc") or NOTHING).replace("T", " ").removesuffix("+00:00"),
+            ended,
+            str(manifest.get("repeats_done", NOTHING)),
+        ),
+        *(revision, _clocks(run, rows), throttled + (f" ({', '.join(reasons)})" if reasons else "")),
+        " ".join(map(str, manifest.get("overrides") or [])) or NOTHING,
+    ]
+
+
+def _clocks(run: Run, rows: Sequence[Row]) -> str:
+    """Lowest to highest, of the readings during the repeats, else of those before and after them."""
+    during = [row[name] for row in rows for name in ("sm_clock_mhz", "sm_clock_min_mhz") if row[name] is not None]
+    states = [state for one in run.manifest.get("runs") or [] for state in (one.get("state") or {}).values()]
+    around = [state["sm_clock_mhz"] for state in states if isinstance(state, Mapping) and state.get("sm_clock_mhz")]
+    found = during or around
+    if not found:
+        return NOTHING
+    low, high = min(found), max(found)
+    where = "during" if during else "before and after"
+    return f"{low:,.0f}{'' if low == high else f' to {high:,.0f}'} ({where} repeats)"
+
+
+def _distinct(runs: Iterable[Run], key: str) -> list[str]:
+    return list(dict.fromkeys(str(each) for run in runs for each in run.manifest.get(key) or []))
+
+
+def _refused(runs: Iterable[Run]) -> list[str]:
+    """`mode: reason (runs)`."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for mode, reason in (run.manifest.get("refused") or {}).items():
+            found.setdefault(f"{mode}: {reason}", []).append(run.name)
+    return [f"{text} ({len(names)} run{'' if len(names) == 1 else 's'})" for text, names in found.items()]

@@ -1,0 +1,85 @@
+"""What all figures share: a `Figure` that is drawn, an `Absent` one that says why, and which lines they show.
+
+Figures are Altair charts without colours of their own: the page's script gives them those of the theme, light or dark.
+Series differ in dash and marker as well as in colour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launchopt.analysis.markdown import mode_name, short_configuration
+from launchopt.analysis.tables import Line, Table
+
+MOST_SERIES = 6
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2, 1, 2])
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+HEIGHT = 260
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A Vega-Lite specification with its title and the sentence below it; `zooms`: its time axis can be moved.
+
+    `is_wide`: it takes a row of its own.
+    """
+
+    title: str
+    note: str
+    spec: dict[str, Any]
+    zooms: bool = False
+    is_wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A figure that has no data: what it would show, why not, and what records it."""
+
+    title: str
+    why: str
+    remedy: str
+
+
+def finished(
+    title: str, note: str, chart: Any, height: int = HEIGHT, *, zooms: bool = False, is_wide: bool = False
+) -> Figure:
+    """A chart as wide as its container, described for those who cannot see it."""
+    spec = chart.properties(width="container", height=height, description=f"{title}. {note}").to_dict()
+    spec.pop("config", None)  # the theme is the page's
+    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+    return Figure(title, note, spec, zooms, is_wide or zooms)
+
+
+def shown_lines(table: Table, most: int = MOST_SERIES) -> list[Line]:
+    """The lines a figure has room for: the baseline, then those that do best; what failed is left out."""
+    sound = [line for line in table.lines if line.problem is None]
+    baselines = [line for line in sound if line.is_baseline][:1]
+    column = "wall_ms" if table["arrival"] == "closed" else "latency_p99_us"
+
+    def rank(line: Line) -> float:
+        value = line.median(column)
+        return math.inf if value is None else value
+
+    others = sorted((line for line in sound if not line.is_baseline), key=rank)
+    return [*baselines, *others][:most]
+
+
+def left_out(table: Table, shown: Sequence[Line]) -> str:
+    """` 7 more modes are in the table.`, where a figure does not show them all."""
+    more = len(table.lines) - len(shown)
+    return f" {more} more {'is' if more == 1 else 'are'} in the table." if more > 0 else ""
+
+
+def series_names(lines: Sequence[Line]) -> list[str]:
+    """A name for each line: its mode; max_batch / timeout, and the run, where that is not enough."""
+    names = [mode_name(line) for line in lines]
+    if len(set(names)) < len(names):
+        is_one_mode = len(set(names)) == 1
+        batchings = [short_configuration(line).replace(", ", " / ") for line in lines]
+        names = [f"{'' if is_one_mode else f'{name}, '}{one}" for name, one in zip(names, batchings, strict=True)]
+    if len(set(names)) < len(names):
+        names = [f"{name}, run {line['run_id']}" for name, line in zip(names, lines, strict=True)]
+    return names

@@ -1,0 +1,146 @@
+"""A sweep of bucket size and timeout: two heat maps, and throughput against tail latency.
+
+In: a frontier. Out: figures; all of them absent where nothing was swept.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import altair as alt
+
+from launchopt.analysis.frontier import Frontier, Point
+from launchopt.analysis.markdown import count, number
+from launchopt.report.figure import SHAPES, Absent, Figure, finished
+
+HEAT_TITLE = "Timeout x bucket"
+FRONTIER_TITLE = "Throughput against tail latency"
+_SWEEP = "experiment=timeout_bucket, or -m batching.max_batch=16,64 batching.timeout_us=50,150"
+_DARK_SHARE = 0.45
+_METRICS = {"p99_us": "p99 latency, us", "throughput_per_s": "throughput, {unit}/s"}
+
+
+def is_sweep(frontier: Frontier) -> bool:
+    """Whether more than one bucket size or timeout was tried."""
+    return len({(point.max_batch, point.timeout_us) for point in frontier.points}) > 1
+
+
+def frontier_figures(frontier: Frontier) -> list[Figure | Absent]:
+    """For each mode a heat map of the p99 and one of the throughput; then the frontier."""
+    if not is_sweep(frontier):
+        why = "one bucket size and one timeout were tried"
+        return [Absent(title, why, _SWEEP) for title in (HEAT_TITLE, FRONTIER_TITLE)]
+    modes = dict.fromkeys(point.mode for point in frontier.points)
+    maps = [_heat_map(frontier, mode, metric) for mode in modes for metric in _METRICS]
+    return [*maps, _scatter(frontier)]
+
+
+def _drawn(frontier: Frontier) -> list[Point]:
+    return [p for p in frontier.points if p.problem is None and p.p99_us and p.throughput_per_s]
+
+
+def _values(frontier: Frontier, points: list[Point]) -> list[dict[str, Any]]:
+    return [
+        {
+            **{"mode": point.mode, "max_batch": point.max_batch, "timeout_us": point.timeout_us},
+            **{"p99_us": point.p99_us, "throughput_per_s": point.throughput_per_s},
+            **{"batching": point.batching, "standing": _standing(frontier, point), "mark": _mark(frontier, point)},
+            "batch_size": point.batch_size_mean,
+        }
+        for point in points
+    ]
+
+
+def _standing(frontier: Frontier, point: Point) -> str:
+    if point.overloaded:
+        return "overloaded"
+    if point == frontier.recommended:
+        return "recommended"
+    return "on the frontier" if point in frontier.frontier else "beaten"
+
+
+def _mark(frontier: Frontier, point: Point) -> str:
+    """What a cell shows beside its number, so that colour is not all."""
+    return {"overloaded": " !", "recommended": " \u2605", "on the frontier": " \u25cf"}.get(
+        _standing(frontier, point), ""
+    )
+
+
+def _tooltips(unit: str) -> list[Any]:
+    return [
+        alt.Tooltip("mode:N"),
+        alt.Tooltip("batching:N", title="max_batch / timeout"),
+        alt.Tooltip("p99_us:Q", title="p99, us", format=",.1f"),
+        alt.Tooltip("throughput_per_s:Q", title=f"{unit}/s", format=",.0f"),
+        alt.Tooltip("batch_size:Q", title="commands a batch, mean", format=",.1f"),
+        alt.Tooltip("standing:N"),
+    ]
+
+
+def _heat_map(frontier: Frontier, mode: str, metric: str) -> Figure | Absent:
+    label = _METRICS[metric].format(unit=frontier.unit)
+    title = f"{HEAT_TITLE}: {label}, {mode}"
+    values = _values(frontier, [point for point in _drawn(frontier) if point.mode == mode])
+    if not values:
+        return Absent(title, "no point was verified and timed", _SWEEP)
+    write = number if metric == "p99_us" else count
+    low, high = _span([each[metric] for each in values])
+    for each in values:
+        each["text"] = f"{write(each[metric])}{each['mark']}"
+        # The scale is dark at its low end: what lies there is written in white.
+        each["dark"] = math.log(each[metric] / low) < _DARK_SHARE * math.log(high / low)
+    base = alt.Chart(alt.InlineData(values=values)).encode(
+        x=alt.X("timeout_us:O", title="timeout, us", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("max_batch:O", title="max_batch, commands", sort="descending"),
+        tooltip=_tooltips(frontier.unit),
+    )
+    scale = alt.Scale(type="log", scheme="cividis", nice=False, domain=[low, high])
+    cells = base.mark_rect().encode(color=alt.Color(f"{metric}:Q", title=label, scale=scale, legend=None))
+    colour = alt.condition("datum.dark", alt.value("#ffffff"), alt.value("#111111"))
+    texts = base.mark_text(fontSize=12).encode(text="text:N", color=colour)
+    note = (
+        "Dark is low, bright is high, on a logarithmic scale; each cell says its number. "
+        "\u25cf on the frontier, \u2605 recommended, ! overloaded: its latencies grow with the length of the run."
+    )
+    rows = len({each["max_batch"] for each in values})
+    return finished(title, note, alt.layer(cells, texts), max(120, 46 * rows))
+
+
+def _span(numbers: list[float]) -> tuple[float, float]:
+    """From the smallest to the largest, never less than a fifth: noise must not look like an effect."""
+    low, high = min(numbers), max(numbers)
+    wider = max(1.0, (1.2 * low / high) ** 0.5)
+    return low / wider, high * wider
+
+
+def _scatter(frontier: Frontier) -> Figure | Absent:
+    values = _values(frontier, _drawn(frontier))
+    if not values:
+        return Absent(FRONTIER_TITLE, "no point was verified and timed", _SWEEP)
+    rates = [each["throughput_per_s"] for each in values]
+    # An open loop's throughputs hardly differ: never show less than 2%. To the right there is room for a label.
+    room = max(0.15 * (max(rates) - min(rates)), 0.01 * max(rates))
+    scale = alt.Scale(domain=[min(rates) - room, max(rates) + 2 * room], nice=False, zero=False)
+    axis = alt.Axis(format=",.6~g", tickCount=5)
+    x = alt.X("throughput_per_s:Q", title=f"{frontier.unit}/s: more is better", scale=scale, axis=axis)
+    y = alt.Y("p99_us:Q", title="p99 latency, us (log): less is better", scale=alt.Scale(type="log", nice=False))
+    modes = list(dict.fromkeys(each["mode"] for each in values))
+    standings = ["beaten", "on the frontier", "recommended", "overloaded"]
+    standings = [one for one in standings if any(each["standing"] == one for each in values)]
+    base = alt.Chart(alt.InlineData(values=values)).encode(x=x, y=y)
+    legend = alt.Legend(title="mode") if len(modes) > 1 else None
+    marks = base.mark_point(size=80, filled=True).encode(
+        shape=alt.Shape("mode:N", scale=alt.Scale(domain=modes, range=list(SHAPES[: len(modes)])), legend=legend),
+        color=alt.Color("standing:N", scale=alt.Scale(domain=standings), legend=alt.Legend(title=None)),
+        tooltip=_tooltips(frontier.unit),
+    )
+    line = base.transform_filter("datum.standing == 'on the frontier' || datum.standing == 'recommended'")
+    named = line.mark_text(align="left", dx=8, dy=-6, fontSize=11).encode(text="batching:N")
+    layers = [line.mark_line(strokeWidth=1).encode(order="throughput_per_s:Q"), marks, named]
+    note = "A point a configuration, medians over repeats; the line joins those that no other equals or beats in both."
+    if frontier.slo_p99_us is not None:
+        limit = alt.Chart(alt.InlineData(values=[{"slo": frontier.slo_p99_us}])).mark_rule(strokeDash=[6, 4])
+        layers.append(limit.encode(y="slo:Q"))
+        note += f" Dashed: the objective, p99 of {frontier.slo_p99_us:,g} us."
+    return finished(FRONTIER_TITLE, note, alt.layer(*layers), 320)

@@ -1,0 +1,82 @@
+"""How the latencies of commands are distributed: a cumulative curve a mode, p50 and p99 marked.
+
+In: a table and the histograms of its repeats. Out: a figure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from launchopt.analysis.histogram import LogHistogram
+from launchopt.analysis.markdown import number
+from launchopt.analysis.tables import Table
+from launchopt.report.figure import DASHES, SHAPES, Absent, Figure, finished, left_out, series_names, shown_lines
+from launchopt.report.source import Histograms
+
+TITLE = "Latency of a command"
+_MARKED = (50.0, 99.0)
+_PERCENTS = sorted({0.1, 0.5, *(float(at) for at in range(1, 100, 2)), 98.0, *_MARKED, 99.5, 99.9, 99.99, 100.0})
+
+
+def latency_figure(table: Table, histograms: Histograms) -> Figure | Absent:
+    """Cumulative distribution of the latency, enqueue to results on the device, over all repeats."""
+    lines = shown_lines(table)
+    names, values, told = series_names(lines), [], []
+    for name, line in zip(names, lines, strict=True):
+        merged = histograms.merged(line.rows, "latency")
+        if merged is None or not merged.count:
+            continue
+        curve = _curve(name, merged)
+        values += curve
+        p50, p99 = (number(at["us"]) for at in curve if at["marked"])
+        told.append(f"{name} {p50} / {p99} us")
+    if not values:
+        why = "no repeat that may be compared has a histogram of latencies"
+        return Absent(TITLE, why, "schema version 2 and later writes histograms.parquet with every run")
+    note = f"Over the commands of all repeats whose launches were timed; p50 / p99: {'; '.join(told)}."
+    return finished(TITLE, note + left_out(table, lines), _chart(values, names))
+
+
+def _curve(name: str, histogram: LogHistogram) -> list[dict[str, Any]]:
+    points = []
+    for percent in _PERCENTS:
+        latency_ns = histogram.percentile(percent)
+        if latency_ns:  # a logarithmic axis has no 0
+            marked = f"p{percent:g}" if percent in _MARKED else ""
+            points.append({"mode": name, "us": latency_ns / 1e3, "percent": percent, "marked": marked})
+    return points
+
+
+def _chart(values: list[dict[str, Any]], names: list[str]) -> Any:
+    data = alt.InlineData(values=values)
+    legend = alt.Legend(title="mode", symbolSize=120)
+    x = alt.X("us:Q", scale=alt.Scale(type="log", nice=False), title="latency, us (log)", axis=alt.Axis(format="~s"))
+    y = alt.Y("percent:Q", title="commands at or below, %", scale=alt.Scale(domain=[0, 100]))
+    colour = alt.Color("mode:N", sort=names, scale=alt.Scale(domain=names), legend=legend)
+    dash = alt.StrokeDash("mode:N", scale=alt.Scale(domain=names, range=list(DASHES[: len(names)])), legend=legend)
+    tooltip = [
+        alt.Tooltip("mode:N"),
+        alt.Tooltip("us:Q", title="latency, us", format=",.2f"),
+        alt.Tooltip("percent:Q", title="percentile", format="~g"),
+    ]
+    base = alt.Chart(data).encode(x=x, y=y)
+    lines = base.mark_line(strokeWidth=2, interpolate="step-after").encode(
+        color=colour, strokeDash=dash, order="percent:Q"
+    )
+    shape = alt.Shape("mode:N", scale=alt.Scale(domain=names, range=list(SHAPES[: len(names)])), legend=legend)
+    marks = (
+        base.transform_filter("datum.marked != ''")
+        .mark_point(size=70, filled=True)
+        .encode(color=colour, shape=shape, tooltip=tooltip)
+    )
+    hover = base.mark_point(size=120, opacity=0, aria=False).encode(tooltip=tooltip)
+    rules = alt.InlineData(values=[{"at": percent, "name": f"p{percent:g}"} for percent in _MARKED])
+    levels = alt.Chart(rules).mark_rule(strokeDash=[2, 4], opacity=0.6).encode(y="at:Q")
+    texts = (
+        alt.Chart(rules)
+        .mark_text(align="left", dx=4, baseline="top", dy=3)
+        .encode(y="at:Q", x=alt.value(0), text="name:N")
+    )
+    return alt.layer(levels, texts, lines, marks, hover)

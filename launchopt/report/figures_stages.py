@@ -1,0 +1,102 @@
+"""Where the time of a command goes: wall, GPU busy and host, a bar a mode; and the stages of one launch, if measured.
+
+In: all modes of a stream, or a calibration. Out: figures.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from launchopt.analysis.calibration import Calibration
+from launchopt.analysis.remedies import Remedy, RemedyTable
+from launchopt.report.figure import Absent, Figure, finished, series_names
+
+TITLE = "Where the time of a command goes"
+STAGES_TITLE = "Stages of one launch"
+_TRACED_NOTE = (
+    "Narrow bar: kernels running, counted by CUPTI in traced runs of the same work; where the wide bar goes on, the "
+    "GPU waits, and where the narrow one is longer, the tracer slowed the kernels. "
+)
+_WALL, _BUSY, _HOST = "wall", "GPU busy (traced)", "host, in launch calls"
+
+
+def time_figure(table: RemedyTable) -> Figure | Absent:
+    """Wall time a command; within it the GPU's busy time, and what the host spent in launch calls."""
+    sound = [remedy for remedy in table.remedies if remedy.line.problem is None]
+    names = series_names([remedy.line for remedy in sound])
+    values = [each for name, remedy in zip(names, sound, strict=True) for each in _parts(name, remedy)]
+    if not values:
+        return Absent(TITLE, "no repeat that may be compared has a wall time", "a run whose results are verified")
+    is_traced = any(each["part"] == _BUSY for each in values)
+    note = (
+        "Wide bar: wall time. Diamond: time inside launch calls. "
+        + (_TRACED_NOTE if is_traced else "The GPU's busy time is recorded with timing=cupti. ")
+        + "They overlap, as launches run ahead of the GPU. A diamond at the end of its bar: the host takes the time."
+    )
+    return finished(TITLE, note, _chart(values, names), max(120, 26 * len(names)))
+
+
+def _parts(name: str, remedy: Remedy) -> list[dict[str, Any]]:
+    line = remedy.line
+    wall_ms, busy_ms, commands = line.median("wall_ms"), remedy.busy_ms, line.median("commands")
+    host_ns, calls = line.median("host_submit_ns_per_launch"), line.median("launch_calls")
+    if not commands or wall_ms is None:
+        return []
+    parts = {_WALL: wall_ms * 1e3 / commands}
+    if busy_ms is not None:
+        parts[_BUSY] = busy_ms * 1e3 / commands
+    if host_ns is not None and calls is not None:
+        parts[_HOST] = host_ns * calls / 1e3 / commands
+    return [{"mode": name, "part": part, "us": us} for part, us in parts.items()]
+
+
+def _chart(values: list[dict[str, Any]], names: list[str]) -> Any:
+    parts = [part for part in (_WALL, _BUSY, _HOST) if any(each["part"] == part for each in values)]
+    base = alt.Chart(alt.InlineData(values=values)).encode(
+        y=alt.Y("mode:N", sort=names, title=None, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=220)),
+        x=alt.X("us:Q", title="us a command"),
+        tooltip=[
+            alt.Tooltip("mode:N"),
+            alt.Tooltip("part:N", title="what"),
+            alt.Tooltip("us:Q", title="us a command", format=",.3f"),
+        ],
+    )
+    colour = alt.Color(
+        "part:N", scale=alt.Scale(domain=parts), legend=alt.Legend(title=None, symbolType="square", symbolOpacity=1)
+    )
+    marks = {
+        _WALL: lambda of: of.mark_bar(height=18, opacity=0.45),
+        _BUSY: lambda of: of.mark_bar(height=8),
+        _HOST: lambda of: of.mark_point(shape="diamond", size=90, filled=True, opacity=1),
+    }
+    layers = [marks[part](base.transform_filter(alt.datum.part == part)).encode(color=colour) for part in parts]
+    return alt.layer(*layers)
+
+
+def stages_figure(calibration: Calibration) -> Figure | Absent:
+    """The stages of one launch as the doctor measured them: median, and p99 as a tick."""
+    title = f"{STAGES_TITLE}: {calibration.device['name']}"
+    values, order = [], []
+    for kernel, stages in calibration.stages.items():
+        for stage, times in stages.items():
+            if isinstance(times, dict) and times.get("p50_us") is not None:
+                label = f"{kernel}: {stage}"
+                order.append(label)
+                values.append({"stage": label, **{key: times.get(key) for key in ("p50_us", "p99_us", "how")}})
+    if not values:
+        return Absent(title, "the calibration has no stages", "python -m runner.doctor --save, on a GPU with CUPTI")
+    base = alt.Chart(alt.InlineData(values=values)).encode(
+        y=alt.Y("stage:N", sort=order, title=None, axis=alt.Axis(labelLimit=320)),
+        tooltip=[
+            alt.Tooltip("stage:N"),
+            alt.Tooltip("p50_us:Q", title="p50, us", format=",.3f"),
+            alt.Tooltip("p99_us:Q", title="p99, us", format=",.3f"),
+            alt.Tooltip("how:N", title="measured by"),
+        ],
+    )
+    bars = base.mark_bar(height=14).encode(x=alt.X("p50_us:Q", title="us (bar: median, tick: p99)"))
+    ticks = base.transform_filter("isValid(datum.p99_us)").mark_tick(thickness=2, size=18).encode(x="p99_us:Q")
+    note = f"Measured by the doctor, {calibration.made_utc}, apart from the runs of this page."
+    return finished(title, note, alt.layer(bars, ticks), max(120, 24 * len(values)))

@@ -1,0 +1,173 @@
+"""A slice of a run as it happened: waits in the queue, launch calls on the host, work on the GPU.
+
+In: the recordings of a run. Out: a figure of two modes on one scale of time, whose window can be moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from launchopt.analysis.tables import Line, Table
+from launchopt.errors import DataError
+from launchopt.report.figure import Absent, Figure, finished, series_names, shown_lines
+from launchopt.report.source import Source
+from launchopt.results import Row
+
+TITLE = "Timeline of a slice"
+_MODES = 2
+_LAUNCHES = 48  # of each mode
+_MOST_ROWS = 600  # of each lane: more could not be told apart
+_WAIT, _TURN, _HOST, _GPU = "queue wait", "flushed, waiting", "host: launch call", "GPU"
+
+
+def timeline_figure(tables: Sequence[Table], source: Source) -> Figure | Absent:
+    """Launches from the middle of a repeat, of the baseline and of the fastest mode that were recorded.
+
+    `tables` are of the same work, traced or not: the one with the most to show is taken.
+    """
+    recorded = [[line for line in shown_lines(table) if _folder(line, source)][:_MODES] for table in tables]
+    lines = max(recorded, key=lambda found: (any(_has_kernels(line, source) for line in found), len(found)), default=[])
+    if not lines:
+        why = "neither launches nor kernels were recorded"
+        return Absent(TITLE, why, "record.launches=all record.commands=all, on a GPU also timing=cupti for kernels")
+    names = series_names(lines)
+    values: list[dict[str, Any]] = []
+    lanes: list[str] = []
+    spans_us: list[float] = []
+    for name, line in zip(names, lines, strict=True):
+        folder = _folder(line, source)
+        bars = _slice(folder, line, name) if folder else []
+        values += bars
+        lanes += dict.fromkeys(bar["lane"] for bar in bars)
+        spans_us.append(max((bar["end"] for bar in bars), default=0.0))
+    if not values:
+        return Absent(TITLE, "the recording holds no launch of these modes", "record.launches=all")
+    end_us = min(span for span in spans_us if span > 0)
+    note = (
+        f"{_LAUNCHES} launches from the middle of a repeat of {' and '.join(names)}, both from their first launch "
+        "call on, on one scale. Queue wait: first enqueue of a batch to its flush; then it waits for its launch "
+        "call; the darker, the more wait at once. GPU: kernels by CUPTI where they were traced, "
+        "else from the device reaching a launch to its results, where that was timed. "
+        "Drag or use the buttons to move, Ctrl and the wheel to zoom."
+    )
+    if lines[0]["traced"]:
+        note = f"Of a traced run: the tracer makes each launch dearer. {note}"
+    return finished(TITLE, note, _chart(values, lanes, end_us), 34 * len(lanes) + 20, zooms=True)
+
+
+def _folder(line: Line, source: Source) -> Path | None:
+    run = source.run(line["run_id"])
+    return run.folder if run is not None and (run.recording("launches") or run.recording("kernels")) else None
+
+
+def _has_kernels(line: Line, source: Source) -> bool:
+    run = source.run(line["run_id"])
+    return run is not None and run.recording("kernels") is not None
+
+
+def _slice(folder: Path, line: Line, name: str) -> list[dict[str, Any]]:
+    """Bars of one mode: the launches around the middle of its first repeat."""
+    row = line.rows[0]
+    first = max(0, int(row["launch_calls"] or 0) // 2 - _LAUNCHES // 2)
+    of_repeat = [("mode", "=", row["mode"]), ("repeat", "=", row["repeat"])]
+    window = [*of_repeat, ("launch", ">=", first), ("launch", "<", first + _LAUNCHES)]
+    launches = _read(folder / "launches.parquet", window)
+    kernels = _read(folder / "kernels.parquet", window)[:_MOST_ROWS]
+    host = [_bar(name, _HOST, _named(each), each["submit_start_ns"], each["submit_end_ns"]) for each in launches]
+    host = host or _calls(kernels, name)
+    if not host:
+        return []
+    start_ns = min(bar["start"] for bar in host)
+    bars = [*_waits(_read(folder / "commands.parquet", window), name), *host]
+    for each in kernels:
+        what = f"{each['name']}, stream {each['stream']}, launch {each['launch']}"
+        bars.append(_bar(name, _GPU, what, each["start_ns"], each["end_ns"]))
+    if not kernels:
+        timed = [each for each in launches if each["device_start_ns"] is not None and each["device_end_ns"] is not None]
+        bars += [_bar(name, _GPU, _named(each), each["device_start_ns"], each["device_end_ns"]) for each in timed]
+    for bar in bars:
+        bar |= {"start": (bar["start"] - start_ns) / 1e3, "end": (bar["end"] - start_ns) / 1e3}
+        bar["us"] = bar["end"] - bar["start"]
+    return bars
+
+
+def _read(path: Path, window: Any) -> list[Row]:
+    if not path.is_file():
+        return []
+    try:
+        rows: list[Row] = pq.read_table(path, filters=window).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(path, None, f"cannot be read as a recording ({error})") from None
+    return rows
+
+
+def _calls(kernels: Iterable[Row], name: str) -> list[dict[str, Any]]:
+    """API calls as CUPTI saw them, for a run whose launch calls were not recorded."""
+    seen = {each["correlation"]: each for each in kernels if each["api_start_ns"] is not None}
+    return [
+        _bar(name, _HOST, f"{each['api']}, launch {each['launch']}", each["api_start_ns"], each["api_end_ns"])
+        for each in seen.values()
+    ]
+
+
+def _waits(commands: Iterable[Row], name: str) -> list[dict[str, Any]]:
+    """Two bars a launch: from the enqueue of its first command to its flush, and on to its launch call."""
+    batches: dict[int, list[Row]] = {}
+    for command in commands:
+        batches.setdefault(command["launch"], []).append(command)
+    bars = []
+    for launch, of in batches.items():
+        what = f"launch {launch}: {len(of)} command{'' if len(of) == 1 else 's'}"
+        flush_ns = of[0]["flush_ns"]
+        bars.append(_bar(name, _WAIT, what, min(command["enqueue_ns"] for command in of), flush_ns))
+        bars.append(_bar(name, _TURN, what, flush_ns, of[0]["submit_start_ns"]))
+    return bars
+
+
+def _named(launch: Row) -> str:
+    shape = "x".join(str(launch[name]) for name in ("m", "n", "k") if launch[name] is not None) or "several shapes"
+    size = launch["batch_size"]
+    return f"launch {launch['launch']}: {launch['strategy']}, {size} command{'' if size == 1 else 's'} of {shape}"
+
+
+def _bar(mode: str, track: str, what: str, start_ns: int, end_ns: int) -> dict[str, Any]:
+    return {"lane": f"{mode}: {track}", "track": track, "what": what, "start": start_ns, "end": end_ns}
+
+
+def _chart(values: list[dict[str, Any]], lanes: Sequence[str], end_us: float) -> Any:
+    """The window is [t0, t1]: the page's script moves them."""
+    t0, t1 = alt.param("t0", value=-0.04 * end_us), alt.param("t1", value=1.04 * end_us)
+    scale = alt.Scale(domainMin=alt.ExprRef("t0"), domainMax=alt.ExprRef("t1"), nice=False, zero=False)
+    tracks = [track for track in (_WAIT, _TURN, _HOST, _GPU) if any(value["track"] == track for value in values)]
+    return (
+        alt.Chart(alt.InlineData(values=values))
+        .mark_bar(clip=True, height=18)
+        .encode(
+            x=alt.X("start:Q", scale=scale, title="us since the first launch call of the slice"),
+            x2="end:Q",
+            y=alt.Y(
+                "lane:N",
+                sort=list(lanes),
+                title=None,
+                scale=alt.Scale(domain=list(lanes)),
+                axis=alt.Axis(labelLimit=260),
+            ),
+            color=alt.Color("track:N", scale=alt.Scale(domain=tracks), legend=None),
+            opacity=alt.condition(
+                f"datum.track == '{_WAIT}' || datum.track == '{_TURN}'", alt.value(0.2), alt.value(0.85)
+            ),
+            tooltip=[
+                alt.Tooltip("lane:N"),
+                alt.Tooltip("what:N"),
+                alt.Tooltip("start:Q", title="from, us", format=",.3f"),
+                alt.Tooltip("us:Q", title="for, us", format=",.3f"),
+            ],
+        )
+        .add_params(t0, t1)
+    )

@@ -1,0 +1,83 @@
+"""The answer for each stream of commands on one line: the fastest sound mode, and by how much.
+
+In: the tables of the analysis. Out: a `Glance` a stream, as a grid for the page or cells for Markdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from launchopt.analysis.interval import Verdict
+from launchopt.analysis.markdown import NOTHING, count, mode_name, number, speedup
+from launchopt.analysis.tables import Line, Table, arrivals
+from launchopt.report.grids import Grid, Head, make_grid
+
+HEADS = (
+    *(Head("work", True), Head("fastest mode", True), Head("speed-up, x [95%]")),
+    *(Head("baseline wall ms"), Head("its wall ms"), Head("baseline launch calls"), Head("its launch calls")),
+    *(Head("modes faster / tried"), Head("verified repeats")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """One stream: the line that gains most, None where none is proven faster."""
+
+    table: Table
+    best: Line | None
+
+    @property
+    def cells(self) -> list[str]:
+        """In the order of `HEADS`."""
+        lines, best = self.table.lines, self.best
+        baseline = best.baseline if best else next((line for line in lines if line.is_baseline), None)
+        candidates = [line for line in lines if not line.is_baseline]
+        faster = sum(line.verdict is Verdict.FASTER for line in candidates)
+        rows = [row for line in lines for row in line.rows]
+        first = lines[0].rows[0]
+        rate = "" if first["arrival"] == "closed" else f", {arrivals(first)}"
+        return [
+            f"{self.table.title}{rate}",
+            _described(best) if best else self._why_none,
+            speedup(best) if best else NOTHING,
+            number(baseline.median("wall_ms")) if baseline else NOTHING,
+            number(best.median("wall_ms")) if best else NOTHING,
+            count(baseline.median("launch_calls")) if baseline else NOTHING,
+            count(best.median("launch_calls")) if best else NOTHING,
+            f"{faster} / {len(candidates)}",
+            f"{sum(bool(row['verified']) for row in rows)} / {len(rows)}",
+        ]
+
+    @property
+    def _why_none(self) -> str:
+        if not self.has_comparison:
+            return "no baseline, or nothing beside it: no comparison"
+        return "none is proven faster"
+
+    @property
+    def has_comparison(self) -> bool:
+        """Whether anything was compared with a baseline."""
+        return any(line.verdict is not None for line in self.table.lines)
+
+
+def _described(line: Line) -> str:
+    return f"{mode_name(line)} ({line.configuration})"
+
+
+def glances(tables: Iterable[Table]) -> list[Glance]:
+    """A glance for each untraced stream."""
+    return [Glance(table, _best(table)) for table in tables if not table["traced"]]
+
+
+def _best(table: Table) -> Line | None:
+    """The fastest that is proven so; one that ignored the order of the commands did other work, and comes last."""
+    faster = [line for line in table.lines if line.verdict is Verdict.FASTER and line.speedup is not None]
+    return max(
+        faster, key=lambda line: (line.disorder is None, line.speedup.value if line.speedup else 0), default=None
+    )
+
+
+def glance_grid(found: Sequence[Glance]) -> Grid:
+    """All of them as one table."""
+    return make_grid("The fastest sound mode of each stream of commands", HEADS, [one.cells for one in found])

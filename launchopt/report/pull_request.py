@@ -1,0 +1,74 @@
+"""The report as a comment on a pull request: the verdict, one table, the environment folded away.
+
+In: a `Source`. Out: Markdown of at most 60,000 bytes, as GitHub takes 65,536 characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launchopt.analysis.markdown import SHORT_LEGEND, escaped
+from launchopt.report.environment import environment
+from launchopt.report.glance import HEADS, glances
+from launchopt.report.source import Source
+from launchopt.report.tiles import headline, title, warnings
+
+MOST_BYTES = 60_000
+MOST_ROWS = 12
+_MOST_CHARACTERS = 600  # of one text: a status may hold anything
+
+
+def pull_request_markdown(source: Source) -> str:
+    """Ends with a newline; what there is no room for is counted, not dropped in silence."""
+    found = glances(source.tables)
+    cells = [one.cells for one in found[:MOST_ROWS]]
+    diagnoses = [f"- **{_short(one.title)}**: {_short(one.sentence)}" for one in source.diagnoses[:MOST_ROWS]]
+    diagnoses += [f"- **Cannot be:** {_short(error)}" for one in source.diagnoses for error in one.errors[:MOST_ROWS]]
+    more = len(found) - len(cells)
+    parts = [
+        f"### {_short(title(source))}",
+        _short(headline(source)),
+        *(
+            ["\n>\n".join(f"> **Beware.** {_short(warning)}" for warning in warnings(source))]
+            if warnings(source)
+            else []
+        ),
+        *(["\n".join(diagnoses)] if diagnoses else []),
+        _table(cells),
+        *([f"{more} more streams of commands are in the HTML report."] if more > 0 else []),
+        SHORT_LEGEND,
+        _details(source),
+    ]
+    text = "\n\n".join(parts) + "\n"
+    if len(text.encode("utf-8")) > MOST_BYTES:
+        text = "\n\n".join([*parts[:-1], "The environment has no room here: it is in the HTML report."]) + "\n"
+    return text
+
+
+def _table(cells: Sequence[Sequence[str]]) -> str:
+    rule = ["---" if head.is_text else "---:" for head in HEADS]
+    rows = [[head.text for head in HEADS], rule, *([_short(cell) for cell in line] for line in cells)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _details(source: Source) -> str:
+    about = environment(source)
+    runs = [" | ".join(_short(cell.text) for cell in row[:6]) for row in about.runs.rows[:MOST_ROWS]]
+    more = len(about.runs.rows) - len(runs)
+    lines = [f"- {_short(name)}: {_short(value)}" for name, value in about.machine]
+    return "\n".join(
+        [
+            "<details><summary>Environment</summary>\n",
+            *lines,
+            "",
+            f"| {' | '.join(head.text for head in about.runs.heads[:6])} |",
+            f"|{' --- |' * 6}",
+            *(f"| {run} |" for run in runs),
+            *([f"\n{more} more runs."] if more > 0 else []),
+            "\n</details>",
+        ]
+    )
+
+
+def _short(text: str) -> str:
+    return escaped(text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}...")

@@ -1,0 +1,149 @@
+"""All that a report is made of, read once.
+
+In: folders with runs. Out: a `Source`: rows and what the analysis makes of them, histograms that can be merged by line,
+manifests, and where launches, commands or kernels of a run were recorded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launchopt import results
+from launchopt.analysis.calibration import Calibration, find_calibration
+from launchopt.analysis.diagnosis import Diagnosis, diagnose
+from launchopt.analysis.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
+from launchopt.analysis.histogram import LogHistogram
+from launchopt.analysis.remedies import RemedyTable, build_remedies
+from launchopt.analysis.tables import Table, build_tables, without_copies
+from launchopt.results import Row
+
+RECORDINGS = ("launches", "commands", "kernels")
+
+_Buckets = set[tuple[int, int, int]]
+
+
+class Histograms:
+    """Histograms of repeats, merged on request."""
+
+    def __init__(self, rows: Iterable[Row], histogram_rows: Iterable[Row]) -> None:
+        claimed = Counter(_repeat(row) for row in rows)
+        self._buckets: dict[tuple[Any, ...], _Buckets] = {}
+        for row in histogram_rows:
+            # A repeat that two runs of one name claim has none: its buckets could be the other's.
+            if claimed[_repeat(row)] == 1:
+                buckets = self._buckets.setdefault((*_repeat(row), row["what"]), set())
+                buckets.add((row["low"], row["high"], row["count"]))
+
+    def merged(self, rows: Iterable[Row], what: str) -> LogHistogram | None:
+        """What all repeats in `rows` measured; None where one has none, as the others would be a selection."""
+        found = [self._buckets.get((*_repeat(row), what)) for row in rows]
+        if not found or None in found:
+            return None
+        return LogHistogram.from_rows(bucket for buckets in found if buckets for bucket in buckets)
+
+
+def _repeat(row: Row) -> tuple[Any, ...]:
+    return row["run_id"], row["mode"], row["repeat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A folder of a run: its manifest, and which recordings lie in it."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What its rows call it; a refused job has no name but its folder's."""
+        return str(self.manifest.get("run_id") or self.folder.name)
+
+    @property
+    def device(self) -> str:
+        """Name of the device, as the manifest has it; empty where the run ended before there was one."""
+        about = self.manifest.get("environment") or {}
+        return str((about.get("device") or {}).get("name") or "")
+
+    def recording(self, what: str) -> Path | None:
+        """The file of a recording; None where it was not made."""
+        path = self.folder / f"{what}.parquet"
+        return path if path.is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Everything that was read, and everything that the analysis says of it."""
+
+    folders: list[Path]
+    rows: list[Row]
+    tables: list[Table]
+    remedies: list[RemedyTable]
+    frontiers: list[Frontier]
+    histograms: Histograms
+    runs: list[Run]
+    diagnoses: list[Diagnosis]
+    calibrations: list[Calibration]
+
+    def run(self, run_id: str) -> Run | None:
+        """The one run of that name; None where there is none, or several."""
+        found = [run for run in self.runs if run.name == run_id]
+        return found[0] if len(found) == 1 else None
+
+
+def read_source(folders: Sequence[Path], slo_p99_us: float | None = None) -> Source:
+    """Read `folders` and analyse what is there; DataError for what cannot be read."""
+    rows = without_copies(results.read_summaries(folders))
+    histogram_rows = results.read_histograms(folders, HISTOGRAMS_USED)
+    runs = _runs(folders)
+    refusals = {run.name: run.manifest.get("refused") or {} for run in runs}
+    calibrations = _calibrations(runs, folders)
+    return Source(
+        list(folders),
+        rows,
+        build_tables(rows),
+        build_remedies(rows, refusals),
+        build_frontiers(rows, histogram_rows, slo_p99_us),
+        Histograms(rows, histogram_rows),
+        runs,
+        _diagnoses(rows, runs, refusals, calibrations),
+        list(calibrations.values()),
+    )
+
+
+def _runs(folders: Iterable[Path]) -> list[Run]:
+    found: dict[Path, Run] = {}
+    for folder in folders:
+        within = folder.parent.glob if folder.is_file() else folder.rglob
+        for path in sorted(within("manifest.json"), key=_by_number):
+            found.setdefault(path.parent.resolve(), Run(path.parent, results.read_manifest(path.parent)))
+    return list(found.values())
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """Jobs of a sweep are numbered: 2 before 10."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in path.parts]
+
+
+def _calibrations(runs: Iterable[Run], folders: Sequence[Path]) -> dict[str, Calibration]:
+    places = [folder if folder.is_dir() else folder.parent for folder in folders]
+    found = {name: find_calibration(name, places) for name in dict.fromkeys(run.device for run in runs) if name}
+    return {name: calibration for name, calibration in found.items() if calibration is not None}
+
+
+def _diagnoses(
+    rows: Iterable[Row], runs: Iterable[Run], refusals: dict[str, Any], calibrations: dict[str, Calibration]
+) -> list[Diagnosis]:
+    """Device by device, as each has a calibration of its own."""
+    device_of = {run.name: run.device for run in runs}
+    by_device: dict[str, list[Row]] = {}
+    for row in rows:
+        by_device.setdefault(row["gpu"] or device_of.get(row["run_id"], ""), []).append(row)
+    return [
+        diagnosis
+        for device, members in by_device.items()
+        for diagnosis in diagnose(members, refusals, calibrations.get(device))
+    ]

@@ -1,0 +1,53 @@
+"""What `python -m runner.report` writes for others to open: the HTML page, Markdown for a pull request, a timeline.
+
+In: folders with runs. Out: files, under a temporary name until they are whole, and a line that says what was written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launchopt.errors import ConfigError, DataError
+from launchopt.report.perfetto import DEFAULT_LIMIT, write_timeline
+from launchopt.report.source import read_source
+
+
+def html(folders: Sequence[Path], path: Path, slo_p99_us: float | None = None) -> None:
+    """Write the page of `folders` to `path`, and say how large it is.
+
+    Raises ConfigError without the report extra, DataError for what cannot be read or written.
+    """
+    from launchopt.report.page import page_html
+
+    if path.is_dir():
+        raise ConfigError("html", path, "is a folder: name the folders first, then --html FILE.html")
+    text = page_html(read_source(folders, slo_p99_us))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    print(f"wrote {path}: {len(text.encode()) / 1e6:.1f} MB, {text.count('<figure ')} figures")
+
+
+def pull_request(folders: Sequence[Path]) -> None:
+    """Print Markdown for a pull request."""
+    from launchopt.report.pull_request import pull_request_markdown
+
+    print(pull_request_markdown(read_source(folders)), end="")
+
+
+def timeline(folders: Sequence[Path], path: Path, limit: int | None = None) -> None:
+    """Write what was recorded of one run as a timeline, and say what had to be cut."""
+    limit = limit or DEFAULT_LIMIT
+    done = write_timeline(folders, path, limit)
+    if done.shown < done.recorded:
+        cut = f"{done.shown:,} of {done.recorded:,} recorded rows are shown: the first launches of every repeat"
+        print(f"cut: {cut} (--timeline-limit {limit})", file=sys.stderr)
+    print(f"wrote {path}: {done.shown:,} rows of {done.repeats} repeats; open it at https://ui.perfetto.dev")
