@@ -30,6 +30,8 @@ from pathlib import Path
 from rich.console import Console
 
 from launchopt import results
+from launchopt.analysis.calibration import read_calibration
+from launchopt.analysis.calibration_markdown import calibration_markdown
 from launchopt.analysis.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
 from launchopt.analysis.frontier_markdown import frontier_markdown
 from launchopt.analysis.frontier_plot import draw_frontiers
@@ -40,6 +42,7 @@ from launchopt.analysis.remedies_markdown import remedies_markdown
 from launchopt.analysis.remedies_plot import draw_remedies
 from launchopt.analysis.tables import build_tables
 from launchopt.errors import DataError, LaunchoptError
+from runner import profilers
 from runner.bench import figures
 from runner.report_page import html, pull_request, timeline
 from runner.report_screen import print_frontiers, print_remedies, print_tables
@@ -230,7 +233,11 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
 
 
 def _block(folder: Path) -> str:
-    """What a README shows of `folder`."""
+    """What a page shows of `folder`, or of a calibration's file."""
+    if folder.is_file():
+        return calibration_markdown(read_calibration(folder))
+    if any(folder.glob(profilers.AGREEMENTS)):
+        return profilers.markdown(folder)
     if (folder / "bench.parquet").is_file():
         return figures.markdown(folder)
     if (folder / FRONTIER_FILE).is_file():

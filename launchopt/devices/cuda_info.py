@@ -75,6 +75,7 @@ def _free_bytes(uuid: bytes, total: int) -> int:
 
 
 def uuid_of(index: int) -> bytes:
+    """By which NVML knows the GPU that CUDA numbers `index`; cuInit comes first."""
     from cuda.bindings import driver
 
     return bytes(_ok(driver.cuDeviceGetUuid(_ok(driver.cuDeviceGet(index)))).bytes)

@@ -1,0 +1,99 @@
+"""What each profiler costs the run that it watches, and whether profilers and this project count alike.
+
+In: rows of summary.parquet, and how each run was timed, by run_id; rows that `runner.nsys_agree` wrote. Out: Markdown
+tables. Pure: reads no file. Runs of one mode are compared with the untraced runs of the same mode and stream.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from launchopt.analysis.pipes import NUMBER, TEXT, pipe_table
+from launchopt.analysis.tables import STREAM, grouped
+from launchopt.results import Row
+
+UNTRACED, CUPTI, TORCH, ATTACHED = "none", "timing=cupti", "timing=torch", "nsys, attached"
+ORDER = (UNTRACED, CUPTI, ATTACHED, TORCH)
+COSTS = {"mode": TEXT, "tracer": TEXT, "repeats": NUMBER, "wall ms": NUMBER, "host us a launch": NUMBER}
+AGREEMENTS = {
+    **{"quantity": TEXT, "counted by": TEXT, "theirs": NUMBER, "ours": NUMBER},
+    **{"difference": NUMBER, "allowed": NUMBER, "agrees": TEXT},
+}
+_SAME = (*(name for name in STREAM if name != "traced"), "mode", "max_batch", "timeout_us")
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """One mode under one tracer; medians over repeats, ratios over the same without one."""
+
+    mode: str
+    tracer: str
+    repeats: int
+    wall_ms: float
+    host_us: float
+    wall_ratio: float | None
+    host_ratio: float | None
+
+
+def tracer_of(row: Row, timing: str | None) -> str:
+    """Which tracer watched a run: by its `timing.kind`, else one that was attached from outside."""
+    return {"cupti": CUPTI, "torch": TORCH}.get(timing or "", ATTACHED) if row["traced"] else UNTRACED
+
+
+def overheads(rows: Iterable[Row], timing_of: Mapping[str, str]) -> list[Overhead]:
+    """By mode, then tracer. Rows that failed, or were not verified, are left out."""
+    found = []
+    for members in grouped([row for row in rows if row["status"] == "ok" and row["verified"]], _SAME):
+        by_tracer: dict[str, list[Row]] = {}
+        for row in members:
+            by_tracer.setdefault(tracer_of(row, timing_of.get(row["run_id"])), []).append(row)
+        plain = by_tracer.get(UNTRACED)
+        for tracer in sorted(by_tracer, key=ORDER.index):
+            found.append(_overhead(tracer, by_tracer[tracer], plain))
+    return sorted(found, key=lambda each: (each.mode, ORDER.index(each.tracer)))
+
+
+def _overhead(tracer: str, rows: Sequence[Row], plain: Sequence[Row] | None) -> Overhead:
+    def median(column: str, of: Sequence[Row]) -> float:
+        return statistics.median(float(row[column]) for row in of)
+
+    wall_ms, host_ns = median("wall_ms", rows), median("host_submit_ns_per_launch", rows)
+    ratios: tuple[float | None, float | None] = (None, None)
+    if plain and tracer != UNTRACED:
+        ratios = wall_ms / median("wall_ms", plain), host_ns / median("host_submit_ns_per_launch", plain)
+    return Overhead(rows[0]["mode"], tracer, len(rows), wall_ms, host_ns / 1e3, *ratios)
+
+
+def overheads_markdown(rows: Sequence[Row], timing_of: Mapping[str, str], agreements: Sequence[Row]) -> str:
+    """Both tables, with the machine and the work they are of."""
+    first = rows[0]
+    where = f"{first['gpu'] or first['device'].upper()}, {first['workload']} {first['dtype']}"
+    lines = [
+        f"{where}, {first['commands']:,} commands. Medians over repeats; in brackets times the same without a tracer.",
+        "",
+    ]
+    cells = [
+        (
+            *(each.mode, each.tracer, str(each.repeats)),
+            _beside(each.wall_ms, each.wall_ratio),
+            _beside(each.host_us, each.host_ratio),
+        )
+        for each in overheads(rows, timing_of)
+    ]
+    lines.append(pipe_table(COSTS, cells))
+    if agreements:
+        lines += ["", pipe_table(AGREEMENTS, map(_agreement, agreements))]
+    return "\n".join(lines) + "\n"
+
+
+def _beside(value: float, ratio: float | None) -> str:
+    return f"{value:,.4g}" + ("" if ratio is None else f" ({ratio:.2f}x)")
+
+
+def _agreement(row: Row) -> list[str]:
+    difference = row["ours"] / row["theirs"] - 1 if row["theirs"] else 0.0
+    allowed = f"{row['limit']:.0%}" if row["limit"] else "none"
+    figures = [f"{row[name]:,.6g}" if row[name] % 1 else f"{row[name]:,.0f}" for name in ("theirs", "ours")]
+    return [row["what"], row["by"], *figures, f"{difference:+.3%}", allowed, "yes" if row["agrees"] else "NO"]

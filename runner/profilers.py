@@ -1,0 +1,30 @@
+"""What profilers cost, from a folder of runs under each of them, and whether they agree with us.
+
+In: runs below the folder, untraced, with timing=cupti or timing=torch, or under nsys; `agree_*.parquet` beside them, as
+`runner.nsys_agree --output` writes it. Out: Markdown, for a page.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from launchopt import results
+from launchopt.analysis.overheads import overheads_markdown
+from launchopt.errors import DataError
+
+AGREEMENTS = "agree_*.parquet"
+
+
+def markdown(folder: Path) -> str:
+    """Both tables; DataError where a file cannot be read."""
+    timing = {each["run_id"]: each["config"]["timing"]["kind"] for each in results.read_manifests([folder])}
+    agreements: list[results.Row] = []
+    for path in sorted(folder.glob(AGREEMENTS)):
+        try:
+            agreements += pq.read_table(path).to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
+    return overheads_markdown(results.read_summaries([folder]), timing, agreements)
