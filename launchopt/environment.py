@@ -55,8 +55,11 @@ def _packages() -> dict[str, str]:
 def _git(folder: Path) -> dict[str, Any]:
     """Revision of the checkout this file lies in, and whether it had been changed.
 
-    A copy without its history (a container image) may carry the revision in LAUNCHOPT_GIT_REVISION.
+    A copy without its own history (a container image, a tree sent to another machine) carries the revision in
+    LAUNCHOPT_GIT_REVISION, which comes first: such a copy may lie within another repository.
     """
+    if told := os.environ.get("LAUNCHOPT_GIT_REVISION"):
+        return {"git_revision": told, "git_dirty": None}
 
     def git(*words: str) -> str:
         call = ["git", "-C", str(folder), *words]
@@ -65,5 +68,4 @@ def _git(folder: Path) -> dict[str, Any]:
     try:
         return {"git_revision": git("rev-parse", "HEAD"), "git_dirty": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
-        told = os.environ.get("LAUNCHOPT_GIT_REVISION")
-        return {"git_revision": told, "git_dirty": None} if told else {}
+        return {}
