@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, LaunchoptError, choices
+from runner.piped import until_closed
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -201,4 +202,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(until_closed(main))

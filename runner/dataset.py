@@ -24,6 +24,7 @@ from launchopt.columns import SCHEMA_VERSION
 from launchopt.dataset import TABLES, batches, files, schema_of
 from launchopt.errors import DataError, LaunchoptError
 from launchopt.results import atomically
+from runner.piped import until_closed
 
 BLOCK = re.compile(r"(<!-- columns -->\n).*?(<!-- /columns -->)", re.DOTALL)
 
@@ -122,4 +123,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(until_closed(main))

@@ -29,6 +29,7 @@ from launchopt.errors import DeviceError, LaunchoptError
 from runner import doctor_screen as screen
 from runner.doctor_checks import Check, machine_checks, usable
 from runner.leftovers import FOLDER, clean, leftovers
+from runner.piped import until_closed
 
 REPEATS = 7
 DEFAULT_FILE = Path()
@@ -161,4 +162,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(until_closed(main))

@@ -30,6 +30,7 @@ from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
 from runner.groups import Gemv
 from runner.help import conf_folder
+from runner.piped import until_closed
 from runner.plan import stream_on
 from runner.programs import OwnSize
 from runner.schema import Config, register, to_config
@@ -197,4 +198,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(until_closed(main))

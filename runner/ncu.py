@@ -14,6 +14,7 @@ from pathlib import Path
 
 from launchopt.analysis.ncu import Kernel, read_kernels, short_name
 from launchopt.errors import DataError, LaunchoptError
+from runner.piped import until_closed
 from runner.profile_output import cell, print_notes, print_table, write_parquet
 
 _HEADINGS = {
@@ -78,4 +79,4 @@ def _cell(field: str, value: str | int | float | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(until_closed(main))

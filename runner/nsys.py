@@ -14,6 +14,7 @@ from pathlib import Path
 from launchopt.analysis.nsys import Profile, RangeRow, read_profile
 from launchopt.errors import LaunchoptError
 from launchopt.timing.nvtx_ranges import DOMAIN
+from runner.piped import until_closed
 from runner.profile_output import cell, print_notes, print_table, write_parquet
 
 _HEADINGS = {
@@ -77,4 +78,4 @@ def notes(profile: Profile) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(until_closed(main))

@@ -21,6 +21,7 @@ from pathlib import Path
 from launchopt.analysis.nsys import read_profile
 from launchopt.analysis.nsys_stats import Agreement, Sum, agreements, agreements_with_run, kernel_sum
 from launchopt.errors import DataError, DeviceError, LaunchoptError
+from runner.piped import until_closed
 from runner.profile_output import cell, print_table, write_parquet
 
 _REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # its name since 2023, and before
@@ -90,4 +91,4 @@ def _cells(one: Agreement) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(until_closed(main))

@@ -15,6 +15,7 @@ from pathlib import Path
 from launchopt.analysis.nsys import Profile, RangeRow, read_profile
 from launchopt.errors import LaunchoptError
 from runner.nsys import notes
+from runner.piped import until_closed
 from runner.profile_output import cell, print_notes, print_table, write_parquet
 
 _LINES = {
@@ -95,4 +96,4 @@ def _write(modes: Sequence[str], profiles: Sequence[Profile], path: Path) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(until_closed(main))

@@ -44,6 +44,7 @@ from launchopt.analysis.tables import build_tables
 from launchopt.errors import DataError, LaunchoptError
 from runner import profilers
 from runner.bench import figures
+from runner.piped import until_closed
 from runner.report_page import html, pull_request, timeline
 from runner.report_screen import print_frontiers, print_remedies, print_tables
 
@@ -290,4 +291,4 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(until_closed(main))

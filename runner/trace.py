@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launchopt.errors import DataError, Interrupted, LaunchoptError
+from runner.piped import until_closed
 
 if TYPE_CHECKING:
     from launchopt.analysis.launch_pairs import Pairs
@@ -162,4 +163,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(until_closed(main))

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError, LaunchoptError
+from runner.piped import until_closed
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -130,4 +131,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(until_closed(main))
