@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = budget(options.settings)
         _show(found)
         if options.json is not None:
-            from runner.verdict import write_json
+            from runner.written import write_json
 
             write_json(options.json, asdict(found))
     except LaunchoptError as error:

@@ -19,7 +19,6 @@ Exit codes: 0 compared, whatever the verdict; 1 with --fail-on slower where B is
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, DataError, LaunchoptError
 from runner.piped import until_closed
+from runner.written import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +61,7 @@ def _compare(options: argparse.Namespace) -> int:
     _print(outcome, console())
     for path, text in ((options.json, as_json), (options.markdown, markdown)):
         if path is not None:
-            _write(path, text(outcome))
+            write_text(path, text(outcome))
     for reason in outcome.refused:
         print(f"error: {reason}", file=sys.stderr)
     if outcome.refused:
@@ -146,17 +146,6 @@ def _print_table(outcome: Outcome, to: Console) -> None:
     for one in outcome.comparisons:
         table.add_row(*map(escape, cells(one)))
     to.print(table)
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -25,6 +25,7 @@ from launchopt.dataset import TABLES, batches, files, schema_of
 from launchopt.errors import DataError, LaunchoptError
 from launchopt.results import atomically
 from runner.piped import until_closed
+from runner.written import write_text
 
 BLOCK = re.compile(r"(<!-- columns -->\n).*?(<!-- /columns -->)", re.DOTALL)
 
@@ -105,7 +106,7 @@ def sync_page(page: Path, *, check: bool = False) -> bool:
     text = columns_markdown()
     new = BLOCK.sub(lambda match: match[1] + text + match[2], old)
     if new != old and not check:
-        atomically(page, lambda temporary: temporary.write_text(new, encoding="utf-8"))
+        write_text(page, new)
     return new == old or not check
 
 

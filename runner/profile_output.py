@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table
 
 from launchopt.errors import DataError
+from launchopt.results import atomically
 from runner.terminal import PIPED_COLUMNS, console
 
 Cell = str | int | float | bool | None
@@ -64,10 +65,7 @@ def write_parquet(kind: type[Any], rows: Sequence[Mapping[str, Any]], path: Path
         name = str(field.type).removesuffix(" | None")
         columns.append((field.name, kinds.get(name, pa.float64())))
     table = pa.Table.from_pylist(list(rows), schema=pa.schema(columns))
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        pq.write_table(table, temporary, compression="zstd")
-        temporary.replace(path)
+        atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise DataError(path, None, f"cannot be written ({error.strerror or error})") from None

@@ -47,6 +47,7 @@ from runner.bench import figures
 from runner.piped import until_closed
 from runner.report_page import html, pull_request, timeline
 from runner.report_screen import print_frontiers, print_remedies, print_tables
+from runner.written import write_text
 
 FRONTIER_FILE = "frontier.json"
 REMEDIES_FILE = "remedies.md"
@@ -126,7 +127,7 @@ def _publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None
     else:
         print(markdown, end="")
     # Written after it was printed: a folder that is read-only still shows its tables.
-    _write(path, markdown)
+    write_text(path, markdown)
 
 
 def _plot(path: Path | None, draw: Callable[[Path], None]) -> None:
@@ -152,7 +153,7 @@ def frontier(
     shown = frontier_markdown(frontiers, "full")
     _publish(shown, output or kept.with_name("frontier.md"), lambda console: print_frontiers(frontiers, console))
     if slo_p99_us is not None and output is None:
-        _write(kept, json.dumps({"slo_p99_us": slo_p99_us}) + "\n")
+        write_text(kept, json.dumps({"slo_p99_us": slo_p99_us}) + "\n")
     _plot(plot, lambda path: draw_frontiers(frontiers, path))
 
 
@@ -229,7 +230,7 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
     if new == old:
         return True
     if not check:
-        _write(readme, new)
+        write_text(readme, new)
     return not check
 
 
@@ -281,13 +282,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the README is out of date")
     return parser
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ In: folders with runs. Out: files, under a temporary name until they are whole, 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launchopt.errors import ConfigError, DataError
+from launchopt.errors import ConfigError
 from launchopt.report.perfetto import DEFAULT_LIMIT, write_timeline
 from launchopt.report.source import read_source
+from runner.written import write_text
 
 
 def html(folders: Sequence[Path], path: Path, slo_p99_us: float | None = None) -> None:
@@ -25,14 +25,7 @@ def html(folders: Sequence[Path], path: Path, slo_p99_us: float | None = None) -
     if path.is_dir():
         raise ConfigError("html", path, "is a folder: name the folders first, then --html FILE.html")
     text = page_html(read_source(folders, slo_p99_us))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, text)
     print(f"wrote {path}: {len(text.encode()) / 1e6:.1f} MB, {text.count('<figure ')} figures")
 
 

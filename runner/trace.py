@@ -22,16 +22,16 @@ queue: its events called for and not begun, looked at whenever a call for it beg
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError, Interrupted, LaunchoptError
 from runner.piped import until_closed
+from runner.written import write_json
 
 if TYPE_CHECKING:
     from launchopt.analysis.launch_pairs import Pairs
@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         found = statistics(options.files, options.output, options.time_unit)
         if options.json is not None:
-            _write_json(options.json, found)
+            files = [{"file": str(file), **asdict(stats)} for file, stats in found]
+            write_json(options.json, {"schema_version": JSON_VERSION, "files": files})
         from runner.trace_screen import print_statistics
 
         print_statistics(found)
@@ -127,19 +128,6 @@ def _pairs_file(path: Path) -> Iterator[_PairsFile]:
         file = _PairsFile(temporary)
         with file.writer:
             yield file
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(path, None, f"cannot be written ({error.strerror or error})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_json(path: Path, found: Sequence[tuple[Path, LaunchStats]]) -> None:
-    files: list[dict[str, Any]] = [{"file": str(file), **asdict(stats)} for file, stats in found]
-    text = json.dumps({"schema_version": JSON_VERSION, "files": files}, indent=2) + "\n"
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         raise DataError(path, None, f"cannot be written ({error.strerror or error})") from None

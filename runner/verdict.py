@@ -13,8 +13,6 @@ a file. Exit code 1 where a rate is above a ceiling that the run measured and no
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError, LaunchoptError
 from runner.piped import until_closed
+from runner.written import write_json
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -106,18 +105,6 @@ def _show(diagnoses: Sequence[Diagnosis]) -> None:
         screen.print(f"[bold]{escape(one.title)}[/bold]\n{escape(one.sentence)}", table)
         for fact in diagnosis_evidence(one):
             screen.print(f"  {escape(fact)}", style="dim")
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write `content` under a temporary name, then rename; DataError where it cannot be written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _parser() -> argparse.ArgumentParser:
