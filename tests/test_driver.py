@@ -22,7 +22,7 @@ from programs import program_streams
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
-from launchopt.driver import Driver, Schedule, Tokens
+from launchopt.driver import REHEARSED, Driver, Schedule, Tokens
 from launchopt.errors import Interrupted
 from launchopt.ring import START_NS, STOP, Ring
 from launchopt.workloads import chain as ch
@@ -407,9 +407,10 @@ def test_a_stop_interrupts_whatever_the_driver_waits_for(schedule: Schedule, due
 def test_a_rehearsal_is_short_and_waits_for_no_time() -> None:
     """The first few requests, two steps of one token at most, all at once whatever they wait for."""
     hour_ns = 3_600_000 * MS
-    stream = stream_of([(4, 1), (5, 9), (0, 9), (0, 1), (3, 3), (1, 1)], range(0, 6 * hour_ns, hour_ns), range(-1, 5))
+    asked = [(4, 1), (5, 9), (0, 9), (0, 1), (3, 3), *[(1, 1)] * 5]
+    stream = stream_of(asked, range(0, 10 * hour_ns, hour_ns), range(-1, 9))
     with running(stream, NONE, rehearsal=True) as run:
         peer = Peer(stream, run, seed=6)
         peer.play()
-    assert Counter(peer.begun) == {0: 1, 1: 3, 2: 2, 3: 1}
+    assert Counter(peer.begun) == {0: 1, 1: 3, 2: 2, 3: 1, 4: 3, **dict.fromkeys(range(5, REHEARSED), 1)}
     assert [int(record["seq"]) for record in peer.records] == list(range(len(peer.records)))

@@ -30,7 +30,7 @@ from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.step_pump import StepPump
 from launchopt.devices.steps import Flights, facts_of, places_needed
-from launchopt.driver import Driver, Schedule, Tokens
+from launchopt.driver import REHEARSED, Driver, Schedule, Tokens
 from launchopt.errors import Interrupted, RunError
 from launchopt.recorder import Recorder, note
 from launchopt.ring import STOP, Ring
@@ -402,12 +402,12 @@ def test_steps_leave_when_nothing_has_come_for_long(idle_ns: int) -> None:
 
 def test_a_rehearsal_counts_the_steps_that_it_drives() -> None:
     """Of requests with many steps it drives two: who is finished by its table is not waited for."""
-    stream = stream_of([(0, 9), (0, 1), (0, 9), (0, 9), (0, 9)])
+    stream = stream_of([(0, 9), (0, 1), *[(0, 9)] * REHEARSED])
     short = Driver(stream, NONE, 20, 50, rehearsal=True)._static[1]
     with looping(stream, 64, table=short) as loop:
         loop.run(rehearsal=True)
         loop.check_empty()
-    assert sum(size for _, size, _ in loop.batches) == 7
+    assert sum(size for _, size, _ in loop.batches) == 2 * REHEARSED - 1
     assert loop.batcher.flushes[FlushReason.deadline] == 0
 
 
