@@ -113,6 +113,14 @@ class Chunk:
         return np.repeat(np.arange(len(self.launches)), self.launches[:, SIZE])
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Recorded commands of a stream."""
+
+    distinct: int  # each counted once
+    known: int  # as often as they are recorded
+
+
 class Recorder:
     """Records a run of `commands` commands. `margin`: most launches, and commands, noted between two `make_room`.
 
@@ -203,20 +211,24 @@ class Recorder:
                 yield Chunk(first + start, rows[start:stop], commands)
                 ran, start = until, stop
 
-    def faults(self) -> Sequence[str]:
-        """What is wrong with the count of commands: empty when each ran exactly once. Takes a byte a command."""
+    def counted(self) -> Counted:
+        """How many commands of this stream are recorded, read back from what was kept. Takes a byte a command."""
         seen, known = np.zeros(self._commands, np.bool_), 0
         for chunk in self.chunks():
             seqs = chunk.commands[:, SEQ].view(np.uint64)
             seqs = seqs[seqs < self._commands]
             seen[seqs.astype(np.intp)] = True
             known += len(seqs)
-        distinct = int(np.count_nonzero(seen))
+        return Counted(int(np.count_nonzero(seen)), known)
+
+    def faults(self, counted: Counted | None = None) -> Sequence[str]:
+        """What is wrong with the count of commands: empty when each ran exactly once."""
+        counted = counted or self.counted()
         found = []
-        if missing := self._commands - distinct:
+        if missing := self._commands - counted.distinct:
             found.append(f"{missing} of {self._commands} commands never ran")
-        if repeated := known - distinct:
+        if repeated := counted.known - counted.distinct:
             found.append(f"{repeated} commands ran twice")
-        if strangers := self.command_count - known:
+        if strangers := self.command_count - counted.known:
             found.append(f"{strangers} commands were not of this stream")
         return found

@@ -26,7 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SCHEMA_VERSION, SUMMARY, TOKENS
-from launchopt.errors import DataError
+from launchopt.errors import DataError, RunError
+from launchopt.json_file import read_json
+from launchopt.reserve import reason
 
 __all__ = [
     "COMMANDS",
@@ -47,9 +49,11 @@ __all__ = [
     "write_manifest",
     "write_rows",
     "write_table",
+    "written",
 ]
 
 Row = dict[str, Any]
+MOST_ROWS, MOST_TABLE_BYTES = 10_000_000, 1 << 30  # of the tables that are read as a whole
 
 # Columns that a file of an earlier schema version does not have.
 _SINCE_3 = {
@@ -75,10 +79,13 @@ def metadata(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Write one Parquet file atomically; `columns` maps every name of `schema` to values of one length."""
+    """Write one Parquet file atomically; `columns` maps every name of `schema` to values of one length.
+
+    RunError where the disk does not take it; so too of the two below.
+    """
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata(config)))
-    atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+    written(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mapping[str, Any]) -> None:
@@ -89,7 +96,15 @@ def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mappi
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write `manifest.json` atomically."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, default=str) + "\n"
-    atomically(folder / "manifest.json", lambda temporary: temporary.write_text(text))
+    written(folder / "manifest.json", lambda temporary: temporary.write_text(text))
+
+
+def written(path: Path, write: Callable[[Path], object]) -> None:
+    """`atomically`, with a RunError where the disk does not take the file: names folder, file and reason."""
+    try:
+        atomically(path, write)
+    except OSError as error:
+        raise RunError(f"{path.parent}: {path.name} cannot be written: {reason(error)}") from None
 
 
 def atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -106,7 +121,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a run's folder; DataError where it is missing or broken."""
     path = folder / "manifest.json"
     try:
-        manifest = json.loads(path.read_text())
+        manifest = read_json(path)
     except FileNotFoundError:
         raise DataError(path, None, "no manifest: not a folder of a run") from None
     except (OSError, ValueError) as error:
@@ -150,13 +165,14 @@ def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) 
         within = folder.parent.glob if folder.is_file() else folder.rglob
         for path in sorted(within("histograms.parquet")):
             try:
+                _require_small(path)
                 table = pq.read_table(path, filters=None if what is None else [("what", "in", list(what))])
             except (OSError, pa.ArrowException) as error:
                 raise DataError(path, None, f"cannot be read as a table of histograms ({error})") from None
             missing = [name for name in HISTOGRAMS.names if name not in table.column_names]
             if missing:
                 raise DataError(path, None, f"not histograms of this project: lacks {', '.join(missing)}")
-            rows += table.to_pylist()
+            rows += _typed(path, table, HISTOGRAMS).to_pylist()
     return rows
 
 
@@ -166,13 +182,37 @@ def missing_columns(names: Sequence[str], schema: pa.Schema, version: bytes) -> 
     return [name for name in schema.names if name not in names and name not in later]
 
 
+def _require_small(path: Path) -> None:
+    """DataError for a file of rows beyond all runs: some kilobytes of Parquet can hold billions of them."""
+    about = pq.read_metadata(path)
+    size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+    if about.num_rows > MOST_ROWS or size > MOST_TABLE_BYTES:
+        raise DataError(path, None, f"{about.num_rows:,} rows of {size:,} bytes: more than any run leaves")
+
+
+def _typed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema` that are there, in its types; DataError for one of another type, or there twice."""
+    columns: dict[str, Any] = {}
+    for field in schema:
+        found = table.schema.get_all_field_indices(field.name)
+        if len(found) > 1:
+            raise DataError(path, None, f"two columns are named {field.name}")
+        try:
+            if found:
+                columns[field.name] = table.column(found[0]).cast(field.type)
+        except pa.ArrowException as error:
+            raise DataError(path, None, f"{field.name} holds no {field.type} ({error})") from None
+    return pa.table(columns)
+
+
 def _read_rows(path: Path) -> list[Row]:
     try:
+        _require_small(path)
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
     version = (table.schema.metadata or {}).get(b"launchopt.schema_version", b"")
     if missing := missing_columns(table.column_names, SUMMARY, version):
         raise DataError(path, None, f"not a summary of this project: lacks {', '.join(missing)}")
-    rows: list[Row] = table.to_pylist()
+    rows: list[Row] = _typed(path, table, SUMMARY).to_pylist()
     return [dict.fromkeys(SUMMARY.names) | row for row in rows]

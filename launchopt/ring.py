@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Callable
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from launchopt.command import RECORD_BYTES, W_ENQUEUE, W_TURN, WORDS, Records, as_words
 from launchopt.errors import ConfigError
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
+from launchopt.reserve import claim, reason
 
 # Word offsets in the header. The first of each line is written by one side alone.
 HEAD, START_NS, KNOWN_TAIL = 0, 1, 2  # producer: records pushed; the run's zero; the tail when it last looked
@@ -35,6 +37,7 @@ CLOSED_BIT = 1 << 63  # of head: no more will come
 STAMP_EVERY = 256  # records pushed under one reading of the clock
 MOST_AT_ONCE = 4096  # records a consumer takes in one go: bounds what it makes of them in Python
 POLLS = 64  # looks at a word between two at the clock
+FOLDER = Path("/dev/shm")  # where segments are files; on Linux
 
 Words = NDArray[np.uint64]
 
@@ -124,6 +127,23 @@ def _await_room(header: Words, spin_ns: int) -> bool:
             return False
 
 
+def _allocated(name: str, size: int) -> SharedMemory:
+    """A new segment, all of whose memory is there: a mere length would end in SIGBUS at the first write past it."""
+    memory = SharedMemory(name, create=True, size=size)
+    if FOLDER.is_dir():
+        try:
+            file = os.open(FOLDER / name, os.O_RDWR)
+            try:
+                claim(file, size)
+            finally:
+                os.close(file)
+        except OSError:
+            memory.close()
+            memory.unlink()
+            raise
+    return memory
+
+
 class Ring:
     """Room for `capacity` records (a power of two) of 64 bytes.
 
@@ -144,11 +164,20 @@ class Ring:
 
     @classmethod
     def create(cls, capacity: int) -> Ring:
-        """A new, empty ring under a name nobody else has; ConfigError for a capacity that is no power of two."""
+        """A new, empty ring under a name nobody else has.
+
+        ConfigError for a capacity that is no power of two, and for one that shared memory has no room for.
+        """
         if capacity < 2 or capacity & (capacity - 1):
             raise ConfigError("queue.capacity", capacity, "must be a power of two, at least 2")
         name = f"launchopt_{os.getpid()}_{secrets.token_hex(6)}"
-        return cls(SharedMemory(name, create=True, size=cls.segment_bytes(capacity)), capacity, owner=True)
+        try:
+            memory = _allocated(name, cls.segment_bytes(capacity))
+        except OSError as error:
+            size = f"{cls.segment_bytes(capacity) / 1e6:.1f} MB"
+            why = f"{FOLDER} has no room for a ring of {size} ({reason(error)}): lower it, or give {FOLDER} more room"
+            raise ConfigError("queue.capacity", capacity, why) from None
+        return cls(memory, capacity, owner=True)
 
     @classmethod
     def attach(cls, name: str, capacity: int) -> Ring:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.errors import RunError
+from launchopt.reserve import reason
 
 Rows = NDArray[np.int64]
 
@@ -55,7 +56,10 @@ class SpooledRows:
         if cut > first:
             rest, offset = memoryview(rows[: cut - first]).cast("B"), first * self._row_bytes
             while len(rest):
-                got = os.preadv(self._file.fileno(), [rest], offset)
+                try:
+                    got = os.preadv(self._file.fileno(), [rest], offset)
+                except OSError as error:
+                    raise RunError(f"what a run recorded cannot be read in {self._folder}: {reason(error)}") from None
                 if got == 0:
                     raise RunError(f"the file of recorded rows in {self._folder} was cut short")
                 rest, offset = rest[got:], offset + got
@@ -72,4 +76,4 @@ class SpooledRows:
             first += len(piece)
 
     def _failed(self, error: OSError) -> RunError:
-        return RunError(f"what a run recorded cannot be kept in {self._folder}: {error.strerror}")
+        return RunError(f"what a run recorded cannot be kept in {self._folder}: {reason(error)}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,16 @@ def _traced(activity: Activity) -> dict[str, Any]:
         p50, p99 = np.percentile(np.maximum(0, delays_ns), [50, 99]) / 1e3
         row |= {"launch_delay_p50_us": float(p50), "launch_delay_p99_us": float(p99)}
     return row | {"launch_delays_clipped": int(np.count_nonzero(delays_ns < 0))}
+
+
+def differences(counts: Mapping[str, int]) -> list[str]:
+    """Where commands were lost, or came from nowhere, between one count of them and the next."""
+    found = []
+    for (before, had), (after, has) in pairwise(counts.items()):
+        if had != has:
+            how = f"{had - has} lost" if had > has else f"{has - had} too many"
+            found.append(f"{had} commands {before}, {has} {after}: {how}")
+    return found
 
 
 def above_ceiling(row: dict[str, Any], ceilings: Ceilings, residency: str | None) -> tuple[str | None, bool]:

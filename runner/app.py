@@ -1,14 +1,18 @@
 """The Hydra application: composed config in, folders of results out.
 
 Bad input is refused before a folder is made: a single run in `Precheck`, which Hydra calls before it creates one;
-a sweep's job by a manifest that says why, so that the other jobs go on.
+a sweep's job by a manifest that says why, so that the other jobs go on. What of a sweep can be refused as a whole (an
+override that does not compose, a folder that is in use) is refused before its first job.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +20,106 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from launchopt.errors import Interrupted, LaunchoptError, RunError
+from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from runner import children
+from runner.folder_lock import FolderLock, check_writable
 from runner.help import conf_folder, help_text, mode_lines
+from runner.resume import clear, config_hash, earlier_run, is_done, is_finished, is_timed, newest_sweep, plain
 from runner.schema import register, to_config
+from runner.sweep import Sweep, SweepJob
 
-exit_code = 0  # of the process: the worst that a job ended with
-_prechecked: dict[str, Any] = {}
+RUN_KEY, SWEEP_KEY = "hydra.run.dir", "hydra.sweep.dir"
+
+
+@dataclass
+class Start:
+    """One start of the application: what it holds from Hydra's first call to its end."""
+
+    exit_code: int = 0  # the worst that a job ended with
+    plan: Any = None  # of a single run
+    sweep: Sweep | None = None
+    locks: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def hold(self, folder: Path, key: str) -> FolderLock:
+        """Keep other processes out of the folder until the end."""
+        lock = self.locks.enter_context(FolderLock(folder, key))
+        if lock.notice:
+            print(lock.notice)
+        return lock
+
+
+_start = Start()
 
 
 def fail(error: LaunchoptError) -> None:
     """One line on standard error; the process will end with the error's exit code."""
-    global exit_code
-    exit_code = max(exit_code, error.exit_code)
+    _start.exit_code = max(_start.exit_code, error.exit_code)
     print(f"error: {error}", file=sys.stderr)
 
 
 class Precheck(Callback):
-    """Refuses a single run's bad input before Hydra makes its folder."""
+    """Refuses what cannot work before Hydra makes a folder."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Plan the run; exit where that fails."""
-        try:
-            _writable("hydra.run.dir", Path(config.hydra.run.dir))
-            _prechecked["plan"] = _plan(_without_hydra(config))
-        except LaunchoptError as error:
-            fail(error)
-            raise SystemExit(error.exit_code) from None
+        """Plan the run, take its folder; exit where that fails, or where the run is finished already."""
+        with _refusing():
+            self._prepare_run(_without_hydra(config), config.hydra.run)
+
+    def _prepare_run(self, task: DictConfig, place: DictConfig) -> None:
+        folder = Path(place.dir)
+        check_writable(RUN_KEY, folder)
+        settings = to_config(task)
+        if settings.resume and is_timed(place):
+            raise ConfigError("resume", "true", f"a single run is resumed in a folder of its own: give {RUN_KEY}=...")
+        if is_there := folder.exists():
+            _start.hold(folder, RUN_KEY)
+        if settings.resume and is_done(folder, plain(task), RUN_KEY):
+            print(f"skipped: finished before, in {folder}")
+            raise SystemExit(0)
+        from runner.plan import make_plan
+
+        _start.plan = make_plan(settings, task)
+        if not is_there:
+            _start.hold(folder, RUN_KEY)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check that the sweep's folder can be made."""
-        try:
-            _writable("hydra.sweep.dir", Path(config.hydra.sweep.dir))
-        except LaunchoptError as error:
-            fail(error)
-            raise SystemExit(error.exit_code) from None
+        """Find the sweep's folder and take it."""
+        with _refusing():
+            overrides = _typed(config.hydra)
+            if config.resume and is_timed(config.hydra.sweep):
+                parent = Path(config.hydra.sweep.dir).parent
+                _place_sweep(config, newest_sweep(parent, overrides))
+            folder = Path(config.hydra.sweep.dir)
+            check_writable(SWEEP_KEY, folder)
+            lock = _start.hold(folder, SWEEP_KEY)
+            _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made))
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """End the process on an error: of an exception in a callback Hydra would only warn, and go on."""
+    try:
+        yield
+    except LaunchoptError as error:
+        fail(error)
+        raise SystemExit(error.exit_code) from None
+
+
+def _typed(about: Any) -> list[str]:
+    """The overrides as they were typed: an interpolation in one is not for Hydra's config to resolve."""
+    overrides: Any = OmegaConf.to_container(about.overrides.task, resolve=False)
+    return list(overrides)
+
+
+def _place_sweep(config: DictConfig, folder: Path) -> None:
+    """Have Hydra write the sweep, and every job of it, into `folder`."""
+    print(f"resuming {folder}")
+    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    with read_write(config.hydra), open_dict(config.hydra):
+        config.hydra.sweep.dir = str(folder)
+        config.hydra.overrides.hydra.append(f"{SWEEP_KEY}='{quoted}'")
 
 
 def _without_hydra(config: DictConfig) -> DictConfig:
@@ -64,60 +130,115 @@ def _without_hydra(config: DictConfig) -> DictConfig:
     return task
 
 
-def _writable(key: str, folder: Path) -> None:
-    """RunError where `folder` cannot be made or written to."""
-    existing = folder
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    if not existing.is_dir():
-        problem = "is not a folder"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        problem = "cannot be written to"
-    else:
+def run_job(composed: DictConfig) -> None:
+    """One job, as Hydra calls it. Raises no Exception: Hydra would end the process with it, after the other jobs."""
+    about = HydraConfig.get()
+    folder, overrides = Path(about.runtime.output_dir), _typed(about)
+    sweep = _start.sweep
+    if sweep is None:
+        _run(_start.plan or _plan(composed), folder, overrides)
         return
-    error = RunError(f"{key}={folder}: {existing} {problem}; choose another output folder")
-    error.exit_code = 2
-    raise error
+    job = SweepJob(about.job.num, overrides)
+    try:
+        _run_in_sweep(sweep, job, composed, folder)
+    except LaunchoptError as error:
+        job.ended("refused", error)
+        fail(error)
+    except Exception as error:  # a mistake of this program: the other jobs go on
+        job.ended("failed", _unforeseen(folder, error))
+    if job.status == "interrupted":
+        raise SystemExit(Interrupted.exit_code)
+
+
+def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Path) -> None:
+    """Skip it or run it, and note which; a LaunchoptError refuses it."""
+    header, shown = f"job {job.job}: {' '.join(job.overrides)}", Path(_shown(folder))
+    try:
+        sweep.add(job, folder)
+        if children.interrupted():
+            raise Interrupted(f"interrupted before job {job.job}")
+        config = plain(composed)
+        job.config_hash = config_hash(config) if config else None
+        is_skipped = config.get("resume") and is_done(shown, config, SWEEP_KEY)
+    except LaunchoptError:
+        print(f"\n{header}")
+        raise
+    if is_skipped:
+        job.ended("skipped")
+        print(f"job {job.job} is skipped, finished before: {sweep.own(job)}")
+        return
+    print(f"\n{header}")
+    sweep.save()
+    with FolderLock(shown, SWEEP_KEY):
+        try:
+            plan = _plan(composed)
+        except LaunchoptError as error:
+            _note_refusal(folder, job, error)
+            raise
+        failure = _run(plan, folder, job.overrides)
+    job.ended("failed" if failure else "ok", failure)
 
 
 def _plan(composed: DictConfig) -> Any:
-    config = to_config(composed)
+    settings = to_config(composed)
     from runner.plan import make_plan
 
-    return make_plan(config, composed)
+    return make_plan(settings, composed)
 
 
-def run_job(composed: DictConfig) -> None:
-    """One job, as Hydra calls it."""
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    overrides = list(HydraConfig.get().overrides.task)
-    is_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
-    if is_sweep:
-        print(f"\njob {HydraConfig.get().job.num}: {' '.join(overrides)}")
-    try:
-        plan = _prechecked.pop("plan", None) or _plan(composed)
-    except LaunchoptError as error:
-        from launchopt.results import write_manifest
+def _note_refusal(folder: Path, job: SweepJob, error: LaunchoptError) -> None:
+    """A manifest that says why, where there are no results that it would belie."""
+    from launchopt.results import write_manifest
 
-        write_manifest(folder, {"status": "refused", "error": str(error), "overrides": overrides})
-        fail(error)
-        return
+    if not is_finished(folder, earlier_run(folder)):
+        clear(folder)
+        write_manifest(folder, {"status": "refused", "error": str(error), "overrides": job.overrides})
+
+
+def _run(plan: Any, folder: Path, overrides: list[str]) -> LaunchoptError | None:
+    """Execute a plan into its folder and say how it went; what it failed of, None where it did not."""
     children.start_early()  # they import while this process does
     from launchopt import results
     from runner.run import execute
     from runner.terminal import console, summary_table
 
-    out = console()
+    out, shown = console(), _shown(folder)
+    rows, failure = [], None
     try:
+        if (folder / "manifest.json").exists():
+            print(f"{shown}: the earlier run in there is replaced")
+            clear(folder)
         rows = execute(plan, folder, overrides).rows
     except LaunchoptError as error:
+        failure = error
         fail(error)
+        _settle(folder, error)
         rows = results.read_summaries([folder]) if (folder / "summary.parquet").exists() else []
-        if isinstance(error, Interrupted) and is_sweep:
-            raise SystemExit(error.exit_code) from None
+    except Exception as error:  # a mistake of this program: said in the folder, not on the screen
+        failure = _unforeseen(folder, error)
     if rows:
         out.print(summary_table(rows))
-    out.print(_shown(folder), soft_wrap=True, markup=False)
+    out.print(shown, soft_wrap=True, markup=False)
+    return failure
+
+
+def _unforeseen(folder: Path, error: Exception) -> LaunchoptError:
+    """Have the folder tell what no part of this program expected."""
+    fail(failure := RunError(f"{type(error).__name__}: {error}; see traceback.txt in {_shown(folder)}"))
+    with contextlib.suppress(OSError):
+        (folder / "traceback.txt").write_text("".join(traceback.format_exception(error)))
+    _settle(folder, failure)
+    return failure
+
+
+def _settle(folder: Path, failure: LaunchoptError) -> None:
+    """Have the manifest say what the run failed of, wherever that was noticed."""
+    from launchopt.results import read_manifest, write_manifest
+
+    with contextlib.suppress(OSError, LaunchoptError):  # on a full disk standard error has to do
+        about = read_manifest(folder) if (folder / "manifest.json").exists() else {}
+        if about.get("status") not in ("interrupted", "refused"):
+            write_manifest(folder, {"error": str(failure)} | about | {"status": "failed"})
 
 
 def _shown(folder: Path) -> str:
@@ -126,7 +247,9 @@ def _shown(folder: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compose, run, and say how it went: 0 fine, 1 a run failed, 2 bad input, 130 interrupted."""
+    """Compose, run, and say how it went: 0 fine, 1 a run failed, 2 bad input, 130 interrupted; of jobs, the highest."""
+    global _start
+    _start = Start()
     register()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in words or "-h" in words:
@@ -139,9 +262,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where = str(folder) if folder else "pkg://runner.conf"
     try:
         hydra.main(version_base="1.3", config_path=where, config_name="config")(run_job)()
+    except KeyboardInterrupt:
+        if _start.sweep is not None:
+            _start.sweep.stop()
+        raise
     finally:
-        children.dismiss()
-    return exit_code
+        try:
+            _close()
+        finally:
+            children.dismiss()
+    return _start.exit_code
+
+
+def _close() -> None:
+    """Say how the sweep went, and let others into the folder."""
+    sweep = _start.sweep
+    try:
+        if sweep is not None and sweep.jobs:
+            print("\n" + "\n".join(sweep.lines(_shown(sweep.folder))))
+            sweep.save(ended=True)
+        elif sweep is not None and sweep.is_new:
+            (sweep.folder / "multirun.yaml").unlink(missing_ok=True)  # Hydra's, of a sweep that did not compose
+    except LaunchoptError as error:
+        fail(error)
+    finally:
+        _start.locks.close()
 
 
 def _help(overrides: list[str]) -> int:

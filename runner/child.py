@@ -3,12 +3,14 @@
     workload -> producer -> ring -> batcher -> mode -> recorder -> Parquet
 
 Each is started with `spawn`, talks to the parent through a pipe (a name and a value a message) and ends when told
-"exit", when the parent is gone, or with an ("error", text, exit code). Between two jobs it waits.
+"exit", when the parent is gone, or with an ("error", text, exit code). Between two jobs it waits. It ignores Ctrl-C and
+passes SIGTERM and SIGHUP on to the parent: what reaches the whole process group, or one child, ends the run in order.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -29,15 +31,17 @@ from launchopt.workloads.chain import DUE_NS, ChainStream
 from launchopt.workloads.stream import Block
 from runner.job import Job
 
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 REHEARSAL_COMMANDS = 64  # enough to load every compiled loop of the path
 _CORES = os.sched_getaffinity(0)
 READY_BLOCKS = 256  # blocks made before the clock starts (64 MiB of records)
 
 
-def _guarded(pipe: Connection, work: Callable[[], None]) -> None:
+def _guarded(pipe: Connection, bound: bool, work: Callable[[], None]) -> None:
     """Run a child's work; whatever goes wrong becomes a message to the parent and an exit code."""
-    # Ctrl-C reaches the whole process group; the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _leave_signals_to_parent()
+    if bound:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
         work()
@@ -59,21 +63,32 @@ def _report(pipe: Connection, text: str, exit_code: int, trace: str) -> None:
     raise SystemExit(exit_code)
 
 
+def _leave_signals_to_parent() -> None:
+    """They reach the whole process group; the parent decides what they mean."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    passed_on = (signal.SIGTERM, signal.SIGHUP)
+    for each in passed_on:
+        if signal.getsignal(each) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(each, lambda number, frame: os.kill(os.getppid(), number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)  # held back since before it was started
+
+
 def _die_with_parent() -> None:
+    """Where the kernel does not see to it, and in case the parent went before it was told to."""
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])
     os._exit(1)
 
 
-def producer_main(pipe: Connection) -> None:
-    """Jobs until "exit"."""
-    _guarded(pipe, lambda: _jobs(pipe, _produce))
+def producer_main(pipe: Connection, bound: bool) -> None:
+    """Jobs until "exit"; `bound`: dies with the thread that started it, whatever it is doing."""
+    _guarded(pipe, bound, lambda: _jobs(pipe, _produce))
 
 
-def consumer_main(pipe: Connection) -> None:
-    """Jobs until "exit"."""
-    _guarded(pipe, lambda: _jobs(pipe, _consume))
+def consumer_main(pipe: Connection, bound: bool) -> None:
+    """Jobs until "exit"; `bound`: dies with the thread that started it, whatever it is doing."""
+    _guarded(pipe, bound, lambda: _jobs(pipe, _consume))
 
 
 def _jobs(pipe: Connection, work: Callable[[Job, Connection], None]) -> None:

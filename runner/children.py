@@ -8,11 +8,14 @@ way is ended, never kept. Whoever hires children calls `dismiss` in the end.
 from __future__ import annotations
 
 import contextlib
+import select
 import signal
+import threading
 from collections.abc import Iterator
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.process import BaseProcess
 from types import FrameType
+from typing import Any
 
 GRACE_S = 5.0  # for a child to end by itself
 
@@ -23,13 +26,14 @@ _waiting: dict[str, Child] = {}
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """A child started in here never feels Ctrl-C, not even while it imports: the parent decides what it means."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # on its way it unblocks SIGINT: not in here
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """A child started in here feels no Ctrl-C, SIGTERM or SIGHUP while it imports; the parent decides about them."""
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
+        # Neither does Python's tracker of shared memory, which else would die of SIGHUP. It ignores the other two; on
+        # its way it unblocks them here.
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, held)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -45,26 +49,43 @@ class Child:
         context = get_context("spawn")  # never fork: a forked CUDA context, or BLAS pool, is broken
         self.name = name
         self.pipe, other = context.Pipe()
-        self.process: BaseProcess = context.Process(target=mains[name], args=(other,), name=f"launchopt-{name}")
+        # The kernel takes a child along with the thread that started it: only the main thread lives as long as we do.
+        bound = threading.current_thread() is threading.main_thread()
+        self.process: BaseProcess = context.Process(target=mains[name], args=(other, bound), name=f"launchopt-{name}")
         with _interrupts_held():
             self.process.start()
         other.close()
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def send_job(self, job: Any) -> None:
+        """Without waiting until it is taken: it may not fit into the pipe, and a child that hangs takes nothing."""
+        threading.Thread(target=self._send, args=(("job", job),), daemon=True).start()
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        with contextlib.suppress(OSError):  # it died: its sentinel will tell
+            self.pipe.send(message)
+
     def ask_to_exit(self) -> None:
         """No further job will come."""
-        with contextlib.suppress(OSError):
-            self.pipe.send(("exit",))
+        with contextlib.suppress(OSError, ValueError):
+            if select.select([], [self.pipe], [], 0)[1]:  # else it has not even read what came before
+                self.pipe.send(("exit",))
 
     def end(self) -> None:
-        """Ask, wait a little, then insist."""
+        """Ask, wait a little, then insist: SIGKILL ends a stopped process, too."""
         self.ask_to_exit()
         self.process.join(GRACE_S)
-        for insist in (self.process.terminate, self.process.kill):
-            if self.process.is_alive():
-                insist()
-                self.process.join(GRACE_S)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join(GRACE_S)
         self.pipe.close()
-        self.process.close()
+        if not self.process.is_alive():  # else it is stuck in the kernel, and dies with that
+            self.process.close()
 
 
 def hire(name: str) -> Child:

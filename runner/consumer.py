@@ -6,6 +6,7 @@ the last result nothing is allocated a command, nothing is logged, and garbage c
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections.abc import Callable
@@ -21,11 +22,11 @@ from launchopt.command import COMMAND_DTYPE, Records, as_words
 from launchopt.devices import open_device
 from launchopt.devices.base import Ceilings
 from launchopt.devices.pump import PumpSettings
-from launchopt.errors import Interrupted
+from launchopt.errors import Interrupted, RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
-from launchopt.recorder import Recorder
-from launchopt.ring import MOST_AT_ONCE, START_NS, STOP, Ring, Waiter
+from launchopt.recorder import Counted, Recorder
+from launchopt.ring import CLOSED_BIT, HEAD, MOST_AT_ONCE, START_NS, STOP, TAIL, Ring, Waiter
 from launchopt.sampling import SamplingKind
 from launchopt.summary import Timing
 from launchopt.timing.cupti import tracer
@@ -84,14 +85,17 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tables.close()
-        for mode in self.modes:
-            mode.close()
-        self.device.close()
-        self.recorder.close()
-        if self._chains:
-            self._chains.release()
-        self._ring.release()
+        try:
+            with contextlib.suppress(*([RunError] if error else [])):  # why it ended is what counts
+                self._tables.close()
+        finally:
+            for mode in self.modes:
+                mode.close()
+            self.device.close()
+            self.recorder.close()
+            if self._chains:
+                self._chains.release()
+            self._ring.release()
 
     def about(self) -> dict[str, Any]:
         """Versions and ceilings, for the manifest."""
@@ -254,7 +258,9 @@ class Consumer:
         if self._torch:
             self._torch.write(trace_path(self._job.folder, arm.mode, repeat))
         row, histograms = summary.measured(self.recorder, self._flushes, self._timing, self._stream)
-        faults = list(self.recorder.faults())
+        counted = self.recorder.counted()
+        counts = self._counts(counted)
+        faults = [*summary.differences(counts), *self.recorder.faults(counted)]
         checked = self._verified()
         if not checked.ok:
             faults.append(_wrong(checked))
@@ -278,6 +284,7 @@ class Consumer:
         }
         self._tables.add(arm.mode, repeat, self.recorder, self._timing)
         extra = {
+            "counts": counts,
             "compared_share": checked.compared_share,
             "gc_collections": self._collections,
             "device_clock_error_ns": self._timing.span.clock_error_ns,
@@ -286,6 +293,15 @@ class Consumer:
         if self._timing.activity:
             extra["cupti_clock_error_ns"] = self._timing.activity.clock_error_ns
         return {"row": row, "extra": extra, "histograms": {name: each.rows() for name, each in histograms.items()}}
+
+    def _counts(self, counted: Counted) -> dict[str, int]:
+        """Commands on their way through the run: each number is taken where the one before it cannot be seen."""
+        return {
+            "pushed": self._ring.word(HEAD) & ~CLOSED_BIT,
+            "popped": self._ring.word(TAIL),
+            "executed": self.recorder.command_count,
+            "recorded": counted.distinct,
+        }
 
     def _costs(self, index: int, mode: Mode) -> dict[str, Any]:
         """What making the mode ready took, and what it did beside the commands."""

@@ -16,6 +16,8 @@ from launchopt.sampling import MOST_VOCAB, SamplingKind
 from launchopt.workloads.footprint import Cache
 
 LARGEST = 2**31 - 1  # sizes and counts are int32 in cuBLASLt and uint32 in a command record
+MOST_LAYERS = 1024  # of a model; the deepest published have under 130
+MOST_BURST = 1 << 20  # arrivals
 
 
 class Ordering(enum.Enum):
@@ -35,7 +37,7 @@ class Record(enum.Enum):
 
 def within(key: str, value: float | None, low: float, high: float = LARGEST) -> None:
     """ConfigError where a value that was given is not from `low` to `high`."""
-    if value is not None and not (math.isfinite(value) and low <= value <= high):
+    if value is not None and not low <= value <= high:  # also of nan
         raise ConfigError(key, value, f"must be from {low:.10g} to {high:.10g}")
 
 
@@ -87,8 +89,9 @@ class Decode:
     replicas: int | None = None
 
     def __post_init__(self) -> None:
-        for key in ("requests", "tokens", "users", "layers", "replicas"):
+        for key in ("requests", "tokens", "users", "replicas"):
             within(f"workload.{key}", getattr(self, key), 1)
+        within("workload.layers", self.layers, 1, MOST_LAYERS)
         within("workload.prompt_tokens", self.prompt_tokens, 0)
 
 
@@ -105,8 +108,9 @@ class Prefill:
     replicas: int | None = None
 
     def __post_init__(self) -> None:
-        for key in ("prompts", "tokens", "layers", "replicas"):
+        for key in ("prompts", "tokens", "replicas"):
             within(f"workload.{key}", getattr(self, key), 1)
+        within("workload.layers", self.layers, 1, MOST_LAYERS)
 
 
 @dataclass(slots=True)
@@ -124,8 +128,9 @@ class Model:
     vocab: int | None = None  # width of the LM head; null: no sampling
 
     def __post_init__(self) -> None:
-        for key in ("hidden", "layers", "q_heads", "kv_heads", "head_dim", "intermediate"):
+        for key in ("hidden", "q_heads", "kv_heads", "head_dim", "intermediate"):
             within(f"model.{key}", getattr(self, key), 1)
+        within("model.layers", self.layers, 1, MOST_LAYERS)
         within("model.vocab", self.vocab, 1, MOST_VOCAB)
 
 
@@ -245,7 +250,7 @@ class Bursty:
     def __post_init__(self) -> None:
         fixed("arrival.kind", self.kind, "bursty")
         above_zero("arrival.rate_per_s", self.rate_per_s)
-        within("arrival.burst_size", self.burst_size, 1)
+        within("arrival.burst_size", self.burst_size, 1, MOST_BURST)
         above_zero("arrival.peak_per_s", self.peak_per_s)
         if self.peak_per_s is not None and self.peak_per_s < self.rate_per_s:
             raise ConfigError("arrival.peak_per_s", self.peak_per_s, f"must be at least rate_per_s={self.rate_per_s}")

@@ -34,6 +34,7 @@ from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.prefill import prefill, prefill_requests
 from launchopt.workloads.trace import TraceStream
+from runner.at_least import at_least
 from runner.groups import Closed, Decode, Gemv, Ordering, Prefill, Record, Replay, TimingKind, Where, mode_settings
 from runner.job import Arm, Job, Stream
 from runner.programs import OwnSize, Steps, program_of
@@ -106,6 +107,7 @@ class Plan:
 
 def make_plan(config: Config, composed: Any) -> Plan:
     """Check what needs the machine; LaunchoptError says what is wrong."""
+    _require_records(at_least(config, model_shape(config), None).commands, _what_to_lower(config))
     requests = _requests(config)
     if config.device.pin_cpu is not None and config.device.pin_cpu not in os.sched_getaffinity(0):
         cores = sorted(os.sched_getaffinity(0))
@@ -234,21 +236,25 @@ def _fitting(
     """The stream; with as many layers as fit where the user did not say how many. ArenaMemoryError where none do."""
     room = int(info.memory_free_bytes * MEMORY_SHARE)
     workload = config.workload
+    least = at_least(config, model_shape(config), requests)
+    _require_records(least.commands, _what_to_lower(config))
+    if least.operand_bytes > room:
+        raise _too_large(least.commands, least.operand_bytes, room, info, _what_to_lower(config))
     if isinstance(workload, Trace):
         replay = trace_stream(workload, info.cache_bytes, config.batching.max_batch, notices)
-        _require_room(info, replay, arms, room, "workload.commands or workload.repeat")
+        _require_room(info, replay, arms, room, _what_to_lower(config))
         return replay
     build = _builder(config, info, requests)
     if isinstance(workload, Gemv):
         stream = build(1)
-        _require_room(info, stream, arms, room, "workload.commands or batching.max_batch")
+        _require_room(info, stream, arms, room, _what_to_lower(config))
         return stream
     layers = workload.layers or config.model.layers
     stream = build(layers)
     while workload.layers is None and layers > 1 and _needed(info, stream, arms) > room:
         layers = min(layers - 1, max(1, layers * room // _needed(info, stream, arms)))
         stream = build(layers)
-    _require_room(info, stream, arms, room, f"workload.layers or {_what_to_lower(config)}")
+    _require_room(info, stream, arms, room, _what_to_lower(config))
     if layers < config.model.layers and not isinstance(workload, OwnSize):
         why = "as asked" if workload.layers else f"as many as fit into {room / 1e9:.1f} GB of {info.memory_name}"
         notices.append(f"layers: {layers} of {config.model.name}'s {config.model.layers}, {why}")
@@ -256,26 +262,41 @@ def _fitting(
 
 
 def _what_to_lower(config: Config) -> str:
-    """The settings of requests that need less memory when lower."""
+    """The settings that need less memory when lower."""
+    if isinstance(config.workload, Gemv):
+        return "workload.commands or batching.max_batch"
+    if isinstance(config.workload, Trace):
+        return "workload.commands or workload.repeat"
     if isinstance(config.arrival, Replay):
-        return "arrival.requests"
+        return "workload.layers or arrival.requests"
     if isinstance(config.workload, Prefill):
-        return "workload.prompts or workload.tokens"
-    return "workload.tokens" if config.ordering is Ordering.none else "workload.requests or workload.tokens"
+        return "workload.layers or workload.prompts or workload.tokens"
+    if config.ordering is Ordering.none:
+        return "workload.layers or workload.tokens"
+    return "workload.layers or workload.requests or workload.tokens"
 
 
 def _require_room(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...], room: int, smaller: str) -> None:
     needed = _needed(info, stream, arms)
     if needed > room:
-        raise ArenaMemoryError(
-            f"{stream.commands} commands need {needed / 1e9:.1f} GB for operands and records, and"
-            f" {room / 1e9:.1f} GB of {info.memory_name} may be used: lower {smaller}"
-        )
-    host = stream.commands * HOST_RECORD_BYTES
+        raise _too_large(stream.commands, needed, room, info, smaller)
+    _require_records(stream.commands, smaller)
+
+
+def _too_large(commands: int, needed: int, room: int, info: DeviceInfo, smaller: str) -> ArenaMemoryError:
+    return ArenaMemoryError(
+        f"{commands} commands need {needed / 1e9:.1f} GB for operands and records, and"
+        f" {room / 1e9:.1f} GB of {info.memory_name} may be used: lower {smaller}"
+    )
+
+
+def _require_records(commands: int, smaller: str) -> None:
+    """ArenaMemoryError where what is kept of so many commands does not fit into main memory."""
+    host = commands * HOST_RECORD_BYTES
     free = int(psutil.virtual_memory().available * MEMORY_SHARE)
     if host > free:
         raise ArenaMemoryError(
-            f"records of {stream.commands} commands need {host / 1e9:.1f} GB, and {free / 1e9:.1f} GB of main memory"
+            f"records of {commands} commands need {host / 1e9:.1f} GB, and {free / 1e9:.1f} GB of main memory"
             f" may be used: lower {smaller}"
         )
 

@@ -6,27 +6,30 @@ measured so far is there, and the manifest says how it ended.
 
 from __future__ import annotations
 
-import signal
-import threading
+import contextlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from launchopt import results
 from launchopt.environment import environment
 from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
+from launchopt.identity import stream_hash
 from launchopt.producer import Production
+from launchopt.reserve import Reserve, reason
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.trace import TraceStream
-from runner.children import interrupted
+from runner.deadline import limited
 from runner.groups import Closed, Gemv
+from runner.leftovers import remove_halves, tidy
 from runner.plan import Plan
 from runner.programs import OwnSize
 from runner.repeats import Rounds
+from runner.resume import config_hash
 from runner.session import ChildError, Session
+from runner.stopping import Signals
 from runner.terminal import Terminal, say, throttled_repeats
 from runner.tokens import TokenResults
 from runner.trace_workload import Trace
@@ -43,6 +46,7 @@ class Run:
     folder: Path
     rounds: Rounds
     notices: list[str]  # said before it began
+    reserve: Reserve  # given back when it ends: even on a full disk its manifest says how
     rows: list[results.Row] = field(default_factory=list)
     manifest: dict[str, Any] = field(default_factory=dict)
     histograms: list[results.Row] = field(default_factory=list)
@@ -57,6 +61,12 @@ class Run:
             results.write_rows(self.folder / "histograms.parquet", results.HISTOGRAMS, self.histograms, config)
         results.write_manifest(self.folder, self.manifest)
 
+    def end(self, status: str) -> None:
+        """The last word, with the room that was kept for it; no child writes any more."""
+        self.reserve.release()
+        remove_halves(self.folder)  # tables that a killed child could not finish
+        self.save(status)
+
     def late_notices(self) -> list[str]:
         """What only the repeats could tell."""
         modes = dict.fromkeys(row["mode"] for row in self.rows)
@@ -66,17 +76,18 @@ class Run:
 
 def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
     """Run the plan into `folder`. A LaunchoptError says how it ended early; the folder is complete either way."""
-    notices = list(plan.notices)
+    notices = [*plan.notices, *tidy(folder)]
     watch = _watch(plan, notices)
     config = plan.config
     rounds = Rounds(config.rounds, config.repeats_limit_s, [arm.mode for arm in plan.arms], config.seed)
-    run = Run(plan, folder, rounds, notices)
+    run = Run(plan, folder, rounds, notices, Reserve(folder))
     run.manifest = {
         "run_id": plan.job(folder).run_id,
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "overrides": overrides,
         "refused": plan.refused,
         "config": plan.composed,
+        "config_hash": config_hash(plan.composed),
         "stream": _stream_facts(plan),
         "environment": environment() | {"device": plan.info.as_dict()},
         "garbage_collection": "off between the start barrier and the last result",
@@ -84,29 +95,32 @@ def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
     }
     run.save("running")
     try:
-        with _Signals(), Terminal(plan, rounds.runs, notices) as terminal:
-            _repeats(run, terminal, watch)
+        with Signals() as signals, Terminal(plan, rounds.runs, notices) as terminal:
+            _repeats(run, terminal, watch, signals)
         say(run.late_notices())
+        failed = [row for row in run.rows if row["status"] != "ok"]
+        run.end("failed" if failed else "ok")
     except KeyboardInterrupt:
-        run.save("interrupted")
+        run.end("interrupted")
         raise Interrupted(f"interrupted; {len(run.rows)} finished repeats are in {folder}") from None
-    except LaunchoptError as error:
-        run.manifest["error"] = str(error)
-        if isinstance(error, ChildError) and error.trace:
-            (folder / "traceback.txt").write_text(error.trace)
-        run.save("failed")
-        raise
-    except OSError as error:
-        raise RunError(f"{folder}: {error.strerror or error}") from None
-    finally:
-        for half in folder.glob(".*.tmp"):  # a table that a killed child could not finish
-            half.unlink(missing_ok=True)
-    failed = [row for row in run.rows if row["status"] != "ok"]
-    run.save("failed" if failed else "ok")
+    except (LaunchoptError, OSError) as error:
+        foreseen = error if isinstance(error, LaunchoptError) else RunError(f"{folder}: {reason(error)}")
+        _keep_error(run, foreseen)
+        raise foreseen from None
     if failed:
         wrong = f"{failed[0]['mode']} repeat {failed[0]['repeat']}: {failed[0]['status']}"
         raise VerificationError(f"{len(failed)} of {len(run.rows)} repeats failed; {wrong}")
     return run
+
+
+def _keep_error(run: Run, error: LaunchoptError) -> None:
+    """The error, and what was measured before it, as far as the disk takes them."""
+    run.manifest["error"] = str(error)
+    with contextlib.suppress(RunError, OSError):
+        if isinstance(error, ChildError) and error.trace:
+            (run.folder / "traceback.txt").write_text(error.trace)
+    with contextlib.suppress(RunError, OSError):
+        run.end("failed")
 
 
 def _watch(plan: Plan, notices: list[str]) -> GpuWatch | None:
@@ -120,29 +134,41 @@ def _watch(plan: Plan, notices: list[str]) -> GpuWatch | None:
         return None
 
 
-def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None) -> None:
+def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None, signals: Signals) -> None:
     plan = run.plan
-    tokens = TokenResults(plan, run.folder, run.manifest["run_id"])
-    with Session(plan.job(run.folder), terminal.progress, watch) as session, tokens:
+
+    def progress(label: str, popped: int) -> None:
+        signals.announce()
+        terminal.progress(label, popped)
+
+    tokens, config = TokenResults(plan, run.folder, run.manifest["run_id"]), plan.config
+    progress_of_job = limited(progress, config.job_timeout_s)
+    with Session(plan.job(run.folder), progress_of_job, watch, config.watchdog_s) as session, tokens:
         run.manifest |= {"device_versions": session.about["versions"], "ceilings": session.about["ceilings"]}
         for arm, repeat in run.rounds:
             terminal.expects(run.rounds.runs)
-            result, produced = session.run(arm, repeat, run.rounds.label(arm, repeat))
-            row = _row(plan, run.manifest["run_id"], result["row"], produced)
-            histograms = dict(result["histograms"])
-            extra = dict(result["extra"])
-            if produced.tokens is not None:
-                row |= tokens.add(row["mode"], repeat, row["wall_ms"], produced.tokens, histograms, extra)
-            else:
-                row |= _open_loop(plan, row)
-            run.histograms += _histogram_rows(row, histograms)
-            if produced.pushed != row["commands"]:
-                row["status"] = f"failed: {produced.pushed} commands pushed, {row['commands']} executed"
-            run.rows.append(row)
-            run.rounds.took(arm, row["wall_ms"])
-            run.manifest["runs"].append({"mode": row["mode"], "repeat": repeat, **extra})
-            run.save("running")
-            terminal.finished(len(run.rows))
+            with signals.finishing(label := run.rounds.label(arm, repeat)):
+                _keep(run, tokens, arm, *session.run(arm, repeat, label))
+                terminal.finished(len(run.rows))
+
+
+def _keep(run: Run, tokens: TokenResults, arm: int, result: dict[str, Any], produced: Production) -> None:
+    """One finished repeat into the folder."""
+    plan, repeat = run.plan, result["row"]["repeat"]
+    row = _row(plan, run.manifest["run_id"], result["row"], produced)
+    histograms = dict(result["histograms"])
+    extra = dict(result["extra"])
+    if produced.tokens is not None:
+        row |= tokens.add(row["mode"], repeat, row["wall_ms"], produced.tokens, histograms, extra)
+    else:
+        row |= _open_loop(plan, row)
+    run.histograms += _histogram_rows(row, histograms)
+    if produced.pushed != row["commands"]:
+        row["status"] = f"failed: {produced.pushed} commands pushed, {row['commands']} executed"
+    run.rows.append(row)
+    run.rounds.took(arm, row["wall_ms"])
+    run.manifest["runs"].append({"mode": row["mode"], "repeat": repeat, **extra})
+    run.save("running")
 
 
 def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production) -> results.Row:
@@ -209,6 +235,7 @@ def _histogram_rows(row: results.Row, histograms: dict[str, list[tuple[int, int,
 def _stream_facts(plan: Plan) -> dict[str, Any]:
     stream = plan.stream
     return {
+        "hash": stream_hash(stream),
         "commands": stream.commands,
         "layers": stream.layers,
         "replicas": stream.replicas,
@@ -219,28 +246,3 @@ def _stream_facts(plan: Plan) -> dict[str, Any]:
         "cache_bytes": plan.info.cache_bytes,
         "cache_residency": plan.residency,
     }
-
-
-class _Signals:
-    """SIGTERM ends a run as Ctrl-C does: children, ring and folder are put in order first, which takes seconds at most.
-
-    The first signal counts. Later ones are ignored to the end of the process, or they would undo that order.
-    """
-
-    def __enter__(self) -> None:
-        self._before: dict[signal.Signals, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for each in (signal.SIGINT, signal.SIGTERM):
-                self._before[each] = signal.signal(each, self._interrupt)
-        if interrupted():
-            self._interrupt(signal.SIGINT, None)
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        for each in self._before:
-            signal.signal(each, signal.SIG_IGN)
-        self._before.clear()
-        raise KeyboardInterrupt
-
-    def __exit__(self, *error: object) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler)

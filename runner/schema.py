@@ -17,7 +17,7 @@ from launchopt.errors import ConfigError, choices
 from launchopt.modes import MODES
 from launchopt.sampling import SamplingKind
 from runner import groups
-from runner.groups import Decode, Gemv, Model, Ordering, Prefill, Replay, above_zero, within
+from runner.groups import MOST_LAYERS, Decode, Gemv, Model, Ordering, Prefill, Replay, above_zero, within
 from runner.programs import ElementwiseChain, Layer, LinearEpilogue, OwnSize, Qkv, Steps
 from runner.repeats import AUTO
 from runner.trace_workload import Trace
@@ -43,13 +43,19 @@ class Config:
     ordering: Ordering = Ordering.per_request
     repeats: Any = 1  # a whole number, or auto: until the noise is low (runner.repeats)
     repeats_limit_s: float = 300.0  # of auto: no further round begins after this time
+    watchdog_s: float = 60.0  # a run in which nothing moves for so long is ended (runner.watchdog); 0: never
     seed: int = 0
     verify_columns: int = 256  # of a GEMM with more, so many are compared, chosen at random
     table: Any = None  # a row of an experiment's tables: sets the groups above
+    resume: bool = False  # skip what is finished in the folder that was named (runner.resume)
+    job_timeout_s: float | None = None  # a job that takes longer is ended, and has failed (runner.deadline)
 
     def __post_init__(self) -> None:
+        self._check_groups()
         self._check_against()
         self._check_repeats()
+        above_zero("job_timeout_s", self.job_timeout_s)
+        within("watchdog_s", self.watchdog_s, 0)
         within("seed", self.seed, 0)
         within("verify_columns", self.verify_columns, 2)
         if self.batching.max_batch > self.queue.capacity:
@@ -67,6 +73,17 @@ class Config:
     def rounds(self) -> int | None:
         """How many repeats were asked for; None for auto."""
         return None if self.repeats == AUTO else int(self.repeats)
+
+    def _check_groups(self) -> None:
+        """Of the groups that hold one of several things: that they do, whatever file they came from."""
+        for key, value in (("workload", self.workload), ("arrival", self.arrival)):
+            kinds = SCHEMAS[key]
+            if not isinstance(value, tuple(kinds.values())):
+                what = type(value).__name__ if is_dataclass(value) else "its own"
+                wanted = f"must follow /schema/{key}/NAME@_here_, NAME one of {choices(kinds)}"
+                raise ConfigError(key, f"(settings of {what})", wanted)
+        if self.table is not None:
+            raise ConfigError("table", self.table, "must be one of the group's options; it holds no settings")
 
     def _check_repeats(self) -> None:
         is_number = isinstance(self.repeats, int) and not isinstance(self.repeats, bool)
@@ -134,6 +151,7 @@ class Config:
             )
 
     def _check_layers(self) -> None:
+        within("workload.layers", getattr(self.workload, "layers", None), 1, MOST_LAYERS)
         if isinstance(self.workload, OwnSize):
             if self.model.name != DEFAULT_MODEL:
                 why = f"workload={self.workload.name} has its own shape; use workload.hidden"
@@ -203,16 +221,25 @@ def register() -> None:
 
 def to_config(composed: DictConfig) -> Config:
     """The composed config as checked objects; ConfigError says what is wrong with it."""
-    _refuse_unknown(composed)
     try:
+        _refuse_unknown(composed)
         config = OmegaConf.to_object(composed)
     except MissingMandatoryValue as error:
         key = str(error.full_key)
         raise ConfigError(key, "???", f"is required: give {key}=...") from None
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error.full_key), "?", str(error).splitlines()[0]) from None
+        key = str(error.full_key)
+        raise ConfigError(key, _as_typed(composed, key), str(error).splitlines()[0]) from None
     assert isinstance(config, Config)
     return config
+
+
+def _as_typed(composed: DictConfig, key: str) -> Any:
+    """The value of a key before interpolation."""
+    found: Any = OmegaConf.to_container(composed, resolve=False)
+    for name in key.split("."):
+        found = found.get(name, "?") if isinstance(found, dict) else "?"
+    return found
 
 
 def _refuse_unknown(node: DictConfig, above: str = "") -> None:

@@ -2,13 +2,13 @@
 
 It sleeps on their pipes and sentinels, never spins; while a run is timed it wakes to read the GPU's clocks and power
 (`timing.nvml`), which the children never do then. A child that dies ends the session with a RunError that carries the
-child's own text; nothing is left behind: no process, no shared memory.
+child's own text, a child that hangs with the watchdog's; nothing is left behind: no process, no shared memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 from types import TracebackType
@@ -16,11 +16,14 @@ from typing import Any
 
 from launchopt.errors import RunError
 from launchopt.producer import Production
-from launchopt.ring import START_NS, STOP, TAIL, Ring
+from launchopt.ring import CLOSED_BIT, HEAD, START_NS, STOP, TAIL, Ring
 from launchopt.timing.nvml import GpuWatch, Readings
+from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.chain import ChainStream
 from runner.children import GRACE_S, Child, hire, keep
 from runner.job import Job
+from runner.leftovers import FOLDER, held
+from runner.watchdog import StalledError, Watchdog
 
 POLL_S = 0.1  # between two looks at the ring's tail, for the progress bar
 
@@ -36,17 +39,23 @@ class ChildError(RunError):
 
 
 class Session:
-    """Both children of one job. A context manager; `about` is the consumer's word on device and ceilings."""
+    """Both children of one job. A context manager; `about` is the consumer's word on device and ceilings.
 
-    def __init__(self, job: Job, progress: Progress, watch: GpuWatch | None = None) -> None:
+    `watchdog_s`: how long nothing may move (0: for ever); under a profiler, which may halt anything, that is not asked.
+    """
+
+    def __init__(self, job: Job, progress: Progress, watch: GpuWatch | None = None, watchdog_s: float = 0.0) -> None:
         self._progress, self._watch = progress, watch
+        self._watchdog = Watchdog(0.0 if is_profiled() else watchdog_s)
         self._children: list[Child] = []
-        self._rings = [Ring.create(job.capacity)]
-        if isinstance(job.stream, ChainStream):
-            self._rings.append(Ring.create(job.back_capacity))
-        self._ring = self._rings[0]
+        self._holds = contextlib.ExitStack()
+        self._rings: list[Ring] = []
+        self._open_loop = False
         self.about: dict[str, Any] = {}
         try:
+            self._ring = self._made(job.capacity)
+            if isinstance(job.stream, ChainStream):
+                self._made(job.back_capacity)
             job = replace(job, ring_name=self._ring.name, back_name=self._rings[-1].name)
             self._consumer = self._start("consumer", job)
             self._producer = self._start("producer", job)
@@ -60,16 +69,23 @@ class Session:
             self.close()
             raise
 
+    def _made(self, capacity: int) -> Ring:
+        """A new ring, and the word that it is in use: nobody takes it for a dead process's."""
+        ring = Ring.create(capacity)
+        self._rings.append(ring)
+        self._holds.enter_context(held(FOLDER / ring.name))
+        return ring
+
     def _start(self, name: str, job: Job) -> Child:
         child = hire(name)
         self._children.append(child)
-        with contextlib.suppress(OSError):  # it died: its sentinel will tell
-            child.pipe.send(("job", job))
+        child.send_job(job)
         return child
 
     def _rehearse(self, index: int, label: str) -> None:
         """The first commands through the whole path, unrecorded: loads every compiled loop before a clock starts."""
-        self._start_run("rehearse", index, 0, label)
+        produced = self._start_run("rehearse", index, 0, label)
+        self._open_loop = produced.late_max_ns is not None
 
     def run(self, index: int, repeat: int, label: str) -> tuple[dict[str, Any], Production]:
         """One repeat of arm `index`: the consumer's result and the producer's."""
@@ -97,12 +113,17 @@ class Session:
         if self._watch and kind == "run":
             self._watch.begin()
         self._producer.pipe.send((kind,))
-        produced: Production = self._await(self._producer, "produced", label)
-        self._await(self._consumer, "consumed", label)
+        moving = (self._consumer, self._producer)
+        produced: Production = self._await(self._producer, "produced", label, moving)
+        self._await(self._consumer, "consumed", label, moving[:1])
         return produced
 
-    def _await(self, child: Child, expected: str, label: str) -> Any:
-        """The value of the child's next message, which must be `expected`; ChildError when any child fails."""
+    def _await(self, child: Child, expected: str, label: str, moving: Sequence[Child] = ()) -> Any:
+        """The value of the child's next message, which must be `expected`; ChildError when any child fails.
+
+        `moving`: who moves commands meanwhile, the likeliest to hang first.
+        """
+        self._watchdog.begin(label, timed=bool(moving))
         while True:
             self._progress(label, self._ring.word(TAIL))
             pause_s = min(POLL_S, self._watch.pause_s()) if self._watch else POLL_S
@@ -117,6 +138,20 @@ class Session:
             for other in self._children:
                 if not other.process.is_alive():
                     raise self._death(other)
+            self._look_for_stall(moving or (child,))
+
+    def _look_for_stall(self, owing: Sequence[Child]) -> None:
+        """StalledError, and the end of who stalled, where nothing has moved for too long."""
+        words = tuple(ring.word(side) for ring in self._rings for side in (HEAD, TAIL))
+        still_at_it = [child for child in owing if len(owing) == 1 or not child.pipe.poll()]
+        may_wait = self._open_loop and words[0] == words[1] and words[0] < CLOSED_BIT
+        try:
+            self._watchdog.look(words, still_at_it, may_wait)
+        except StalledError as stalled:
+            for child in self._children:
+                if child is stalled.child:
+                    child.process.kill()
+            raise
 
     def _receive(self, child: Child) -> tuple[str, Any]:
         try:
@@ -168,3 +203,4 @@ class Session:
         finally:
             for ring in self._rings:
                 ring.release()
+            self._holds.close()

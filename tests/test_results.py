@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from launchopt import results
-from launchopt.errors import DataError
+from launchopt.errors import DataError, RunError
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEMAS = {"summary": results.SUMMARY, "launches": results.LAUNCHES, "commands": results.COMMANDS}
@@ -149,7 +149,7 @@ def test_a_write_that_fails_leaves_nothing_and_takes_nothing(
     if before is not None:
         path.write_bytes(before)
     monkeypatch.setattr(pq, "write_table", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(RunError, match=r"summary.parquet cannot be written: disk full$"):
         results.write_rows(path, results.SUMMARY, rows(results.SUMMARY), {})
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == (
         {} if before is None else {"summary.parquet": before}

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from launchopt.errors import DataError
+from launchopt.json_file import read_json
 
 SCHEMA_VERSION = 1
 VARIABLE = "LAUNCHOPT_CALIBRATION"  # names one file, for whoever keeps it elsewhere
@@ -106,18 +107,21 @@ def _floor(name: str, content: Any, path: Path) -> Floor:
 
 def _number(value: Any) -> float | None:
     """`value` as a float; None for what is no finite number."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < math.inf:
         return None
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # of an integer
+        return None
 
 
 def read_calibration(path: Path) -> Calibration:
     """The calibration in `path`; DataError where it is missing, broken, or of another schema version."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError:
         raise DataError(path, None, "no such file (python -m runner.doctor --save makes one)") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(path, None, f"cannot be read as JSON ({error})") from None
     return from_json(content, path)
 

@@ -17,7 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from launchopt.errors import DataError
-from launchopt.traces.events import CALL, GPU_EVENT, LATEST_NS, NONE, Format, Gathered, Kind, Names, Trace
+from launchopt.traces.events import (
+    CALL,
+    GPU_EVENT,
+    LATEST_NS,
+    NAME_CHARACTERS_MAX,
+    NONE,
+    Format,
+    Gathered,
+    Kind,
+    Names,
+    Trace,
+)
+from launchopt.traces.json_stream import VALUE_BYTES_MAX
 
 # The columns used of each table. An empty one stands in for a missing table, so that no query has two forms.
 _GPU_COLUMNS = ("correlationId", "streamId", "globalPid", "deviceId")
@@ -36,8 +48,8 @@ _GPU_TABLES = {
     "CUPTI_ACTIVITY_KIND_MEMSET": (Kind.MEMSET, None),
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (Kind.GRAPH, None),
 }
-_STRINGS = """
-SELECT id, COALESCE(CAST(value AS TEXT), '(unnamed)') FROM StringIds WHERE id IN (
+_STRINGS = f"""
+SELECT id, SUBSTR(COALESCE(CAST(value AS TEXT), '(unnamed)'), 1, {NAME_CHARACTERS_MAX + 1}) FROM StringIds WHERE id IN (
   SELECT nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME UNION SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL)
 """
 _VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000: nsys adds the runtime's version, as CUPTI does
@@ -54,11 +66,14 @@ def read_nsys(path: Path) -> Trace:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             # A name cut in the middle of a character must not cost the whole profile.
             database.text_factory = lambda raw: raw.decode(errors="replace")
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
             return _Reader(database, path).trace()
     except sqlite3.OperationalError as error:
         raise DataError(path, None, f"not laid out like an nsys export ({error})") from None
     except sqlite3.DatabaseError as error:
         raise DataError(path, None, f"cannot be read as SQLite ({error})") from None
+    except UnicodeDecodeError:  # in what SQLite says of a damaged schema
+        raise DataError(path, None, "cannot be read as SQLite (its schema is damaged)") from None
 
 
 class _Reader:
@@ -71,6 +86,9 @@ class _Reader:
         present = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if present.isdisjoint(_TABLES):
             raise DataError(path, None, "holds no table of nsys: export the report with `nsys export --type sqlite`")
+        for name in _TABLES.keys() & present:
+            if any(hidden for *_, hidden in database.execute(f"PRAGMA table_xinfo({name})")):
+                raise DataError(path, None, f"{name} has computed columns: not what nsys exports")
         for name in _TABLES.keys() - present:
             database.execute(f"CREATE TEMP TABLE {name} ({_TABLES[name]})")
         self._strings: dict[int, str] = dict(database.execute(_STRINGS))

@@ -1,27 +1,19 @@
 """Runs that are killed, interrupted or wrong: a short reason, an exit code, and nothing left behind."""
 
-import contextlib
-import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import psutil
 import pytest
 from hydra import compose, initialize_config_dir
-from own_process import environ_of
+from own_run import LONG, SHORT, Victim, assert_nothing_left, eventually, on_linux
 
 from launchopt import results
 from launchopt.errors import VerificationError
 from launchopt.producer import Production
-from launchopt.ring import TAIL
 from runner import run as run_module
 from runner.__main__ import main
 from runner.plan import Plan, make_plan
@@ -29,112 +21,6 @@ from runner.schema import register, to_config
 from runner.session import ChildError
 
 ROOT = Path(__file__).parents[2]
-SHARED_MEMORY = Path("/dev/shm")
-on_linux = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="reads /dev/shm, which only Linux has")
-
-LONG = "mode=baseline workload.cache=hot workload.commands=1000000"  # over 10 s on any machine
-SHORT = "mode=batched workload.cache=hot workload.commands=500 workload.m=16 workload.k=64 repeats=10000"
-PATIENCE_S = 60.0
-SOON_S = 10.0
-
-
-def eventually(condition: Callable[[], Any], within_s: float = PATIENCE_S) -> Any:
-    """The condition's value once it is true; fails where that takes too long."""
-    limit = time.monotonic() + within_s
-    while not (value := condition()):
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.02)
-    return value
-
-
-class Victim:
-    """`python -m runner` in its own process group, and what can be seen of it from outside."""
-
-    def __init__(self, arguments: str, folder: Path) -> None:
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "runner", *arguments.split(), "device=cpu"],
-            cwd=folder,
-            env=environ_of(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._known: dict[int, psutil.Process] = {}
-
-    def children(self) -> list[psutil.Process]:
-        """Consumer and producer, in the order they are started; the resource tracker is none of them."""
-        found = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found = psutil.Process(self.process.pid).children()
-        self._known |= {child.pid: child for child in found}
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found = [child for child in found if "--multiprocessing-fork" in child.cmdline()]
-        return sorted(found, key=lambda child: child.create_time())
-
-    def alive(self) -> list[psutil.Process]:
-        """Every child ever seen that still runs."""
-        return [child for child in self._known.values() if child.is_running() and child.status() != "zombie"]
-
-    def rings(self) -> list[Path]:
-        return list(SHARED_MEMORY.glob(f"launchopt_{self.process.pid}_*"))
-
-    def popped(self) -> int:
-        """Commands that the consumer has taken from the ring."""
-        for ring in self.rings():
-            with contextlib.suppress(OSError):
-                words = np.fromfile(ring, np.uint64, count=TAIL + 1)
-                return int(words[TAIL]) if len(words) > TAIL else 0
-        return 0
-
-    def in_the_middle(self) -> tuple[psutil.Process, psutil.Process]:
-        """Consumer and producer, once a run is under way."""
-        eventually(lambda: self.process.poll() is not None or self.popped() > 10_000)
-        consumer, producer = self.children()
-        return consumer, producer
-
-    def results_folder(self) -> Path:
-        (folder,) = self.folder.glob("outputs/run/*")
-        return folder
-
-    def manifest(self) -> dict[str, Any]:
-        return results.read_manifest(self.results_folder())
-
-    def repeats_done(self) -> int:
-        if not list(self.folder.glob("outputs/run/*/manifest.json")):
-            return 0
-        self.children()
-        return int(self.manifest()["repeats_done"])
-
-    def end(self) -> tuple[int, str]:
-        """Exit code and standard error."""
-        _, stderr = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, stderr
-
-    def close(self) -> None:
-        for process in (self.process, *self.alive()):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self.process.communicate()
-
-
-@pytest.fixture
-def victim(tmp_path: Path) -> Iterator[Callable[[str], Victim]]:
-    victims: list[Victim] = []
-
-    def start(arguments: str) -> Victim:
-        victims.append(Victim(arguments, tmp_path))
-        return victims[-1]
-
-    yield start
-    for each in victims:
-        each.close()
-
-
-def assert_nothing_left(victim: Victim) -> None:
-    eventually(lambda: not victim.alive(), SOON_S)
-    eventually(lambda: not victim.rings(), SOON_S)
 
 
 @on_linux
@@ -157,68 +43,13 @@ def test_a_killed_consumer_leaves_no_half_of_a_table(victim: Callable[[str], Vic
     run.children()[0].kill()
     exit_code, stderr = run.end()
     assert (exit_code, stderr) == (1, "error: consumer was killed by signal 9\n")
-    left = {path.name for path in run.results_folder().iterdir()}
-    assert left == {"manifest.json", "summary.parquet", "histograms.parquet"}
-    assert len(results.read_summaries([run.results_folder()])) == run.manifest()["repeats_done"] >= 2
-    assert_nothing_left(run)
-
-
-@on_linux
-@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
-def test_an_interrupted_run_keeps_its_finished_repeats(how: str, victim: Callable[[str], Victim]) -> None:
-    run = victim(SHORT)
-    eventually(lambda: run.repeats_done() >= 1)
-    if how == "Ctrl-C":
-        os.killpg(run.process.pid, signal.SIGINT)  # a terminal sends it to the whole group
-    else:
-        run.process.terminate()
-    exit_code, stderr = run.end()
-    manifest, folder = run.manifest(), run.results_folder()
-    done = manifest["repeats_done"]
-    assert exit_code == 130
-    assert stderr == f"error: interrupted; {done} finished repeats are in {folder}\n"
-    assert manifest["status"] == "interrupted"
-    rows = results.read_summaries([folder])
-    assert [row["repeat"] for row in rows] == list(range(done))
-    assert {row["status"] for row in rows} == {"ok"}
-    assert set(pd.read_parquet(folder / "launches.parquet")["repeat"]) >= set(range(done))
-    assert not list(folder.glob(".*"))
-    assert_nothing_left(run)
-
-
-@on_linux
-def test_an_interrupted_sweep_stops_there(victim: Callable[[str], Victim]) -> None:
-    run = victim(f"-m {SHORT},1".replace("repeats=", "repeats=1,"))
-    sweep = run.folder / "outputs/sweep"
-    eventually(lambda: run.children() and list(sweep.glob("*/1/summary.parquet")))
-    os.killpg(run.process.pid, signal.SIGINT)
-    exit_code, stderr = run.end()
-    assert exit_code == 130
-    assert stderr.startswith("error: interrupted; ")
-    assert stderr.count("\n") == 1
-    jobs = sorted(path.parent for path in sweep.glob("*/*/manifest.json"))
-    assert [results.read_manifest(job)["status"] for job in jobs] == ["ok", "interrupted"]
-    assert_nothing_left(run)
-
-
-def started(run: Victim) -> bool:
-    return len(run.children()) == 2
-
-
-def under_way(run: Victim) -> bool:
-    return run.popped() > 10_000
-
-
-@on_linux
-@pytest.mark.parametrize("when", [started, under_way])
-def test_impatience_changes_nothing(when: Callable[[Victim], bool], victim: Callable[[str], Victim]) -> None:
-    run = victim(LONG)
-    eventually(lambda: when(run))
-    while run.process.poll() is None:
-        os.killpg(run.process.pid, signal.SIGINT)
-        time.sleep(0.05)
-    assert run.end() == (130, f"error: interrupted; 0 finished repeats are in {run.results_folder()}\n")
-    assert run.manifest()["status"] == "interrupted"
+    folder, done = run.results_folder(), run.manifest()["repeats_done"]
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"manifest.json", "summary.parquet", "histograms.parquet", "launches.parquet"}
+    assert len(results.read_summaries([folder])) == done >= 2
+    launches = pd.read_parquet(folder / "launches.parquet")
+    assert set(launches["repeat"]) >= set(range(done)), "what it had written is lost"
+    assert set(launches.groupby("repeat")["batch_size"].sum()) == {500}
     assert_nothing_left(run)
 
 
@@ -227,6 +58,14 @@ def test_children_do_not_outlive_a_killed_parent(victim: Callable[[str], Victim]
     run = victim(LONG)
     assert len(run.in_the_middle()) == 2
     assert len(run.rings()) == 1
+    run.process.kill()
+    assert_nothing_left(run)
+
+
+@on_linux
+def test_not_even_a_stopped_child_outlives_a_killed_parent(victim: Callable[[str], Victim]) -> None:
+    run = victim(LONG)
+    run.in_the_middle()[0].suspend()  # it can do nothing itself, as in a long compiled call
     run.process.kill()
     assert_nothing_left(run)
 
@@ -262,7 +101,7 @@ class FakeSession:
     lost = 0
     about: dict[str, Any] = {"versions": {}, "ceilings": {}}  # noqa: RUF012
 
-    def __init__(self, job: Any, progress: Any, watch: Any) -> None:
+    def __init__(self, job: Any, progress: Any, watch: Any, watchdog_s: float) -> None:
         self.commands = job.stream.commands
 
     def __enter__(self) -> "FakeSession":

@@ -146,7 +146,7 @@ class FakeSession:
     until: int | None = None
     about: dict[str, Any] = {"versions": {}, "ceilings": {}}  # noqa: RUF012
 
-    def __init__(self, job: Any, progress: Any, watch: Any) -> None:
+    def __init__(self, job: Any, progress: Any, watch: Any, watchdog_s: float) -> None:
         assert watch is None, "the device is the CPU"
         self.runs, self.job, self.progress = 0, job, progress
 

@@ -1,0 +1,124 @@
+"""A sweep as a whole: which jobs it has had, how each ended, and `sweep.json`, which says so to programs.
+
+    {"schema_version": 1, "status": "failed", "exit_code": 1, "started_utc": ..., "ended_utc": ..., "overrides": [...],
+     "counts": {"ok": 2, "failed": 1}, "jobs": [{"job": 0, "folder": "0", "overrides": [...], "config_hash": ...,
+     "status": "ok", "error": null, "exit_code": 0}, ...]}
+
+A job's status is `running`, `ok`, `failed` (it ran: its manifest says more), `refused` (its config cannot work, or its
+folder holds a finished run of another config), `skipped` (`resume=true`: finished before) or `interrupted`. The
+sweep's is `running`, `ok`, `failed` (some job failed or was refused) or `interrupted`. Jobs that were not reached are
+not there. It is written anew as each job begins, so that what a killed process leaves says `running`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
+from launchopt.results import atomically
+from runner.resume import SWEEP, asked
+
+SCHEMA_VERSION = 1
+STATUSES = ("ok", "failed", "refused", "skipped", "interrupted")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+@dataclass(slots=True)
+class SweepJob:
+    """One job, and how it ended."""
+
+    job: int
+    overrides: list[str]
+    folder: str = ""  # below the sweep's
+    config_hash: str | None = None
+    status: str = "running"
+    error: str | None = None
+    exit_code: int = 0
+
+    def ended(self, status: str, error: LaunchoptError | None = None) -> None:
+        """Note how; an interruption is one, whatever the caller expected."""
+        self.status = "interrupted" if isinstance(error, Interrupted) else status
+        if error is not None:
+            self.error, self.exit_code = str(error), error.exit_code
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What was asked for, and the jobs so far."""
+
+    folder: Path
+    overrides: list[str]  # as typed: a setting with its values
+    is_new: bool  # its folder was not there before
+    was_stopped: bool = False
+    jobs: list[SweepJob] = field(default_factory=list)
+    started_utc: str = field(default_factory=_now)
+
+    def add(self, job: SweepJob, folder: Path) -> None:
+        """The next job, in `folder`; ConfigError where it would write over an earlier one of this sweep."""
+        job.folder = os.path.relpath(folder, self.folder)
+        taken = {".", *(each.folder for each in self.jobs)}
+        self.jobs.append(job)
+        if job.folder in taken:
+            wanted = "holds another job of this sweep: give each its own, as ${hydra.job.num} does"
+            raise ConfigError("hydra.sweep.subdir", job.folder, wanted)
+
+    @property
+    def status(self) -> str:
+        """How it ended."""
+        found = {job.status for job in self.jobs}
+        if self.was_stopped or "interrupted" in found:
+            return "interrupted"
+        return "failed" if found & {"failed", "refused"} else "ok"
+
+    def stop(self) -> None:
+        """It was interrupted, and with it the job that still runs."""
+        self.was_stopped = True
+        for job in self.jobs:
+            if job.status == "running":
+                job.ended("interrupted", Interrupted("interrupted"))
+
+    def save(self, ended: bool = False) -> None:
+        """Write `sweep.json`; RunError where that fails."""
+        about = {
+            "schema_version": SCHEMA_VERSION,
+            "status": self.status if ended else "running",
+            "exit_code": max(Interrupted.exit_code * self.was_stopped, *(job.exit_code for job in self.jobs), 0),
+            "started_utc": self.started_utc,
+            "ended_utc": _now() if ended else None,
+            "overrides": asked(self.overrides),
+            "counts": self.counts(),
+            "jobs": [asdict(job) for job in self.jobs],
+        }
+        text = json.dumps(about, indent=2) + "\n"
+        try:
+            atomically(self.folder / SWEEP, lambda temporary: temporary.write_text(text))
+        except OSError as error:
+            raise RunError(f"{self.folder / SWEEP}: {error.strerror or error}") from None
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs ended how; only what occurs."""
+        found = Counter(job.status for job in self.jobs)
+        return {status: found[status] for status in STATUSES if found[status]}
+
+    def own(self, job: SweepJob) -> str:
+        """What it was asked for and not all jobs were."""
+        return " ".join(each for each in asked(job.overrides) if each not in self.overrides)
+
+    def lines(self, shown: str) -> list[str]:
+        """What the user reads at the end; `shown` is the folder as they would type it."""
+        counts = ", ".join(f"{count} {status}" for status, count in self.counts().items())
+        bad = [job for job in self.jobs if job.status not in ("ok", "skipped")]
+        lines = [f"sweep: {counts} in {shown}"]
+        for job in bad:
+            lines.append(f"job {job.job} {job.status} ({self.own(job)}): {job.error}")
+        if self.counts().keys() & {"failed", "interrupted"}:
+            lines.append(f"finish it: the same command with hydra.sweep.dir={shown} resume=true")
+        return lines

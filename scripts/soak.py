@@ -1,0 +1,176 @@
+"""Very many commands through ring, batcher and recorder, between two processes: does any get lost, does memory grow?
+
+    python scripts/soak.py                        # 1e9 commands
+    python scripts/soak.py --records 1e6          # what CI runs
+
+In: how many. Out: the rate, and the memory of both processes after each lap (2**22 commands). A lap ends with its
+buckets flushed: every command must have come out of the ring in its turn, with every field as it went in, and must be
+recorded exactly once. Nothing is executed: what is soaked is what every run has in common.
+
+Exit code 0: none was lost. 1: some were, with the first difference named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
+from launchopt.recorder import Recorder, Strategy, note
+from launchopt.ring import HEAD, MOST_AT_ONCE, STOP, TAIL, Ring, Waiter
+
+LAP = 1 << 22
+BLOCK = 1 << 13  # made and pushed at once
+CAPACITY = 1 << 14
+MAX_BATCH = 64
+SHAPES = [ShapeKey(64 * (1 + i), 1, 256, Dtype.fp32) for i in range(4)]
+SPIN_US, SLEEP_US = 200.0, 50.0
+SLACK_BYTES = 32 << 20  # by which resident memory may grow after the first lap: what allocators and page caches do
+
+
+class LostError(Exception):
+    """What went in and what came out differ."""
+
+
+def numbered(lap: int, first: int, stop: int) -> Records:
+    """Some commands of a lap: their fields follow from their number, shapes take turns."""
+    records, numbers = np.zeros(stop - first, COMMAND_DTYPE), np.arange(first, stop)
+    records["seq"], records["request"] = numbers, lap
+    records["m"] = np.array([shape.m for shape in SHAPES])[numbers % len(SHAPES)]
+    records["n"], records["k"], records["dtype"] = 1, 256, Dtype.fp32
+    records["slot_a"], records["slot_b"], records["slot_c"] = numbers, numbers ^ lap, numbers
+    return records
+
+
+def laps(total: int) -> list[int]:
+    """Commands of each lap."""
+    return [min(LAP, total - first) for first in range(0, total, LAP)]
+
+
+def push_all(name: str, total: int) -> None:
+    """The producer's process."""
+    with Ring.attach(name, CAPACITY) as ring:
+        waiter = Waiter(ring.await_room, SPIN_US, SLEEP_US)
+        for lap, count in enumerate(laps(total)):
+            for first in range(0, count, BLOCK):
+                records = numbered(lap, first, min(first + BLOCK, count))
+                while len(records):
+                    records = records[ring.push(records) :]
+                    if len(records):
+                        waiter.wait()
+                    if ring.word(STOP):
+                        return
+        ring.close()
+
+
+class Soak:
+    """The consumer's side."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring, self._waiter = ring, Waiter(ring.await_record, SPIN_US, SLEEP_US)
+        self._batcher = Batcher(SHAPES, [MAX_BATCH] * len(SHAPES), 10**12)
+        self._buffer = np.zeros(MOST_AT_ONCE, COMMAND_DTYPE)
+        self.batches = 0
+
+    def lap(self, lap: int, count: int) -> None:
+        """Take one lap's commands; LostError where any is missing, changed or out of turn."""
+        recorder = Recorder(count, MOST_AT_ONCE + MAX_BATCH * len(SHAPES))
+        taken = 0
+        while taken < count:
+            popped = self._ring.pop(self._buffer[: min(MOST_AT_ONCE, count - taken)])
+            if not popped:
+                self._wait(lap, taken)
+                continue
+            records = self._buffer[:popped]
+            self._compare(records, numbered(lap, taken, taken + popped), lap)
+            recorder.make_room()
+            for batch in self._batcher.add(records, 0):
+                self._note(batch, recorder)
+            taken += popped
+        recorder.make_room()
+        for batch in self._batcher.flush(FlushReason.drain):
+            self._note(batch, recorder)
+        if faults := recorder.faults():
+            raise LostError(f"lap {lap}: {'; '.join(faults)}")
+        recorder.close()
+
+    def _wait(self, lap: int, taken: int) -> None:
+        if self._ring.drained:
+            raise LostError(f"lap {lap}: the ring was closed after {taken} commands")
+        self._waiter.wait()
+
+    def _compare(self, records: Records, expected: Records, lap: int) -> None:
+        """Every field but the ring's own word."""
+        same = (as_words(records)[:, :-1] == as_words(expected)[:, :-1]).all(axis=1)
+        if not same.all():
+            first = int(np.argmin(same))
+            raise LostError(f"lap {lap}: instead of {expected[first]} came {records[first]}")
+
+    def _note(self, batch: Batch, recorder: Recorder) -> None:
+        what = (recorder.next_batch(), batch.shape_index, int(Strategy.packed), int(batch.reason), 0)
+        note(recorder.launches, recorder.commands, recorder.cursor, batch.words, 0, len(batch), what, 0, 0)
+        self.batches += 1
+
+
+def soak(total: int) -> None:
+    """All laps; LostError where one differs, where the ring's counts do, or where memory grew."""
+    with Ring.create(CAPACITY) as ring:
+        producer = get_context("spawn").Process(target=push_all, args=(ring.name, total), daemon=True)
+        producer.start()
+        try:
+            _laps(Soak(ring), total, [psutil.Process(), psutil.Process(producer.pid)])
+            producer.join()
+            if not ring.drained or ring.word(TAIL) != total:
+                raise LostError(f"{total} commands to push, head {ring.word(HEAD):#x}, {ring.word(TAIL)} popped")
+        finally:
+            ring.set_word(STOP, 1)
+            producer.join()
+
+
+def _laps(consumer: Soak, total: int, processes: Sequence[psutil.Process]) -> None:
+    start_s, done, first_bytes = time.monotonic(), 0, 0
+    sizes = laps(total)
+    for lap, count in enumerate(sizes):
+        consumer.lap(lap, count)
+        done += count
+        elapsed_s = time.monotonic() - start_s
+        held = [process.memory_info().rss for process in processes if process.is_running()]
+        if lap == 1:  # the first loads and allocates what all use
+            first_bytes = sum(held)
+        elif lap > 1 and len(held) == len(processes) and sum(held) > first_bytes + SLACK_BYTES:
+            raise LostError(f"memory grew from {first_bytes / 1e6:.0f} to {sum(held) / 1e6:.0f} MB in {lap} laps")
+        if lap % 16 == 0 or lap == len(sizes) - 1:
+            memory = " + ".join(f"{each / 1e6:.0f}" for each in held)
+            print(
+                f"{done:>13,} commands  {done / elapsed_s / 1e6:6.2f} M/s  {elapsed_s:7.1f} s  {memory} MB", flush=True
+            )
+    print(f"none of {total:,} commands lost, {consumer.batches:,} batches")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, soak, and say how it went."""
+    parser = argparse.ArgumentParser("soak.py", description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--records", type=float, default=1e9, metavar="N", help="how many commands (default: 1e9)")
+    total = parser.parse_args(arguments).records
+    if not 1 <= total <= 1e15 or total != int(total):
+        parser.error(f"--records={total:g}: must be a whole number from 1 to 1e15")
+    try:
+        soak(int(total))
+    except LostError as lost:
+        print(f"error: {lost}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
