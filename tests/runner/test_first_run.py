@@ -1,6 +1,6 @@
 """Nothing is compiled, or loaded from the cache of machine code, inside a timed run: a rehearsal cannot meet all cases.
 
-A loop that a run is the first to need would cost its first repeat 50 ms.
+A loop that a run is the first to need would be charged to its first repeat.
 """
 
 from __future__ import annotations
