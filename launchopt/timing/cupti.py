@@ -3,8 +3,8 @@
 In: activity records, which CUPTI hands over a buffer at a time. Out: an `Activity` a run, on CLOCK_MONOTONIC.
 
 The only source of `kernels` and `gpu_busy_ms`. Tracing slows each launch call, and a run of many ends late, as every
-record goes through Python: its other times are not headline times (`python -m runner.bench tracing`). One tracer at a time: CUPTI refuses
-to share with nsys. What is kept is bounded, and what is lost, here or in CUPTI, is counted.
+record goes through Python: its other times are not headline times (`python -m runner.bench tracing`). One tracer at a
+time: CUPTI refuses to share with nsys. What is kept is bounded, and what is lost, here or in CUPTI, is counted.
 """
 
 from __future__ import annotations
