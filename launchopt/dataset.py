@@ -62,14 +62,16 @@ def batches(folders: Iterable[Path], table: str) -> Iterator[pa.RecordBatch]:
                 _require_known(path, file.schema_arrow, table)
                 for batch in file.iter_batches():
                     yield _migrated(batch, schema, str(path.parent))
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are no UTF-8
             raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
 
 
 def _require_known(path: Path, schema: pa.Schema, table: str) -> None:
     version = (schema.metadata or {}).get(b"launchopt.schema_version", b"")
-    if version.isdigit() and int(version) > SCHEMA_VERSION:
-        raise DataError(path, None, f"of schema version {int(version)}; this program knows up to {SCHEMA_VERSION}")
+    if version.isdigit() and (len(version) > 9 or int(version) > SCHEMA_VERSION):
+        raise DataError(path, None, f"of schema version {version.decode()}; this program knows up to {SCHEMA_VERSION}")
+    if len(set(schema.names)) < len(schema.names):
+        raise DataError(path, None, "two of its columns have one name")
     if missing := missing_columns(schema.names, TABLES[table], version):
         raise DataError(path, None, f"not a table of this project: lacks {', '.join(missing)}")
 

@@ -28,7 +28,7 @@ class ConfigError(LaunchoptError):
     exit_code = 2
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
-        super().__init__(f"{key}={value}: {allowed}")
+        super().__init__(f"{key}={one_line(value, 200)}: {allowed}")
         self.key, self.value, self.allowed = key, value, allowed
 
 
@@ -38,8 +38,8 @@ class DataError(LaunchoptError):
     exit_code = 2
 
     def __init__(self, path: Path | str, line: int | None, problem: str) -> None:
-        where = f"{path}" if line is None else f"{path}:{line}"
-        super().__init__(f"{where}: {problem}")
+        where = one_line(path) if line is None else f"{one_line(path)}:{line}"
+        super().__init__(f"{where}: {one_line(problem, 500)}")
         self.path, self.line, self.problem = path, line, problem
 
 
@@ -65,6 +65,14 @@ class Interrupted(LaunchoptError):  # noqa: N818 (a request of the user's, not a
     """The user stopped the run."""
 
     exit_code = 130
+
+
+def one_line(text: object, most: int | None = None) -> str:
+    """For a message: line ends as spaces, other control characters escaped, cut to `most` characters."""
+    joined = " ".join(str(text).splitlines())
+    if not joined.isprintable():
+        joined = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
+    return joined if most is None or len(joined) <= most else joined[: most - 3] + "..."
 
 
 def choices(names: Iterable[str]) -> str:

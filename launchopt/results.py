@@ -167,7 +167,7 @@ def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) 
             try:
                 _require_small(path)
                 table = pq.read_table(path, filters=None if what is None else [("what", "in", list(what))])
-            except (OSError, pa.ArrowException) as error:
+            except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are no UTF-8
                 raise DataError(path, None, f"cannot be read as a table of histograms ({error})") from None
             missing = [name for name in HISTOGRAMS.names if name not in table.column_names]
             if missing:
@@ -209,7 +209,7 @@ def _read_rows(path: Path) -> list[Row]:
     try:
         _require_small(path)
         table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are no UTF-8
         raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
     version = (table.schema.metadata or {}).get(b"launchopt.schema_version", b"")
     if missing := missing_columns(table.column_names, SUMMARY, version):

@@ -239,7 +239,7 @@ def _fitting(
     least = at_least(config, model_shape(config), requests)
     _require_records(least.commands, _what_to_lower(config))
     if least.operand_bytes > room:
-        raise _too_large(least.commands, least.operand_bytes, room, info, _what_to_lower(config))
+        raise _too_large(f"at least {least.commands}", least.operand_bytes, room, info, _what_to_lower(config))
     if isinstance(workload, Trace):
         replay = trace_stream(workload, info.cache_bytes, config.batching.max_batch, notices)
         _require_room(info, replay, arms, room, _what_to_lower(config))
@@ -279,11 +279,11 @@ def _what_to_lower(config: Config) -> str:
 def _require_room(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...], room: int, smaller: str) -> None:
     needed = _needed(info, stream, arms)
     if needed > room:
-        raise _too_large(stream.commands, needed, room, info, smaller)
+        raise _too_large(f"{stream.commands}", needed, room, info, smaller)
     _require_records(stream.commands, smaller)
 
 
-def _too_large(commands: int, needed: int, room: int, info: DeviceInfo, smaller: str) -> ArenaMemoryError:
+def _too_large(commands: str, needed: int, room: int, info: DeviceInfo, smaller: str) -> ArenaMemoryError:
     return ArenaMemoryError(
         f"{commands} commands need {needed / 1e9:.1f} GB for operands and records, and"
         f" {room / 1e9:.1f} GB of {info.memory_name} may be used: lower {smaller}"
@@ -296,7 +296,7 @@ def _require_records(commands: int, smaller: str) -> None:
     free = int(psutil.virtual_memory().available * MEMORY_SHARE)
     if host > free:
         raise ArenaMemoryError(
-            f"records of {commands} commands need {host / 1e9:.1f} GB, and {free / 1e9:.1f} GB of main memory"
+            f"records of {commands} commands or more need {host / 1e9:.1f} GB, and {free / 1e9:.1f} GB of main memory"
             f" may be used: lower {smaller}"
         )
 

@@ -22,7 +22,7 @@ from launchopt.workloads.program import (
     linear_epilogue_program,
     qkv_program,
 )
-from runner.groups import within
+from runner.groups import MOST_LAYERS, within
 
 
 class Kv(enum.Enum):
@@ -46,8 +46,9 @@ class Steps:
     replicas: int | None = None
 
     def __post_init__(self) -> None:
-        for key in ("requests", "tokens", "layers", "replicas"):
+        for key in ("requests", "tokens", "replicas"):
             within(f"workload.{key}", getattr(self, key), 1)
+        within("workload.layers", self.layers, 1, MOST_LAYERS)
         within("workload.prompt_tokens", self.prompt_tokens, 0)
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the project with its development tools into .venv and runs every check: lint, types, tests.
+# Installs the project with its development tools into .venv and runs every check: lint, types, known
+# vulnerabilities of what is installed (skipped, and said, where the index or the service is out of reach), tests.
 # Enters: PYTHON (default: the newest of python3.11 to 3.13 found, else python3). Needs no GPU, no torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,4 +24,5 @@ pick_python() {
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
+bash scripts/audit.sh
 exec .venv/bin/python -m pytest "$@"

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from launchopt.errors import DataError
 from launchopt.timing.nvtx_ranges import DOMAIN
+from launchopt.traces.json_stream import VALUE_BYTES_MAX
 
 OUTSIDE = "(outside any range)"
 
@@ -122,18 +123,24 @@ def read_profile(path: Path, mode: str | None = None) -> Profile:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             # A name cut in the middle of a character must not cost the whole profile.
             database.text_factory = lambda raw: raw.decode(errors="replace")
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
             _prepare(database, path)
             return _profile(database, mode)
     except sqlite3.OperationalError as error:
         raise DataError(path, None, f"not laid out like an nsys export ({error})") from None
     except sqlite3.DatabaseError as error:
         raise DataError(path, None, f"cannot be read as SQLite ({error})") from None
+    except UnicodeDecodeError:  # in what SQLite says of a damaged schema
+        raise DataError(path, None, "cannot be read as SQLite (its schema is damaged)") from None
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
     present = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if present.isdisjoint(_TABLES):
         raise DataError(path, None, "holds no table of nsys: export the report with `nsys export --type sqlite`")
+    for name in _TABLES.keys() & present:
+        if any(hidden for *_, hidden in database.execute(f"PRAGMA table_xinfo({name})")):
+            raise DataError(path, None, f"{name} has computed columns: not what nsys exports")
     for name in _TABLES.keys() - present:
         database.execute(f"CREATE TEMP TABLE {name} ({_TABLES[name]})")
     database.execute(_LAUNCH_NAMES)

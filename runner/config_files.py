@@ -1,0 +1,96 @@
+"""Config files of the user's (--config-dir, --config-path), looked at before Hydra loads them.
+
+In: the words of a command line. Out: nothing, or a DataError for a file that is no small piece of plain YAML: broken,
+not UTF-8, too long, too deep, growing beyond bounds by aliases, with tags of its own, or naming code: `_target_`, which
+Hydra would call, and `()`, which logging would. Only the graph of a file is looked at; nothing is made of it.
+
+Whatever else stands under `hydra:` in such a file (where to write, environment variables, plugins by name) works as
+Hydra documents it: take a file only from whom you would take a program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from launchopt.errors import DataError
+from runner.help import conf_folder
+
+yaml: Any = import_module("yaml")  # it has no types
+
+MOST_BYTES = 64 << 10  # of a file; the largest of ours: under 2 KiB
+MOST_NODES = 10_000  # with every alias written out
+CODE_KEYS = ("_target_", "()")
+GROUPS = ("mode", "hydra")  # besides the folders of conf/
+PLAIN_TAG = "tag:yaml.org,2002:"
+
+
+def check_config_files(words: Sequence[str]) -> None:
+    """DataError for a file of a folder named in `words` that Hydra should not load."""
+    for folder in _folders(words):
+        for path in _files(folder):
+            _check(path)
+
+
+def _folders(words: Sequence[str]) -> list[Path]:
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--config-path", "-cp")
+    with contextlib.suppress(argparse.ArgumentError):  # Hydra will say so
+        named, _ = parser.parse_known_args(list(words))
+        return [Path(each) for each in (named.config_dir, named.config_path) if each]
+    return []
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """What could be asked for by name: beside it may lie anything."""
+    ours = conf_folder()
+    groups = [each.name for each in ours.iterdir() if each.is_dir()] if ours else []
+    yield from folder.glob("*.yaml")
+    for group in (*groups, *GROUPS):
+        yield from (folder / group).rglob("*.yaml")
+
+
+def _check(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise DataError(path, None, f"over {MOST_BYTES >> 10} KiB: not a config of this program")
+        root = yaml.compose(content.decode("utf-8"), Loader=yaml.SafeLoader)
+        nodes = _nodes(path, root, {}) if root is not None else 0
+    except OSError as error:
+        raise DataError(path, None, f"cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(path, None, f"not UTF-8 (byte {error.start + 1})") from None
+    except RecursionError:
+        raise DataError(path, None, "nested too deeply, or an alias within itself") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = None if mark is None else int(mark.line) + 1
+        raise DataError(path, line, f"not YAML ({getattr(error, 'problem', None) or error})") from None
+    if nodes > MOST_NODES:
+        raise DataError(path, None, f"over {MOST_NODES} values, aliases written out")
+
+
+def _nodes(path: Path, node: Any, known: dict[int, int]) -> int:
+    """How many there are at and below `node`; RecursionError where it is within itself."""
+    if id(node) in known:
+        return known[id(node)]
+    line = int(node.start_mark.line) + 1
+    if not node.tag.startswith(PLAIN_TAG) or node.tag.startswith(f"{PLAIN_TAG}python"):
+        raise DataError(path, line, f"a tag that is not plain YAML: {node.tag}")
+    inner: list[Any] = []
+    if isinstance(node, yaml.MappingNode):
+        inner = [each for pair in node.value for each in pair]
+        for key, _ in node.value:
+            if key.value in CODE_KEYS:
+                raise DataError(path, int(key.start_mark.line) + 1, f"names code to be run: {key.value}")
+    elif isinstance(node, yaml.SequenceNode):
+        inner = node.value
+    known[id(node)] = 1 + sum(_nodes(path, each, known) for each in inner)
+    return known[id(node)]

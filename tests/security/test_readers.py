@@ -1,0 +1,186 @@
+"""Readers of files, and what somebody else may have put into these; scripts/fuzz.py goes on where this ends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from limits import limited
+from mutations import CORPUS, READERS, complaint, mutant
+
+from launchopt.analysis.calibration import read_calibration
+from launchopt.analysis.nsys import read_profile
+from launchopt.errors import DataError
+from launchopt.results import read_manifest, read_summaries
+from launchopt.traces.kineto import read_kineto
+from launchopt.traces.nsys_sqlite import read_nsys
+
+MUTANTS = 60  # of each reader
+
+GOOD = {
+    **{"azure": "azure.csv", "mooncake": "mooncake.jsonl", "csv": "after.csv", "auto": "requests.csv"},
+    **{"kineto": "kineto.json.gz", "gemms": "list.json", "nsys": "nsys.sqlite", "manifest": "manifest.json"},
+    **{"summary": "summary.parquet", "histograms": "histograms.parquet", "dataset": "summary.parquet"},
+    **{"calibration": "calibration.json"},
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_corpus_is_read(name: str, tmp_path: Path) -> None:
+    """Else every mutant would be refused for what its original lacks."""
+    path = Path(shutil.copy(CORPUS / GOOD[name], tmp_path))
+    assert READERS[name].read(path)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_mutants_are_read_or_refused_in_a_line(name: str, tmp_path: Path) -> None:
+    reader, found = READERS[name], {}
+    for number in range(MUTANTS):
+        generator = Random(f"{name} {number}")
+        seed = CORPUS / generator.choice(reader.seeds)
+        path = tmp_path / seed.name
+        path.write_bytes(mutant(seed, generator))
+        if said := complaint(reader, path):
+            found[number] = said
+    assert found == {}
+
+
+def test_a_gzip_bomb_is_read_in_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(b'{"traceEvents": [')
+        for _ in range(256):
+            file.write(b" " * (1 << 20))
+        file.write(b"]}")
+    with limited(60.0, 128 << 20):
+        assert read_kineto(path).events == 0
+
+
+def test_one_value_of_a_trace_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(b'{"traceEvents": [{"name": "')
+        for _ in range(256):
+            file.write(b"x" * (1 << 20))
+    with limited(60.0, 512 << 20), pytest.raises(DataError, match="over 16 MiB"):
+        read_kineto(path)
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_depth_is_bounded(suffix: str, opening: bytes, tmp_path: Path) -> None:
+    names = {"json": ("kineto", "gemms", "manifest", "calibration"), "jsonl": ("mooncake",)}[suffix]
+    for name in names:
+        path = tmp_path / {"manifest": "manifest.json"}.get(name, f"deep.{suffix}")
+        path.write_bytes(opening * 100_000)
+        assert complaint(READERS[name], path) is None
+        with pytest.raises(DataError):
+            READERS[name].read(path)
+
+
+@pytest.mark.parametrize("read", [read_nsys, read_profile])
+def test_columns_that_sqlite_would_compute_are_refused(read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "bomb.sqlite"
+    shutil.copy(CORPUS / "nsys.sqlite", path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DROP TABLE StringIds")
+        database.execute("CREATE TABLE StringIds (id INTEGER, value TEXT AS (hex(zeroblob(400000000))))")
+        database.execute("INSERT INTO StringIds (id) VALUES (1), (2), (4)")
+        database.commit()
+    with limited(10.0, 256 << 20), pytest.raises(DataError, match="StringIds has computed columns"):
+        read(path)
+
+
+@pytest.mark.parametrize("read", [read_nsys, read_profile])
+def test_a_value_of_sqlite_is_bounded(read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "large.sqlite"
+    shutil.copy(CORPUS / "nsys.sqlite", path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE StringIds SET value = hex(zeroblob(20000000))")
+        database.commit()
+    with limited(10.0, 256 << 20), pytest.raises(DataError, match="cannot be read as SQLite"):
+        read(path)
+
+
+def test_a_parquet_bomb_is_refused_by_its_counts(tmp_path: Path) -> None:
+    summary = pq.read_table(CORPUS / "summary.parquet")
+    one = summary.slice(0, 1)
+    path = tmp_path / "summary.parquet"
+    many = pa.table({name: pa.repeat(one.column(name)[0], 11_000_000) for name in ("repeat", "commands")})
+    pq.write_table(many, path, compression="zstd")
+    assert path.stat().st_size < 1 << 20
+    with limited(10.0, 512 << 20), pytest.raises(DataError, match="11,000,000 rows"):
+        read_summaries([path])
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [("wall_ms", "wall_ms holds no double"), ("verified", "verified holds no bool")],
+)
+def test_a_summary_with_a_column_of_another_type_is_refused(column: str, why: str, tmp_path: Path) -> None:
+    table = pq.read_table(CORPUS / "summary.parquet")
+    at = table.column_names.index(column)
+    path = tmp_path / "summary.parquet"
+    pq.write_table(table.set_column(at, column, pa.array(["<script>"] * len(table))), path)
+    with pytest.raises(DataError, match=why):
+        read_summaries([path])
+
+
+@pytest.mark.parametrize("name", ["summary", "dataset"])
+def test_a_column_whose_name_is_no_utf8(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "summary.parquet"
+    path.write_bytes((CORPUS / "summary.parquet").read_bytes().replace(b"wall_ms", b"\x9ball_ms"))
+    with pytest.raises(DataError):
+        READERS[name].read(path)
+
+
+@pytest.mark.parametrize("read", [read_nsys, read_profile])
+def test_a_nsys_schema_that_is_no_utf8(read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "nsys.sqlite"
+    path.write_bytes(
+        (CORPUS / "nsys.sqlite").read_bytes().replace(b"CREATE TABLE StringIds", b"CREATE \xb9ABLE StringIds")
+    )
+    with pytest.raises(DataError, match="cannot be read as SQLite"):
+        read(path)
+
+
+def test_metadata_of_parquet_is_text(tmp_path: Path) -> None:
+    """What would be unpickled, or read as a config, is neither."""
+    mark = tmp_path / "ran"
+    payload = b"cos\nsystem\n(S'touch " + str(mark).encode() + b"'\ntR."
+    kind = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": payload}
+    table = pq.read_table(CORPUS / "summary.parquet")
+    at = table.column_names.index("run_id")
+    field = table.schema.field("run_id").with_metadata(kind)
+    table = table.cast(table.schema.set(at, field))
+    config = {**(table.schema.metadata or {}), b"launchopt.config": b"{_target_: os.system}", b"pandas": payload}
+    path = tmp_path / "summary.parquet"
+    pq.write_table(table.replace_schema_metadata(config), path)
+    assert len(read_summaries([path])) == len(table)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "calibration.json"])
+def test_a_file_without_end_is_not_read_to_it(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.symlink_to("/dev/zero")
+    with limited(10.0, 512 << 20), pytest.raises(DataError, match="over 64 MiB"):
+        read_manifest(tmp_path) if name == "manifest.json" else read_calibration(path)
+
+
+def test_a_calibration_with_a_number_beyond_floats(tmp_path: Path) -> None:
+    content = json.loads((CORPUS / "calibration.json").read_text())
+    content["floors"]["copy_gb_per_s"]["value"] = 10**400
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="must be a number above 0"):
+        read_calibration(path)
