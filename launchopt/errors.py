@@ -4,9 +4,10 @@ LaunchoptError              base: a short message, and the process exit code tha
 ├── ConfigError             a setting that cannot work: names the key, the value, what is allowed (exit 2)
 ├── DataError               a file that cannot be read: names file and line                       (exit 2)
 ├── DeviceError             the asked-for device is not there, or lacks a library                 (exit 2)
-│   └── ArenaMemoryError    the operands do not fit; said before anything is allocated            (exit 2)
+│   └── ArenaMemoryError    the operands do not fit; said before anything is launched             (exit 2)
 ├── RunError                a run broke: a child died, a launch failed, commands went missing     (exit 1)
-│   └── VerificationError   a run finished with wrong numbers                                     (exit 1)
+│   ├── VerificationError   a run finished with wrong numbers                                     (exit 1)
+│   └── GpuError            out of GPU memory in the middle, or the GPU's context is lost         (exit 1)
 └── Interrupted             the user stopped the run; what was measured is kept                   (exit 130)
 """
 
@@ -59,6 +60,10 @@ class RunError(LaunchoptError):
 
 class VerificationError(RunError):
     """A run finished, but its outputs are not the products that were asked for."""
+
+
+class GpuError(RunError):
+    """The GPU gave up in the middle: no memory, or a context that a kernel broke."""
 
 
 class Interrupted(LaunchoptError):  # noqa: N818 (a request of the user's, not an error)

@@ -169,7 +169,7 @@ def above_ceiling(row: dict[str, Any], ceilings: Ceilings, residency: str | None
     """
     if row["achieved_tflops"] > ceilings.peak_tflops * ABOVE_CEILING_SLACK:
         return (
-            f"{row['achieved_tflops']:.1f} TFLOP/s is above the measured peak of {ceilings.peak_tflops:.1f}",
+            f"{row['achieved_tflops']:.3g} TFLOP/s is above the measured peak of {ceilings.peak_tflops:.3g}",
             True,
         )
     rate, most = row["achieved_gb_per_s"], max(ceilings.read_gb_per_s, ceilings.copy_gb_per_s)

@@ -279,8 +279,10 @@ def _close() -> None:
     sweep = _start.sweep
     try:
         if sweep is not None and sweep.jobs:
-            print("\n" + "\n".join(sweep.lines(_shown(sweep.folder))))
-            sweep.save(ended=True)
+            try:
+                sweep.end()
+            finally:  # on a full disk, too
+                print("\n" + "\n".join(sweep.lines(_shown(sweep.folder))))
         elif sweep is not None and sweep.is_new:
             (sweep.folder / "multirun.yaml").unlink(missing_ok=True)  # Hydra's, of a sweep that did not compose
     except LaunchoptError as error:

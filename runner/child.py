@@ -22,8 +22,9 @@ from multiprocessing.connection import Connection, wait
 
 import numpy as np
 
+from launchopt.devices.cuda_errors import GpuErrors
 from launchopt.driver import Driver
-from launchopt.errors import Interrupted, LaunchoptError
+from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, LaunchoptError
 from launchopt.producer import Production, drive, produce
 from launchopt.ring import Ring, Waiter
 from launchopt.timing.nvtx_ranges import is_profiled
@@ -49,6 +50,9 @@ def _guarded(pipe: Connection, bound: bool, work: Callable[[], None]) -> None:
             os._exit(0)  # everything is put away: the interpreter's own tidying up would only take time
     except Interrupted:
         os._exit(0)
+    except (GpuError, ArenaMemoryError) as error:
+        _send_error(pipe, str(error), error.exit_code, "")
+        os._exit(error.exit_code)  # what is dropped would be given back to the GPU, which may refuse that, too
     except LaunchoptError as error:
         _report(pipe, str(error), error.exit_code, "")
     except MemoryError:
@@ -58,9 +62,13 @@ def _guarded(pipe: Connection, bound: bool, work: Callable[[], None]) -> None:
 
 
 def _report(pipe: Connection, text: str, exit_code: int, trace: str) -> None:
+    _send_error(pipe, text, exit_code, trace)
+    raise SystemExit(exit_code)
+
+
+def _send_error(pipe: Connection, text: str, exit_code: int, trace: str) -> None:
     with contextlib.suppress(OSError):
         pipe.send(("error", (text, exit_code, trace)))
-    raise SystemExit(exit_code)
 
 
 def _leave_signals_to_parent() -> None:
@@ -144,9 +152,11 @@ def _consume(job: Job, pipe: Connection) -> None:
     from runner.consumer import Consumer
 
     os.sched_setaffinity(0, _CORES if job.pin_cpu is None else {job.pin_cpu})
-    with Consumer(job) as consumer:
+    with GpuErrors() as gpu, Consumer(job) as consumer:
         pipe.send(("ready", consumer.about()))
         while (message := pipe.recv())[0] in ("run", "rehearse"):
+            which = f"repeat {message[2]}" if message[0] == "run" else "rehearsal"
+            gpu.where = f"in {job.arms[message[1]].mode}, {which}"
             consumer.arm(message[1], rehearsal=message[0] == "rehearse")
             pipe.send(("armed", None))
             consumer.consume()

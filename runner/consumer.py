@@ -10,6 +10,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Callable
+from dataclasses import astuple
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -18,9 +19,10 @@ import numpy as np
 
 from launchopt import summary
 from launchopt.batcher import Batch, Batcher, FlushReason
-from launchopt.command import COMMAND_DTYPE, Records, as_words
+from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
 from launchopt.devices import open_device
 from launchopt.devices.base import Ceilings
+from launchopt.devices.cuda_errors import is_lost
 from launchopt.devices.pump import PumpSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.modes import mode_class
@@ -39,7 +41,7 @@ from runner.chains import Chains, rows_of_longest_step
 from runner.job import Arm, Job
 from runner.tables import TableWriter
 
-_ceilings: dict[tuple[object, ...], Ceilings] = {}
+_ceilings: dict[tuple[str, int, int | None, Dtype], Ceilings] = {}
 
 
 class Consumer:
@@ -64,12 +66,23 @@ class Consumer:
         self._torch = TorchTrace() if job.timing == "torch" else None
         self._tables = TableWriter(job)
 
-    def _measured_ceilings(self) -> Ceilings:
-        """Measured once a process and dtype: a sweep's jobs share them."""
+    def _measured_ceilings(self, again: bool = False) -> Ceilings:
+        """Measured once a process and dtype: a sweep's jobs share them. `again`: the higher of both measurements."""
         key = (self.device.info.kind, self._job.device_index, self._job.threads, self._stream.dtype)
-        if key not in _ceilings:
-            _ceilings[key] = self.device.ceilings(self._stream.dtype)
+        if again:
+            pairs = zip(*(astuple(each) for each in (_ceilings[key], self.device.ceilings(key[-1]))), strict=True)
+            _ceilings[key] = Ceilings(*(max(pair) for pair in pairs))
+        elif key not in _ceilings:
+            _ceilings[key] = self.device.ceilings(key[-1])
         return _ceilings[key]
+
+    def _above_ceiling(self, row: dict[str, Any]) -> tuple[str | None, bool]:
+        """As `summary.above_ceiling`; before a rate is called impossible, what is possible is measured again."""
+        found = summary.above_ceiling(row, self._ceilings, self._job.residency)
+        if not found[1]:
+            return found
+        self._ceilings = self._measured_ceilings(again=True)
+        return summary.above_ceiling(row, self._ceilings, self._job.residency)
 
     def _prepared(self, mode: Mode, arm: Arm) -> Mode:
         """Ready to launch; what that took is the mode's one-time cost."""
@@ -89,9 +102,10 @@ class Consumer:
             with contextlib.suppress(*([RunError] if error else [])):  # why it ended is what counts
                 self._tables.close()
         finally:
-            for mode in self.modes:
-                mode.close()
-            self.device.close()
+            if error is None or not is_lost(error):  # a lost GPU refuses even that; it ends with the process
+                for mode in self.modes:
+                    mode.close()
+                self.device.close()
             self.recorder.close()
             if self._chains:
                 self._chains.release()
@@ -260,11 +274,12 @@ class Consumer:
         row, histograms = summary.measured(self.recorder, self._flushes, self._timing, self._stream)
         counted = self.recorder.counted()
         counts = self._counts(counted)
-        faults = [*summary.differences(counts), *self.recorder.faults(counted)]
+        announced = {"announced": self._stream.commands}
+        faults = [*summary.differences(announced | counts), *self.recorder.faults(counted)]
         checked = self._verified()
         if not checked.ok:
             faults.append(_wrong(checked))
-        why, impossible = summary.above_ceiling(row, self._ceilings, self._job.residency)
+        why, impossible = self._above_ceiling(row)
         if impossible:
             faults.append(f"impossible rate: {why}")
         row |= {

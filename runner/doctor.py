@@ -6,10 +6,11 @@
     python -m runner.doctor --clean               remove shared memory that dead processes left behind
     python -m runner.doctor --json                everything as JSON
 
-Prints a line a check, OK, missing or warning, with how to mend it; the floors, each with how it was measured; and on a
-GPU one launch taken apart into stages, beside the estimate that is usually quoted. Ends with 0 when the device can be
-used, with 1 when something it needs is missing. What is saved, the roofline, the budget and the report read. Measure
-on an otherwise idle machine: floors are what is left when nobody else disturbs.
+Prints a line a check, OK, missing or warning, with how to mend it, and one for each killed run below outputs/ that was
+not put in order since, with what happens to it next; the floors, each with how it was measured; and on a GPU one launch
+taken apart into stages, beside the estimate that is usually quoted. Ends with 0 when the device can be used, with 1
+when something it needs is missing. What is saved, the roofline, the budget and the report read. Measure on an
+otherwise idle machine: floors are what is left when nobody else disturbs.
 """
 
 from __future__ import annotations

@@ -17,8 +17,10 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from runner.leftovers import FOLDER, leftovers
+from runner.leftovers import FOLDER, killed_runs, leftovers
+from runner.resume import SWEEP
 
+RUNS, SWEEPS = Path("outputs/run"), Path("outputs/sweep")  # where conf/config.yaml has them land
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 NEWEST_PYTHON, OLDEST_PYTHON = (3, 13), (3, 11)
 ROOM_BYTES = 4 << 20  # of shared memory: a ring of 4,096 commands takes 256 KiB, one for arrivals a few times that
@@ -62,6 +64,7 @@ def machine_checks() -> Iterator[Check]:
     yield python_check(sys.version_info[:3])
     yield from package_checks(requirements())
     yield from shared_memory_checks(FOLDER)
+    yield from killed_checks((RUNS, SWEEPS))
     yield from cpu_checks(Path("/sys"), _cores())
 
 
@@ -157,6 +160,24 @@ def shared_memory_checks(folder: Path) -> Iterator[Check]:
         yield Check("left shared memory", Status.WARNING, f"of dead processes: {names}", mend)
     else:
         yield Check("left shared memory", Status.OK, "none of dead processes")
+
+
+def killed_checks(parents: Sequence[Path]) -> Iterator[Check]:
+    """A line a run, sweep or job of one that was killed and has not been put in order since."""
+    killed = [folder for parent in parents for folder in killed_runs(parent)]
+    if not killed:
+        yield Check("killed runs", Status.OK, f"none in {' or '.join(map(str, parents))}")
+    for folder in killed:
+        yield Check("killed run", Status.WARNING, str(folder), _next(folder))
+
+
+def _next(folder: Path) -> str:
+    """What becomes of what a killed run left."""
+    is_sweep, is_job = (folder / SWEEP).is_file(), (folder.parent / SWEEP).is_file()
+    whole, kind = (folder.parent, "sweep") if is_job else (folder, "sweep" if is_sweep else "run")
+    tidied = f"the next {kind} in {whole.parent} marks it as killed and finishes its tables"
+    again = "finish it" if kind == "sweep" else "do it again"
+    return f"{tidied}; {again}: the same command with hydra.{kind}.dir={whole} resume=true"
 
 
 def cpu_checks(system: Path, cores: int) -> Iterator[Check]:

@@ -17,6 +17,7 @@ from typing import Any
 from launchopt.errors import RunError
 from launchopt.producer import Production
 from launchopt.ring import CLOSED_BIT, HEAD, START_NS, STOP, TAIL, Ring
+from launchopt.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.chain import ChainStream
@@ -51,6 +52,7 @@ class Session:
         self._holds = contextlib.ExitStack()
         self._rings: list[Ring] = []
         self._open_loop = False
+        self._announced = job.stream.commands
         self.about: dict[str, Any] = {}
         try:
             self._ring = self._made(job.capacity)
@@ -138,7 +140,14 @@ class Session:
             for other in self._children:
                 if not other.process.is_alive():
                     raise self._death(other)
+            self._look_for_flood()
             self._look_for_stall(moving or (child,))
+
+    def _look_for_flood(self) -> None:
+        """RunError where more was pushed than announced: such a run is wrong, and might never end."""
+        counts = {"announced": self._announced, "pushed": self._ring.word(HEAD) & ~CLOSED_BIT}
+        if counts["pushed"] > self._announced:
+            raise RunError(*differences(counts))
 
     def _look_for_stall(self, owing: Sequence[Child]) -> None:
         """StalledError, and the end of who stalled, where nothing has moved for too long."""

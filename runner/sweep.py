@@ -5,30 +5,54 @@
      "status": "ok", "error": null, "exit_code": 0}, ...]}
 
 A job's status is `running`, `ok`, `failed` (it ran: its manifest says more), `refused` (its config cannot work, or its
-folder holds a finished run of another config), `skipped` (`resume=true`: finished before) or `interrupted`. The
-sweep's is `running`, `ok`, `failed` (some job failed or was refused) or `interrupted`. Jobs that were not reached are
-not there. It is written anew as each job begins, so that what a killed process leaves says `running`.
+folder holds a finished run of another config), `skipped` (`resume=true`: finished before), `interrupted` or `not run`
+(the sweep ended before it was reached; such a job has no folder). The sweep's is `running`, `ok`, `failed` (some job
+failed, was refused or was not run) or `interrupted`. It is written anew as each job begins, so that what a killed
+process leaves says `running`; jobs that were not reached are added at the end.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.results import atomically
 from runner.resume import SWEEP, asked
 
 SCHEMA_VERSION = 1
-STATUSES = ("ok", "failed", "refused", "skipped", "interrupted")
+NOT_RUN = "not run"
+STATUSES = ("ok", "failed", "refused", "skipped", "interrupted", NOT_RUN)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def planned(overrides: Sequence[str]) -> list[list[str]]:
+    """Overrides of each job of a sweep, in order, as Hydra's sweeper makes them from what was typed.
+
+    Empty where only Hydra can tell (`glob`).
+    """
+    choices: dict[str, list[str]] = {}
+    try:
+        for each in OverridesParser.create().parse_overrides(list(overrides)):
+            key = each.get_key_element()
+            is_sweep = each.is_sweep_override()
+            values = each.sweep_string_iterator() if is_sweep else [each.get_value_element_as_str()]
+            choices[key] = [f"{key}={value}" for value in values]
+    except HydraException:
+        return []
+    return [list(each) for each in itertools.product(*choices.values())]
 
 
 @dataclass(slots=True)
@@ -76,7 +100,7 @@ class Sweep:
         found = {job.status for job in self.jobs}
         if self.was_stopped or "interrupted" in found:
             return "interrupted"
-        return "failed" if found & {"failed", "refused"} else "ok"
+        return "failed" if found & {"failed", "refused", NOT_RUN} else "ok"
 
     def stop(self) -> None:
         """It was interrupted, and with it the job that still runs."""
@@ -85,12 +109,24 @@ class Sweep:
             if job.status == "running":
                 job.ended("interrupted", Interrupted("interrupted"))
 
+    def end(self) -> None:
+        """No job begins any more: what was not reached joins the others, and `sweep.json` says how it went."""
+        left = planned(self.overrides)
+        try:
+            for job in self.jobs:
+                left.remove(job.overrides)
+        except ValueError:  # not the jobs that these overrides would have: then it is not known which are left
+            left = []
+        self.jobs += [SweepJob(number, each, status=NOT_RUN) for number, each in enumerate(left, len(self.jobs))]
+        self.save(ended=True)
+
     def save(self, ended: bool = False) -> None:
         """Write `sweep.json`; RunError where that fails."""
+        ends = (Interrupted.exit_code * self.was_stopped, RunError.exit_code * (NOT_RUN in self.counts()))
         about = {
             "schema_version": SCHEMA_VERSION,
             "status": self.status if ended else "running",
-            "exit_code": max(Interrupted.exit_code * self.was_stopped, *(job.exit_code for job in self.jobs), 0),
+            "exit_code": max(*ends, *(job.exit_code for job in self.jobs)),
             "started_utc": self.started_utc,
             "ended_utc": _now() if ended else None,
             "overrides": asked(self.overrides),
@@ -115,10 +151,10 @@ class Sweep:
     def lines(self, shown: str) -> list[str]:
         """What the user reads at the end; `shown` is the folder as they would type it."""
         counts = ", ".join(f"{count} {status}" for status, count in self.counts().items())
-        bad = [job for job in self.jobs if job.status not in ("ok", "skipped")]
+        bad = [job for job in self.jobs if job.status not in ("ok", "skipped", NOT_RUN)]
         lines = [f"sweep: {counts} in {shown}"]
         for job in bad:
             lines.append(f"job {job.job} {job.status} ({self.own(job)}): {job.error}")
-        if self.counts().keys() & {"failed", "interrupted"}:
+        if self.counts().keys() & {"failed", "interrupted", NOT_RUN}:
             lines.append(f"finish it: the same command with hydra.sweep.dir={shown} resume=true")
         return lines

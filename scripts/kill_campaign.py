@@ -42,6 +42,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.table import Table
 
+from launchopt.devices.cpu_info import cpu_info
 from launchopt.environment import environment
 from launchopt.errors import DataError
 from launchopt.results import atomically, read_manifest, write_manifest
@@ -188,7 +189,8 @@ def strike(kill: Kill, folder: Path) -> Kill:
             else:
                 children[waits_for - 1].kill()
         began_s = time.monotonic()
-        kill.reason = run.process.communicate(timeout=PATIENCE_S)[1].strip()
+        told = run.process.communicate(timeout=PATIENCE_S)[1].splitlines()
+        kill.reason = "\n".join(line for line in told if line.startswith("error: "))  # not what Python warns of
         kill.exit_code = run.process.returncode
         if not eventually(lambda: not run.alive(), SOON_S):
             kill.leaked += len(run.alive())
@@ -304,8 +306,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     counts = summary(done)
     table = pa.Table.from_pylist([asdict(kill) for kill in sorted(done, key=lambda kill: kill.number)])
     atomically(out / "campaign.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
-    about = {"started_utc": began.isoformat(timespec="seconds"), "seed": options.seed, "workers": options.workers}
-    write_manifest(out, {**about, "job": JOB, "environment": environment(), "counts": counts})
+    about: dict[str, Any] = {"started_utc": began.isoformat(timespec="seconds"), "seed": options.seed, "workers": options.workers}
+    about |= {"job": JOB, "environment": environment(), "processor": cpu_info().name, "counts": counts}
+    write_manifest(out, about)
     shown = Table(*(name.replace("_", " ") for name in counts[0]), box=None)
     for row in counts:
         shown.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))

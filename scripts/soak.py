@@ -2,22 +2,29 @@
 
     python scripts/soak.py                        # 1e9 commands
     python scripts/soak.py --records 1e6          # what CI runs
+    python scripts/soak.py --json soak.json       # and keep what was measured, for the page on reliability
 
 In: how many. Out: the rate, and the memory of both processes after each lap (2**22 commands). A lap ends with its
 buckets flushed: every command must have come out of the ring in its turn, with every field as it went in, and must be
 recorded exactly once. Nothing is executed: what is soaked is what every run has in common.
 
-Exit code 0: none was lost. 1: some were, with the first difference named.
+Exit code 0: none was lost. 1: some were, with the first difference named; then no file is written. 2: nor can it be.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from multiprocessing import get_context
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -26,8 +33,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
+from launchopt.devices.cpu_info import cpu_info
+from launchopt.environment import environment
+from launchopt.errors import DataError
 from launchopt.recorder import Recorder, Strategy, note
 from launchopt.ring import HEAD, MOST_AT_ONCE, STOP, TAIL, Ring, Waiter
+from runner.written import write_json
 
 LAP = 1 << 22
 BLOCK = 1 << 13  # made and pushed at once
@@ -40,6 +51,37 @@ SLACK_BYTES = 32 << 20  # by which resident memory may grow after the first lap:
 
 class LostError(Exception):
     """What went in and what came out differ."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """Resident bytes of one process: after the first lap, the last, and at the most. 0: it had ended before that."""
+
+    first_bytes: int = 0
+    last_bytes: int = 0
+    peak_bytes: int = 0
+
+    def holds(self, held_bytes: int) -> None:
+        """After one more lap."""
+        self.first_bytes = self.first_bytes or held_bytes
+        self.last_bytes, self.peak_bytes = held_bytes, max(self.peak_bytes, held_bytes)
+
+
+@dataclass(slots=True)
+class Measured:
+    """Of a soak in which nothing was lost."""
+
+    records: int
+    lost: int = 0
+    seconds: float = 0.0
+    records_per_s: float = 0.0
+    batches: int = 0
+    memory: dict[str, Memory] = field(default_factory=lambda: {"consumer": Memory(), "producer": Memory()})
+
+    def as_json(self, started: datetime) -> dict[str, Any]:
+        """With where it was measured."""
+        about = {"schema_version": 1, "started_utc": started.isoformat(timespec="seconds")}
+        return {**about, **asdict(self), "processor": cpu_info().name, "environment": environment()}
 
 
 def numbered(lap: int, first: int, stop: int) -> Records:
@@ -57,8 +99,16 @@ def laps(total: int) -> list[int]:
     return [min(LAP, total - first) for first in range(0, total, LAP)]
 
 
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
 def push_all(name: str, total: int) -> None:
-    """The producer's process."""
+    """The producer's process, which ends with its parent."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     with Ring.attach(name, CAPACITY) as ring:
         waiter = Waiter(ring.await_room, SPIN_US, SLEEP_US)
         for lap, count in enumerate(laps(total)):
@@ -122,29 +172,30 @@ class Soak:
         self.batches += 1
 
 
-def soak(total: int) -> None:
+def soak(total: int) -> Measured:
     """All laps; LostError where one differs, where the ring's counts do, or where memory grew."""
     with Ring.create(CAPACITY) as ring:
         producer = get_context("spawn").Process(target=push_all, args=(ring.name, total), daemon=True)
         producer.start()
         try:
-            _laps(Soak(ring), total, [psutil.Process(), psutil.Process(producer.pid)])
+            measured = _laps(Soak(ring), total, [psutil.Process(), psutil.Process(producer.pid)])
             producer.join()
             if not ring.drained or ring.word(TAIL) != total:
                 raise LostError(f"{total} commands to push, head {ring.word(HEAD):#x}, {ring.word(TAIL)} popped")
+            return measured
         finally:
             ring.set_word(STOP, 1)
             producer.join()
 
 
-def _laps(consumer: Soak, total: int, processes: Sequence[psutil.Process]) -> None:
-    start_s, done, first_bytes = time.monotonic(), 0, 0
+def _laps(consumer: Soak, total: int, processes: Sequence[psutil.Process]) -> Measured:
+    start_s, done, first_bytes, measured = time.monotonic(), 0, 0, Measured(total)
     sizes = laps(total)
     for lap, count in enumerate(sizes):
         consumer.lap(lap, count)
         done += count
         elapsed_s = time.monotonic() - start_s
-        held = [process.memory_info().rss for process in processes if process.is_running()]
+        held = _held(processes, measured)
         if lap == 1:  # the first loads and allocates what all use
             first_bytes = sum(held)
         elif lap > 1 and len(held) == len(processes) and sum(held) > first_bytes + SLACK_BYTES:
@@ -155,20 +206,44 @@ def _laps(consumer: Soak, total: int, processes: Sequence[psutil.Process]) -> No
                 f"{done:>13,} commands  {done / elapsed_s / 1e6:6.2f} M/s  {elapsed_s:7.1f} s  {memory} MB", flush=True
             )
     print(f"none of {total:,} commands lost, {consumer.batches:,} batches")
+    measured.seconds, measured.records_per_s = elapsed_s, total / elapsed_s
+    measured.batches = consumer.batches
+    return measured
+
+
+def _held(processes: Sequence[psutil.Process], measured: Measured) -> list[int]:
+    """Resident bytes of each process that is still there; noted, too."""
+    held = []
+    for process, memory in zip(processes, measured.memory.values(), strict=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if rss_bytes := process.memory_info().rss:  # 0: it has ended, and nobody has asked how
+                memory.holds(rss_bytes)
+                held.append(rss_bytes)
+    return held
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, soak, and say how it went."""
     parser = argparse.ArgumentParser("soak.py", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--records", type=float, default=1e9, metavar="N", help="how many commands (default: 1e9)")
-    total = parser.parse_args(arguments).records
+    parser.add_argument("--json", type=Path, metavar="FILE.json", help="where what was measured is kept")
+    options = parser.parse_args(arguments)
+    total, kept = options.records, options.json
     if not 1 <= total <= 1e15 or total != int(total):
         parser.error(f"--records={total:g}: must be a whole number from 1 to 1e15")
+    if kept is not None and not kept.parent.is_dir():  # said now, not after an hour
+        parser.error(f"--json={kept}: {kept.parent} is no folder")
+    started = datetime.now(UTC)
     try:
-        soak(int(total))
+        measured = soak(int(total))
+        if kept is not None:
+            write_json(kept, measured.as_json(started))
     except LostError as lost:
         print(f"error: {lost}", file=sys.stderr)
         return 1
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     return 0
 
 

@@ -30,6 +30,8 @@ WITHOUT_CUDA = (
     "launchopt/devices/kernel_plans.py",
     "launchopt/devices/op_kernels.py",
     "launchopt/devices/op_plans.py",
+    "launchopt/devices/instruction*.py",
+    "launchopt/devices/dependencies.py",
 )
 # files, and what they must not import: a name forbids the module and everything below it.
 FORBIDDEN: list[tuple[str, set[str]]] = [

@@ -13,6 +13,7 @@ import duckdb
 import pandas
 import pytest
 
+from runner.reliability import campaign_markdown, sync_page
 from runner.report import sync_readme
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +28,24 @@ COMMANDS = [
 @pytest.mark.parametrize("page", ["README.md", "outputs/reference/RESULTS.md", "scripts/README.md"])
 def test_tables_are_what_the_committed_figures_give(page: str) -> None:
     assert sync_readme(ROOT / page, check=True), f"run: python -m runner.report --readme {page}"
+
+
+def test_the_page_on_reliability_shows_the_committed_campaign() -> None:
+    page, folder = "outputs/reference/RELIABILITY.md", "outputs/reference/reliability"
+    text = campaign_markdown(ROOT / folder)
+    assert sync_page(ROOT / page, text, check=True), f"run: python -m runner.reliability {folder} --readme {page}"
+
+
+def test_every_promise_names_a_test_that_is_there() -> None:
+    text = (ROOT / "outputs/reference/RELIABILITY.md").read_text()
+    promises = text.split("## What is promised")[1].split("## What is not promised")[0]
+    rows = [line for line in promises.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) > 15
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)`", row.rpartition(" | ")[2])
+        assert named, f"no test provokes this: {row}"
+        for name in named:
+            assert (ROOT / name).is_file(), f"{name} is not there: {row}"
 
 
 def test_the_two_ways_to_read_results_work(monkeypatch: pytest.MonkeyPatch) -> None:

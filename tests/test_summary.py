@@ -326,4 +326,4 @@ def test_a_rate_that_nothing_explains_is_an_error() -> None:
 
 @pytest.mark.parametrize("residency", [None, "cache: hot"])
 def test_more_than_the_peak_is_an_error_in_any_cache(residency: str | None) -> None:
-    assert flagged(1, 52, residency) == ("52.0 TFLOP/s is above the measured peak of 50.0", True)
+    assert flagged(1, 52, residency) == ("52 TFLOP/s is above the measured peak of 50", True)

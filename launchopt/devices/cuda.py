@@ -22,6 +22,7 @@ from launchopt.devices import lt_launch as lt
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Ceilings, DeviceInfo, Span, Stream
 from launchopt.devices.chain_pump import ChainPump
+from launchopt.devices.cuda_errors import StatusError, no_memory
 from launchopt.devices.cuda_info import cuda_info, driver_version, gpu_state
 from launchopt.devices.cuda_steps import CudaSteps
 from launchopt.devices.kernel_plans import KernelPlans, launch_address
@@ -36,7 +37,6 @@ from launchopt.devices.seq_state import SeqState
 from launchopt.devices.slot_copy import CALLS_PER_BATCH
 from launchopt.devices.steps import Flights
 from launchopt.devices.streams import Streams
-from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Recorder, Strategy
 from launchopt.ring import Ring
@@ -67,7 +67,7 @@ class CudaDevice:
             if isinstance(stream, ChainStream) and stream.attention is not None:
                 self.state_of_sequences = SeqState(cupy, stream.attention, stream.requests, stream.seed)
         except cupy.cuda.memory.OutOfMemoryError as error:
-            raise ArenaMemoryError(f"{self.info.memory_name}: {error}") from None
+            raise no_memory(error, f"while operands were put into {self.info.memory_name}") from None
         self.lt, self.kernels = Plans(stream.dtype), KernelPlans(stream.dtype)
         self.op_plans = OpPlans(stream, self.kernels, self.state_of_sequences)
         self._scalars = np.array([1.0, 0.0], np.float32)  # alpha, beta
@@ -179,8 +179,9 @@ class CudaDevice:
         if status == lt.OK:
             return
         if status % lt.KERNEL_STATUS == 0:
-            raise RunError(f"cuLaunchKernelEx failed with CUresult {status // lt.KERNEL_STATUS}")
-        raise RunError(f"cublasLtMatmul failed: {cublasLt.get_status_name(status)}")
+            code = status // lt.KERNEL_STATUS
+            raise StatusError(f"cuLaunchKernelEx failed with CUresult {code}", code)
+        raise StatusError.of_cublas(status, cublasLt.get_status_name(status))
 
     def _launcher(self, mode: Mode) -> Launcher:
         by_python = (mode.submit, self._submit_one, self.check, self.recorder.make_room)

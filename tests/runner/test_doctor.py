@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from typing import Any
 
 import psutil
 import pytest
-from own_process import environ_of
+import yaml
+from own_process import ROOT, environ_of
 from packaging.requirements import Requirement
 
 from launchopt.analysis.calibration import Calibration, Floor, read_calibration
@@ -21,7 +23,8 @@ from launchopt.devices.gpu_users import GpuUsers
 from launchopt.errors import DataError, DeviceError
 from runner import doctor, doctor_checks, doctor_gpu, doctor_screen
 from runner.doctor_checks import Check, Status, usable
-from runner.leftovers import clean, leftovers
+from runner.folder_lock import FolderLock
+from runner.leftovers import LOCK, clean, leftovers
 
 OK, WARNING, MISSING = Status.OK, Status.WARNING, Status.MISSING
 CPU_FLOORS = {
@@ -166,6 +169,49 @@ def test_what_may_not_be_removed_is_an_error(tmp_path: Path) -> None:
     (tmp_path / f"launchopt_{dead_pid()}_0a").mkdir()  # not even root unlinks a folder
     with pytest.raises(DataError, match="cannot be removed"):
         clean(leftovers(tmp_path))
+
+
+def killed(folder: Path, is_sweep: bool = False) -> Path:
+    """What a process that is gone left: its lock, which nobody holds."""
+    folder.mkdir(parents=True)
+    (folder / LOCK).write_text(f"{dead_pid()} on {socket.gethostname()}\n")
+    if is_sweep:
+        (folder / "sweep.json").write_text("{}")
+    return folder
+
+
+def test_killed_runs_are_listed_with_what_happens_next(tmp_path: Path) -> None:
+    runs, sweeps = tmp_path / "run", tmp_path / "sweep"
+    (none,) = doctor_checks.killed_checks((runs, sweeps))
+    assert (none.status, none.found) == (OK, f"none in {runs} or {sweeps}")
+    run = killed(runs / "1")
+    sweep = killed(sweeps / "1", is_sweep=True)
+    job = killed(sweep / "0")
+    with FolderLock(runs / "2", "hydra.run.dir"):  # a live one
+        checks = list(doctor_checks.killed_checks((runs, sweeps)))
+    assert [(check.status, check.found) for check in checks] == [(WARNING, str(each)) for each in (run, job, sweep)]
+    assert not any(check.needed for check in checks)
+    for check, kind, whole in zip(checks, ("run", "sweep", "sweep"), (run, sweep, sweep), strict=True):
+        assert check.mend.startswith(f"the next {kind} in {whole.parent} marks it as killed and finishes its tables; ")
+        assert check.mend.endswith(f"the same command with hydra.{kind}.dir={whole} resume=true")
+
+
+def test_where_runs_land_is_where_killed_ones_are_looked_for() -> None:
+    landing = yaml.safe_load((ROOT / "conf/config.yaml").read_text())["hydra"]
+    assert Path(landing["run"]["dir"]).parent == doctor_checks.RUNS
+    assert Path(landing["sweep"]["dir"]).parent == doctor_checks.SWEEPS
+
+
+def test_the_command_lists_killed_runs_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    killed(tmp_path / "outputs/run/20260101-000000")
+    assert doctor.main(["--device", "cpu", "--no-floors"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = (number for number, line in enumerate(lines) if "outputs/run/20260101-000000" in line and "->" not in line)
+    assert lines[at].startswith("warning ")
+    assert "hydra.run.dir=outputs/run/20260101-000000 resume=true" in lines[at + 1]
 
 
 # GPU

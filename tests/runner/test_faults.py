@@ -71,16 +71,16 @@ def test_not_even_a_stopped_child_outlives_a_killed_parent(victim: Callable[[str
 
 
 class InterruptedImport:
-    """Ctrl-C while runner.app is being imported."""
+    """Ctrl-C while the program is being imported."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "runner.app":
+        if name == "runner.door":
             raise KeyboardInterrupt
 
 
 def test_interrupted_before_it_began(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "meta_path", [InterruptedImport(), *sys.meta_path])
-    monkeypatch.delitem(sys.modules, "runner.app", raising=False)
+    monkeypatch.delitem(sys.modules, "runner.door", raising=False)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130

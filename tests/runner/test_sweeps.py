@@ -5,6 +5,7 @@ All but the one that is interrupted run in this process, with children that are 
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from own_process import environ_of
 
 from launchopt import results
@@ -24,6 +28,7 @@ from runner import app, children, deadline, folder_lock
 from runner import run as run_module
 from runner.folder_lock import FolderLock
 from runner.resume import config_hash
+from runner.sweep import Sweep, SweepJob, planned
 
 SMALL = "device=cpu workload.m=16 workload.k=64 workload.commands=200 workload.cache=hot"
 DECODE = "device=cpu workload=decode model=tiny workload.cache=hot workload.requests=5 workload.tokens=2"
@@ -243,7 +248,7 @@ def test_a_mistake_of_the_program_ends_its_job_only(run: Run, tmp_path: Path, mo
 
 
 def test_an_interrupted_sweep_is_taken_up_again(run: Run, tmp_path: Path) -> None:
-    words = f"-m {SMALL} repeats=1,10000 hydra.sweep.dir=s"
+    words = f"-m {SMALL} repeats=1,10000,2 hydra.sweep.dir=s"
     call = [sys.executable, "-m", "runner", *words.split()]
     with subprocess.Popen(
         call,
@@ -266,16 +271,74 @@ def test_an_interrupted_sweep_is_taken_up_again(run: Run, tmp_path: Path) -> Non
     assert (about["status"], about["exit_code"], statuses(tmp_path / "s")) == (
         "interrupted",
         130,
-        ["ok", "interrupted"],
+        ["ok", "interrupted", "not run"],
     )
-    assert "sweep: 1 ok, 1 interrupted in s" in stdout.splitlines()
+    assert about["counts"] == {"ok": 1, "interrupted": 1, "not run": 1}
+    first, *_, last = about["jobs"]
+    assert last == {
+        "job": 2,
+        "overrides": [*first["overrides"][:-1], "repeats=2"],
+        "folder": "",
+        "config_hash": None,
+        "status": "not run",
+        "error": None,
+        "exit_code": 0,
+    }
+    assert not (tmp_path / "s/2").exists()
+    assert "sweep: 1 ok, 1 interrupted, 1 not run in s" in stdout.splitlines()
     assert "finish it: the same command with hydra.sweep.dir=s resume=true" in stdout.splitlines()
     assert not list(tmp_path.rglob(".*"))
     kept = content(tmp_path / "s/0")
     again = run(f"{words} resume=true job_timeout_s=0.01")
     assert again.exit_code == 1
-    assert statuses(tmp_path / "s") == ["skipped", "failed"]
+    assert statuses(tmp_path / "s") == ["skipped", "failed", "failed"]
     assert content(tmp_path / "s/0") == kept
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "seed=1,2 mode=baseline,batched",
+        "seed=1,2 device=cpu seed=3,4,5",
+        "seed=range(1,9,3) +x='a b','c,d',null ~arrival",
+        "workload.dtype=choice(fp32,fp16) record={a:1} against=[baseline],[graph,batched]",
+        "seed=sort(3,1,2,reverse=true) batching.timeout_us=tag(a,b,interval(1.5,2))",
+        "seed=5",
+        "",
+    ],
+)
+def test_jobs_are_planned_as_hydra_does(words: str) -> None:
+    overrides = shlex.split(words.replace("'", "\\'").replace("a b", "a\\ b"))
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    try:
+        (expected,) = BasicSweeper.split_arguments(parsed, None)
+    except HydraException:  # refused before the first job
+        return
+    assert planned(overrides) == expected
+
+
+def test_who_cannot_tell_which_jobs_are_left_names_none(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["seed=1,2", "mode=glob(*)"], is_new=True)
+    assert planned(sweep.overrides) == []
+    other = Sweep(tmp_path, ["seed=1,2"], is_new=True)
+    for each in (sweep, other):
+        each.add(SweepJob(0, ["seed=7"], status="ok"), tmp_path / "0")
+        each.end()
+        assert statuses(tmp_path) == ["ok"]
+
+
+def test_jobs_in_a_random_order_are_told_by_their_overrides(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["seed=shuffle(1,2,3)"], is_new=True)
+    sweep.add(SweepJob(0, ["seed=2"], status="ok"), tmp_path / "0")
+    sweep.end()
+    about = sweep_json(tmp_path)
+    assert (about["status"], about["exit_code"]) == ("failed", 1), "something other than the user ended it"
+    assert [each["job"] for each in about["jobs"]] == [0, 1, 2]
+    assert {each["overrides"][0] for each in about["jobs"][1:]} == {"seed=1", "seed=3"}
+    assert sweep.lines("s") == [
+        "sweep: 1 ok, 2 not run in s",
+        "finish it: the same command with hydra.sweep.dir=s resume=true",
+    ]
 
 
 def test_a_setting_that_does_not_resolve_refuses_its_job(run: Run, tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
+import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from own_process import environ_of
 
+from launchopt.environment import environment
 from launchopt.ring import Ring
 
 SCRIPT = Path(__file__).parents[2] / "scripts/soak.py"
@@ -19,19 +23,65 @@ SCRIPT = Path(__file__).parents[2] / "scripts/soak.py"
 
 @pytest.fixture(scope="module")
 def soak() -> Any:
-    spec = importlib.util.spec_from_file_location("soak", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("scripts.soak")
 
 
-def test_a_million_commands_are_all_there() -> None:
-    command = [sys.executable, str(SCRIPT), "--records", "1e6"]
+def test_a_million_commands_are_all_there(tmp_path: Path) -> None:
+    kept = tmp_path / "soak.json"
+    command = [sys.executable, str(SCRIPT), "--records", "1e6", "--json", str(kept)]
     done = subprocess.run(command, env=environ_of(), capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("none of 1,000,000 commands lost, ")
+    told = json.loads(kept.read_text())
+    assert (told["records"], told["lost"]) == (1_000_000, 0)
+    assert told["records_per_s"] == pytest.approx(told["records"] / told["seconds"])
+    assert f", {told['batches']:,} batches" in done.stdout
+    assert set(told["memory"]) == {"consumer", "producer"}
+    memory = told["memory"]["consumer"]  # the producer may be gone when the only lap has ended
+    assert 0 < memory["first_bytes"] == memory["last_bytes"] == memory["peak_bytes"]
+    revision = {key: told["environment"].get(key) for key in ("git_revision", "git_dirty")}
+    assert revision == {key: environment().get(key) for key in revision}
+    assert [path.name for path in tmp_path.iterdir()] == ["soak.json"]
+
+
+def test_where_nothing_can_be_kept_is_said_before(
+    soak: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        soak.main(["--records", "1e15", "--json", str(tmp_path / "none/soak.json")])
+    assert ended.value.code == 2
+    assert f"{tmp_path / 'none'} is no folder" in capsys.readouterr().err
+
+
+def test_what_cannot_be_kept_in_the_end_is_said(soak: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert soak.main(["--records", "1000", "--json", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.err == f"error: {tmp_path}: cannot be written (Is a directory)\n"
+    assert said.out.endswith(" batches\n")
+
+
+def test_memory_is_the_first_the_last_and_the_most(soak: Any) -> None:
+    memory = soak.Memory()
+    for held_bytes in (5, 9, 7):
+        memory.holds(held_bytes)
+    assert (memory.first_bytes, memory.last_bytes, memory.peak_bytes) == (5, 7, 9)
+
+
+def test_the_producer_does_not_outlive_a_killed_soak() -> None:
+    command = [sys.executable, str(SCRIPT), "--records", "1e12"]
+    with psutil.Popen(command, env=environ_of(), stdout=subprocess.PIPE, text=True) as running:
+        children = []
+        try:
+            assert "commands" in running.stdout.readline(), "the first lap"
+            children = running.children()
+            running.kill()
+            _, alive = psutil.wait_procs(children, timeout=60)
+            assert len(children) >= 2, "producer, and Python's tracker of shared memory"
+            assert [child.pid for child in alive] == []
+        finally:
+            for process in (running, *children):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 @pytest.mark.parametrize("records", ["0", "1.5", "nan", "x"])

@@ -1,0 +1,251 @@
+"""What a campaign of kills, and a soak, came to: which faults were tried, what of it was lost, leaked or wrong.
+
+In: a `Kill` a row of campaign.parquet, what its manifest says, a `Soak` where there is one. Out: Markdown. Nothing is
+read or written here (`runner.reliability` does), and nothing is left out: what went wrong is listed with its reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from launchopt.analysis.markdown import FULL, NOTHING, Column, body, count, escaped, number
+
+VICTIMS = ("consumer", "producer", "parent", "group")
+PHASES = ("starting", "preparing", "running", "checking")  # a campaign aims at all of them
+REVISION_DIGITS = 12
+LEGEND = (
+    "Each kill is a SIGKILL, at a random time, to one process of a run or to the whole group at once. Lost: repeats "
+    "that were finished before the kill and were gone, or could not be read, after the next start. Leaked: processes, "
+    "shared memory and temporary files that were there after it. Wrong: an exit code, a reason or a status other than "
+    "promised, or a neighbour's shared memory that was removed."
+)
+PHASE_LEGEND = (
+    "By the phase in which the kill came. starting: before there is a ring. preparing: operands, plans, rehearsal. "
+    "running: commands are under way. checking: outputs and tables, until the next repeat runs. ended: too late."
+)
+CODE_LEGEND = (
+    "Exit codes: 1, the run failed and said in one line who was killed; -9, the run's own process was killed and could "
+    "say nothing; 0, the run ended well, because a child that dies before it is given its job is replaced, or because "
+    "it was over before the kill. Manifest: its status after the next start; none, where there was no manifest yet."
+)
+KEPT_LEGEND = (
+    "Of the runs that a kill ended. Seconds: from the kill until every process of the run was gone. Segments: of "
+    "shared memory that lay there until the next start."
+)
+SOAK_LEGEND = (
+    "Commands through ring, batcher and recorder, between two processes, each compared with what went in. Memory: "
+    "resident, after the first lap / after the last / at the most after any."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One kill, and what came of it; a row of campaign.parquet, less what was only planned."""
+
+    number: int
+    victim: str
+    struck: str  # the phase in which it came
+    exit_code: int | None
+    status: str  # in the manifest, after the next start; "" where there was none
+    repeats_before: int
+    repeats_after: int
+    ended_s: float  # until every process was gone
+    segments_until_next_start: int
+    lost: int
+    leaked: int
+    wrong: str
+
+    @property
+    def ended_the_run(self) -> bool:
+        """Rather than having been made good, or come too late."""
+        return self.exit_code != 0
+
+    @property
+    def is_bad(self) -> bool:
+        """Something was lost, leaked, or not as promised."""
+        return bool(self.lost or self.leaked or self.wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """What scripts/soak.py measured."""
+
+    started_utc: str
+    records: int
+    lost: int
+    seconds: float
+    records_per_s: float
+    batches: int
+    memory: Mapping[str, Mapping[str, int]]  # of each process: first_bytes, last_bytes, peak_bytes
+    processor: str
+    environment: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Kills that stand in one line of a table."""
+
+    name: str
+    kills: Sequence[Kill]
+
+    def total(self, of: Callable[[Kill], int]) -> int:
+        """The sum over all."""
+        return sum(of(kill) for kill in self.kills)
+
+    def struck(self, phase: str) -> str:
+        """How many came in that phase."""
+        return count(sum(kill.struck == phase for kill in self.kills))
+
+    @property
+    def ended(self) -> Line:
+        """Those that ended their run."""
+        return Line(self.name, [kill for kill in self.kills if kill.ended_the_run])
+
+    def seconds(self, of: Callable[[Sequence[float]], float]) -> str:
+        """Until every process was gone."""
+        return number(of([kill.ended_s for kill in self.kills])) if self.kills else NOTHING
+
+
+def _with_others(known: Sequence[str], found: Iterable[str]) -> list[str]:
+    """What is known, in its order, and whatever else occurs after it."""
+    return [*known, *sorted(set(found) - set(known))]
+
+
+def _lines(kills: Sequence[Kill]) -> list[Line]:
+    victims = _with_others(VICTIMS, (kill.victim for kill in kills))
+    each = [Line(victim, [kill for kill in kills if kill.victim == victim]) for victim in victims]
+    return [*each, Line("all", kills)]
+
+
+def _times(what: Iterable[object]) -> str:
+    """`-9 (250), 0 (3)`: what occurs, the most frequent first."""
+    found = sorted(Counter(map(str, what)).items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} ({times:,})" for name, times in found) or NOTHING
+
+
+def _code(kill: Kill) -> str:
+    return "none" if kill.exit_code is None else str(kill.exit_code)
+
+
+_KILLED: Column[Line] = Column("killed", lambda line: line.name, FULL, is_text=True)
+_OUTCOME: Sequence[Column[Line]] = (
+    _KILLED,
+    Column("tried", lambda line: count(len(line.kills)), FULL),
+    Column("exit codes", lambda line: _times(map(_code, line.kills)), FULL, is_text=True),
+    Column("manifest", lambda line: _times(kill.status or "none" for kill in line.kills), FULL, is_text=True),
+    Column("lost", lambda line: count(line.total(lambda kill: kill.lost)), FULL),
+    Column("leaked", lambda line: count(line.total(lambda kill: kill.leaked)), FULL),
+    Column("wrong", lambda line: count(line.total(lambda kill: bool(kill.wrong))), FULL),
+)
+_KEPT: Sequence[Column[Line]] = (
+    _KILLED,
+    Column("runs ended", lambda line: count(len(line.kills)), FULL),
+    Column("repeats finished before", lambda line: count(line.total(lambda kill: kill.repeats_before)), FULL),
+    Column("kept after", lambda line: count(line.total(lambda kill: kill.repeats_after)), FULL),
+    Column("seconds p50", lambda line: line.seconds(median), FULL),
+    Column("seconds max", lambda line: line.seconds(max), FULL),
+    Column("segments", lambda line: count(line.total(lambda kill: kill.segments_until_next_start)), FULL),
+)
+
+
+def _table(columns: Sequence[Column[Line]], lines: Sequence[Line]) -> str:
+    return body(columns, [[column.cell(line) for column in columns] for line in lines])
+
+
+def _phases(kills: Sequence[Kill]) -> Sequence[Column[Line]]:
+    def column(phase: str) -> Column[Line]:
+        return Column(phase, lambda line: line.struck(phase), FULL)
+
+    phases = _with_others(PHASES, (kill.struck for kill in kills))
+    return [_KILLED, *map(column, phases), Column("all", lambda line: count(len(line.kills)), FULL)]
+
+
+def reliability_markdown(kills: Sequence[Kill], about: Mapping[str, Any], soak: Soak | None) -> str:
+    """All tables. `about`: the campaign's manifest."""
+    lines = _lines(kills)
+    lost, leaked, wrong = (sum(each) for each in zip(*((k.lost, k.leaked, bool(k.wrong)) for k in kills), strict=True))
+    return (
+        "\n\n".join(
+            [
+                f"**{len(kills):,} kills: {lost:,} repeats lost, {leaked:,} leaked, {wrong:,} wrong.** {LEGEND}",
+                PHASE_LEGEND,
+                _table(_phases(kills), lines),
+                CODE_LEGEND,
+                _table(_OUTCOME, lines),
+                *_bad(kills),
+                KEPT_LEGEND,
+                _table(_KEPT, [line.ended for line in lines]),
+                "Where the campaign ran:",
+                _pairs(_campaign_facts(about)),
+                *_soak(soak),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _bad(kills: Sequence[Kill]) -> list[str]:
+    """A line each of what was not as promised."""
+    said = [
+        f"- {kill.number}: {kill.victim} while {kill.struck}: {kill.lost} lost, {kill.leaked} leaked; {kill.wrong}"
+        for kill in kills
+        if kill.is_bad
+    ]
+    return ["Not as promised:", "\n".join(map(escaped, said))] if said else []
+
+
+def _pairs(facts: Mapping[str, str]) -> str:
+    heads: list[Column[Any]] = [Column(name, str, FULL, is_text=True) for name in ("what", "which")]
+    return body(heads, facts.items())
+
+
+def _campaign_facts(about: Mapping[str, Any]) -> dict[str, str]:
+    asked = f"seed {about.get('seed', NOTHING)}, {about.get('workers', NOTHING)} runs at a time"
+    return {
+        "each run": str(about.get("job", NOTHING)),
+        "campaign": f"{asked}, started {about.get('started_utc', NOTHING)}",
+        **_place(str(about.get("processor", "")), about.get("environment", {})),
+    }
+
+
+def _place(processor: str, environment: Mapping[str, Any]) -> dict[str, str]:
+    """Machine and revision."""
+    memory_bytes = environment.get("memory_bytes")
+    cores = f"{environment.get('cores', NOTHING)} cores"
+    memory = "" if memory_bytes is None else f", {memory_bytes / 1e9:,.1f} GB of memory"
+    return {
+        "host": f"{environment.get('platform', NOTHING)}, Python {environment.get('python', NOTHING)}",
+        "processor": f"{processor + '; ' if processor else ''}{cores} to use{memory}",
+        "revision": _revision(environment),
+    }
+
+
+def _revision(environment: Mapping[str, Any]) -> str:
+    revision = str(environment.get("git_revision") or NOTHING)[:REVISION_DIGITS]
+    said = {"True": "with changes that were not committed", "False": "as committed"}
+    return f"{revision}, {said.get(str(environment.get('git_dirty')), 'whether it was changed is not told')}"
+
+
+def _soak(soak: Soak | None) -> list[str]:
+    if soak is None:
+        return ["No soak is recorded here: `python scripts/soak.py --json soak.json` makes one."]
+    columns: Sequence[Column[Soak]] = (
+        Column("commands", lambda one: count(one.records), FULL),
+        Column("lost", lambda one: count(one.lost), FULL),
+        Column("batches", lambda one: count(one.batches), FULL),
+        Column("seconds", lambda one: number(one.seconds), FULL),
+        Column("M commands/s", lambda one: number(one.records_per_s / 1e6), FULL),
+        Column("consumer MB", lambda one: _memory(one.memory["consumer"]), FULL),
+        Column("producer MB", lambda one: _memory(one.memory["producer"]), FULL),
+    )
+    facts = {"soak": f"started {soak.started_utc}", **_place(soak.processor, soak.environment)}
+    return [SOAK_LEGEND, body(columns, [[column.cell(soak) for column in columns]]), "Where it ran:", _pairs(facts)]
+
+
+def _memory(held: Mapping[str, int]) -> str:
+    sizes = (held["first_bytes"], held["last_bytes"], held["peak_bytes"])
+    return " / ".join(number(size / 1e6) if size else NOTHING for size in sizes)

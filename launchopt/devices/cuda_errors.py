@@ -1,0 +1,130 @@
+"""What the libraries of CUDA raise, as the one line that a run ends with.
+
+In: an exception of CuPy, nvmath or PyTorch, or a RunError of a status that compiled code was given; whoever noticed
+first. Out: `ArenaMemoryError` while a job is made ready, `GpuError` later; anything else is passed on as it is. Imports
+none of them: what is not loaded has raised nothing.
+
+    with GpuErrors() as gpu:
+        prepare()
+        gpu.where = "in batched, repeat 0"
+        run()
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import TracebackType
+
+from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, LaunchoptError, RunError, one_line
+
+OUT_OF_MEMORY = 2  # of cudaError_t and of CUresult, which share their numbers
+CUBLAS_ALLOC_FAILED = 3
+# After one of these every further call fails, until the process ends: ECC, NVLink, what a kernel did, the watchdog's.
+LOST = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721))
+
+_MOST_CHARACTERS = 200  # of a library's own words
+_MEMORY_ADVICE = "free what others hold of the GPU (nvidia-smi), or make the workload or batching.max_batch smaller"
+_LOST_ADVICE = (
+    "the GPU's context is lost, and the run with it: run it again; if that comes back,"
+    " compute-sanitizer --target-processes all names the kernel, nvidia-smi -q what the GPU itself suffered"
+)
+
+
+class StatusError(RunError):
+    """A call from compiled code failed; `code`: CUDA's number for why, None where there is none."""
+
+    def __init__(self, text: str, code: int | None) -> None:
+        super().__init__(text)
+        self.code = code
+
+    @classmethod
+    def of_cublas(cls, status: int, name: str) -> StatusError:
+        """What cublasLtMatmul returned."""
+        return cls(f"cublasLtMatmul failed: {name}", OUT_OF_MEMORY if status == CUBLAS_ALLOC_FAILED else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """CUDA's number of an error, and what it was called."""
+
+    code: int
+    text: str
+
+    def told(self, where: str) -> str:
+        """In one line; `where`: "in MODE, repeat 3"."""
+        advice = _LOST_ADVICE if self.code in LOST else _MEMORY_ADVICE
+        return f"CUDA error {self.code} ({one_line(self.text, _MOST_CHARACTERS).rstrip('.')}) {where}: {advice}"
+
+
+def no_memory(error: object, where: str) -> ArenaMemoryError:
+    """The error of an allocation that failed before the first run."""
+    return ArenaMemoryError(Fault(OUT_OF_MEMORY, str(error)).told(where))
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """Out of memory, or a lost context, where that is behind the error; else None."""
+    if isinstance(error, Interrupted):
+        return None
+    code = _code_of(error)
+    if code == OUT_OF_MEMORY:
+        return Fault(code, str(error))
+    own = Fault(code, str(error)) if code in LOST and code is not None else None
+    return _lost_context() or own  # whoever noticed may know no number, or fewer words
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the GPU's context went with it: it refuses everything from then on, even to be put away."""
+    fault = fault_of(error)
+    return fault is not None and fault.code in LOST
+
+
+def _code_of(error: BaseException) -> int | None:
+    """CUDA's number, where the error carries one."""
+    cupy, torch, cublas = (sys.modules.get(name) for name in ("cupy", "torch", "nvmath.bindings.cublasLt"))
+    if isinstance(error, StatusError):
+        return error.code
+    if cupy and isinstance(error, cupy.cuda.memory.OutOfMemoryError):
+        return OUT_OF_MEMORY
+    if cupy and isinstance(error, cupy.cuda.runtime.CUDARuntimeError | cupy.cuda.driver.CUDADriverError):
+        return int(error.status)
+    if torch and isinstance(error, torch.OutOfMemoryError):
+        return OUT_OF_MEMORY
+    if cublas and isinstance(error, cublas.cuBLASLtError):
+        return OUT_OF_MEMORY if getattr(error, "status", None) == CUBLAS_ALLOC_FAILED else None
+    return None
+
+
+def _lost_context() -> Fault | None:
+    """Why the GPU refuses everything; None where it does not, or where none is used."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None:
+        return None
+    try:
+        cupy.cuda.runtime.deviceSynchronize()
+    except RuntimeError as error:
+        code = _code_of(error)
+        return Fault(code, str(error)) if code in LOST and code is not None else None
+    return None
+
+
+class GpuErrors:
+    """A context manager: what is raised inside leaves as one line, where it is a GPU's. `where`: see `Fault.told`."""
+
+    def __init__(self) -> None:
+        self.where: str | None = None  # None: the job is being made ready
+
+    def __enter__(self) -> GpuErrors:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and (fault := fault_of(error)):
+            raise self._told(fault) from None
+
+    def _told(self, fault: Fault) -> LaunchoptError:
+        if self.where is not None:
+            return GpuError(fault.told(self.where))
+        text = fault.told("while the job was made ready")
+        return GpuError(text) if fault.code in LOST else ArenaMemoryError(text)

@@ -1,0 +1,191 @@
+"""Instruction lists (`instructions`) executed with NumPy: what a resident kernel that runs them must give.
+
+In: a list, and the memory that its addresses mean, arrays by the address at which each begins (`placed` makes these up
+for a host's arenas). Out: what the instructions write, in any order in which none runs before those that it waits for.
+Ops are those of the CPU device, in fp32, rounded to storage where the GPU rounds.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from launchopt.command import INDEX_BYTES, Dtype, Op
+from launchopt.devices import lt_launch as lt
+from launchopt.devices.arenas import STORAGE, Arenas, from_float32, to_float32
+from launchopt.devices.cpu_ops import STATEFUL, apply
+from launchopt.devices.instructions import JOIN, VECTOR_OPS, Instruction, Instructions, Word, waits_of
+from launchopt.devices.lt_steps import LtSteps
+from launchopt.devices.lt_tables import Tables
+from launchopt.devices.op_kernels import SeqAddresses
+from launchopt.devices.seq_state import SeqState
+from launchopt.workloads.attention import Attention
+from launchopt.workloads.chain import ChainStream
+
+FIRST_ADDRESS = 1 << 32
+GAP_BYTES = 1 << 20  # between two arrays, so that what runs out of one is nowhere
+ALIGNMENT_BYTES = 256
+
+
+class Memory:
+    """Contiguous arrays, each by the address of its first byte. `bytes`: the same memory, by the same addresses."""
+
+    def __init__(self, arrays: Mapping[int, NDArray[Any]]) -> None:
+        self._starts = sorted(arrays)
+        self.bytes = {start: arrays[start].reshape(-1).view(np.uint8) for start in self._starts}
+
+    def view(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """An array of that shape, strides in bytes, without a copy. IndexError where it is not within one array."""
+        at = bisect.bisect_right(self._starts, address) - 1
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        end = address + last + np.dtype(dtype).itemsize
+        start = self._starts[at]
+        if at < 0 or end > start + self.bytes[start].size:
+            raise IndexError(f"{address:#x} to {end:#x} is not within an array")
+        return np.ndarray(shape, dtype, self.bytes[start], address - start, strides)
+
+
+class _State(SeqState):
+    """Where requests stand, and their pages, as memory has them."""
+
+    def __init__(self, positions: NDArray[np.int32], table: NDArray[np.int32]) -> None:
+        self.positions, self.table, self.requests = positions, table, len(table)
+
+
+class Placed:
+    """A stream's operands on the host, at addresses made up for them.
+
+    `steps`: for a `StepCompiler`. `state`: addresses of the sequences' state, where there is one. `memory`: of both.
+    """
+
+    def __init__(self, stream: ChainStream, arenas: Arenas, state: SeqState | None = None) -> None:
+        self.work = stream
+        of_state = [] if state is None else [state.positions, state.table]
+        arrays = _apart([*arenas.arrays.values(), *of_state])
+        bases = dict(zip(arenas.arrays, arrays, strict=False))
+        shapes, strides = np.zeros((len(stream.shapes), lt.SHAPE_COLUMNS), np.int64), stream.strides()
+        for row, shape in zip(shapes, stream.shapes, strict=True):
+            for i, operand in enumerate(stream.operands(shape)):
+                row[lt.BASE_A + i], row[lt.BYTES_A + i] = bases.get(operand.arena, 0), operand.slot_bytes
+            row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
+        limits = {shape: stream.together(shape) for shape in stream.shapes}
+        self.steps = LtSteps(self, limits, Tables(shapes, np.zeros((1, lt.CONTEXT_WORDS), np.int64)))
+        self.state: SeqAddresses | None = None
+        if state is not None:
+            positions, table = list(arrays)[-2:]
+            self.state = SeqAddresses(positions, table, state.requests)
+        self.memory = Memory(arrays)
+
+
+def _apart(arrays: Iterable[NDArray[Any]]) -> dict[int, NDArray[Any]]:
+    """Arrays by addresses, in order."""
+    found, at = {}, FIRST_ADDRESS
+    for array in arrays:
+        found[at] = array
+        at += -(-(array.nbytes + GAP_BYTES) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return found
+
+
+def random_order(instructions: Instructions, seed: int) -> list[int]:
+    """Every instruction once, none before those that it waits for; which of those that may come next, chance says."""
+    generator = np.random.default_rng(seed)
+    waits = waits_of(instructions)
+    left, after = [len(own) for own in waits], [list[int]() for _ in waits]
+    for i, own in enumerate(waits):
+        for j in own:
+            after[j].append(i)
+    ready, order = [i for i, count in enumerate(left) if not count], list[int]()
+    while ready:
+        order.append(ready.pop(int(generator.integers(len(ready)))))
+        for i in after[order[-1]]:
+            left[i] -= 1
+            if not left[i]:
+                ready.append(i)
+    return order
+
+
+def run(instructions: Instructions, memory: Memory, dtype: Dtype, order: Iterable[int] | None = None) -> None:
+    """Execute all, in the order of the list or in another. ValueError where that runs one before what it waits for."""
+    waits, done = waits_of(instructions), set[int]()
+    for i in range(len(instructions)) if order is None else order:
+        if i in done or not done.issuperset(waits[i]):
+            raise ValueError(f"instruction {i} ran twice, or before one of {waits[i]}, which it waits for")
+        execute(instructions[i], memory, dtype)
+        done.add(i)
+    if len(done) < len(instructions):
+        raise ValueError(f"of {len(instructions)} instructions only {len(done)} ran")
+
+
+def execute(row: Instruction, memory: Memory, dtype: Dtype) -> None:
+    """One instruction, whether or not those that it waits for have ended."""
+    if int(row[Word.OP]) == JOIN:
+        return
+    word = {each: int(row[each]) for each in Word}
+    op, first, requests = Op(word[Word.OP]), word[Word.FIRST_REQUEST], word[Word.REQUESTS]
+    a, b, c = _operands(op, word, memory, dtype)
+    if op is Op.GEMM:
+        c[:] = from_float32(np.matmul(to_float32(b, dtype), to_float32(a, dtype).transpose(0, 2, 1)), dtype)
+    elif op in STATEFUL:
+        theta = float(row[Word.THETA : Word.THETA + 1].view(np.float64)[0])
+        state, attention = _state(word, memory), _attention(word, theta)
+        apply(op, a, b, c, dtype, range(first, first + requests), attention, state)
+    else:
+        apply(op, a, b, c, dtype)
+
+
+Words = dict[Word, int]
+
+
+def _operands(op: Op, word: Words, memory: Memory, dtype: Dtype) -> tuple[Any, Any, Any]:
+    """Views as `cpu_ops.apply` takes them; C for what an op does not have."""
+    storage = STORAGE[dtype]
+    m, n, k, requests = (word[each] for each in (Word.M, Word.N, Word.K, Word.REQUESTS))
+
+    def rows(role: str, count: int, features: int) -> Any:
+        strides = word[Word[f"STRIDE_{role}"]], word[Word[f"LD{role}"]] * dtype.itemsize, dtype.itemsize
+        return memory.view(word[Word[role]], (requests, count, features), strides, storage)
+
+    def indices(role: str) -> Any:
+        return memory.view(word[Word[role]], (requests, n), (word[Word[f"STRIDE_{role}"]], INDEX_BYTES), np.int32)
+
+    def pool(role: str) -> Any:
+        pages = word[Word.ALL_REQUESTS] * word[Word.PAGES]
+        sizes = pages, 2, word[Word.PAGE_TOKENS], word[Word.KV_HEADS], word[Word.HEAD_DIM]
+        strides = _packed(sizes, dtype.itemsize)
+        return memory.view(word[Word[role]], (requests, *sizes), (word[Word[f"STRIDE_{role}"]], *strides), storage)
+
+    if op is Op.SLOT_MAP:
+        slots = indices("C")
+        return slots, slots, slots
+    b, c = rows("B", n, k), pool("C") if op is Op.KV_WRITE else rows("C", n, m)
+    if op is Op.GEMM:
+        return rows("A", m, k), b, c
+    if op in VECTOR_OPS:
+        return rows("A", 1, m), b, c
+    if op is Op.ADD:
+        return rows("A", n, m), b, c
+    if op is Op.KV_WRITE:
+        return indices("A"), b, c
+    return pool("A") if op in (Op.QK, Op.AV) else c, b, c
+
+
+def _packed(sizes: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides of what lies without gaps."""
+    return tuple(itemsize * int(np.prod(sizes[i + 1 :])) for i in range(len(sizes)))
+
+
+def _state(word: Words, memory: Memory) -> SeqState:
+    requests, pages = word[Word.ALL_REQUESTS], word[Word.PAGES]
+    positions = memory.view(word[Word.POSITIONS], (2, requests), (INDEX_BYTES * requests, INDEX_BYTES), np.int32)
+    table = memory.view(word[Word.TABLE], (requests, pages), (INDEX_BYTES * pages, INDEX_BYTES), np.int32)
+    return _State(positions, table)
+
+
+def _attention(word: Words, theta: float) -> Attention:
+    heads = word[Word.Q_HEADS], word[Word.KV_HEADS], word[Word.HEAD_DIM]
+    is_paged = word[Word.PAGES] > 1
+    return Attention(*heads, word[Word.CTX], word[Word.PAGE_TOKENS], theta, word[Word.ALL_REQUESTS], is_paged)

@@ -1,0 +1,159 @@
+"""What a campaign of kills came to, as tables; and the page that shows them.
+
+    python -m runner.reliability outputs/reliability/20260101-120000                 Markdown of one campaign
+    python -m runner.reliability outputs/reference/reliability --readme outputs/reference/RELIABILITY.md
+
+In: a folder that scripts/kill_campaign.py wrote (campaign.parquet, a row a kill, and manifest.json), with or without
+the soak.json of `scripts/soak.py --json` beside them. Out: Markdown. With --readme what stands between
+`<!-- reliability -->` and `<!-- /reliability -->` of that page is replaced (--check: is it as it should be?).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from launchopt.analysis.reliability import Kill, Soak, reliability_markdown
+from launchopt.errors import DataError, LaunchoptError
+from launchopt.json_file import read_json
+from launchopt.results import read_manifest
+from runner.piped import until_closed
+from runner.written import write_text
+
+CAMPAIGN, SOAK = "campaign.parquet", "soak.json"
+BLOCK = re.compile(r"(<!-- reliability -->\n).*?(<!-- /reliability -->)", re.DOTALL)
+MOST_KILLS = 1_000_000
+_TYPES = {"int": pa.int64(), "int | None": pa.int64(), "float": pa.float64(), "str": pa.string()}
+SCHEMA = pa.schema([pa.field(each.name, _TYPES[str(each.type)]) for each in fields(Kill)])
+_MAY_BE_NULL = {each.name for each in fields(Kill) if "None" in str(each.type)}
+_NUMBERS = ("records", "lost", "seconds", "records_per_s", "batches")
+_MEMORY = {"first_bytes", "last_bytes", "peak_bytes"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; `argv` without the program's name. Returns the exit code."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.check and options.readme is None:
+        parser.error("--check goes with --readme")
+    try:
+        text = campaign_markdown(options.folder)
+        if options.readme is None:
+            print(text, end="")
+            return 0
+        is_current = sync_page(options.readme, text, check=options.check)
+    except LaunchoptError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    if not is_current:
+        mend = f"python -m runner.reliability {options.folder} --readme {options.readme}"
+        print(f"{options.readme}: out of date: run {mend}", file=sys.stderr)
+    return 0 if is_current else 1
+
+
+def campaign_markdown(folder: Path) -> str:
+    """The tables of a campaign's folder; DataError where it is none, or where its files contradict each other."""
+    if not folder.is_dir():
+        raise DataError(folder, None, "no such folder")
+    path = folder / CAMPAIGN
+    if not path.is_file():
+        raise DataError(path, None, "no such file: not a folder of scripts/kill_campaign.py")
+    kills, about = read_kills(path), read_manifest(folder)
+    _require_same(folder, kills, about)
+    soak = folder / SOAK
+    return reliability_markdown(kills, about, read_soak(soak) if soak.exists() else None)
+
+
+def read_kills(path: Path) -> list[Kill]:
+    """Every row; DataError for a file that is no table of a campaign."""
+    try:
+        with pq.ParquetFile(path) as file:
+            if not 1 <= file.metadata.num_rows <= MOST_KILLS:
+                raise DataError(path, None, f"{file.metadata.num_rows:,} kills: must be 1 to {MOST_KILLS:,}")
+            if missing := [name for name in SCHEMA.names if file.schema_arrow.names.count(name) != 1]:
+                raise DataError(path, None, f"not a table of kills: lacks {', '.join(missing)}, or has it twice")
+            table = file.read(columns=SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError(path, None, f"cannot be read as a table of kills ({error})") from None
+    for name in SCHEMA.names:
+        if name not in _MAY_BE_NULL and table.column(name).null_count:
+            raise DataError(path, None, f"{name} must not be null")
+    return [Kill(**row) for row in table.to_pylist()]
+
+
+def _require_same(folder: Path, kills: Sequence[Kill], about: Mapping[str, Any]) -> None:
+    """DataError where the manifest counted other kills than there are."""
+    counts = about.get("counts")
+    whole = counts[-1] if isinstance(counts, list) and counts and isinstance(counts[-1], dict) else {}
+    found = {"tried": len(kills), "lost": sum(k.lost for k in kills), "leaked": sum(k.leaked for k in kills)}
+    found["wrong"] = sum(bool(kill.wrong) for kill in kills)
+    for name, value in found.items():
+        if whole.get(name) != value:
+            why = f"says {name}: {whole.get(name)}, where {CAMPAIGN} has {value}: not of one campaign"
+            raise DataError(folder / "manifest.json", None, why)
+    if not isinstance(about.get("environment"), dict):
+        raise DataError(folder / "manifest.json", None, "has no environment")
+
+
+def read_soak(path: Path) -> Soak:
+    """DataError for a file that scripts/soak.py did not write."""
+    try:
+        told = read_json(path)
+    except (OSError, ValueError) as error:
+        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+    told = told if isinstance(told, dict) else {}
+    wanted = [each.name for each in fields(Soak)]
+    if missing := [name for name in wanted if name not in told]:
+        raise DataError(path, None, f"not what scripts/soak.py writes: lacks {', '.join(missing)}")
+    memory, environment = told["memory"], told["environment"]
+    is_sound = (
+        all(_is_number(told[name]) for name in _NUMBERS)
+        and isinstance(environment, dict)
+        and isinstance(memory, dict)
+        and {"consumer", "producer"} <= memory.keys()
+        and all(isinstance(held, dict) and held.keys() >= _MEMORY for held in memory.values())
+        and all(_is_number(held[name]) for held in memory.values() for name in _MEMORY)
+    )
+    if not is_sound:
+        raise DataError(path, None, "not what scripts/soak.py writes: a value is of another kind")
+    return Soak(**{name: told[name] for name in wanted})
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
+
+
+def sync_page(page: Path, text: str, *, check: bool = False) -> bool:
+    """Have the block of `page` hold `text`, or only look with `check`; whether it does now."""
+    try:
+        old = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise DataError(page, None, f"cannot be read ({error})") from None
+    if not BLOCK.search(old):
+        raise DataError(page, None, "has no <!-- reliability --> with a <!-- /reliability --> after it")
+    new = BLOCK.sub(lambda match: match[1] + text + match[2], old)
+    if new != old and not check:
+        write_text(page, new)
+    return new == old or not check
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("runner.reliability", None, summary, details, formatter_class=formatter)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="of one campaign")
+    parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the page is out of date")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(until_closed(main))

@@ -1,0 +1,78 @@
+"""Streams run as instruction lists, interpreted on the host: any stream, batches as a step batcher may form them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import numpy as np
+from program_interpreter import NONE, SEED
+from step_runs import batches
+
+from launchopt.devices.arenas import Arenas
+from launchopt.devices.cpu_steps import CpuSteps
+from launchopt.devices.instruction_interpreter import Placed, run
+from launchopt.devices.instructions import Instructions, StepCompiler
+from launchopt.devices.seq_state import SeqState
+from launchopt.devices.steps import Flights
+from launchopt.ring import Ring
+from launchopt.sampling import Sampling
+from launchopt.step_batcher import StepBatch
+from launchopt.verify import Verification
+from launchopt.verify_chain import verify_chain
+from launchopt.workloads.chain import ChainStream
+
+Ordered = Callable[[Instructions], Iterable[int] | None]
+
+
+def in_order(_: Instructions) -> None:
+    """As the list says."""
+
+
+class InstructionRun:
+    """A stream's operands, and lists of its steps. `change`: what is done to a list before it runs."""
+
+    def __init__(
+        self,
+        stream: ChainStream,
+        sampling: Sampling = NONE,
+        change: Callable[[Instructions], Instructions] = lambda program: program,
+    ) -> None:
+        self.stream, self.sampling, self.change = stream, sampling, change
+        self.arenas = Arenas(np, stream.arenas, stream.fills)
+        self.arenas.fill(SEED)
+        self.arenas.poison()
+        self.state: SeqState | None = None
+        if stream.attention is not None:
+            self.state = SeqState(np, stream.attention, stream.requests, stream.seed)
+        self.placed = Placed(stream, self.arenas, self.state)
+        self.compiler = StepCompiler(self.placed.steps, self.placed.state)
+        self._steps = CpuSteps(stream, self.arenas, sampling)
+        self._flights = Flights(stream, cast(Ring, None), self._steps.done)  # nobody is told
+        self._flights.reset()
+
+    def step(self, batch: StepBatch, ordered: Ordered = in_order) -> Instructions:
+        """One batch, fed back; its list."""
+        program = self.change(self.compiler.program(batch))
+        run(program, self.placed.memory, self.stream.dtype, ordered(program))
+        self.feed_back(batch)
+        return program
+
+    def feed_back(self, batch: StepBatch) -> None:
+        """What a batch's steps gave is their requests' next input."""
+        self._steps.feed_back(self._flights, self._flights.collect(batch.words[-batch.size :]))
+
+    def all(self, most: int = 8, seed: int | None = None, ordered: Ordered = in_order) -> list[Instructions]:
+        """Every step of every request."""
+        return [self.step(batch, ordered) for batch in batches(self.stream, most, seed)]
+
+    def verify(self) -> Verification:
+        ids = self._flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+        return verify_chain(self.stream, self.arenas, self.sampling, ids, 64, 0)
+
+    def contents(self) -> dict[str, bytes]:
+        """All that was written."""
+        arrays: dict[str, Any] = {str(key): array for key, array in self.arenas.arrays.items()}
+        if self.state is not None:
+            arrays["positions"] = self.state.positions
+        return {name: array.tobytes() for name, array in arrays.items()}
