@@ -9,6 +9,8 @@ tracker (as the out-of-memory killer of a container does), in a phase of the run
     starting    before there is a ring        preparing   operands, plans, rehearsal
     running     commands are under way        checking    outputs, tables, until the next repeat runs
 
+The last two come in the first repeat or after one to three that were finished.
+
 Then what every start of a run does first is done (`runner.leftovers.tidy`), beside a live neighbour, and counted:
 *lost*, repeats that were in the folder before the kill and are not now, or cannot be read; *leaked*, processes,
 segments of shared memory and temporary files that are left; *wrong*, an exit code, a reason or a status other than
@@ -54,9 +56,10 @@ ROOT = Path(__file__).resolve().parents[1]
 VICTIMS = ("consumer", "producer", "parent", "group")
 # How long each phase takes at the most, about; a kill comes at a random time of it.
 PHASES = {"starting": 1.2, "preparing": 0.5, "running": 0.1, "checking": 0.3}
+REPEATS = 4
 JOB = (
     "workload=gemv_micro workload.m=16 workload.k=64 workload.cache=hot workload.commands=50000 mode=batched "
-    "device=cpu repeats=4 record.commands=all"
+    f"device=cpu repeats={REPEATS} record.commands=all"
 )
 REHEARSED = 64  # so few commands are no run
 PATIENCE_S, SOON_S, LOOK_S = 60.0, 10.0, 0.003
@@ -70,6 +73,7 @@ class Kill:
     victim: str
     phase: str  # that was waited for
     delay_s: float
+    after: int = 0  # repeats that were to be finished first
     struck: str = ""  # the phase in which it came
     exit_code: int | None = None
     reason: str = ""
@@ -175,7 +179,7 @@ def strike(kill: Kill, folder: Path) -> Kill:
     try:
         waits_for = ("consumer", "producer").index(kill.victim) + 1 if kill.victim in ("consumer", "producer") else 0
         # Watching takes a core's time: the less of it, the closer to a run that is not watched.
-        eventually(lambda: run.process.poll() is not None or run.phase() == kill.phase, PATIENCE_S)
+        eventually(lambda: run.process.poll() is not None or _is_time(run, kill), PATIENCE_S)
         time.sleep(kill.delay_s)
         eventually(lambda: run.process.poll() is not None or len(run.children()) >= waits_for, PATIENCE_S)
         children, kill.repeats_before, kill.struck = run.children(), run.repeats(), run.phase()
@@ -199,6 +203,10 @@ def strike(kill: Kill, folder: Path) -> Kill:
     finally:
         run.end()
     return kill
+
+
+def _is_time(run: Run, kill: Kill) -> bool:
+    return run.phase() == kill.phase and run.repeats() >= kill.after
 
 
 def _look(kill: Kill, run: Run) -> None:
@@ -242,7 +250,8 @@ def campaign(kills: int, seed: int, workers: int, folder: Path) -> Iterator[Kill
     planned = []
     for number in range(kills):
         victim, phase = pairs[number % len(pairs)]
-        planned.append(Kill(number, victim, phase, chance.uniform(0, PHASES[phase])))
+        after = chance.randrange(REPEATS) if phase in ("running", "checking") else 0
+        planned.append(Kill(number, victim, phase, chance.uniform(0, PHASES[phase]), after))
     chance.shuffle(planned)
 
     def one(kill: Kill) -> Kill:
