@@ -147,6 +147,16 @@ def call_matmul(typing_context: Any, address: Any, arguments: Any) -> Any:
 
 
 @intrinsic
+def load_word(typing_context: Any, address: Any) -> Any:
+    """The int64 at `address`, which another processor or a GPU may write: read anew, before all that follows."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), "acquire", 8, typ=_I64)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
 def store_word(typing_context: Any, address: Any, value: Any) -> Any:
     """Write the int64 `value` to `address`."""
 

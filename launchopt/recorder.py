@@ -57,6 +57,8 @@ class Strategy(enum.IntEnum):
     kernel = 8
     torch = 9
     triton = 10
+    resident = 11
+    megakernel = 12
 
 
 @compiled
@@ -186,9 +188,13 @@ class Recorder:
         self.launches[(self.launch_count - 1) & (len(self.launches) - 1), PACKED_BYTES] = packed_bytes
         self.cursor[EXTRA_CALLS] += extra_calls
 
+    def discount(self, calls: int) -> None:
+        """So many of what was noted as launch calls were none."""
+        self.cursor[EXTRA_CALLS] -= calls
+
     @property
     def launch_calls(self) -> int:
-        """API calls that submitted work: a row of `launches` each, and those that packed."""
+        """API calls that submitted work: a row of `launches` each, and those that packed, less those discounted."""
         return self.launch_count + int(self.cursor[EXTRA_CALLS])
 
     def launch_chunks(self, most: int = CHUNK_LAUNCHES) -> Iterator[tuple[int, Rows]]:

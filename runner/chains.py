@@ -64,8 +64,8 @@ class Chains:
             in_rounds=job.schedule.continuous,
             expected=self.expected(rehearsal),
         )
-        feed_back = self._device.feed_back
-        return StepPump(ring, self.back, batcher, self.flights, submit, feed_back, recorder, settings)
+        follows = self._device.feed_back, self._device.check_alive
+        return StepPump(ring, self.back, batcher, self.flights, submit, *follows, recorder, settings)
 
     def verify(self, unwritten: frozenset[str]) -> Verification:
         """Check every token, and the commands whose outputs are still there, less what stayed inside fused launches."""

@@ -131,7 +131,8 @@ class Consumer:
         gc.disable()
         self._collections = _collections()
         # A rehearsal samples every launch, so that this path is loaded too before a clock starts.
-        every = 1 if rehearsal else sample_gap(self._job.sample_every, self._least_launches(mode, limits))
+        wanted = max(self._job.sample_every, mode.sample_every) if self._job.sample_every else 0
+        every = 1 if rehearsal else sample_gap(wanted, self._least_launches(mode, limits))
         self.device.start(every, mode)
         mode.start()
         self._pump = self._compiled_loop(mode, limits, rehearsal)
@@ -228,6 +229,8 @@ class Consumer:
                     self._submit(stalled, now_ns)
                     continue
                 if chains and chains.flights.count:
+                    if chains.flights.is_quiet(now_ns, self.recorder.launch_count):
+                        self.device.check_alive()
                     continue  # the device is about to be done with a step
                 deadline_ns = batcher.next_deadline_ns()
                 if idle_ns is not None and deadline_ns is not None:

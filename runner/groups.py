@@ -164,16 +164,33 @@ class MultiStream(Mode):
 
 @dataclass(slots=True)
 class Graph(Mode):
-    """Launches recorded into CUDA graphs."""
+    """Launches recorded into CUDA graphs, or lists of a step's instructions."""
 
-    cached: int = 64  # graphs kept at a time; beyond, the one used longest ago is updated or dropped
+    cached: int = 64  # graphs, or lists, kept at a time; beyond, the one used longest ago is updated or dropped
 
     def __post_init__(self) -> None:
         check_mode(self.name)
         within("mode.cached", self.cached, 1, 4096)
 
 
-MODE_SETTINGS: dict[str, type[Mode]] = {"multistream": MultiStream, "graph": Graph, "torch_graph": Graph}
+@dataclass(slots=True)
+class Persistent(Mode):
+    """No launches: a kernel that stays."""
+
+    patience_s: float = 60.0  # without a command the kernel ends, and the run fails
+
+    def __post_init__(self) -> None:
+        check_mode(self.name)
+        within("mode.patience_s", self.patience_s, 0.1, 86_400)
+
+
+MODE_SETTINGS: dict[str, type[Mode]] = {
+    "multistream": MultiStream,
+    "graph": Graph,
+    "torch_graph": Graph,
+    "megakernel": Graph,
+    "persistent": Persistent,
+}
 
 
 def mode_settings(name: str) -> Mode:

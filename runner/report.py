@@ -30,6 +30,7 @@ from pathlib import Path
 from rich.console import Console
 
 from launchopt import results
+from launchopt.analysis import versions
 from launchopt.analysis.calibration import read_calibration
 from launchopt.analysis.calibration_markdown import calibration_markdown
 from launchopt.analysis.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
@@ -235,7 +236,9 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
 
 
 def _block(folder: Path) -> str:
-    """What a page shows of `folder`, or of a calibration's file."""
+    """What a page shows of `folder`, or of a file of versions or of a calibration."""
+    if folder.name == versions.FILE:
+        return versions.versions_markdown(versions.read_versions(folder))
     if folder.is_file():
         return calibration_markdown(read_calibration(folder))
     if any(folder.glob(profilers.AGREEMENTS)):

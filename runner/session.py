@@ -110,11 +110,11 @@ class Session:
     def _start_run(self, kind: str, index: int, repeat: int, label: str) -> Production:
         for ring in self._rings:
             ring.reset()
-        self._consumer.pipe.send((kind, index, repeat))
+        self._tell(self._consumer, kind, index, repeat)
         self._await(self._consumer, "armed", label)
         if self._watch and kind == "run":
             self._watch.begin()
-        self._producer.pipe.send((kind,))
+        self._tell(self._producer, kind)
         moving = (self._consumer, self._producer)
         produced: Production = self._await(self._producer, "produced", label, moving)
         self._await(self._consumer, "consumed", label, moving[:1])
@@ -162,6 +162,13 @@ class Session:
                     child.process.kill()
             raise
 
+    def _tell(self, child: Child, *message: Any) -> None:
+        """ChildError where it is not there any more."""
+        try:
+            child.pipe.send(message)
+        except OSError:  # between two messages nobody looks at it
+            raise self._death(child) from None
+
     def _receive(self, child: Child) -> tuple[str, Any]:
         try:
             message: tuple[str, Any] = child.pipe.recv()
@@ -196,7 +203,7 @@ class Session:
     def _part(self) -> None:
         """The job is done: both children put their things away and wait for another."""
         for child in list(self._children):
-            child.pipe.send(("done",))
+            self._tell(child, "done")
             self._await(child, "idle", "putting away")
             self._children.remove(child)
             keep(child)

@@ -315,8 +315,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     counts = summary(done)
     table = pa.Table.from_pylist([asdict(kill) for kill in sorted(done, key=lambda kill: kill.number)])
     atomically(out / "campaign.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
-    about: dict[str, Any] = {"started_utc": began.isoformat(timespec="seconds"), "seed": options.seed, "workers": options.workers}
-    about |= {"job": JOB, "environment": environment(), "processor": cpu_info().name, "counts": counts}
+    about: dict[str, Any] = {"started_utc": began.isoformat(timespec="seconds"), "seed": options.seed}
+    about |= {"workers": options.workers, "job": JOB, "counts": counts}
+    about |= {"environment": environment(), "processor": cpu_info().name}
     write_manifest(out, about)
     shown = Table(*(name.replace("_", " ") for name in counts[0]), box=None)
     for row in counts:

@@ -195,11 +195,13 @@ class FakeLt:
         batcher: Batcher,
         flights: Flights,
         feed_back: Callable[[Flights, int], None],
+        check_alive: Callable[[], None],
         every: int,
         settings: PumpSettings,
     ) -> ChainPump:
         """The same for a stream of requests."""
-        return ChainPump(ring, back, batcher, self._launcher(every), flights, feed_back, settings)
+        follows = feed_back, check_alive
+        return ChainPump(ring, back, batcher, self._launcher(every), flights, *follows, settings)
 
     def _launcher(self, every: int) -> Launcher:
         self.sampler = Sampler(every)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from typing import Any
 
@@ -17,6 +18,7 @@ from launchopt.native import (
     compiled,
     cpu_pause,
     load_acquire,
+    load_word,
     monotonic_ns,
     store_release,
     store_word,
@@ -54,6 +56,18 @@ def words(address: int, arguments: Any) -> Any:
 @compiled
 def write(address: int, value: Any) -> None:
     store_word(address, value)
+
+
+@compiled
+def read(address: int) -> Any:
+    return load_word(address)
+
+
+@compiled
+def await_change(address: int, before: int) -> Any:
+    while load_word(address) == before:
+        cpu_pause()
+    return load_word(address)
 
 
 def test_clock_is_pythons() -> None:
@@ -124,3 +138,20 @@ def test_a_word_is_written_where_it_is_to_be_and_nowhere_else(value: int) -> Non
     assert memory.tolist() == [7, value, 7]
     write(memory.ctypes.data + 8, np.int32(value % 1000))
     assert memory.tolist() == [7, value % 1000, 7]
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 2**63 - 1, -(2**63)])
+def test_a_word_is_read_from_where_it_is(value: int) -> None:
+    memory = np.array([7, value, 9], np.int64)
+    assert [read(memory.ctypes.data + 8 * i) for i in range(3)] == memory.tolist()
+
+
+def test_a_word_that_others_write_is_read_anew() -> None:
+    """A loop around it ends; the compiler may not read once and go on with that."""
+    memory, found = np.array([5], np.int64), list[int]()
+    await_change(memory.ctypes.data, 6)  # compiled, before another thread is to change it
+    waiter = threading.Thread(target=lambda: found.append(await_change(memory.ctypes.data, 5)), daemon=True)
+    waiter.start()
+    memory[0] = -3
+    waiter.join(60)
+    assert found == [-3]

@@ -135,6 +135,9 @@ class Device(Protocol):
     def finish(self) -> Span:
         """Wait for the last result."""
 
+    def check_alive(self) -> None:
+        """Raise what the device has against everything from now on, if it is lost; waits for nothing."""
+
     def synchronize(self) -> None:
         """Wait for everything submitted."""
 

@@ -20,7 +20,7 @@ from launchopt.ring import MOST_AT_ONCE, Ring
 
 
 class ChainPump:
-    """One run's loop. `feed_back` submits what follows the end of steps."""
+    """One run's loop. `feed_back` submits what follows the end of steps; `check_alive` raises for a lost device."""
 
     def __init__(
         self,
@@ -30,10 +30,11 @@ class ChainPump:
         launcher: Launcher,
         flights: Flights,
         feed_back: Callable[[Flights, int], None],
+        check_alive: Callable[[], None],
         settings: PumpSettings,
     ) -> None:
         self._ring, self._back, self._batcher, self._launcher = ring, back, batcher, launcher
-        self._flights, self._feed_back = flights, feed_back
+        self._flights, self._feed_back, self._check_alive = flights, feed_back, check_alive
         self._records = np.zeros(min(ring.capacity, MOST_AT_ONCE), COMMAND_DTYPE)
         self._block: NDArray[np.uint64] = as_words(self._records)
         self._sleep_s = settings.sleep_ns * 1e-9
@@ -58,6 +59,8 @@ class ChainPump:
                 self._feed_back(self._flights, int(state[lc.ENDS]))
             elif code == lp.SPECIAL:
                 self._special()
+            elif code == lc.QUIET:
+                self._check_alive()
             elif code == lp.SPOOL:
                 launcher.make_room()
             else:

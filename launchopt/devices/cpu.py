@@ -241,6 +241,9 @@ class CpuDevice:
         """Everything has ended already."""
         return Span(time.monotonic_ns(), None, np.empty((0, 2), np.int64))
 
+    def check_alive(self) -> None:
+        """Whoever asks is alive."""
+
     def synchronize(self) -> None:
         """Everything has ended already."""
 

@@ -32,17 +32,21 @@ from launchopt.devices.lt_plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_addr
 from launchopt.devices.lt_tables import Tables, operand_slots, shape_table
 from launchopt.devices.op_plans import OpPlans, three
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
+from launchopt.devices.resident_loops import GAVE_UP_LINE, GONE
 from launchopt.devices.runs import run_end
 from launchopt.devices.seq_state import SeqState
 from launchopt.devices.slot_copy import CALLS_PER_BATCH
 from launchopt.devices.steps import Flights
 from launchopt.devices.streams import Streams
+from launchopt.errors import RunError
 from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Recorder, Strategy
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream
 from launchopt.workloads.stream import ArenaKey
+
+NOT_READY = 600  # of cudaError_t: work is under way, which is no error
 
 
 class CudaDevice:
@@ -163,7 +167,7 @@ class CudaDevice:
         if self.state_of_sequences is not None:
             self.state_of_sequences.reset()
             self.synchronize()
-        self.marks.start(sample_every, None if mode is None else mode.streams)
+        self.marks.start(sample_every, *((mode.streams, mode.resident) if mode else (None, None)))
 
     def begin(self) -> None:
         """Mark the start of the span, just before the first launch."""
@@ -178,6 +182,8 @@ class CudaDevice:
         """RunError for a status of `lt_launch` that is not OK."""
         if status == lt.OK:
             return
+        if status == GONE:
+            raise RunError(GAVE_UP_LINE)
         if status % lt.KERNEL_STATUS == 0:
             code = status // lt.KERNEL_STATUS
             raise StatusError(f"cuLaunchKernelEx failed with CUresult {code}", code)
@@ -203,11 +209,13 @@ class CudaDevice:
     def feed_back(self, flights: Flights, count: int) -> None:
         """What the first `count` ended steps computed last becomes their requests' next input."""
         assert self._steps is not None
-        streams = self.marks.streams
+        streams, resident = self.marks.streams, self.marks.resident
+        records = flights.ended[:count].reshape(-1).view(COMMAND_DTYPE)
+        if resident:
+            resident.settle_requests(records["request"])
         if streams is None:
             self._steps.feed_back(flights, count)
             return
-        records = flights.ended[:count].reshape(-1).view(COMMAND_DTYPE)
         others = streams.numbers(records["request"].astype(np.uint64))
         streams.join(others)
         self._steps.feed_back(flights, count)
@@ -223,7 +231,8 @@ class CudaDevice:
         """The same for a stream of chains."""
         if self.marks.attached:
             return None
-        return ChainPump(ring, back, batcher, self._launcher(mode), flights, self.feed_back, settings)
+        follows = self.feed_back, self.check_alive
+        return ChainPump(ring, back, batcher, self._launcher(mode), flights, *follows, settings)
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
         """A launch of `size` commands of a shape (-1: of several) comes next: range and events; when it began."""
@@ -302,6 +311,17 @@ class CudaDevice:
     def finish(self) -> Span:
         """Wait for the last result; read the events."""
         return self.marks.finish(self.synchronize)
+
+    def check_alive(self) -> None:
+        """Raise the error that CUDA answers everything with once its context is lost; waits for nothing."""
+        try:
+            # It also clears what CUDA calls its last error: "not ready" would be taken for a failure by PyTorch.
+            cupy.cuda.runtime.check_status(cupy.cuda.runtime.streamQuery(self.stream.ptr))
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if error.status != NOT_READY:
+                raise
+        if self.marks.resident:
+            self.marks.resident.check_alive()
 
     def synchronize(self) -> None:
         """Wait for everything submitted."""

@@ -56,14 +56,16 @@ class KernelLaunch:
     parameters: NumPy scalars of the kernel's types; the first may be given anew, as an integer, at each launch.
     """
 
-    def __init__(self, function: Any, block: int, parameters: Sequence[np.generic], stream: Any) -> None:
+    def __init__(
+        self, function: Any, block: int, parameters: Sequence[np.generic], stream: Any, shared_bytes: int = 0
+    ) -> None:
         self._values = np.zeros(len(parameters), np.int64)
         for place, value in enumerate(parameters):  # little-endian: a narrower value is the front of its word
             self._values[place : place + 1].view(np.uint8)[: value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
         self._pointers = self._values.ctypes.data + 8 * np.arange(len(parameters), dtype=np.int64)
         self._config = np.zeros(CONFIG_BYTES, np.uint8)
         self._grid = self._config[:28].view(np.uint32)
-        self._grid[:] = (1, 1, 1, block, 1, 1, 0)
+        self._grid[:] = (1, 1, 1, block, 1, 1, shared_bytes)
         self._config[lt.CONFIG_STREAM_BYTES : lt.CONFIG_STREAM_BYTES + 8].view(np.int64)[0] = stream.ptr
         self._function, self._address = function, np.int64(launch_address())
         config, pointers = self._config.ctypes.data, self._pointers.ctypes.data

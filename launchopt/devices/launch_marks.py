@@ -37,6 +37,7 @@ class LaunchMarks:
         self._ranges: dict[tuple[str, int, int], Any] = {}
         self._timer = EventTimer(stream, MOST_SAMPLES)
         self.streams: Streams | None = None
+        self.resident: Any = None
         self.name = ""  # of the mode, in ranges; "" in a rehearsal, which has none
 
     def name_ranges(self, mode: str, index: int, sizes: Iterable[int]) -> None:
@@ -45,10 +46,12 @@ class LaunchMarks:
         for size in sizes if self.attached else ():
             self._ranges[mode, index, size] = nvtx_ranges.attributes(self._domain, message, size)
 
-    def start(self, sample_every: int, streams: Streams | None) -> None:
-        """A new run: anchor the clocks."""
-        self.sampler, self.streams = Sampler(sample_every), streams
+    def start(self, sample_every: int, streams: Streams | None, resident: Any = None) -> None:
+        """A new run: anchor the clocks, then start the kernel that stays (`devices.resident`), where there is one."""
+        self.sampler, self.streams, self.resident = Sampler(sample_every), streams, resident
         self._timer.start()
+        if resident:
+            resident.start()
 
     def begin(self) -> None:
         """The first launch comes next."""
@@ -60,9 +63,16 @@ class LaunchMarks:
         """The last launch was made: wait for it, read the events."""
         if self.streams:
             self.streams.join()
+        if self.resident:
+            self.resident.pause()
         self._timer.mark_end()
+        if self.resident:
+            self.resident.let_go()
         synchronize()
         end_ns = time.monotonic_ns()
+        if self.resident:
+            self.resident.check()
+            self._recorder.discount(self.resident.calls_spared)
         return Span(end_ns, *self._timer.finish())
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
@@ -99,6 +109,8 @@ class LaunchMarks:
         sampler = self.sampler
         if sampler.left <= 0:
             stream = self.streams.of(request) if self.streams else None
+            if self.resident:
+                self.resident.settle()
             self._recorder.mark_sample(self._before, self._timer.end(stream))
             sampler.taken(last=self._timer.full)
         else:

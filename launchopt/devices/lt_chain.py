@@ -2,7 +2,8 @@
 
 What `lt_pump` is for independent commands this is for chains: ring -> order -> buckets -> cuBLASLt -> recorder. When a
 batch held the last command of a step, Python feeds its result back on the same stream (ENDED); a word in pinned memory
-then tells that the GPU got there, and a record in the second ring tells whoever issued the step.
+then tells that the GPU got there, and a record in the second ring tells whoever issued the step. A GPU that is lost
+says nothing at all: where steps are under way and nothing has happened for long, Python is to ask after it (QUIET).
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
 from launchopt.ring import STOP, has_record, is_closed, push_words
 from launchopt.workloads import chain as ch
 
-ENDED = lp.SPOOL + 1  # why the loop came back, beside lt_pump's: steps ended
+# Why the loop came back, beside lt_pump's: steps ended; steps are under way, and nothing happens.
+ENDED, QUIET = range(lp.SPOOL + 1, lp.SPOOL + 3)
+QUIET_NS = 250_000_000  # how long that is; a step may well take longer
 # Words of `state` behind those of lt_pump.
 ENDS = lp.STATE_WORDS
 STATE_WORDS = lp.STATE_WORDS + 1
-FIRST, STOP_AT = range(2)  # words of a flights' cursor
+# Words of a flights' cursor. PROGRESS grows with every launch and landing; SINCE_NS: when it was last seen to.
+FIRST, STOP_AT, PROGRESS, SINCE_NS = range(4)
+CURSOR_WORDS = 4
 # Words of `facts` about a stream and where a device keeps its data (addresses; 0 for the CPU's offsets).
 TOKENS, COLUMN_BYTES, BASE_BYTES, HISTORY_BYTES, ROW_BYTES, DONE_BYTES, HAS_HEAD = range(7)
 FACT_WORDS = 7
@@ -98,6 +103,22 @@ def land(back: Any, rows: Words, places: Table, done: Words, cursor: Table) -> N
         rows[at, W_SLOT_A_B] = token & LOW
         push_words(back[0], back[1], rows[at : at + 1], False)  # has room for a step of every request
         cursor[FIRST] += 1
+
+
+@compiled
+def is_quiet(now_ns: Int, launches: Int, cursor: Table) -> Int:
+    """Whether steps are under way and none landed, nor was anything launched, for QUIET_NS; told once in that time.
+
+    To be asked before every wait. `launches`: made so far.
+    """
+    progress = cursor[FIRST] + launches
+    if cursor[FIRST] == cursor[STOP_AT] or progress != cursor[PROGRESS]:
+        cursor[PROGRESS], cursor[SINCE_NS] = progress, now_ns
+        return False
+    if now_ns - cursor[SINCE_NS] < QUIET_NS:
+        return False
+    cursor[SINCE_NS] = now_ns
+    return True
 
 
 @compiled
@@ -194,11 +215,16 @@ def pump_chains(
             continue
         if lp.is_drained(header) and active[0] == 0 and cursor[FIRST] == cursor[STOP_AT]:
             return lp.DRAINED
+        if is_quiet(state[lp.NOW_NS], records[2][NEXT_LAUNCH], cursor):
+            return QUIET
         due_ns = lp.wake_ns(buckets, active, settings, state)
         until_ns = state[lp.NOW_NS] + settings[lp.SPIN_NS]
         if due_ns <= until_ns + settings[lp.SLEEP_NS]:
             until_ns = due_ns  # a sleep would overshoot it
-        while not (has_record(header, data) or is_closed(header)) and monotonic_ns() < until_ns:
+        look_ns = until_ns  # when to look around
+        if cursor[FIRST] != cursor[STOP_AT]:
+            look_ns = min(until_ns, state[lp.NOW_NS] + QUIET_NS)
+        while not (has_record(header, data) or is_closed(header)) and monotonic_ns() < look_ns:
             land(back, rows, places, done, cursor)
             cpu_pause()
         if cursor[FIRST] == cursor[STOP_AT] and monotonic_ns() >= until_ns and until_ns < due_ns:

@@ -30,7 +30,7 @@ def prepared_steps(device: Any, limits: Mapping[ShapeKey, int], fusions: Fusions
             steps.fuse(kind, replica, fusions(steps, kind, replica))
     device.warm_up()
     if stream.decode_kind >= 0:
-        for requests in {1, min(stream.requests, max(limits.values()))}:
+        for requests in {1, steps.most_of(stream.decode_kind)}:
             steps.record(step_of(stream, requests, 0))
     device.synchronize()
     return steps

@@ -107,7 +107,6 @@ class StepGraphs:
         self._launched = CoalescedSteps(device, limits)
         self._steps = self._launched.steps
         self._graphs = Graphs(device.stream, bound, mode.costs_ns)
-        self._most = max(limits.values())
 
     def load(self) -> None:
         """Nothing: replays would write where a run's outputs are to be looked for."""
@@ -117,7 +116,7 @@ class StepGraphs:
         stream = self._steps.stream
         if stream.decode_kind < 0:
             return
-        for requests in {min(stream.requests, self._most), 1}:
+        for requests in {self._steps.most_of(stream.decode_kind), 1}:
             for replica in range(stream.replicas):
                 self._graph(step_of(stream, requests, replica))
 

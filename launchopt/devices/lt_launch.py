@@ -5,7 +5,8 @@ the time before and after, and note both. No Python runs between two launches. T
 
     shapes[shape]     addresses of the three arenas, bytes a slot, slots a move, first row of the shape's plans
     plans[row]        what launches one batch size: cuBLASLt's description, layouts of A, B and C, algorithm and
-                      workspace; or (KIND is KERNEL) a launch configuration, a function, its parameters
+                      workspace; or (KIND is KERNEL) a launch configuration, a function, its parameters; or
+                      (RESIDENT) the queue of a kernel that runs already: nothing is launched then
     contexts[stream]  what all launches of a stream share: functions, handle, scalars, workspace, stream
 """
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import W_SLOT_C_REQUEST
+from launchopt.devices.resident_loops import post
 from launchopt.devices.runs import HIGH, run_end, slots_of
 from launchopt.native import Int, call_matmul, call_words, compiled, monotonic_ns, store_word
 from launchopt.recorder import LaunchFacts, note
@@ -26,10 +28,13 @@ SHAPE_COLUMNS = 13
 # Columns of `plans`, of a GEMM.
 DESCRIPTION, LAYOUT_A, LAYOUT_B, LAYOUT_C, ALGORITHM, WORKSPACE_BYTES, KIND = range(7)
 PLAN_COLUMNS = 7
-MATMUL, KERNEL = 0, 1  # KIND
+MATMUL, KERNEL, RESIDENT = range(3)  # KIND
 # Columns of `plans`, of a kernel: addresses of its CUlaunchConfig, of the array of pointers to its parameters, and of
 # the first four of these (A, B, C, request), which are written before each launch.
 CONFIG, KERNEL_FUNCTION, PARAMETERS, OPERANDS = range(4)
+# Columns of `plans`, of what a resident kernel does: address of its queue, the shape's number there, whether A and B
+# change places.
+QUEUE, NUMBER, SWAPPED = range(3)
 CONFIG_STREAM_BYTES = 32  # of CUlaunchConfig.hStream, behind seven unsigned ints (cuda.h)
 # Words of a context.
 FUNCTION, HANDLE, ALPHA, BETA, WORKSPACE, STREAM, LAUNCH_FUNCTION = range(7)
@@ -48,6 +53,10 @@ def launch(context: Table, plan: Table, a: Int, b: Int, c: Int, request: Int) ->
 
     `request`: whose command it is, or the first of those in a batch (only kernels look at it).
     """
+    if plan[KIND] == RESIDENT:
+        if plan[SWAPPED] != 0:
+            return post(plan[QUEUE], b, a, c, request, plan[NUMBER])
+        return post(plan[QUEUE], a, b, c, request, plan[NUMBER])
     if plan[KIND] == KERNEL:
         store_word(plan[CONFIG] + CONFIG_STREAM_BYTES, context[STREAM])
         store_word(plan[OPERANDS], a)

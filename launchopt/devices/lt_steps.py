@@ -123,7 +123,7 @@ class LtSteps:
 
     def __init__(self, device: Any, limits: Mapping[ShapeKey, int], tables: Tables) -> None:
         self.device, self.stream, self.most = device, device.work, max(limits.values())
-        self.tables = tables
+        self.tables, self._limits = tables, limits
         self._index = {shape: index for index, shape in enumerate(self.stream.shapes)}
         kinds = reversed(range(len(self.stream.kinds)))
         self._kind_of = {self._key(self.stream.rows_of(kind)): kind for kind in kinds}
@@ -147,6 +147,10 @@ class LtSteps:
             shapes = (self.stream.shape_of(row) for row in self.stream.rows(kind))
             self._indices[kind] = np.array([self._index[shape] for shape in shapes], np.int64)
         return self._indices[kind]
+
+    def most_of(self, kind: int) -> int:
+        """How many requests a batch of this kind can have: each row is planned for no more."""
+        return min(self._limits[self.stream.shapes[index]] for index in self.indices(kind).tolist())
 
     def kind_of(self, batch: StepBatch) -> int:
         """The kind of a batch's steps."""

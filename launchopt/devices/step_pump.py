@@ -24,7 +24,7 @@ from launchopt.devices.steps import Flights
 from launchopt.errors import Interrupted, RunError
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.order import REQUEST_SHIFT
-from launchopt.recorder import Recorder, wants_room
+from launchopt.recorder import NEXT_LAUNCH, Recorder, wants_room
 from launchopt.ring import HEADER_WORDS, STOP, Ring, has_record, is_closed
 from launchopt.step_batcher import StepBatch, StepBatcher
 
@@ -52,19 +52,22 @@ def _land(back: Any, flights: Any, batcher: Any) -> None:
 
 @compiled
 def _wait(ring: Any, back: Any, flights: Any, batcher: Any, settings: Table, state: Table) -> Int:
-    """Until there is something to do, or (False) as long as to spin for it with nothing under way on the device."""
+    """Until there is something to do or see to, or (False) as long as to spin for it with nothing under way."""
     header, data = ring
     cursor, kinds, counts = flights[3], batcher[3], batcher[6]
     due_ns = sb.next_due_ns(state[lp.NOW_NS] + lp.UNLIMITED, kinds, counts)
     until_ns = state[lp.NOW_NS] + settings[SPIN_NS]
     if due_ns <= until_ns + settings[SLEEP_NS]:
         until_ns = due_ns  # a sleep would overshoot it
+    look_ns = until_ns  # when to look around
+    if cursor[lc.FIRST] != cursor[lc.STOP_AT]:
+        look_ns = min(until_ns, state[lp.NOW_NS] + lc.QUIET_NS)
     while not (has_record(header, data) or is_closed(header)):
         _land(back, flights, batcher)
         if sb.steps_stalled(counts):
             return True  # the last one that could have come was told that it is finished
-        if monotonic_ns() >= until_ns:
-            return until_ns >= due_ns or cursor[lc.FIRST] != cursor[lc.STOP_AT]
+        if monotonic_ns() >= look_ns:
+            return look_ns < until_ns or until_ns >= due_ns or cursor[lc.FIRST] != cursor[lc.STOP_AT]
         cpu_pause()
     return True
 
@@ -106,12 +109,15 @@ def pump_steps(
             continue
         if drained and cursor[lc.FIRST] == cursor[lc.STOP_AT]:
             return lp.DRAINED
+        if lc.is_quiet(state[lp.NOW_NS], records[2][NEXT_LAUNCH], cursor):
+            return lc.QUIET
         if not _wait(ring, back, flights, batcher, settings, state):
             return lp.IDLE
 
 
 class StepPump:
-    """One run's loop. `submit` launches a batch, and is told when it left; `feed_back` submits what follows its ends.
+    """One run's loop. `submit` launches a batch, and is told when it left; `feed_back` submits what follows its ends;
+    `check_alive` raises for a lost device.
 
     At most the batcher's limit times its rows of commands are noted in `recorder` between two `make_room`.
     """
@@ -124,11 +130,12 @@ class StepPump:
         flights: Flights,
         submit: Callable[[StepBatch, int], None],
         feed_back: Callable[[Flights, int], None],
+        check_alive: Callable[[], None],
         recorder: Recorder,
         settings: PumpSettings,
     ) -> None:
         self._batcher, self._flights, self._recorder = batcher, flights, recorder
-        self._submit, self._feed_back = submit, feed_back
+        self._submit, self._feed_back, self._check_alive = submit, feed_back, check_alive
         self._records = np.zeros(min(ring.capacity, MOST_AT_ONCE), COMMAND_DTYPE)
         self._sleep_s = settings.sleep_ns * 1e-9
         self._state = np.zeros(STATE_WORDS, np.int64)
@@ -174,6 +181,8 @@ class StepPump:
                 time.sleep(self._sleep_s)
             elif code == lp.SPOOL:
                 self._recorder.make_room()
+            elif code == lc.QUIET:
+                self._check_alive()
             elif code == WRONG:
                 raise self._batcher.wrong(int(state[CODE]), self._records[int(state[lp.NEXT])])
             else:

@@ -43,7 +43,7 @@ class Flights:
         size = 1 << stream.requests.bit_length()
         self.ended = np.zeros((stream.requests, WORDS), np.uint64)
         self._rows, self._places = np.zeros((size, WORDS), np.uint64), np.zeros(size, np.int64)
-        self._cursor = np.zeros(2, np.int64)
+        self._cursor = np.zeros(lc.CURSOR_WORDS, np.int64)
 
     def reset(self) -> None:
         """A new run: nothing is done."""
@@ -61,11 +61,15 @@ class Flights:
     @property
     def count(self) -> int:
         """How many were fed back and not told of."""
-        return int(self._cursor[1] - self._cursor[0])
+        return int(self._cursor[lc.STOP_AT] - self._cursor[lc.FIRST])
 
     def land(self) -> None:
         """Tell of those that are done."""
         lc.land(self._back.arrays, *self.arrays)
+
+    def is_quiet(self, now_ns: int, launches: int) -> bool:
+        """Whether it is time to ask if the device still lives: see `lt_chain.is_quiet`."""
+        return bool(lc.is_quiet(now_ns, launches, self._cursor))
 
     @property
     def arrays(self) -> tuple[Any, ...]:

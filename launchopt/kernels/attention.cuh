@@ -191,7 +191,7 @@ template <int STEP> __device__ float folded(float (&values)[QUERIES]) {
 }
 
 // Grid: x over tiles of queries, y over keys: KEYS in a row for every KEY_LANES threads.
-extern "C" __global__ void __launch_bounds__(32 * WARPS) QK(char* a, char* b, char* c, i64 request, const Args p) {
+OP_OF(QK, 32 * WARPS, 1) {
     extern __shared__ uint4 queries[];  // storage [QUERIES][vectors * WIDTH], zeros behind head_dim
     const Place place(p, request);
     if (!place.exists) return;
@@ -244,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) QK(char* a, char* b, ch
 }
 
 // Grid: x over tiles of queries, y over slices of head_dim. Every AV_LANES threads take values of their own.
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) AV(char* a, char* b, char* c, i64 request, const Args p) {
+OP_OF(AV, 32 * WARPS, 2) {
     __shared__ float part[WARPS][QUERIES][AV_LANES * WIDTH];
     __shared__ int offsets[QUERIES], stops[QUERIES];  // of each query's probabilities
     const Place place(p, request);

@@ -1,67 +1,9 @@
 // Every operation of launchopt.command.Op but GEMM, for any sizes. C is [n, m], B [n, k]; devices/op_kernels.py knows
 // each one's grid. z counts the commands of a batch, of requests `request`, `request` + 1 and so on; a request that does
 // not exist is skipped, for a batch may be filled up with such.
+#define OP(name) extern "C" __global__ void name(char* a, char* b, char* c, i64 request, const Args p)
+#define OP_OF(name, threads, blocks) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(char* a, char* b, char* c, i64 request, const Args p)
 #include "storage.cuh"
 #include "attention.cuh"
-
-enum Second { NOTHING, VECTOR, ROWS };  // what A is
-
-// Grid: x over features, y over columns.
-template <Second A, class F>
-__device__ void each(const storage* a, i64 lda, const storage* b, storage* c, const Args& p, F f) {
-    const bool whole = (A == NOTHING || aligned(a, A == ROWS ? lda : 0)) && aligned(b, p.ldb) && aligned(c, p.ldc);
-    const Share share(blockIdx.x, p.m, whole);
-    if (share.empty()) return;
-    float x[WIDTH], y[WIDTH] = {};
-    if (A == VECTOR) load(y, a, share);
-    for (i64 j = blockIdx.y; j < p.n; j += gridDim.y) {
-        load(x, b + j * p.ldb, share);
-        if (A == ROWS) load(y, a + j * lda, share);
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) x[i] = f(x[i], y[i]);
-        store(c + j * p.ldc, share, x);
-    }
-}
-
-OP(BIAS) {
-    each<VECTOR>(A_OF, 0, B_OF, C_OF, p, [](float x, float y) { return x + y; });
-}
-OP(RELU) {
-    each<NOTHING>(0, 0, B_OF, C_OF, p, [](float x, float) { return relu(x); });
-}
-OP(SCALE) {
-    each<VECTOR>(A_OF, 0, B_OF, C_OF, p, [](float x, float y) { return x * y; });
-}
-OP(ADD) {
-    each<ROWS>(A_OF, p.lda, B_OF, C_OF, p, [](float x, float y) { return x + y; });
-}
-OP(SILU_MUL) {
-    const storage* gate = B_OF;
-    each<ROWS>(gate + p.m, p.ldb, gate, C_OF, p, [](float x, float up) { return x / (1.0f + expf(-x)) * up; });
-}
-
-// A block a column. What a thread reads first stays in its registers: all of a row of up to WIDTH * blockDim.x features.
-OP(NORM) {
-    __shared__ float part[33];
-    const i64 j = blockIdx.x;
-    const storage *gain = A_OF, *from = B_OF + j * p.ldb;
-    storage* to = C_OF + j * p.ldc;
-    const bool whole = aligned(gain) && aligned(from) && aligned(to);
-    const i64 passes = (p.m + WIDTH * blockDim.x - 1) / (WIDTH * blockDim.x);
-    float first[WIDTH], scale[WIDTH], x[WIDTH], sum = 0.0f;
-    load(first, from, Share(0, p.m, whole));
-    load(scale, gain, Share(0, p.m, whole));
-    for (int i = 0; i < WIDTH; ++i) sum += first[i] * first[i];
-    for (i64 pass = 1; pass < passes; ++pass) {
-        load(x, from, Share(pass, p.m, whole));
-        for (int i = 0; i < WIDTH; ++i) sum += x[i] * x[i];
-    }
-    sum = combined(sum, part, [](float x, float y) { return x + y; });
-    const float factor = 1.0f / sqrtf(sum / (float)p.m + 1e-5f);
-    for (i64 pass = 0; pass < passes; ++pass) {
-        const Share share(pass, p.m, whole);
-        if (pass) load(first, from, share), load(scale, gain, share);
-        for (int i = 0; i < WIDTH; ++i) x[i] = first[i] * factor * scale[i];
-        store(to, share, x);
-    }
-}
+#include "ops.cuh"

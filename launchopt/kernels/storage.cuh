@@ -146,7 +146,6 @@ template <class F> __device__ float combined(float value, float* part, F f) {
     return part[32];
 }
 
-#define OP(name) extern "C" __global__ void name(char* a, char* b, char* c, i64 request, const Args p)
 #define A_OF of_command(a, p.stride_a)
 #define B_OF of_command(b, p.stride_b)
 #define C_OF of_command(c, p.stride_c)

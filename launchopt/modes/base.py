@@ -44,9 +44,10 @@ class Mode:
     name: ClassVar[str]
     summary: ClassVar[str]  # what one launch means
     takes: ClassVar[Takes] = Takes.batches
-    compiled_loop: ClassVar[bool] = False  # the device launches everything itself, without `submit`
+    compiled_loop: bool = False  # the device launches everything itself, without `submit`
     merges_shapes: ClassVar[bool] = False  # one bucket holds commands of every shape
     keeps_order: ClassVar[bool] = False  # without chains: each request's commands run in the order they were asked for
+    sample_every: ClassVar[int] = 1  # of so many launches one is timed on the device at the most: where that costs much
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     packages: ClassVar[tuple[str, ...]] = ()  # imported in `prepare`; what pip calls the extra is in `extra`
     extra: ClassVar[str] = ""
@@ -59,6 +60,7 @@ class Mode:
         self.packable_bytes: Sequence[int] = ()  # for each shape the bytes a packed command copies, 0: never packed
         self.tables: Any = None  # lt_launch's tables where they are not the device's own
         self.streams: Any = None  # devices.streams.Streams, where it uses more than one
+        self.resident: Any = None  # devices.resident.Resident, where a kernel stays
         self.costs_ns: dict[str, int] = {}  # capture, instantiate, upload, update: where there is such a thing
         self.padded_commands = 0  # executed for nothing, since `start`
         self.graph_replays: int | None = None

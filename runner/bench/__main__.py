@@ -23,11 +23,11 @@ from launchopt.analysis.interval import ratio_interval, verdict
 from launchopt.devices import find_device
 from launchopt.environment import environment
 from launchopt.errors import ConfigError, LaunchoptError
-from runner.bench import batcher, dispatch, modes, pipeline, recorder, ring, tracing
+from runner.bench import batcher, dispatch, modes, pipeline, recorder, resident, ring, tracing
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
 from runner.terminal import console
 
-SUITES = ("ring", "batcher", "recorder", "dispatch", "tracing", "modes", "pipeline")
+SUITES = ("ring", "batcher", "recorder", "dispatch", "resident", "tracing", "modes", "pipeline")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,6 +86,7 @@ def _suite(name: str, device: str) -> Suite:
         return plain[name]
     with_device = {
         "dispatch": dispatch.suite,
+        "resident": resident.suite,
         "tracing": tracing.suite,
         "modes": modes.suite,
         "pipeline": pipeline.suite,

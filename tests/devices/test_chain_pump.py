@@ -155,7 +155,7 @@ def looping(
         steps = CpuSteps(stream, fake.arenas, sampling)
         flights = Flights(stream, back, steps.done)
         flights.reset()
-        pump = fake.chain_pump(ring, back, batcher, flights, steps.feed_back, every, wait)
+        pump = fake.chain_pump(ring, back, batcher, flights, steps.feed_back, lambda: None, every, wait)
         yield Loop(stream, fake, batcher, ring, back, flights, pump, sampling)
 
 
@@ -324,23 +324,63 @@ def test_a_stop_ends_the_loop() -> None:
         assert isinstance(loop.error, Interrupted)
 
 
+def never_done(flights: Flights, count: int) -> None:
+    """Steps take off, and nothing is heard of them any more."""
+    stream = flights._stream
+    flights.take_off(count, facts_of(stream, 0, 0, 0), *np.zeros((2, lc.DRAW + 1, stream.requests), np.uint64))
+
+
 def test_a_stop_is_noticed_while_a_step_is_under_way_on_the_device() -> None:
     """What was fed back is not done yet, and nothing else can happen."""
-    stream = stream_of([(0, 2)])
-    with looping(stream) as loop:
+    with looping(stream_of([(0, 2)])) as loop:
         fed: list[int] = []
-        nothing = np.zeros((2, lc.DRAW + 1, stream.requests), np.uint64)
 
-        def never_done(flights: Flights, count: int) -> None:
+        def stop_soon(flights: Flights, count: int) -> None:
             fed.append(count)
-            flights.take_off(count, facts_of(stream, 0, 0, 0), *nothing)
+            never_done(flights, count)
             threading.Timer(0.05, loop.ring.set_word, (STOP, 1)).start()
 
-        loop.pump._feed_back = never_done
+        loop.pump._feed_back = stop_soon
         with pytest.raises(Interrupted):
             loop.run()
     assert fed == [1]
     assert loop.flights.count == 1
+
+
+def lost() -> None:
+    raise RunError("the device is lost")
+
+
+@pytest.mark.parametrize("spin_ns", [20_000, SECOND_NS * 3600], ids=["naps", "only spins"])
+@pytest.mark.parametrize("outputs", [1, 2], ids=["ring closed", "ring open"])
+def test_a_device_that_is_lost_while_a_step_is_under_way_ends_the_loop(outputs: int, spin_ns: int) -> None:
+    with looping(stream_of([(0, outputs)]), wait=replace(LONG, spin_ns=spin_ns)) as loop:
+        loop.pump._feed_back, loop.pump._check_alive = never_done, lost
+        with pytest.raises(RunError, match="the device is lost"):
+            loop.run()
+    assert loop.flights.count == 1
+
+
+def test_a_step_that_takes_long_is_waited_for() -> None:
+    """The device is asked after it again and again, and every token is right."""
+    with looping(stream_of([(0, 3)], VOCAB), sampling=GREEDY) as loop:
+        feed_back, landed, asked = loop.pump._feed_back, loop.flights.done.copy(), [0]
+
+        def in_secret(flights: Flights, count: int) -> None:
+            feed_back(flights, count)
+            landed[:] = flights.done
+            flights.done[flights.done != lc.NOT_YET] = lc.NOT_YET
+
+        def tell_at_the_second() -> None:
+            asked[0] += 1
+            if asked[0] == 2:
+                loop.flights.done[:] = landed
+                loop.pump._feed_back = feed_back
+
+        loop.pump._feed_back, loop.pump._check_alive = in_secret, tell_at_the_second
+        loop.run()
+        loop.check()
+    assert asked[0] >= 2
 
 
 @pytest.mark.parametrize("limit", [1, 64])

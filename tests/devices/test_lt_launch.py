@@ -9,11 +9,13 @@ from fake_lt import FAILURE, FakeLt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import recorded
+from resident_ring import PAYLOAD, OwnRing, Posted
 from straight import records_of
 
 from launchopt import recorder as rec
 from launchopt.command import Dtype, Records, as_words
 from launchopt.devices import lt_launch as lt
+from launchopt.devices import resident_loops as rl
 from launchopt.devices.kernel_plans import KernelPlans, Launch
 from launchopt.recorder import Strategy
 from launchopt.verify import verify
@@ -166,3 +168,52 @@ def test_a_status_that_is_not_0_ends_the_loop(each: bool) -> None:
     else:
         status = lt.launch_strided(words, 0, PLENTY, *common)
     assert (status, fake.calls) == (FAILURE, 3)
+
+
+def resident_plan(ring: OwnRing, number: int, swapped: bool) -> lt.Table:
+    plan = np.zeros(lt.PLAN_COLUMNS, np.int64)
+    plan[[lt.QUEUE, lt.NUMBER, lt.SWAPPED]] = ring.queue.ctypes.data, number, swapped
+    plan[lt.KIND] = lt.RESIDENT
+    return plan
+
+
+@properties
+@given(*[st.integers(0, PAYLOAD)] * 3, st.integers(0, 3), st.integers(0, 0xFFFE), st.booleans())
+def test_what_a_resident_kernel_does_is_posted_and_not_launched(
+    a: int, b: int, c: int, request: int, number: int, swapped: bool
+) -> None:
+    ring, context = OwnRing(2, requests=4), np.zeros(lt.CONTEXT_WORDS, np.int64)  # nothing that could be called
+    for _ in range(2):
+        assert lt.launch(context, resident_plan(ring, number, swapped), a, b, c, request) == lt.OK
+    many, few = (b, a) if swapped else (a, b)
+    assert [ring.reader.take() for _ in range(3)] == [
+        *(Posted(many, few, c, number, before) for before in (0, 1)),
+        None,
+    ]
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_who_gave_up_ends_the_loop_with_a_status_of_its_own(each: bool) -> None:
+    stream = GemmStream([(8, 16)], 1, [Segment(1, 24)], Dtype.fp32, 24)
+    fake, ring = FakeLt(stream, {stream.shapes[0]: 1}), OwnRing(5)
+    shapes, plans, _ = fake.tables
+    plans[shapes[0, lt.PLAN0] + 1] = resident_plan(ring, 3, swapped=False)
+    shapes[0, lt.ONE_IS] = Strategy.resident
+    words, common = as_words(records_of(stream)), (fake.tables, fake.records, 0, 0, 0)
+
+    def launch(first: int, stop: int) -> int:
+        if each:
+            return int(lt.launch_each(words, np.zeros(24, np.int32), first, stop, *common))
+        return int(lt.launch_bare(words[first:stop], 0, fake.tables))
+
+    assert launch(0, 10) == lt.OK
+    taken = [ring.reader.take() for _ in range(10)]
+    operands = [fake.arenas.arrays[operand.arena].ctypes.data for operand in stream.operands(stream.shapes[0])]
+    assert taken[0] == Posted(*operands, 3, 0)
+    assert len({each.c for each in taken if each}) == 10
+    ring.state[0] = rl.GAVE_UP
+    assert launch(10, 24) == rl.GONE
+    assert rl.GONE not in (lt.OK, lt.TOO_MANY_LAUNCHES)
+    assert (ring.posted, fake.calls) == (10, 0)
+    if each:
+        assert recorded(fake.recorder).launches[:, rec.STRATEGY].tolist() == [Strategy.resident] * 10

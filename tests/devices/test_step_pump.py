@@ -232,6 +232,7 @@ def looping(
     capacity: int = 4096,
     recorder: Recorder | None = None,
     table: NDArray[np.int64] | None = None,
+    spin_ns: int = 20_000,
 ) -> Iterator[Loop]:
     rows = int(np.diff(stream.kind_stops, prepend=0).max())
     batcher = StepBatcher(
@@ -245,13 +246,14 @@ def looping(
         kinds=len(stream.kinds),
     )
     recorder = recorder or Recorder(stream.commands, rows * limit)
-    wait = PumpSettings(timeout_ns, idle_ns, spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=0)
+    wait = PumpSettings(timeout_ns, idle_ns, spin_ns, sleep_ns=20_000, pack_bytes_per_launch=0)
     made = device(stream, min(limit, stream.requests), recorder)
     with Ring.create(capacity) as ring, Ring.create(1 << stream.requests.bit_length()) as back:
         flights = Flights(stream, back, made.done)
         flights.reset()
         loop = Loop(stream, made, batcher, recorder, ring, back, flights, limit)
-        loop.pump = StepPump(ring, back, batcher, flights, loop.submit, made.feed_back, recorder, wait)
+        follows = made.feed_back, lambda: None
+        loop.pump = StepPump(ring, back, batcher, flights, loop.submit, *follows, recorder, wait)
         try:
             yield loop
         finally:
@@ -434,6 +436,36 @@ def test_a_stop_is_noticed_while_a_step_is_under_way_on_the_device() -> None:
         with pytest.raises(Interrupted):
             loop.run()
     assert loop.flights.count == 1
+
+
+def lost() -> None:
+    raise RunError("the device is lost")
+
+
+@pytest.mark.parametrize("spin_ns", [20_000, HOUR_NS], ids=["naps", "only spins"])
+@pytest.mark.parametrize("outputs", [1, 2], ids=["ring closed", "ring open"])
+def test_a_device_that_is_lost_while_a_step_is_under_way_ends_the_loop(outputs: int, spin_ns: int) -> None:
+    with looping(stream_of([(0, outputs)]), device=pretending(never=True), spin_ns=spin_ns) as loop:
+        loop.pump._check_alive = lost
+        with pytest.raises(RunError, match="the device is lost"):
+            loop.run()
+    assert loop.flights.count == 1
+
+
+def test_steps_that_take_long_are_waited_for() -> None:
+    """Each until the device was asked after it."""
+    with looping(stream_of([(0, 2)]), device=pretending(never=True)) as loop:
+        asked = [0]
+
+        def finish() -> None:
+            asked[0] += 1
+            _, places, done, cursor = loop.flights.arrays
+            done[places[cursor[lc.FIRST] & (len(places) - 1)]] = 0
+
+        loop.pump._check_alive = finish
+        loop.run()
+        loop.check()
+    assert asked == [2]
 
 
 def test_a_device_that_fails_ends_the_loop() -> None:

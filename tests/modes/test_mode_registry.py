@@ -181,7 +181,9 @@ def test_those_it_is_compared_with_have_their_defaults() -> None:
     options = {arm.mode: arm.options for arm in planned("mode=batched", "against=[graph]", *SMALL).arms}
     assert options == {"batched": {}, "graph": {"cached": graph.CACHED}}
     assert mode_settings("multistream").options == {"streams": multistream.STREAMS}
-    assert {name for name in MODES if mode_settings(name).options} == {"multistream", "graph", "torch_graph"}
+    assert {name for name in MODES if mode_settings(name).options} == {
+        *("multistream", "graph", "torch_graph", "megakernel", "persistent"),
+    }
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -199,6 +201,9 @@ def test_every_mode_can_be_asked_for(name: str) -> None:
         (["mode=multistream", "mode.streams=128"], "mode.streams=128: must be from 2 to 64"),
         (["mode=graph", "mode.cached=0"], "mode.cached=0: must be from 1 to 4096"),
         (["mode=torch_graph", "mode.cached=4097"], "mode.cached=4097: must be from 1 to 4096"),
+        (["mode=persistent", "mode.patience_s=0.09"], "mode.patience_s=0.09: must be from 0.1 to 86400"),
+        (["mode=persistent", "mode.patience_s=86401"], "mode.patience_s=86401.0: must be from 0.1 to 86400"),
+        (["mode=persistent", "mode.patience_s=nan"], "mode.patience_s=nan: must be from 0.1 to 86400"),
         (
             ["against=[all,batched]", "mode=baseline"],
             "against=all: must be all alone, or modes other than",
@@ -216,7 +221,7 @@ def test_a_bad_setting_is_refused(overrides: list[str], message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("override", ["mode.streams=4", "mode.cached=4", "mode.bogus=1"])
+@pytest.mark.parametrize("override", ["mode.streams=4", "mode.cached=4", "mode.patience_s=4", "mode.bogus=1"])
 def test_a_setting_of_another_mode_is_unknown(override: str) -> None:
     with pytest.raises((HydraException, OmegaConfBaseException)):
         composed("mode=batched", override)

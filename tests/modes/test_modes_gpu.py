@@ -10,6 +10,7 @@ from mode_jobs import JOBS, MOST, PLAIN, Everything, able, refused, run_jobs, st
 
 from launchopt.command import Op
 from launchopt.devices.pointer_loops import padded_sizes
+from launchopt.devices.resident_shapes import takes
 from launchopt.modes import mode_class
 
 KINDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -33,7 +34,7 @@ def test_every_mode_that_can_ran_and_is_verified(everything: Everything) -> None
             where = (job, dtype, mode, row["status"])
             assert (row["status"], row["verified"], row["dtype"]) == ("ok", True, dtype), where
             assert sum(each.sizes) == row["commands"] == stream_of(job).commands, where
-            assert len(each.sizes) <= row["launch_calls"], where
+            assert len(each.sizes) <= row["launch_calls"] or mode == "persistent", where
             assert row["one_time_ms"] > 0, where
             assert row["streams"] == (4 if mode == "multistream" else 1), where
             assert (row["graph_replays"] is not None) == (mode == "graph"), where
@@ -54,6 +55,17 @@ def test_one_launch_a_command(mode: str, everything: Everything) -> None:
         gemms = sum(count for shape, count in stream_of(job).counts.items() if shape.op is Op.GEMM)
         own = gemms if mode in ("kernel", "pdl") else 0
         assert (ran.strategies.count("kernel"), ran.strategies.count("single")) == (own, len(ran.sizes) - own), job
+
+
+def test_no_launch_a_command_but_what_the_resident_kernel_hands_over(everything: Everything) -> None:
+    """It is started once, and once more at the most after each that it does not take."""
+    for job, ran in everything.of("persistent"):
+        counts = stream_of(job).counts.items()
+        handed = sum(count for shape, count in counts if not takes(shape))
+        assert ran.strategies.count("single") == handed, job
+        assert ran.strategies.count("resident") == ran.row["commands"] - handed > 0, job
+        assert set(ran.sizes) == {1}, job
+        assert handed + 1 <= ran.row["launch_calls"] <= 2 * handed + 1, job
 
 
 @pytest.mark.parametrize("mode", BY_BATCH)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from batch_runs import Run
 from fake_cuda import FakeCuda, fake_cuda
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from programs import stream_of
 from step_runs import StepRun, batches
@@ -58,6 +58,9 @@ def prepared(mode: str, stream: ChainStream, most: int, device: FakeCuda, **opti
     st.sampled_from([None, 1, 2, 3]),
     st.integers(1, 4),
 )
+# Two prompts side by side, of which one goes on to tokens: a batch of these holds one.
+@example(("fused_qkv", "square"), [(2, 0), (2, 2)], 1, 1, 2, None, 1)
+@example(("graph", "square"), [(2, 0), (2, 2)], 1, 1, 2, None, 1)
 def test_steps_are_right_whoever_is_together(
     what: tuple[str, str],
     sizes: list[tuple[int, int]],

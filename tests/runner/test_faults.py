@@ -18,7 +18,7 @@ from runner import run as run_module
 from runner.__main__ import main
 from runner.plan import Plan, make_plan
 from runner.schema import register, to_config
-from runner.session import ChildError
+from runner.session import ChildError, Session
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,6 +92,31 @@ def plan() -> Plan:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = compose("config", overrides=["device=cpu", "workload.cache=hot", "workload.commands=5", "repeats=3"])
     return make_plan(to_config(config), config)
+
+
+class Gone:
+    """A child that died while nobody looked."""
+
+    name = "producer"
+
+    def __init__(self) -> None:
+        self.pipe, self.process = self, self
+        self.exitcode = -9
+
+    def send(self, message: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    def poll(self, timeout_s: float) -> bool:
+        raise EOFError
+
+    def join(self, timeout_s: float) -> None:
+        """It is gone."""
+
+
+def test_a_child_that_died_between_two_repeats_is_named() -> None:
+    session: Any = object.__new__(Session)
+    with pytest.raises(ChildError, match=r"^producer was killed by signal 9$"):
+        session._tell(Gone(), "run")
 
 
 class FakeSession:

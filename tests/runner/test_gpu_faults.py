@@ -148,6 +148,30 @@ def test_what_cupy_raises_is_said_in_one_line(fault: str, expected: Expected, fa
 
 @on_linux
 @pytest.mark.parametrize(
+    ("mode", "device", "fault"),
+    [
+        ("batched", "cpu", "lands_no_more"),
+        ("coalesced", "cpu", "lands_no_more"),
+        *(
+            pytest.param(mode, "cuda", "launch_bad_kernel", marks=pytest.mark.gpu)
+            for mode in ("batched", "coalesced", "graph")
+        ),
+    ],
+)
+def test_a_lost_gpu_of_which_every_request_waits_for_a_token(mode: str, device: str, fault: str, faulty: Start) -> None:
+    """Nothing is launched any more that could fail: whoever waits asks, long before the watchdog barks."""
+    pytest.importorskip("cupy")
+    run = faulty(f"run {fault}", f"{DECODE} mode={mode} device={device}")
+    exit_code, stderr = run.ended()
+    assert (exit_code, stderr.count("\n")) == (1, 1), stderr
+    assert f"error: consumer: {LOST} in {mode}, repeat {REPEAT}: " in stderr
+    manifest = run.manifest()
+    assert (manifest["status"], manifest["repeats_done"]) == ("failed", REPEAT)
+    assert_nothing_left(run)
+
+
+@on_linux
+@pytest.mark.parametrize(
     ("device", "fault"),
     [("cpu", "says_context_lost"), pytest.param("cuda", "launch_bad_kernel", marks=pytest.mark.gpu)],
 )
@@ -272,15 +296,3 @@ def test_a_kernel_that_breaks_the_context(mode: str, faulty: Start) -> None:
 def test_a_kernel_that_breaks_the_context_while_plans_are_made(faulty: Start) -> None:
     run = faulty("prepare launch_bad_kernel", f"{JOB} mode=batched device=cuda")
     assert_ended(run, Expected(1, (f"consumer: {LOST}", MAKE_READY, "compute-sanitizer")))
-
-
-@pytest.mark.gpu
-def test_requests_that_wait_for_a_broken_context_are_not_waited_for(faulty: Start) -> None:
-    """Where nothing is launched any more, because every request waits for a token, it is the watchdog that ends it."""
-    run = faulty("run launch_bad_kernel", f"{DECODE} mode=batched device=cuda")
-    exit_code, stderr = run.ended()
-    assert (exit_code, stderr.count("\n")) == (1, 1), stderr
-    assert LOST in stderr or "runs, but no command moves" in stderr
-    manifest = run.manifest()
-    assert (manifest["status"], manifest["repeats_done"]) == ("failed", REPEAT)
-    assert_nothing_left(run)

@@ -1,0 +1,73 @@
+"""What each version of a kernel brought: a file kept beside its last figures, as a table.
+
+In: versions.json, `{"about": ..., "measures": {name: unit}, "versions": [{"kernel", "version", "change", "figures"}]}`,
+figures by measure; what was not measured of a version is left out. Out: Markdown, a table a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launchopt.errors import DataError
+from launchopt.json_file import read_json
+
+FILE = "versions.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One state of a kernel, what was changed to get there, and what was measured, in the units of `Versions`."""
+
+    kernel: str
+    version: int
+    change: str
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Those of some kernels on one machine."""
+
+    about: str
+    measures: dict[str, str]  # what was measured, and in which unit
+    versions: tuple[Version, ...]
+
+
+def read_versions(path: Path) -> Versions:
+    """DataError for a file that is none."""
+    found = read_json(path)
+    try:
+        versions = tuple(_version(each) for each in found["versions"])
+        measures = {str(name): str(unit) for name, unit in found["measures"].items()}
+        made = Versions(str(found["about"]), measures, versions)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(path, None, f"not a list of versions ({type(error).__name__}: {error})") from None
+    if strange := {name for each in versions for name in each.figures} - measures.keys():
+        raise DataError(path, None, f"figures of no measure: {', '.join(sorted(strange))}")
+    return made
+
+
+def _version(row: dict[str, Any]) -> Version:
+    figures = {str(name): float(value) for name, value in row["figures"].items()}
+    return Version(str(row["kernel"]), int(row["version"]), str(row["change"]), figures)
+
+
+def versions_markdown(found: Versions) -> str:
+    """A table a kernel, with the measures that any of its versions has."""
+    return "\n".join(_lines(found))
+
+
+def _lines(found: Versions) -> Iterator[str]:
+    yield found.about
+    for kernel in dict.fromkeys(each.kernel for each in found.versions):
+        own = [each for each in found.versions if each.kernel == kernel]
+        names = [name for name in found.measures if any(name in each.figures for each in own)]
+        yield f"\n**{kernel}**\n"
+        yield "| | " + " | ".join(["what changed", *(f"{name}, {found.measures[name]}" for name in names)]) + " |"
+        yield "| ---: | --- |" + " ---: |" * len(names)
+        for each in own:
+            cells = [f"{each.figures[name]:.4g}" if name in each.figures else "—" for name in names]
+            yield "| " + " | ".join([str(each.version), each.change, *cells]) + " |"

@@ -1,0 +1,61 @@
+"""The host's end of a resident kernel's ring: four words a command, written by compiled code (kernels/persistent.cu).
+
+Each word carries its ring's lap in its upper 16 bits, so words may become visible in any order. A slot is written anew
+when the GPU has told that its command is complete. All memory is given by address: `queue` is that of QUEUE_WORDS
+int64. A kernel that ended in order (ENDED) may have been started again meanwhile, so that alone stops nobody.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from launchopt.native import Int, compiled, cpu_pause, load_word, store_word
+
+# Words of a queue: addresses of the ring, of the completions, of the kernel's state and of the last command of each
+# request (0: no order is asked for); the capacity's logarithm; how many commands were posted; how many requests have a
+# word, less one. They are a power of two: requests that share one are in order, too.
+RING, DONE, STATE, LAST, BITS, NEXT, MASK = range(7)
+QUEUE_WORDS = 7
+COMMAND_WORDS = 4
+RUNNING, ENDED, GAVE_UP = range(3)  # the kernel's state
+TAG_SHIFT, TAG_MASK = 48, 0xFFFF
+END = 0xFFFF  # a shape: no command follows
+OK, GONE = 0, -2  # status of a post: GONE, the kernel gave up
+GAVE_UP_LINE = "the resident kernel gave up: no command came within mode.patience_s"
+
+
+@compiled
+def tag_of(index: Int, bits: Int) -> Int:
+    """What the words of command `index` carry in their upper 16 bits."""
+    return (((index >> bits) + 1) & TAG_MASK) << TAG_SHIFT
+
+
+@compiled
+def post(queue: Int, a: Int, b: Int, c: Int, request: Int, shape: Int) -> Int:
+    """One command of `shape`, a number of the kernel's; waits for its slot, or returns GONE."""
+    index, bits = load_word(queue + 8 * NEXT), load_word(queue + 8 * BITS)
+    capacity, state = np.int64(1) << bits, load_word(queue + 8 * STATE)
+    slot = index & (capacity - 1)
+    if load_word(state) == GAVE_UP:
+        return GONE
+    if index >= capacity:
+        free = load_word(queue + 8 * DONE) + 8 * slot
+        while load_word(free) != index + 1 - capacity:
+            if load_word(state) == GAVE_UP:
+                return GONE
+            cpu_pause()
+    before, last = np.int64(0), load_word(queue + 8 * LAST)
+    if last != 0 and shape != END:
+        last += 8 * (request & load_word(queue + 8 * MASK))
+        then = load_word(last)  # the request's last command, counted from 1
+        if then != 0 and index + 1 - then < capacity:
+            before = index + 1 - then
+        store_word(last, index + 1)
+    tag = tag_of(index, bits)
+    at = load_word(queue + 8 * RING) + 8 * COMMAND_WORDS * slot
+    store_word(at, tag | a)
+    store_word(at + 8, tag | b)
+    store_word(at + 16, tag | c)
+    store_word(at + 24, tag | (before << 16) | shape)
+    store_word(queue + 8 * NEXT, index + 1)
+    return OK

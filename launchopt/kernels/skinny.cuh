@@ -1,0 +1,139 @@
+// A few rows of A times few columns of B: C[j][r] = sum over k of A[r][k] * B[j][k], accumulated in fp32, by a group of
+// GROUP_WARPS warps that shares a named barrier. What it costs is reading A once; B comes from the L1 cache again and again.
+//
+// Either matrix may be the one with many rows: where it is B, A and B (and the steps of C) change places.
+enum { GROUP_WARPS = 8, MOST_COLUMNS = 16 };
+
+struct Shape {  // of devices/resident.py: eight words
+    i64 rows, columns, k;
+    i64 row_elements, column_elements;  // from one row of the many to the next; from one column to the next
+    i64 row_step, column_step;          // elements of C from one row, from one column to the next
+    i64 least_rows;                     // of a tile, so that it is worth handing out
+};
+
+struct Rows {
+    const storage *weights, *inputs;
+    storage* outputs;
+    int rows;
+};
+
+__device__ inline void group_barrier(int group) {
+    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(32 * GROUP_WARPS) : "memory");
+}
+
+// Read once, and by nobody else: past the L1 cache.
+__device__ inline uint4 read_once(const storage* from) {
+    uint4 vector;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(vector.x), "=r"(vector.y), "=r"(vector.z), "=r"(vector.w)
+        : "l"(from));
+    return vector;
+}
+
+// An element, or a vector, of B. FRESH: past the L1 cache, which may hold what was there before.
+template <bool FRESH> __device__ inline uint4 input_vector(const storage* from) {
+    return FRESH ? __ldcg((const uint4*)from) : *(const uint4*)from;
+}
+template <bool FRESH> __device__ inline float input(const storage* from) {
+    return widen(FRESH ? __ldcg(from) : *from);
+}
+
+// Of R rows, from vector `first` on, every `step`-th; then what lies beyond whole vectors, one by one.
+template <bool FRESH, int N, int R>
+__device__ inline void add_products(
+    float (&sums)[R][N], const storage* const (&rows)[R], const Rows& t, const Shape& s, int first, int step, bool whole) {
+    const int vectors = whole ? (int)(s.k / WIDTH) : 0, last = (int)s.columns - 1;
+#pragma unroll(N > 2 ? 1 : N == 2 || R > 1 ? 2 : 4)
+    for (int at = first; at < vectors; at += step) {
+        Vector a[R];
+#pragma unroll
+        for (int r = 0; r < R; ++r) a[r].whole = read_once(rows[r] + (i64)at * WIDTH);
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            Vector x;
+            x.whole = input_vector<FRESH>(t.inputs + min(j, last) * s.column_elements + (i64)at * WIDTH);
+#pragma unroll
+            for (int r = 0; r < R; ++r)
+#pragma unroll
+                for (int e = 0; e < WIDTH; ++e) sums[r][j] += widen(a[r].parts[e]) * widen(x.parts[e]);
+        }
+    }
+    for (i64 at = (i64)vectors * WIDTH + first; at < s.k; at += step)
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            const float x = input<FRESH>(t.inputs + min(j, last) * s.column_elements + at);
+#pragma unroll
+            for (int r = 0; r < R; ++r) sums[r][j] += widen(rows[r][at]) * x;
+        }
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+            for (int bit = 16; bit; bit >>= 1) sums[r][j] += __shfl_xor_sync(0xFFFFFFFFu, sums[r][j], bit);
+}
+
+template <bool FRESH, int N, int R>
+__device__ inline void rows_apart(const Rows& t, const Shape& s, int warp, int lane, bool whole) {
+    for (int row = warp * R; row < t.rows; row += GROUP_WARPS * R) {
+        const storage* rows[R];
+#pragma unroll
+        for (int r = 0; r < R; ++r) rows[r] = t.weights + min(row + r, t.rows - 1) * s.row_elements;
+        float sums[R][N] = {};
+        add_products<FRESH, N, R>(sums, rows, t, s, lane, 32, whole);
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+#pragma unroll
+            for (int j = 0; j < N; ++j)
+                if (lane == (r * N + j) % 32 && j < s.columns && row + r < t.rows)
+                    t.outputs[(row + r) * s.row_step + j * s.column_step] = narrow(sums[r][j]);
+    }
+}
+
+// Fewer rows than warps: 2, 4 or 8 warps share one. part: float [GROUP_WARPS][MOST_COLUMNS].
+template <bool FRESH, int N>
+__device__ inline void rows_shared(
+    const Rows& t, const Shape& s, int warp, int lane, bool whole, int group, float (*part)[MOST_COLUMNS]) {
+    const int share = t.rows > 4 ? 1 : t.rows > 2 ? 2 : t.rows > 1 ? 4 : 8, row = warp / share;
+    const storage* const rows[1] = {t.weights + min(row, t.rows - 1) * s.row_elements};
+    float sums[1][N] = {};
+    if (row < t.rows) add_products<FRESH, N, 1>(sums, rows, t, s, warp % share * 32 + lane, 32 * share, whole);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+        if (lane == j) part[warp][j] = sums[0][j];
+    group_barrier(group);
+    if (row >= t.rows || warp % share != 0 || lane >= s.columns) return;
+    float sum = 0.0f;
+    for (int i = 0; i < share; ++i) sum += part[warp + i][lane];
+    t.outputs[row * s.row_step + lane * s.column_step] = narrow(sum);
+}
+
+template <int N>
+__device__ __noinline__ void multiply_columns(
+    const Rows& t, const Shape& s, int warp, int lane, int group, float (*part)[MOST_COLUMNS]) {
+    enum { R = N <= 4 ? 2 : 1 };
+    const bool whole = aligned(t.weights, s.row_elements) && aligned(t.inputs, s.column_elements);
+    if (t.rows < GROUP_WARPS) rows_shared<true, N>(t, s, warp, lane, whole, group, part);
+    else if (t.rows < GROUP_WARPS * R) rows_apart<false, N, 1>(t, s, warp, lane, whole);
+    else rows_apart<false, N, R>(t, s, warp, lane, whole);
+}
+
+template <bool FRESH>
+__device__ inline void one_column(
+    const Rows& t, const Shape& s, int warp, int lane, int group, float (*part)[MOST_COLUMNS]) {
+    const bool whole = aligned(t.weights, s.row_elements) && aligned(t.inputs);
+    if (t.rows < GROUP_WARPS) rows_shared<true, 1>(t, s, warp, lane, whole, group, part);
+    else if (t.rows <= GROUP_WARPS) rows_apart<FRESH, 1, 1>(t, s, warp, lane, whole);
+    else if (t.rows <= 2 * GROUP_WARPS) rows_apart<FRESH, 1, 2>(t, s, warp, lane, whole);
+    else rows_apart<FRESH, 1, 4>(t, s, warp, lane, whole);
+}
+
+// Tiles of fewer rows than warps read B past the L1 cache: see `input`.
+__device__ inline void multiply(
+    const Rows& t, const Shape& s, int warp, int lane, int group, float (*part)[MOST_COLUMNS]) {
+    const int n = (int)s.columns;
+    if (n == 1) one_column<false>(t, s, warp, lane, group, part);
+    else if (n == 2) multiply_columns<2>(t, s, warp, lane, group, part);
+    else if (n <= 4) multiply_columns<4>(t, s, warp, lane, group, part);
+    else if (n <= 8) multiply_columns<8>(t, s, warp, lane, group, part);
+    else multiply_columns<16>(t, s, warp, lane, group, part);
+}

@@ -1,0 +1,43 @@
+"""megakernel: one launch a decode step, of a kernel that interprets the step as a list of instructions.
+
+GEMMs and, for workload=layer, norm, rotary embedding, KV write, attention and activation; blocks wait for each other by
+counters instead of by the ends of kernels (launchopt/kernels/megakernel.cu). Prompts, steps of requests that do not lie
+evenly spaced and steps that come for the first time are launched as in mode=coalesced; at most mode.cached=64 lists of
+instructions are kept. Sampling, and what feeds results back, is a launch of its own, as in every mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launchopt.batcher import Batch
+from launchopt.command import ShapeKey
+from launchopt.devices.base import Device
+from launchopt.modes.base import Mode, Takes
+
+CACHED = 64
+
+
+class MegakernelMode(Mode):
+    """One launch a step."""
+
+    name = "megakernel"
+    summary = "one launch of an interpreting kernel a step of all requests"
+    takes = Takes.steps
+    devices = ("cuda",)
+
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+        """Compile the kernel, and the lists that are likely to be asked for."""
+        from launchopt.devices.megakernel import Megakernel
+
+        self._steps: Any = Megakernel(device, limits, self.options.get("cached", CACHED))
+        self._steps.compile_likely()
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Launch."""
+        self._steps.submit(batch, flush_ns)
+
+    def close(self) -> None:
+        """Drop the lists."""
+        self._steps.close()

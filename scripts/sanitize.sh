@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Our resident kernels under NVIDIA's compute-sanitizer: does one touch memory that is not its own, race, or miss a barrier?
+# Enters: settings of a job (default: two small ones, of mode=persistent and mode=megakernel); SANITIZER, where the tool
+# is; TOOLS (default: memcheck racecheck synccheck); LIMIT_S a job and tool (default: 300). Out: a line a job and tool.
+# Exit code: 0 nothing found, 1 something was, 2 there is no tool or no GPU. Needs a GPU; times mean nothing here.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+sanitizer=${SANITIZER:-$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)}
+[ -x "$sanitizer" ] || {
+    echo "scripts/sanitize.sh: no compute-sanitizer: it comes with the CUDA toolkit; name it with SANITIZER=..." >&2
+    exit 2
+}
+python=${PYTHON:-python3}
+jobs=(
+    "mode=persistent workload=gemv_256 workload.commands=96 workload.cache=hot"
+    "mode=megakernel workload=layer model=tiny workload.tokens=3 workload.dtype=fp16 workload.requests=2"
+)
+[ $# -eq 0 ] || jobs=("$*")
+found=0
+for job in "${jobs[@]}"; do
+    for tool in ${TOOLS:-memcheck racecheck synccheck}; do
+        log=$(mktemp)
+        status=0
+        # shellcheck disable=SC2086 # settings are words
+        timeout "${LIMIT_S:-300}" "$sanitizer" --tool "$tool" --target-processes all --error-exitcode 9 \
+            "$python" -m runner $job device=cuda timing=host repeats=1 watchdog_s=0 >"$log" 2>&1 || status=$?
+        summary=$(grep -E "ERROR SUMMARY|RACECHECK SUMMARY" "$log" | tail -n 1 | sed 's/^=* *//' || true)
+        echo "$tool, $job: ${summary:-no summary}, exit code $status"
+        if [ "$status" -ne 0 ] || [ -z "$summary" ]; then
+            tail -n 40 "$log" >&2
+            found=1
+        fi
+        rm -f "$log"
+    done
+done
+exit "$found"

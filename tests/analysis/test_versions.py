@@ -1,0 +1,63 @@
+"""The table of a kernel's versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launchopt.analysis.versions import Versions, read_versions, versions_markdown
+from launchopt.errors import DataError
+
+GOOD = {
+    "about": "On a machine.",
+    "measures": {"round trip": "us", "stream": "ns", "never": "s"},
+    "versions": [
+        {"kernel": "one", "version": 1, "change": "first", "figures": {"round trip": 6.02}},
+        {"kernel": "one", "version": 2, "change": "faster", "figures": {"round trip": 3.5, "stream": 70}},
+        {"kernel": "two", "version": 1, "change": "other", "figures": {"stream": 119.25}},
+    ],
+}
+
+
+def written(tmp_path: Path, content: object) -> Path:
+    path = tmp_path / "versions.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_table_a_kernel_with_what_was_measured_of_it(tmp_path: Path) -> None:
+    found = read_versions(written(tmp_path, GOOD))
+    assert isinstance(found, Versions)
+    assert versions_markdown(found).splitlines() == [
+        "On a machine.",
+        "",
+        "**one**",
+        "",
+        "| | what changed | round trip, us | stream, ns |",
+        "| ---: | --- | ---: | ---: |",
+        "| 1 | first | 6.02 | — |",
+        "| 2 | faster | 3.5 | 70 |",
+        "",
+        "**two**",
+        "",
+        "| | what changed | stream, ns |",
+        "| ---: | --- | ---: |",
+        "| 1 | other | 119.2 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ([], "not a list of versions"),
+        ({}, "not a list of versions"),
+        (GOOD | {"versions": [{"kernel": "one"}]}, "not a list of versions"),
+        (GOOD | {"measures": {"stream": "ns"}}, "figures of no measure: round trip"),
+        (GOOD | {"versions": [GOOD["versions"][0] | {"figures": {"round trip": "fast"}}]}, "not a list of versions"),  # type: ignore[index]
+    ],
+)
+def test_what_is_none_is_refused(content: object, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=problem):
+        read_versions(written(tmp_path, content))

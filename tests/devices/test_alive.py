@@ -1,0 +1,63 @@
+"""When a device is asked whether it lives: seldom, and only where steps are under way and nothing happens. And how."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from launchopt.devices import lt_chain as lc
+
+START_NS = 10**15
+NEARLY_NS = lc.QUIET_NS - 1
+
+
+def cursor_of(landed: int, took_off: int) -> NDArray[np.int64]:
+    return np.array([landed, took_off, 0, 0], np.int64)
+
+
+def test_it_is_asked_after_long_silence_and_not_again_at_once() -> None:
+    cursor = cursor_of(0, 1)
+    now_ns, told = START_NS, []
+    for _ in range(6):
+        told.append(lc.is_quiet(now_ns, 5, cursor))
+        now_ns += lc.QUIET_NS // 2
+    assert told == [False, False, True, False, True, False]
+
+
+@pytest.mark.parametrize(("landed", "launches"), [(1, 5), (0, 6)], ids=["a step landed", "something was launched"])
+def test_whatever_happens_ends_the_silence(landed: int, launches: int) -> None:
+    cursor = cursor_of(0, 2)
+    assert not lc.is_quiet(START_NS, 5, cursor)
+    cursor[lc.FIRST] += landed
+    assert not lc.is_quiet(START_NS + lc.QUIET_NS, launches, cursor)
+    assert not lc.is_quiet(START_NS + lc.QUIET_NS + NEARLY_NS, launches, cursor)
+    assert lc.is_quiet(START_NS + 2 * lc.QUIET_NS, launches, cursor)
+
+
+def test_nobody_asks_while_nothing_is_under_way() -> None:
+    cursor = cursor_of(3, 3)
+    for wait in range(4):
+        assert not lc.is_quiet(START_NS + wait * lc.QUIET_NS, 5, cursor)
+    cursor[lc.STOP_AT] += 1
+    assert not lc.is_quiet(START_NS + 3 * lc.QUIET_NS + NEARLY_NS, 5, cursor), "silence begins when a step takes off"
+
+
+@pytest.mark.parametrize(("status", "is_lost"), [(0, False), (600, False), (700, True), (719, True)])
+def test_cuda_is_asked_without_waiting(status: int, is_lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy's own query raises nothing, whatever CUDA says."""
+    cupy: Any = pytest.importorskip("cupy")
+    pytest.importorskip("nvmath")
+    from launchopt.devices.cuda import CudaDevice
+
+    device: Any = SimpleNamespace(stream=SimpleNamespace(ptr=7), marks=SimpleNamespace(resident=None))
+    monkeypatch.setattr(cupy.cuda.runtime, "streamQuery", {7: status}.__getitem__)
+    if not is_lost:
+        CudaDevice.check_alive(device)
+        return
+    with pytest.raises(cupy.cuda.runtime.CUDARuntimeError) as caught:
+        CudaDevice.check_alive(device)
+    assert caught.value.status == status

@@ -1,0 +1,94 @@
+"""The ring of a resident kernel in NumPy's memory, and a reader of it in place of the GPU.
+
+`OwnRing` is what `resident_loops.post` writes to; `Reader` takes commands in their order, by the tags of their words
+alone, as kernels/persistent.cu does, and completes them in any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.devices import resident_loops as rl
+
+PAYLOAD = (1 << rl.TAG_SHIFT) - 1
+
+
+@dataclass(frozen=True)
+class Posted:
+    """A command as its words tell; `before`: how many commands ago that was which it waits for, 0: none."""
+
+    a: int
+    b: int
+    c: int
+    shape: int
+    before: int
+
+
+class Reader:
+    """The other end: `words` [capacity, COMMAND_WORDS] of uint64, `done` [capacity] of int64."""
+
+    def __init__(self, words: NDArray[np.uint64], done: NDArray[np.int64], first: int = 0) -> None:
+        self._words, self._done, self.next = words, done, first
+
+    def seen(self, index: int) -> list[bool]:
+        """Which words of a command's slot are taken for its own."""
+        tag = (index // len(self._words) + 1) & rl.TAG_MASK
+        return [int(word) >> rl.TAG_SHIFT == tag for word in self._words[index % len(self._words)]]
+
+    def take(self) -> Posted | None:
+        """The next command, where all of it is there."""
+        if not all(self.seen(self.next)):
+            return None
+        a, b, c, last = (int(word) & PAYLOAD for word in self._words[self.next % len(self._words)])
+        self.next += 1
+        return Posted(a, b, c, last & 0xFFFF, last >> 16)
+
+    def complete(self, index: int) -> None:
+        """Tell of it."""
+        self._done[index % len(self._done)] = index + 1
+
+
+class OwnRing:
+    """All that `post` asks for. `first`: commands that were posted, and done, before."""
+
+    def __init__(self, bits: int, requests: int = 0, first: int = 0) -> None:
+        self.capacity, self.requests = 1 << bits, requests
+        self.words = np.zeros((self.capacity, rl.COMMAND_WORDS), np.uint64)
+        self.done = np.zeros(self.capacity, np.int64)
+        self.last = np.zeros(1 << max(0, requests - 1).bit_length(), np.int64)
+        self.state, self.queue = np.zeros(1, np.int64), np.zeros(rl.QUEUE_WORDS, np.int64)
+        for index in range(max(0, first - self.capacity), first):
+            tag = (index // self.capacity + 1) & rl.TAG_MASK
+            self.words[index % self.capacity] = tag << rl.TAG_SHIFT | 7
+            self.done[index % self.capacity] = index + 1
+        addresses = [self.words.ctypes.data, self.done.ctypes.data, self.state.ctypes.data]
+        self.queue[: rl.BITS] = [*addresses, self.last.ctypes.data if requests else 0]
+        self.queue[rl.BITS :] = bits, first, len(self.last) - 1
+        self.reader = Reader(self.words, self.done, first)
+
+    @property
+    def posted(self) -> int:
+        """Commands so far."""
+        return int(self.queue[rl.NEXT])
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a post would not wait."""
+        free = self.posted - self.capacity
+        return free < 0 or int(self.done[free % self.capacity]) == free + 1
+
+    def post(self, a: int, b: int, c: int, request: int, shape: int) -> int:
+        """Waits for room."""
+        return int(rl.post(self.queue.ctypes.data, a, b, c, request, shape))
+
+
+def multiplied(words: list[int], weights: NDArray[Any], inputs: NDArray[Any], outputs: NDArray[Any]) -> None:
+    """What the kernel does with a shape's words (struct Shape): C from flat operands, in the numbers' own type."""
+    rows, columns, k, row_elements, column_elements, row_step, column_step, _ = words
+    r, j, e = np.arange(rows)[:, None], np.arange(columns)[:, None], np.arange(k)
+    product = weights[r * row_elements + e] @ inputs[j * column_elements + e].T
+    outputs[r * row_step + np.arange(columns) * column_step] = product

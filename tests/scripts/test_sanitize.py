@@ -1,0 +1,46 @@
+"""scripts/sanitize.sh with a stand-in for compute-sanitizer."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from own_process import environ_of
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "sanitize.sh"
+
+
+def ran(tmp_path: Path, script: str | None, *words: str) -> subprocess.CompletedProcess[str]:
+    tool = tmp_path / "sanitizer"
+    if script is not None:
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
+    environment = environ_of() | {"SANITIZER": str(tool), "TOOLS": "memcheck racecheck"}
+    return subprocess.run(["bash", str(SCRIPT), *words], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_without_the_tool(tmp_path: Path) -> None:
+    done = ran(tmp_path, None)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "scripts/sanitize.sh: no compute-sanitizer: it comes with the CUDA toolkit; name it with SANITIZER=...\n"
+    )
+
+
+def test_a_line_a_job_and_tool(tmp_path: Path) -> None:
+    done = ran(tmp_path, 'echo "========= ERROR SUMMARY: 0 errors"; echo "$@" >> "$0.seen"')
+    assert done.returncode == 0
+    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["memcheck", "racecheck"] * 2
+    assert all(line.endswith("ERROR SUMMARY: 0 errors, exit code 0") for line in done.stdout.splitlines())
+    seen = (tmp_path / "sanitizer.seen").read_text()
+    assert "mode=persistent" in seen
+    assert "mode=megakernel" in seen
+
+
+@pytest.mark.parametrize("script", ['echo "========= ERROR SUMMARY: 3 errors"; exit 9', "exit 0"])
+def test_what_was_found_or_said_nothing_fails(script: str, tmp_path: Path) -> None:
+    done = ran(tmp_path, script, "mode=persistent", "workload=decode")
+    assert done.returncode == 1
+    assert all("mode=persistent workload=decode" in line for line in done.stdout.splitlines())
+    assert len(done.stdout.splitlines()) == 2
