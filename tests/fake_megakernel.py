@@ -26,7 +26,7 @@ MULTIPROCESSORS = 3
 PROGRAM_WORDS = 3  # of struct Program
 
 
-class OnGpu(NDArray[Any]):
+class OnGpu(np.ndarray[Any, Any]):
     """A NumPy array with an address, as CuPy's has."""
 
     @property

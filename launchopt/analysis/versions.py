@@ -1,7 +1,8 @@
 """What each version of a kernel brought: a file kept beside its last figures, as a table.
 
 In: versions.json, `{"about": ..., "measures": {name: unit}, "versions": [{"kernel", "version", "change", "figures"}]}`,
-figures by measure; what was not measured of a version is left out. Out: Markdown, a table a kernel.
+figures by measure; what was not measured of a version is left out. Also, where there are any, `"goals": {name: most}`
+and `"accounts": [{"what", "parts": {name: ns}}]`, where the time of one thing goes. Out: Markdown, a table a kernel.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Versions:
     about: str
     measures: dict[str, str]  # what was measured, and in which unit
     versions: tuple[Version, ...]
+    goals: dict[str, float]  # of a measure
+    accounts: tuple[tuple[str, dict[str, float]], ...]  # what, and the ns of its parts
 
 
 def read_versions(path: Path) -> Versions:
@@ -42,17 +45,22 @@ def read_versions(path: Path) -> Versions:
     try:
         versions = tuple(_version(each) for each in found["versions"])
         measures = {str(name): str(unit) for name, unit in found["measures"].items()}
-        made = Versions(str(found["about"]), measures, versions)
+        goals = _figures(found.get("goals", {}))
+        accounts = tuple((str(each["what"]), _figures(each["parts"])) for each in found.get("accounts", []))
+        made = Versions(str(found["about"]), measures, versions, goals, accounts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(path, None, f"not a list of versions ({type(error).__name__}: {error})") from None
-    if strange := {name for each in versions for name in each.figures} - measures.keys():
+    if strange := {name for each in (goals, *(each.figures for each in versions)) for name in each} - measures.keys():
         raise DataError(path, None, f"figures of no measure: {', '.join(sorted(strange))}")
     return made
 
 
 def _version(row: dict[str, Any]) -> Version:
-    figures = {str(name): float(value) for name, value in row["figures"].items()}
-    return Version(str(row["kernel"]), int(row["version"]), str(row["change"]), figures)
+    return Version(str(row["kernel"]), int(row["version"]), str(row["change"]), _figures(row["figures"]))
+
+
+def _figures(found: dict[str, Any]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in found.items()}
 
 
 def versions_markdown(found: Versions) -> str:
@@ -69,5 +77,12 @@ def _lines(found: Versions) -> Iterator[str]:
         yield "| | " + " | ".join(["what changed", *(f"{name}, {found.measures[name]}" for name in names)]) + " |"
         yield "| ---: | --- |" + " ---: |" * len(names)
         for each in own:
-            cells = [f"{each.figures[name]:.4g}" if name in each.figures else "—" for name in names]
-            yield "| " + " | ".join([str(each.version), each.change, *cells]) + " |"
+            yield "| " + " | ".join([str(each.version), each.change, *_cells(each.figures, names)]) + " |"
+        if found.goals.keys() & set(names):
+            yield "| " + " | ".join(["goal", "", *_cells(found.goals, names)]) + " |"
+    for what, parts in found.accounts:
+        yield f"\n{what}: " + ", ".join(f"{name} {ns:,.0f} ns" for name, ns in parts.items()) + "."
+
+
+def _cells(figures: dict[str, float], names: list[str]) -> list[str]:
+    return [f"{figures[name]:.4g}" if name in figures else "—" for name in names]

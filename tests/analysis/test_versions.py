@@ -48,6 +48,13 @@ def test_a_table_a_kernel_with_what_was_measured_of_it(tmp_path: Path) -> None:
     ]
 
 
+def test_goals_and_accounts(tmp_path: Path) -> None:
+    more = {"goals": {"round trip": 2}, "accounts": [{"what": "A command", "parts": {"poll": 2090, "rest": 4.4}}]}
+    lines = versions_markdown(read_versions(written(tmp_path, GOOD | more))).splitlines()
+    assert [line for line in lines if line.startswith("| goal")] == ["| goal |  | 2 | — |"]
+    assert lines[-2:] == ["", "A command: poll 2,090 ns, rest 4 ns."]
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -55,6 +62,8 @@ def test_a_table_a_kernel_with_what_was_measured_of_it(tmp_path: Path) -> None:
         ({}, "not a list of versions"),
         (GOOD | {"versions": [{"kernel": "one"}]}, "not a list of versions"),
         (GOOD | {"measures": {"stream": "ns"}}, "figures of no measure: round trip"),
+        (GOOD | {"goals": {"speed": 1}}, "figures of no measure: speed"),
+        (GOOD | {"accounts": [{"what": "nothing"}]}, "not a list of versions"),
         (GOOD | {"versions": [GOOD["versions"][0] | {"figures": {"round trip": "fast"}}]}, "not a list of versions"),  # type: ignore[index]
     ],
 )

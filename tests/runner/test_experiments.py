@@ -81,3 +81,18 @@ def test_the_milestone_that_is_reproduced_has_its_sizes() -> None:
     """Three projections of 896 x 896 over 128 columns."""
     stream = stream_on(checked(["experiment=qkv", "table=qkv_prefill", "model=folovllm"]), H200)
     assert (896, 128, 896) in {(shape.m, shape.n, shape.k) for shape in stream.shapes}
+
+
+@pytest.mark.parametrize("job", jobs("resident"), ids=" ".join)
+def test_resident_kernels_and_what_they_are_compared_with_can_run_it(job: list[str]) -> None:
+    config = checked(job)
+    stream = stream_on(config, H200)
+    assert stream.arena_bytes < MEMORY_SHARE * MEMORY_BYTES
+    assert config.mode.name in ("persistent", "megakernel")
+    for mode in (config.mode.name, *config.against):
+        assert mode_class(mode).refusal("cuda", stream) is None, mode
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf/experiment").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_experiment_composes(path: Path) -> None:
+    assert composed(f"experiment={path.stem}").mode.name in MODES
