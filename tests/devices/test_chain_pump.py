@@ -42,7 +42,7 @@ from launchopt.workloads.model import ModelShape
 TINY = linears_of(ModelShape("tiny", 64, 2, 4, 2, 16, 128))
 LAYERS = 2
 VOCAB = 256
-PATIENCE_S = 30.0  # after which whoever is still waiting will wait forever
+PATIENCE_S = 120.0  # after which whoever is still waiting will wait forever; compilers take part of it
 SECOND_NS = 10**9
 PLAIN = Sampling(SamplingKind.none)
 GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.8, 5, seed=3)
