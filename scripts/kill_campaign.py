@@ -16,8 +16,9 @@ Then what every start of a run does first is done (`runner.leftovers.tidy`), bes
 segments of shared memory and temporary files that are left; *wrong*, an exit code, a reason or a status other than
 promised. A neighbour's segment that is gone is wrong, too.
 
-Out: campaign.parquet, a row a kill, and manifest.json, the counts, in outputs/reliability/<time>; a table. Ends with 1
-where anything was lost, leaked or wrong. Needs Linux, the package and no GPU.
+Out: campaign.parquet, a row a kill, and manifest.json, the counts, in outputs/reliability/<time>; a table. Ctrl-C keeps
+what was done. Ends with 1 where anything was lost, leaked or wrong, with 130 where it was interrupted. Needs Linux, the
+package and no GPU.
 """
 
 from __future__ import annotations
@@ -262,7 +263,10 @@ def campaign(kills: int, seed: int, workers: int, folder: Path) -> Iterator[Kill
         return kill
 
     with Ring.create(64) as ring, held(neighbour := FOLDER / ring.name), ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(one, planned)
+        try:
+            yield from pool.map(one, planned)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def summary(kills: Sequence[Kill]) -> list[dict[str, Any]]:
@@ -306,12 +310,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     done: list[Kill] = []
     screen = console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix="launchopt-kills-") as folder, screen.status("") as status:
-        for kill in campaign(options.kills, options.seed, options.workers, Path(folder)):
+    folder = tempfile.TemporaryDirectory(prefix="launchopt-kills-")
+    with folder, screen.status("") as status, contextlib.suppress(KeyboardInterrupt):  # what was done by then is kept
+        for kill in campaign(options.kills, options.seed, options.workers, Path(folder.name)):
             done.append(kill)
             status.update(f"{len(done)} of {options.kills} kills")
             if kill.lost or kill.leaked or kill.wrong:
                 screen.print(f"{kill}", markup=False, soft_wrap=True)
+    if not done:
+        return 130
     counts = summary(done)
     table = pa.Table.from_pylist([asdict(kill) for kill in sorted(done, key=lambda kill: kill.number)])
     atomically(out / "campaign.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
@@ -324,7 +331,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         shown.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
     console().print(shown)
     console().print(str(out), markup=False)
-    return 1 if any(counts[-1][what] for what in ("lost", "leaked", "wrong")) else 0
+    if any(counts[-1][what] for what in ("lost", "leaked", "wrong")):
+        return 1
+    return 0 if len(done) == options.kills else 130
 
 
 if __name__ == "__main__":
