@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from launchopt.errors import DataError
 from launchopt.timing.nvtx_ranges import DOMAIN
 from launchopt.traces.json_stream import VALUE_BYTES_MAX
+from launchopt.traces.nsys_sqlite import complete
 
 OUTSIDE = "(outside any range)"
 
@@ -135,14 +136,7 @@ def read_profile(path: Path, mode: str | None = None) -> Profile:
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    present = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if present.isdisjoint(_TABLES):
-        raise DataError(path, None, "holds no table of nsys: export the report with `nsys export --type sqlite`")
-    for name in _TABLES.keys() & present:
-        if any(hidden for *_, hidden in database.execute(f"PRAGMA table_xinfo({name})")):
-            raise DataError(path, None, f"{name} has computed columns: not what nsys exports")
-    for name in _TABLES.keys() - present:
-        database.execute(f"CREATE TEMP TABLE {name} ({_TABLES[name]})")
+    complete(database, path, _TABLES)
     database.execute(_LAUNCH_NAMES)
     database.executescript(_PREPARE)
 

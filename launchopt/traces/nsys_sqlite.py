@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,21 @@ def read_nsys(path: Path) -> Trace:
         raise DataError(path, None, "cannot be read as SQLite (its schema is damaged)") from None
 
 
+def complete(database: sqlite3.Connection, path: Path, tables: Mapping[str, str]) -> None:
+    """Have all of `tables` there, those that are missing empty, of these columns.
+
+    DataError for a file that has none of them, or one whose values SQLite would compute.
+    """
+    present = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if present.isdisjoint(tables):
+        raise DataError(path, None, "holds no table of nsys: export the report with `nsys export --type sqlite`")
+    for name in tables.keys() & present:
+        if any(hidden for *_, hidden in database.execute(f"PRAGMA table_xinfo({name})")):
+            raise DataError(path, None, f"{name} has computed columns: not what nsys exports")
+    for name in tables.keys() - present:
+        database.execute(f"CREATE TEMP TABLE {name} ({tables[name]})")
+
+
 class _Reader:
     """Turns the rows of one database into those of a trace."""
 
@@ -83,14 +98,7 @@ class _Reader:
         self._database = database
         self._calls, self._gpu, self._names = Gathered(CALL), Gathered(GPU_EVENT), Names()
         self._events, self._left_out = 0, 0
-        present = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if present.isdisjoint(_TABLES):
-            raise DataError(path, None, "holds no table of nsys: export the report with `nsys export --type sqlite`")
-        for name in _TABLES.keys() & present:
-            if any(hidden for *_, hidden in database.execute(f"PRAGMA table_xinfo({name})")):
-                raise DataError(path, None, f"{name} has computed columns: not what nsys exports")
-        for name in _TABLES.keys() - present:
-            database.execute(f"CREATE TEMP TABLE {name} ({_TABLES[name]})")
+        complete(database, path, _TABLES)
         self._strings: dict[int, str] = dict(database.execute(_STRINGS))
 
     def trace(self) -> Trace:
