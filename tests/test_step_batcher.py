@@ -117,7 +117,7 @@ class Model:
                 self.round_ended = False
             if flags:
                 self.partial.remove(request)
-                self.round_ended = bool(flags & ROUND_END)
+                self.round_ended |= bool(flags & ROUND_END)  # steps that began before its last may end after it
                 self.opened.setdefault(kind, now_ns)
                 self.buckets.setdefault(kind, []).append(request)
                 if len(self.buckets[kind]) == min(self.limit, len(self.totals)):
