@@ -53,7 +53,7 @@ class InstructionRun:
 
     def step(self, batch: StepBatch, ordered: Ordered = in_order) -> Instructions:
         """One batch, fed back; its list."""
-        program = self.change(self.compiler.program(batch))
+        program = self.change(self.compiler.compile(batch))
         run(program, self.placed.memory, self.stream.dtype, ordered(program))
         self.feed_back(batch)
         return program

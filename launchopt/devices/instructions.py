@@ -17,7 +17,6 @@ FUSED is 0: no instruction stands for several rows yet. Whoever makes one calls 
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +77,6 @@ MOST_WAITS = 4
 NOBODY = -1
 JOIN = -1  # in OP
 GEMM_TILE_ROWS = 8
-MOST_KEPT = 1024  # lists
 POSITIONED_OPS = (Op.ROPE, Op.QK, Op.SOFTMAX, Op.AV)
 VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)
 
@@ -88,38 +86,19 @@ Spans = list[dep.Span]
 
 
 class StepCompiler:
-    """Lists of `steps`' stream, at most `most` kept. `state`: where its sequences' state is, where there is one.
+    """Lists of `steps`' stream. `state`: where its sequences' state is, where there is one.
 
     tile_rows: rows of a GEMM that are one virtual block.
     """
 
-    def __init__(
-        self,
-        steps: LtSteps,
-        state: SeqAddresses | None = None,
-        tile_rows: int = GEMM_TILE_ROWS,
-        most: int = MOST_KEPT,
-    ) -> None:
-        self._steps, self._state, self._tile_rows, self._most = steps, state, tile_rows, most
+    def __init__(self, steps: LtSteps, state: SeqAddresses | None = None, tile_rows: int = GEMM_TILE_ROWS) -> None:
+        self._steps, self._state, self._tile_rows = steps, state, tile_rows
         self._stream: ChainStream = steps.stream
         self._blanks: dict[tuple[int, int], Instruction] = {}
-        self._kept: OrderedDict[bytes, Instructions] = OrderedDict()
 
     def compilable(self, batch: StepBatch) -> bool:
         """Whether each row is one instruction: requests lie evenly spaced in all, and have a column each, or alone."""
         return batch.size == 1 or (_columns(batch) == 1 and self._steps.runs(batch, 1) == 1)
-
-    def program(self, batch: StepBatch) -> Instructions:
-        """The list of a batch, compiled or found again; not to be written to."""
-        key = self._steps.key_of(batch)
-        found = self._kept.pop(key, None)
-        if found is None:
-            found = self.compile(batch)
-            found.flags.writeable = False
-        self._kept[key] = found
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-        return found
 
     def compile(self, batch: StepBatch) -> Instructions:
         """The list of a batch."""

@@ -72,7 +72,7 @@ class Megakernel:
 
     def _compile(self, key: bytes, batch: StepBatch) -> Any:
         """The address of a program on the GPU, which it makes."""
-        instructions = self._compiler.program(batch)
+        instructions = self._compiler.compile(batch)
         count = len(instructions)
         if len(self._programs) >= self._bound:
             self._device.synchronize()  # a launch may still read the list whose memory the next one would be given

@@ -252,7 +252,7 @@ def test_memory_is_what_numpy_makes_of_the_same_list(device: Any, name: str, req
     run = run_of(device, stream_of(name, [(0, TOKENS)] * requests, dtype, layers=1))
     batch = before_step(run, 2)
     mode: Any = run.mode
-    instructions = mode._steps._compiler.program(batch)
+    instructions = mode._steps._compiler.compile(batch)
     arrays = arrays_of(device)
     kept, expected = ([on_host(array) for array in arrays] for _ in range(2))
     memory = {address_of(array): copy for array, copy in zip(arrays, expected, strict=True)}
