@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from cuda_on_host import built
+from cuda_on_host import launch as run_on_host
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype
@@ -68,6 +70,38 @@ class Placed:
 
 def placed(dtype: Dtype, commands: int, shape: tuple[int, ...], padding: int = 0, offset: int = 0) -> Placed:
     return Placed(STORAGE[dtype], commands, shape, padding, offset)
+
+
+class HostKernels:
+    """Kernels of one source on the host: what threads do, one after the other in any order."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def launch(
+        self, launch: OpLaunch, operands: list[Placed], request: int | None, dtype: Dtype, **macros: int
+    ) -> list[NDArray[Any]]:
+        """As of `Kernels`."""
+        copies = [aligned_copy(operand.flat) for operand in operands]
+        words = [copy.ctypes.data + operand.offset_bytes for copy, operand in zip(copies, operands, strict=True)]
+        words += [] if request is None else [request]
+        pointers = [f"((char**)arguments)[{i}]" for i in range(len(operands))]
+        last = [] if request is None else [f"((i64*)arguments)[{len(operands)}]"]
+        given = ", ".join([*pointers, *last, f"*(Args*)((i64*)arguments + {len(words)})"])
+        library = built(self._name, f"{launch.function_name}({given})", DTYPE=int(dtype), **macros)
+        arguments = np.concatenate([np.array(words, np.int64), launch.args.view(np.int64)])
+        threads = int(np.prod(launch.block))
+        run_on_host(library, launch.grid, threads, launch.shared_bytes, arguments.ctypes.data)
+        return copies
+
+
+def aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
+    """At an address of whole 256 bytes, as memory of a GPU is."""
+    memory = np.empty(array.nbytes + 256, np.uint8)
+    start = -memory.ctypes.data % 256
+    copy = memory[start : start + array.nbytes].view(array.dtype)
+    copy[:] = array
+    return copy
 
 
 class Kernels:
