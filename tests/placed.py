@@ -5,6 +5,7 @@ CuPy is imported where a GPU is sure to be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,8 +76,8 @@ def placed(dtype: Dtype, commands: int, shape: tuple[int, ...], padding: int = 0
 class HostKernels:
     """Kernels of one source on the host: what threads do, one after the other in any order."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, functions: Sequence[str]) -> None:
+        self._name, self._functions = name, list(functions)
 
     def launch(
         self, launch: OpLaunch, operands: list[Placed], request: int | None, dtype: Dtype, **macros: int
@@ -85,11 +86,14 @@ class HostKernels:
         copies = [aligned_copy(operand.flat) for operand in operands]
         words = [copy.ctypes.data + operand.offset_bytes for copy, operand in zip(copies, operands, strict=True)]
         words += [] if request is None else [request]
-        pointers = [f"((char**)arguments)[{i}]" for i in range(len(operands))]
-        last = [] if request is None else [f"((i64*)arguments)[{len(operands)}]"]
-        given = ", ".join([*pointers, *last, f"*(Args*)((i64*)arguments + {len(words)})"])
-        library = built(self._name, f"{launch.function_name}({given})", DTYPE=int(dtype), **macros)
-        arguments = np.concatenate([np.array(words, np.int64), launch.args.view(np.int64)])
+        # All functions of a source have the same parameters: which one it is comes first, then they.
+        given = [f"((char**)arguments)[{1 + i}]" for i in range(len(operands))]
+        given += [] if request is None else [f"((i64*)arguments)[{1 + len(operands)}]"]
+        given.append(f"*(Args*)((i64*)arguments + {1 + len(words)})")
+        cases = (f"case {i}: {name}({', '.join(given)}); break;" for i, name in enumerate(self._functions))
+        library = built(self._name, f"switch (*(i64*)arguments) {{ {' '.join(cases)} }}", DTYPE=int(dtype), **macros)
+        which = self._functions.index(launch.function_name)
+        arguments = np.concatenate([np.array([which, *words], np.int64), launch.args.view(np.int64)])
         threads = int(np.prod(launch.block))
         run_on_host(library, launch.grid, threads, launch.shared_bytes, arguments.ctypes.data)
         return copies

@@ -41,14 +41,14 @@ def _on_host(text: str) -> str:
     return text.replace(TYPES, "")
 
 
-@cache
 def built(name: str, call: str, **macros: int) -> ctypes.CDLL:
     """The library of a file of launchopt/kernels."""
     return built_of(source(name), call, **macros)
 
 
+@cache
 def built_of(text: str, call: str, **macros: int) -> ctypes.CDLL:
-    """The library of a source, whose threads run `call`, an expression of `arguments`, the address of a launch."""
+    """The library of a source, whose threads run `call`, a statement about `arguments`, the address of a launch."""
     folder = Path(tempfile.mkdtemp(prefix="cuda_on_host_"))
     parts = [
         '#include "cuda_on_host.h"',

@@ -1,4 +1,4 @@
-// Follows a kernel's source: KERNEL_CALL is an expression of `arguments`, what the launch was given.
+// Follows a kernel's source: KERNEL_CALL is a statement about `arguments`, what the launch was given.
 namespace host {
 inline void body() {
     Fiber& own = *grid->now;

@@ -40,7 +40,8 @@ class OnGpu:
 
 
 class OnHost:
-    ops, fused = HostKernels("ops"), HostKernels("fused")
+    ops = HostKernels("ops", [op.name for op in Op if op is not Op.GEMM])
+    fused = HostKernels("fused", ["BIAS_RELU_SCALE"])
 
     @staticmethod
     def state(*args: Any, **more: Any) -> SeqState:
