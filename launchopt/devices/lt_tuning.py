@@ -23,9 +23,10 @@ MOST_WEIGHTS = 16  # tried in turn, so that they do not all come from a cache
 
 
 def fastest_by_pointers(device: Any, index: int, shape: ShapeKey, size: int) -> Row:
-    """The plan of `size` commands of a device's shape through pointers, on its own operands."""
+    """The plan of `size` commands of a device's shape through pointers, on its own operands, again where these end."""
     row = device.base.shapes[index]
-    slots = np.arange(size)[:, None] * row[lt.MOVE_A : lt.MOVE_C + 1]
+    there = [device.work.arenas[operand.arena] for operand in device.work.operands(shape)]
+    slots = np.arange(size)[:, None] * row[lt.MOVE_A : lt.MOVE_C + 1] % np.array(there)
     addresses = row[lt.BASE_A : lt.BASE_C + 1] + slots * row[lt.BYTES_A : lt.BYTES_C + 1]
     addresses[:, 2] += spared_bytes(device)
     table = cupy.asarray(np.ascontiguousarray(addresses.T))
