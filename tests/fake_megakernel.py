@@ -7,10 +7,10 @@ launch that points to memory that is not there any more fails, and so does whoev
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,10 +20,10 @@ from fake_cuda import FakeCuda, fake_cuda
 from numpy.typing import NDArray
 
 from launchopt.devices.instruction_interpreter import Memory, random_order, run
-from launchopt.devices.instructions import WORDS, Instructions
+from launchopt.devices.instructions import NOBODY, WORDS, Instructions, Word
+from launchopt.devices.megakernel_tasks import TASK_WORDS, WEIGHTS, Extra
 
-MULTIPROCESSORS = 3
-PROGRAM_WORDS = 3  # of struct Program
+MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10
 
 
 class OnGpu(np.ndarray[Any, Any]):
@@ -42,7 +42,8 @@ class FakeMemory:
         self.under_way: set[int] = set()
         self.freed_early: list[int] = []
         stream = SimpleNamespace(synchronize=lambda: None)
-        device = SimpleNamespace(attributes={"MultiProcessorCount": MULTIPROCESSORS})
+        attributes = {"MultiProcessorCount": MULTIPROCESSORS, "MaxSharedMemoryPerBlockOptin": SHARED_BYTES}
+        device = SimpleNamespace(attributes=attributes, compute_capability="90")
         self.cuda = SimpleNamespace(get_current_stream=lambda: stream, Device=lambda: device)
 
     def asarray(self, values: NDArray[Any]) -> OnGpu:
@@ -54,6 +55,13 @@ class FakeMemory:
 
     def zeros(self, size: int, kind: Any) -> OnGpu:
         return self.asarray(np.zeros(size, kind))
+
+    def full(self, size: int, value: int, kind: Any) -> OnGpu:
+        return self.asarray(np.full(size, value, kind))
+
+    def holding(self, address: int) -> OnGpu:
+        """The array that begins there."""
+        return self._there[address]
 
     def _freed(self, address: int) -> None:
         if address in self.under_way:
@@ -73,42 +81,79 @@ class FakeMegakernel:
     def __init__(self, device: FakeCuda, memory: FakeMemory) -> None:
         self.device, self.memory = device, memory
         self.launched: list[Instructions] = []
+        self._numbers: dict[int, int] = {}
 
     def function(self, file: str, name: str, **defines: int) -> Any:
         """In place of the device's."""
-        assert (file, name, defines) == ("megakernel", "megakernel", {})
-        return self
+        assert (file, name) == ("megakernel", "megakernel")
+        assert defines.pop("SLOTS") == {1: 11, 16: 8}[defines["COLUMNS"]]
+        return SimpleNamespace(defines=defines, max_dynamic_shared_size_bytes=0)
 
     def launch(self, function: Any, threads: int, parameters: Any, stream: Any, shared_bytes: int) -> Any:
         """In place of `KernelLaunch`."""
-        assert function is self
-        assert (threads, stream, shared_bytes) == (256, self.device.stream, 0)
-        (parameter,) = parameters
-        assert parameter.nbytes == ctypes.sizeof(ctypes.c_void_p)
-        return self._run
+        assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
+        assert (threads, stream) == (288, self.device.stream)
+        assert [each.nbytes for each in parameters] == [8 * 5, 4]
+        return SimpleNamespace(with_words=lambda blocks, words: self._run(function.defines, blocks, words))
 
-    def _run(self, blocks: int, address: int) -> None:
-        assert blocks == 2 * MULTIPROCESSORS, "all must be there at once"
-        program = self.memory.at(address)
-        assert (program.dtype, program.shape) == (np.int64, (PROGRAM_WORDS,))
-        table, counters, count = program.tolist()
-        instructions = np.asarray(self.memory.at(table))
-        assert (instructions.dtype, instructions.shape) == (np.int64, (count, WORDS))
-        counting = self.memory.at(counters)
-        assert counting.dtype == np.uint32
-        assert len(counting) > count, "one an instruction, and one of blocks that left"
-        assert not counting.any()
+    def _run(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64]) -> None:
+        from launchopt.devices.megakernel_program import PROGRAM_WORDS
+
+        assert blocks == MULTIPROCESSORS, "all must be there at once"
+        assert (words.dtype, words.shape) == (np.int64, (PROGRAM_WORDS + 1,))
+        program, number = words[:-1], int(words[-1])
+        tasks_at = int(program[0])
+        assert number in (1, self._numbers.get(tasks_at, 0) + 1), "launches are numbered from 1 on"
+        self._numbers[tasks_at] = number
+        places = dict(zip(("tasks", "counters", "weights"), program.tolist(), strict=False))
+        tasks, counters, weights = (np.asarray(self.memory.at(place)) for place in places.values())
+        count, box_bytes = program.tolist()[-2:]
+        assert (tasks.dtype, tasks.shape) == (np.int64, (count, TASK_WORDS))
+        assert (counters.dtype, len(counters)) == (np.uint32, count)
+        assert not counters.any(), "nobody but the kernel counts"
+        self._check(tasks, weights.view(WEIGHTS), box_bytes)
+        requests, is_streamed = int(tasks[:, Word.REQUESTS].max()), tasks[:, Extra.STREAMED].all()
+        assert defines == {"COLUMNS": 1 if requests == 1 else 16, "OPS": int(not is_streamed)}
+        instructions = tasks[:, :WORDS]
         arrays = {array.ctypes.data: array for array in self.device.arenas.arrays.values()}
         order = random_order(instructions, len(self.launched))
         run(instructions, Memory(arrays), self.device.work.dtype, order)
         self.launched.append(instructions.copy())
+
+    def _check(self, tasks: NDArray[np.int64], weights: NDArray[Any], box_bytes: int) -> None:
+        """Mail lies where there is room for it, and apart; weights are those of the GEMMs that take them from there."""
+        from launchopt.devices.megakernel_program import EMPTY
+
+        itemsize = self.device.work.dtype.itemsize
+        streamed = tasks[tasks[:, Extra.STREAMED] == 1]
+        assert weights["a"].tolist() == [*streamed[:, Word.A].tolist(), 0, 0]
+        assert weights["rows"].tolist() == [*streamed[:, Word.M].tolist(), 0, 0]
+        tiles = streamed[:, Extra.TILES_EACH] * MULTIPROCESSORS + streamed[:, Extra.TILES_MORE]
+        assert tiles.tolist() == (-(-streamed[:, Word.M] // 8)).tolist()
+        boxes = []
+        for i, row in enumerate(tasks):
+            assert bool(row[Extra.MAILED]) == (row[Word.MAIL] != NOBODY)
+            if row[Extra.MAILED]:
+                assert row[Extra.FROM] == tasks[row[Word.MAIL], Extra.BOX]
+                assert row[Extra.STREAMED]
+            if row[Extra.BOX]:
+                assert i in tasks[:, Word.MAIL]
+                size = int(row[Word.M] * row[Word.REQUESTS]) * itemsize
+                boxes.append((int(row[Extra.BOX]), int(row[Extra.BOX]) + size))
+        boxes.sort()
+        assert all(one[1] <= other[0] for one, other in pairwise(boxes))
+        if boxes:
+            own = self.memory.holding(boxes[0][0])
+            assert own.nbytes == 2 * box_bytes
+            assert (own == EMPTY).all(), "until the kernel fills it"
+            assert boxes[-1][1] <= own.data.ptr + box_bytes
 
 
 @contextmanager
 def fake_megakernel() -> Iterator[FakeMegakernel]:
     """The device; skips where `fake_cuda` does. At the end: nothing was freed that was in use."""
     with fake_cuda() as device, pytest.MonkeyPatch.context() as patch:
-        from launchopt.devices import megakernel
+        from launchopt.devices import megakernel, megakernel_program
 
         memory = FakeMemory()
         made = FakeMegakernel(device, memory)
@@ -117,6 +162,7 @@ def fake_megakernel() -> Iterator[FakeMegakernel]:
         patch.setattr(device, "synchronize", memory.under_way.clear)
         patch.setattr(device, "finish", lambda finish=device.finish: memory.under_way.clear() or finish())
         patch.setattr(megakernel, "cupy", memory)
+        patch.setattr(megakernel_program, "cupy", memory)
         patch.setattr(megakernel, "KernelLaunch", made.launch)
         yield made
         assert memory.freed_early == []

@@ -9,7 +9,9 @@ An instruction is a row of the step for requests that lie evenly spaced in it: a
 each run of them has its own, and if the step has several columns a request each has. Who waits for whom follows from
 memory alone (`dependencies`). Keys, values and their pages are found by positions that only the device knows: an op on
 the cache counts as reading, or writing, all of a layer's. Positions are exact, for the requests are in the instruction.
-An instruction that has to wait for more than four is preceded by joins, which only wait (op JOIN).
+An instruction that has to wait for more than four is preceded by joins, which only wait (op JOIN). A GEMM that reads
+what an earlier one wrote may be sent its inputs element by element, as they are made: whose they are says MAIL, and it
+does not wait for that one otherwise. Nothing else follows from having had mail: not that anything was stored.
 
 FUSED is 0: no instruction stands for several rows yet. Whoever makes one calls `with_dependencies` afterwards.
 """
@@ -67,9 +69,10 @@ class Word(enum.IntEnum):
     WAIT1 = 30
     WAIT2 = 31
     WAIT3 = 32
-    LEVEL = 33  # how many instructions at most come one after another before it
-    FUSED = 34
-    ROW = 35  # of the step; NOBODY of a join
+    MAIL = 33  # the earlier GEMM whose outputs are its inputs, or NOBODY
+    LEVEL = 34  # how many instructions at most come one after another before it
+    FUSED = 35
+    ROW = 36  # of the step; NOBODY of a join
 
 
 WORDS = len(Word)
@@ -77,6 +80,8 @@ MOST_WAITS = 4
 NOBODY = -1
 JOIN = -1  # in OP
 GEMM_TILE_ROWS = 8
+# To which operands must be aligned for weights to be copied ahead of time, and what k must be whole ones of.
+VECTOR_BYTES, SLICE_BYTES = 16, 256
 POSITIONED_OPS = (Op.ROPE, Op.QK, Op.SOFTMAX, Op.AV)
 VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)
 
@@ -157,32 +162,75 @@ def with_dependencies(instructions: Instructions, itemsize: int) -> Instructions
     Joins that were there before are left out first; what WAITS and so on said is not looked at.
     """
     real = instructions[instructions[:, Word.OP] != JOIN]
+    touched = [accesses(row, itemsize) for row in real]
     spans, owners, is_write = [], [], []
-    for i, row in enumerate(real):
-        for written, some in enumerate(accesses(row, itemsize)):
+    for i, each in enumerate(touched):
+        for written, some in enumerate(each):
             spans += some
             owners += [i] * len(some)
             is_write += [bool(written)] * len(some)
     table = np.array(spans, np.int64).reshape(-1, dep.SPAN_COLUMNS)
     found = dep.conflicts(table, np.array(owners, np.int64), np.array(is_write, np.bool_), len(real))
-    steps = dep.joined(dep.reduced(found), MOST_WAITS)
+    senders = [_sender(real, i, found[i], touched, itemsize) for i in range(len(real))]
+    for i, sender in enumerate(senders):
+        if sender != NOBODY:
+            found[i, sender] = False  # before others are left out because they follow from it: they do not
+    return _listed(real, dep.joined(dep.reduced(found), MOST_WAITS), senders)
+
+
+def _listed(real: Instructions, steps: list[dep.Step], senders: list[int]) -> Instructions:
+    place = {step.source: i for i, step in enumerate(steps)}
     made = np.zeros((len(steps), WORDS), np.int64)
-    for row, step, level in zip(made, steps, dep.levels([step.waits for step in steps]), strict=True):
+    for row, step in zip(made, steps, strict=True):
         if step.source == dep.JOIN:
-            row[Word.OP], row[Word.ROW] = JOIN, NOBODY
+            row[Word.OP], row[Word.ROW], row[Word.MAIL] = JOIN, NOBODY, NOBODY
         else:
             row[:] = real[step.source]
-        row[Word.WAITS], row[Word.LEVEL] = len(step.waits), level
+            sender = senders[step.source]
+            row[Word.MAIL] = NOBODY if sender == NOBODY else place[sender]
+        row[Word.WAITS] = len(step.waits)
         row[Word.WAIT0 : Word.WAIT3 + 1] = NOBODY
         row[Word.WAIT0 : Word.WAIT0 + len(step.waits)] = step.waits
+    made[:, Word.LEVEL] = dep.levels(waits_of(made))
     return made
 
 
+def _sender(
+    real: Instructions, i: int, conflicting: dep.Flags, touched: list[tuple[Spans, Spans]], itemsize: int
+) -> int:
+    """The GEMM whose outputs, or the first features of them, are the inputs of instruction i; NOBODY where none is."""
+    row = real[i]
+    if not streamable(row, itemsize):
+        return NOBODY
+    inputs, outputs = (np.array(spans[:1], np.int64) for spans in touched[i])  # B and C
+    for j in reversed(np.flatnonzero(conflicting).tolist()):
+        reads, writes = (np.array(spans, np.int64) for spans in touched[j])
+        if not dep.overlaps(writes, inputs).any():
+            continue
+        sent = real[j][[Word.C, Word.REQUESTS, Word.FIRST_REQUEST, Word.STRIDE_C]]
+        wanted = row[[Word.B, Word.REQUESTS, Word.FIRST_REQUEST, Word.STRIDE_B]]
+        same = (sent == wanted) | [False, False, False, bool(row[Word.REQUESTS] == 1)]
+        fits = row[Word.K] <= real[j][Word.M] and not real[j][Word.M] * itemsize % VECTOR_BYTES
+        alone = not dep.overlaps(np.concatenate([reads, writes]), outputs).any()  # nothing else to wait for
+        return j if same.all() and fits and alone and streamable(real[j], itemsize) else NOBODY
+    return NOBODY
+
+
+def streamable(row: Instruction, itemsize: int) -> bool:
+    """Whether it is a GEMM of one column a request, which share weights, with operands of whole vectors."""
+    if row[Word.OP] != Op.GEMM or row[Word.N] != 1 or (row[Word.STRIDE_A] and row[Word.REQUESTS] > 1):
+        return False
+    apart = row[Word.STRIDE_B] if row[Word.REQUESTS] > 1 else 0
+    whole = (row[Word.A] | row[Word.B] | apart | row[Word.LDA] * itemsize) % VECTOR_BYTES == 0
+    return bool(whole and row[Word.K] * itemsize % SLICE_BYTES == 0)
+
+
 def waits_of(instructions: Instructions) -> list[list[int]]:
-    """Of each instruction those that it waits for."""
+    """Of each instruction those that must have come before it: that it waits for, or has mail from."""
     counts = instructions[:, Word.WAITS].tolist()
     waits = instructions[:, Word.WAIT0 : Word.WAIT3 + 1].tolist()
-    return [row[:count] for row, count in zip(waits, counts, strict=True)]
+    senders = [[] if sender == NOBODY else [sender] for sender in instructions[:, Word.MAIL].tolist()]
+    return [sorted(row[:count] + own) for row, count, own in zip(waits, counts, senders, strict=True)]
 
 
 def accesses(row: Instruction, itemsize: int) -> tuple[Spans, Spans]:

@@ -53,16 +53,25 @@ def _launch(function: Int, arguments: tuple[Int, Int, Int]) -> Int:
 class KernelLaunch:
     """A kernel with its own parameters, whose launch is little more than the driver's call: CuPy makes them anew.
 
-    parameters: NumPy scalars of the kernel's types; the first may be given anew, as an integer, at each launch.
+    parameters: NumPy scalars of the kernel's types, or arrays of the words of a struct; the first may be given anew at
+    each launch, as an integer, or so may all of them, as words.
     """
 
     def __init__(
-        self, function: Any, block: int, parameters: Sequence[np.generic], stream: Any, shared_bytes: int = 0
+        self,
+        function: Any,
+        block: int,
+        parameters: Sequence[np.generic | NDArray[np.int64]],
+        stream: Any,
+        shared_bytes: int = 0,
     ) -> None:
-        self._values = np.zeros(len(parameters), np.int64)
-        for place, value in enumerate(parameters):  # little-endian: a narrower value is the front of its word
-            self._values[place : place + 1].view(np.uint8)[: value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
-        self._pointers = self._values.ctypes.data + 8 * np.arange(len(parameters), dtype=np.int64)
+        words = [np.atleast_1d(value) for value in parameters]
+        sizes = [-(-value.nbytes // 8) for value in words]
+        places = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+        self._values = np.zeros(sum(sizes), np.int64)
+        for place, value in zip(places, words, strict=True):  # little-endian: a narrower value is the front of its word
+            self._values[place:].view(np.uint8)[: value.nbytes] = value.view(np.uint8)
+        self._pointers = self._values.ctypes.data + 8 * places
         self._config = np.zeros(CONFIG_BYTES, np.uint8)
         self._grid = self._config[:28].view(np.uint32)
         self._grid[:] = (1, 1, 1, block, 1, 1, shared_bytes)
@@ -73,7 +82,16 @@ class KernelLaunch:
 
     def __call__(self, blocks: int, first: int) -> None:
         """Launch `blocks` blocks with `first` as the first parameter; RunError where the driver refuses."""
-        self._grid[0], self._values[0] = blocks, first
+        self._values[0] = first
+        self._start(blocks)
+
+    def with_words(self, blocks: int, words: NDArray[np.int64]) -> None:
+        """Launch `blocks` blocks with all parameters anew; RunError where the driver refuses."""
+        self._values[:] = words
+        self._start(blocks)
+
+    def _start(self, blocks: int) -> None:
+        self._grid[0] = blocks
         if status := _launch(self._address, self._arguments):
             raise RunError(f"cuLaunchKernelEx failed with CUresult {status}")
 

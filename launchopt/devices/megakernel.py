@@ -19,12 +19,23 @@ from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.lt_steps import step_of
+from launchopt.devices.megakernel_program import PROGRAM_WORDS, MegakernelProgram
+from launchopt.devices.megakernel_tasks import (
+    LEAST_SLOTS,
+    MOST_COLUMNS,
+    SLOT_BYTES,
+    STATIC_BYTES,
+    fixed_bytes,
+    slots_of,
+)
 from launchopt.devices.op_kernels import QUERIES, VECTOR_BYTES, SeqAddresses
 from launchopt.devices.runs import HIGH
+from launchopt.errors import ConfigError
 from launchopt.recorder import Strategy
 from launchopt.step_batcher import StepBatch
 
-THREADS, BLOCKS_A_MULTIPROCESSOR = 256, 2  # of kernels/megakernel.cu: all blocks must be resident
+THREADS, BLOCKS_A_MULTIPROCESSOR = 288, 1  # of kernels/megakernel.cu: all blocks must be resident
+LEAST_CAPABILITY = 90  # for bulk copies
 MOST_SEEN = 4096
 
 
@@ -42,15 +53,36 @@ class Megakernel:
             else SeqAddresses(int(state.positions.data.ptr), int(state.table.data.ptr), state.requests)
         )
         self._compiler = StepCompiler(self._steps, addresses)
-        self._programs: OrderedDict[bytes, tuple[Any, Any]] = OrderedDict()
+        self._programs: OrderedDict[bytes, MegakernelProgram] = OrderedDict()
         self._seen: set[bytes] = set()
-        self._counters = cupy.zeros(1, np.uint32)
-        function = device.kernels.function("megakernel", "megakernel")
-        self._blocks = BLOCKS_A_MULTIPROCESSOR * int(cupy.cuda.Device().attributes["MultiProcessorCount"])
-        shared_bytes = self._shared_bytes()
-        self._launch = KernelLaunch(function, THREADS, [np.uint64(0)], device.stream, shared_bytes)
+        gpu = cupy.cuda.Device()
+        attributes, capability = gpu.attributes, int(gpu.compute_capability)
+        self._blocks = BLOCKS_A_MULTIPROCESSOR * int(attributes["MultiProcessorCount"])
+        self._most_bytes = int(attributes["MaxSharedMemoryPerBlockOptin"])
+        assert self._ops_bytes() <= fixed_bytes(1), "behind that lie weights under way"
+        needed_bytes = STATIC_BYTES + fixed_bytes(MOST_COLUMNS) + LEAST_SLOTS * SLOT_BYTES
+        if self._most_bytes < needed_bytes or capability < LEAST_CAPABILITY:
+            raise ConfigError(
+                "mode",
+                "megakernel",
+                f"needs a GPU of compute capability {LEAST_CAPABILITY / 10} or more, "
+                f"with {needed_bytes:,} bytes of shared memory a block",
+            )
+        self._kernels: dict[tuple[int, ...], KernelLaunch] = {}
 
-    def _shared_bytes(self) -> int:
+    def _kernel(self, defines: Mapping[str, int]) -> KernelLaunch:
+        """The kernel compiled for lists of a kind."""
+        key = tuple(defines.values())
+        if key not in self._kernels:
+            slots = slots_of(defines["COLUMNS"], self._most_bytes)
+            shared_bytes = fixed_bytes(defines["COLUMNS"]) + slots * SLOT_BYTES
+            function = self._device.kernels.function("megakernel", "megakernel", SLOTS=slots, **defines)
+            function.max_dynamic_shared_size_bytes = shared_bytes
+            parameters = np.zeros(PROGRAM_WORDS, np.int64), np.uint32(0)
+            self._kernels[key] = KernelLaunch(function, THREADS, parameters, self._device.stream, shared_bytes)
+        return self._kernels[key]
+
+    def _ops_bytes(self) -> int:
         """What ROPE and QK want, at the most."""
         attention = self._device.work.attention
         if attention is None:
@@ -70,30 +102,21 @@ class Megakernel:
                 if self._compiler.compilable(batch):
                     self._compile(self._steps.key_of(batch), batch)
 
-    def _compile(self, key: bytes, batch: StepBatch) -> Any:
-        """The address of a program on the GPU, which it makes."""
-        instructions = self._compiler.compile(batch)
-        count = len(instructions)
+    def _compile(self, key: bytes, batch: StepBatch) -> MegakernelProgram:
         if len(self._programs) >= self._bound:
             self._device.synchronize()  # a launch may still read the list whose memory the next one would be given
             self._programs.popitem(last=False)
-        if count >= len(self._counters):
-            self._device.synchronize()
-            self._counters = cupy.zeros(2 * count + 1, np.uint32)
-            for _, program in self._programs.values():
-                program[1] = self._counters.data.ptr
-        table = cupy.asarray(instructions)
-        program = cupy.asarray(np.array([table.data.ptr, self._counters.data.ptr, count], np.int64))
-        cupy.cuda.get_current_stream().synchronize()
-        self._programs[key] = table, program
-        return program
+        instructions = self._compiler.compile(batch)
+        made = MegakernelProgram(instructions, self._blocks, self._device.work.dtype.itemsize, self._kernel)
+        self._programs[key] = made
+        return made
 
-    def _program(self, batch: StepBatch) -> Any:
+    def _program(self, batch: StepBatch) -> MegakernelProgram | None:
         """None where the batch is to be launched otherwise."""
         key = self._steps.key_of(batch)
         if key in self._programs:
             self._programs.move_to_end(key)
-            return self._programs[key][1]
+            return self._programs[key]
         columns = int(batch.words[0, W_MN] >> HIGH)
         if columns > 1 or not self._compiler.compilable(batch):
             return None
@@ -111,7 +134,7 @@ class Megakernel:
             self._launched.submit(batch, flush_ns)
             return
         start_ns = self._device.enter(-1, batch.size)
-        self._launch(self._blocks, int(program.data.ptr))
+        program.launch()
         self._device.leave(batch, slice(0, len(batch.words)), Strategy.megakernel, flush_ns, start_ns)
 
     def close(self) -> None:

@@ -1,9 +1,10 @@
 """megakernel: one launch a decode step, of a kernel that interprets the step as a list of instructions.
 
-GEMMs and, for workload=layer, norm, rotary embedding, KV write, attention and activation; blocks wait for each other by
-counters instead of by the ends of kernels (launchopt/kernels/megakernel.cu). Prompts, steps of requests that do not lie
-evenly spaced and steps that come for the first time are launched as in mode=coalesced; at most mode.cached=64 lists of
-instructions are kept. Sampling, and what feeds results back, is a launch of its own, as in every mode.
+GEMMs and, for workload=layer, norm, rotary embedding, KV write, attention and activation; weights are under way long
+before their turn; blocks wait for each other by counters, or for the data itself, instead of for the ends of kernels
+(launchopt/kernels/megakernel.cu; it needs compute capability 9.0). Prompts, steps of requests that do not lie evenly
+spaced and steps that come for the first time are launched as in mode=coalesced; at most mode.cached=64 lists are kept.
+Sampling, and what feeds results back, is a launch of its own, as in every mode.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ BODIES = {
     "__device__ inline void group_barrier(int group) {": "__barrier_sync_count(group + 1, 32 * GROUP_WARPS);",
     "__device__ inline uint4 read_once(const storage* from) {": "return *(const uint4*)from;",
 }
+PTX = "ptx.cuh"  # whose functions the header has for the host
 TYPES = "typedef unsigned u32;\ntypedef unsigned long long u64;\n"  # which the header has, too
 
 
@@ -37,6 +38,7 @@ def _on_host(text: str) -> str:
             start = text.index(head)
             name = head[: head.index("{") + 1]
             text = text[:start] + name + body + "}\n" + text[text.index("\n}\n", start) + 3 :]
+    text = text.replace(source(PTX), "")
     text = re.sub(r"extern __shared__ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)dynamic_memory();", text)
     return text.replace(TYPES, "")
 

@@ -1,6 +1,7 @@
 // Enough of CUDA to run a kernel of launchopt/kernels under a C++ compiler: every thread of a grid is a fiber, and which one
-// goes on next, chance says. Barriers and warp collectives are those of the device. What it finds: wrong indices, threads that
-// miss a barrier, waits that nobody ends. What it does not: anything about the order in which memory becomes visible.
+// goes on next, chance says. Barriers, warp collectives and mbarriers are those of the device; bulk copies come late. What it
+// finds: wrong indices, threads that miss a barrier, waits that nobody ends, slots that are filled too early. What it does
+// not: anything about the order in which memory becomes visible.
 #include <ucontext.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -59,19 +61,32 @@ extern char __start_shared_memory __attribute__((visibility("hidden")));  // of 
 extern char __stop_shared_memory __attribute__((visibility("hidden")));
 
 namespace host {
+constexpr unsigned STATIC = 1u << 30;  // shared addresses from here on are of variables, below of dynamic memory
 constexpr size_t STACK_BYTES = 96 << 10;
 constexpr int ALL = -1;  // the barrier of all threads that have not ended
 
 struct Warp {
     int arrived = 0, alive = 0;
-    unsigned words[32];
+    unsigned words[32][6];
+};
+struct Barrier {
+    int pending = 1;
+    long bytes = 0;
+    unsigned phase = 0;
+};
+struct Copy {
+    unsigned to;
+    const char* from;
+    unsigned bytes, barrier;
 };
 struct Named {
     int arrived = 0, of = 0;
 };
 struct Block {
     std::vector<char> dynamic, variables;
+    std::map<unsigned, Barrier> barriers;
     std::map<int, Named> named;
+    std::vector<Copy> copies;
     std::vector<Warp> warps;
     uint3 index;
     unsigned first = 0;  // of its fibers
@@ -108,6 +123,12 @@ inline void fail(const std::string& what) {
 
 inline char* aligned(std::vector<char>& memory) { return memory.data() + (-(uintptr_t)memory.data() & 15); }
 inline char* dynamic_begin() { return aligned(grid->now->block->dynamic); }
+inline char* at(unsigned address) {
+    if (address >= STATIC) return &__start_shared_memory + (address - STATIC);
+    if (address >= grid->now->block->dynamic.size()) fail("shared address " + std::to_string(address) + " is beyond the end");
+    return dynamic_begin() + address;
+}
+
 inline void wake_warp(Block* block, unsigned warp) {
     for (unsigned t = 32 * warp; t < std::min(32 * (warp + 1), grid->threads); ++t)
         if (grid->fibers[block->first + t].state == State::in_warp) grid->fibers[block->first + t].state = State::runs;
@@ -141,6 +162,10 @@ inline void block_together(int id, int count) {
     }
     own.state = State::at_barrier, own.barrier = id;
     yield();
+}
+inline void look(Barrier& barrier) {
+    if (barrier.pending || barrier.bytes) return;
+    barrier.phase ^= 1, barrier.pending = 1;
 }
 }  // namespace host
 
@@ -202,12 +227,79 @@ inline unsigned atomicAdd(unsigned* to, unsigned value) {
 inline float __shfl_xor_sync(unsigned, float value, int mask) {
     const unsigned thread = host::grid->now->thread;
     host::Warp& warp = host::grid->now->block->warps[thread / 32];
-    warp.words[thread % 32] = __float_as_uint(value);
+    warp.words[thread % 32][0] = __float_as_uint(value);
     host::warp_together();
-    const float found = __uint_as_float(warp.words[thread % 32 ^ mask]);
+    const float found = __uint_as_float(warp.words[thread % 32 ^ mask][0]);
     host::warp_together();
     return found;
 }
 
+// -- What ptx.cuh has for the device.
 typedef unsigned u32;
 typedef unsigned long long u64;
+inline u32 shared_address(const void* pointer) {
+    const char* p = (const char*)pointer;
+    if (p >= &__start_shared_memory && p < &__stop_shared_memory) return host::STATIC + (u32)(p - &__start_shared_memory);
+    return (u32)(p - host::dynamic_begin());
+}
+inline uint4 load_shared(u32 address) {
+    if (address % 16) host::fail("a vector at shared address " + std::to_string(address));
+    return *(const uint4*)host::at(address);
+}
+inline void store_shared(u32 address, const uint4& value) {
+    if (address % 16) host::fail("a vector at shared address " + std::to_string(address));
+    *(uint4*)host::at(address) = value;
+}
+inline u32 load_shared_acquire(u32 address) {
+    host::yield();
+    return *(const u32*)host::at(address);
+}
+inline void store_shared_release(u32 address, u32 value) { *(u32*)host::at(address) = value; }
+inline uint4 load_relaxed(u64 address) {
+    host::yield();
+    if (address % 16) host::fail("a vector at an address that is not aligned");
+    return *(const uint4*)address;
+}
+inline void store_relaxed(u64 address, u32 value) { *(u32*)address = value; }
+inline void store_relaxed(u64 address, const uint2& value) { *(uint2*)address = value; }
+inline u32 load_acquire(const u32* from) {
+    host::yield();
+    return *from;
+}
+inline void barrier_begin(u32 address) { host::grid->now->block->barriers[address] = {}; }
+inline host::Barrier& barrier_at(u32 address) {
+    auto& all = host::grid->now->block->barriers;
+    if (!all.count(address)) host::fail("no barrier at shared address " + std::to_string(address));
+    return all[address];
+}
+inline void barrier_arrive(u32 address, u32 bytes) {
+    host::Barrier& barrier = barrier_at(address);
+    if (!barrier.pending) host::fail("a slot is filled again before it was full");
+    barrier.bytes += bytes, --barrier.pending;
+    host::look(barrier);
+}
+inline void barrier_wait(u32 address, u32 phase) {
+    while (barrier_at(address).phase == phase) host::yield();
+}
+inline u64 evict_first() { return 0; }
+inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64) {
+    if (to % 16 || from % 16 || bytes % 16) host::fail("a bulk copy of what is not aligned");
+    host::grid->now->block->copies.push_back({to, (const char*)from, bytes, barrier});
+}
+inline float half_of(unsigned short bits) {  // bfloat16
+    return __uint_as_float((u32)bits << 16);
+}
+inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    const unsigned lane = host::grid->now->thread % 32, g = lane / 4, t = lane % 4;
+    host::Warp& warp = host::grid->now->block->warps[host::grid->now->thread / 32];
+    const u32 own[6] = {a0, a1, a2, a3, b0, b1};
+    memcpy(warp.words[lane], own, sizeof own);
+    host::warp_together();
+    auto element = [&](int of, int word, int k) {
+        return half_of((unsigned short)(warp.words[4 * of + k % 8 / 2][word] >> 16 * (k % 2)));
+    };
+    for (int i = 0; i < 4; ++i)
+        for (int k = 0; k < 16; ++k)
+            c[i] += element(g, i / 2 + 2 * (k / 8), k) * element(2 * t + i % 2, 4 + k / 8, k);
+    host::warp_together();
+}

@@ -21,6 +21,20 @@ inline void swap_in(Block* block) {
     memcpy(&__start_shared_memory, block->variables.data(), bytes);
     grid->resident = block;
 }
+inline void land(Block& block) {  // some of the copies that are under way
+    for (size_t i = 0; i < block.copies.size();) {
+        if (grid->chance() % 3) {
+            ++i;
+            continue;
+        }
+        const Copy copy = block.copies[i];
+        block.copies.erase(block.copies.begin() + i);
+        memcpy(aligned(block.dynamic) + copy.to, copy.from, copy.bytes);
+        Barrier& barrier = block.barriers[copy.barrier];
+        barrier.bytes -= copy.bytes;
+        look(barrier);
+    }
+}
 }  // namespace host
 
 namespace host {
@@ -57,6 +71,7 @@ inline std::string run(uint3 size, unsigned first, unsigned count, unsigned thre
         Block& block = own.blocks[own.chance() % count];
         if (!block.alive) continue;
         swap_in(&block);
+        land(block);
         const unsigned from = own.chance() % threads;
         for (unsigned i = 0; i < threads && own.fault.empty(); ++i) {
             Fiber& fiber = own.fibers[block.first + (from + i) % threads];
@@ -66,10 +81,12 @@ inline std::string run(uint3 size, unsigned first, unsigned count, unsigned thre
             swapcontext(&own.scheduler, &fiber.context);
         }
         if (moved || !own.fault.empty()) continue;
-        bool any = false;
+        bool any = !block.copies.empty();
         for (unsigned t = 0; t < threads; ++t) any |= own.fibers[block.first + t].state == State::runs;
         if (!any) own.fault = "all threads of a block wait for each other";
     }
+    for (Block& block : own.blocks)
+        if (own.fault.empty() && !block.copies.empty()) own.fault = "a block ends while copies are under way";
     grid = nullptr;
     return own.fault;
 }

@@ -88,6 +88,7 @@ def test_every_command_is_in_the_list_once_with_its_own_operands(stream: ChainSt
         waits = waits_of(program)
         assert all(j < i for i, own in enumerate(waits) for j in own)
         assert (program[:, Word.WAITS] <= MOST_WAITS).all()
+        assert (program[:, Word.MAIL] < np.arange(len(program))).all()
         used = np.arange(MOST_WAITS) < program[:, Word.WAITS, None]
         assert ((program[:, Word.WAIT0 : Word.WAIT3 + 1] == NOBODY) == ~used).all()
         level = program[:, Word.LEVEL]
@@ -205,6 +206,48 @@ def test_dependencies_found_again_are_the_same() -> None:
     again[:, Word.WAITS :] = np.where(again[:, Word.OP, None] == JOIN, 0, again[:, Word.WAITS :])
     again[:, Word.WAITS : Word.LEVEL + 1] = 0
     assert (with_dependencies(again, stream.dtype.itemsize) == program).all()
+
+
+def sent(program: Instructions) -> list[int]:
+    return program[:, Word.MAIL].tolist()
+
+
+def test_a_gemm_that_reads_what_one_wrote_has_it_by_mail() -> None:
+    """And waits for nobody else."""
+    stream = ChainStream([(192, 128), (128, 128)], 2, requests_of([(0, 3)] * 2), Dtype.fp16, 1)
+    program = InstructionRun(stream).compiler.compile(step_of(stream, 2, 0))
+    assert sent(program) == [NOBODY, 0, 1, 2], "of the first ones' 192 features 128 are read"
+    assert not program[:, Word.WAITS].any()
+    assert program[:, Word.LEVEL].tolist() == [0, 1, 2, 3]
+
+
+def test_what_another_op_made_is_not_mailed() -> None:
+    stream = stream_of("layer", [(0, 3)] * 2, Dtype.fp16, layers=1)
+    program = InstructionRun(stream).compiler.compile(step_of(stream, 2, 0))
+    assert set(sent(program)) == {NOBODY}
+
+
+def test_of_several_columns_or_weights_that_lie_oddly_nothing_is_mailed() -> None:
+    """Two columns of one request; and rows of 130 elements of 2 bytes, which are not whole vectors."""
+    wide = ChainStream([(128, 128), (128, 128)], 1, requests_of([(2, 1)]), Dtype.fp16, 1)
+    odd = ChainStream([(130, 130), (130, 130)], 1, requests_of([(0, 3)]), Dtype.fp16, 1)
+    assert sent(InstructionRun(wide).compiler.compile(next(iter(batches(wide, 1))))) == [NOBODY] * 2
+    assert sent(InstructionRun(odd).compiler.compile(step_of(odd, 1, 0))) == [NOBODY] * 2
+
+
+def test_who_has_mail_has_not_waited_for_what_came_before_its_sender() -> None:
+    """An addend that the first GEMM's reader, too, reads: who adds it waits for whoever made it, though it waits for a
+    later one that had that one's outputs by mail."""
+    row = np.zeros((4, WORDS), np.int64)
+    row[:, Word.OP] = Op.GEMM
+    row[:, [Word.M, Word.N, Word.K, Word.REQUESTS]] = [128, 1, 128, 1]
+    row[:, [Word.LDA, Word.LDB, Word.LDC]] = 128
+    row[:, Word.A] = 1 << 20
+    row[:3, Word.B], row[:3, Word.C] = [1024, 2048, 3072], [2048, 3072, 4096]
+    row[3, Word.OP], row[3, Word.A], row[3, Word.B], row[3, Word.C] = Op.ADD, 2048, 4096, 5120
+    program = with_dependencies(row, 2)
+    assert sent(program) == [NOBODY, 0, 1, NOBODY]
+    assert waits_of(program)[3] == [0, 2], "that 2 is complete says nothing of what 0 stored"
 
 
 def test_no_cuda_is_loaded() -> None:

@@ -16,6 +16,7 @@ import pytest
 from launchopt import kernels
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices import instructions as ins
+from launchopt.devices import megakernel_tasks as tasks
 from launchopt.devices import resident_loops as rl
 from launchopt.devices.op_kernels import ARGS
 from launchopt.devices.resident_shapes import MOST_COLUMNS, shape_words
@@ -126,7 +127,40 @@ def test_constants_of_lists_are_those_of_the_kernel() -> None:
     text = source("megakernel")
     assert constant(text, "MOST_WAITS") == ins.MOST_WAITS
     assert constant(text, "JOIN") == ins.JOIN
-    assert names(text, "Program") == ["instructions", "counters", "count"], "as Megakernel writes them"
+
+
+def test_tasks_and_weights_are_told_in_the_words_of_their_structs() -> None:
+    text = source("megakernel")
+    assert names(text, "Task")[0] == "in", "the instruction's come first"
+    assert [name.upper() for name in names(text, "Task")[1:]] == [each.name for each in tasks.Extra]
+    kinds = {"u64": "<u8", "u32": "<u4"}
+    assert [(name, kinds[kind]) for kind, name in fields(text, "Weights")] == tasks.WEIGHTS.descr
+    for name in ("TILE_ROWS", "PIECE_BYTES", "MOST_COLUMNS", "INPUT_GAP_BYTES"):
+        assert constant(text, name) == getattr(tasks, name)
+    assert constant(text, "PIECE_BYTES") == ins.SLICE_BYTES * constant(text, "GROUP_WARPS"), "a slice a warp"
+
+
+def test_a_program_is_told_in_the_words_of_its_struct() -> None:
+    pytest.importorskip("cupy")
+    from launchopt.devices import megakernel_program as made
+
+    text = source("megakernel")
+    assert names(text, "Program") == ["tasks", "counters", "weights", "count", "box_bytes"]
+    assert len(names(text, "Program")) == made.PROGRAM_WORDS
+    assert re.findall(r"#define EMPTY 0x(\w+)u", text) == [f"{made.EMPTY:X}" * 4]
+
+
+def test_a_block_has_the_shared_memory_that_its_struct_takes() -> None:
+    text = source("megakernel")
+    (several, one) = re.findall(r"INPUT_BYTES = COLUMNS > 1 \? (\d+) << 10 : (\d+) << 10", text)[0]
+    assert {1: int(one) << 10, tasks.MOST_COLUMNS: int(several) << 10} == tasks.INPUT_BYTES
+    rows, warps = constant(text, "TILE_ROWS"), constant(text, "GROUP_WARPS")
+    assert (warps, constant(text, "PASS_TILES") * rows + 8) == (tasks.WARPS, tasks.PART_ROWS)
+    assert rows * (constant(text, "PIECE_BYTES") + 64) == tasks.SLOT_BYTES
+    least = tasks.LEAST_SLOTS
+    assert least - (least // 2 - 1) >= constant(text, "PASS_TILES"), "see MOST_UNTOLD: what a pass wants can come"
+    assert warps * 32 == constant(text, "THREADS")
+    assert [tasks.slots_of(columns, 227 << 10) for columns in (1, 16)] == [11, 8], "of an H100"
 
 
 def test_all_blocks_of_the_launch_can_be_resident() -> None:
@@ -135,8 +169,9 @@ def test_all_blocks_of_the_launch_can_be_resident() -> None:
 
     text = source("megakernel")
     bounds = re.findall(r"__launch_bounds__\((\w+), (\d+)\) megakernel\(", text)
-    assert bounds == [("THREADS", str(megakernel.BLOCKS_A_MULTIPROCESSOR))]
-    assert constant(text, "THREADS") == megakernel.THREADS
+    assert bounds == [("ALL_THREADS", str(megakernel.BLOCKS_A_MULTIPROCESSOR))]
+    assert "ALL_THREADS = THREADS + 32 }" in text
+    assert constant(text, "THREADS") + 32 == megakernel.THREADS
 
 
 # -- persistent.cu

@@ -147,7 +147,7 @@ def test_likely_lists_are_there_before_a_run_and_none_is_made_in_it(kernel: Fake
 
 def test_of_the_likely_ones_none_is_larger_than_a_batch_can_be(kernel: FakeMegakernel) -> None:
     run = Rig(kernel, stream_of("linear", [(0, 3)] * 4), 3)
-    assert {int(table[0, Word.REQUESTS]) for table, _ in run.steps._programs.values()} == {1, 3}
+    assert {int(each._tasks[0, Word.REQUESTS]) for each in run.steps._programs.values()} == {1, 3}
     run.close()
 
 
@@ -209,21 +209,6 @@ def test_no_list_is_freed_while_a_launch_uses_it(cached: int, kernel: FakeMegake
             run.submit(some_of(stream, 0, size))
     assert len(kernel.launched) > 8
     assert kernel.memory.freed_early == []
-    run.close()
-
-
-def test_counters_that_are_too_few_are_made_anew_for_all(kernel: FakeMegakernel) -> None:
-    """As if the lists made ahead had been one shorter: their counters are gone with the memory that they lay in."""
-    stream = stream_of("linear", [(0, 6)] * 4)
-    run = Rig(kernel, stream, 4).prepared()
-    run.submit(step_of(stream, 4, 0))
-    run.device.synchronize()
-    run.steps._counters = kernel.memory.zeros(len(stream.rows_of(stream.decode_kind)), np.uint32)
-    pair = some_of(stream, 1, 3)
-    assert [run.submit(pair), run.submit(pair)] == [False, True]
-    assert run.submit(step_of(stream, 4, 0))
-    counters = {program.tolist()[1] for _, program in run.steps._programs.values()}
-    assert counters == {run.steps._counters.data.ptr}
     run.close()
 
 

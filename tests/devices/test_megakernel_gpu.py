@@ -43,6 +43,8 @@ MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
 TOKENS, LAYERS, REPLICAS, COPY_CALLS = 5, 2, 2, 3
 PROGRAMS: dict[str, Program] = {
     "decode": linear_program([(m, k) for _, m, k in MODEL.linears()]),
+    # Several passes of a block, several pieces of k of which the last is not whole.
+    "large": linear_program([(8456, 1024), (1024, 4352)]),
     "layer": layer_program(MODEL, 2 * TOKENS),
     "paged": layer_program(MODEL, 2 * TOKENS, 4),
     "odd": layer_program(ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False), 2 * TOKENS, 3),
@@ -53,8 +55,18 @@ PROGRAMS: dict[str, Program] = {
 ON_HOST = ("decode", "qkv", "linear_epilogue", "elementwise")
 # Which programs, of how many requests.
 EACH = [("decode", 1), ("decode", 3), ("decode", 16), ("layer", 1), ("layer", 4), ("paged", 1), ("paged", 4)]
-EACH += [("odd", 3), ("qkv", 3), ("linear_epilogue", 3), ("elementwise", 3)]
-SOME = [("decode", 3), ("decode", 16), ("layer", 4), ("paged", 1), ("odd", 3), ("elementwise", 3)]
+EACH += [("large", 1), ("large", 9), ("large", 18), ("odd", 3), ("qkv", 3), ("linear_epilogue", 3), ("elementwise", 3)]
+SOME = [
+    ("decode", 1),
+    ("decode", 3),
+    ("decode", 16),
+    ("large", 1),
+    ("large", 9),
+    ("layer", 4),
+    ("paged", 1),
+    ("odd", 3),
+    ("elementwise", 3),
+]
 # Roundings to storage that memory may be off after a step; of fp32 the order of sums makes more of them.
 UNITS = {Dtype.fp32: 512.0, Dtype.fp16: 16.0, Dtype.bf16: 16.0}
 GREEDY = Sampling(SamplingKind.greedy)

@@ -1,0 +1,50 @@
+"""A list of instructions on the GPU, with what kernels/megakernel.cu needs beside it, and its launches.
+
+In: a list (`instructions`), how many blocks the grid has, and who compiles the kernel. Out: launches, of struct Program
+and their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import cupy
+import numpy as np
+
+from launchopt.devices.instructions import NOBODY, Instructions
+from launchopt.devices.kernel_plans import KernelLaunch
+from launchopt.devices.megakernel_tasks import Extra, defines_of, tasks_of, weights_of
+
+EMPTY = 0xFF  # of kernels/mail.cuh, each byte
+PROGRAM_WORDS = 5
+
+
+class MegakernelProgram:
+    """A list on the GPU, and the kernel that runs it on `blocks` blocks: what `kernel` gives for its macros."""
+
+    def __init__(
+        self,
+        instructions: Instructions,
+        blocks: int,
+        itemsize: int,
+        kernel: Callable[[Mapping[str, int]], KernelLaunch],
+    ) -> None:
+        tasks, box_bytes = tasks_of(instructions, blocks, itemsize)
+        self._boxes = cupy.full(max(2 * box_bytes, 1), EMPTY, np.uint8)
+        self._blocks, self._kernel = blocks, kernel(defines_of(tasks))
+        first_box = self._boxes.data.ptr
+        tasks[tasks[:, Extra.MAILED] == 1, Extra.FROM] += first_box
+        box = tasks[:, Extra.BOX]
+        box[:] = np.where(box == NOBODY, 0, box + first_box)
+        self._counters = cupy.zeros(max(len(tasks), 1), np.uint32)
+        self._tasks = cupy.asarray(tasks)
+        self._weights = cupy.asarray(weights_of(tasks, itemsize).view(np.uint64))
+        parts = self._tasks, self._counters, self._weights
+        # Struct Program, and the number of the launch.
+        self._words = np.array([*(part.data.ptr for part in parts), len(tasks), box_bytes, 0], np.int64)
+        cupy.cuda.get_current_stream().synchronize()
+
+    def launch(self) -> None:
+        """Launch it. Launches have numbers of 32 bits, from 1 on; RunError where the driver refuses."""
+        self._words[-1] = self._words[-1] + 1 & 0xFFFFFFFF
+        self._kernel.with_words(self._blocks, self._words)

@@ -1,0 +1,22 @@
+// Outputs of one GEMM that are the inputs of another, sent as they are made: beside the outputs there is a box, which holds a
+// word that no output can be, EMPTY, until they come. Whoever wants them reads until they are there, so that data and the
+// news of it are one trip through the L2 cache, instead of a store, a fence, a counter, and a load.
+//
+// EMPTY is a NaN that arithmetic does not make: results that are none have the sign and payload of 0x7FFFFFFF, and narrow to
+// 0x7FFF. Words are written whole. There are two boxes, for every other launch: what one launch has filled the next one
+// empties, and the end of a launch lies between that and who fills it again.
+#define EMPTY 0xFFFFFFFFu
+
+__device__ inline void send(u64 box, u64 other_box, storage value, storage below) {
+#if DTYPE == 0
+    store_relaxed(box, uint2{__float_as_uint(value), __float_as_uint(below)});
+    *(uint2*)other_box = {EMPTY, EMPTY};
+#else
+    store_relaxed(box, (u32)value | (u32)below << 16);
+    *(u32*)other_box = EMPTY;
+#endif
+}
+
+__device__ inline bool arrived(const uint4& found) {
+    return max(max(found.x, found.y), max(found.z, found.w)) != EMPTY;
+}

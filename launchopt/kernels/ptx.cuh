@@ -1,0 +1,80 @@
+// What CUDA C++ has no words for, each a line of PTX. Shared memory is known by its 32-bit addresses.
+__device__ inline u32 shared_address(const void* at) {
+    u32 address = (u32)__cvta_generic_to_shared(at);
+    asm volatile("" : "+r"(address));  // else the compiler finds it again and again
+    return address;
+}
+
+__device__ inline uint4 load_shared(u32 at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+    return v;
+}
+__device__ inline void store_shared(u32 at, const uint4& v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ inline u32 load_shared_acquire(u32 at) {
+    u32 value;
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+    return value;
+}
+__device__ inline void store_shared_release(u32 at, u32 value) {
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
+// Past the L1 cache; each of the words is whole.
+__device__ inline uint4 load_relaxed(u64 at) {
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
+    return v;
+}
+__device__ inline void store_relaxed(u64 at, u32 value) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+__device__ inline void store_relaxed(u64 at, const uint2& v) {
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(at), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ inline u32 load_acquire(const u32* from) {
+    u32 value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+// A barrier for one that arrives, with the number of bytes that bulk copies bring beside it.
+__device__ inline void barrier_begin(u32 at) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::"r"(at) : "memory");
+}
+__device__ inline void barrier_arrive(u32 at, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+__device__ inline void barrier_wait(u32 at, u32 phase) {
+    asm volatile(
+        "{\n.reg .pred full;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 full, [%0], %1;\n@!full bra again;\n}" ::"r"(at),
+        "r"(phase) : "memory");
+}
+__device__ inline u64 evict_first() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64 policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier), "l"(policy) : "memory");
+}
+
+#if DTYPE != 0
+#if DTYPE == 1
+#define MMA_TYPES "f32.f16.f16.f32"
+#else
+#define MMA_TYPES "f32.bf16.bf16.f32"
+#endif
+// C[16][8] += A[16][16] B[16][8]. Of thread 4 g + t: a at rows g, g + 8, g, g + 8 and k 2 t, 2 t, 2 t + 8, 2 t + 8 and their
+// neighbours; b at column g; c at rows g, g, g + 8, g + 8 and columns 2 t, 2 t + 1, 2 t, 2 t + 1.
+__device__ inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col." MMA_TYPES " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+#endif

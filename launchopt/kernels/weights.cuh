@@ -1,0 +1,86 @@
+// Weights of a list's GEMMs, on their way into shared memory long before their turn comes. Weights do not change within a
+// step, so nobody has to be waited for: memory is never idle while instructions wait for each other.
+//
+// A block goes through tiles of TILE_ROWS rows, up to PASS_TILES of them a pass; a pass in pieces of PIECE_BYTES of k, and a
+// piece tile by tile. A ring of slots has a tile's pieces in that order. A warp that does nothing else fills it by bulk copies
+// (sm_90), as soon as the others have told how many slots they have read. Columns beyond MOST_COLUMNS go through everything
+// again.
+enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTES + 64 };  // 64: see tiles.cuh
+enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES, MOST_UNTOLD = SLOTS / 2 };
+
+struct Weights {  // of devices/megakernel_program.py; the list ends with one of no rows
+    u64 a;
+    u32 row_bytes, row_used_bytes, rows;
+    u32 groups;                  // of columns
+    u32 tiles_each, tiles_more;  // of a block, and how many of the first blocks have one more
+    u32 pieces;                  // of k
+    u32 nothing;
+};
+
+// What is read next. Slots are known by shared addresses, as are their barriers, 8 bytes each; behind these lies the word
+// that tells how many slots have been read.
+struct Ring {
+    u32 first, barriers, slot, barrier, phase, read, said;
+
+    __device__ Ring(const char* slots, const u64* of_slots) : phase(0), read(0), said(0) {
+        slot = first = shared_address(slots), barrier = barriers = shared_address(of_slots);
+    }
+    __device__ void wait() const { barrier_wait(barrier, phase); }  // until the slot is full
+    __device__ void next() {
+        ++read, slot += SLOT_BYTES, barrier += 8;
+        if (slot < first + SLOTS * SLOT_BYTES) return;
+        slot = first, barrier = barriers, phase ^= 1;
+    }
+    __device__ u32 untold() const { return read - said; }
+    // When a barrier of all that read has been passed. By the last thread, which has the least to do then.
+    __device__ void tell() {
+        said = read;
+        if (threadIdx.x == 32 * GROUP_WARPS - 1) store_shared_release(barriers + SLOTS * 8, read);
+    }
+    __device__ u32 hear() const { return load_shared_acquire(barriers + SLOTS * 8); }
+};
+
+// The warp that fills the ring.
+struct Feed {
+    const Weights* list;
+    Weights now, next;
+    u64 policy;
+    Ring ring;
+    u32 block;
+    int lane, first, last;
+
+    __device__ Feed(const Weights* list, u32 block, const Ring& ring)
+        : list(list), ring(ring), block(block), lane(threadIdx.x % 32) {
+        policy = evict_first(), next = *list;
+    }
+    __device__ bool begin() {  // the next GEMM of which this block has a tile
+        do {
+            now = next;
+            if (!now.rows) return false;
+            next = *++list;
+            first = block * now.tiles_each + min(block, now.tiles_more);
+            last = first + now.tiles_each + (block < now.tiles_more);
+        } while (first == last);
+        return true;
+    }
+    __device__ void run() {
+        while (begin())
+            for (u32 group = 0; group < now.groups; ++group)
+                for (int pass = first; pass < last; pass += PASS_TILES)
+                    for (u32 piece = 0; piece < now.pieces; ++piece)
+                        for (int tile = pass, end = min(pass + PASS_TILES, last); tile < end; ++tile) {
+                            while (ring.read - ring.hear() >= SLOTS) __nanosleep(32);
+                            copy(tile, piece);
+                            ring.next();  // here: that have been filled
+                        }
+    }
+    // A piece of a tile, a row a lane.
+    __device__ void copy(int tile, u32 piece) {
+        const int row = tile * TILE_ROWS + lane, rows = min((int)TILE_ROWS, (int)now.rows - tile * TILE_ROWS);
+        const u32 bytes = min((u32)PIECE_BYTES, now.row_used_bytes - piece * PIECE_BYTES);
+        if (lane == 0) barrier_arrive(ring.barrier, rows * bytes);
+        if (lane < rows)
+            copy_bulk(ring.slot + lane * ROW_BYTES, now.a + (u64)row * now.row_bytes + piece * PIECE_BYTES, bytes, ring.barrier, policy);
+        __syncwarp();
+    }
+};

@@ -1,0 +1,120 @@
+"""kernels/megakernel.cu itself on the host (cuda_on_host): every row of every step right, in any order of threads."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from cuda_on_host import built, can_build, launch
+from instruction_runs import InstructionRun, Ordered, in_order
+from numpy.typing import NDArray
+from programs import requests_of
+from step_runs import batches
+
+from launchopt.command import Dtype
+from launchopt.devices.instruction_interpreter import Placed
+from launchopt.devices.instructions import NOBODY, Instructions, Word
+from launchopt.devices.megakernel_tasks import SLOT_BYTES, Extra, defines_of, fixed_bytes, tasks_of, weights_of
+from launchopt.step_batcher import StepBatch
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import Program, layer_program, linear_epilogue_program, linear_program
+
+pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+
+CALL = "megakernel(*(Program*)arguments, ((u32*)arguments)[2 * 5])"
+BLOCKS, THREADS, SLOTS = 3, 288, 6
+ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
+
+
+class Launched:
+    """A list in memory of the host, as devices/megakernel_program.py has it on a GPU."""
+
+    def __init__(self, instructions: Instructions, dtype: Dtype) -> None:
+        itemsize = dtype.itemsize
+        tasks, box_bytes = tasks_of(instructions, BLOCKS, itemsize)
+        self.boxes = np.full(2 * box_bytes + 16, 0xFF, np.uint8)
+        first = -(-self.boxes.ctypes.data // 16) * 16
+        tasks[tasks[:, Extra.MAILED] == 1, Extra.FROM] += first
+        box = tasks[:, Extra.BOX]
+        box[:] = np.where(box == NOBODY, 0, box + first)
+        self.tasks, self.weights = tasks, weights_of(tasks, itemsize)
+        self.counters = np.zeros(len(tasks), np.uint32)
+        places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
+        self.words: NDArray[np.int64] = np.array([*places, len(tasks), box_bytes, 0], np.int64)
+        defines = defines_of(tasks)
+        self.library: ctypes.CDLL = built("megakernel", CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
+        self.shared_bytes = fixed_bytes(defines["COLUMNS"]) + SLOTS * SLOT_BYTES
+
+    def launch(self, seed: int) -> None:
+        self.words[-1] += 1
+        launch(self.library, (BLOCKS,), THREADS, self.shared_bytes, self.words.ctypes.data, seed, at_once=BLOCKS)
+
+
+class KernelRun(InstructionRun):
+    """A stream whose steps the kernel runs, those that are compilable; the others are interpreted."""
+
+    def __init__(self, stream: ChainStream) -> None:
+        super().__init__(stream)
+        self.lists: dict[bytes, Launched] = {}
+        self.launches = 0
+
+    def step(self, batch: StepBatch, ordered: Ordered = in_order) -> Instructions:
+        if not self.compiler.compilable(batch):
+            return super().step(batch, ordered)
+        program = self.compiler.compile(batch)
+        key = program.tobytes()
+        if key not in self.lists:
+            self.lists[key] = Launched(really_at(program, self.placed), self.stream.dtype)
+        self.launches += 1
+        self.lists[key].launch(self.launches)
+        self.feed_back(batch)
+        return program
+
+
+def really_at(program: Instructions, placed: Placed) -> Instructions:
+    """With the addresses of the arrays in place of those made up for them."""
+    moved = program.copy()
+    for start, array in placed.memory.bytes.items():
+        for word in ADDRESSES:
+            column = program[:, word]
+            here = (column >= start) & (column < start + array.size)
+            moved[here, word] = column[here] - start + array.ctypes.data
+    return moved
+
+
+MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
+TOKENS = 4
+PROGRAMS: dict[str, Program] = {
+    "decode": linear_program([(m, k) for _, m, k in MODEL.linears()]),
+    # Several passes of a block, rows that are no whole tile.
+    "large": linear_program([(1100, 1024), (1024, 1024)]),
+    # Several pieces of k, the last one not whole; of passes with 4 tiles, with 2, and with 1.
+    "deep": linear_program([(4224, 128), (128, 4224)]),
+    "odd": layer_program(ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False), 2 * TOKENS, 3),
+    "layer": layer_program(MODEL, 2 * TOKENS),
+    "linear_epilogue": linear_epilogue_program(128),
+}
+CASES = [
+    ("decode", 1),
+    ("decode", 3),
+    ("decode", 18),
+    ("large", 1),
+    ("large", 2),
+    ("large", 9),
+    ("deep", 1),
+    ("deep", 5),
+]
+CASES += [("linear_epilogue", 2), ("odd", 2), ("layer", 1), ("layer", 4)]
+
+
+@pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16], ids=str)
+@pytest.mark.parametrize(("name", "requests"), CASES)
+def test_every_row_of_every_step(name: str, requests: int, dtype: Dtype) -> None:
+    stream = ChainStream(PROGRAMS[name], 1, requests_of([(0, TOKENS)] * requests), dtype, 1)
+    run = KernelRun(stream)
+    for batch in batches(stream, requests):
+        run.step(batch)
+    assert run.launches >= TOKENS - 1
+    assert run.verify().ok
