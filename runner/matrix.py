@@ -73,7 +73,7 @@ def build_matrix() -> Matrix:
     workloads = workload_options()
     answers = {}
     with TemporaryDirectory() as folder:
-        with _composing():
+        with composing():
             configs = {workload: _config(workload, Path(folder)) for workload in workloads}
         for workload, config in configs.items():
             for dtype in DTYPES:
@@ -87,7 +87,8 @@ def build_matrix() -> Matrix:
 
 
 @contextmanager
-def _composing() -> Iterator[None]:
+def composing() -> Iterator[None]:
+    """Within it Hydra's `compose` finds conf/."""
     register()
     folder = conf_folder()
     if folder:

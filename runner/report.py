@@ -44,7 +44,7 @@ from launchopt.analysis.remedies_plot import draw_remedies
 from launchopt.analysis.tables import build_tables
 from launchopt.errors import DataError, LaunchoptError
 from runner import profilers
-from runner.bench import figures
+from runner.bench import account, figures
 from runner.piped import until_closed
 from runner.report_page import html, pull_request, timeline
 from runner.report_screen import print_frontiers, print_remedies, print_tables
@@ -243,6 +243,8 @@ def _block(folder: Path) -> str:
         return calibration_markdown(read_calibration(folder))
     if any(folder.glob(profilers.AGREEMENTS)):
         return profilers.markdown(folder)
+    if (folder / account.FILE).is_file():
+        return account.markdown(folder)
     if (folder / "bench.parquet").is_file():
         return figures.markdown(folder)
     if (folder / FRONTIER_FILE).is_file():

@@ -19,9 +19,11 @@ import pytest
 from fake_cuda import FakeCuda, fake_cuda
 from numpy.typing import NDArray
 
+from launchopt.command import Op
+from launchopt.devices.fusion import ATTENTION
 from launchopt.devices.instruction_interpreter import Memory, random_order, run
-from launchopt.devices.instructions import NOBODY, WORDS, Instructions, Word
-from launchopt.devices.megakernel_tasks import TASK_WORDS, WEIGHTS, Extra
+from launchopt.devices.instruction_words import JOIN, NOBODY, WORDS, Instructions, Word
+from launchopt.devices.megakernel_tasks import TASK_WORDS, WEIGHTS, Extra, tasks_of
 
 MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10
 
@@ -82,6 +84,13 @@ class FakeMegakernel:
         self.device, self.memory = device, memory
         self.launched: list[Instructions] = []
         self._numbers: dict[int, int] = {}
+        self._lists: dict[bytes, Instructions] = {}  # by the words of their tasks, which lack those done with another
+
+    def tasks_of(self, instructions: Instructions, blocks: int, itemsize: int) -> Any:
+        """In place of `megakernel_tasks.tasks_of`: whose list a program's tasks are."""
+        tasks, box_bytes = tasks_of(instructions, blocks, itemsize)
+        self._lists[tasks[:, :WORDS].tobytes()] = instructions.copy()
+        return tasks, box_bytes
 
     def function(self, file: str, name: str, **defines: int) -> Any:
         """In place of the device's."""
@@ -93,7 +102,7 @@ class FakeMegakernel:
         """In place of `KernelLaunch`."""
         assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
         assert (threads, stream) == (288, self.device.stream)
-        assert [each.nbytes for each in parameters] == [8 * 5, 4]
+        assert [each.nbytes for each in parameters] == [8 * 6, 4]
         return SimpleNamespace(with_words=lambda blocks, words: self._run(function.defines, blocks, words))
 
     def _run(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64]) -> None:
@@ -107,14 +116,18 @@ class FakeMegakernel:
         self._numbers[tasks_at] = number
         places = dict(zip(("tasks", "counters", "weights"), program.tolist(), strict=False))
         tasks, counters, weights = (np.asarray(self.memory.at(place)) for place in places.values())
-        count, box_bytes = program.tolist()[-2:]
+        count, box_bytes, stamps = program.tolist()[-3:]
+        assert self.memory.at(stamps).size == 0, "the clock is only read on demand"
         assert (tasks.dtype, tasks.shape) == (np.int64, (count, TASK_WORDS))
         assert (counters.dtype, len(counters)) == (np.uint32, count)
         assert not counters.any(), "nobody but the kernel counts"
         self._check(tasks, weights.view(WEIGHTS), box_bytes)
-        requests, is_streamed = int(tasks[:, Word.REQUESTS].max()), tasks[:, Extra.STREAMED].all()
-        assert defines == {"COLUMNS": 1 if requests == 1 else 16, "OPS": int(not is_streamed)}
-        instructions = tasks[:, :WORDS]
+        requests, instructions = int(tasks[:, Word.REQUESTS].max()), self._lists[tasks[:, :WORDS].tobytes()]
+        assert defines["COLUMNS"] == (1 if requests == 1 else 16)
+        is_alone = instructions[:, Word.FUSED] == 0
+        for i, row in enumerate(instructions):
+            if row[Word.OP] not in (JOIN, Op.GEMM):
+                assert defines["OPS" if is_alone[i] else "FUSED"] >> _compiled_as(row, is_alone[i]) & 1
         arrays = {array.ctypes.data: array for array in self.device.arenas.arrays.values()}
         order = random_order(instructions, len(self.launched))
         run(instructions, Memory(arrays), self.device.work.dtype, order)
@@ -129,16 +142,16 @@ class FakeMegakernel:
         assert weights["a"].tolist() == [*streamed[:, Word.A].tolist(), 0, 0]
         assert weights["rows"].tolist() == [*streamed[:, Word.M].tolist(), 0, 0]
         tiles = streamed[:, Extra.TILES_EACH] * MULTIPROCESSORS + streamed[:, Extra.TILES_MORE]
-        assert tiles.tolist() == (-(-streamed[:, Word.M] // 8)).tolist()
+        assert tiles.tolist() == (-(-streamed[:, Extra.RESULT_M] // 8)).tolist()
         boxes = []
         for i, row in enumerate(tasks):
             assert bool(row[Extra.MAILED]) == (row[Word.MAIL] != NOBODY)
             if row[Extra.MAILED]:
                 assert row[Extra.FROM] == tasks[row[Word.MAIL], Extra.BOX]
-                assert row[Extra.STREAMED]
+                assert row[Extra.STREAMED] or row[Extra.ATTENDS]
             if row[Extra.BOX]:
                 assert i in tasks[:, Word.MAIL]
-                size = int(row[Word.M] * row[Word.REQUESTS]) * itemsize
+                size = int(row[Extra.RESULT_M] * row[Word.REQUESTS]) * itemsize
                 boxes.append((int(row[Extra.BOX]), int(row[Extra.BOX]) + size))
         boxes.sort()
         assert all(one[1] <= other[0] for one, other in pairwise(boxes))
@@ -147,6 +160,11 @@ class FakeMegakernel:
             assert own.nbytes == 2 * box_bytes
             assert (own == EMPTY).all(), "until the kernel fills it"
             assert boxes[-1][1] <= own.data.ptr + box_bytes
+
+
+def _compiled_as(row: NDArray[np.int64], is_alone: bool) -> int:
+    """The op under whose name it is compiled: attention's under the first one's."""
+    return int(Op.ROPE if not is_alone and row[Word.OP] in ATTENTION else row[Word.OP])
 
 
 @contextmanager
@@ -163,6 +181,7 @@ def fake_megakernel() -> Iterator[FakeMegakernel]:
         patch.setattr(device, "finish", lambda finish=device.finish: memory.under_way.clear() or finish())
         patch.setattr(megakernel, "cupy", memory)
         patch.setattr(megakernel_program, "cupy", memory)
+        patch.setattr(megakernel_program, "tasks_of", made.tasks_of)
         patch.setattr(megakernel, "KernelLaunch", made.launch)
         yield made
         assert memory.freed_early == []

@@ -12,7 +12,8 @@ from step_runs import batches
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.instruction_interpreter import Placed, run
-from launchopt.devices.instructions import Instructions, StepCompiler
+from launchopt.devices.instruction_words import Instructions
+from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.seq_state import SeqState
 from launchopt.devices.steps import Flights
 from launchopt.ring import Ring
@@ -30,13 +31,14 @@ def in_order(_: Instructions) -> None:
 
 
 class InstructionRun:
-    """A stream's operands, and lists of its steps. `change`: what is done to a list before it runs."""
+    """A stream's operands, and lists of its steps. `change`: what is done to a list before it runs. fuse: see there."""
 
     def __init__(
         self,
         stream: ChainStream,
         sampling: Sampling = NONE,
         change: Callable[[Instructions], Instructions] = lambda program: program,
+        fuse: bool = False,
     ) -> None:
         self.stream, self.sampling, self.change = stream, sampling, change
         self.arenas = Arenas(np, stream.arenas, stream.fills)
@@ -46,7 +48,7 @@ class InstructionRun:
         if stream.attention is not None:
             self.state = SeqState(np, stream.attention, stream.requests, stream.seed)
         self.placed = Placed(stream, self.arenas, self.state)
-        self.compiler = StepCompiler(self.placed.steps, self.placed.state)
+        self.compiler = StepCompiler(self.placed.steps, self.placed.state, fuse=fuse)
         self._steps = CpuSteps(stream, self.arenas, sampling)
         self._flights = Flights(stream, cast(Ring, None), self._steps.done)  # nobody is told
         self._flights.reset()

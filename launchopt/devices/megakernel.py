@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import cupy
 import numpy as np
 
 from launchopt.command import W_MN, ShapeKey
+from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
 from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.lt_coalesced import CoalescedSteps
@@ -22,7 +25,6 @@ from launchopt.devices.lt_steps import step_of
 from launchopt.devices.megakernel_program import PROGRAM_WORDS, MegakernelProgram
 from launchopt.devices.megakernel_tasks import (
     LEAST_SLOTS,
-    MOST_COLUMNS,
     SLOT_BYTES,
     STATIC_BYTES,
     fixed_bytes,
@@ -37,6 +39,7 @@ from launchopt.step_batcher import StepBatch
 THREADS, BLOCKS_A_MULTIPROCESSOR = 288, 1  # of kernels/megakernel.cu: all blocks must be resident
 LEAST_CAPABILITY = 90  # for bulk copies
 MOST_SEEN = 4096
+NO_MACROS: Mapping[str, int] = MappingProxyType({})
 
 
 class Megakernel:
@@ -52,7 +55,7 @@ class Megakernel:
             if state is None
             else SeqAddresses(int(state.positions.data.ptr), int(state.table.data.ptr), state.requests)
         )
-        self._compiler = StepCompiler(self._steps, addresses)
+        self._compiler = StepCompiler(self._steps, addresses, fuse=True)
         self._programs: OrderedDict[bytes, MegakernelProgram] = OrderedDict()
         self._seen: set[bytes] = set()
         gpu = cupy.cuda.Device()
@@ -68,15 +71,15 @@ class Megakernel:
                 f"needs a GPU of compute capability {LEAST_CAPABILITY / 10} or more, "
                 f"with {needed_bytes:,} bytes of shared memory a block",
             )
-        self._kernels: dict[tuple[int, ...], KernelLaunch] = {}
+        self._kernels: dict[tuple[tuple[str, int], ...], KernelLaunch] = {}
 
-    def _kernel(self, defines: Mapping[str, int]) -> KernelLaunch:
-        """The kernel compiled for lists of a kind."""
-        key = tuple(defines.values())
+    def _kernel(self, defines: Mapping[str, int], macros: Mapping[str, int] = NO_MACROS) -> KernelLaunch:
+        """The kernel compiled for lists of a kind, and with `macros`."""
+        key = tuple({**defines, **macros}.items())
         if key not in self._kernels:
             slots = slots_of(defines["COLUMNS"], self._most_bytes)
             shared_bytes = fixed_bytes(defines["COLUMNS"]) + slots * SLOT_BYTES
-            function = self._device.kernels.function("megakernel", "megakernel", SLOTS=slots, **defines)
+            function = self._device.kernels.function("megakernel", "megakernel", SLOTS=slots, **defines, **macros)
             function.max_dynamic_shared_size_bytes = shared_bytes
             parameters = np.zeros(PROGRAM_WORDS, np.int64), np.uint32(0)
             self._kernels[key] = KernelLaunch(function, THREADS, parameters, self._device.stream, shared_bytes)
@@ -106,10 +109,19 @@ class Megakernel:
         if len(self._programs) >= self._bound:
             self._device.synchronize()  # a launch may still read the list whose memory the next one would be given
             self._programs.popitem(last=False)
-        instructions = self._compiler.compile(batch)
-        made = MegakernelProgram(instructions, self._blocks, self._device.work.dtype.itemsize, self._kernel)
-        self._programs[key] = made
+        self._programs[key] = made = self.variant(self.instructions_of(batch))
         return made
+
+    def instructions_of(self, batch: StepBatch) -> Instructions:
+        """The list of a batch that is one launch."""
+        return self._compiler.compile(batch)
+
+    def variant(
+        self, instructions: Instructions, macros: Mapping[str, int] = NO_MACROS, stamped: bool = False
+    ) -> MegakernelProgram:
+        """A program of a list, by the kernel compiled with `macros` beside those that follow from the list."""
+        kernel = partial(self._kernel, macros=macros)
+        return MegakernelProgram(instructions, self._blocks, self._device.work.dtype.itemsize, kernel, stamped)
 
     def _program(self, batch: StepBatch) -> MegakernelProgram | None:
         """None where the batch is to be launched otherwise."""

@@ -11,16 +11,21 @@ from collections.abc import Callable, Mapping
 import cupy
 import numpy as np
 
-from launchopt.devices.instructions import NOBODY, Instructions
+from launchopt.devices.instruction_words import NOBODY, Instructions
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.megakernel_tasks import Extra, defines_of, tasks_of, weights_of
 
 EMPTY = 0xFF  # of kernels/mail.cuh, each byte
-PROGRAM_WORDS = 5
+PROGRAM_WORDS = 6
+STAMPS_EACH = 3  # of kernels/megakernel.cu: began, had what it waits for, ended
 
 
 class MegakernelProgram:
-    """A list on the GPU, and the kernel that runs it on `blocks` blocks: what `kernel` gives for its macros."""
+    """A list on the GPU, and the kernel that runs it on `blocks` blocks: what `kernel` gives for its macros.
+
+    stamps: int64 [blocks, instructions, STAMPS_EACH], of the last launch; empty unless `stamped`, and written by
+    kernels that are compiled to.
+    """
 
     def __init__(
         self,
@@ -28,6 +33,7 @@ class MegakernelProgram:
         blocks: int,
         itemsize: int,
         kernel: Callable[[Mapping[str, int]], KernelLaunch],
+        stamped: bool = False,
     ) -> None:
         tasks, box_bytes = tasks_of(instructions, blocks, itemsize)
         self._boxes = cupy.full(max(2 * box_bytes, 1), EMPTY, np.uint8)
@@ -39,9 +45,11 @@ class MegakernelProgram:
         self._counters = cupy.zeros(max(len(tasks), 1), np.uint32)
         self._tasks = cupy.asarray(tasks)
         self._weights = cupy.asarray(weights_of(tasks, itemsize).view(np.uint64))
+        self.stamps = cupy.zeros((blocks if stamped else 0, len(tasks), STAMPS_EACH), np.int64)
         parts = self._tasks, self._counters, self._weights
+        addresses = [part.data.ptr for part in parts]
         # Struct Program, and the number of the launch.
-        self._words = np.array([*(part.data.ptr for part in parts), len(tasks), box_bytes, 0], np.int64)
+        self._words = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr, 0], np.int64)
         cupy.cuda.get_current_stream().synchronize()
 
     def launch(self) -> None:

@@ -1,9 +1,10 @@
 """What kernels/megakernel.cu needs to know beside a list of instructions: how a grid goes about each.
 
-In: a list (`instructions`), and how many blocks the grid has. Out: struct Task of each instruction: its row, behind it
-how many blocks have a share of it, how far the counters that it waits for come a launch, how a GEMM's work is cut, and
-where its mail lies; struct Weights of the GEMMs whose weights are copied ahead of time, in the order of the list; and
-how the kernel is to be compiled for such a list, with what shared memory.
+In: a list (`instructions`), and how many blocks the grid has. Out: struct Task of each instruction, or of those that are
+done as one: the row of the one that matters, behind it how many blocks have a share of it, how far the counters that it
+waits for come a launch, how a GEMM's work is cut, where its mail lies, and what the others need; struct Weights of the
+GEMMs whose weights are copied ahead of time, in the order of the list; and how the kernel is to be compiled for such a
+list, with what shared memory.
 """
 
 from __future__ import annotations
@@ -14,9 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Op
-from launchopt.devices.instructions import JOIN, NOBODY, WORDS, Instructions, Word, streamable
+from launchopt.devices.instruction_words import (
+    JOIN,
+    MOST_COLUMNS,
+    NOBODY,
+    WORDS,
+    Instructions,
+    Word,
+    groups_of,
+    streamable,
+)
 
-TILE_ROWS, PIECE_BYTES, MOST_COLUMNS = 8, 2048, 16  # of kernels/weights.cuh and skinny.cuh
+TILE_ROWS, PIECE_BYTES = 8, 2048  # of kernels/weights.cuh
 INPUT_BYTES, INPUT_GAP_BYTES = {1: 32 << 10, MOST_COLUMNS: 64 << 10}, 64  # of kernels/tiles.cuh, by COLUMNS
 WARPS, PART_ROWS = 8, 40
 SLOT_BYTES = TILE_ROWS * (PIECE_BYTES + 64)
@@ -44,15 +54,33 @@ class Extra(enum.IntEnum):
     FROM_BYTES = WORDS + 13
     FROM = WORDS + 14
     BOX = WORDS + 15
+    RESULT_M = WORDS + 16
+    RESULT = WORDS + 17
+    RESULT_STRIDE = WORDS + 18
+    GAIN = WORDS + 19
+    NORMED = WORDS + 20
+    NORMED_STRIDE = WORDS + 21
+    THEN = WORDS + 22
+    ADDED = WORDS + 23
+    ADDED_STRIDE = WORDS + 24
+    PAIR_ROWS = WORDS + 25
+    ATTENDS = WORDS + 26
+    CACHE = WORDS + 27
+    SLOTS = WORDS + 28
+    SLOTS_STRIDE = WORDS + 29
+    SCORES = WORDS + 30
+    SCORES_STRIDE = WORDS + 31
+    PROBABILITIES = WORDS + 32
+    PROBABILITIES_STRIDE = WORDS + 33
 
 
 TASK_WORDS = WORDS + len(Extra)
 # Struct Weights.
 WEIGHTS = np.dtype(
     [
-        ("a", "u8"),
+        *((name, "u8") for name in ("a", "gain")),
         *((name, "u4") for name in ("row_bytes", "row_used_bytes", "rows", "groups")),
-        *((name, "u4") for name in ("tiles_each", "tiles_more", "pieces", "nothing")),
+        *((name, "u4") for name in ("tiles_each", "tiles_more", "pieces", "pair_rows")),
     ]
 )
 
@@ -61,25 +89,28 @@ Tasks = NDArray[np.int64]  # [instructions, TASK_WORDS]
 
 def tasks_of(instructions: Instructions, blocks: int, itemsize: int) -> tuple[Tasks, int]:
     """Tasks, their boxes at places from 0 on (NOBODY where there is none); and how many bytes these take."""
-    tasks = np.zeros((len(instructions), TASK_WORDS), np.int64)
-    tasks[:, :WORDS] = instructions
+    groups = groups_of(instructions)
+    number = {group[0]: i for i, group in enumerate(groups)}
+    number[NOBODY] = NOBODY
+    tasks = np.zeros((len(groups), TASK_WORDS), np.int64)
     tasks[:, Extra.BOX] = NOBODY
     box_bytes = 0
-    for row in tasks:
-        row[Extra.STREAMED] = streamable(row, itemsize)
+    for row, group in zip(tasks, groups, strict=True):
+        _describe(row, instructions[group], itemsize)
+        head = instructions[group[0]]
+        for word in (*range(Word.WAIT0, Word.WAIT3 + 1), Word.MAIL):
+            row[word] = number[int(head[word])]
         parts = _parts(row)
         row[Extra.SHARE] = min(blocks, parts)
-        if row[Extra.STREAMED]:
-            row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks)
-            _cut(row, itemsize)
-        count = int(row[Word.WAITS])
-        waits = row[Word.WAIT0 : Word.WAIT0 + count]
+        row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks)
+        row[Word.WAITS] = head[Word.WAITS]
+        waits = row[Word.WAIT0 : Word.WAIT0 + int(row[Word.WAITS])]
         tasks[waits, Extra.COUNTED] = 1
-        row[Extra.ENOUGH0 : Extra.ENOUGH0 + count] = tasks[waits, Extra.SHARE]
+        row[Extra.ENOUGH0 : Extra.ENOUGH0 + len(waits)] = tasks[waits, Extra.SHARE]
         if row[Word.MAIL] == NOBODY:
             continue
         sender = tasks[row[Word.MAIL]]
-        column_bytes = int(sender[Word.M]) * itemsize
+        column_bytes = int(sender[Extra.RESULT_M]) * itemsize
         if sender[Extra.BOX] == NOBODY:
             sender[Extra.BOX] = box_bytes
             box_bytes += -(-int(sender[Word.REQUESTS]) * column_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -87,31 +118,56 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int) -> tuple[Ta
     return tasks, box_bytes
 
 
+def _describe(row: NDArray[np.int64], members: Instructions, itemsize: int) -> None:
+    """Of an instruction, or some that are done as one, what follows from themselves."""
+    gemms = [i for i, each in enumerate(members) if streamable(each, itemsize)]
+    at = gemms[0] if gemms else 0
+    first, last = members[0], members[-1]
+    row[:WORDS] = members[at]
+    row[Extra.FROM], row[Extra.FROM_BYTES] = first[Word.B], first[Word.STRIDE_B]
+    row[Extra.RESULT_M], row[Extra.RESULT], row[Extra.RESULT_STRIDE] = last[[Word.M, Word.C, Word.STRIDE_C]]
+    row[Extra.STREAMED] = len(gemms)
+    if gemms:
+        _cut(row, itemsize)
+        if at:
+            row[Extra.GAIN], row[Extra.NORMED], row[Extra.NORMED_STRIDE] = first[[Word.A, Word.C, Word.STRIDE_C]]
+        if len(members) > at + 1:
+            row[Extra.THEN], row[Extra.ADDED], row[Extra.ADDED_STRIDE] = last[[Word.OP, Word.A, Word.STRIDE_A]]
+            row[Extra.PAIR_ROWS] = last[Word.M] if last[Word.OP] == Op.SILU_MUL else 0
+    elif len(members) > 1:
+        _, write, qk, softmax, _ = members
+        row[Extra.ATTENDS], row[Extra.CACHE] = 1, write[Word.C]
+        row[Extra.SLOTS], row[Extra.SLOTS_STRIDE] = write[[Word.A, Word.STRIDE_A]]
+        row[Extra.SCORES], row[Extra.SCORES_STRIDE] = qk[[Word.C, Word.STRIDE_C]]
+        row[Extra.PROBABILITIES], row[Extra.PROBABILITIES_STRIDE] = softmax[[Word.C, Word.STRIDE_C]]
+
+
 def _parts(row: NDArray[np.int64]) -> int:
-    """How many blocks an instruction can have a use for."""
+    """How many blocks an instruction can have a use for; of a streamed GEMM also: its tiles, or pairs of these."""
+    if row[Extra.ATTENDS]:
+        return int(row[Word.REQUESTS] * row[Word.KV_HEADS])
     if row[Word.OP] == JOIN:
         return 1
     if row[Word.OP] != Op.GEMM:
         return int(row[Word.GRID_X : Word.GRID_Z + 1].prod())
-    return int(-(-row[Word.M] // TILE_ROWS) if row[Extra.STREAMED] else row[Word.M])
+    return int(-(-row[Extra.RESULT_M] // TILE_ROWS) if row[Extra.STREAMED] else row[Word.M])
 
 
 def _cut(row: NDArray[np.int64], itemsize: int) -> None:
-    """Of a streamed GEMM, how much of k is done at once, and where its inputs are, if they do not come by mail."""
+    """Of a streamed GEMM, how much of k is done at once."""
     columns = min(int(row[Word.REQUESTS]), MOST_COLUMNS)
     row[Extra.ROUND_BYTES] = INPUT_BYTES[compiled_columns(columns)] >> (columns - 1).bit_length()
     row[Extra.COLUMN_BYTES] = row[Extra.ROUND_BYTES] + INPUT_GAP_BYTES
     row[Extra.ROW_USED_BYTES] = row[Word.K] * itemsize
-    row[Extra.FROM], row[Extra.FROM_BYTES] = row[Word.B], row[Word.STRIDE_B]
 
 
 def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
     """Of each streamed GEMM, in order, where its weights lie; last one of no rows, and one for who looks further."""
     streamed = tasks[tasks[:, Extra.STREAMED] == 1]
     found = np.zeros(len(streamed) + 2, WEIGHTS)
-    columns = {"a": Word.A, "rows": Word.M, "tiles_each": Extra.TILES_EACH, "tiles_more": Extra.TILES_MORE}
-    for name, column in {**columns, "row_used_bytes": Extra.ROW_USED_BYTES}.items():
-        found[name][:-2] = streamed[:, column]
+    found["a"][:-2], found["rows"][:-2] = streamed[:, Word.A], streamed[:, Word.M]
+    for name in ("gain", "row_used_bytes", "tiles_each", "tiles_more", "pair_rows"):
+        found[name][:-2] = streamed[:, Extra[name.upper()]]
     found["row_bytes"][:-2] = streamed[:, Word.LDA] * itemsize
     found["pieces"][:-2] = -(-streamed[:, Extra.ROW_USED_BYTES] // PIECE_BYTES)
     found["groups"][:-2] = -(-streamed[:, Word.REQUESTS] // MOST_COLUMNS)
@@ -134,6 +190,19 @@ def slots_of(columns: int, shared_bytes: int) -> int:
 
 
 def defines_of(tasks: Tasks) -> dict[str, int]:
-    """What the kernel is compiled with for a list, but for SLOTS."""
-    has_ops = bool((tasks[:, Extra.STREAMED] == 0).any())
-    return {"COLUMNS": compiled_columns(int(tasks[:, Word.REQUESTS].max(initial=1))), "OPS": int(has_ops)}
+    """What the kernel is compiled with for a list, but for SLOTS. OPS and FUSED: a bit for each op."""
+    alone = tasks[(tasks[:, Extra.STREAMED] == 0) & (tasks[:, Extra.ATTENDS] == 0) & (tasks[:, Word.OP] != JOIN)]
+    attending = [Op.ROPE] if tasks[:, Extra.ATTENDS].any() else []
+    normed = [Op.NORM] if tasks[:, Extra.GAIN].any() else []
+    return {
+        "COLUMNS": compiled_columns(int(tasks[:, Word.REQUESTS].max(initial=1))),
+        "OPS": _bits(alone[:, Word.OP].tolist()),
+        "FUSED": _bits([*attending, *normed, *filter(None, tasks[:, Extra.THEN].tolist())]),
+    }
+
+
+def _bits(ops: list[int]) -> int:
+    found = 0
+    for op in ops:
+        found |= 1 << op
+    return found

@@ -18,5 +18,5 @@ __device__ inline void send(u64 box, u64 other_box, storage value, storage below
 }
 
 __device__ inline bool arrived(const uint4& found) {
-    return max(max(found.x, found.y), max(found.z, found.w)) != EMPTY;
+    return WITHOUT == NO_WAITS || max(max(found.x, found.y), max(found.z, found.w)) != EMPTY;
 }

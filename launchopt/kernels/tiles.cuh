@@ -22,7 +22,7 @@ __device__ inline int pieces_together(int tiles, int left_bytes) {
 // are there, if registers can be had; else where they are.
 struct Slices {
     int tiles, pieces;
-#if COLUMNS == 1 && !OPS
+#if COLUMNS == 1
     uint4 of[PASS_TILES][CHUNKS];
     __device__ uint4 get(int slot, int chunk) const { return of[slot][chunk]; }
 #else
@@ -36,7 +36,7 @@ struct Slices {
             if (slot >= tiles * pieces) break;
             ring.wait();
             const u32 at = ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16;
-#if COLUMNS == 1 && !OPS
+#if COLUMNS == 1
 #pragma unroll
             for (int chunk = 0; chunk < CHUNKS; ++chunk) of[slot][chunk] = load_shared(at + chunk * 64);
 #else

@@ -4,18 +4,22 @@
 // A block goes through tiles of TILE_ROWS rows, up to PASS_TILES of them a pass; a pass in pieces of PIECE_BYTES of k, and a
 // piece tile by tile. A ring of slots has a tile's pieces in that order. A warp that does nothing else fills it by bulk copies
 // (sm_90), as soon as the others have told how many slots they have read. Columns beyond MOST_COLUMNS go through everything
-// again.
+// again. Where a norm is done with the GEMM, its gain comes first, in a slot of its own.
 enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTES + 64 };  // 64: see tiles.cuh
 enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES, MOST_UNTOLD = SLOTS / 2 };
 
 struct Weights {  // of devices/megakernel_program.py; the list ends with one of no rows
-    u64 a;
+    u64 a, gain;                 // gain: of row_used_bytes, or 0
     u32 row_bytes, row_used_bytes, rows;
     u32 groups;                  // of columns
-    u32 tiles_each, tiles_more;  // of a block, and how many of the first blocks have one more
+    u32 tiles_each, tiles_more;  // of a block, or pairs of them, and how many of the first blocks have one more
     u32 pieces;                  // of k
-    u32 nothing;
+    u32 pair_rows;               // 0, or how far apart the rows of two tiles that go together lie: then tiles come in pairs
 };
+
+__device__ inline int row_of_tile(int tile, u32 pair_rows) {
+    return pair_rows ? tile / 2 * TILE_ROWS + tile % 2 * (int)pair_rows : tile * TILE_ROWS;
+}
 
 // What is read next. Slots are known by shared addresses, as are their barriers, 8 bytes each; behind these lies the word
 // that tells how many slots have been read.
@@ -58,28 +62,44 @@ struct Feed {
             now = next;
             if (!now.rows) return false;
             next = *++list;
-            first = block * now.tiles_each + min(block, now.tiles_more);
-            last = first + now.tiles_each + (block < now.tiles_more);
+            const int pairs = now.pair_rows > 0;
+            first = block * now.tiles_each + min(block, now.tiles_more) << pairs;
+            last = first + (now.tiles_each + (block < now.tiles_more) << pairs);
         } while (first == last);
         return true;
     }
     __device__ void run() {
         while (begin())
-            for (u32 group = 0; group < now.groups; ++group)
+            for (u32 group = 0; group < now.groups; ++group) {
+                if (now.gain) {
+                    make_room();
+                    copy_gain();
+                    ring.next();
+                }
                 for (int pass = first; pass < last; pass += PASS_TILES)
                     for (u32 piece = 0; piece < now.pieces; ++piece)
                         for (int tile = pass, end = min(pass + PASS_TILES, last); tile < end; ++tile) {
-                            while (ring.read - ring.hear() >= SLOTS) __nanosleep(32);
+                            make_room();
                             copy(tile, piece);
                             ring.next();  // here: that have been filled
                         }
+            }
+    }
+    __device__ void make_room() const {
+        while (ring.read - ring.hear() >= SLOTS) __nanosleep(32);
+    }
+    __device__ void copy_gain() {
+        const u32 bytes = WITHOUT == NO_WEIGHTS ? 0 : now.row_used_bytes;
+        if (lane == 0) barrier_arrive(ring.barrier, bytes);
+        if (lane == 0 && bytes) copy_bulk(ring.slot, now.gain, bytes, ring.barrier, policy);
+        __syncwarp();
     }
     // A piece of a tile, a row a lane.
     __device__ void copy(int tile, u32 piece) {
-        const int row = tile * TILE_ROWS + lane, rows = min((int)TILE_ROWS, (int)now.rows - tile * TILE_ROWS);
+        const int first = row_of_tile(tile, now.pair_rows), row = first + lane, rows = min((int)TILE_ROWS, (int)now.rows - first);
         const u32 bytes = min((u32)PIECE_BYTES, now.row_used_bytes - piece * PIECE_BYTES);
-        if (lane == 0) barrier_arrive(ring.barrier, rows * bytes);
-        if (lane < rows)
+        if (lane == 0) barrier_arrive(ring.barrier, WITHOUT == NO_WEIGHTS ? 0 : rows * bytes);
+        if (WITHOUT != NO_WEIGHTS && lane < rows)
             copy_bulk(ring.slot + lane * ROW_BYTES, now.a + (u64)row * now.row_bytes + piece * PIECE_BYTES, bytes, ring.barrier, policy);
         __syncwarp();
     }

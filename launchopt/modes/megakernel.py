@@ -35,6 +35,11 @@ class MegakernelMode(Mode):
         self._steps: Any = Megakernel(device, limits, self.options.get("cached", CACHED))
         self._steps.compile_likely()
 
+    @property
+    def steps(self) -> Any:
+        """The device's `Megakernel`, once prepared: for measurements."""
+        return self._steps
+
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Launch."""
         self._steps.submit(batch, flush_ns)

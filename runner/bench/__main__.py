@@ -4,30 +4,34 @@
     python -m runner.bench ring batcher            some
     python -m runner.bench --compare OLD NEW       two results, with verdicts
 
-Prints a table and leaves bench.parquet and manifest.json in outputs/bench/<time>.
+Prints a table and leaves bench.parquet and manifest.json in outputs/bench/<time>. The part megakernel, where a decode
+step's time goes, also prints its account by op and leaves it in megakernel.parquet. On the cpu device parts that need a
+GPU (resident, megakernel, tracing) are skipped.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from rich.console import JustifyMethod
 from rich.table import Table
 
 from launchopt import results
 from launchopt.analysis.interval import ratio_interval, verdict
+from launchopt.analysis.markdown import Column
 from launchopt.devices import find_device
 from launchopt.environment import environment
 from launchopt.errors import ConfigError, LaunchoptError
-from runner.bench import batcher, dispatch, modes, pipeline, recorder, resident, ring, tracing
+from runner.bench import account, batcher, dispatch, megakernel, modes, pipeline, recorder, resident, ring, tracing
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
 from runner.terminal import console
 
-SUITES = ("ring", "batcher", "recorder", "dispatch", "resident", "tracing", "modes", "pipeline")
+SUITES = ("ring", "batcher", "recorder", "dispatch", "resident", "megakernel", "tracing", "modes", "pipeline")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,24 +73,28 @@ def _bench(arguments: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     about = {"device": info.as_dict(), "why": why, "repeats": arguments.repeats}
     results.write_manifest(folder, about | {"status": "running", "environment": environment()})
+    (folder / account.FILE).unlink(missing_ok=True)  # of an earlier result
     rows = []
     for name in arguments.suites or SUITES:
-        for figure in _suite(name, info.kind)(arguments.repeats):
+        for figure in _suite(name, info.kind, folder)(arguments.repeats):
             rows.append(figure.row())
             print(f"{name}: {figure.case}: {quantity(rows[-1]['median'])} {figure.unit}", file=sys.stderr)
             results.write_rows(folder / "bench.parquet", BENCH, rows, about)
     results.write_manifest(folder, about | {"status": "ok", "environment": environment()})
     console().print(_table(rows, info.name))
+    if (folder / account.FILE).is_file():
+        _print_account(folder)
     print(folder)
 
 
-def _suite(name: str, device: str) -> Suite:
+def _suite(name: str, device: str, folder: Path) -> Suite:
     plain: dict[str, Suite] = {"ring": ring.suite, "batcher": batcher.suite, "recorder": recorder.suite}
     if name in plain:
         return plain[name]
-    with_device = {
+    with_device: dict[str, Callable[[int, str], Iterator[Figure]]] = {
         "dispatch": dispatch.suite,
         "resident": resident.suite,
+        "megakernel": partial(megakernel.suite, folder=folder),
         "tracing": tracing.suite,
         "modes": modes.suite,
         "pipeline": pipeline.suite,
@@ -94,8 +102,7 @@ def _suite(name: str, device: str) -> Suite:
     return partial(_on_device, with_device[name], device)
 
 
-def _on_device(suite: object, device: str, repeats: int) -> Iterator[Figure]:
-    assert callable(suite)
+def _on_device(suite: Callable[[int, str], Iterator[Figure]], device: str, repeats: int) -> Iterator[Figure]:
     yield from suite(repeats, device)
 
 
@@ -105,6 +112,25 @@ def _table(rows: Sequence[results.Row], machine: str) -> Table:
         table.add_column(heading, justify="right" if side.endswith(":") else "left")
     for row in rows:
         table.add_row(*cells(row))
+    return table
+
+
+def _print_account(folder: Path) -> None:
+    """Where a decode step's time goes, case by case."""
+    out, cases = console(), account.by_case(account.read(folder))
+    out.print(_grid("decode steps in one launch", account.CASES, account.case_cells(cases)))
+    for own in cases:
+        out.print(_grid(account.title(own), account.OPS, account.op_cells(own)))
+        out.print(account.told(own), soft_wrap=True, markup=False)
+
+
+def _grid(title: str, columns: Sequence[Column[results.Row]], cells: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=None)
+    for column in columns:
+        side: JustifyMethod = "left" if column.is_text else "right"
+        table.add_column(column.heading.replace(" ", "\n", 1), justify=side)
+    for line in cells:
+        table.add_row(*line)
     return table
 
 

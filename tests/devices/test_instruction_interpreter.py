@@ -17,8 +17,10 @@ from step_runs import StepRun, batches
 
 from launchopt.command import Dtype
 from launchopt.devices.dependencies import Span
+from launchopt.devices.instruction_accesses import accesses
 from launchopt.devices.instruction_interpreter import FIRST_ADDRESS, Memory, execute, random_order, run
-from launchopt.devices.instructions import NOBODY, Instructions, Word, accesses, waits_of
+from launchopt.devices.instruction_order import waits_of
+from launchopt.devices.instruction_words import NOBODY, Instructions, Word
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 

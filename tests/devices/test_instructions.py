@@ -14,17 +14,9 @@ from step_runs import batches
 from test_architecture import needing_cuda
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Op
-from launchopt.devices.instructions import (
-    JOIN,
-    MOST_WAITS,
-    NOBODY,
-    WORDS,
-    Instructions,
-    StepCompiler,
-    Word,
-    waits_of,
-    with_dependencies,
-)
+from launchopt.devices.instruction_order import waits_of, with_dependencies
+from launchopt.devices.instruction_words import JOIN, MOST_WAITS, NOBODY, WORDS, Instructions, Word
+from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.op_kernels import ARGS, geometry
 from launchopt.step_batcher import StepBatch

@@ -16,7 +16,7 @@ from step_runs import StepRun, batches
 
 from launchopt import recorder as rec
 from launchopt.command import Dtype
-from launchopt.devices.instructions import Word
+from launchopt.devices.instruction_words import Word
 from launchopt.devices.lt_steps import step_of
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class

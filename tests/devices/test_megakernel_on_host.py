@@ -14,7 +14,7 @@ from step_runs import batches
 
 from launchopt.command import Dtype
 from launchopt.devices.instruction_interpreter import Placed
-from launchopt.devices.instructions import NOBODY, Instructions, Word
+from launchopt.devices.instruction_words import NOBODY, Instructions, Word
 from launchopt.devices.megakernel_tasks import SLOT_BYTES, Extra, defines_of, fixed_bytes, tasks_of, weights_of
 from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
@@ -23,7 +23,7 @@ from launchopt.workloads.program import Program, layer_program, linear_epilogue_
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
-CALL = "megakernel(*(Program*)arguments, ((u32*)arguments)[2 * 5])"
+CALL = "megakernel(*(Program*)arguments, ((u32*)arguments)[2 * 6])"
 BLOCKS, THREADS, SLOTS = 3, 288, 6
 ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
 
@@ -42,7 +42,7 @@ class Launched:
         self.tasks, self.weights = tasks, weights_of(tasks, itemsize)
         self.counters = np.zeros(len(tasks), np.uint32)
         places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
-        self.words: NDArray[np.int64] = np.array([*places, len(tasks), box_bytes, 0], np.int64)
+        self.words: NDArray[np.int64] = np.array([*places, len(tasks), box_bytes, 0, 0], np.int64)
         defines = defines_of(tasks)
         self.library: ctypes.CDLL = built("megakernel", CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
         self.shared_bytes = fixed_bytes(defines["COLUMNS"]) + SLOTS * SLOT_BYTES
@@ -56,7 +56,7 @@ class KernelRun(InstructionRun):
     """A stream whose steps the kernel runs, those that are compilable; the others are interpreted."""
 
     def __init__(self, stream: ChainStream) -> None:
-        super().__init__(stream)
+        super().__init__(stream, fuse=True)
         self.lists: dict[bytes, Launched] = {}
         self.launches = 0
 

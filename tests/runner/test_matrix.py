@@ -74,7 +74,7 @@ def test_asking_loads_neither_cuda_nor_torch() -> None:
 
 def small(workload: str, folder: Path) -> str:
     """The overrides that make a run of a workload small, by the settings it has."""
-    with matrix._composing():
+    with matrix.composing():
         settings = type(matrix._config(workload, folder).workload)
     few = next(text for kind, text in SMALL.items() if issubclass(settings, kind))
     return few if settings is Gemv else " ".join([*matrix.smallest(settings, folder), few])

@@ -1,0 +1,112 @@
+"""Which instructions of a list are done as one, by whoever runs it: the fewer there are, the less is waited for.
+
+In: instructions one after another, as the step has them. Out: FUSED of each. Nothing else changes: each still reads and
+writes all that it did by itself, so that all of it can be checked.
+
+* A norm before a GEMM: every block of the GEMM makes the norm of all its inputs for itself, and stores a part of it.
+* A sum with something after a GEMM, or SiLU times gate: by the thread that has the GEMM's own outputs.
+* Rotation, the cache's writes, and attention: a block for all of a request and kv head.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from launchopt.command import Op
+from launchopt.devices.instruction_words import (
+    MOST_COLUMNS,
+    PART,
+    VECTOR_BYTES,
+    Instruction,
+    Instructions,
+    Word,
+    streamable,
+)
+
+ATTENTION = (Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)
+NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # of a column, at the most; by columns that the kernel is compiled for
+QUERIES_A_KV_HEAD, MOST_LANES = 8, 32  # of kernels/attend.cuh
+WARPS, THREADS, QUERIES_AT_ONCE = 8, 256, 4
+ATTENTION_BYTES = 32 << 10  # of shared memory
+CACHE_BYTES = 256 << 10  # keys and values that one block reads; more of them are for more blocks
+
+
+def fused(rows: Instructions, itemsize: int) -> Instructions:
+    """The same instructions, with FUSED."""
+    made = rows.copy()
+    i = 0
+    while i < len(made):
+        count = _attention(made[i:], itemsize) or _around_gemm(made[i:], itemsize)
+        made[i, Word.FUSED] = count
+        made[i + 1 : i + 1 + count, Word.FUSED] = PART
+        i += 1 + count
+    return made
+
+
+def _feeds(one: Instruction, other: Instruction, role: str = "B") -> bool:
+    """Whether the outputs of one are all that another has for A, or B."""
+    alike = (one[Word.REQUESTS], one[Word.FIRST_REQUEST]) == (other[Word.REQUESTS], other[Word.FIRST_REQUEST])
+    strides = one[Word.STRIDE_C] == other[Word[f"STRIDE_{role}"]] or one[Word.REQUESTS] == 1
+    return bool(alike and strides and one[Word.C] == other[Word[role]])
+
+
+def _whole(row: Instruction, roles: str) -> bool:
+    """Whether operands are of whole vectors, one row a request."""
+    addresses = [int(row[Word[role]]) for role in roles]
+    strides = [int(row[Word[f"STRIDE_{role}"]]) for role in roles] if row[Word.REQUESTS] > 1 else []
+    return bool(row[Word.N] == 1) and not np.bitwise_or.reduce([*addresses, *strides]) % VECTOR_BYTES
+
+
+def _around_gemm(rows: Instructions, itemsize: int) -> int:
+    """How many instructions behind the first are one with it, a GEMM being one of them."""
+    columns = 1 if rows[0, Word.REQUESTS] == 1 else MOST_COLUMNS
+    before = 0
+    if rows[0, Word.OP] == Op.NORM:
+        norm = rows[0]
+        fits = norm[Word.M] * itemsize <= NORM_BYTES[columns] and _whole(norm, "ABC")
+        if len(rows) < 2 or not fits or not _feeds(norm, rows[1]) or norm[Word.M] != rows[1, Word.K]:
+            return 0
+        before = 1
+    gemm = rows[before]
+    if not streamable(gemm, itemsize):
+        return 0
+    return before + (len(rows) > before + 1 and _after_gemm(gemm, rows[before + 1]))
+
+
+def _after_gemm(gemm: Instruction, row: Instruction) -> bool:
+    if not _feeds(gemm, row) or not _whole(gemm, "C"):
+        return False
+    if row[Word.OP] == Op.ADD:
+        return bool(row[Word.M] == gemm[Word.M]) and _whole(row, "AC")
+    pairs = bool(2 * row[Word.M] == gemm[Word.M] and row[Word.M] % 8 == 0)
+    return bool(row[Word.OP] == Op.SILU_MUL) and pairs and _whole(row, "C")
+
+
+def _attention(rows: Instructions, itemsize: int) -> int:
+    """4 where attention of one column a request begins that a block a kv head can do, else 0."""
+    if len(rows) < len(ATTENTION) or tuple(rows[: len(ATTENTION), Word.OP].tolist()) != ATTENTION:
+        return 0
+    rope, write, qk, softmax, av = rows[: len(ATTENTION)]
+    linked = _feeds(rope, write) and _feeds(rope, qk) and _feeds(qk, softmax) and _feeds(softmax, av)
+    cached = write[Word.C] == qk[Word.A] == av[Word.A]
+    whole = _whole(rope, "BC") and _whole(av, "C") and write[Word.C] % VECTOR_BYTES == 0
+    return len(ATTENTION) - 1 if linked and cached and whole and _fits(rope, itemsize) else 0
+
+
+def _fits(rope: Instruction, itemsize: int) -> bool:
+    """Whether heads are of whole vectors, and what a block needs is not too much: see kernels/attend.cuh."""
+    head_dim, ctx, width = int(rope[Word.HEAD_DIM]), int(rope[Word.CTX]), VECTOR_BYTES // itemsize
+    group, left = divmod(int(rope[Word.Q_HEADS]), int(rope[Word.KV_HEADS]))
+    lanes = head_dim // width
+    if left or group > QUERIES_A_KV_HEAD or head_dim % width or lanes & (lanes - 1) or lanes > MOST_LANES:
+        return False
+    return (
+        attention_bytes(head_dim, group, ctx, itemsize) <= ATTENTION_BYTES
+        and 2 * ctx * head_dim * itemsize <= CACHE_BYTES
+    )
+
+
+def attention_bytes(head_dim: int, group: int, ctx: int, itemsize: int) -> int:
+    """Shared memory of a block: angles, its rows of q, k and v, its scores, and parts of sums."""
+    scores = -(-group * ctx * 4 // VECTOR_BYTES) * VECTOR_BYTES
+    return head_dim * 4 + (group + 2) * head_dim * itemsize + scores + WARPS * QUERIES_AT_ONCE * head_dim * 4

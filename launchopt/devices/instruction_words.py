@@ -1,0 +1,85 @@
+"""A step as a list of instructions: what the words of an instruction are.
+
+A list is int64 [instructions, WORDS], a row an instruction, its columns those of `Word`. Some are done together, as one
+(`fusion`): the first of these says how many follow, the others are its PARTs. Who waits for one of them waits for all.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import Op
+
+
+class Word(enum.IntEnum):
+    """A column of a list."""
+
+    OP = 0
+    M = 1
+    N = 2  # columns a request
+    K = 3
+    REQUESTS = 4  # of this instruction
+    FIRST_REQUEST = 5
+    A = 6  # address, of the first request
+    B = 7
+    C = 8
+    STRIDE_A = 9  # bytes from request to request
+    STRIDE_B = 10
+    STRIDE_C = 11
+    LDA = 12  # elements from row to row
+    LDB = 13
+    LDC = 14
+    Q_HEADS = 15  # from here to THETA as in struct Args
+    KV_HEADS = 16
+    HEAD_DIM = 17
+    CTX = 18
+    PAGE_TOKENS = 19
+    PAGES = 20
+    POSITIONS = 21
+    TABLE = 22
+    ALL_REQUESTS = 23  # of the stream
+    THETA = 24  # bits of a float64
+    GRID_X = 25  # of a GEMM: tiles of rows, 1, requests
+    GRID_Y = 26
+    GRID_Z = 27
+    WAITS = 28  # how many of the next four are used
+    WAIT0 = 29  # an earlier instruction, or NOBODY
+    WAIT1 = 30
+    WAIT2 = 31
+    WAIT3 = 32
+    MAIL = 33  # the earlier instruction whose outputs are its inputs, or NOBODY
+    LEVEL = 34  # how many instructions at most come one after another before it
+    FUSED = 35  # how many instructions right behind it are done with it, or PART: is done with one before it
+    ROW = 36  # of the step; NOBODY of a join
+
+
+WORDS = len(Word)
+MOST_WAITS = 4
+NOBODY, PART = -1, -1
+JOIN = -1  # in OP
+GEMM_TILE_ROWS, MOST_COLUMNS = 8, 16  # of kernels/weights.cuh and skinny.cuh
+# To which operands must be aligned for weights to be copied ahead of time, and what k must be whole ones of.
+VECTOR_BYTES, SLICE_BYTES = 16, 256
+POSITIONED_OPS = (Op.ROPE, Op.QK, Op.SOFTMAX, Op.AV)
+VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)
+
+Instruction = NDArray[np.int64]  # [WORDS]
+Instructions = NDArray[np.int64]  # [instructions, WORDS]
+
+
+def groups_of(instructions: Instructions) -> list[list[int]]:
+    """Which instructions are done as one, each lot in order."""
+    fused = instructions[:, Word.FUSED].tolist()
+    return [list(range(i, i + 1 + count)) for i, count in enumerate(fused) if count != PART]
+
+
+def streamable(row: Instruction, itemsize: int) -> bool:
+    """Whether it is a GEMM of one column a request, which share weights, with operands of whole vectors."""
+    if row[Word.OP] != Op.GEMM or row[Word.N] != 1 or (row[Word.STRIDE_A] and row[Word.REQUESTS] > 1):
+        return False
+    apart = row[Word.STRIDE_B] if row[Word.REQUESTS] > 1 else 0
+    whole = (row[Word.A] | row[Word.B] | apart | row[Word.LDA] * itemsize) % VECTOR_BYTES == 0
+    return bool(whole and row[Word.K] * itemsize % SLICE_BYTES == 0)

@@ -1,0 +1,142 @@
+"""Single launches of a decode step in mode=megakernel, timed: as the mode makes them, and with a stage left out.
+
+In: a CudaDevice on which the mode has run its stream to the end, the device's `Megakernel`. Out: us of each launch, by
+events around it on the device's stream, while launches are queued ahead, so that no time of the host is in it; and the
+clock's stamps of a launch of the kernel that writes them (-DSTAMPS=1 of kernels/megakernel.cu).
+
+Each launch does the last token's step of all requests again: the positions are set back before it, outside of its
+events. Launches use the copies of the weights in turn, as tokens do. Before each measurement, memory that is no weight
+is what the run left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.devices.instruction_words import Instructions
+from launchopt.devices.lt_steps import step_of
+from launchopt.errors import RunError
+
+if TYPE_CHECKING:
+    from launchopt.devices.megakernel import Megakernel
+    from launchopt.devices.megakernel_program import MegakernelProgram
+
+WARM_UP = 16  # launches; queued before the first that is timed
+CLOCK_LAUNCHES = 400  # under way while NVML is asked for the clock
+# Macros of kernels/megakernel.cu.
+PLAIN: Mapping[str, int] = {}
+WITH_STAMPS, WITHOUT_WEIGHTS, WITHOUT_WAITS = {"STAMPS": 1}, {"WITHOUT": 1}, {"WITHOUT": 2}
+
+Programs = list["MegakernelProgram"]  # one a copy of the weights
+
+
+@dataclass(frozen=True, slots=True)
+class StampedLaunch:
+    """One launch: its time by events, and the clock as every block read it, int64 [blocks, instructions, 3]."""
+
+    us: float
+    stamps: NDArray[np.int64]
+
+
+class StepTiming:
+    """The last decode step of all requests of `device`'s stream, as `steps` makes it. `device`: a CudaDevice."""
+
+    def __init__(self, device: Any, steps: Megakernel) -> None:
+        self._device, self._steps = device, steps
+        stream = device.work
+        each = (step_of(stream, stream.requests, replica) for replica in range(stream.replicas))
+        self.lists: list[Instructions] = [steps.instructions_of(batch) for batch in each]
+        with device.stream:
+            state = device.state_of_sequences
+            if state is not None:
+                state.positions[1] -= 1  # where the next step begins: again where the last one did
+            positions = [] if state is None else [state.positions]
+            arenas = [array for arena, array in device.arenas.arrays.items() if not arena.is_weight]
+            self._positions = [(array, array.copy()) for array in positions]
+            self._memory = [*((array, array.copy()) for array in arenas), *self._positions]
+        device.synchronize()
+
+    def programs(self, macros: Mapping[str, int] = PLAIN) -> Programs:
+        """The step's, by the kernel with these macros."""
+        stamped = bool(macros.get("STAMPS"))
+        return [self._steps.variant(instructions, macros, stamped) for instructions in self.lists]
+
+    def launches_us(self, programs: Programs, launches: int) -> list[float]:
+        """us of each launch."""
+        self._put_back(self._memory)
+        pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(launches)]
+        for i in range(WARM_UP):
+            self._launch(programs[i % len(programs)])
+        for i, pair in enumerate(pairs):
+            self._launch(programs[i % len(programs)], pair)
+        self._device.synchronize()
+        return [_us(pair) for pair in pairs]
+
+    def stamped(self, stamped: Programs, plain: Programs, launches: int) -> list[StampedLaunch]:
+        """Launches of kernels that write stamps, each behind one of a plain kernel, in whose time it is queued."""
+        self._put_back(self._memory)
+        found = []
+        for i in range(2 * len(stamped) + launches):
+            which, pair = i % len(stamped), (cupy.cuda.Event(), cupy.cuda.Event())
+            self._launch(plain[which - 1])
+            self._launch(stamped[which], pair)
+            self._device.synchronize()
+            found.append(StampedLaunch(_us(pair), stamped[which].stamps.get()))
+        return found[2 * len(stamped) :]
+
+    def require_same(self, stamped: Programs, plain: Programs, spoiling: Programs) -> None:
+        """RunError unless one launch of each of two leaves the same bytes, the first where a third left others."""
+        for one, other, third in zip(stamped, plain, spoiling, strict=True):
+            self._put_back(self._memory)
+            wanted, spoilt, found = self._left(other), self._left(third), self._left(one)
+            if _same(wanted, spoilt):
+                raise RunError("a decode step whose weights are not fetched leaves the same outputs")
+            if not _same(wanted, found):
+                raise RunError("the kernel that writes stamps leaves other outputs than the one that does not")
+
+    def sm_clock_mhz(self, programs: Programs) -> float | None:
+        """What NVML says while launches are under way; None where it says nothing."""
+        self._device.state()  # the first time NVML has to be loaded
+        for i in range(CLOCK_LAUNCHES):
+            self._launch(programs[i % len(programs)])
+        clock = self._device.state().get("sm_clock_mhz")
+        self._device.synchronize()
+        return None if clock is None else float(clock)
+
+    def _left(self, program: MegakernelProgram) -> list[Any]:
+        """Memory after one launch."""
+        self._launch(program)
+        with self._device.stream:
+            copies = [array.copy() for array, _ in self._memory]
+        self._device.synchronize()
+        return copies
+
+    def _launch(self, program: MegakernelProgram, pair: tuple[Any, Any] | None = None) -> None:
+        """At the same positions again; between the events of `pair`."""
+        self._put_back(self._positions)
+        if pair is None:
+            program.launch()
+            return
+        pair[0].record(self._device.stream)
+        program.launch()
+        pair[1].record(self._device.stream)
+
+    def _put_back(self, kept: Sequence[tuple[Any, Any]]) -> None:
+        for array, copy in kept:
+            array.data.copy_from_device_async(copy.data, array.nbytes, self._device.stream)
+
+
+def _us(pair: tuple[Any, Any]) -> float:
+    return 1e3 * float(cupy.cuda.get_elapsed_time(*pair))
+
+
+def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Bytes, since NaN equals nothing."""
+    pairs = zip(some, others, strict=True)
+    return all(bool((one.view(np.uint8) == other.view(np.uint8)).all()) for one, other in pairs)

@@ -1,0 +1,191 @@
+"""The account of a decode step in one launch: megakernel.parquet, a row an op of a case; as tables.
+
+In: what `runner.bench megakernel` measured of a case. Out: rows, and from a folder with them Markdown, or cells for a
+terminal. What is known of a case as a whole stands in each of its rows.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import groupby
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from launchopt.analysis.markdown import Column, body, count, number
+from launchopt.analysis.step_account import Clock, Floor, Part
+from launchopt.columns import schema
+from launchopt.errors import DataError
+from launchopt.results import Row, read_manifest
+
+FILE = "megakernel.parquet"
+ABOUT = (
+    "A decode step in one launch, without sampling (`python -m runner.bench megakernel`). Times of the kernel alone: "
+    "medians of {launches} launches of the last token's step, queued ahead, each between two CUDA events, after a run "
+    "of the same kernel whose every output was compared with float64. Least: the weights, each read once, at the "
+    "larger of the measured read and copy bandwidths. Two kernels lack a stage, and their outputs are wrong: one "
+    "fetches no weights, which leaves the chain of instructions; one waits for nobody, which leaves weights and "
+    "arithmetic."
+)
+LEGEND = (
+    "Wait: from an instruction's begin on a block until all that it waits for is there; work: from then to its end. "
+    "Of each instruction the median over the blocks that have a share of it, or the most; an op's is the mean over its "
+    "instructions, and `all` their sum. Blocks wait for each other's work, so that these sums are not the whole; "
+    "block 0, which has a share of every instruction, adds up: waits, work, and what lies between two instructions."
+)
+_TEXT, _I64, _F64, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+ACCOUNT = schema(
+    ("case", _TEXT, "workload, dtype and requests; with op, the key of a row"),
+    ("op", _TEXT, "a GEMM with its m x k; JOIN: only waits"),
+    ("instructions", _I64, "of this op in the step's list"),
+    ("blocks", _F64, "that have a share of one, the mean"),
+    ("wait_us", _F64, "of an instruction, the median over its blocks: from its begin until its inputs are there; mean"),
+    ("wait_most_us", _F64, "the same, the most over its blocks"),
+    ("work_us", _F64, "from then to its end, the median over its blocks; mean over instructions"),
+    ("work_most_us", _F64, "the same, the most over its blocks"),
+    ("wait_sum_us", _F64, "the medians of all instructions, added up"),
+    ("work_sum_us", _F64, "the same"),
+    ("own_wait_us", _F64, "of block 0 alone, over all instructions"),
+    ("own_work_us", _F64, "the same"),
+    ("own_between_us", _F64, "of block 0, from an instruction's end to the begin of the next"),
+    ("launches", _I64, "timed of each kernel"),
+    ("kernel_us", _F64, "a launch of the kernel as the mode launches it, by events; median"),
+    ("without_weights_us", _F64, "the same of a kernel that fetches no weights: its outputs are wrong"),
+    ("without_waits_us", _F64, "the same of a kernel that waits for nobody: its outputs are wrong"),
+    ("stamped_us", _F64, "of the launch that the account is of, which writes its clock down"),
+    ("weight_bytes", _I64, "of the distinct weights of the step's GEMMs"),
+    ("ceiling_gb_per_s", _F64, "the larger of the measured read and copy bandwidths"),
+    ("ceiling", _TEXT, "which of the two"),
+    ("clock_mhz", _F64, "by which cycles became us"),
+    ("clock", _TEXT, "NVML: read while launches were under way; events: cycles over the launch's time"),
+    ("verified", _BOOL, "every output of a run of the kernel was right, and stamps change none"),
+)
+CASE = "case"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A case: us of each launch of the kernel and of the two that lack a stage; the account of a stamped launch."""
+
+    kernel_us: Sequence[float]
+    without_weights_us: Sequence[float]
+    without_waits_us: Sequence[float]
+    stamped_us: float
+    floor: Floor
+    clock: Clock
+    parts: Sequence[Part]
+
+
+def rows_of(case: str, found: Measured) -> list[Row]:
+    """As ACCOUNT has them; there are none of a run whose outputs were wrong."""
+    names = ("kernel_us", "without_weights_us", "without_waits_us")
+    whole = {name: statistics.median(getattr(found, name)) for name in names} | {
+        "launches": len(found.kernel_us),
+        "stamped_us": found.stamped_us,
+        "weight_bytes": found.floor.weight_bytes,
+        "ceiling_gb_per_s": found.floor.gb_per_s,
+        "ceiling": found.floor.ceiling,
+        "clock_mhz": found.clock.mhz,
+        "clock": found.clock.source,
+        "verified": True,
+    }
+    return [{CASE: case, **asdict(part), **whole} for part in found.parts]
+
+
+def read(folder: Path) -> list[Row]:
+    """Rows of a result; DataError where there is none."""
+    path = folder / FILE
+    try:
+        rows: list[Row] = pq.read_table(path, columns=ACCOUNT.names).to_pylist()
+    except (OSError, ValueError) as error:
+        raise DataError(path, None, f"cannot be read as an account of runner.bench ({error})") from None
+    if not rows or any(value is None for row in rows for value in row.values()):
+        raise DataError(path, None, "not an account of runner.bench: it has no rows, or gaps in them")
+    return rows
+
+
+def by_case(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of each case, in their order."""
+    return [list(own) for _, own in groupby(rows, lambda row: row[CASE])]
+
+
+def _floor(row: Row) -> Floor:
+    return Floor(row["weight_bytes"], row["ceiling_gb_per_s"], row["ceiling"])
+
+
+def _number(name: str) -> Callable[[Row], str]:
+    return lambda row: number(row[name])
+
+
+_SETS: frozenset[str] = frozenset()  # there is one of each
+CASES: Sequence[Column[Row]] = (
+    Column("step", lambda row: str(row[CASE]), _SETS, is_text=True),
+    Column("weights MB", lambda row: number(row["weight_bytes"] / 1e6), _SETS),
+    Column("least us", lambda row: number(_floor(row).us), _SETS),
+    Column("kernel us", _number("kernel_us"), _SETS),
+    Column("GB/s", lambda row: count(_floor(row).achieved_gb_per_s(row["kernel_us"])), _SETS),
+    Column("of bandwidth", lambda row: f"{100 * _floor(row).us / row['kernel_us']:.1f}% {row['ceiling']}", _SETS),
+    Column("no weights us", _number("without_weights_us"), _SETS),
+    Column("no waits us", _number("without_waits_us"), _SETS),
+    Column("verified", lambda row: "yes" if row["verified"] else "NO", _SETS, is_text=True),
+)
+OPS: Sequence[Column[Row]] = (
+    Column("op", lambda row: str(row["op"]), _SETS, is_text=True),
+    Column("instructions", lambda row: count(row["instructions"]), _SETS),
+    Column("blocks", lambda row: count(row["blocks"]), _SETS),
+    Column("wait us", _number("wait_us"), _SETS),
+    Column("most", _number("wait_most_us"), _SETS),
+    Column("work us", _number("work_us"), _SETS),
+    Column("most", _number("work_most_us"), _SETS),
+    Column("wait, all us", _number("wait_sum_us"), _SETS),
+    Column("work, all us", _number("work_sum_us"), _SETS),
+    Column("block 0: wait us", _number("own_wait_us"), _SETS),
+    Column("work us", _number("own_work_us"), _SETS),
+    Column("between us", _number("own_between_us"), _SETS),
+)
+_NOT_ADDED_UP = slice(2, 7)  # of OPS
+
+
+def title(own: Sequence[Row]) -> str:
+    """The name of a case."""
+    return str(own[0][CASE])
+
+
+def case_cells(cases: Sequence[Sequence[Row]]) -> list[list[str]]:
+    """Cells of all cases."""
+    return [[column.cell(own[0]) for column in CASES] for own in cases]
+
+
+def op_cells(own: Sequence[Row]) -> list[list[str]]:
+    """Cells of a case's ops, and of them together."""
+    sums = {"op": "all"} | {
+        field.name: sum(row[field.name] for row in own) for field in fields(Part) if field.name != "op"
+    }
+    last = [column.cell(sums) for column in OPS]
+    last[_NOT_ADDED_UP] = [""] * len(last[_NOT_ADDED_UP])
+    return [*([column.cell(row) for column in OPS] for row in own), last]
+
+
+def told(own: Sequence[Row]) -> str:
+    """What the account of a case is of, and what of its launch it does not have."""
+    row = own[0]
+    listed_us = sum(each[f"own_{name}_us"] for each in own for name in ("wait", "work", "between"))
+    launch, listed, mhz = (number(value) for value in (row["stamped_us"], listed_us, row["clock_mhz"]))
+    return (
+        f"The kernel that writes its clock down took {launch} us by events; on block 0, from the begin of the first "
+        f"instruction to the end of the last, {listed} us ({mhz} MHz by {row['clock']}). The rest is the launch, and "
+        "what comes before and after."
+    )
+
+
+def markdown(folder: Path) -> str:
+    """A table of the cases, then one of each case's ops; ends with a newline."""
+    cases = by_case(read(folder))
+    parts = [f"{read_manifest(folder)['device']['name']}. {ABOUT.format(launches=cases[0][0]['launches'])}"]
+    parts += [body(CASES, case_cells(cases)), LEGEND]
+    for own in cases:
+        parts += [f"**{title(own)}**", told(own), body(OPS, op_cells(own))]
+    return "\n\n".join(parts) + "\n"

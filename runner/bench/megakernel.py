@@ -1,0 +1,154 @@
+"""Where a decode step's time goes in mode=megakernel: bytes, what is achieved of them, what each op waits and works.
+
+Each case is a table of conf/table. It runs once as the runner would have it, producer and all, and every output is
+checked; then its last step is launched by itself, again and again (`devices.megakernel_timing`): as it is, with its
+clock written down, and with a stage left out. In those without a stage outputs are wrong, and nobody looks at them.
+Figures go the usual way; the account by op (`account`) is megakernel.parquet in the same folder.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from launchopt import recorder as rec
+from launchopt.analysis.step_account import account, clock_of, floor_of
+from launchopt.errors import RunError
+from launchopt.recorder import Strategy
+from launchopt.results import Row, write_rows
+from launchopt.ring import STOP, Ring
+from runner.bench import account as table
+from runner.bench.account import Measured
+from runner.bench.figures import Figure
+from runner.children import Child
+from runner.consumer import Consumer
+from runner.job import Job
+
+CASES = {
+    "decode fp16, 1 request": ("table=resident_decode_1",),
+    "decode fp16, 16 requests": ("table=resident_decode_16",),
+    "Llama 3.2 1B bf16, 1 request": ("table=resident_llama_1",),
+    "Llama 3.2 1B bf16, 16 requests": ("table=resident_llama_16",),
+}
+ALONE = ("against=[]", "timing=host", "device=cuda", "record.launches=none")
+LAUNCHES = 10  # of each kernel, for one repeat
+WRONG = "outputs wrong"
+
+
+def suite(repeats: int, device: str, folder: Path) -> Iterator[Figure]:
+    """Figures of each case; the account into `folder`. Needs a GPU."""
+    if device != "cuda":
+        return
+    rows: list[Row] = []
+    for case, overrides in CASES.items():
+        with checked(overrides) as consumer:
+            found = _measured(consumer, LAUNCHES * repeats)
+        rows += table.rows_of(case, found)
+        write_rows(
+            folder / table.FILE, table.ACCOUNT, rows, {"cases": {name: list(each) for name, each in CASES.items()}}
+        )
+        yield from figures(case, found)
+
+
+def figures(case: str, found: Measured) -> Iterator[Figure]:
+    """Of one case; without goals."""
+    floor = found.floor
+    achieved = [floor.achieved_gb_per_s(us) for us in found.kernel_us]
+    for what, unit, samples, is_rate in (
+        ("the kernel alone", "us", found.kernel_us, False),
+        (f"no weights fetched ({WRONG})", "us", found.without_weights_us, False),
+        (f"nobody waited for ({WRONG})", "us", found.without_waits_us, False),
+        ("least, all weights at the measured bandwidth", "us", [floor.us], False),
+        ("weights read", "MB", [floor.weight_bytes / 1e6], False),
+        ("weights over the kernel's time", "GB/s", achieved, True),
+        ("of the measured bandwidth", "x", [rate / floor.gb_per_s for rate in achieved], True),
+    ):
+        yield Figure("megakernel", f"{case}: {what}", unit, samples, higher_is_better=is_rate)
+
+
+def _measured(consumer: Consumer, launches: int) -> Measured:
+    from launchopt.devices import megakernel_timing as mt
+    from launchopt.devices.instruction_facts import names_of, weight_bytes
+
+    device: Any = consumer.device
+    mode: Any = consumer.modes[0]
+    timing = mt.StepTiming(device, mode.steps)
+    plain, stamped, no_weights, no_waits = (
+        timing.programs(macros) for macros in (mt.PLAIN, mt.WITH_STAMPS, mt.WITHOUT_WEIGHTS, mt.WITHOUT_WAITS)
+    )
+    timing.require_same(stamped, plain, no_weights)
+    kernel_us, no_weights_us, no_waits_us = (
+        timing.launches_us(programs, launches) for programs in (plain, no_weights, no_waits)
+    )
+    clock_mhz = timing.sm_clock_mhz(plain)
+    with_stamps = sorted(timing.stamped(stamped, plain, launches), key=lambda launch: launch.us)
+    chosen = with_stamps[len(with_stamps) // 2]
+    clock = clock_of(chosen.stamps, chosen.us, clock_mhz)
+    instructions = timing.lists[0]
+    floor = floor_of(weight_bytes(instructions, device.work.dtype.itemsize), consumer.about()["ceilings"])
+    parts = account(chosen.stamps, names_of(instructions), clock.mhz)
+    return Measured(kernel_us, no_weights_us, no_waits_us, chosen.us, floor, clock, parts)
+
+
+@contextmanager
+def checked(overrides: Sequence[str]) -> Iterator[Consumer]:
+    """A consumer that has run a config's stream once, steps in one launch each, and every output was right."""
+    with (
+        tempfile.TemporaryDirectory(prefix="launchopt-bench-") as folder,
+        Ring.create((plain := _job(overrides, Path(folder))).capacity) as ring,
+        Ring.create(plain.back_capacity) as back,
+        _producer(job := replace(plain, ring_name=ring.name, back_name=back.name), ring) as producer,
+        Consumer(job) as consumer,
+    ):
+        _told(producer, "ready")
+        consumer.arm(0, rehearsal=False)
+        producer.pipe.send(("run",))
+        consumer.consume()
+        _told(producer, "produced")
+        status = consumer.result(0, 0)["row"]["status"]
+        if status != "ok":
+            raise RunError(f"{' '.join(overrides)}: {status}")
+        strategies = [rows[:, rec.STRATEGY] for _, rows in consumer.recorder.launch_chunks()]
+        if not any((each == Strategy.megakernel).any() for each in strategies):
+            raise RunError(f"{' '.join(overrides)}: no step was one launch")
+        yield consumer
+
+
+def _job(overrides: Sequence[str], folder: Path) -> Job:
+    """As `python -m runner` makes it of such overrides."""
+    from hydra import compose
+
+    from runner.matrix import composing
+    from runner.plan import make_plan
+    from runner.schema import to_config
+
+    with composing():
+        config = compose("config", [*overrides, *ALONE])
+    return make_plan(to_config(config), config).job(folder)
+
+
+@contextmanager
+def _producer(job: Job, ring: Ring) -> Iterator[Child]:
+    """The process that issues the job's commands."""
+    producer = Child("producer")
+    try:
+        producer.send_job(job)
+        yield producer
+    finally:
+        ring.set_word(STOP, 1)
+        producer.end()
+
+
+def _told(producer: Child, expected: str) -> Any:
+    """RunError where it says something else, or is no more."""
+    try:
+        name, value = producer.pipe.recv()
+    except (EOFError, OSError):
+        raise RunError("the producer ended") from None
+    if name != expected:
+        raise RunError(f"producer: {value[0] if name == 'error' else name}")
+    return value
