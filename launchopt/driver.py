@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt import issuing as iss
+from launchopt import step_records as sr
 from launchopt.command import WORDS, as_words
 from launchopt.errors import Interrupted
-from launchopt.issuing import Table, drive
+from launchopt.issuing import drive
 from launchopt.ring import START_NS, STOP, Ring
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
@@ -63,12 +64,12 @@ class Driver:
         self._stream, self._sleep_s = stream, sleep_us * 1e-6
         table = shortened(stream.table) if rehearsal else stream.table
         self._due_ns, requests = table[:, ch.DUE_NS], len(table)
-        settings = np.zeros(iss.SETTING_WORDS, np.int64)
-        settings[iss.REQUESTS], settings[iss.REPLICAS] = requests, stream.replicas
-        settings[iss.DECODE_KIND], settings[iss.CHUNK_KIND] = stream.decode_kind, stream.chunk_kind
-        settings[iss.CHUNK_UNITS] = (stream.chunk_tokens or 0) * stream.units(stream.hidden)
-        settings[iss.SPIN_NS], settings[iss.CONTINUOUS] = int(spin_us * 1e3), int(schedule.continuous)
-        settings[iss.BUDGET], settings[iss.MOST_RUNNING] = schedule.budget_tokens, schedule.most_running
+        settings = np.zeros(sr.SETTING_WORDS, np.int64)
+        settings[sr.REQUESTS], settings[sr.REPLICAS] = requests, stream.replicas
+        settings[sr.DECODE_KIND], settings[sr.CHUNK_KIND] = stream.decode_kind, stream.chunk_kind
+        settings[sr.CHUNK_UNITS] = (stream.chunk_tokens or 0) * stream.units(stream.hidden)
+        settings[sr.SPIN_NS], settings[sr.CONTINUOUS] = int(spin_us * 1e3), int(schedule.continuous)
+        settings[sr.BUDGET], settings[sr.MOST_RUNNING] = schedule.budget_tokens, schedule.most_running
         template = as_words(stream.template)
         moves, stops = stream.replica_moves, np.asarray(stream.kind_stops, np.int64)
         origins = stream.a_from, stream.b_from, stream.c_from
@@ -82,24 +83,24 @@ class Driver:
         queue = np.zeros(1 << requests.bit_length(), np.int64)
         self._lists = (queue, np.zeros(requests, np.int64), np.zeros(requests, np.int64), child, sibling)
         self._state = np.zeros(iss.STATE_WORDS, np.int64)
-        self._progress = np.zeros((requests, iss.PROGRESS_COLUMNS), np.int64)
+        self._progress = np.zeros((requests, sr.PROGRESS_COLUMNS), np.int64)
         self._tokens = tuple(np.zeros(stream.tokens, np.int64) for _ in range(3))
         self._issue = np.zeros(requests + 2, np.int64)
         longest = int(np.diff(stops, prepend=0).max())
-        self._block, self._got = np.zeros((longest, WORDS), np.uint64), np.zeros((1, WORDS), np.uint64)
+        self._ahead, self._got = sr.ahead_of(requests, longest), np.zeros((1, WORDS), np.uint64)
 
     def run(self, ring: Ring, back: Ring) -> tuple[Tokens, int, int]:
         """Drive every request to its end, then close the ring: tokens, commands pushed, ns blocked by a full ring."""
         start_ns = time.monotonic_ns()
         ring.set_word(START_NS, start_ns)
-        self._progress[:, iss.ARRIVED_NS] = start_ns + self._due_ns
+        self._progress[:, sr.ARRIVED_NS] = start_ns + self._due_ns
         blocked_ns = 0
         while (code := self._enter(ring, back)) != iss.DONE:
             if ring.word(STOP):
                 raise Interrupted("stopped while requests were under way")
             before_ns = time.monotonic_ns()
             if code == iss.BLOCKED:
-                if not ring.await_room(int(self._static[0][iss.SPIN_NS])):
+                if not ring.await_room(int(self._static[0][sr.SPIN_NS])):
                     time.sleep(self._sleep_s)
                 blocked_ns += time.monotonic_ns() - before_ns
             else:
@@ -108,17 +109,17 @@ class Driver:
         ring.close()
         progress = self._progress
         issue_ns, done_ns, ids = self._tokens
-        late_ns = progress[:, iss.NOTICED_NS] - progress[:, iss.ARRIVED_NS]
-        arrived_ns = progress[:, iss.ARRIVED_NS] - start_ns
+        late_ns = progress[:, sr.NOTICED_NS] - progress[:, sr.ARRIVED_NS]
+        arrived_ns = progress[:, sr.ARRIVED_NS] - start_ns
         tokens = Tokens(arrived_ns, late_ns, issue_ns - start_ns, done_ns - start_ns, ids)
         return tokens, int(self._state[iss.SEQ]), blocked_ns
 
     def _enter(self, ring: Ring, back: Ring) -> int:
-        lists = (self._progress, self._tokens, self._lists, self._issue, self._block, self._got)
+        lists = (self._progress, self._tokens, self._lists, self._issue, self._ahead, self._got)
         return int(drive(ring.arrays, back.arrays, self._static, self._order, self._state, *lists))
 
 
-def shortened(table: Table) -> Table:
+def shortened(table: sr.Table) -> sr.Table:
     """A few requests with a few steps each, all due at once: what a rehearsal needs to pass every path."""
     short = table[:REHEARSED].copy()
     short[:, ch.DUE_NS], short[:, ch.AFTER] = 0, -1

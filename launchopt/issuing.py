@@ -3,7 +3,8 @@
 All it knows is in arrays. Never changed: `static` (settings, the stream's table and template) and `order`, requests by
 arrival. Changed: `state`; `progress`, a row a request; `tokens`, when each was issued and done, and its id; `lists`
 (queue of requests to go on, those that run, followers that are not due yet; each request's first follower and next
-sibling); `issue`, what a continuous step is made of; `block`, records not yet pushed. Times are CLOCK_MONOTONIC ns.
+sibling); `issue`, what a continuous step is made of; `ahead`, steps prepared, or not yet pushed (`step_records`). Times
+are CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
@@ -11,103 +12,62 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from launchopt.command import (
-    NO_TOKEN,
-    W_ENQUEUE,
-    W_K_OP_DTYPE,
-    W_MN,
-    W_SEQ,
-    W_SLOT_A_B,
-    W_SLOT_C_REQUEST,
-    W_STEP,
-    Flag,
-)
+from launchopt.command import NO_TOKEN, W_K_OP_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, Flag
 from launchopt.native import Int, compiled, cpu_pause, monotonic_ns
-from launchopt.ring import has_record, pop_words, push_words
+from launchopt.ring import has_record, pop_words
+from launchopt.step_records import (
+    ARRIVED_NS,
+    BUDGET,
+    CONTINUOUS,
+    COUNT,
+    DECODE_KIND,
+    HIGH,
+    LOW,
+    MOST_RUNNING,
+    NOTICED_NS,
+    REQUESTS,
+    SPIN_NS,
+    STEPS,
+    TOKENS_DONE,
+    Table,
+    Words,
+    kind_of,
+    next_step,
+    prepare_next,
+    push_step,
+)
 from launchopt.workloads import chain as ch
 
 DONE, BLOCKED, IDLE = range(3)  # why the loop came back
+POLLS = 16  # looks at what is done between two at the clock
 # Words of `state`.
 NEXT_ARRIVAL, QUEUE_FIRST, QUEUE_STOP, BLOCK_NEXT, BLOCK_COUNT, SEQ, FINISHED, OUTSTANDING = range(8)
-RUNNING, LATER, WAKE_NS = range(8, 11)
-STATE_WORDS = 11
-# Words of `settings`.
-REQUESTS, DECODE_KIND, CHUNK_KIND, CHUNK_UNITS, REPLICAS, SPIN_NS, CONTINUOUS, BUDGET, MOST_RUNNING = range(9)
-SETTING_WORDS = 9
-# Columns of `progress`, a row a request.
-STEPS, COMMANDS, ARRIVED_NS, NOTICED_NS, TOKENS_DONE = range(5)
-PROGRESS_COLUMNS = 5
-LOW = np.uint64(0xFFFF_FFFF)
-HIGH = np.uint64(32)
+RUNNING, LATER, WAKE_NS, BLOCK, BLOCK_NS, NEXT_AHEAD = range(8, 14)
+STATE_WORDS = 14
 ROUND_END = np.uint64(int(Flag.ROUND_END) << 48)  # in its word of a record
 FAR_NS = 1 << 62
-
-Table = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 
 @compiled
 def _kind(request: Int, table: Table, progress: Table, settings: Table) -> Int:
     """The kind of a request's next step, -1 when it has none."""
-    step = progress[request, STEPS] - table[request, ch.FULL_CHUNKS]
-    if step < 0:
-        return settings[CHUNK_KIND]
-    if table[request, ch.REST_KIND] != ch.NO_PROMPT:
-        if step == 0:
-            return table[request, ch.REST_KIND]
-        step -= 1
-    return settings[DECODE_KIND] if step < table[request, ch.DECODES] else -1
+    return kind_of(request, progress[request, STEPS], table, settings)
 
 
 @compiled
-def _origin(of: Int, lane: Int, region: Int, source: Int) -> np.uint64:
-    """What a slot of a template counts from."""
-    if of == ch.FROM_LANE:
-        return np.uint64(lane)
-    if of == ch.FROM_PREFILL:
-        return np.uint64(region)
-    return np.uint64(source if of == ch.FROM_INPUT else 0)
-
-
-@compiled
-def _emit(request: Int, static: Any, state: Table, progress: Table, issue_ns: Table, block: Words) -> None:
-    """Fill `block` with the records of a request's next step."""
-    settings, table, stops, template, moves, a_from, b_from, c_from = static
-    kind = _kind(request, table, progress, settings)
-    first = 0 if kind == 0 else stops[kind - 1]
-    count = stops[kind] - first
-    step, token = progress[request, STEPS], progress[request, TOKENS_DONE]
+def _emit(request: Int, static: Any, state: Table, progress: Table, issue_ns: Table, ahead: Any) -> None:
+    """Issue a request's next step: BLOCK is where its records are, which are to be pushed."""
+    table, token = static[1], progress[request, TOKENS_DONE]
     now_ns = monotonic_ns()
-    enqueue_ns = progress[request, ARRIVED_NS] if step == 0 else now_ns
-    lane, region = table[request, ch.LANE], table[request, ch.PREFILL]
-    given = table[request, ch.PROMPT] + step * settings[CHUNK_UNITS]
-    prompt_steps = table[request, ch.FULL_CHUNKS] + (table[request, ch.REST_KIND] != ch.NO_PROMPT)
-    source = given if step == 0 or step < prompt_steps else lane  # the table, or what was fed back
-    replica = token % settings[REPLICAS]
-    for i in range(count):
-        row = first + i
-        a = (template[row, W_SLOT_A_B] & LOW) + np.uint64(replica * moves[row])
-        a += _origin(a_from[row], lane, region, source)
-        b = (template[row, W_SLOT_A_B] >> HIGH) + _origin(b_from[row], lane, region, source)
-        c = (template[row, W_SLOT_C_REQUEST] & LOW) + _origin(c_from[row], lane, region, source)
-        ends_token = template[row, W_STEP] >> HIGH != np.uint64(NO_TOKEN)
-        block[i, W_SEQ] = np.uint64(state[SEQ] + i)
-        block[i, W_ENQUEUE] = np.uint64(enqueue_ns)
-        block[i, W_MN], block[i, W_K_OP_DTYPE] = template[row, W_MN], template[row, W_K_OP_DTYPE]
-        block[i, W_SLOT_A_B] = a | b << HIGH
-        block[i, W_SLOT_C_REQUEST] = c | np.uint64(request) << HIGH
-        block[i, W_STEP] = (
-            np.uint64(progress[request, COMMANDS] + i)
-            | (np.uint64(token) if ends_token else np.uint64(NO_TOKEN)) << HIGH
-        )
+    enqueue_ns = progress[request, ARRIVED_NS] if progress[request, STEPS] == 0 else now_ns
+    place = next_step(request, static, progress, ahead)
+    count = ahead[1][place, COUNT]
     if issue_ns[table[request, ch.FIRST_TOKEN] + token] == 0:
         issue_ns[table[request, ch.FIRST_TOKEN] + token] = now_ns
-    state[SEQ] += count
-    state[BLOCK_NEXT], state[BLOCK_COUNT] = 0, count
+    state[BLOCK], state[BLOCK_NEXT], state[BLOCK_COUNT], state[BLOCK_NS] = place, 0, count, enqueue_ns
     state[OUTSTANDING] += 1
-    progress[request, COMMANDS] += count
+    state[NEXT_AHEAD] = 0
 
 
 @compiled
@@ -162,12 +122,14 @@ def _complete(record: Words, static: Any, state: Table, progress: Table, tokens:
 def _arrivals(order: Table, state: Table, progress: Table, lists: Any) -> None:
     """Requests that are due by now; `state` learns when the next is."""
     queue, _, later, _, _ = lists
+    state[WAKE_NS] = FAR_NS
+    if state[NEXT_ARRIVAL] == len(order) and state[LATER] == 0:
+        return  # spares a reading of the clock, which a loop as tight as this one would feel
     now_ns = monotonic_ns()
     while state[NEXT_ARRIVAL] < len(order) and progress[order[state[NEXT_ARRIVAL]], ARRIVED_NS] <= now_ns:
         request = order[state[NEXT_ARRIVAL]]
         _arrive(request, progress[request, ARRIVED_NS], state, progress, queue)
         state[NEXT_ARRIVAL] += 1
-    state[WAKE_NS] = FAR_NS
     if state[NEXT_ARRIVAL] < len(order):
         state[WAKE_NS] = progress[order[state[NEXT_ARRIVAL]], ARRIVED_NS]
     i = 0
@@ -221,6 +183,25 @@ def _form_step(static: Any, state: Table, progress: Table, lists: Any, issue: Ta
 
 
 @compiled
+def _spun(back: Any, static: Any, state: Table, progress: Table, ahead: Any) -> Int:
+    """Until something is done, or somebody due, preparing what comes next; False after as long as to spin for it."""
+    header, data = back
+    now_ns = monotonic_ns()
+    until_ns = now_ns + static[0][SPIN_NS]
+    while now_ns < min(until_ns, state[WAKE_NS]):
+        if state[NEXT_AHEAD] < len(ahead[1]):
+            state[NEXT_AHEAD] = prepare_next(state[NEXT_AHEAD], static, progress, ahead)
+        for _ in range(POLLS):
+            if has_record(header, data):
+                return True
+            if state[NEXT_AHEAD] < len(ahead[1]):
+                break  # a step may be long: the clock is looked at after each
+            cpu_pause()
+        now_ns = monotonic_ns()
+    return now_ns < until_ns
+
+
+@compiled
 def drive(
     ring: Any,
     back: Any,
@@ -231,7 +212,7 @@ def drive(
     tokens: Any,
     lists: Any,
     issue: Table,
-    block: Words,
+    ahead: Any,
     got: Words,
 ) -> Int:
     """Until every request is finished (DONE), the ring is full (BLOCKED), or nothing happens for long (IDLE)."""
@@ -239,14 +220,17 @@ def drive(
     while True:
         _arrivals(order, state, progress, lists)  # before all else: a full ring is no reason to be late
         if state[BLOCK_NEXT] < state[BLOCK_COUNT]:
-            state[BLOCK_NEXT] += push_words(ring[0], ring[1], block[state[BLOCK_NEXT] : state[BLOCK_COUNT]], False)
+            block = ahead[0][state[BLOCK], state[BLOCK_NEXT] : state[BLOCK_COUNT]]
+            pushed = push_step(ring[0], ring[1], block, state[SEQ], state[BLOCK_NS])
+            state[BLOCK_NEXT] += pushed
+            state[SEQ] += pushed
             if state[BLOCK_NEXT] < state[BLOCK_COUNT]:
                 return BLOCKED
         if issue[0] > issue[1]:  # what a step is made of: issue[2:], issue[1] of issue[0] are out
             issue[1] += 1
-            _emit(issue[1 + issue[1]], static, state, progress, tokens[0], block)
+            _emit(issue[1 + issue[1]], static, state, progress, tokens[0], ahead)
             if issue[1] == issue[0]:
-                block[state[BLOCK_COUNT] - 1, W_K_OP_DTYPE] |= ROUND_END
+                ahead[0][state[BLOCK], state[BLOCK_COUNT] - 1, W_K_OP_DTYPE] |= ROUND_END
             continue
         while pop_words(back[0], back[1], got) > 0:
             _complete(got, static, state, progress, tokens, lists)
@@ -256,17 +240,11 @@ def drive(
             if state[QUEUE_FIRST] != state[QUEUE_STOP]:
                 request = lists[0][state[QUEUE_FIRST] & (len(lists[0]) - 1)]
                 state[QUEUE_FIRST] += 1
-                _emit(request, static, state, progress, tokens[0], block)
+                _emit(request, static, state, progress, tokens[0], ahead)
                 continue
         elif state[OUTSTANDING] == 0:
             issue[0], issue[1] = _form_step(static, state, progress, lists, issue[2:]), 0
             if issue[0] > 0:
                 continue
-        now_ns = monotonic_ns()
-        until_ns = now_ns + settings[SPIN_NS]
-        while not has_record(back[0], back[1]) and now_ns < min(until_ns, state[WAKE_NS]):
-            for _ in range(16):
-                cpu_pause()
-            now_ns = monotonic_ns()
-        if now_ns >= until_ns:
+        if not _spun(back, static, state, progress, ahead):
             return IDLE

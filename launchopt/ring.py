@@ -43,13 +43,19 @@ Words = NDArray[np.uint64]
 
 
 @compiled
+def room_for(header: Words, data: Words, wanted: Int) -> Int:
+    """How many of `wanted` records the producer has room for."""
+    size, head = np.uint64(len(data)), header[HEAD]  # not closed: this side closes it
+    if head + np.uint64(wanted) - header[KNOWN_TAIL] > size:
+        header[KNOWN_TAIL] = load_acquire(header, TAIL)
+    return min(np.intp(size - (head - header[KNOWN_TAIL])), wanted)
+
+
+@compiled
 def push_words(header: Words, data: Words, words: Words, stamp: bool) -> Int:
     """Copy in as many leading records as there is room for; returns how many."""
-    size, mask = np.uint64(len(data)), np.uint64(len(data) - 1)
-    head = header[HEAD]  # not closed: this side closes it
-    if head + np.uint64(len(words)) - header[KNOWN_TAIL] > size:
-        header[KNOWN_TAIL] = load_acquire(header, TAIL)
-    count: Int = min(np.intp(size - (head - header[KNOWN_TAIL])), len(words))
+    mask, head = np.uint64(len(data) - 1), header[HEAD]
+    count: Int = room_for(header, data, len(words))
     done = 0
     while done < count:
         now = np.uint64(monotonic_ns()) if stamp else np.uint64(0)
@@ -84,6 +90,24 @@ def pop_words(header: Words, data: Words, out: Words) -> Int:
     if count:
         store_release(header, TAIL, tail + np.uint64(count))
     return count
+
+
+@compiled
+def ready_words(header: Words, data: Words, most: Int) -> Int:
+    """How many records, up to `most`, lie in a row from the tail on: to be read there, until `release_words`."""
+    tail = header[TAIL]
+    first = np.intp(tail & np.uint64(len(data) - 1))
+    most = min(most, len(data) - first)
+    count = 0
+    while count < most and load_acquire(data, (first + count, W_TURN)) == tail + np.uint64(count + 1):
+        count += 1
+    return count
+
+
+@compiled
+def release_words(header: Words, count: Int) -> None:
+    """Give back the room of so many records."""
+    store_release(header, TAIL, header[TAIL] + np.uint64(count))
 
 
 @compiled

@@ -27,6 +27,7 @@ from launchopt.errors import RunError
 from launchopt.workloads import chain as ch
 
 NO_SHAPE = -1  # a batch of steps has many
+REASONS = tuple(FlushReason)  # by number
 SHARED_KINDS = 2  # chunks of prompts, and output tokens; beside them each request has a prompt's end of its own length
 WRONG = {
     sb.UNKNOWN_REQUEST: "is of request {request}, which the workload did not announce",
@@ -46,7 +47,7 @@ class StepBatch(Batch):
     __slots__ = ("rows", "size")
 
     def __init__(self, words: NDArray[np.uint64], reason: FlushReason, size: int, rows: int) -> None:
-        super().__init__(NO_SHAPE, words, reason)
+        self.shape_index, self.words, self.reason = NO_SHAPE, words, reason  # a call of super() takes as long again
         self.size, self.rows = size, rows
 
 
@@ -81,7 +82,7 @@ class StepBatcher:
     ) -> None:
         requests = len(steps)
         kinds, limit = requests + SHARED_KINDS if kinds is None else kinds, min(limit, requests)
-        self._store = np.full((requests, rows, WORDS), 0, np.uint64)  # written to, so that the memory is there
+        self._store = np.full((requests * rows, WORDS), 0, np.uint64)  # written to, so that the memory is there
         self._steps = np.zeros((requests, sb.STEP_COLUMNS), np.int64)
         self._steps[:, sb.TOTAL] = steps
         self._table = np.zeros((1 << (2 * kinds).bit_length(), 4), np.uint64)
@@ -91,6 +92,9 @@ class StepBatcher:
         self._counts[[sb.OLDEST, sb.NEWEST]] = sb.NO_KIND
         self._counts[sb.LIMIT], self._counts[sb.TIMEOUT_NS] = limit, timeout_ns
         self._counts[sb.IDLE_NS] = sb.NEVER if idle_ns is None else idle_ns
+        # Row by row where all may leave together: then that is a batch as it is. Else a step's records are neighbours.
+        self._counts[sb.MOST_ROWS] = rows
+        self._counts[[sb.REQUEST_STEP, sb.ROW_STEP]] = (1, requests) if limit == requests else (rows, 1)
         self._counts[sb.ON_STALL], self._counts[sb.IN_ROUNDS] = on_stall, in_rounds
         if expected is not None:
             self._steps[:, sb.EXPECTED] = expected
@@ -133,9 +137,10 @@ class StepBatcher:
             yield self.left(reason, size, rows)
 
     def left(self, reason: int, size: int, rows: int) -> StepBatch:
-        """The batch that `let_go` left in the output array."""
+        """The batch that `let_go` left."""
         self.flushes[reason] += 1
-        return StepBatch(self._out[: size * rows], FlushReason(reason), size, rows)
+        words = self._store if size == len(self._steps) else self._out
+        return StepBatch(words[: size * rows], REASONS[reason], size, rows)
 
     def landed(self, request: int) -> None:
         """A request was told of the end of the step that left."""

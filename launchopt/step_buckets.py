@@ -1,6 +1,6 @@
 """Buckets of whole steps as arrays, for compiled loops: gather a step's records, find its bucket, empty the bucket.
 
-store    uint64 [requests, rows, WORDS]: the records of each request's step
+store    uint64 [requests x rows, WORDS]: the records of each request's step, from place request x REQUEST_STEP on
 steps    int64 [requests, STEP_COLUMNS]: where each request stands
 table    uint64 [a power of two, 4]: hash table of kinds: two key words of the first record, rows, kind + 1
 kinds    int64 [kinds, KIND_COLUMNS]: their buckets: a list of requests each; a list of those that hold any, by age
@@ -34,8 +34,9 @@ KIND_COLUMNS = 7
 KEY_MN, KEY_K, KEY_ROWS, KEY_KIND = range(4)  # columns of `table`; the kind is stored + 1, 0 is an empty place
 # Words of `counts`. OLDEST, NEWEST: buckets; ALL_LEAVE: a stall goes on until nothing is held.
 HELD, LIVE, PARTIAL, KINDS, OLDEST, NEWEST, ALL_LEAVE, ROUND_ENDED, LAST_NS = range(9)
-LIMIT, TIMEOUT_NS, IDLE_NS, ON_STALL, IN_ROUNDS = range(9, 14)  # never changed
-COUNT_WORDS = 14
+# Never changed. MOST_ROWS: of a step. REQUEST_STEP, ROW_STEP: places of the store to the next request, or row.
+LIMIT, TIMEOUT_NS, IDLE_NS, ON_STALL, IN_ROUNDS, MOST_ROWS, REQUEST_STEP, ROW_STEP = range(9, 17)
+COUNT_WORDS = 17
 
 Words = NDArray[np.uint64]
 Table = NDArray[np.int64]
@@ -68,7 +69,8 @@ def _kind_of(mn: np.uint64, key: np.uint64, rows: Int, table: Words, kinds: Tabl
 def _hold(request: Int, rows: Int, now_ns: Int, batcher: StepArrays) -> Int:
     """A request's step is complete: into its bucket; returns that, or TOO_MANY_KINDS."""
     store, steps, table, kinds, _, _, counts = batcher
-    kind = _kind_of(store[request, 0, W_MN], store[request, 0, W_K_OP_DTYPE] & KEY_MASK, rows, table, kinds, counts)
+    first = store[request * counts[REQUEST_STEP]]
+    kind = _kind_of(first[W_MN], first[W_K_OP_DTYPE] & KEY_MASK, rows, table, kinds, counts)
     if kind == TOO_MANY_KINDS:
         return kind
     bucket, step = kinds[kind], steps[request]
@@ -97,7 +99,7 @@ def take_steps(words: Words, start: Int, now_ns: Int, batcher: StepArrays) -> tu
     NO_KIND: all were taken. UNKNOWN_REQUEST and so on: what is wrong with the next record.
     """
     store, steps, _, kinds, _, _, counts = batcher
-    most = store.shape[1]
+    request_step, row_step = counts[REQUEST_STEP], counts[ROW_STEP]
     for i in range(start, len(words)):
         request = np.intp(words[i, W_SLOT_C_REQUEST] >> REQUEST_SHIFT)
         if request >= len(steps):
@@ -111,10 +113,11 @@ def take_steps(words: Words, start: Int, now_ns: Int, batcher: StepArrays) -> tu
             counts[LIVE] += step[LANDED] == 0 and step[EXPECTED] == 0
             counts[PARTIAL] += 1
             counts[ROUND_ENDED] = 0
-        elif row == most:
+        elif row == counts[MOST_ROWS]:
             return i, TOO_LONG
+        place = request * request_step + row * row_step
         for w in range(W_TURN):
-            store[request, row, w] = words[i, w]
+            store[place, w] = words[i, w]
         steps[request, FILLED] = row + 1
         if words[i, W_K_OP_DTYPE] & STEP_END != np.uint64(0):
             counts[ROUND_ENDED] |= words[i, W_K_OP_DTYPE] & ROUND_END != np.uint64(0)
@@ -202,21 +205,34 @@ def _sort(values: Table, count: Int) -> None:
 
 
 @compiled
+def _gather(size: Int, rows: Int, batcher: StepArrays) -> None:
+    """The records of `members` into `out`."""
+    store, steps, _, _, out, members, counts = batcher
+    for row in range(rows):
+        for i in range(size):
+            request, at = members[i], row * size + i
+            place = request * counts[REQUEST_STEP] + row * counts[ROW_STEP]
+            for w in range(W_TURN):
+                out[at, w] = store[place, w]
+            out[at, W_ELIGIBLE] = np.uint64(steps[request, ELIGIBLE_NS])
+
+
+@compiled
 def let_go(kind: Int, batcher: StepArrays) -> tuple[int, int]:
-    """Empty a bucket into `out`: (requests, rows)."""
-    store, steps, _, kinds, out, members, counts = batcher
+    """Empty a bucket into `out`: (requests, rows). Where it holds all requests there are, they stay in `store`."""
+    store, steps, _, kinds, _, members, counts = batcher
     bucket = kinds[kind]
     size, rows, request = bucket[COUNT], bucket[ROWS], bucket[FIRST]
     for i in range(size):
         members[i] = request
         request = steps[request, NEXT]
     _sort(members, size)
-    for row in range(rows):
-        for i in range(size):
-            request, at = members[i], row * size + i
-            for w in range(W_TURN):
-                out[at, w] = store[request, row, w]
-            out[at, W_ELIGIBLE] = np.uint64(steps[request, ELIGIBLE_NS])
+    if size == len(steps):
+        for row in range(rows):
+            for i in range(size):
+                store[row * size + i, W_ELIGIBLE] = np.uint64(steps[i, ELIGIBLE_NS])
+    else:
+        _gather(size, rows, batcher)
     for i in range(size):
         steps[members[i], STATE] = LEFT
     if bucket[OLDER] == NO_KIND:

@@ -14,9 +14,9 @@ import ring_peer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt.command import COMMAND_DTYPE
+from launchopt.command import COMMAND_DTYPE, W_TURN, as_words
 from launchopt.errors import ConfigError
-from launchopt.ring import HEAD, KNOWN_TAIL, STAMP_EVERY, STOP, TAIL, Ring, Waiter
+from launchopt.ring import HEAD, KNOWN_TAIL, STAMP_EVERY, STOP, TAIL, Ring, Waiter, ready_words, release_words
 
 SHM = Path("/dev/shm")
 spawn = multiprocessing.get_context("spawn")
@@ -53,6 +53,30 @@ def test_ring_is_a_bounded_queue(capacity: int, turns: list[tuple[bool, int]]) -
         assert [record.tobytes() for record in out[: len(model)]] == list(model)
         assert ring.drained
         assert ring.pop(out) == 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from([2, 4, 8, 64]), st.lists(st.tuples(st.booleans(), st.integers(0, 80)), max_size=30))
+def test_records_may_be_read_where_they_are(capacity: int, turns: list[tuple[bool, int]]) -> None:
+    """In one row, up to the ring's end; nobody writes there until they are released."""
+    pushed = read = 0
+    with Ring.create(capacity) as ring:
+        header, data = ring.arrays
+        for push, size in turns:
+            if push:
+                pushed += ring.push(ring_peer.numbered(pushed, size))
+                continue
+            first = read % capacity
+            count = ready_words(header, data, size)
+            assert count == min(size, pushed - read, capacity - first)
+            there = data[first : first + count]
+            pushed += ring.push(ring_peer.numbered(pushed, capacity))
+            assert ring.word(TAIL) == read
+            expected = as_words(ring_peer.numbered(read, count))
+            assert there[:, :W_TURN].tolist() == expected[:, :W_TURN].tolist()
+            release_words(header, count)
+            read += count
+        assert ring.word(TAIL) == read
 
 
 def test_counters_pass_32_bits() -> None:

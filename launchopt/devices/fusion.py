@@ -25,7 +25,7 @@ from launchopt.devices.instruction_words import (
 
 ATTENTION = (Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)
 NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # of a column, at the most; by columns that the kernel is compiled for
-QUERIES_A_KV_HEAD, MOST_LANES = 8, 32  # of kernels/attend.cuh
+QUERIES_A_KV_HEAD, MOST_LANES, MOST_HEAD_DIM = 8, 32, 256  # of kernels/attend.cuh
 WARPS, THREADS, QUERIES_AT_ONCE = 8, 256, 4
 ATTENTION_BYTES = 32 << 10  # of shared memory
 CACHE_BYTES = 256 << 10  # keys and values that one block reads; more of them are for more blocks
@@ -77,7 +77,7 @@ def _after_gemm(gemm: Instruction, row: Instruction) -> bool:
     if not _feeds(gemm, row) or not _whole(gemm, "C"):
         return False
     if row[Word.OP] == Op.ADD:
-        return bool(row[Word.M] == gemm[Word.M]) and _whole(row, "AC")
+        return bool(row[Word.M] == gemm[Word.M] and row[Word.M] % 2 == 0) and _whole(row, "AC")
     pairs = bool(2 * row[Word.M] == gemm[Word.M] and row[Word.M] % 8 == 0)
     return bool(row[Word.OP] == Op.SILU_MUL) and pairs and _whole(row, "C")
 
@@ -98,7 +98,14 @@ def _fits(rope: Instruction, itemsize: int) -> bool:
     head_dim, ctx, width = int(rope[Word.HEAD_DIM]), int(rope[Word.CTX]), VECTOR_BYTES // itemsize
     group, left = divmod(int(rope[Word.Q_HEADS]), int(rope[Word.KV_HEADS]))
     lanes = head_dim // width
-    if left or group > QUERIES_A_KV_HEAD or head_dim % width or lanes & (lanes - 1) or lanes > MOST_LANES:
+    if (
+        left
+        or group > QUERIES_A_KV_HEAD
+        or head_dim % width
+        or lanes & (lanes - 1)
+        or lanes > MOST_LANES
+        or head_dim > MOST_HEAD_DIM
+    ):
         return False
     return (
         attention_bytes(head_dim, group, ctx, itemsize) <= ATTENTION_BYTES
@@ -107,6 +114,6 @@ def _fits(rope: Instruction, itemsize: int) -> bool:
 
 
 def attention_bytes(head_dim: int, group: int, ctx: int, itemsize: int) -> int:
-    """Shared memory of a block: angles, its rows of q, k and v, its scores, and parts of sums."""
+    """Shared memory of a block: its rows of q, k and v, its scores, and parts of sums."""
     scores = -(-group * ctx * 4 // VECTOR_BYTES) * VECTOR_BYTES
-    return head_dim * 4 + (group + 2) * head_dim * itemsize + scores + WARPS * QUERIES_AT_ONCE * head_dim * 4
+    return (group + 2) * head_dim * itemsize + scores + WARPS * QUERIES_AT_ONCE * head_dim * 4

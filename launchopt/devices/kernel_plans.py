@@ -46,8 +46,23 @@ def launch_address() -> int:
 
 
 @compiled
-def _launch(function: Int, arguments: tuple[Int, Int, Int]) -> Int:
-    return call_words(function, (*arguments, np.int64(0)))
+def _launch(call: NDArray[np.int64], grid: NDArray[np.uint32], blocks: Int) -> Int:
+    """Words of `call`: the function's address, and its arguments; an array costs less to pass than as many numbers."""
+    grid[0] = blocks
+    return call_words(call[0], (call[1], call[2], call[3], np.int64(0)))
+
+
+@compiled
+def _launch_with(
+    call: NDArray[np.int64],
+    grid: NDArray[np.uint32],
+    blocks: Int,
+    values: NDArray[np.int64],
+    words: NDArray[np.int64],
+) -> Int:
+    for i in range(len(values)):
+        values[i] = words[i]
+    return _launch(call, grid, blocks)
 
 
 class KernelLaunch:
@@ -76,24 +91,25 @@ class KernelLaunch:
         self._grid = self._config[:28].view(np.uint32)
         self._grid[:] = (1, 1, 1, block, 1, 1, shared_bytes)
         self._config[lt.CONFIG_STREAM_BYTES : lt.CONFIG_STREAM_BYTES + 8].view(np.int64)[0] = stream.ptr
-        self._function, self._address = function, np.int64(launch_address())
+        self._function = function
         config, pointers = self._config.ctypes.data, self._pointers.ctypes.data
-        self._arguments = (np.int64(config), np.int64(function.kernel.ptr), np.int64(pointers))
+        self._call = np.array([launch_address(), config, function.kernel.ptr, pointers], np.int64)
 
     def __call__(self, blocks: int, first: int) -> None:
         """Launch `blocks` blocks with `first` as the first parameter; RunError where the driver refuses."""
         self._values[0] = first
-        self._start(blocks)
+        _check(_launch(self._call, self._grid, blocks))
 
     def with_words(self, blocks: int, words: NDArray[np.int64]) -> None:
         """Launch `blocks` blocks with all parameters anew; RunError where the driver refuses."""
-        self._values[:] = words
-        self._start(blocks)
+        if len(words) != len(self._values):
+            raise ValueError(f"{len(words)} words for {len(self._values)}")
+        _check(_launch_with(self._call, self._grid, blocks, self._values, words))
 
-    def _start(self, blocks: int) -> None:
-        self._grid[0] = blocks
-        if status := _launch(self._address, self._arguments):
-            raise RunError(f"cuLaunchKernelEx failed with CUresult {status}")
+
+def _check(status: int) -> None:
+    if status:
+        raise RunError(f"cuLaunchKernelEx failed with CUresult {status}")
 
 
 class KernelPlans:

@@ -145,7 +145,9 @@ class CoalescedSteps:
 
     def submit(self, batch: Any, flush_ns: int) -> None:
         """One launch a row."""
-        if self.steps.knows(batch) or self.steps.runs(batch, COPY_CALLS + 1) <= COPY_CALLS + 1:
+        if self.steps.launch_known(batch, flush_ns):
+            return
+        if self.steps.runs(batch, COPY_CALLS + 1) <= COPY_CALLS + 1:
             self.steps.launch(batch, flush_ns)
             return
         even = self.steps.even_rows(batch).tolist()

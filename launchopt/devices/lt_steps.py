@@ -18,6 +18,7 @@ from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST,
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.lt_tables import Tables
 from launchopt.devices.runs import HIGH, LOW, run_end, slots_of
+from launchopt.devices.step_keys import StepKeys
 from launchopt.native import Int, compiled, monotonic_ns
 from launchopt.recorder import CURSOR_WORDS, LAUNCH_COLUMNS, LaunchFacts, note
 from launchopt.step_batcher import StepBatch
@@ -131,6 +132,7 @@ class LtSteps:
         self._probes: dict[int, int] = {}
         self._stages: dict[tuple[int, int], Table] = {}
         self._known: dict[bytes, Table] = {}  # stages of batches that are even
+        self.key_of = StepKeys(self._probe).key_of
         # For launches that are not to be noted: a recording that is always full.
         launches, commands = np.zeros((NOWHERE, LAUNCH_COLUMNS), np.int64), np.zeros((NOWHERE, 4), np.int64)
         cursor = np.zeros(CURSOR_WORDS, np.int64)
@@ -182,14 +184,9 @@ class LtSteps:
             at = each.stop
         self._stages[kind, replica] = np.array(stages, np.int64)
 
-    def key_of(self, batch: StepBatch) -> bytes:
-        """What a batch's addresses follow from: the slots of its first request, and of every request's first row."""
-        size, words = batch.size, batch.words
-        probe = self._probe(self.kind_of(batch)) * size  # a row with a weight: its copy may differ between requests
-        own, weights = words[::size, W_SLOT_A_B], words[probe : probe + size, W_SLOT_A_B]
-        return own.tobytes() + weights.tobytes() + words[:size, W_SLOT_C_REQUEST].tobytes()
-
-    def _probe(self, kind: int) -> int:
+    def _probe(self, batch: StepBatch) -> int:
+        """A row with a weight: its copy may differ between requests."""
+        kind = self.kind_of(batch)
         if kind not in self._probes:
             rows = self.stream.rows_of(kind)
             moves = self.stream.replica_moves[rows.start : rows.stop]
@@ -221,22 +218,22 @@ class LtSteps:
             self.fuse(*key, ())
         return self._stages[key]
 
-    def knows(self, batch: StepBatch) -> bool:
-        """Whether a batch like this was found to be even."""
-        return self.key_of(batch) in self._known
+    def launch_known(self, batch: StepBatch, flush_ns: int) -> bool:
+        """One launch a stage, noted, where a batch like this was found to be even; else nothing, and False."""
+        stages = self._known.get(self.key_of(batch))
+        if stages is not None:
+            self._launch(batch, stages, flush_ns)
+        return stages is not None
 
     def launch(self, batch: StepBatch, flush_ns: int) -> None:
         """One launch a stage, noted."""
-        key = self.key_of(batch)
-        stages = self._known.get(key)
-        if stages is not None:
-            self._launch(batch, stages, flush_ns)
+        if self.launch_known(batch, flush_ns):
             return
         parts = self.even_parts(batch)
         if len(parts) == 1:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            self._known[key] = self.stages_of(batch)
+            self._known[self.key_of(batch)] = self.stages_of(batch)
         for part in parts:
             self.launch_even(part, flush_ns)
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt import step_buckets as sb
-from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, as_words
+from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST
 from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_pump as lp
 from launchopt.devices.pump import PumpSettings
@@ -25,14 +25,16 @@ from launchopt.errors import Interrupted, RunError
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.order import REQUEST_SHIFT
 from launchopt.recorder import NEXT_LAUNCH, Recorder, wants_room
-from launchopt.ring import HEADER_WORDS, STOP, Ring, has_record, is_closed
+from launchopt.ring import HEADER_WORDS, STOP, TAIL, Ring, has_record, is_closed, ready_words, release_words
 from launchopt.step_batcher import StepBatch, StepBatcher
 
 FLUSH, WRONG = lp.SPECIAL, lp.UNKNOWN  # why the loop came back, beside lt_pump's: a batch; a record that is wrong
 MOST_AT_ONCE = 512  # records popped in one go: 32 KiB stay in a core's nearest cache until they are gathered
-# Words of `state` behind those of lt_pump. SIZE (requests) and REASON there tell of a batch too; CODE: what is wrong.
-ROWS, CODE = range(lp.STATE_WORDS, lp.STATE_WORDS + 2)
+# Words of `state` behind those of lt_pump. CODE: what is wrong; FIRST: where in the ring those are that are being read.
+CODE, FIRST = range(lp.STATE_WORDS, lp.STATE_WORDS + 2)
 STATE_WORDS = lp.STATE_WORDS + 2
+# A batch is told of by ROWS in place of a bucket, SIZE (requests), REASON and FLUSH_NS.
+ROWS = lp.BUCKET
 # Words of `settings`.
 SPIN_NS, SLEEP_NS = range(2)
 
@@ -73,10 +75,19 @@ def _wait(ring: Any, back: Any, flights: Any, batcher: Any, settings: Table, sta
 
 
 @compiled
+def _refill(header: NDArray[np.uint64], data: NDArray[np.uint64], state: Table) -> None:
+    """Give back what was read, and look for more: records are gathered from where they lie in the ring."""
+    if state[lp.COUNT] > 0:
+        release_words(header, state[lp.COUNT])
+    state[FIRST], state[lp.NEXT] = header[TAIL] & np.uint64(len(data) - 1), 0
+    state[lp.COUNT] = ready_words(header, data, MOST_AT_ONCE)
+    state[lp.NOW_NS] = monotonic_ns()
+
+
+@compiled
 def pump_steps(
     ring: Any,
     back: Any,
-    block: NDArray[np.uint64],
     batcher: Any,
     flights: Any,
     records: Any,
@@ -91,11 +102,11 @@ def pump_steps(
         if wants_room(*records):
             return lp.SPOOL
         if state[lp.NEXT] == state[lp.COUNT]:
-            lp.refill(header, data, block, state)
+            _refill(header, data, state)
             if load_acquire(header, STOP) != np.uint64(0):
                 return lp.STOPPED
         drained = lp.is_drained(header)
-        words = block[: state[lp.COUNT]]
+        words = data[state[FIRST] : state[FIRST] + state[lp.COUNT]]
         state[lp.NEXT], kind, reason = sb.next_kind(words, state[lp.NEXT], state[lp.NOW_NS], drained, batcher)
         if kind < sb.NO_KIND:
             state[CODE] = kind
@@ -136,13 +147,11 @@ class StepPump:
     ) -> None:
         self._batcher, self._flights, self._recorder = batcher, flights, recorder
         self._submit, self._feed_back, self._check_alive = submit, feed_back, check_alive
-        self._records = np.zeros(min(ring.capacity, MOST_AT_ONCE), COMMAND_DTYPE)
         self._sleep_s = settings.sleep_ns * 1e-9
         self._state = np.zeros(STATE_WORDS, np.int64)
         self._arguments: tuple[Any, ...] = (
             ring.arrays,
             back.arrays,
-            as_words(self._records),
             batcher.arrays,
             flights.arrays,
             (recorder.launches, recorder.commands, recorder.cursor),
@@ -156,7 +165,7 @@ class StepPump:
         stopped = np.zeros(HEADER_WORDS, np.uint64), np.zeros((2, 8), np.uint64)
         stopped[0][STOP] = 1
         pump_steps(stopped, *self._arguments[1:])
-        self._flights.collect(self._arguments[2][:0])
+        self._flights.collect(stopped[1][:0])
         self._recorder.make_room()
 
     @property
@@ -167,13 +176,14 @@ class StepPump:
     def run(self) -> None:
         """Until the ring is drained, every step launched and told of."""
         state, arguments, flights = self._state, self._arguments, self._flights
+        told = state[ROWS : lp.FLUSH_NS + 1]
         left, submit, collect, feed_back = self._batcher.left, self._submit, flights.collect, self._feed_back
         while True:
             code = pump_steps(*arguments)
             if code == FLUSH:
-                size = int(state[lp.SIZE])
-                batch = left(int(state[lp.REASON]), size, int(state[ROWS]))
-                submit(batch, int(state[lp.FLUSH_NS]))
+                rows, size, reason, flush_ns = told.tolist()
+                batch = left(reason, size, rows)
+                submit(batch, flush_ns)
                 feed_back(flights, collect(batch.words[-size:]))
             elif code == lp.DRAINED:
                 break
@@ -184,7 +194,8 @@ class StepPump:
             elif code == lc.QUIET:
                 self._check_alive()
             elif code == WRONG:
-                raise self._batcher.wrong(int(state[CODE]), self._records[int(state[lp.NEXT])])
+                record = arguments[0][1][state[FIRST] + state[lp.NEXT]].view(COMMAND_DTYPE)[0]
+                raise self._batcher.wrong(int(state[CODE]), record)
             else:
                 raise Interrupted("stopped by the parent")
         if partial := self._batcher.partial:

@@ -2,6 +2,10 @@
 // head: what ROPE, KV_WRITE, QK, SOFTMAX and AV (attention.cuh) do one after another, with all they store, and rounded where
 // they round. Keys and values of earlier tokens are from earlier launches; the new ones it has itself.
 enum { AT_ONCE = 4 };  // queries, of values
+enum { MOST_HEAD_DIM = 256 };
+// Cosines, then sines, of a request's position, which all layers share: whose they are, and at which position.
+__shared__ float turned[MOST_HEAD_DIM];
+__shared__ int turned_of[2];
 
 struct Attention {
     const Task& task;
@@ -9,15 +13,16 @@ struct Attention {
     int request, head, start, stop, slot;
     const int* pages;
     int head_dim, group, vectors;  // vectors of a head
-    float *turned, *scores, *part;  // cosines and sines [head_dim]; [group][ctx]; [GROUP_WARPS][AT_ONCE][head_dim]
-    storage* rows;                  // [group + 2][head_dim]: queries, key, value
+    float *scores, *part;  // [group][ctx]; [GROUP_WARPS][AT_ONCE][head_dim]
+    storage* rows;         // [group + 2][head_dim]: queries, key, value
+    uint4 first_key, first_value;  // of this thread in `score` and `mix`, asked for before it is known what for
 
     __device__ Attention(const Task& task, u64 now, u64 other, char* scratch, int item) : task(task), now(now), other(other) {
         const Instruction& in = task.in;
         const int heads = (int)in.kv_heads;
         request = item / heads, head = item - request * heads;
         head_dim = (int)in.head_dim, group = (int)in.q_heads / heads, vectors = head_dim / WIDTH;
-        turned = (float*)scratch, rows = (storage*)(turned + head_dim), scores = (float*)(rows + (group + 2) * head_dim);
+        rows = (storage*)scratch, scores = (float*)(rows + (group + 2) * head_dim);
         part = scores + (group * (int)in.ctx + 3) / 4 * 4;
         const int r = (int)in.first_request + request;
         start = ((const int*)in.positions)[r], stop = min(start + 1, (int)in.ctx);
@@ -41,9 +46,16 @@ struct Attention {
         return ((const uint4*)cached((u32)pages[index], (u32)token - index * size, is_value))[vector];
     }
 
-    // Float64, as in ROPE.
+    // What is there already.
+    __device__ void look() {
+        const int key = threadIdx.x / KEY_LANES, lane = threadIdx.x % KEY_LANES, value = threadIdx.x / vectors;
+        if (key < min(start, stop) && lane < vectors) first_key = key_or_value(key, 0, lane);
+        if (value < min(start, stop)) first_value = key_or_value(value, 1, threadIdx.x - value * vectors);
+    }
+    // Float64, as in ROPE. After a barrier.
     __device__ void turn() {
-        const int half = head_dim / 2;
+        const int r = (int)task.in.first_request + request, half = head_dim / 2;
+        if (turned_of[0] == r && turned_of[1] == start) return;
         const double octaves = log2(task.in.theta);
         for (int i = threadIdx.x; i < half; i += THREADS) {
             const double turns = start * exp2(-octaves * i / half) * 0.15915494309189535;
@@ -51,6 +63,8 @@ struct Attention {
             sincospi(2.0 * (turns - rint(turns)), &sine, &cosine);
             turned[i] = (float)cosine, turned[half + i] = (float)sine;
         }
+        __syncthreads();
+        if (threadIdx.x == 0) turned_of[0] = r, turned_of[1] = start;
     }
     __device__ void gather() {
         const u64 from = task.from + (task.mailed ? now : 0) + request * task.from_bytes;
@@ -89,7 +103,8 @@ struct Attention {
             float sums[QUERIES] = {};
             for (int vector = lane; vector < vectors; vector += KEY_LANES) {
                 Vector key, query;
-                key.whole = key_or_value(min(token, stop - 1), 0, vector);
+                const bool is_there = first == 0 && vector == lane && token < min(start, stop);
+                key.whole = is_there ? first_key : key_or_value(min(token, stop - 1), 0, vector);
 #pragma unroll
                 for (int j = 0; j < QUERIES; ++j) {
                     if (j >= group) break;
@@ -125,7 +140,7 @@ struct Attention {
         float sums[AT_ONCE][WIDTH] = {};
         for (int token = threadIdx.x / vectors; token < stop; token += THREADS / vectors) {
             Vector value;
-            value.whole = key_or_value(token, 1, lane);
+            value.whole = token == threadIdx.x / vectors && token < start ? first_value : key_or_value(token, 1, lane);
 #pragma unroll
             for (int j = 0; j < AT_ONCE; ++j) {
                 const float weight = scores[min(first + j, group - 1) * ctx + token];
@@ -150,24 +165,28 @@ struct Attention {
                 const float2 own = *(const float2*)(part + warp * AT_ONCE * head_dim + 2 * i);
                 sum.x += own.x, sum.y += own.y;
             }
-            const storage value = narrow(sum.x), below = narrow(sum.y);
+            const Pair made(sum.x, sum.y);
             const int to = (head * group + first) * head_dim + 2 * i;
             if (task.box) {
                 const u64 box = task.box + (request * task.result_m + to) * sizeof(storage);
-                send(box + now, box + other, value, below);
+                send(box + now, box + other, made.both);
             }
-            storage* result = (storage*)(task.result + request * task.result_stride) + to;
-            result[0] = value, result[1] = below;
+            *(Pair*)((storage*)(task.result + request * task.result_stride) + to) = made;
         }
     }
 };
 
-// A block's share. What it waits for is there, but for its mail; `ready`: where to note when that is there, too.
-__device__ __noinline__ void attend(const Task& task, u32 block, u64 now, u64 other, char* scratch, u64* ready) {
+// The share of a block, the place-th of those that have one. What it waits for is there, but for its mail; `ready`: where to
+// note when that is there, too.
+#if COLUMNS > 1
+__noinline__  // its registers, beside those of several columns, would be too many
+#endif
+__device__ void attend(const Task& task, u32 place, u64 now, u64 other, char* scratch, u64* ready) {
     const int items = (int)(task.in.requests * task.in.kv_heads), blocks = (int)task.share;
-    for (int item = block; item < items; item += blocks) {
+    for (int item = place; item < items; item += blocks) {
         if (item >= blocks) __syncthreads();  // all have read what was there
         Attention it(task, now, other, scratch, item);
+        it.look();
         it.turn();
         it.gather();
         __syncthreads();

@@ -17,15 +17,47 @@ __device__ inline float squares(const uint4& of) {
 __device__ inline uint4 normed(const uint4& of, const uint4& gain, float factor) {
     Vector v, g;
     v.whole = of, g.whole = gain;
+#if DTYPE == 0
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) v.parts[i] = narrow(widen(v.parts[i]) * factor * widen(g.parts[i]));
+    for (int i = 0; i < WIDTH; ++i) v.parts[i] *= factor * g.parts[i];
     return v.whole;
+#else
+    uint4 made;
+    u32* words = (u32*)&made;
+#pragma unroll
+    for (int i = 0; i < WIDTH; i += 2)
+        words[i / 2] = narrow_two(widen(v.parts[i]) * factor * widen(g.parts[i]), widen(v.parts[i + 1]) * factor * widen(g.parts[i + 1]));
+    return made;
+#endif
 }
 __device__ inline float warp_sum(float value) {
 #pragma unroll
     for (int step = 16; step; step >>= 1) value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
     return value;
 }
+
+// Two neighbours as they are stored.
+struct Pair {
+#if DTYPE == 0
+    float2 both;
+    __device__ Pair() {}
+    __device__ Pair(float first, float second) : both{first, second} {}
+    __device__ float first() const { return both.x; }
+    __device__ float second() const { return both.y; }
+    __device__ storage first_stored() const { return both.x; }
+    __device__ storage second_stored() const { return both.y; }
+#else
+    u32 both;
+    __device__ Pair() {}
+    __device__ Pair(float first, float second) : both(narrow_two(first, second)) {}
+    __device__ storage first_stored() const { return (storage)both; }
+    __device__ storage second_stored() const { return (storage)(both >> 16); }
+    __device__ float first() const { return widen(first_stored()); }
+    __device__ float second() const { return widen(second_stored()); }
+#endif
+};
+
+__shared__ float norm_sums[GROUP_WARPS];
 
 // A block of the grid, and where it is in the list.
 struct Gemm {
@@ -47,45 +79,74 @@ struct Gemm {
     }
 
     // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all columns, or
-    // several of the only one.
-    __device__ void gather(const Task& task, int column, int columns, int first, int bytes) {
-        enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4 };
-        const bool alone = COLUMNS == 1, mailed = task.mailed;
-        const int vectors = bytes / 16, own = threadIdx.x;
-        const int count = alone ? (vectors - own + THREADS - 1) / THREADS : columns;
-        const u64 step = alone ? THREADS * 16 : task.from_bytes, from = task.from + (mailed ? now : 0) + column * task.from_bytes + first;
-        const u32 step_to = alone ? THREADS * 16 : (u32)task.column_bytes, to = shared_address(memory.inputs);
+    // several of the only one. The first few are asked for beforehand (`look`), so that what else is to be done meanwhile
+    // takes no time of its own.
+    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 || PRELOADED ? 1 : 2 };
+    __device__ u64 inputs_of(const Task& task, int column, int first) const {
+        return task.from + (task.mailed ? now : 0) + column * task.from_bytes + first + threadIdx.x * 16;
+    }
+    __device__ void look(const Task& task, int column, int first, int bytes, uint4 (&found)[FIRST_LOOKS]) const {
+        const u64 from = inputs_of(task, column, first);
+#pragma unroll
+        for (int i = 0; i < FIRST_LOOKS; ++i)
+            if ((COLUMNS == 1 || lane == 0) && threadIdx.x + i * THREADS < bytes / 16) found[i] = load_relaxed(from + i * THREADS * 16);
+    }
+    __device__ void gather(const Task& task, int column, int columns, int first, int bytes, uint4 (&found)[FIRST_LOOKS]) const {
+        const bool mailed = task.mailed;
+        const int vectors = bytes / 16;
+        const u64 from = inputs_of(task, column, first);
+        u32 to = shared_address(memory.inputs) + threadIdx.x * 16;
+#if COLUMNS == 1
+#pragma unroll
+        for (int i = 0; i < FIRST_LOOKS; ++i) {
+            if (threadIdx.x + i * THREADS >= vectors) return;
+            while (mailed && !arrived(found[i])) found[i] = load_relaxed(from + i * THREADS * 16);
+            store_shared(to + i * THREADS * 16, found[i]);
+        }
+        const int count = (vectors - (int)threadIdx.x + THREADS - 1) / THREADS;
+        take(from, to, THREADS * 16, THREADS * 16, FIRST_LOOKS, count, mailed);
+#else
 #pragma unroll 1
-        for (int vector = own; vector < vectors; vector += alone ? vectors : THREADS) {
-            // Of several columns one at first until it is there, since all of them at once would keep the cache from others.
-            if (mailed && !alone && first == 0)
-                while (!arrived(load_relaxed(from + vector * 16))) {}
+        for (int vector = threadIdx.x; vector < vectors; vector += THREADS, to += THREADS * 16) {
+            const u64 at = from + (vector - (int)threadIdx.x) * 16;
+            // One of a warp's at first until it is there, since all of them at once would keep the cache from others.
+            if (mailed && first == 0 && lane == 0)
+                while (!arrived(found[0])) found[0] = load_relaxed(at);
+            take(at, to, task.from_bytes, (u32)task.column_bytes, 0, columns, mailed);
+        }
+#endif
+    }
+    // Vectors `done` to `count`.
+    __device__ void take(u64 from, u32 to, u64 step, u32 step_to, int done, int count, bool mailed) const {
 #pragma unroll 1
-            for (int j = 0; j < count; j += LOOKS) {
-                const u64 at = from + vector * 16 + j * step;
-                const u32 place = to + vector * 16 + j * step_to;
-                uint4 found[LOOKS];
+        for (int j = done; j < count; j += LOOKS) {
+            const u64 at = from + j * step;
+            const u32 place = to + j * step_to;
+            uint4 found[LOOKS];
+#pragma unroll
+            for (int i = 0; i < LOOKS; ++i)
+                if (j + i < count) found[i] = load_relaxed(at + i * step);
+            for (bool there = !mailed; !there;) {  // those that are not are asked for again together
+                there = true;
 #pragma unroll
                 for (int i = 0; i < LOOKS; ++i) {
-                    if (j + i >= count) break;
+                    if (j + i >= count || arrived(found[i])) continue;
+                    there = false;
                     found[i] = load_relaxed(at + i * step);
                 }
-#pragma unroll
-                for (int i = 0; i < LOOKS; ++i) {
-                    if (j + i >= count) break;
-                    while (mailed && !arrived(found[i])) found[i] = load_relaxed(at + i * step);
-                    store_shared(place + i * step_to, found[i]);
-                }
             }
+#pragma unroll
+            for (int i = 0; i < LOOKS; ++i)
+                if (j + i < count) store_shared(place + i * step_to, found[i]);
         }
     }
 
     // The same of whole columns, and their norms in place of them: a warp a column, or all warps the only one. Each vector is
     // stored by one block. gain: a shared address.
-    __device__ void gather_normed(const Task& task, u32 gain, int column, int columns) {
+    __device__ void gather_normed(const Task& task, u32 gain, int column, int columns, uint4 (&found)[FIRST_LOOKS]) {
         enum { LANES = COLUMNS > 1 ? 32 : THREADS };
         const int bytes = (int)task.row_used_bytes, own = (COLUMNS > 1 ? lane : threadIdx.x) * 16, last = (int)task.share - 1;
-        gather(task, column, columns, 0, bytes);
+        gather(task, column, columns, 0, bytes, found);
         if (COLUMNS > 1) __syncthreads();  // else a thread has what it has put there
 #pragma unroll 1
         for (int j = COLUMNS > 1 ? warp : 0; j < columns; j += GROUP_WARPS) {
@@ -95,7 +156,7 @@ struct Gemm {
             for (int at = own; at < bytes; at += LANES * 16) sum += squares(load_shared(inputs + at));
             sum = warp_sum(sum);
             if (COLUMNS == 1) sum = block_sum(sum);
-            const float factor = 1.0f / sqrtf(sum / (float)(bytes / (int)sizeof(storage)) + 1e-5f);
+            const float factor = rsqrtf(__fdividef(sum, (float)(bytes / (int)sizeof(storage))) + 1e-5f);
             const u64 to = task.normed + (column + j) * task.normed_stride;
             int storing = COLUMNS > 1 ? j : warp;
 #pragma unroll 2
@@ -107,34 +168,32 @@ struct Gemm {
         }
     }
     __device__ float block_sum(float value) {
-        __shared__ float sums[GROUP_WARPS];
-        if (lane == 0) sums[warp] = value;
+        if (lane == 0) norm_sums[warp] = value;
         __syncthreads();
         value = 0.0f;
 #pragma unroll
-        for (int i = 0; i < GROUP_WARPS; ++i) value += sums[i];
+        for (int i = 0; i < GROUP_WARPS; ++i) value += norm_sums[i];
         return value;
     }
 
     // What all warps have of a pass, added up and stored, two rows a thread.
     struct Place {
         u64 box;
-        storage *c, *result;
         int row, column, rows;  // of this thread, in a pass; rows that there are from its first on
-        storage added, added_below;
+        int first, to;          // of all rows, and of results
+        Pair added;
     };
-    __device__ Place place(const Task& task, int pass, int tiles, int column, int columns) {
-        const int row = threadIdx.x % (PASS_ROWS / 2) * 2, j = threadIdx.x / (PASS_ROWS / 2), tile = pass + row / TILE_ROWS;
-        const int first = row_of_tile(tile, (u32)task.pair_rows) + row % TILE_ROWS;
-        const int to = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows ? tile / 2 * TILE_ROWS + row % TILE_ROWS : first;
-        Place made = {task.box ? task.box + ((column + j) * task.result_m + to) * sizeof(storage) : 0,
-                      (storage*)(task.in.c + (column + j) * task.in.stride_c) + first,
-                      (storage*)(task.result + (column + j) * task.result_stride) + to,
-                      row, j, row < tiles * TILE_ROWS && j < columns ? (int)task.in.m - first : 0};
-        if ((FUSED >> OP_ADD & 1) && task.then == OP_ADD && made.rows > 0) {
-            const storage* added = (const storage*)(task.added + (column + j) * task.added_stride) + to;
-            made.added = added[0], made.added_below = added[1];
-        }
+    __device__ Place place(const Task& task, int pass, int tiles, int column, int columns) const {
+        Place made;
+        made.row = threadIdx.x % (PASS_ROWS / 2) * 2, made.column = threadIdx.x / (PASS_ROWS / 2), made.rows = 0;
+        if (made.row >= tiles * TILE_ROWS || made.column >= columns) return made;
+        const int j = column + made.column, tile = pass + made.row / TILE_ROWS, below = made.row % TILE_ROWS;
+        made.first = row_of_tile(tile, (u32)task.pair_rows) + below;
+        made.to = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows ? tile / 2 * TILE_ROWS + below : made.first;
+        made.rows = (int)task.in.m - made.first;
+        made.box = task.box ? task.box + (u32)(j * (int)task.result_m + made.to) * sizeof(storage) : 0;
+        if ((FUSED >> OP_ADD & 1) && task.then == OP_ADD && made.rows > 0)
+            made.added = *(const Pair*)((const storage*)(task.added + j * task.added_stride) + made.to);
         return made;
     }
     __device__ float2 total(int row, int column) const {
@@ -146,24 +205,30 @@ struct Gemm {
         }
         return sum;
     }
-    __device__ void store(const Task& task, const Place& to) {
+    __device__ void store(const Task& task, const Place& to, int column) const {
         if (to.rows <= 0) return;
         const float2 sum = total(to.row, to.column);
-        storage value = narrow(sum.x), below = narrow(sum.y);
-        to.c[0] = value;
-        if (to.rows > 1) to.c[1] = below;
+        const Pair own(sum.x, sum.y);
+        Pair result = own;
+        bool is_result = true;
         if ((FUSED >> OP_ADD & 1) && task.then == OP_ADD) {
-            value = narrow(widen(value) + widen(to.added)), below = narrow(widen(below) + widen(to.added_below));
-            to.result[0] = value, to.result[1] = below;
+            result = Pair(own.first() + to.added.first(), own.second() + to.added.second());
         } else if ((FUSED >> OP_SILU_MUL & 1) && task.then == OP_SILU_MUL) {
-            if (to.row & TILE_ROWS) return;  // the other factor
-            const float2 up = total(to.row + TILE_ROWS, to.column);
-            value = narrow(silu(widen(value)) * widen(narrow(up.x))), below = narrow(silu(widen(below)) * widen(narrow(up.y)));
-            to.result[0] = value, to.result[1] = below;
+            is_result = !(to.row & TILE_ROWS);  // else the other factor
+            if (is_result) {
+                const float2 sum_up = total(to.row + TILE_ROWS, to.column);
+                const Pair up(sum_up.x, sum_up.y);
+                result = Pair(silu(own.first()) * up.first(), silu(own.second()) * up.second());
+            }
         }
-        if (to.box) send(to.box + now, to.box + other, value, below);
+        if (to.box && is_result) send(to.box + now, to.box + other, result.both);
+        const int j = column + to.column;
+        storage* c = (storage*)(task.in.c + j * task.in.stride_c) + to.first;
+        c[0] = own.first_stored();
+        if (to.rows > 1) c[1] = own.second_stored();
+        if (FUSED && task.then && is_result) *(Pair*)((storage*)(task.result + j * task.result_stride) + to.to) = result;
     }
-    static __device__ float silu(float x) { return x / (1.0f + expf(-x)); }
+    static __device__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
     // Pieces of all tiles, as many as `bytes` of k are, the first ones' weights loaded; `then`: bytes of the next round.
     __device__ void multiply_round(Sums& sums, Slices& w, u32 column_bytes, int tiles, int bytes, int then, int columns) {
@@ -190,6 +255,8 @@ struct Gemm {
 #pragma unroll 1
         for (int pass = first; pass < last; pass += PASS_TILES) {
             const int tiles = min((int)PASS_TILES, last - pass);
+            uint4 found[FIRST_LOOKS];
+            if (pass == first || at_once < all) look(task, column, 0, min(all, at_once), found);
             const Place to = place(task, pass, tiles, column, columns);
             Sums sums = {};
             Slices w;
@@ -201,8 +268,9 @@ struct Gemm {
                 const int bytes = min(all - round, at_once);
                 if (at_once < all || pass == first) {
                     if (round || pass > first || column) __syncthreads();  // all have read what was there
-                    if ((FUSED >> OP_NORM & 1) && task.gain) gather_normed(task, gain, column, columns);
-                    else gather(task, column, columns, round, bytes);
+                    if (round) look(task, column, round, bytes, found);
+                    if ((FUSED >> OP_NORM & 1) && task.gain) gather_normed(task, gain, column, columns, found);
+                    else gather(task, column, columns, round, bytes, found);
                     __syncthreads();
                     if (!round && pass == first && !column) stamp(i, READY);
                 }
@@ -211,7 +279,7 @@ struct Gemm {
             sums.leave(memory.part[warp], tiles, columns, lane);
             __syncthreads();
             ring.tell();
-            store(task, to);
+            store(task, to, column);
             if (pass + PASS_TILES < last || column + COLUMNS < task.in.requests) __syncthreads();
         }
     }

@@ -7,15 +7,18 @@
 // empties, and the end of a launch lies between that and who fills it again.
 #define EMPTY 0xFFFFFFFFu
 
-__device__ inline void send(u64 box, u64 other_box, storage value, storage below) {
+// Two neighbours.
 #if DTYPE == 0
-    store_relaxed(box, uint2{__float_as_uint(value), __float_as_uint(below)});
+__device__ inline void send(u64 box, u64 other_box, const float2& both) {
+    store_relaxed(box, uint2{__float_as_uint(both.x), __float_as_uint(both.y)});
     *(uint2*)other_box = {EMPTY, EMPTY};
-#else
-    store_relaxed(box, (u32)value | (u32)below << 16);
-    *(u32*)other_box = EMPTY;
-#endif
 }
+#else
+__device__ inline void send(u64 box, u64 other_box, u32 both) {
+    store_relaxed(box, both);
+    *(u32*)other_box = EMPTY;
+}
+#endif
 
 __device__ inline bool arrived(const uint4& found) {
     return WITHOUT == NO_WAITS || max(max(found.x, found.y), max(found.z, found.w)) != EMPTY;

@@ -136,6 +136,10 @@ struct Player : Gemm {
             if (word < sizeof(Task) / 8) to[word] = ahead[part];
         }
     }
+    // Which of those with a share it is, if it has one. Attention is for the last blocks, which have fewer tiles of GEMMs.
+    __device__ u32 place_in(const Task& task) const {
+        return (FUSED >> OP_ROPE & 1) && task.attends ? gridDim.x - 1 - block : block;
+    }
     // Until all that it waits for is complete; a barrier must follow.
     __device__ void wait(const Task& task) {
         if (WITHOUT == NO_WAITS || threadIdx.x >= task.in.waits) return;
@@ -159,7 +163,7 @@ struct Player : Gemm {
         }
         if (!task.streamed) stamp(i, READY);
         if (task.streamed) streamed(task, i);
-        else if ((FUSED >> OP_ROPE & 1) && task.attends) attend(task, block, now, other, memory.inputs, q.stamps + (block * q.count + i) * STAMPS_EACH + READY);
+        else if ((FUSED >> OP_ROPE & 1) && task.attends) attend(task, place_in(task), now, other, memory.inputs, q.stamps + (block * q.count + i) * STAMPS_EACH + READY);
         else if ((OPS >> OP_GEMM & 1) && task.in.op == OP_GEMM) by_rows(task.in, block, (u32)task.share, memory.part);
         else if (OPS && task.in.op != JOIN) play_blocks(task.in, block, (u32)task.share);
         complete(task, i);
@@ -173,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) megakernel(const Pr
     __shared__ u64 full[SLOTS + 1];  // of the ring, and how many slots have been read
     Memory& memory = *(Memory*)shared;
     if (threadIdx.x < SLOTS) barrier_begin(shared_address(full + threadIdx.x));
-    if (threadIdx.x == SLOTS) full[SLOTS] = 0;
+    if (threadIdx.x == SLOTS) full[SLOTS] = 0, turned_of[0] = -1;
     __barrier_sync_count(0, ALL_THREADS);
     const Ring ring(memory.ring, full);
     if (threadIdx.x >= THREADS) return Feed(q.weights, blockIdx.x, ring).run();
@@ -186,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) megakernel(const Pr
     __syncthreads();
     for (u64 i = 0; i < player.q.count; ++i) {
         const Task& task = list[i % LISTED];
-        const bool streamed = task.streamed, shares = player.block < task.share;
+        const bool streamed = task.streamed, shares = player.place_in(task) < task.share;
         if (shares) player.play(task, i);
         player.enlist(i + 2);
         player.fetch(i + 3);

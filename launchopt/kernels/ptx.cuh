@@ -65,6 +65,16 @@ __device__ inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64 p
 }
 
 #if DTYPE != 0
+// Two as they are stored, the first one below.
+__device__ inline u32 narrow_two(float first, float second) {
+    u32 both;
+#if DTYPE == 1
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+#endif
+    return both;
+}
 #if DTYPE == 1
 #define MMA_TYPES "f32.f16.f16.f32"
 #else

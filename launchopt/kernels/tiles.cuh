@@ -9,6 +9,7 @@ enum { SLICE_BYTES = PIECE_BYTES / GROUP_WARPS, CHUNKS = SLICE_BYTES / 64 };
 enum { PASS_ROWS = PASS_TILES * TILE_ROWS, PART_ROWS = PASS_ROWS + 8 };
 enum { INPUT_BYTES = COLUMNS > 1 ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 };  // of all columns, and behind each
 
+#define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)
 typedef float Parts[COLUMNS][PART_ROWS];  // of each warp
 
 // How many pieces of k are multiplied together, where a block has so few tiles that a piece at a time would leave a warp
@@ -19,10 +20,10 @@ __device__ inline int pieces_together(int tiles, int left_bytes) {
 }
 
 // A warp's slices of some tiles, of a piece or a few, tile by tile. Of a single column they are in registers before the inputs
-// are there, if registers can be had; else where they are.
+// are there, where nothing else wants these; else where they are.
 struct Slices {
     int tiles, pieces;
-#if COLUMNS == 1
+#if PRELOADED
     uint4 of[PASS_TILES][CHUNKS];
     __device__ uint4 get(int slot, int chunk) const { return of[slot][chunk]; }
 #else
@@ -36,7 +37,7 @@ struct Slices {
             if (slot >= tiles * pieces) break;
             ring.wait();
             const u32 at = ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16;
-#if COLUMNS == 1
+#if PRELOADED
 #pragma unroll
             for (int chunk = 0; chunk < CHUNKS; ++chunk) of[slot][chunk] = load_shared(at + chunk * 64);
 #else
@@ -46,6 +47,14 @@ struct Slices {
         }
     }
 };
+
+// Inputs of a single column in the order in which four words in a row are an operand of a product, without being moved.
+__device__ inline void arrange(uint4& x) {
+#if DTYPE != 0
+    const u32 third = x.z;
+    x.z = x.y, x.y = third;
+#endif
+}
 
 #if DTYPE == 0
 struct Sums {
@@ -89,6 +98,15 @@ struct Sums {
 #else
 struct Sums {
     float of[PASS_TILES][2][4];  // columns g, g, g + 8, g + 8 of rows 2 t, 2 t + 1, 2 t, 2 t + 1; of every other product
+    __device__ void add(int slot, const uint4& v, const uint4& x, const uint4& y) {
+        if (COLUMNS > 1) {
+            mma(of[slot][0], x.x, y.x, x.y, y.y, v.x, v.y);
+            mma(of[slot][1], x.z, y.z, x.w, y.w, v.z, v.w);
+        } else {  // `arranged`: the first product is right in columns g, the second one in g + 8
+            mma(of[slot][0], x.x, x.y, x.z, x.w, v.x, v.y);
+            mma(of[slot][1], x.x, x.y, x.z, x.w, v.z, v.w);
+        }
+    }
     // own: how many of the pieces this warp has a slice of; inputs: its slice of the first piece's.
     __device__ void add(const Slices& w, int own, u32 inputs, u32 column_bytes, int columns, int lane) {
         const int g = lane / 4, t = lane % 4;
@@ -102,33 +120,32 @@ struct Sums {
 #pragma unroll
                 for (int chunk = 0; chunk < CHUNKS; ++chunk) {
                     x[chunk] = load_shared(left + chunk * 64);
-                    y[chunk] = COLUMNS > 8 ? load_shared(right + chunk * 64) : x[chunk];
+                    if (COLUMNS > 1) y[chunk] = load_shared(right + chunk * 64);
+                    else arrange(x[chunk]);
                 }
                 left += PIECE_BYTES, right += PIECE_BYTES;
             }
 #pragma unroll
-            for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-                const uint4 v = w.get(slot, chunk);
-                mma(of[slot][0], x[chunk].x, y[chunk].x, x[chunk].y, y[chunk].y, v.x, v.y);
-                mma(of[slot][1], x[chunk].z, y[chunk].z, x[chunk].w, y[chunk].w, v.z, v.w);
-            }
+            for (int chunk = 0; chunk < CHUNKS; ++chunk) add(slot, w.get(slot, chunk), x[chunk], y[chunk]);
         }
     }
     __device__ void leave(Parts& part, int tiles, int columns, int lane) {
         const int g = lane / 4, t = lane % 4;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {  // those of pieces that were multiplied together
-            float(*all)[8] = (float(*)[8])of;
-            if (tiles == 1) all[0][i] += all[1][i] + all[2][i] + all[3][i];
-            if (tiles == 2) all[0][i] += all[2][i], all[1][i] += all[3][i];
+        for (int i = 0; i < (COLUMNS > 1 ? 4 : 2); ++i) {
+#pragma unroll
+            for (int slot = 0; slot < PASS_TILES; ++slot) of[slot][0][i] += of[slot][1][COLUMNS > 1 ? i : i + 2];
+            // Those of pieces that were multiplied together.
+            if (tiles == 1) of[0][0][i] += of[1][0][i] + of[2][0][i] + of[3][0][i];
+            if (tiles == 2) of[0][0][i] += of[2][0][i], of[1][0][i] += of[3][0][i];
         }
 #pragma unroll
         for (int tile = 0; tile < PASS_TILES; ++tile) {
             if (tile >= tiles) break;
-            const float(&of)[2][4] = this->of[tile];
+            const float(&sum)[4] = of[tile][0];
             const int row = tile * TILE_ROWS + 2 * t;
-            if (g < columns) *(float2*)&part[g][row] = {of[0][0] + of[1][0], of[0][1] + of[1][1]};
-            if (COLUMNS > 8 && g + 8 < columns) *(float2*)&part[COLUMNS > 8 ? g + 8 : 0][row] = {of[0][2] + of[1][2], of[0][3] + of[1][3]};
+            if (g < columns) *(float2*)&part[COLUMNS > 1 ? g : 0][row] = {sum[0], sum[1]};
+            if (COLUMNS > 8 && g + 8 < columns) *(float2*)&part[COLUMNS > 8 ? g + 8 : 0][row] = {sum[2], sum[3]};
         }
     }
 };

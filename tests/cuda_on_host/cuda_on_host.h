@@ -53,6 +53,9 @@ inline unsigned __float_as_uint(float value) {
     memcpy(&bits, &value, 4);
     return bits;
 }
+inline float rsqrtf(float value) { return 1.0f / sqrtf(value); }
+inline float __expf(float value) { return expf(value); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline void sincospi(double turns, double* sine, double* cosine) { *sine = sin(M_PI * turns), *cosine = cos(M_PI * turns); }
 template <class T> T __ldcg(const T* from) { return *from; }
 
@@ -286,6 +289,19 @@ inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64) {
     if (to % 16 || from % 16 || bytes % 16) host::fail("a bulk copy of what is not aligned");
     host::grid->now->block->copies.push_back({to, (const char*)from, bytes, barrier});
 }
+#if DTYPE != 0
+inline u32 narrow_two(float first, float second) {
+#if DTYPE == 1
+    return (u32)bits_of_half(first) | (u32)bits_of_half(second) << 16;
+#else
+    auto rounded = [](float value) {  // to bfloat16
+        const u32 bits = __float_as_uint(value);
+        return (bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFFu : bits + 0x7FFFu + (bits >> 16 & 1u) >> 16;
+    };
+    return rounded(first) | rounded(second) << 16;
+#endif
+}
+#endif
 inline float half_of(unsigned short bits) {  // bfloat16
     return __uint_as_float((u32)bits << 16);
 }

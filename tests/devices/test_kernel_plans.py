@@ -113,6 +113,20 @@ def test_a_kernel_with_parameters_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert seen[0].words.tobytes() == np.float64(0.25).tobytes()
 
 
+def test_all_parameters_may_be_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeKernels(words=1)
+    seen: list[Launched] = []
+    monkeypatch.setattr(kp, "launch_address", lambda: fake.address)
+    launch = KernelLaunch(fake.kernel(seen.append), 32, [np.int64(9)] * 5, SimpleNamespace(ptr=STREAM))
+    launch.with_words(3, np.arange(5) + 2**40)
+    assert seen[0].grid == (3, 1, 1)
+    assert [*seen[0].operands, *seen[0].words.tolist()] == (np.arange(5) + 2**40).tolist()
+    for count in (4, 6):
+        with pytest.raises(ValueError, match=f"{count} words for 5"):
+            launch.with_words(1, np.zeros(count, np.int64))
+    assert len(seen) == 1
+
+
 def test_what_the_driver_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeKernels(words=1, fail_at=1)
     monkeypatch.setattr(kp, "launch_address", lambda: fake.address)

@@ -286,7 +286,7 @@ def test_what_was_even_is_known_again() -> None:
     stream = stream_of("linear", [(0, 4)] * 3)
     rig = FakeSteps(stream, 3)
     found = rig.run(None)
-    knows = [rig.steps.knows(batch) for batch in found]
+    knows = [rig.steps.launch_known(batch, 0) for batch in found]
     assert knows == [len(rig.steps.even_parts(batch)) == 1 for batch in found]
     assert knows[-1]
     calls = rig.fake.calls

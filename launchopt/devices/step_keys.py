@@ -1,0 +1,67 @@
+"""What the addresses of a batch of whole steps follow from, as a key for what is kept about batches like it.
+
+In: a `StepBatch`. Out: its slots A and B of the first request in each row, those of every request in one row that has a
+weight, and every slot C of the first row, as bytes.
+
+Steps of requests that go on together have one key again and again: it is compared rather than made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST
+from launchopt.native import Int, compiled
+from launchopt.step_batcher import StepBatch
+
+MOST_KEPT = 4096
+NO_KEY = 0, np.zeros(0, np.uint64), b""
+
+
+@compiled
+def write_key(words: NDArray[np.uint64], size: int, rows: int, probe: int, key: NDArray[np.uint64]) -> None:
+    """Slots A and B of the first request in each row, of every request in row `probe`, and every C of the first row."""
+    for row in range(rows):
+        key[row] = words[row * size, W_SLOT_A_B]
+    for i in range(size):
+        key[rows + i] = words[probe * size + i, W_SLOT_A_B]
+        key[rows + size + i] = words[i, W_SLOT_C_REQUEST]
+
+
+@compiled
+def is_key(words: NDArray[np.uint64], size: int, rows: int, probe: int, key: NDArray[np.uint64]) -> Int:
+    """Whether `write_key` would write that."""
+    for row in range(rows):
+        if key[row] != words[row * size, W_SLOT_A_B]:
+            return False
+    for i in range(size):
+        if key[rows + i] != words[probe * size + i, W_SLOT_A_B] or key[rows + size + i] != words[i, W_SLOT_C_REQUEST]:
+            return False
+    return True
+
+
+class StepKeys:
+    """Keys of batches. `probe`: the row of a batch that has a weight, whose copy may differ between requests."""
+
+    def __init__(self, probe: Callable[[StepBatch], int]) -> None:
+        self._probe = probe
+        # Of batches alike in rows, size, columns and first slots the last one's probed row, words and key.
+        self._last: dict[tuple[int, ...], tuple[int, NDArray[np.uint64], bytes]] = {}
+
+    def key_of(self, batch: StepBatch) -> bytes:
+        """The key of a batch."""
+        words, size, rows = batch.words, batch.size, batch.rows
+        like = rows, size, words.item(0, W_MN), words.item(0, W_SLOT_A_B)
+        probe, key, made = self._last.get(like, NO_KEY)
+        if made and is_key(words, size, rows, probe, key):
+            return made
+        if len(self._last) >= MOST_KEPT:
+            self._last.clear()
+        probe, key = self._probe(batch), np.zeros(rows + 2 * size, np.uint64)
+        write_key(words, size, rows, probe, key)
+        made = key.tobytes()
+        self._last[like] = probe, key, made
+        return made
