@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +13,8 @@ from step_runs import batches
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.instruction_interpreter import Placed, run
-from launchopt.devices.instruction_words import Instructions
+from launchopt.devices.instruction_order import waits_of
+from launchopt.devices.instruction_words import NOBODY, Instructions, Word
 from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.seq_state import SeqState
 from launchopt.devices.steps import Flights
@@ -78,3 +80,47 @@ class InstructionRun:
         if self.state is not None:
             arrays["positions"] = self.state.positions
         return {name: array.tobytes() for name, array in arrays.items()}
+
+
+def without(program: Instructions, i: int, j: int) -> Instructions:
+    """The list less one wait."""
+    changed = program.copy()
+    if changed[i, Word.MAIL] == j:
+        changed[i, Word.MAIL] = NOBODY
+    left = [each for each in program[i, Word.WAIT0 : Word.WAIT3 + 1].tolist() if each not in (j, NOBODY)]
+    changed[i, Word.WAITS] = len(left)
+    changed[i, Word.WAIT0 : Word.WAIT3 + 1] = left + [NOBODY] * (4 - len(left))
+    return changed
+
+
+def ancestors(waits: list[list[int]], i: int) -> set[int]:
+    """Who comes before an instruction, whatever the order."""
+    found, todo = set[int](), list(waits[i])
+    while todo:
+        if (each := todo.pop()) not in found:
+            found.add(each)
+            todo += waits[each]
+    return found
+
+
+def hurried(program: Instructions, i: int) -> list[int]:
+    """An order that runs instruction i as early as its waits allow."""
+    waits, first, todo = waits_of(program), set[int](), [i]
+    while todo:
+        if (each := todo.pop()) not in first:
+            first.add(each)
+            todo += waits[each]
+    return sorted(first) + [each for each in range(len(program)) if each not in first]
+
+
+def after_second_step(stream: ChainStream, i: int = 0, j: int | None = None, fuse: bool = False) -> dict[str, bytes]:
+    """What is there after two steps, the second less the wait of i for j, and in the order that this allows."""
+    rig = InstructionRun(stream, fuse=fuse)
+    first, second = [batch for batch, _ in zip(batches(stream, 4), range(2), strict=False)]
+    rig.step(first)
+    if j is not None:
+        rig.change = partial(without, i=i, j=j)
+        rig.step(second, partial(hurried, i=i))
+    else:
+        rig.step(second)
+    return rig.contents()

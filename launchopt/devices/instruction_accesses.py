@@ -1,7 +1,7 @@
 """Which memory an instruction reads, and which it writes.
 
-In: an instruction (`instruction_words`). Out: spans as `dependencies` takes them. Keys, values and their pages are found
-by positions that only the device knows: an op on the cache counts as reading, or writing, all of a layer's.
+In: an instruction (`instruction_words`). Out: spans as `dependencies` takes them. Keys, values and their pages are
+found by positions that only the device knows: an op on the cache counts as reading, or writing, all of a layer's.
 """
 
 from __future__ import annotations

@@ -76,6 +76,8 @@ def with_dependencies(instructions: Instructions, itemsize: int) -> Instructions
         others = np.flatnonzero(found[i]).tolist()
         held = _held(units, i, others, before)
         before.append(_all_before(others, before))
+        if _adds_what_others_stored(units, i, [j for j in others if j != held]):
+            sender = senders[i] = NOBODY
         for j in (sender, held):  # before others are left out because they follow from it: they do not
             if j != NOBODY:
                 found[i, j] = False
@@ -136,17 +138,24 @@ def _held(units: list[Unit], i: int, others: list[int], before: list[int]) -> in
     own = units[i]
     if own.gemm is None or own.rows[-1, Word.OP] != Op.ADD:
         return NOBODY
-    added = accesses(own.rows[-1], 1)[0][1]  # A
+    reads = own.reads[:-1]  # all but A of the sum, which comes last
     for j in reversed(others):
         unit, last = units[j], units[j].rows[-1]
         if unit.gemm is None or not _same(last[list(SENT)], own.rows[-1][list(ADDED)]):
             continue
         cut_alike = last[Word.M] == unit.gemm[Word.M] == own.gemm[Word.M]
-        reads = [span for span in own.reads if span[0] != added[0]]
         alone = not _shares(unit.reads + unit.writes, own.writes) and not _shares(unit.writes, reads)
         follows = _all_before([k for k in others if k != j], before) >> j & 1
         return j if cut_alike and alone and follows else NOBODY
     return NOBODY
+
+
+def _adds_what_others_stored(units: list[Unit], i: int, others: list[int]) -> bool:
+    """Whether unit i adds what one of `others` stored. Threads read that after a barrier, which mail has none of."""
+    own = units[i]
+    if own.gemm is None or own.rows[-1, Word.OP] != Op.ADD:
+        return False
+    return any(_shares(units[j].writes, own.reads[-1:]) for j in others)
 
 
 def _listed(units: list[Unit], steps: list[dep.Step], senders: list[int]) -> Instructions:

@@ -1,10 +1,10 @@
 """What kernels/megakernel.cu needs to know beside a list of instructions: how a grid goes about each.
 
-In: a list (`instructions`), and how many blocks the grid has. Out: struct Task of each instruction, or of those that are
-done as one: the row of the one that matters, behind it how many blocks have a share of it, how far the counters that it
-waits for come a launch, how a GEMM's work is cut, where its mail lies, and what the others need; struct Weights of the
-GEMMs whose weights are copied ahead of time, in the order of the list; and how the kernel is to be compiled for such a
-list, with what shared memory.
+In: a list (`instructions`), and how many blocks the grid has. Out: struct Task of each instruction, or of those that
+are done as one: the row of the one that matters, behind it how many blocks have a share of it, how far the counters
+that it waits for come a launch, how a GEMM's work is cut, where its mail lies, and what the others need; struct Weights
+of the GEMMs whose weights are copied ahead of time, in the order of the list; and how the kernel is to be compiled for
+such a list, with what shared memory.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instruction_runs import InstructionRun, Ordered, in_order
+from instruction_runs import InstructionRun, Ordered, after_second_step, ancestors, in_order, without
 from program_interpreter import NONE
 from programs import program_streams, stream_of
 from step_runs import StepRun, batches
@@ -20,7 +19,7 @@ from launchopt.devices.dependencies import Span
 from launchopt.devices.instruction_accesses import accesses
 from launchopt.devices.instruction_interpreter import FIRST_ADDRESS, Memory, execute, random_order, run
 from launchopt.devices.instruction_order import waits_of
-from launchopt.devices.instruction_words import NOBODY, Instructions, Word
+from launchopt.devices.instruction_words import Instructions
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 
@@ -115,50 +114,6 @@ def test_nothing_is_read_or_written_but_what_the_dependencies_know_of(name: str,
                 array[:] = after[start]
         rig.feed_back(batch)
     assert rig.verify().ok
-
-
-def without(program: Instructions, i: int, j: int) -> Instructions:
-    """The list less one wait."""
-    changed = program.copy()
-    if changed[i, Word.MAIL] == j:
-        changed[i, Word.MAIL] = NOBODY
-    left = [each for each in program[i, Word.WAIT0 : Word.WAIT3 + 1].tolist() if each not in (j, NOBODY)]
-    changed[i, Word.WAITS] = len(left)
-    changed[i, Word.WAIT0 : Word.WAIT3 + 1] = left + [NOBODY] * (4 - len(left))
-    return changed
-
-
-def ancestors(waits: list[list[int]], i: int) -> set[int]:
-    """Who comes before an instruction, whatever the order."""
-    found, todo = set[int](), list(waits[i])
-    while todo:
-        if (each := todo.pop()) not in found:
-            found.add(each)
-            todo += waits[each]
-    return found
-
-
-def hurried(program: Instructions, i: int) -> list[int]:
-    """An order that runs instruction i as early as its waits allow."""
-    waits, first, todo = waits_of(program), set[int](), [i]
-    while todo:
-        if (each := todo.pop()) not in first:
-            first.add(each)
-            todo += waits[each]
-    return sorted(first) + [each for each in range(len(program)) if each not in first]
-
-
-def after_second_step(stream: ChainStream, i: int = 0, j: int | None = None) -> dict[str, bytes]:
-    """What is there after two steps, the second less the wait of i for j, and in the order that this allows."""
-    rig = InstructionRun(stream)
-    first, second = [batch for batch, _ in zip(batches(stream, 4), range(2), strict=False)]
-    rig.step(first)
-    if j is not None:
-        rig.change = partial(without, i=i, j=j)
-        rig.step(second, partial(hurried, i=i))
-    else:
-        rig.step(second)
-    return rig.contents()
 
 
 @pytest.mark.parametrize("requests", [1, 3])

@@ -15,6 +15,7 @@ import pytest
 
 from launchopt import kernels
 from launchopt.command import Dtype, Op, ShapeKey
+from launchopt.devices import fusion
 from launchopt.devices import instruction_words as ins
 from launchopt.devices import megakernel_tasks as tasks
 from launchopt.devices import resident_loops as rl
@@ -138,6 +139,27 @@ def test_tasks_and_weights_are_told_in_the_words_of_their_structs() -> None:
     for name in ("TILE_ROWS", "PIECE_BYTES", "MOST_COLUMNS", "INPUT_GAP_BYTES"):
         assert constant(text, name) == getattr(tasks, name)
     assert constant(text, "PIECE_BYTES") == ins.SLICE_BYTES * constant(text, "GROUP_WARPS"), "a slice a warp"
+
+
+def test_what_is_done_as_one_is_what_the_kernel_can() -> None:
+    text = source("megakernel")
+    assert constant(text, "QUERIES") == constant(text, "KEY_LANES") == fusion.QUERIES_A_KV_HEAD
+    assert constant(text, "MOST_HEAD_DIM") == fusion.MOST_HEAD_DIM
+    assert constant(text, "AT_ONCE") == fusion.QUERIES_AT_ONCE
+    assert constant(text, "THREADS") == fusion.THREADS
+    assert constant(text, "GROUP_WARPS") == fusion.WARPS == fusion.THREADS // 32
+    assert re.findall(r"for \(int step = vectors; step < (\d+);", text) == [str(fusion.MOST_LANES)], "of a warp"
+    assert fusion.THREADS // fusion.MOST_LANES >= 2, "a key and a value are written at once"
+    assert constant(text, "TILE_ROWS") == ins.GEMM_TILE_ROWS
+
+
+def test_what_is_done_as_one_has_room_in_shared_memory() -> None:
+    """Attention where a GEMM has its inputs; of a norm all columns, and its gain in a slot of weights."""
+    assert fusion.NORM_BYTES.keys() == tasks.INPUT_BYTES.keys()
+    for columns, most in tasks.INPUT_BYTES.items():
+        assert most >= fusion.ATTENTION_BYTES
+        assert columns * fusion.NORM_BYTES[columns] <= most
+        assert fusion.NORM_BYTES[columns] <= tasks.SLOT_BYTES
 
 
 def test_a_program_is_told_in_the_words_of_its_struct() -> None:

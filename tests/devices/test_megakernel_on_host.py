@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from programs import requests_of
 from step_runs import batches
 
-from launchopt.command import Dtype
+from launchopt.command import Dtype, Op
 from launchopt.devices.instruction_interpreter import Placed
 from launchopt.devices.instruction_words import NOBODY, Instructions, Word
 from launchopt.devices.megakernel_tasks import SLOT_BYTES, Extra, defines_of, fixed_bytes, tasks_of, weights_of
@@ -43,7 +44,7 @@ class Launched:
         self.counters = np.zeros(len(tasks), np.uint32)
         places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
         self.words: NDArray[np.int64] = np.array([*places, len(tasks), box_bytes, 0, 0], np.int64)
-        defines = defines_of(tasks)
+        self.defines = defines = defines_of(tasks)
         self.library: ctypes.CDLL = built("megakernel", CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
         self.shared_bytes = fixed_bytes(defines["COLUMNS"]) + SLOTS * SLOT_BYTES
 
@@ -117,4 +118,19 @@ def test_every_row_of_every_step(name: str, requests: int, dtype: Dtype) -> None
     for batch in batches(stream, requests):
         run.step(batch)
     assert run.launches >= TOKENS - 1
+    assert run.verify().ok
+    fused = [Op.NORM, Op.ROPE, Op.ADD, Op.SILU_MUL] if name == "layer" else []
+    assert {each.defines["FUSED"] for each in run.lists.values()} == {sum(1 << op for op in fused)}
+
+
+def test_a_block_adds_what_others_stored_once_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`o` is not streamed, so that nobody has add1's outputs by mail; and a block has a share of `down`, but of no GEMM
+    between them."""
+    monkeypatch.setattr(sys.modules[__name__], "BLOCKS", 9)
+    program = layer_program(ModelShape("narrow", 256, 2, 1, 1, 32, 64), 2 * TOKENS)
+    run = KernelRun(ChainStream(program, 1, requests_of([(0, TOKENS)]), Dtype.fp32, 1))
+    for batch in batches(run.stream, 1):
+        run.step(batch)
+    (shares, *_) = [each.tasks[:, Extra.SHARE].tolist() for each in run.lists.values()]
+    assert shares[-2:] == [8, 9]
     assert run.verify().ok
