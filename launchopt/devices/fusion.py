@@ -14,19 +14,21 @@ import numpy as np
 
 from launchopt.command import Op
 from launchopt.devices.instruction_words import (
+    GEMM_TILE_ROWS,
     MOST_COLUMNS,
     PART,
     VECTOR_BYTES,
     Instruction,
     Instructions,
     Word,
+    compiled_columns,
     streamable,
 )
 
 ATTENTION = (Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)
 NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # of a column, at the most; by columns that the kernel is compiled for
 QUERIES_A_KV_HEAD, MOST_LANES, MOST_HEAD_DIM = 8, 32, 256  # of kernels/attend.cuh
-WARPS, THREADS, QUERIES_AT_ONCE = 8, 256, 4
+WARPS, QUERIES_AT_ONCE = 8, 4
 ATTENTION_BYTES = 32 << 10  # of shared memory
 CACHE_BYTES = 256 << 10  # keys and values that one block reads; more of them are for more blocks
 
@@ -43,11 +45,11 @@ def fused(rows: Instructions, itemsize: int) -> Instructions:
     return made
 
 
-def _feeds(one: Instruction, other: Instruction, role: str = "B") -> bool:
-    """Whether the outputs of one are all that another has for A, or B."""
+def _feeds(one: Instruction, other: Instruction) -> bool:
+    """Whether the outputs of one are all that another has for B."""
     alike = (one[Word.REQUESTS], one[Word.FIRST_REQUEST]) == (other[Word.REQUESTS], other[Word.FIRST_REQUEST])
-    strides = one[Word.STRIDE_C] == other[Word[f"STRIDE_{role}"]] or one[Word.REQUESTS] == 1
-    return bool(alike and strides and one[Word.C] == other[Word[role]])
+    strides = one[Word.STRIDE_C] == other[Word.STRIDE_B] or one[Word.REQUESTS] == 1
+    return bool(alike and strides and one[Word.C] == other[Word.B])
 
 
 def _whole(row: Instruction, roles: str) -> bool:
@@ -59,7 +61,7 @@ def _whole(row: Instruction, roles: str) -> bool:
 
 def _around_gemm(rows: Instructions, itemsize: int) -> int:
     """How many instructions behind the first are one with it, a GEMM being one of them."""
-    columns = 1 if rows[0, Word.REQUESTS] == 1 else MOST_COLUMNS
+    columns = compiled_columns(int(rows[0, Word.REQUESTS]))
     before = 0
     if rows[0, Word.OP] == Op.NORM:
         norm = rows[0]
@@ -78,7 +80,7 @@ def _after_gemm(gemm: Instruction, row: Instruction) -> bool:
         return False
     if row[Word.OP] == Op.ADD:
         return bool(row[Word.M] == gemm[Word.M] and row[Word.M] % 2 == 0) and _whole(row, "AC")
-    pairs = bool(2 * row[Word.M] == gemm[Word.M] and row[Word.M] % 8 == 0)
+    pairs = bool(2 * row[Word.M] == gemm[Word.M] and row[Word.M] % GEMM_TILE_ROWS == 0)
     return bool(row[Word.OP] == Op.SILU_MUL) and pairs and _whole(row, "C")
 
 

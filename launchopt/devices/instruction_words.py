@@ -76,6 +76,11 @@ def groups_of(instructions: Instructions) -> list[list[int]]:
     return [list(range(i, i + 1 + count)) for i, count in enumerate(fused) if count != PART]
 
 
+def compiled_columns(requests: int) -> int:
+    """For how many columns a kernel is compiled that does instructions of so many requests."""
+    return 1 if requests == 1 else MOST_COLUMNS
+
+
 def streamable(row: Instruction, itemsize: int) -> bool:
     """Whether it is a GEMM of one column a request, which share weights, with operands of whole vectors."""
     if row[Word.OP] != Op.GEMM or row[Word.N] != 1 or (row[Word.STRIDE_A] and row[Word.REQUESTS] > 1):

@@ -16,20 +16,22 @@ from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.instruction_words import (
+    GEMM_TILE_ROWS,
     JOIN,
     MOST_COLUMNS,
     NOBODY,
     WORDS,
     Instructions,
     Word,
+    compiled_columns,
     groups_of,
     streamable,
 )
 
-TILE_ROWS, PIECE_BYTES = 8, 2048  # of kernels/weights.cuh
+PIECE_BYTES = 2048  # of kernels/weights.cuh
 INPUT_BYTES, INPUT_GAP_BYTES = {1: 32 << 10, MOST_COLUMNS: 64 << 10}, 64  # of kernels/tiles.cuh, by COLUMNS
 WARPS, PART_ROWS = 8, 40
-SLOT_BYTES = TILE_ROWS * (PIECE_BYTES + 64)
+SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
 STATIC_BYTES = 8 << 10  # what ops declare for themselves, at the most
 LEAST_SLOTS = 6
 ALIGNMENT_BYTES = 256
@@ -150,7 +152,7 @@ def _parts(row: NDArray[np.int64]) -> int:
         return 1
     if row[Word.OP] != Op.GEMM:
         return int(row[Word.GRID_X : Word.GRID_Z + 1].prod())
-    return int(-(-row[Extra.RESULT_M] // TILE_ROWS) if row[Extra.STREAMED] else row[Word.M])
+    return int(-(-row[Extra.RESULT_M] // GEMM_TILE_ROWS) if row[Extra.STREAMED] else row[Word.M])
 
 
 def _cut(row: NDArray[np.int64], itemsize: int) -> None:
@@ -172,11 +174,6 @@ def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
     found["pieces"][:-2] = -(-streamed[:, Extra.ROW_USED_BYTES] // PIECE_BYTES)
     found["groups"][:-2] = -(-streamed[:, Word.REQUESTS] // MOST_COLUMNS)
     return found
-
-
-def compiled_columns(requests: int) -> int:
-    """For how many columns the kernel is to be compiled."""
-    return 1 if requests == 1 else MOST_COLUMNS
 
 
 def fixed_bytes(columns: int) -> int:

@@ -1,4 +1,4 @@
-// Outputs of one GEMM that are the inputs of another, sent as they are made: beside the outputs there is a box, which holds a
+// Outputs of a GEMM, or attention, that are the inputs of another, sent as they are made: beside them there is a box with a
 // word that no output can be, EMPTY, until they come. Whoever wants them reads until they are there, so that data and the
 // news of it are one trip through the L2 cache, instead of a store, a fence, a counter, and a load.
 //

@@ -8,7 +8,7 @@
 enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTES + 64 };  // 64: see tiles.cuh
 enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES, MOST_UNTOLD = SLOTS / 2 };
 
-struct Weights {  // of devices/megakernel_program.py; the list ends with one of no rows
+struct Weights {  // of devices/megakernel_tasks.py; the list ends with one of no rows
     u64 a, gain;                 // gain: of row_used_bytes, or 0
     u32 row_bytes, row_used_bytes, rows;
     u32 groups;                  // of columns

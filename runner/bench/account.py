@@ -176,8 +176,8 @@ def told(own: Sequence[Row]) -> str:
     launch, listed, mhz = (number(value) for value in (row["stamped_us"], listed_us, row["clock_mhz"]))
     return (
         f"The kernel that writes its clock down took {launch} us by events; on block 0, from the begin of the first "
-        f"instruction to the end of the last, {listed} us ({mhz} MHz by {row['clock']}). The rest is the launch, and "
-        "what comes before and after."
+        f"instruction to the end of the last, {listed} us ({mhz} MHz by {row['clock']}). The rest is the launch, "
+        "what comes before and after, and what that clock is off by."
     )
 
 

@@ -35,9 +35,7 @@ inline void land(Block& block) {  // some of the copies that are under way
         look(barrier);
     }
 }
-}  // namespace host
 
-namespace host {
 // Blocks `first` to `first + count` of a grid, all there at once; what went wrong.
 inline std::string run(uint3 size, unsigned first, unsigned count, unsigned threads, unsigned dynamic_bytes, u64 seed, void* arguments, u64 most_turns) {
     Grid own;

@@ -136,7 +136,7 @@ def test_tasks_and_weights_are_told_in_the_words_of_their_structs() -> None:
     assert [name.upper() for name in names(text, "Task")[1:]] == [each.name for each in tasks.Extra]
     kinds = {"u64": "<u8", "u32": "<u4"}
     assert [(name, kinds[kind]) for kind, name in fields(text, "Weights")] == tasks.WEIGHTS.descr
-    for name in ("TILE_ROWS", "PIECE_BYTES", "MOST_COLUMNS", "INPUT_GAP_BYTES"):
+    for name in ("PIECE_BYTES", "MOST_COLUMNS", "INPUT_GAP_BYTES"):
         assert constant(text, name) == getattr(tasks, name)
     assert constant(text, "PIECE_BYTES") == ins.SLICE_BYTES * constant(text, "GROUP_WARPS"), "a slice a warp"
 
@@ -146,10 +146,9 @@ def test_what_is_done_as_one_is_what_the_kernel_can() -> None:
     assert constant(text, "QUERIES") == constant(text, "KEY_LANES") == fusion.QUERIES_A_KV_HEAD
     assert constant(text, "MOST_HEAD_DIM") == fusion.MOST_HEAD_DIM
     assert constant(text, "AT_ONCE") == fusion.QUERIES_AT_ONCE
-    assert constant(text, "THREADS") == fusion.THREADS
-    assert constant(text, "GROUP_WARPS") == fusion.WARPS == fusion.THREADS // 32
+    assert constant(text, "GROUP_WARPS") == fusion.WARPS == constant(text, "THREADS") // 32
     assert re.findall(r"for \(int step = vectors; step < (\d+);", text) == [str(fusion.MOST_LANES)], "of a warp"
-    assert fusion.THREADS // fusion.MOST_LANES >= 2, "a key and a value are written at once"
+    assert 32 * fusion.WARPS // fusion.MOST_LANES >= 2, "a key and a value are written at once"
     assert constant(text, "TILE_ROWS") == ins.GEMM_TILE_ROWS
 
 

@@ -16,11 +16,20 @@ from programs import stream_of
 from step_runs import batches
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.instruction_words import JOIN, NOBODY, PART, WORDS, Instructions, Word, groups_of, streamable
+from launchopt.devices.instruction_words import (
+    GEMM_TILE_ROWS,
+    JOIN,
+    NOBODY,
+    PART,
+    WORDS,
+    Instructions,
+    Word,
+    groups_of,
+    streamable,
+)
 from launchopt.devices.megakernel_tasks import (
     ALIGNMENT_BYTES,
     TASK_WORDS,
-    TILE_ROWS,
     Extra,
     Tasks,
     defines_of,
@@ -148,7 +157,7 @@ def test_tiles_of_a_gemm_are_those_of_its_results(blocks: int) -> None:
     """Of gate and up pairs of tiles, of which each is one tile of results."""
     layer = Layer(2, blocks=blocks)
     for i in STREAMED:
-        tiles = WIDTHS[i] // TILE_ROWS
+        tiles = WIDTHS[i] // GEMM_TILE_ROWS
         assert layer.words(i, Extra.TILES_EACH, Extra.TILES_MORE) == [*divmod(tiles, blocks)]
         assert layer.words(i, Extra.SHARE) == [min(tiles, blocks)]
     assert layer.of("gate_up", Word.M) == [2 * WIDTHS[GATE_UP]]

@@ -32,7 +32,8 @@ LEGEND
 **decode, 1 request**
 
 The kernel that writes its clock down took 41.50 us by events; on block 0, from the begin of the first instruction to \
-the end of the last, 7.125 us (1,980.0 MHz by NVML). The rest is the launch, and what comes before and after.
+the end of the last, 7.125 us (1,980.0 MHz by NVML). The rest is the launch, what comes before and after, \
+and what that clock is off by.
 
 | op | instructions | blocks | wait us | most | work us | most | wait, all us | work, all us | block 0: wait us | \
 work us | between us |
