@@ -19,11 +19,14 @@ jobs=(
 [ $# -eq 0 ] || jobs=("$*")
 found=0
 for job in "${jobs[@]}"; do
+    # Of a job with one of these modes that kernel alone: all else takes the tool's time.
+    mode=$(grep -oE 'mode=(persistent|megakernel)' <<<"$job" | cut -d= -f2 || true)
+    only=${mode:+--kernel-name kns=$mode}
     for tool in ${TOOLS:-memcheck racecheck synccheck}; do
         log=$(mktemp)
         status=0
         # shellcheck disable=SC2086 # settings are words
-        timeout "${LIMIT_S:-300}" "$sanitizer" --tool "$tool" --target-processes all --error-exitcode 9 \
+        timeout "${LIMIT_S:-300}" "$sanitizer" --tool "$tool" --target-processes all --error-exitcode 9 $only \
             "$python" -m runner $job device=cuda timing=host repeats=1 watchdog_s=0 >"$log" 2>&1 || status=$?
         summary=$(grep -E "ERROR SUMMARY|RACECHECK SUMMARY" "$log" | tail -n 1 | sed 's/^=* *//' || true)
         echo "$tool, $job: ${summary:-no summary}, exit code $status"

@@ -76,8 +76,6 @@ def with_dependencies(instructions: Instructions, itemsize: int) -> Instructions
         others = np.flatnonzero(found[i]).tolist()
         held = _held(units, i, others, before)
         before.append(_all_before(others, before))
-        if _adds_what_others_stored(units, i, [j for j in others if j != held]):
-            sender = senders[i] = NOBODY
         for j in (sender, held):  # before others are left out because they follow from it: they do not
             if j != NOBODY:
                 found[i, j] = False
@@ -148,14 +146,6 @@ def _held(units: list[Unit], i: int, others: list[int], before: list[int]) -> in
         follows = _all_before([k for k in others if k != j], before) >> j & 1
         return j if cut_alike and alone and follows else NOBODY
     return NOBODY
-
-
-def _adds_what_others_stored(units: list[Unit], i: int, others: list[int]) -> bool:
-    """Whether unit i adds what one of `others` stored. Threads read that after a barrier, which mail has none of."""
-    own = units[i]
-    if own.gemm is None or own.rows[-1, Word.OP] != Op.ADD:
-        return False
-    return any(_shares(units[j].writes, own.reads[-1:]) for j in others)
 
 
 def _listed(units: list[Unit], steps: list[dep.Step], senders: list[int]) -> Instructions:

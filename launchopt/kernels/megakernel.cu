@@ -159,7 +159,7 @@ struct Player : Gemm {
         stamp(i, BEGAN);
         if (task.in.waits) {
             wait(task);
-            if (!task.streamed || !task.mailed) __syncthreads();
+            if (!task.streamed || !task.mailed || task.then == OP_ADD) __syncthreads();  // mail, and no other, is waited for by itself
         }
         if (!task.streamed) stamp(i, READY);
         if (task.streamed) streamed(task, i);

@@ -18,7 +18,7 @@ struct Rows {
 };
 
 __device__ inline void group_barrier(int group) {
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(32 * GROUP_WARPS) : "memory");
+    asm volatile("barrier.sync %0, %1;" ::"r"(group + 1), "n"(32 * GROUP_WARPS) : "memory");
 }
 
 // Read once, and by nobody else: past the L1 cache.

@@ -1,4 +1,4 @@
-"""Small jobs of every kind of workload, run in every mode that can, all in one process.
+"""Small jobs of every kind of workload, run in every mode that can, all in one process, or a few on a large machine.
 
 `run_jobs(kind, folder)` runs them on a device of that kind; `Ran` says what came of each. Modes that need an extra
 (torch, Triton) have tests of their own.
@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,7 @@ JOBS = {
 }
 COMMON = f"workload.cache=hot batching.max_batch={MOST} timing.sample_every=3"
 TIMEOUT_S = 540
+MOST_PROCESSES, CORES_EACH = 4, 4
 # Several calls of the application in one process: its children are kept, and with them what they loaded and compiled.
 CALLS = """
 import sys
@@ -130,7 +133,7 @@ def refused(kind: str) -> list[str]:
 
 
 def run_jobs(kind: str, folder: Path) -> Everything:
-    """Everything, in one process."""
+    """Everything, by a process for every CORES_EACH cores."""
     calls = []
     for job, overrides in JOBS.items():
         others = [name for name in able(job, kind) if name != "baseline"]
@@ -138,10 +141,18 @@ def run_jobs(kind: str, folder: Path) -> Everything:
         calls.append(f"{how} {overrides} {COMMON} hydra.sweep.dir={folder}/{job}")
     sweep = ",".join(refused(kind))
     calls.append(f"-m device={kind} {JOBS['gemv']} {COMMON} hydra.sweep.dir={folder}/refused mode={sweep}")
-    environ = environ_of()
-    call = [sys.executable, "-c", CALLS, *calls]
-    done = subprocess.run(call, cwd=folder, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    said = [line for line in done.stderr.splitlines() if not line.startswith("error: mode=")]
+    at_once = min(MOST_PROCESSES, max(1, (os.cpu_count() or 1) // CORES_EACH))
+    shares = [calls[first::at_once] for first in range(at_once)]
+    with ThreadPoolExecutor(at_once) as pool:
+        done = list(pool.map(functools.partial(_call, folder), shares))
+    said = [line for each in done for line in each.stderr.splitlines() if not line.startswith("error: mode=")]
     assert not said, "\n".join(["only the modes that were refused, but:", *said[-40:]])
-    assert done.returncode == 2
+    assert sorted(each.returncode for each in done) == [*[0] * (at_once - 1), 2]
     return Everything(kind, folder)
+
+
+def _call(folder: Path, calls: list[str]) -> subprocess.CompletedProcess[str]:
+    call = [sys.executable, "-c", CALLS, *calls]
+    return subprocess.run(
+        call, cwd=folder, env=environ_of(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
