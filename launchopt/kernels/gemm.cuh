@@ -2,7 +2,7 @@
 // gate behind (devices/fusion.py).
 struct Memory {  // shared, of a block; ops take what they need from its beginning
     char inputs[INPUT_BYTES + COLUMNS * INPUT_GAP_BYTES];
-    Parts part[GROUP_WARPS];
+    Parts part[PARTS][GROUP_WARPS];
     char ring[SLOTS * SLOT_BYTES];
 };
 
@@ -66,10 +66,11 @@ struct Gemm {
     Memory& memory;
     Ring ring;
     int warp, lane;
+    u32 passes;      // so far, so that one does not write over the sums of the one before, which others may still read
     u64 now, other;  // where the boxes of this launch lie, and those of the next one, from the first ones on
 
     __device__ Gemm(const Program& q, u32 launch, Memory& memory, const Ring& ring)
-        : q(q), launch(launch), block(blockIdx.x), memory(memory), ring(ring), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
+        : q(q), launch(launch), block(blockIdx.x), memory(memory), ring(ring), warp(threadIdx.x / 32), lane(threadIdx.x % 32), passes(0) {
         now = launch % 2 * q.box_bytes, other = (launch + 1) % 2 * q.box_bytes;
     }
     __device__ void stamp(u64 i, int which) const {
@@ -142,8 +143,8 @@ struct Gemm {
     }
 
     // The same of whole columns, and their norms in place of them: a warp a column, or all warps the only one. Each vector is
-    // stored by one block. gain: a shared address.
-    __device__ void gather_normed(const Task& task, u32 gain, int column, int columns, uint4 (&found)[FIRST_LOOKS]) {
+    // stored by one block. gain: its slot's address, and its barrier's.
+    __device__ void gather_normed(const Task& task, u32 gain, u32 gain_empty, int column, int columns, uint4 (&found)[FIRST_LOOKS]) {
         enum { LANES = COLUMNS > 1 ? 32 : THREADS };
         const int bytes = (int)task.row_used_bytes, own = (COLUMNS > 1 ? lane : threadIdx.x) * 16, last = (int)task.share - 1;
         gather(task, column, columns, 0, bytes, found);
@@ -166,6 +167,8 @@ struct Gemm {
                 if (min(storing, last) == block) *(uint4*)(to + at) = made;
             }
         }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(gain_empty);
     }
     __device__ float block_sum(float value) {
         if (lane == 0) norm_sums[warp] = value;
@@ -196,18 +199,18 @@ struct Gemm {
             made.added = *(const Pair*)((const storage*)(task.added + j * task.added_stride) + made.to);
         return made;
     }
-    __device__ float2 total(int row, int column) const {
+    static __device__ float2 total(const Parts* parts, int row, int column) {
         float2 sum = {0.0f, 0.0f};
 #pragma unroll
         for (int warp = 0; warp < GROUP_WARPS; ++warp) {
-            const float2 part = *(const float2*)&memory.part[warp][column][row];
+            const float2 part = *(const float2*)&parts[warp][column][row];
             sum.x += part.x, sum.y += part.y;
         }
         return sum;
     }
-    __device__ void store(const Task& task, const Place& to, int column) const {
+    __device__ void store(const Task& task, const Place& to, int column, const Parts* parts) const {
         if (to.rows <= 0) return;
-        const float2 sum = total(to.row, to.column);
+        const float2 sum = total(parts, to.row, to.column);
         const Pair own(sum.x, sum.y);
         Pair result = own;
         bool is_result = true;
@@ -216,7 +219,7 @@ struct Gemm {
         } else if ((FUSED >> OP_SILU_MUL & 1) && task.then == OP_SILU_MUL) {
             is_result = !(to.row & TILE_ROWS);  // else the other factor
             if (is_result) {
-                const float2 sum_up = total(to.row + TILE_ROWS, to.column);
+                const float2 sum_up = total(parts, to.row + TILE_ROWS, to.column);
                 const Pair up(sum_up.x, sum_up.y);
                 result = Pair(silu(own.first()) * up.first(), silu(own.second()) * up.second());
             }
@@ -237,12 +240,9 @@ struct Gemm {
         for (int left = bytes;;) {
             const int own = min(w.pieces, (left - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES);
             sums.add(w, max(own, 0), inputs, column_bytes, columns, lane);
+            if (!PRELOADED) w.leave(lane);
             left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES;
             if (left <= 0 && !then) return;
-            if (ring.untold() >= MOST_UNTOLD) {
-                __syncthreads();
-                ring.tell();
-            }
             w.load(ring, tiles, left > 0 ? left : then, warp, lane);
             if (left <= 0) return;
         }
@@ -260,8 +260,8 @@ struct Gemm {
             const Place to = place(task, pass, tiles, column, columns);
             Sums sums = {};
             Slices w;
-            const u32 gain = ring.slot;
-            if ((FUSED >> OP_NORM & 1) && task.gain && pass == first) ring.wait(), ring.next();
+            const u32 gain = ring.slot, gain_empty = ring.empty(0);
+            if ((FUSED >> OP_NORM & 1) && task.gain && pass == first) ring.wait_full(), ring.next();
             w.load(ring, tiles, min(all, at_once), warp, lane);
 #pragma unroll 1
             for (int round = 0; round < all; round += at_once) {
@@ -269,18 +269,18 @@ struct Gemm {
                 if (at_once < all || pass == first) {
                     if (round || pass > first || column) __syncthreads();  // all have read what was there
                     if (round) look(task, column, round, bytes, found);
-                    if ((FUSED >> OP_NORM & 1) && task.gain) gather_normed(task, gain, column, columns, found);
+                    if ((FUSED >> OP_NORM & 1) && task.gain) gather_normed(task, gain, gain_empty, column, columns, found);
                     else gather(task, column, columns, round, bytes, found);
                     __syncthreads();
                     if (!round && pass == first && !column) stamp(i, READY);
                 }
                 multiply_round(sums, w, column_bytes, tiles, bytes, min(all - round - bytes, at_once), columns);
             }
-            sums.leave(memory.part[warp], tiles, columns, lane);
+            Parts* part = memory.part[PARTS > 1 ? passes++ % PARTS : 0];
+            sums.leave(part[warp], tiles, columns, lane);
             __syncthreads();
-            ring.tell();
-            store(task, to, column);
-            if (pass + PASS_TILES < last || column + COLUMNS < task.in.requests) __syncthreads();
+            store(task, to, column, part);
+            if (PARTS == 1 && (pass + PASS_TILES < last || column + COLUMNS < task.in.requests)) __syncthreads();
         }
     }
     __device__ void streamed(const Task& task, u64 i) {

@@ -21,6 +21,9 @@
 #ifndef STAMPS
 #define STAMPS 0
 #endif
+#ifndef L2_SLOTS
+#define L2_SLOTS 12
+#endif
 #ifndef WITHOUT
 #define WITHOUT 0
 #endif
@@ -174,12 +177,12 @@ struct Player : Gemm {
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) megakernel(const Program q, u32 launch) {
     extern __shared__ uint4 shared[];
     __shared__ Task list[LISTED];
-    __shared__ u64 full[SLOTS + 1];  // of the ring, and how many slots have been read
+    __shared__ u64 barriers[BARRIERS];  // of the ring
     Memory& memory = *(Memory*)shared;
-    if (threadIdx.x < SLOTS) barrier_begin(shared_address(full + threadIdx.x));
-    if (threadIdx.x == SLOTS) full[SLOTS] = 0, turned_of[0] = -1;
+    Ring::begin(barriers);
+    if (threadIdx.x == 0) turned_of[0] = -1;
     __barrier_sync_count(0, ALL_THREADS);
-    const Ring ring(memory.ring, full);
+    const Ring ring(memory.ring, barriers);
     if (threadIdx.x >= THREADS) return Feed(q.weights, blockIdx.x, ring).run();
     Player player(q, launch, memory, list, ring);
     if (player.warp < 2) {  // a task each

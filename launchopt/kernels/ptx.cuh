@@ -13,15 +13,6 @@ __device__ inline uint4 load_shared(u32 at) {
 __device__ inline void store_shared(u32 at, const uint4& v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-__device__ inline u32 load_shared_acquire(u32 at) {
-    u32 value;
-    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
-    return value;
-}
-__device__ inline void store_shared_release(u32 at, u32 value) {
-    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
-}
-
 // Past the L1 cache; each of the words is whole.
 __device__ inline uint4 load_relaxed(u64 at) {
     uint4 v;
@@ -41,12 +32,22 @@ __device__ inline u32 load_acquire(const u32* from) {
     return value;
 }
 
-// A barrier for one that arrives, with the number of bytes that bulk copies bring beside it.
-__device__ inline void barrier_begin(u32 at) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::"r"(at) : "memory");
+// A barrier for some that arrive; one of them with the number of bytes that bulk copies bring beside it.
+__device__ inline void barrier_begin(u32 at, u32 count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\nfence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::"r"(at), "r"(count)
+                 : "memory");
 }
-__device__ inline void barrier_arrive(u32 at, u32 bytes) {
+__device__ inline void barrier_arrive(u32 at) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+__device__ inline void barrier_expect(u32 at, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+__device__ inline bool barrier_test(u32 at, u32 phase) {
+    u32 passed;
+    asm volatile("{\n.reg .pred full;\nmbarrier.test_wait.parity.shared::cta.b64 full, [%1], %2;\nselp.u32 %0, 1, 0, full;\n}"
+                 : "=r"(passed) : "r"(at), "r"(phase) : "memory");
+    return passed;
 }
 __device__ inline void barrier_wait(u32 at, u32 phase) {
     asm volatile(
@@ -62,6 +63,9 @@ __device__ inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64 p
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
         "l"(from), "r"(bytes), "r"(barrier), "l"(policy) : "memory");
+}
+__device__ inline void prefetch_bulk(u64 from, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
 #if DTYPE != 0

@@ -11,6 +11,7 @@ enum { INPUT_BYTES = COLUMNS > 1 ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 }; 
 
 #define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)
 typedef float Parts[COLUMNS][PART_ROWS];  // of each warp
+enum { PARTS = COLUMNS > 1 ? 1 : 2 };     // of passes: of several columns there is no room for two
 
 // How many pieces of k are multiplied together, where a block has so few tiles that a piece at a time would leave a warp
 // waiting for its own last product.
@@ -23,6 +24,7 @@ __device__ inline int pieces_together(int tiles, int left_bytes) {
 // are there, where nothing else wants these; else where they are.
 struct Slices {
     int tiles, pieces;
+    u32 empty;  // of the slot of this lane's number
 #if PRELOADED
     uint4 of[PASS_TILES][CHUNKS];
     __device__ uint4 get(int slot, int chunk) const { return of[slot][chunk]; }
@@ -31,11 +33,11 @@ struct Slices {
     __device__ uint4 get(int slot, int chunk) const { return load_shared(from[slot] + chunk * 64); }
 #endif
     __device__ void load(Ring& ring, int of_tiles, int left_bytes, int warp, int lane) {
-        tiles = of_tiles, pieces = pieces_together(of_tiles, left_bytes);
+        tiles = of_tiles, pieces = pieces_together(of_tiles, left_bytes), empty = ring.empty(lane);
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES; ++slot) {
             if (slot >= tiles * pieces) break;
-            ring.wait();
+            ring.wait_full();
             const u32 at = ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16;
 #if PRELOADED
 #pragma unroll
@@ -45,6 +47,12 @@ struct Slices {
 #endif
             ring.next();
         }
+        if (PRELOADED) leave(lane);
+    }
+    // All lanes have read what they wanted.
+    __device__ void leave(int lane) const {
+        __syncwarp();
+        if (lane < tiles * pieces) barrier_arrive(empty);
     }
 };
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.gpu
 in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 ALL_COLUMNS = 1 << 20
 CAPACITY = 1 << 14
-PATIENCE_S = 120.0
+PATIENCE_S, LATE_S = 120.0, 0.3
 DECODE = "device=cuda model=tiny workload=decode workload.cache=hot mode=persistent record.launches=none"
 SLOWLY = "arrival=constant arrival.rate_per_s=2 mode=persistent mode.patience_s=0.1 device=cuda workload.cache=hot"
 
@@ -138,6 +138,26 @@ def test_what_is_too_wide_is_cublaslts_and_both_keep_their_turns(dtype: Dtype) -
     assert (handed, starts) == (3 * 3 * 5, 4)
     for row in ran(stream, repeats=2):
         assert_right(row, stream, handed + starts)
+
+
+@pytest.mark.parametrize("each", [1, 20])
+def test_what_comes_after_an_end_is_the_next_kernels(each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it is in the ring when the kernel reads its END: kernels begin when all of the stream has been posted.
+    `each`: runs of a segment; by one poll of a few commands, and by one of many."""
+    from launchopt.devices.resident import Resident
+
+    resume = Resident.resume
+
+    def late(resident: Any) -> None:
+        if not resident.running:
+            resident._device.stream.launch_host_func(lambda _: time.sleep(LATE_S), None)
+        resume(resident)
+
+    monkeypatch.setattr(Resident, "resume", late)
+    columns = [1, 40, 3, 33, 2]
+    stream = GemmStream([(64, 100)], 1, [Segment(n, each) for n in columns], Dtype.fp32, 1)
+    (row,) = ran(stream)
+    assert_right(row, stream, 2 * each + 3)
 
 
 def test_a_stream_may_begin_and_end_with_what_is_too_wide() -> None:
