@@ -82,7 +82,7 @@ struct Gemm {
     // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all columns, or
     // several of the only one. The first few are asked for beforehand (`look`), so that what else is to be done meanwhile
     // takes no time of its own.
-    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 || PRELOADED ? 1 : 2 };
+    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 ? 1 : 2 };
     __device__ u64 inputs_of(const Task& task, int column, int first) const {
         return task.from + (task.mailed ? now : 0) + column * task.from_bytes + first + threadIdx.x * 16;
     }
@@ -102,7 +102,7 @@ struct Gemm {
         for (int i = 0; i < FIRST_LOOKS; ++i) {
             if (threadIdx.x + i * THREADS >= vectors) return;
             while (mailed && !arrived(found[i])) found[i] = load_relaxed(from + i * THREADS * 16);
-            store_shared(to + i * THREADS * 16, found[i]);
+            store_shared(to + i * THREADS * 16, arranged(found[i]));
         }
         const int count = (vectors - (int)threadIdx.x + THREADS - 1) / THREADS;
         take(from, to, THREADS * 16, THREADS * 16, FIRST_LOOKS, count, mailed);
@@ -138,7 +138,7 @@ struct Gemm {
             }
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i)
-                if (j + i < count) store_shared(place + i * step_to, found[i]);
+                if (j + i < count) store_shared(place + i * step_to, arranged(found[i]));
         }
     }
 
@@ -162,8 +162,8 @@ struct Gemm {
             int storing = COLUMNS > 1 ? j : warp;
 #pragma unroll 2
             for (int at = own; at < bytes; at += LANES * 16, storing += COLUMNS > 1 ? 0 : GROUP_WARPS) {
-                const uint4 made = normed(load_shared(inputs + at), load_shared(gain + at), factor);
-                store_shared(inputs + at, made);
+                const uint4 made = normed(arranged(load_shared(inputs + at)), load_shared(gain + at), factor);
+                store_shared(inputs + at, arranged(made));
                 if (min(storing, last) == block) *(uint4*)(to + at) = made;
             }
         }
@@ -233,17 +233,17 @@ struct Gemm {
     }
     static __device__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
-    // Pieces of all tiles, as many as `bytes` of k are, the first ones' weights loaded; `then`: bytes of the next round.
+    // Pieces of all tiles, as many as `bytes` of k are, the first ones' slots found; `then`: bytes of the next round.
     __device__ void multiply_round(Sums& sums, Slices& w, u32 column_bytes, int tiles, int bytes, int then, int columns) {
         u32 inputs = shared_address(memory.inputs) + warp * SLICE_BYTES;
 #pragma unroll 1
         for (int left = bytes;;) {
             const int own = min(w.pieces, (left - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES);
             sums.add(w, max(own, 0), inputs, column_bytes, columns, lane);
-            if (!PRELOADED) w.leave(lane);
             left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES;
+            w.leave(lane);
             if (left <= 0 && !then) return;
-            w.load(ring, tiles, left > 0 ? left : then, warp, lane);
+            w.find(ring, tiles, left > 0 ? left : then, warp, lane);
             if (left <= 0) return;
         }
     }
@@ -262,7 +262,7 @@ struct Gemm {
             Slices w;
             const u32 gain = ring.slot, gain_empty = ring.empty(0);
             if ((FUSED >> OP_NORM & 1) && task.gain && pass == first) ring.wait_full(), ring.next();
-            w.load(ring, tiles, min(all, at_once), warp, lane);
+            w.find(ring, tiles, min(all, at_once), warp, lane);
 #pragma unroll 1
             for (int round = 0; round < all; round += at_once) {
                 const int bytes = min(all - round, at_once);

@@ -21,9 +21,6 @@
 #ifndef STAMPS
 #define STAMPS 0
 #endif
-#ifndef L2_SLOTS
-#define L2_SLOTS 12
-#endif
 #ifndef WITHOUT
 #define WITHOUT 0
 #endif

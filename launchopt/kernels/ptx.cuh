@@ -43,12 +43,6 @@ __device__ inline void barrier_arrive(u32 at) {
 __device__ inline void barrier_expect(u32 at, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
-__device__ inline bool barrier_test(u32 at, u32 phase) {
-    u32 passed;
-    asm volatile("{\n.reg .pred full;\nmbarrier.test_wait.parity.shared::cta.b64 full, [%1], %2;\nselp.u32 %0, 1, 0, full;\n}"
-                 : "=r"(passed) : "r"(at), "r"(phase) : "memory");
-    return passed;
-}
 __device__ inline void barrier_wait(u32 at, u32 phase) {
     asm volatile(
         "{\n.reg .pred full;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 full, [%0], %1;\n@!full bra again;\n}" ::"r"(at),
@@ -63,9 +57,6 @@ __device__ inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64 p
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
         "l"(from), "r"(bytes), "r"(barrier), "l"(policy) : "memory");
-}
-__device__ inline void prefetch_bulk(u64 from, u32 bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
 #if DTYPE != 0

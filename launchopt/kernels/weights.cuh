@@ -34,8 +34,12 @@ struct Ring {
         if (threadIdx.x < BARRIERS) barrier_begin(shared_address(of_slots + threadIdx.x), threadIdx.x < SLOTS ? 1 : GROUP_WARPS);
     }
     __device__ void wait_full() const { barrier_wait(barrier, phase); }
+    __device__ void wait_full(int count, int lane) const {  // for some, by a warp: a slot a lane
+        const u32 at = barrier + lane * 8, turned = at >= barriers + EMPTY_BYTES;
+        if (lane < count) barrier_wait(turned ? at - EMPTY_BYTES : at, phase ^ turned);
+        __syncwarp();
+    }
     __device__ void wait_empty() const { barrier_wait(barrier + EMPTY_BYTES, phase ^ 1); }  // the first time it is
-    __device__ bool is_empty() const { return barrier_test(barrier + EMPTY_BYTES, phase ^ 1); }
     __device__ void next() {
         slot += SLOT_BYTES, barrier += 8;
         if (slot < first + SLOTS * SLOT_BYTES) return;
@@ -96,54 +100,40 @@ struct Cursor {
     __device__ int first_row() const { return row_of_tile(tile, now.pair_rows); }
     __device__ int rows() const { return min((int)TILE_ROWS, (int)now.rows - first_row()); }
     __device__ u32 bytes() const { return min((u32)PIECE_BYTES, now.row_used_bytes - piece * PIECE_BYTES); }
-    __device__ u64 at(int row) const { return now.a + (u64)(first_row() + row) * now.row_bytes + piece * PIECE_BYTES; }
+    __device__ u64 row(int row) const { return now.a + (u64)(first_row() + row) * now.row_bytes + piece * PIECE_BYTES; }
 };
 
-// The warp that fills the ring. While that has no room, it has what comes next fetched into the L2 cache, up to L2_SLOTS
-// slots of it, so that memory goes on while instructions wait for each other; afterwards a block catches up from there.
+// The warp that fills the ring.
 struct Feed {
-    Cursor fill, ahead;
-    int beyond;  // slots that are in the L2 cache, or on their way there, from `fill` on; `ahead` is at the last of them
-    u64 policy;
+    Cursor at;
     Ring ring;
+    u64 policy;
     int lane;
 
-    __device__ Feed(const Weights* list, u32 block, const Ring& ring)
-        : fill(list, block), ahead(fill), beyond(0), ring(ring), lane(threadIdx.x % 32) {
+    __device__ Feed(const Weights* list, u32 block, const Ring& ring) : at(list, block), ring(ring), lane(threadIdx.x % 32) {
         policy = evict_first();
     }
     __device__ void run() {
-        for (; !fill.ended(); fill.step()) {
-            make_room();
-            if (fill.in_gain) copy_gain();
+        for (; !at.ended(); at.step()) {
+            ring.wait_empty();
+            __syncwarp();  // else a lane may still wait when others have filled the slot, and it is empty once more
+            if (at.in_gain) copy_gain();
             else copy();
             ring.next();
-            if (beyond) --beyond;
         }
     }
-    __device__ void make_room() {
-        while (L2_SLOTS > beyond && !(beyond && ahead.ended()) && !ring.is_empty()) look_ahead();
-        ring.wait_empty();
-    }
-    __device__ void look_ahead() {
-        if (!beyond) ahead = fill;
-        else ahead.step();
-        if (ahead.ended()) return;
-        ++beyond;
-        if (WITHOUT != NO_WEIGHTS && !ahead.in_gain && lane < ahead.rows()) prefetch_bulk(ahead.at(lane), ahead.bytes());
-        __syncwarp();
-    }
     __device__ void copy_gain() {
-        const u32 bytes = WITHOUT == NO_WEIGHTS ? 0 : fill.now.row_used_bytes;
+        const u32 bytes = WITHOUT == NO_WEIGHTS ? 0 : at.now.row_used_bytes;
         if (lane == 0) barrier_expect(ring.barrier, bytes);
-        if (lane == 0 && bytes) copy_bulk(ring.slot, fill.now.gain, bytes, ring.barrier, policy);
+        if (lane == 0 && bytes) copy_bulk(ring.slot, at.now.gain, bytes, ring.barrier, policy);
         __syncwarp();
     }
+    // A piece of a tile, a row a lane.
     __device__ void copy() {
-        const int rows = fill.rows();
-        const u32 bytes = fill.bytes();
-        if (lane == 0) barrier_expect(ring.barrier, WITHOUT == NO_WEIGHTS ? 0 : rows * bytes);
-        if (WITHOUT != NO_WEIGHTS && lane < rows) copy_bulk(ring.slot + lane * ROW_BYTES, fill.at(lane), bytes, ring.barrier, policy);
+        const int rows = WITHOUT == NO_WEIGHTS ? 0 : at.rows();
+        const u32 bytes = at.bytes();
+        if (lane == 0) barrier_expect(ring.barrier, rows * bytes);
+        if (lane < rows) copy_bulk(ring.slot + lane * ROW_BYTES, at.row(lane), bytes, ring.barrier, policy);
         __syncwarp();
     }
 };

@@ -286,12 +286,7 @@ inline void barrier_arrive(u32 address) { barrier_expect(address, 0); }
 inline void barrier_wait(u32 address, u32 phase) {
     while (barrier_at(address).phase == phase) host::yield();
 }
-inline bool barrier_test(u32 address, u32 phase) {
-    host::yield();
-    return barrier_at(address).phase != phase;
-}
 inline u64 evict_first() { return 0; }
-inline void prefetch_bulk(u64, u32) {}
 inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64) {
     if (to % 16 || from % 16 || bytes % 16) host::fail("a bulk copy of what is not aligned");
     host::grid->now->block->copies.push_back({to, (const char*)from, bytes, barrier});
