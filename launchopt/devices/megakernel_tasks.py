@@ -31,7 +31,6 @@ from launchopt.devices.instruction_words import (
 PIECE_BYTES = 2048  # of kernels/weights.cuh
 INPUT_BYTES, INPUT_GAP_BYTES = {1: 32 << 10, MOST_COLUMNS: 64 << 10}, 64  # of kernels/tiles.cuh, by COLUMNS
 WARPS, PART_ROWS = 8, 40
-PARTS = {1: 2, MOST_COLUMNS: 1}  # by COLUMNS
 SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
 STATIC_BYTES = 8 << 10  # what ops declare for themselves, at the most
 LEAST_SLOTS = 6
@@ -179,7 +178,7 @@ def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
 
 def fixed_bytes(columns: int) -> int:
     """Of struct Memory, but for the ring; `columns`: as compiled."""
-    return INPUT_BYTES[columns] + columns * INPUT_GAP_BYTES + PARTS[columns] * WARPS * columns * PART_ROWS * 4
+    return INPUT_BYTES[columns] + columns * INPUT_GAP_BYTES + WARPS * columns * PART_ROWS * 4
 
 
 def slots_of(columns: int, shared_bytes: int) -> int:

@@ -2,7 +2,7 @@
 // gate behind (devices/fusion.py).
 struct Memory {  // shared, of a block; ops take what they need from its beginning
     char inputs[INPUT_BYTES + COLUMNS * INPUT_GAP_BYTES];
-    Parts part[PARTS][GROUP_WARPS];
+    Parts part[GROUP_WARPS];
     char ring[SLOTS * SLOT_BYTES];
 };
 
@@ -66,11 +66,10 @@ struct Gemm {
     Memory& memory;
     Ring ring;
     int warp, lane;
-    u32 passes;      // so far, so that one does not write over the sums of the one before, which others may still read
     u64 now, other;  // where the boxes of this launch lie, and those of the next one, from the first ones on
 
     __device__ Gemm(const Program& q, u32 launch, Memory& memory, const Ring& ring)
-        : q(q), launch(launch), block(blockIdx.x), memory(memory), ring(ring), warp(threadIdx.x / 32), lane(threadIdx.x % 32), passes(0) {
+        : q(q), launch(launch), block(blockIdx.x), memory(memory), ring(ring), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
         now = launch % 2 * q.box_bytes, other = (launch + 1) % 2 * q.box_bytes;
     }
     __device__ void stamp(u64 i, int which) const {
@@ -82,7 +81,7 @@ struct Gemm {
     // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all columns, or
     // several of the only one. The first few are asked for beforehand (`look`), so that what else is to be done meanwhile
     // takes no time of its own.
-    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 ? 1 : 2 };
+    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 || PRELOADED ? 1 : 2 };
     __device__ u64 inputs_of(const Task& task, int column, int first) const {
         return task.from + (task.mailed ? now : 0) + column * task.from_bytes + first + threadIdx.x * 16;
     }
@@ -102,7 +101,7 @@ struct Gemm {
         for (int i = 0; i < FIRST_LOOKS; ++i) {
             if (threadIdx.x + i * THREADS >= vectors) return;
             while (mailed && !arrived(found[i])) found[i] = load_relaxed(from + i * THREADS * 16);
-            store_shared(to + i * THREADS * 16, arranged(found[i]));
+            store_shared(to + i * THREADS * 16, found[i]);
         }
         const int count = (vectors - (int)threadIdx.x + THREADS - 1) / THREADS;
         take(from, to, THREADS * 16, THREADS * 16, FIRST_LOOKS, count, mailed);
@@ -138,13 +137,13 @@ struct Gemm {
             }
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i)
-                if (j + i < count) store_shared(place + i * step_to, arranged(found[i]));
+                if (j + i < count) store_shared(place + i * step_to, found[i]);
         }
     }
 
     // The same of whole columns, and their norms in place of them: a warp a column, or all warps the only one. Each vector is
-    // stored by one block. gain: its slot's address, and its barrier's.
-    __device__ void gather_normed(const Task& task, u32 gain, u32 gain_empty, int column, int columns, uint4 (&found)[FIRST_LOOKS]) {
+    // stored by one block. gain: a shared address.
+    __device__ void gather_normed(const Task& task, u32 gain, int column, int columns, uint4 (&found)[FIRST_LOOKS]) {
         enum { LANES = COLUMNS > 1 ? 32 : THREADS };
         const int bytes = (int)task.row_used_bytes, own = (COLUMNS > 1 ? lane : threadIdx.x) * 16, last = (int)task.share - 1;
         gather(task, column, columns, 0, bytes, found);
@@ -162,13 +161,11 @@ struct Gemm {
             int storing = COLUMNS > 1 ? j : warp;
 #pragma unroll 2
             for (int at = own; at < bytes; at += LANES * 16, storing += COLUMNS > 1 ? 0 : GROUP_WARPS) {
-                const uint4 made = normed(arranged(load_shared(inputs + at)), load_shared(gain + at), factor);
-                store_shared(inputs + at, arranged(made));
+                const uint4 made = normed(load_shared(inputs + at), load_shared(gain + at), factor);
+                store_shared(inputs + at, made);
                 if (min(storing, last) == block) *(uint4*)(to + at) = made;
             }
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(gain_empty);
     }
     __device__ float block_sum(float value) {
         if (lane == 0) norm_sums[warp] = value;
@@ -199,18 +196,18 @@ struct Gemm {
             made.added = *(const Pair*)((const storage*)(task.added + j * task.added_stride) + made.to);
         return made;
     }
-    static __device__ float2 total(const Parts* parts, int row, int column) {
+    __device__ float2 total(int row, int column) const {
         float2 sum = {0.0f, 0.0f};
 #pragma unroll
         for (int warp = 0; warp < GROUP_WARPS; ++warp) {
-            const float2 part = *(const float2*)&parts[warp][column][row];
+            const float2 part = *(const float2*)&memory.part[warp][column][row];
             sum.x += part.x, sum.y += part.y;
         }
         return sum;
     }
-    __device__ void store(const Task& task, const Place& to, int column, const Parts* parts) const {
+    __device__ void store(const Task& task, const Place& to, int column) const {
         if (to.rows <= 0) return;
-        const float2 sum = total(parts, to.row, to.column);
+        const float2 sum = total(to.row, to.column);
         const Pair own(sum.x, sum.y);
         Pair result = own;
         bool is_result = true;
@@ -219,7 +216,7 @@ struct Gemm {
         } else if ((FUSED >> OP_SILU_MUL & 1) && task.then == OP_SILU_MUL) {
             is_result = !(to.row & TILE_ROWS);  // else the other factor
             if (is_result) {
-                const float2 sum_up = total(parts, to.row + TILE_ROWS, to.column);
+                const float2 sum_up = total(to.row + TILE_ROWS, to.column);
                 const Pair up(sum_up.x, sum_up.y);
                 result = Pair(silu(own.first()) * up.first(), silu(own.second()) * up.second());
             }
@@ -233,7 +230,7 @@ struct Gemm {
     }
     static __device__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
-    // Pieces of all tiles, as many as `bytes` of k are, the first ones' slots found; `then`: bytes of the next round.
+    // Pieces of all tiles, as many as `bytes` of k are, the first ones' weights loaded; `then`: bytes of the next round.
     __device__ void multiply_round(Sums& sums, Slices& w, u32 column_bytes, int tiles, int bytes, int then, int columns) {
         u32 inputs = shared_address(memory.inputs) + warp * SLICE_BYTES;
 #pragma unroll 1
@@ -241,9 +238,12 @@ struct Gemm {
             const int own = min(w.pieces, (left - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES);
             sums.add(w, max(own, 0), inputs, column_bytes, columns, lane);
             left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES;
-            w.leave(lane);
             if (left <= 0 && !then) return;
-            w.find(ring, tiles, left > 0 ? left : then, warp, lane);
+            if (ring.untold() >= MOST_UNTOLD) {
+                __syncthreads();
+                ring.tell();
+            }
+            w.load(ring, tiles, left > 0 ? left : then, warp, lane);
             if (left <= 0) return;
         }
     }
@@ -260,27 +260,27 @@ struct Gemm {
             const Place to = place(task, pass, tiles, column, columns);
             Sums sums = {};
             Slices w;
-            const u32 gain = ring.slot, gain_empty = ring.empty(0);
-            if ((FUSED >> OP_NORM & 1) && task.gain && pass == first) ring.wait_full(), ring.next();
-            w.find(ring, tiles, min(all, at_once), warp, lane);
+            const u32 gain = ring.slot;
+            if ((FUSED >> OP_NORM & 1) && task.gain && pass == first) ring.wait(), ring.next();
+            w.load(ring, tiles, min(all, at_once), warp, lane);
 #pragma unroll 1
             for (int round = 0; round < all; round += at_once) {
                 const int bytes = min(all - round, at_once);
                 if (at_once < all || pass == first) {
                     if (round || pass > first || column) __syncthreads();  // all have read what was there
                     if (round) look(task, column, round, bytes, found);
-                    if ((FUSED >> OP_NORM & 1) && task.gain) gather_normed(task, gain, gain_empty, column, columns, found);
+                    if ((FUSED >> OP_NORM & 1) && task.gain) gather_normed(task, gain, column, columns, found);
                     else gather(task, column, columns, round, bytes, found);
                     __syncthreads();
                     if (!round && pass == first && !column) stamp(i, READY);
                 }
                 multiply_round(sums, w, column_bytes, tiles, bytes, min(all - round - bytes, at_once), columns);
             }
-            Parts* part = memory.part[PARTS > 1 ? passes++ % PARTS : 0];
-            sums.leave(part[warp], tiles, columns, lane);
+            sums.leave(memory.part[warp], tiles, columns, lane);
             __syncthreads();
-            store(task, to, column, part);
-            if (PARTS == 1 && (pass + PASS_TILES < last || column + COLUMNS < task.in.requests)) __syncthreads();
+            ring.tell();
+            store(task, to, column);
+            if (pass + PASS_TILES < last || column + COLUMNS < task.in.requests) __syncthreads();
         }
     }
     __device__ void streamed(const Task& task, u64 i) {

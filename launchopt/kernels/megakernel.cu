@@ -174,12 +174,12 @@ struct Player : Gemm {
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) megakernel(const Program q, u32 launch) {
     extern __shared__ uint4 shared[];
     __shared__ Task list[LISTED];
-    __shared__ u64 barriers[BARRIERS];  // of the ring
+    __shared__ u64 full[SLOTS + 1];  // of the ring, and how many slots have been read
     Memory& memory = *(Memory*)shared;
-    Ring::begin(barriers);
-    if (threadIdx.x == 0) turned_of[0] = -1;
+    if (threadIdx.x < SLOTS) barrier_begin(shared_address(full + threadIdx.x));
+    if (threadIdx.x == SLOTS) full[SLOTS] = 0, turned_of[0] = -1;
     __barrier_sync_count(0, ALL_THREADS);
-    const Ring ring(memory.ring, barriers);
+    const Ring ring(memory.ring, full);
     if (threadIdx.x >= THREADS) return Feed(q.weights, blockIdx.x, ring).run();
     Player player(q, launch, memory, list, ring);
     if (player.warp < 2) {  // a task each

@@ -9,8 +9,8 @@ enum { SLICE_BYTES = PIECE_BYTES / GROUP_WARPS, CHUNKS = SLICE_BYTES / 64 };
 enum { PASS_ROWS = PASS_TILES * TILE_ROWS, PART_ROWS = PASS_ROWS + 8 };
 enum { INPUT_BYTES = COLUMNS > 1 ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 };  // of all columns, and behind each
 
+#define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)
 typedef float Parts[COLUMNS][PART_ROWS];  // of each warp
-enum { PARTS = COLUMNS > 1 ? 1 : 2 };     // of passes: of several columns there is no room for two
 
 // How many pieces of k are multiplied together, where a block has so few tiles that a piece at a time would leave a warp
 // waiting for its own last product.
@@ -19,32 +19,42 @@ __device__ inline int pieces_together(int tiles, int left_bytes) {
     return min(most, (left_bytes + PIECE_BYTES - 1) / PIECE_BYTES);
 }
 
-// A warp's slices of some tiles, of a piece or a few, tile by tile, where they are.
+// A warp's slices of some tiles, of a piece or a few, tile by tile. Of a single column they are in registers before the inputs
+// are there, where nothing else wants these; else where they are.
 struct Slices {
     int tiles, pieces;
-    u32 empty;  // of the slot of this lane's number
+#if PRELOADED
+    uint4 of[PASS_TILES][CHUNKS];
+    __device__ uint4 get(int slot, int chunk) const { return of[slot][chunk]; }
+#else
     u32 from[PASS_TILES];
     __device__ uint4 get(int slot, int chunk) const { return load_shared(from[slot] + chunk * 64); }
-    __device__ void find(Ring& ring, int of_tiles, int left_bytes, int warp, int lane) {
-        tiles = of_tiles, pieces = pieces_together(of_tiles, left_bytes), empty = ring.empty(lane);
-        ring.wait_full(tiles * pieces, lane);
+#endif
+    __device__ void load(Ring& ring, int of_tiles, int left_bytes, int warp, int lane) {
+        tiles = of_tiles, pieces = pieces_together(of_tiles, left_bytes);
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES; ++slot) {
             if (slot >= tiles * pieces) break;
-            from[slot] = ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16;
+            ring.wait();
+            const u32 at = ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16;
+#if PRELOADED
+#pragma unroll
+            for (int chunk = 0; chunk < CHUNKS; ++chunk) of[slot][chunk] = load_shared(at + chunk * 64);
+#else
+            from[slot] = at;
+#endif
             ring.next();
         }
     }
-    // All lanes have read what they wanted.
-    __device__ void leave(int lane) const {
-        __syncwarp();
-        if (lane < tiles * pieces) barrier_arrive(empty);
-    }
 };
 
-// A vector of inputs as it lies in shared memory, and back: of a single column in the order in which its four words are an
-// operand of a product.
-__device__ inline uint4 arranged(const uint4& x) { return COLUMNS == 1 && DTYPE != 0 ? uint4{x.x, x.z, x.y, x.w} : x; }
+// Inputs of a single column in the order in which four words in a row are an operand of a product, without being moved.
+__device__ inline void arrange(uint4& x) {
+#if DTYPE != 0
+    const u32 third = x.z;
+    x.z = x.y, x.y = third;
+#endif
+}
 
 #if DTYPE == 0
 struct Sums {
@@ -92,7 +102,7 @@ struct Sums {
         if (COLUMNS > 1) {
             mma(of[slot][0], x.x, y.x, x.y, y.y, v.x, v.y);
             mma(of[slot][1], x.z, y.z, x.w, y.w, v.z, v.w);
-        } else {  // x is `arranged`: the first product is right in columns g, the second one in g + 8
+        } else {  // `arranged`: the first product is right in columns g, the second one in g + 8
             mma(of[slot][0], x.x, x.y, x.z, x.w, v.x, v.y);
             mma(of[slot][1], x.x, x.y, x.z, x.w, v.z, v.w);
         }
@@ -100,44 +110,24 @@ struct Sums {
     // own: how many of the pieces this warp has a slice of; inputs: its slice of the first piece's.
     __device__ void add(const Slices& w, int own, u32 inputs, u32 column_bytes, int columns, int lane) {
         const int g = lane / 4, t = lane % 4;
-        const u32 left = inputs + (COLUMNS > 1 ? min(g, columns - 1) * column_bytes : 0) + t * 16;
-        const u32 right = COLUMNS > 8 ? inputs + min(g + 8, columns - 1) * column_bytes + t * 16 : left;
-        if (w.tiles * own < PASS_TILES) add_some(w, w.tiles * own, left, right);
-        else if (w.tiles == PASS_TILES) add_all<PASS_TILES>(w, left, right);
-        else if (w.tiles == 2) add_all<2>(w, left, right);
-        else add_all<1>(w, left, right);
-    }
-    // PASS_TILES slots, of pieces of TILES each: all products of a chunk are independent.
-    template <int TILES> __device__ void add_all(const Slices& w, u32 left, u32 right) {
+        u32 left = inputs + (COLUMNS > 1 ? min(g, columns - 1) * column_bytes : 0) + t * 16;
+        u32 right = COLUMNS > 8 ? inputs + min(g + 8, columns - 1) * column_bytes + t * 16 : left;
+        uint4 x[CHUNKS], y[CHUNKS];
 #pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk)
+        for (int slot = 0; slot < PASS_TILES; ++slot) {
+            if (slot >= w.tiles * own) break;
+            if (slot == 0 || w.tiles == 1 || (w.tiles == 2 && slot == 2)) {  // another piece
 #pragma unroll
-            for (int piece = 0; piece < PASS_TILES / TILES; ++piece) {
-                uint4 x, y;
-                inputs_at(x, y, left, right, piece * PIECE_BYTES + chunk * 64);
-#pragma unroll
-                for (int tile = 0; tile < TILES; ++tile) {
-                    const int slot = piece * TILES + tile;
-                    add(slot, w.get(slot, chunk), x, y);
+                for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+                    x[chunk] = load_shared(left + chunk * 64);
+                    if (COLUMNS > 1) y[chunk] = load_shared(right + chunk * 64);
+                    else arrange(x[chunk]);
                 }
+                left += PIECE_BYTES, right += PIECE_BYTES;
             }
-    }
-    __device__ void add_some(const Slices& w, int slots, u32 left, u32 right) {
 #pragma unroll
-        for (int slot = 0; slot < PASS_TILES - 1; ++slot) {
-            if (slot >= slots) break;
-            const int piece = w.tiles == 1 ? slot : w.tiles == 2 ? slot / 2 : 0;
-#pragma unroll
-            for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-                uint4 x, y;
-                inputs_at(x, y, left, right, piece * PIECE_BYTES + chunk * 64);
-                add(slot, w.get(slot, chunk), x, y);
-            }
+            for (int chunk = 0; chunk < CHUNKS; ++chunk) add(slot, w.get(slot, chunk), x[chunk], y[chunk]);
         }
-    }
-    static __device__ void inputs_at(uint4& x, uint4& y, u32 left, u32 right, int offset) {
-        x = load_shared(left + offset);
-        if (COLUMNS > 1) y = load_shared(right + offset);
     }
     __device__ void leave(Parts& part, int tiles, int columns, int lane) {
         const int g = lane / 4, t = lane % 4;

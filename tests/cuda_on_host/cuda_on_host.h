@@ -73,7 +73,7 @@ struct Warp {
     unsigned words[32][6];
 };
 struct Barrier {
-    int count = 1, pending = 1;
+    int pending = 1;
     long bytes = 0;
     unsigned phase = 0;
 };
@@ -168,7 +168,7 @@ inline void block_together(int id, int count) {
 }
 inline void look(Barrier& barrier) {
     if (barrier.pending || barrier.bytes) return;
-    barrier.phase ^= 1, barrier.pending = barrier.count;
+    barrier.phase ^= 1, barrier.pending = 1;
 }
 }  // namespace host
 
@@ -227,18 +227,14 @@ inline unsigned atomicAdd(unsigned* to, unsigned value) {
     *to += value;
     return before;
 }
-inline unsigned __shfl_sync(unsigned, unsigned value, int lane) {
+inline float __shfl_xor_sync(unsigned, float value, int mask) {
     const unsigned thread = host::grid->now->thread;
     host::Warp& warp = host::grid->now->block->warps[thread / 32];
-    warp.words[thread % 32][0] = value;
+    warp.words[thread % 32][0] = __float_as_uint(value);
     host::warp_together();
-    const unsigned found = warp.words[lane][0];
+    const float found = __uint_as_float(warp.words[thread % 32 ^ mask][0]);
     host::warp_together();
     return found;
-}
-inline float __shfl_xor_sync(unsigned mask, float value, int bits) {
-    const unsigned own = __float_as_uint(value), lane = host::grid->now->thread % 32;
-    return __uint_as_float(__shfl_sync(mask, own, lane ^ bits));
 }
 
 // -- What ptx.cuh has for the device.
@@ -257,6 +253,11 @@ inline void store_shared(u32 address, const uint4& value) {
     if (address % 16) host::fail("a vector at shared address " + std::to_string(address));
     *(uint4*)host::at(address) = value;
 }
+inline u32 load_shared_acquire(u32 address) {
+    host::yield();
+    return *(const u32*)host::at(address);
+}
+inline void store_shared_release(u32 address, u32 value) { *(u32*)host::at(address) = value; }
 inline uint4 load_relaxed(u64 address) {
     host::yield();
     if (address % 16) host::fail("a vector at an address that is not aligned");
@@ -268,21 +269,18 @@ inline u32 load_acquire(const u32* from) {
     host::yield();
     return *from;
 }
-inline void barrier_begin(u32 address, u32 count) {
-    host::grid->now->block->barriers[address] = {(int)count, (int)count};
-}
+inline void barrier_begin(u32 address) { host::grid->now->block->barriers[address] = {}; }
 inline host::Barrier& barrier_at(u32 address) {
     auto& all = host::grid->now->block->barriers;
     if (!all.count(address)) host::fail("no barrier at shared address " + std::to_string(address));
     return all[address];
 }
-inline void barrier_expect(u32 address, u32 bytes) {
+inline void barrier_arrive(u32 address, u32 bytes) {
     host::Barrier& barrier = barrier_at(address);
     if (!barrier.pending) host::fail("a slot is filled again before it was full");
     barrier.bytes += bytes, --barrier.pending;
     host::look(barrier);
 }
-inline void barrier_arrive(u32 address) { barrier_expect(address, 0); }
 inline void barrier_wait(u32 address, u32 phase) {
     while (barrier_at(address).phase == phase) host::yield();
 }
