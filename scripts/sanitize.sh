@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Our resident kernels under NVIDIA's compute-sanitizer: does one touch memory that is not its own, race, or miss a barrier?
-# Enters: settings of a job (default: two small ones, of mode=persistent and mode=megakernel); SANITIZER, where the tool
+# Enters: settings of a job (default: three small ones, of mode=persistent and mode=megakernel); SANITIZER, where the tool
 # is; TOOLS (default: memcheck racecheck synccheck); LIMIT_S a job and tool (default: 300). Out: a line a job and tool.
 # Exit code: 0 nothing found, 1 something was, 2 there is no tool or no GPU. Needs a GPU; times mean nothing here.
 set -euo pipefail
@@ -14,6 +14,7 @@ sanitizer=${SANITIZER:-$(command -v compute-sanitizer || echo /usr/local/cuda/bi
 python=${PYTHON:-python3}
 jobs=(
     "mode=persistent workload=gemv_256 workload.commands=96 workload.cache=hot"
+    "mode=megakernel workload=layer model=tiny workload.tokens=3"
     "mode=megakernel workload=layer model=tiny workload.tokens=3 workload.dtype=fp16 workload.requests=2"
 )
 [ $# -eq 0 ] || jobs=("$*")
@@ -23,6 +24,10 @@ for job in "${jobs[@]}"; do
     mode=$(grep -oE 'mode=(persistent|megakernel)' <<<"$job" | cut -d= -f2 || true)
     only=${mode:+--kernel-name kns=$mode}
     for tool in ${TOOLS:-memcheck racecheck synccheck}; do
+        if [ "$tool" = racecheck ] && grep -qE 'dtype=(fp16|bf16)' <<<"$job"; then
+            echo "$tool, $job: skipped: the tool fails in cuBLASLt's kernels of halves (2025.3, mode=baseline, too)"
+            continue
+        fi
         log=$(mktemp)
         status=0
         # shellcheck disable=SC2086 # settings are words

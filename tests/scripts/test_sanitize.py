@@ -31,11 +31,15 @@ def test_without_the_tool(tmp_path: Path) -> None:
 def test_a_line_a_job_and_tool(tmp_path: Path) -> None:
     done = ran(tmp_path, 'echo "========= ERROR SUMMARY: 0 errors"; echo "$@" >> "$0.seen"')
     assert done.returncode == 0
-    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["memcheck", "racecheck"] * 2
-    assert all(line.endswith("ERROR SUMMARY: 0 errors, exit code 0") for line in done.stdout.splitlines())
+    lines = done.stdout.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["memcheck", "racecheck"] * 3
+    assert all(line.endswith("ERROR SUMMARY: 0 errors, exit code 0") for line in lines[:-1])
+    assert "fp16" in lines[-1]
+    assert "skipped" in lines[-1]
     seen = (tmp_path / "sanitizer.seen").read_text()
-    assert "mode=persistent" in seen
-    assert "mode=megakernel" in seen
+    for mode in ("persistent", "megakernel"):
+        assert f"mode={mode}" in seen
+        assert f"--kernel-name kns={mode}" in seen
 
 
 @pytest.mark.parametrize("script", ['echo "========= ERROR SUMMARY: 3 errors"; exit 9', "exit 0"])
