@@ -112,7 +112,7 @@ def test_nobody_waits_for_a_residual_whose_order_follows() -> None:
 
 
 def test_a_residual_is_waited_for_where_the_order_does_not_follow() -> None:
-    """Nothing says that the first one comes before the last but the sum itself; what is multiplied comes by mail still."""
+    """Nothing says that the first one comes before the last but the sum. What is multiplied still comes by mail."""
     program = made(gemm(0, 1), gemm(9, 2), gemm(2, 3), add(1, 3, 4))
     assert program[:, Word.MAIL].tolist() == [NOBODY, NOBODY, 1, NOBODY]
     assert [waited(row) for row in program] == [[], [], [0], []]
