@@ -49,7 +49,7 @@ def test_commands_of_one_weight_are_one_launch(dtype: Dtype, commands: int, most
         (stream_of("elementwise", [(0, 2)] * 2), False),
         (stream_of("linear", [(4, 1)] * 2), False),  # prompts alone
     ],
-    ids=str,
+    ids=["gemv", "two weights", "several columns", "linear", "no weights", "prompts"],
 )
 def test_somebody_must_share_a_weight(stream: GemmStream, shares: bool) -> None:
     why = Coalesced.refusal("cpu", stream)
