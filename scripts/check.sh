@@ -25,4 +25,5 @@ pick_python() {
 .venv/bin/ruff format --check .
 .venv/bin/mypy
 bash scripts/audit.sh
-exec .venv/bin/python -m pytest "$@"
+# A file of tests is one process's, since what it prepares is for all of them.
+exec .venv/bin/python -m pytest -n logical --maxprocesses 8 --dist loadfile "$@"

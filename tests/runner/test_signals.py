@@ -119,6 +119,7 @@ def test_impatience_changes_nothing(when: Callable[[Victim], bool], victim: Call
 def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(children, "_remembered", [])
     before = {each: signal.getsignal(each) for each in STOPPING}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist ignores it
     yield
     for each, handler in before.items():
         signal.signal(each, handler)
