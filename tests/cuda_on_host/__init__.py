@@ -23,6 +23,25 @@ BODIES = {
     "__device__ inline storage narrow(float value) {\n    storage result;": "return bits_of_half(value);",
     "__device__ inline void group_barrier(int group) {": "__barrier_sync_count(group + 1, 32 * GROUP_WARPS);",
     "__device__ inline uint4 read_once(const storage* from) {": "return *(const uint4*)from;",
+    "__device__ inline u64 load_system(const u64* from) {": "host::yield(); return *from;",
+    "__device__ inline u64 load_gpu(const u64* from) {": "host::yield(); return *from;",
+    "__device__ inline void store_gpu(u64* to, u64 value) {": "*to = value;",
+    "__device__ inline void store_system(u64* to, u64 value) {": "*to = value;",
+    "__device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {": "*to = {first, second};",
+    "__device__ inline u64 now_ns() {": "return std::chrono::steady_clock::now().time_since_epoch().count();",
+}
+# And statements of kernels/persistent.cu, by how they begin; they end with a call.
+STATEMENTS = {
+    'asm volatile("fence.acq_rel.gpu;"': "",
+    'asm volatile("mbarrier.init.shared.b64': "barrier_begin(shared(&desk.copied));",
+    'asm volatile("fence.mbarrier_init.release.cluster;" :::': ";",
+    'asm volatile("fence.proxy.async.shared::cta;"': "",
+    'asm volatile("mbarrier.arrive.expect_tx.shared.b64 _': "barrier_arrive(bar, bytes);",
+    'asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0]': (
+        "copy_bulk(shared(desk.staged), (u64)(q.ring + at * COMMAND_WORDS), bytes, bar, 0);"
+    ),
+    'asm volatile("{.reg .pred p; mbarrier.try_wait.parity': "barrier_wait(bar, copies & 1), done = 1;",
+    "return (u32)__cvta_generic_to_shared(": "return shared_address(at);",
 }
 PTX = "ptx.cuh"  # whose functions the header has for the host
 TYPES = "typedef unsigned u32;\ntypedef unsigned long long u64;\n"  # which the header has, too
@@ -39,6 +58,10 @@ def _on_host(text: str) -> str:
             name = head[: head.index("{") + 1]
             text = text[:start] + name + body + "}\n" + text[text.index("\n}\n", start) + 3 :]
     text = text.replace(source(PTX), "")
+    for head, statement in STATEMENTS.items():
+        if head in text:
+            start = text.index(head)
+            text = text[:start] + statement + text[text.index(");", start) + 2 :]
     text = re.sub(r"extern __shared__ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)dynamic_memory();", text)
     return text.replace(TYPES, "")
 

@@ -5,6 +5,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -26,6 +27,9 @@ struct uint3 {
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
+struct alignas(16) ulonglong2 {
+    unsigned long long x, y;
+};
 struct alignas(8) float2 {
     float x, y;
 };
@@ -33,6 +37,7 @@ struct alignas(8) float2 {
 #define __global__
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __align__(bytes) alignas(bytes)
 #define __shared__ static __attribute__((section("shared_memory")))
 
 template <class A, class B> auto min(A a, B b) {
@@ -222,20 +227,41 @@ inline unsigned short bits_of_half(float wide) {
     return bits;
 }
 inline void __nanosleep(unsigned) { host::yield(); }
-inline unsigned atomicAdd(unsigned* to, unsigned value) {
-    const unsigned before = *to;
+template <class T> T atomicAdd(T* to, T value) {
+    const T before = *to;
     *to += value;
     return before;
 }
-inline float __shfl_xor_sync(unsigned, float value, int mask) {
+// What all lanes of the own warp have given; `read` is called before any of them goes on.
+template <class T, class Read> auto exchanged(const T& value, Read read) {
     const unsigned thread = host::grid->now->thread;
     host::Warp& warp = host::grid->now->block->warps[thread / 32];
-    warp.words[thread % 32][0] = __float_as_uint(value);
+    memcpy(warp.words[thread % 32], &value, sizeof value);
     host::warp_together();
-    const float found = __uint_as_float(warp.words[thread % 32 ^ mask][0]);
+    const auto found = read([&](unsigned lane) {
+        T other;
+        memcpy(&other, warp.words[lane], sizeof other);
+        return other;
+    });
     host::warp_together();
     return found;
 }
+template <class T> T __shfl_sync(unsigned, T value, int lane) {
+    return exchanged(value, [&](auto of) { return of(lane); });
+}
+inline float __shfl_xor_sync(unsigned mask, float value, int bits) {
+    return __shfl_sync(mask, value, host::grid->now->thread % 32 ^ bits);
+}
+inline unsigned __ballot_sync(unsigned, bool own) {
+    return exchanged(own, [](auto of) {
+        unsigned found = 0;
+        for (unsigned lane = 0; lane < 32; ++lane) found |= (unsigned)of(lane) << lane;
+        return found;
+    });
+}
+inline bool __all_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) == 0xFFFFFFFFu; }
+inline bool __any_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) != 0; }
+inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 
 // -- What ptx.cuh has for the device.
 typedef unsigned u32;

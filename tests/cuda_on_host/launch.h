@@ -29,7 +29,8 @@ inline void land(Block& block) {  // some of the copies that are under way
         }
         const Copy copy = block.copies[i];
         block.copies.erase(block.copies.begin() + i);
-        memcpy(aligned(block.dynamic) + copy.to, copy.from, copy.bytes);
+        char* to = copy.to < STATIC ? aligned(block.dynamic) + copy.to : &__start_shared_memory + (copy.to - STATIC);
+        memcpy(to, copy.from, copy.bytes);
         Barrier& barrier = block.barriers[copy.barrier];
         barrier.bytes -= copy.bytes;
         look(barrier);

@@ -1,0 +1,148 @@
+"""kernels/persistent.cu itself on the host (cuda_on_host): products, order, laps of its rings, what follows an END."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_on_host import built, can_build, launch
+from numpy.typing import NDArray
+from resident_ring import OwnRing
+
+from launchopt.command import Dtype, ShapeKey
+from launchopt.devices import resident_loops as rl
+from launchopt.devices.resident_shapes import shape_words
+
+pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+
+CALL = "persistent(*(const Queue**)arguments)"
+BLOCKS, GROUPS, GROUP_THREADS = 2, 2, 256  # a block has four groups on a GPU
+BITS, ENTRY_BITS, ENTRY_WORDS = 5, 6, 8  # rings of few commands, and tiles, so that there are laps
+PATIENCE_NS, NEVER = 0, 10**15
+NUMBERS = {Dtype.fp32: np.float32, Dtype.fp16: np.float16}
+UNIT = {Dtype.fp32: 2.0**-22, Dtype.fp16: 2.0**-9}
+
+
+class Resident:
+    """The kernel's memory, as devices/resident.py makes it on a GPU. `direct_bytes`: of weights that are not cut."""
+
+    def __init__(self, dtype: Dtype, requests: int, direct_bytes: int, patience_ns: int = NEVER) -> None:
+        self.ring, capacity = OwnRing(BITS, requests), 1 << BITS
+        self.control = np.zeros(2, np.int64)
+        self.words = np.zeros(ENTRY_WORDS << ENTRY_BITS, np.uint64)
+        self.done, self.rest = np.zeros(capacity, np.uint64), np.zeros(4, np.uint64)
+        self.arrived, self.shapes = np.zeros(capacity, np.uint32), np.zeros((80, 8), np.int64)
+        ticket = self.rest.ctypes.data
+        arrays = (self.ring.words, self.ring.done, self.control, self.words, self.done)
+        addresses = [*(array.ctypes.data for array in arrays), ticket, ticket + 8, ticket + 16]
+        addresses += [self.arrived.ctypes.data, self.shapes.ctypes.data]
+        settings = [len(self.shapes), BITS, ENTRY_BITS, BLOCKS * GROUPS - 1, patience_ns, direct_bytes]
+        self.queue = np.array(addresses + settings, np.int64)
+        self.argument = np.array([self.queue.ctypes.data], np.int64)
+        self.library = built("persistent", CALL, DTYPE=int(dtype))
+
+    def launch(self, seed: int) -> None:
+        """Until the kernel ends."""
+        launch(self.library, (BLOCKS,), GROUPS * GROUP_THREADS, 0, self.argument.ctypes.data, seed, at_once=BLOCKS)
+
+    def end(self) -> None:
+        self.ring.post(0, 0, 0, 0, rl.END)
+
+    @property
+    def completed(self) -> int:
+        """How many commands in a row the host has been told of."""
+        told = self.ring.done[np.arange(self.ring.posted) % self.ring.capacity]
+        return int((told == np.arange(self.ring.posted) + 1).sum())
+
+
+@dataclass
+class Product:
+    """C = A B^T; the arrays are a command's operands."""
+
+    number: int  # of its shape
+    a: NDArray[Any]
+    b: NDArray[Any]
+    c: NDArray[Any]
+
+    def post(self, resident: Resident, request: int = 0) -> None:
+        shape = ShapeKey(len(self.a), len(self.b), self.a.shape[1], DTYPES[self.a.dtype.type])
+        words, swapped = shape_words(shape, (self.a.shape[1], self.b.shape[1], self.c.shape[1]))
+        resident.shapes[self.number] = words
+        first, second = (self.b, self.a) if swapped else (self.a, self.b)
+        places = (each.ctypes.data for each in (first, second, self.c))
+        assert resident.ring.post(*places, request, self.number) == rl.OK
+
+    def assert_right(self) -> None:
+        a, b = self.a.astype(np.float64), self.b.astype(np.float64)
+        bound = UNIT[DTYPES[self.a.dtype.type]] * (np.abs(b) @ np.abs(a).T + 1.0)
+        assert (np.abs(self.c - b @ a.T) <= bound).all()
+
+
+DTYPES = {kind: dtype for dtype, kind in NUMBERS.items()}
+
+
+def product(generator: np.random.Generator, number: int, dtype: Dtype) -> Product:
+    """Of any small size; now and then there are fewer rows than columns. C is [n, m]."""
+    m, n, k = int(generator.integers(1, 60)), int(generator.integers(1, 17)), int(generator.integers(1, 150))
+    if number % 5 == 0:
+        m, n = n, m
+    if number % 3 == 0:
+        n = 1
+    if number % 2 == 0:
+        k = k // 8 * 8 + 8
+    a, b = (generator.standard_normal((rows, k)).astype(NUMBERS[dtype]) for rows in (m, n))
+    return Product(number, a, b, np.full((n, m), np.nan, NUMBERS[dtype]))
+
+
+@pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
+@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
+def test_products_whatever_is_in_the_ring_already(dtype: Dtype, direct_bytes: int) -> None:
+    """Each kernel ends at its own END, though what the next ones are to do follows it. Commands come in any number."""
+    generator = np.random.default_rng([dtype, direct_bytes])
+    resident = Resident(dtype, 0, direct_bytes)
+    number = 0
+    for lap, counts in enumerate([(1, 9, 2, 4), (3, 0, 21), (12, 1, 1, 1, 1)]):
+        parts = []
+        for count in counts:
+            parts.append([product(generator, number + i, dtype) for i in range(count)])
+            number += count
+            for each in parts[-1]:
+                each.post(resident)
+            resident.end()
+        posted = resident.ring.posted
+        for i, part in enumerate(parts):
+            resident.launch(100 * lap + i)
+            for each in part:
+                each.assert_right()
+            assert all(np.isnan(each.c).all() for later in parts[i + 1 :] for each in later)
+            assert int(resident.control[0]) == rl.ENDED
+        assert resident.ring.posted == posted
+        assert resident.completed == min(posted, resident.ring.capacity)
+
+
+@pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
+def test_a_request_s_commands_follow_one_another(direct_bytes: int) -> None:
+    """What one gives the next one reads: two requests, whose commands come in turn."""
+    generator = np.random.default_rng(direct_bytes)
+    resident = Resident(Dtype.fp32, 2, direct_bytes)
+    size, steps = 24, 6
+    values = [[generator.standard_normal((1, size)).astype(np.float32)] for _ in range(2)]
+    weights = [generator.standard_normal((size, size)).astype(np.float32) / 5 for _ in range(steps)]
+    products = []
+    for step in range(steps):
+        for request in range(2):
+            values[request].append(np.full((1, size), np.nan, np.float32))
+            products.append(Product(0, weights[step], *values[request][-2:]))
+            products[-1].post(resident, request)
+    resident.end()
+    resident.launch(1)
+    for each in products:
+        each.assert_right()
+
+
+def test_it_gives_up_where_nothing_comes() -> None:
+    resident = Resident(Dtype.fp32, 0, 0, PATIENCE_NS)
+    resident.launch(1)
+    assert int(resident.control[0]) == rl.GAVE_UP
