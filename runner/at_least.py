@@ -16,7 +16,8 @@ from launchopt.sampling import SamplingKind
 from launchopt.workloads.decode import linears
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.stream import SLOT_ALIGNMENT_BYTES
-from runner.groups import Decode, Gemv, Ordering, Prefill, Replay
+from runner.arrival_groups import Replay
+from runner.groups import Decode, Gemv, Ordering, Prefill
 from runner.programs import OwnSize
 from runner.schema import Config
 from runner.trace_workload import Trace

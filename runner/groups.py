@@ -1,23 +1,20 @@
-"""What each Hydra group may hold: a dataclass a group. They check ranges and touch nothing else."""
+"""What each Hydra group may hold, but for those with modules of their own: a dataclass a group. They check ranges and
+touch nothing else."""
 
 from __future__ import annotations
 
 import enum
-import math
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from omegaconf import MISSING
 
 from launchopt.command import Dtype
-from launchopt.errors import ConfigError, choices
-from launchopt.modes import check_mode
+from launchopt.errors import ConfigError
 from launchopt.sampling import MOST_VOCAB, SamplingKind
 from launchopt.workloads.footprint import Cache
+from runner.bounds import above_zero, fixed, within
 
-LARGEST = 2**31 - 1  # sizes and counts are int32 in cuBLASLt and uint32 in a command record
 MOST_LAYERS = 1024  # of a model; the deepest published have under 130
-MOST_BURST = 1 << 20  # arrivals
 
 
 class Ordering(enum.Enum):
@@ -33,26 +30,6 @@ class Record(enum.Enum):
 
     all = "all"
     none = "none"
-
-
-def within(key: str, value: float | None, low: float, high: float = LARGEST) -> None:
-    """ConfigError where a value that was given is not from `low` to `high`."""
-    if value is not None and not low <= value <= high:  # also of nan
-        raise ConfigError(key, value, f"must be from {low:.10g} to {high:.10g}")
-
-
-def fixed(key: str, value: str, *allowed: str) -> None:
-    """ConfigError where a group's own name was overridden: choose another option of the group instead."""
-    if value not in allowed:
-        raise ConfigError(key, value, f"must be {choices(allowed)}; to choose another, give {key.partition('.')[0]}=")
-
-
-def above_zero(key: str, value: float | None) -> None:
-    """ConfigError where a value that was given is not a finite number above 0."""
-    if value is None:
-        return
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigError(key, value, "must be finite and above 0")
 
 
 @dataclass(slots=True)
@@ -134,70 +111,6 @@ class Model:
         within("model.vocab", self.vocab, 1, MOST_VOCAB)
 
 
-@dataclass(slots=True)
-class Mode:
-    """An execution strategy."""
-
-    name: str = MISSING
-
-    def __post_init__(self) -> None:
-        check_mode(self.name)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Its settings, as the mode takes them."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
-
-
-@dataclass(slots=True)
-class MultiStream(Mode):
-    """Launches over several streams."""
-
-    streams: int = 4
-
-    def __post_init__(self) -> None:
-        check_mode(self.name)
-        within("mode.streams", self.streams, 2, 64)
-        if self.streams & (self.streams - 1):
-            raise ConfigError("mode.streams", self.streams, "must be a power of two")
-
-
-@dataclass(slots=True)
-class Graph(Mode):
-    """Launches recorded into CUDA graphs, or lists of a step's instructions."""
-
-    cached: int = 64  # graphs, or lists, kept at a time; beyond, the one used longest ago is updated or dropped
-
-    def __post_init__(self) -> None:
-        check_mode(self.name)
-        within("mode.cached", self.cached, 1, 4096)
-
-
-@dataclass(slots=True)
-class Persistent(Mode):
-    """No launches: a kernel that stays."""
-
-    patience_s: float = 60.0  # without a command the kernel ends, and the run fails
-
-    def __post_init__(self) -> None:
-        check_mode(self.name)
-        within("mode.patience_s", self.patience_s, 0.1, 86_400)
-
-
-MODE_SETTINGS: dict[str, type[Mode]] = {
-    "multistream": MultiStream,
-    "graph": Graph,
-    "torch_graph": Graph,
-    "megakernel": Graph,
-    "persistent": Persistent,
-}
-
-
-def mode_settings(name: str) -> Mode:
-    """The settings of a mode as they are when nothing is said."""
-    return MODE_SETTINGS.get(name, Mode)(name=name)
-
-
 class DeviceKind(enum.Enum):
     """Where the work runs."""
 
@@ -219,83 +132,6 @@ class Device:
         within("device.index", self.index, 0)
         within("device.threads", self.threads, 1, 1024)
         within("device.pin_cpu", self.pin_cpu, 0)
-
-
-@dataclass(slots=True)
-class Closed:
-    """Commands come as fast as the ring takes them."""
-
-    kind: str = "closed"
-
-    def __post_init__(self) -> None:
-        fixed("arrival.kind", self.kind, "closed")
-
-
-@dataclass(slots=True)
-class Constant:
-    """Arrivals evenly spaced: requests, of gemv commands."""
-
-    kind: str = "constant"
-    rate_per_s: float = MISSING
-
-    def __post_init__(self) -> None:
-        fixed("arrival.kind", self.kind, "constant")
-        above_zero("arrival.rate_per_s", self.rate_per_s)
-
-
-@dataclass(slots=True)
-class Poisson:
-    """Arrivals independent of each other."""
-
-    kind: str = "poisson"
-    rate_per_s: float = MISSING  # on average
-
-    def __post_init__(self) -> None:
-        fixed("arrival.kind", self.kind, "poisson")
-        above_zero("arrival.rate_per_s", self.rate_per_s)
-
-
-@dataclass(slots=True)
-class Bursty:
-    """Bursts of `burst_size` arrivals, independent of each other."""
-
-    kind: str = "bursty"
-    rate_per_s: float = MISSING  # of arrivals, on average
-    burst_size: int = 8
-    peak_per_s: float | None = None  # within a burst; null: all at once
-
-    def __post_init__(self) -> None:
-        fixed("arrival.kind", self.kind, "bursty")
-        above_zero("arrival.rate_per_s", self.rate_per_s)
-        within("arrival.burst_size", self.burst_size, 1, MOST_BURST)
-        above_zero("arrival.peak_per_s", self.peak_per_s)
-        if self.peak_per_s is not None and self.peak_per_s < self.rate_per_s:
-            raise ConfigError("arrival.peak_per_s", self.peak_per_s, f"must be at least rate_per_s={self.rate_per_s}")
-
-
-class TraceFormat(enum.Enum):
-    """What a file of requests is written in."""
-
-    auto = "auto"  # by how it begins
-    azure = "azure"
-    mooncake = "mooncake"
-    csv = "csv"
-
-
-@dataclass(slots=True)
-class Replay:
-    """Requests of a file come when they came."""
-
-    kind: str = "replay"
-    path: str = MISSING
-    format: TraceFormat = TraceFormat.auto
-    requests: int | None = 20  # the first so many; None: all
-    speed: float = 1.0  # 2: twice the pace of the trace
-
-    def __post_init__(self) -> None:
-        fixed("arrival.kind", self.kind, "replay")
-        within("arrival.requests", self.requests, 1)
-        above_zero("arrival.speed", self.speed)
 
 
 class TimingKind(enum.Enum):

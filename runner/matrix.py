@@ -31,9 +31,9 @@ from launchopt.modes import MODES, mode_class
 from runner.groups import Gemv
 from runner.help import conf_folder
 from runner.piped import until_closed
-from runner.plan import stream_on
 from runner.programs import OwnSize
 from runner.schema import Config, register, to_config
+from runner.streams import stream_on
 from runner.trace_workload import Trace
 
 KINDS = ("cpu", "cuda")

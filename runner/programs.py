@@ -22,7 +22,8 @@ from launchopt.workloads.program import (
     linear_epilogue_program,
     qkv_program,
 )
-from runner.groups import MOST_LAYERS, within
+from runner.bounds import within
+from runner.groups import MOST_LAYERS
 
 
 class Kv(enum.Enum):

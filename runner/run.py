@@ -21,8 +21,9 @@ from launchopt.reserve import Reserve, reason
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.trace import TraceStream
+from runner.arrival_groups import Closed
 from runner.deadline import limited
-from runner.groups import Closed, Gemv
+from runner.groups import Gemv
 from runner.leftovers import remove_halves, tidy
 from runner.plan import Plan
 from runner.programs import OwnSize

@@ -16,8 +16,10 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from launchopt.errors import ConfigError, choices
 from launchopt.modes import MODES
 from launchopt.sampling import SamplingKind
-from runner import groups
-from runner.groups import MOST_LAYERS, Decode, Gemv, Model, Ordering, Prefill, Replay, above_zero, within
+from runner import arrival_groups, groups, mode_groups
+from runner.arrival_groups import Replay
+from runner.bounds import above_zero, within
+from runner.groups import MOST_LAYERS, Decode, Gemv, Model, Ordering, Prefill
 from runner.programs import ElementwiseChain, Layer, LinearEpilogue, OwnSize, Qkv, Steps
 from runner.repeats import AUTO
 from runner.trace_workload import Trace
@@ -28,7 +30,7 @@ class Config:
     """One experiment."""
 
     workload: Any = MISSING
-    mode: groups.Mode = MISSING
+    mode: mode_groups.Mode = MISSING
     model: Model = MISSING
     device: groups.Device = MISSING
     arrival: Any = MISSING
@@ -102,7 +104,7 @@ class Config:
     def _check_alone(self) -> None:
         """Of commands that are no steps of requests."""
         name = self.workload.name
-        if isinstance(self.workload, Trace) and not isinstance(self.arrival, groups.Closed):
+        if isinstance(self.workload, Trace) and not isinstance(self.arrival, arrival_groups.Closed):
             why = "workload=trace brings its own: workload.gaps=trace, or none for a closed loop"
             raise ConfigError("arrival", self.arrival.kind, why)
         if isinstance(self.arrival, Replay):
@@ -121,7 +123,7 @@ class Config:
             if isinstance(self.workload, Steps):
                 why = f"workload={self.workload.name} is made of steps that need the one before; use per_request"
                 raise ConfigError("ordering", "none", why)
-            if not isinstance(self.arrival, groups.Closed | Replay):
+            if not isinstance(self.arrival, arrival_groups.Closed | Replay):
                 raise ConfigError("arrival", self.arrival.kind, "needs ordering=per_request; without: closed or replay")
             self._refuse_tokens("ordering=none knows no tokens; use ordering=per_request")
             for key, plain in (("requests", 1), ("prompt_tokens", 0)):
@@ -194,10 +196,10 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "model": {"base": Model},
     "device": {"base": groups.Device},
     "arrival": {
-        "closed": groups.Closed,
-        "constant": groups.Constant,
-        "poisson": groups.Poisson,
-        "bursty": groups.Bursty,
+        "closed": arrival_groups.Closed,
+        "constant": arrival_groups.Constant,
+        "poisson": arrival_groups.Poisson,
+        "bursty": arrival_groups.Bursty,
         "replay": Replay,
     },
     "timing": {"base": groups.Timing},
@@ -213,7 +215,7 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
     for name in MODES:
-        store.store(group="mode", name=name, node=groups.mode_settings(name))
+        store.store(group="mode", name=name, node=mode_groups.mode_settings(name))
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():
             store.store(group=f"schema/{group}", name=name, node=schema)

@@ -13,7 +13,8 @@ from launchopt import results
 from launchopt.driver import Tokens
 from launchopt.token_times import completed_rate, token_columns, token_table
 from launchopt.workloads.chain import ChainStream
-from runner.groups import Closed, Record, Replay
+from runner.arrival_groups import Closed, Replay
+from runner.groups import Record
 from runner.plan import Plan
 from runner.tables import GrowingTable, named
 

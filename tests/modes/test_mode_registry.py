@@ -24,8 +24,8 @@ from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 from runner import app
 from runner import plan as plan_module
-from runner.groups import mode_settings
 from runner.help import mode_lines
+from runner.mode_groups import mode_settings
 from runner.schema import ALL
 
 FOLDER = Path(modes.__file__).parent

@@ -27,7 +27,7 @@ from launchopt.recorder import Strategy
 from launchopt.verify import verify
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
-from runner.groups import mode_settings
+from runner.mode_groups import mode_settings
 
 RING = 4096
 properties = settings(deadline=None, max_examples=25)

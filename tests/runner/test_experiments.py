@@ -11,8 +11,9 @@ from hydra import compose, initialize_config_dir
 
 from launchopt.devices.base import DeviceInfo
 from launchopt.modes import MODES, mode_class
-from runner.plan import MEMORY_SHARE, stream_on
+from runner.room import MEMORY_SHARE
 from runner.schema import Config, register, to_config
+from runner.streams import stream_on
 
 ROOT = Path(__file__).parents[2]
 MEMORY_BYTES = 139 << 30

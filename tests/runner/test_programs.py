@@ -13,9 +13,9 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
 from launchopt.workloads.chain import ChainStream
 from runner.app import main
-from runner.plan import stream_on
 from runner.programs import Steps
 from runner.schema import Config, register, to_config
+from runner.streams import stream_on
 
 CONF = Path(__file__).parents[2] / "conf"
 CPU = DeviceInfo("cpu", 0, "none", 8 << 30, 1 << 20, "no memory", 1 << 20)
