@@ -19,7 +19,7 @@ from unittest import mock
 
 from limits import TooMuchTime, limited
 
-from runner import app, door, groups, programs
+from runner import app, arrival_groups, door, groups, programs
 from runner.schema import Config
 from runner.trace_workload import Trace
 
@@ -54,11 +54,11 @@ OPTIONS = {
         "trace": Trace,
     },
     "arrival": {
-        "closed": groups.Closed,
-        "constant": groups.Constant,
-        "poisson": groups.Poisson,
-        "bursty": groups.Bursty,
-        "replay": groups.Replay,
+        "closed": arrival_groups.Closed,
+        "constant": arrival_groups.Constant,
+        "poisson": arrival_groups.Poisson,
+        "bursty": arrival_groups.Bursty,
+        "replay": arrival_groups.Replay,
     },
 }
 GROUPS = {
