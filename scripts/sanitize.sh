@@ -14,7 +14,7 @@ sanitizer=${SANITIZER:-$(command -v compute-sanitizer || echo /usr/local/cuda/bi
 python=${PYTHON:-python3}
 jobs=(
     "mode=persistent workload=gemv_256 workload.commands=96 workload.cache=hot"
-    "mode=megakernel workload=layer model=tiny workload.tokens=3"
+    "mode=megakernel workload=layer model=tiny workload.tokens=3 workload.dtype=fp32"
     "mode=megakernel workload=layer model=tiny workload.tokens=3 workload.dtype=fp16 workload.requests=2"
 )
 [ $# -eq 0 ] || jobs=("$*")

@@ -159,7 +159,8 @@ struct Player : Gemm {
         stamp(i, BEGAN);
         if (task.in.waits) {
             wait(task);
-            if (!task.streamed || !task.mailed || task.then == OP_ADD) __syncthreads();  // mail, and no other, is waited for by itself
+            // What comes by mail is waited for where it is read; what else is read before any other barrier is not.
+            if (!task.streamed || !task.mailed || task.then == OP_ADD) __syncthreads();
         }
         if (!task.streamed) stamp(i, READY);
         if (task.streamed) streamed(task, i);

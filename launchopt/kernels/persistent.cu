@@ -14,7 +14,8 @@
 // the ring, so what is waited for is always with another worker, or done. All blocks are resident: there is one an SM.
 //
 // END makes every worker return, once what came before it is done. Where the ring and the tickets stand is kept, so that
-// the next kernel goes on there (`progress`): what it is to do may be in the ring before this one has seen its END. Who has had no command for `patience_ns` ends, too, and says so.
+// the next kernel goes on there (`progress`): what that is to do may be in the ring before this one has seen its END. Who
+// has had no command for `patience_ns` ends, too, and says so.
 //
 // Operands: what a command reads was in memory before the host wrote the command, or before `done` told of the command
 // it waits for; a tile of many rows, which reads B through the L1 cache, begins with a fence that drops what is there.
@@ -183,13 +184,13 @@ struct Dispatcher {
     __device__ u32 slot(u64 index) const { return (u32)index & ((1u << capacity_bits) - 1); }
     __device__ u64 ring_tag(u64 index) const { return (index >> capacity_bits) + 1 & 0xFFFF; }
 
-    // How many commands wait in the ring, up to AT_ONCE, or END, whatever comes after it; these are staged.
+    // How many commands wait in the ring, up to AT_ONCE or to an END; these are staged.
     __device__ int poll() {
         const int row = lane / COMMAND_WORDS, column = lane % COMMAND_WORDS;
         const u64 word = load_system(q.ring + slot(next + row) * COMMAND_WORDS + column);
-        const bool here = word >> TAG_SHIFT == ring_tag(next + row);
-        const u32 missing = ~__ballot_sync(0xFFFFFFFFu, here);
-        const u32 ends = __ballot_sync(0xFFFFFFFFu, here && column == COMMAND_WORDS - 1 && (word & 0xFFFF) == END);
+        const bool there = word >> TAG_SHIFT == ring_tag(next + row);
+        const u32 missing = ~__ballot_sync(0xFFFFFFFFu, there);
+        const u32 ends = __ballot_sync(0xFFFFFFFFu, there && column == COMMAND_WORDS - 1 && (word & 0xFFFF) == END);
         desk.staged[row][column] = word;
         __syncwarp();
         const int found = missing ? (__ffs(missing) - 1) / COMMAND_WORDS : AT_ONCE;
