@@ -45,12 +45,12 @@ class Launched:
         places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
         self.words: NDArray[np.int64] = np.array([*places, len(tasks), box_bytes, 0, 0], np.int64)
         self.defines = defines = defines_of(tasks)
-        self.library: ctypes.CDLL = built("megakernel", CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
+        self.kernel: ctypes.CDLL = built("megakernel", CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
         self.shared_bytes = fixed_bytes(defines["COLUMNS"]) + SLOTS * SLOT_BYTES
 
     def launch(self, seed: int) -> None:
         self.words[-1] += 1
-        launch(self.library, (BLOCKS,), THREADS, self.shared_bytes, self.words.ctypes.data, seed, at_once=BLOCKS)
+        launch(self.kernel, (BLOCKS,), THREADS, self.shared_bytes, self.words.ctypes.data, seed, at_once=BLOCKS)
 
 
 class KernelRun(InstructionRun):

@@ -41,18 +41,18 @@ class Resident:
         settings = [len(self.shapes), BITS, ENTRY_BITS, BLOCKS * GROUPS - 1, patience_ns, direct_bytes]
         self.queue = np.array(addresses + settings, np.int64)
         self.argument = np.array([self.queue.ctypes.data], np.int64)
-        self.library = built("persistent", CALL, DTYPE=int(dtype))
+        self.kernel = built("persistent", CALL, DTYPE=int(dtype))
 
     def launch(self, seed: int) -> None:
         """Until the kernel ends."""
-        launch(self.library, (BLOCKS,), GROUPS * GROUP_THREADS, 0, self.argument.ctypes.data, seed, at_once=BLOCKS)
+        launch(self.kernel, (BLOCKS,), GROUPS * GROUP_THREADS, 0, self.argument.ctypes.data, seed, at_once=BLOCKS)
 
     def end(self) -> None:
         self.ring.post(0, 0, 0, 0, rl.END)
 
     @property
     def completed(self) -> int:
-        """How many commands in a row the host has been told of."""
+        """How many of the last commands, up to the ring's capacity, the host has been told of."""
         told = self.ring.done[np.arange(self.ring.posted) % self.ring.capacity]
         return int((told == np.arange(self.ring.posted) + 1).sum())
 
