@@ -2,7 +2,8 @@
 
 In: versions.json, `{"about": ..., "measures": {name: unit}, "versions": [{"kernel", "version", "change", "figures"}]}`,
 figures by measure; what was not measured of a version is left out. Also, where there are any, `"goals": {name: most}`
-and `"accounts": [{"what", "parts": {name: ns}}]`, where the time of one thing goes. Out: Markdown, a table a kernel.
+and `"accounts": [{"what", "parts": {name: figure}, "unit"}]`, where the time of one thing goes, in ns unless there is a
+unit. Out: Markdown, a table a kernel.
 """
 
 from __future__ import annotations
@@ -29,6 +30,15 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """What one thing is made of."""
+
+    what: str
+    parts: dict[str, float]
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
 class Versions:
     """Those of some kernels on one machine."""
 
@@ -36,7 +46,7 @@ class Versions:
     measures: dict[str, str]  # what was measured, and in which unit
     versions: tuple[Version, ...]
     goals: dict[str, float]  # of a measure
-    accounts: tuple[tuple[str, dict[str, float]], ...]  # what, and the ns of its parts
+    accounts: tuple[Account, ...]
 
 
 def read_versions(path: Path) -> Versions:
@@ -46,7 +56,7 @@ def read_versions(path: Path) -> Versions:
         versions = tuple(_version(each) for each in found["versions"])
         measures = {str(name): str(unit) for name, unit in found["measures"].items()}
         goals = _figures(found.get("goals", {}))
-        accounts = tuple((str(each["what"]), _figures(each["parts"])) for each in found.get("accounts", []))
+        accounts = tuple(map(_account, found.get("accounts", [])))
         made = Versions(str(found["about"]), measures, versions, goals, accounts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(path, None, f"not a list of versions ({type(error).__name__}: {error})") from None
@@ -57,6 +67,10 @@ def read_versions(path: Path) -> Versions:
 
 def _version(row: dict[str, Any]) -> Version:
     return Version(str(row["kernel"]), int(row["version"]), str(row["change"]), _figures(row["figures"]))
+
+
+def _account(row: dict[str, Any]) -> Account:
+    return Account(str(row["what"]), _figures(row["parts"]), str(row.get("unit", "ns")))
 
 
 def _figures(found: dict[str, Any]) -> dict[str, float]:
@@ -80,8 +94,9 @@ def _lines(found: Versions) -> Iterator[str]:
             yield "| " + " | ".join([str(each.version), each.change, *_cells(each.figures, names)]) + " |"
         if found.goals.keys() & set(names):
             yield "| " + " | ".join(["goal", "", *_cells(found.goals, names)]) + " |"
-    for what, parts in found.accounts:
-        yield f"\n{what}: " + ", ".join(f"{name} {ns:,.0f} ns" for name, ns in parts.items()) + "."
+    for account in found.accounts:
+        parts = (f"{name} {value:,.4g} {account.unit}" for name, value in account.parts.items())
+        yield f"\n{account.what}: " + ", ".join(parts) + "."
 
 
 def _cells(figures: dict[str, float], names: list[str]) -> list[str]:

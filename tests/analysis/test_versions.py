@@ -49,10 +49,14 @@ def test_a_table_a_kernel_with_what_was_measured_of_it(tmp_path: Path) -> None:
 
 
 def test_goals_and_accounts(tmp_path: Path) -> None:
-    more = {"goals": {"round trip": 2}, "accounts": [{"what": "A command", "parts": {"poll": 2090, "rest": 4.4}}]}
+    accounts = [
+        {"what": "A command", "parts": {"poll": 2090, "rest": 4.4}},
+        {"what": "Clock", "unit": "MHz", "parts": {"idle": 1980}},
+    ]
+    more = {"goals": {"round trip": 2}, "accounts": accounts}
     lines = versions_markdown(read_versions(written(tmp_path, GOOD | more))).splitlines()
     assert [line for line in lines if line.startswith("| goal")] == ["| goal |  | 2 | — |"]
-    assert lines[-2:] == ["", "A command: poll 2,090 ns, rest 4 ns."]
+    assert lines[-4:] == ["", "A command: poll 2,090 ns, rest 4.4 ns.", "", "Clock: idle 1,980 MHz."]
 
 
 @pytest.mark.parametrize(
