@@ -93,6 +93,7 @@ struct Named {
 struct Block {
     std::vector<char> dynamic, variables;
     std::map<unsigned, Barrier> barriers;
+    int said = 0;  // of __syncthreads_or
     std::map<int, Named> named;
     std::vector<Copy> copies;
     std::vector<Warp> warps;
@@ -210,11 +211,21 @@ inline BlockDim blockDim;
 inline BlockIdx blockIdx;
 inline GridDim gridDim;
 
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline double __dsqrt_rn(double a) { return sqrt(a); }
+inline float __double2float_rn(double a) { return (float)a; }
+inline double __ull2double_rn(unsigned long long a) { return (double)a; }
 inline void __syncthreads() { host::block_together(host::ALL, 0); }
 
 inline void __barrier_sync_count(unsigned id, unsigned count) { host::block_together(id, count); }
 inline void __syncwarp() { host::warp_together(); }
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 inline float half_bits(unsigned short bits) {
     _Float16 value;
     memcpy(&value, &bits, 2);
@@ -249,7 +260,7 @@ template <class T, class Read> auto exchanged(const T& value, Read read) {
 template <class T> T __shfl_sync(unsigned, T value, int lane) {
     return exchanged(value, [&](auto of) { return of(lane); });
 }
-inline float __shfl_xor_sync(unsigned mask, float value, int bits) {
+template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits) {
     return __shfl_sync(mask, value, host::grid->now->thread % 32 ^ bits);
 }
 inline unsigned __ballot_sync(unsigned, bool own) {
@@ -261,6 +272,16 @@ inline unsigned __ballot_sync(unsigned, bool own) {
 }
 inline bool __all_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) == 0xFFFFFFFFu; }
 inline bool __any_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) != 0; }
+// Whether any thread of the block says so.
+inline int __syncthreads_or(int own) {
+    int& said = host::grid->now->block->said;
+    host::block_together(host::ALL, 0);
+    said = 0;
+    host::block_together(host::ALL, 0);
+    said |= own;
+    host::block_together(host::ALL, 0);
+    return said;
+}
 inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 
 // -- What ptx.cuh has for the device.

@@ -1,0 +1,252 @@
+// From the last outputs of a token to the inputs of the next one: sampling, or scaling, a block a row (devices/gpu_feedback.py;
+// devices/feedback_source.py defines the constants).
+//
+// Logits are compared as keys: unsigned integers in the order of the floats, 0 below them all.
+//
+// The threshold of top_k and top_p is the largest key such that keys >= it weigh `needed` or more, where a key weighs 1
+// for top_k. It is bisected, at first among the largest of each thread only: what these weigh, all keys weigh at least,
+// so this gives a lower bound, which mostly leaves a few hundred logits above it. Should it leave more than fit into
+// shared memory (flat logits, a large k), all logits are bisected until they do.
+#include "storage.cuh"
+enum { NONE, GREEDY, TOP_K, TOP_P };
+
+__device__ u32 key_of(float value) {
+    u32 bits = __float_as_uint(value);
+    if (bits == 0x80000000u) bits = 0u;  // -0.0 ties with 0.0
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ float value_of(u32 key) { return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+
+__device__ u64 larger(u64 a, u64 b) { return a > b ? a : b; }
+
+// All threads get the result. Threads may still read part[32] when the next call writes part[0 .. 31].
+template <bool SUM> __device__ u64 combined(u64 value, u64* part) {
+    for (int step = 16; step; step >>= 1) {
+        u64 other = __shfl_xor_sync(0xFFFFFFFFu, value, step);
+        value = SUM ? value + other : larger(value, other);
+    }
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        value = part[threadIdx.x];
+        for (int step = 16; step; step >>= 1) {
+            u64 other = __shfl_xor_sync(0xFFFFFFFFu, value, step);
+            value = SUM ? value + other : larger(value, other);
+        }
+        if (threadIdx.x == 0) part[32] = value;
+    }
+    __syncthreads();
+    return part[32];
+}
+
+__device__ u64 mixed(u64 value) {
+    value = (value ^ (value >> 30)) * MIX_A;
+    value = (value ^ (value >> 27)) * MIX_B;
+    return value ^ (value >> 31);
+}
+
+struct Scale { float largest; double inverse_temperature; };
+
+__device__ u64 weight_of(float value, const Scale& scale) {
+    if (value == scale.largest) return 1ull << WEIGHT_BITS;
+    double exponent = __dmul_rn(__dadd_rn((double)value, -(double)scale.largest), scale.inverse_temperature);
+    if (!(exponent > LEAST_EXPONENT)) return 0;
+    const double powers[] = {POWERS};
+    double y = __dmul_rn(exponent, LOG2_E);
+    double n = floor(__dadd_rn(y, 0.5));
+    double fraction = __dadd_rn(y, -n);
+    double power = powers[LAST_POWER];
+#pragma unroll
+    for (int i = LAST_POWER - 1; i >= 0; --i) power = __dadd_rn(__dmul_rn(power, fraction), powers[i]);
+    return (u64)__dmul_rn(power, (double)(1ull << ((int)n + WEIGHT_BITS)));
+}
+// What a key counts when the threshold is sought.
+__device__ u64 load_of(u32 key, const Scale& scale) { return KIND == TOP_K ? 1 : weight_of(value_of(key), scale); }
+
+struct Logits {
+    const storage* values;
+    __device__ u32 operator[](u32 i) const { return key_of(widen(values[i])); }
+};
+// Keys >= low load `needed` or more, keys >= high load `above`, which is less; `inside` keys are >= low and < high.
+struct Range { u32 low, high; u64 above, inside; };
+
+// Bisect until the range holds no more than `few` keys, or one value.
+template <class Keys>
+__device__ void bisect(const Keys& keys, u32 count, u64 few, u64 needed, const Scale& scale, Range& range, u64* part) {
+    while (range.inside > few && range.high - range.low > 1) {
+        u32 middle = range.low + (range.high - range.low) / 2;
+        u64 load = 0, inside = 0;
+#pragma unroll 8
+        for (u32 i = threadIdx.x; i < count; i += THREADS) {
+            u32 key = keys[i];
+            if (key >= middle && key < range.high) {
+                load += load_of(key, scale);
+                ++inside;
+            }
+        }
+        load = combined<true>(load, part) + range.above;
+        inside = combined<true>(inside, part);
+        if (load >= needed) {
+            range.low = middle;
+            range.inside = inside;
+        } else {
+            range.high = middle;
+            range.above = load;
+            range.inside -= inside;
+        }
+    }
+}
+
+// Keys >= the result are kept. `own`: this thread's largest key, 0 if it has none.
+__device__ u32 threshold_of(Logits logits, u32 vocab, u32 own, u64 needed, const Scale& scale, u64* part) {
+    __shared__ u32 keys[CAPACITY];
+    __shared__ u32 filled;
+    const u32 end = key_of(scale.largest) + 1;
+    Range range = {0, end, 0, THREADS};
+    keys[threadIdx.x] = own;
+    if (threadIdx.x == 0) filled = 0;
+    if (combined<true>(own ? load_of(own, scale) : 0, part) >= needed)
+        bisect((const u32*)keys, THREADS, 1, needed, scale, range, part);
+    range.high = end;
+    range.above = 0;
+    u64 inside = 0;
+#pragma unroll 8
+    for (u32 i = threadIdx.x; i < vocab; i += THREADS) inside += logits[i] >= range.low;
+    range.inside = combined<true>(inside, part);
+    bisect(logits, vocab, CAPACITY, needed, scale, range, part);
+    if (range.inside > CAPACITY) return range.low;  // all of them tie
+#pragma unroll 8
+    for (u32 i = threadIdx.x; i < vocab; i += THREADS) {
+        u32 key = logits[i];
+        if (key >= range.low && key < range.high) keys[atomicAdd(&filled, 1u)] = key;
+    }
+    __syncthreads();
+    bisect((const u32*)keys, (u32)range.inside, 1, needed, scale, range, part);
+    return range.low;
+}
+
+// The first kept token at which the running sum exceeds its target: 32 warps sum 32 pieces, then the pieces of the
+// one that holds it.
+__device__ u32 chosen_of(Logits logits, u32 vocab, u32 threshold, u64 bits, const Scale& scale, u64* part) {
+    u32 begin = 0, length = vocab;
+    u64 target = 0;
+    while (length > 1) {
+        const u32 piece = (length + 31) / 32, warp = threadIdx.x / 32, end = begin + length;
+        u64 sum = 0;
+        const u32 stop = min(begin + (warp + 1) * piece, end);
+#pragma unroll 8
+        for (u32 i = begin + warp * piece + threadIdx.x % 32; i < stop; i += 32) {
+            u32 key = logits[i];
+            if (key >= threshold) sum += weight_of(value_of(key), scale);
+        }
+        for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+        if (threadIdx.x % 32 == 0) part[warp] = sum;
+        __syncthreads();
+        if (length == vocab) {
+            u64 total = 0;
+            for (int i = 0; i < 32; ++i) total += part[i];
+            target = bits * (total >> U_BITS) + ((bits * (total & ((1ull << U_BITS) - 1))) >> U_BITS);
+        }
+        u32 at = 0;
+        while (at < 31 && target >= part[at]) target -= part[at++];
+        __syncthreads();
+        begin += at * piece;
+        length = min(piece, end - begin);
+    }
+    return begin;
+}
+
+__device__ int sampled(const storage* values, u32 vocab, u64 counter, u64 start, double inverse_temperature, u32 k,
+                       double p, u64* part) {
+    const Logits logits = {values};
+    u64 best = 0;  // the largest key; among equal ones that of the lowest index
+    int missing = 0;
+#pragma unroll 8
+    for (u32 i = threadIdx.x; i < vocab; i += THREADS) {
+        float value = widen(values[i]);
+        missing |= value != value;
+        best = larger(best, (u64)key_of(value) << 32 | (u32)~i);
+    }
+    const u32 own = (u32)(best >> 32);
+    if (__syncthreads_or(missing)) return NO_ID;
+    best = combined<false>(best, part);
+    if (KIND == GREEDY) return (int)~(u32)best;
+    const Scale scale = {value_of((u32)(best >> 32)), inverse_temperature};
+    u32 threshold = 0;
+    if (KIND == TOP_K) {
+        if (k < vocab) threshold = threshold_of(logits, vocab, own, k, scale, part);
+    } else if (p < 1.0) {
+        u64 total = 0;
+#pragma unroll 4
+        for (u32 i = threadIdx.x; i < vocab; i += THREADS) total += weight_of(widen(values[i]), scale);
+        total = combined<true>(total, part);
+        u64 needed = (u64)ceil(__dmul_rn(p, __ull2double_rn(total)));
+        needed = needed < 1 ? 1 : needed > total ? total : needed;
+        threshold = threshold_of(logits, vocab, own, needed, scale, part);
+    }
+    const u64 bits = mixed(start + (counter + 1) * GOLDEN) >> (64 - U_BITS);
+    return (int)chosen_of(logits, vocab, threshold, bits, scale, part);
+}
+
+// To a root mean square of 1/sqrt(3). Sums of squares in the order of feedback.scaled, signs as in feedback.signed.
+__device__ void feed_back(const storage* source, storage* target, storage* history, u64 counter, u32 hidden) {
+    __shared__ double sums[THREADS];
+    double own = 0;
+    for (u32 i = threadIdx.x; i < hidden; i += THREADS) {
+        double value = widen(source[i]);
+        own = __dadd_rn(own, __dmul_rn(value, value));
+    }
+    sums[threadIdx.x] = own;
+    for (u32 half = THREADS / 2; half; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) sums[threadIdx.x] = __dadd_rn(sums[threadIdx.x], sums[threadIdx.x + half]);
+    }
+    __syncthreads();
+    const double sum = sums[0];
+    const u64 start = mixed((counter + 1) * GOLDEN);
+    const double factor = sum == 0 ? 1 : __dsqrt_rn(__ddiv_rn((double)hidden, __dmul_rn(3.0, sum)));
+    for (u32 i = threadIdx.x; i < hidden; i += THREADS) {
+        storage value = source[i];
+        if (history) history[i] = value;
+        const float scaled = __double2float_rn(__dmul_rn((double)widen(value), factor));
+        const bool turned = mixed(start + (i / 64 + 1) * GOLDEN) >> i % 64 & 1;
+        target[i] = narrow(turned ? -scaled : scaled);
+    }
+}
+
+__device__ void copy_row(const storage* source, storage* target, u32 hidden) {
+    if ((((u64)source | (u64)target | hidden * sizeof(storage)) & 15) == 0) {
+        const u32 width = hidden * sizeof(storage) / 16;
+        for (u32 i = threadIdx.x; i < width; i += THREADS) ((int4*)target)[i] = ((const int4*)source)[i];
+    } else {
+        for (u32 i = threadIdx.x; i < hidden; i += THREADS) target[i] = source[i];
+    }
+}
+
+// The row's last act: whoever sees the id may count on the rest.
+__device__ void tell(u64 address, int id) {
+    __syncthreads();
+    if (threadIdx.x == 0 && address) {
+        __threadfence_system();
+        *(volatile int*)address = id;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+feedback(const u64* arguments, u32 pitch, u32 hidden, u32 vocab, u64 embedding, u64 row_bytes, u64 start,
+         double inverse_temperature, u32 k, double p) {
+    __shared__ u64 words[5];
+    __shared__ u64 part[33];
+    if (threadIdx.x < 5) words[threadIdx.x] = arguments[threadIdx.x * pitch + blockIdx.x];
+    __syncthreads();
+    const storage* source = (const storage*)words[0];
+    storage* target = (storage*)words[1];
+    if (KIND == NONE) {
+        feed_back(source, target, (storage*)words[2], words[4], hidden);
+        tell(words[3], 0);
+    } else {
+        const int id = sampled(source, vocab, words[4], start, inverse_temperature, k, p, part);
+        copy_row((const storage*)(embedding + (id < 0 ? 0 : id) * row_bytes), target, hidden);
+        tell(words[3], id);
+    }
+}
