@@ -6,8 +6,9 @@ the list has them. Clocks of two multiprocessors have nothing to do with each ot
 subtracted. What is done as one is one instruction here.
 
 Blocks wait for each other, so that what one waits for is another's work: of the medians and maxima over blocks, sums
-say what is long, and not what the whole is. Block 0 has a share of every instruction: its own waits, work and what lies
-between two instructions add up to its whole time, from the begin of the first instruction to the end of the last.
+say what is long, and not what the whole is. Those of block 0 add up: its waits, its work, and what lies between two
+instructions of which it has a share, from the begin of the first one to the end of the last. What lies between is
+negative where the next instruction begins while the results of the one before are being stored.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.analysis.roofline import SLACK
-
-BEGAN, READY, DONE = range(3)  # of kernels/megakernel.cu
+BEGAN, READY, DONE = range(3)  # of kernels/megakernel.cu, of an instruction
+CYCLES, NS = range(2)  # and of a whole launch
 FIRST = 0  # the block whose times add up
 
 Stamps = NDArray[np.int64]
@@ -51,14 +51,6 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
-    """Cycles a us of the multiprocessors, and who says so."""
-
-    mhz: float
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class Floor:
     """The least time that a step can take: its weights, read once at the measured bandwidth."""
 
@@ -82,21 +74,12 @@ def floor_of(weight_bytes: int, ceilings: Mapping[str, float]) -> Floor:
     return Floor(weight_bytes, rate, name)
 
 
-def span_cycles(stamps: Stamps) -> int:
-    """Of block 0, from the begin of its first instruction to the end of its last; 0 where it has none."""
-    own = stamps[FIRST][stamps[FIRST, :, DONE] > 0]
-    return int(own[-1, DONE] - own[0, BEGAN]) if len(own) else 0
+def clock_mhz(wholes: NDArray[np.int64]) -> float:
+    """Cycles a us of the median block. wholes: [blocks, CYCLES or NS], of a launch: its own clock, and the GPU's timer.
 
-
-def clock_of(stamps: Stamps, launch_us: float, sm_clock_mhz: float | None) -> Clock:
-    """NVML's, unless it says nothing or makes the instructions take longer than their launch did by its events.
-
-    Else the clock by which they took all of `launch_us`: a little slow, since a launch has a beginning and an end.
+    NVML does not know it: the clock gives way while tensor cores are busy now and then, for less than NVML looks at.
     """
-    cycles = span_cycles(stamps)
-    if sm_clock_mhz and cycles <= SLACK * launch_us * sm_clock_mhz:
-        return Clock(sm_clock_mhz, "NVML")
-    return Clock(max(cycles, 1) / launch_us, "events")
+    return float(np.median(wholes[:, CYCLES] / wholes[:, NS])) * 1e3
 
 
 def account(stamps: Stamps, names: Sequence[str], mhz: float) -> list[Part]:

@@ -12,12 +12,13 @@ from launchopt.kernels import source
 from launchopt.sampling import SamplingKind
 
 
-def source_of(dtype: Dtype, kind: SamplingKind) -> str:
-    """The CUDA source for one dtype and kind, with the constants of `sampling`."""
+def source_of(dtype: Dtype, kind: SamplingKind, threads: int = PARTIAL_SUMS) -> str:
+    """The CUDA source for one dtype and kind, with the constants of `sampling`. threads: of a block, whole warps."""
     constants = {
         "DTYPE": int(dtype),
         "KIND": kind.name.upper(),
-        "THREADS": PARTIAL_SUMS,
+        "THREADS": threads,
+        "PARTIAL_SUMS": PARTIAL_SUMS,
         "CAPACITY": 4 * PARTIAL_SUMS,
         "NO_ID": rules.NO_ID,
         "GOLDEN": f"{rules.GOLDEN}ull",

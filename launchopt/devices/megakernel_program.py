@@ -13,18 +13,18 @@ import numpy as np
 
 from launchopt.devices.instruction_words import NOBODY, Instructions
 from launchopt.devices.kernel_plans import KernelLaunch
-from launchopt.devices.megakernel_tasks import Extra, defines_of, tasks_of, weights_of
+from launchopt.devices.megakernel_tasks import WEIGHTS, Extra, defines_of, tasks_of, weights_of
 
 EMPTY = 0xFF  # of kernels/mail.cuh, each byte
-PROGRAM_WORDS = 6
+PROGRAM_WORDS, WEIGHTS_WORDS = 6, WEIGHTS.itemsize // 8  # of structs Program and Weights
 STAMPS_EACH = 3  # of kernels/megakernel.cu: began, had what it waits for, ended
 
 
 class MegakernelProgram:
     """A list on the GPU, and the kernel that runs it on `blocks` blocks: what `kernel` gives for its macros.
 
-    stamps: int64 [blocks, instructions, STAMPS_EACH], of the last launch; empty unless `stamped`, and written by
-    kernels that are compiled to.
+    stamps: int64 [blocks, instructions + 1, STAMPS_EACH], of the last launch, behind the instructions' the whole's
+    cycles and ns; empty unless `stamped`, and written by kernels that are compiled to.
     """
 
     def __init__(
@@ -44,12 +44,14 @@ class MegakernelProgram:
         box[:] = np.where(box == NOBODY, 0, box + first_box)
         self._counters = cupy.zeros(max(len(tasks), 1), np.uint32)
         self._tasks = cupy.asarray(tasks)
-        self._weights = cupy.asarray(weights_of(tasks, itemsize).view(np.uint64))
-        self.stamps = cupy.zeros((blocks if stamped else 0, len(tasks), STAMPS_EACH), np.int64)
+        weights = weights_of(tasks, itemsize)
+        self._weights = cupy.asarray(weights[1:].view(np.uint64))
+        self.stamps = cupy.zeros((blocks if stamped else 0, len(tasks) + 1, STAMPS_EACH), np.int64)
         parts = self._tasks, self._counters, self._weights
         addresses = [part.data.ptr for part in parts]
         # Struct Program, and the number of the launch.
-        self._words = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr, 0], np.int64)
+        first = weights[:1].view(np.int64)
+        self._words = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr, *first, 0], np.int64)
         cupy.cuda.get_current_stream().synchronize()
 
     def launch(self) -> None:

@@ -31,6 +31,7 @@ from launchopt.devices.instruction_words import (
 PIECE_BYTES = 2048  # of kernels/weights.cuh
 INPUT_BYTES, INPUT_GAP_BYTES = {1: 32 << 10, MOST_COLUMNS: 64 << 10}, 64  # of kernels/tiles.cuh, by COLUMNS
 WARPS, PART_ROWS = 8, 40
+PARTS = {1: 2, MOST_COLUMNS: 1}  # by COLUMNS
 SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
 STATIC_BYTES = 8 << 10  # what ops declare for themselves, at the most
 LEAST_SLOTS = 6
@@ -74,6 +75,7 @@ class Extra(enum.IntEnum):
     SCORES_STRIDE = WORDS + 31
     PROBABILITIES = WORDS + 32
     PROBABILITIES_STRIDE = WORDS + 33
+    TURN = WORDS + 34
 
 
 TASK_WORDS = WORDS + len(Extra)
@@ -82,7 +84,7 @@ WEIGHTS = np.dtype(
     [
         *((name, "u8") for name in ("a", "gain")),
         *((name, "u4") for name in ("row_bytes", "row_used_bytes", "rows", "groups")),
-        *((name, "u4") for name in ("tiles_each", "tiles_more", "pieces", "pair_rows")),
+        *((name, "u4") for name in ("tiles_each", "tiles_more", "pieces", "pair_rows", "turn", "unused")),
     ]
 )
 
@@ -96,7 +98,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int) -> tuple[Ta
     number[NOBODY] = NOBODY
     tasks = np.zeros((len(groups), TASK_WORDS), np.int64)
     tasks[:, Extra.BOX] = NOBODY
-    box_bytes = 0
+    box_bytes = more = 0
     for row, group in zip(tasks, groups, strict=True):
         _describe(row, instructions[group], itemsize)
         head = instructions[group[0]]
@@ -105,6 +107,9 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int) -> tuple[Ta
         parts = _parts(row)
         row[Extra.SHARE] = min(blocks, parts)
         row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks)
+        if row[Extra.STREAMED]:  # begins where the one before has a tile less
+            row[Extra.TURN] = -more % blocks
+            more += int(row[Extra.TILES_MORE])
         row[Word.WAITS] = head[Word.WAITS]
         waits = row[Word.WAIT0 : Word.WAIT0 + int(row[Word.WAITS])]
         tasks[waits, Extra.COUNTED] = 1
@@ -168,7 +173,7 @@ def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
     streamed = tasks[tasks[:, Extra.STREAMED] == 1]
     found = np.zeros(len(streamed) + 2, WEIGHTS)
     found["a"][:-2], found["rows"][:-2] = streamed[:, Word.A], streamed[:, Word.M]
-    for name in ("gain", "row_used_bytes", "tiles_each", "tiles_more", "pair_rows"):
+    for name in ("gain", "row_used_bytes", "tiles_each", "tiles_more", "pair_rows", "turn"):
         found[name][:-2] = streamed[:, Extra[name.upper()]]
     found["row_bytes"][:-2] = streamed[:, Word.LDA] * itemsize
     found["pieces"][:-2] = -(-streamed[:, Extra.ROW_USED_BYTES] // PIECE_BYTES)
@@ -178,7 +183,7 @@ def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
 
 def fixed_bytes(columns: int) -> int:
     """Of struct Memory, but for the ring; `columns`: as compiled."""
-    return INPUT_BYTES[columns] + columns * INPUT_GAP_BYTES + WARPS * columns * PART_ROWS * 4
+    return INPUT_BYTES[columns] + columns * INPUT_GAP_BYTES + PARTS[columns] * WARPS * columns * PART_ROWS * 4
 
 
 def slots_of(columns: int, shared_bytes: int) -> int:
@@ -187,7 +192,10 @@ def slots_of(columns: int, shared_bytes: int) -> int:
 
 
 def defines_of(tasks: Tasks) -> dict[str, int]:
-    """What the kernel is compiled with for a list, but for SLOTS. OPS and FUSED: a bit for each op."""
+    """What the kernel is compiled with for a list, but for SLOTS. OPS and FUSED: a bit for each op.
+
+    Of attention its shape too, where it is the same all over the list, so that the kernel need not divide by it.
+    """
     alone = tasks[(tasks[:, Extra.STREAMED] == 0) & (tasks[:, Extra.ATTENDS] == 0) & (tasks[:, Word.OP] != JOIN)]
     attending = [Op.ROPE] if tasks[:, Extra.ATTENDS].any() else []
     normed = [Op.NORM] if tasks[:, Extra.GAIN].any() else []
@@ -195,7 +203,17 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
         "COLUMNS": compiled_columns(int(tasks[:, Word.REQUESTS].max(initial=1))),
         "OPS": _bits(alone[:, Word.OP].tolist()),
         "FUSED": _bits([*attending, *normed, *filter(None, tasks[:, Extra.THEN].tolist())]),
+        **_attention(tasks[tasks[:, Extra.ATTENDS] == 1]),
     }
+
+
+def _attention(attending: Tasks) -> dict[str, int]:
+    """HEAD_DIM, GROUP and PAGE_TOKENS; nothing where there is none, or where they differ."""
+    shapes = np.unique(attending[:, [Word.HEAD_DIM, Word.Q_HEADS, Word.KV_HEADS, Word.PAGE_TOKENS]], axis=0)
+    if len(shapes) != 1:
+        return {}
+    head_dim, q_heads, kv_heads, page_tokens = map(int, shapes[0])
+    return {"HEAD_DIM": head_dim, "GROUP": q_heads // kv_heads, "PAGE_TOKENS": page_tokens}
 
 
 def _bits(ops: list[int]) -> int:

@@ -19,6 +19,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.analysis.step_account import clock_mhz
 from launchopt.devices.instruction_words import Instructions
 from launchopt.devices.lt_steps import step_of
 from launchopt.errors import RunError
@@ -38,10 +39,11 @@ Programs = list["MegakernelProgram"]  # one a copy of the weights
 
 @dataclass(frozen=True, slots=True)
 class StampedLaunch:
-    """One launch: its time by events, and the clock as every block read it, int64 [blocks, instructions, 3]."""
+    """One launch: us by events, the clock as every block read it, int64 [blocks, instructions, 3], and its MHz."""
 
     us: float
     stamps: NDArray[np.int64]
+    clock_mhz: float
 
 
 class StepTiming:
@@ -87,7 +89,8 @@ class StepTiming:
             self._launch(plain[which - 1])
             self._launch(stamped[which], pair)
             self._device.synchronize()
-            found.append(StampedLaunch(_us(pair), stamped[which].stamps.get()))
+            stamps = stamped[which].stamps.get()
+            found.append(StampedLaunch(_us(pair), stamps[:, :-1], clock_mhz(stamps[:, -1])))
         return found[2 * len(stamped) :]
 
     def require_same(self, stamped: Programs, plain: Programs, spoiling: Programs) -> None:
@@ -100,7 +103,7 @@ class StepTiming:
             if not _same(wanted, found):
                 raise RunError("the kernel that writes stamps leaves other outputs than the one that does not")
 
-    def sm_clock_mhz(self, programs: Programs) -> float | None:
+    def nvml_clock_mhz(self, programs: Programs) -> float | None:
         """What NVML says while launches are under way; None where it says nothing."""
         self._device.state()  # the first time NVML has to be loaded
         for i in range(CLOCK_LAUNCHES):

@@ -9,19 +9,25 @@ __shared__ int turned_of[2];
 
 struct Attention {
     const Task& task;
-    u64 now, other;  // as in Gemm
+    u64 now, apart;  // as in Block
     int request, head, start, stop, slot;
     const int* pages;
+#if HEAD_DIM
+    enum { head_dim = HEAD_DIM, group = GROUP, vectors = HEAD_DIM / WIDTH };
+#else
     int head_dim, group, vectors;  // vectors of a head
+#endif
     float *scores, *part;  // [group][ctx]; [GROUP_WARPS][AT_ONCE][head_dim]
     storage* rows;         // [group + 2][head_dim]: queries, key, value
     uint4 first_key, first_value;  // of this thread in `score` and `mix`, asked for before it is known what for
 
-    __device__ Attention(const Task& task, u64 now, u64 other, char* scratch, int item) : task(task), now(now), other(other) {
+    __device__ Attention(const Task& task, u64 now, u64 apart, char* scratch, int item) : task(task), now(now), apart(apart) {
         const Instruction& in = task.in;
         const int heads = (int)in.kv_heads;
         request = item / heads, head = item - request * heads;
+#if !HEAD_DIM
         head_dim = (int)in.head_dim, group = (int)in.q_heads / heads, vectors = head_dim / WIDTH;
+#endif
         rows = (storage*)scratch, scores = (float*)(rows + (group + 2) * head_dim);
         part = scores + (group * (int)in.ctx + 3) / 4 * 4;
         const int r = (int)in.first_request + request;
@@ -29,6 +35,7 @@ struct Attention {
         slot = *(const int*)(task.slots + request * task.slots_stride);
         pages = (const int*)in.table + r * in.pages;
     }
+    __device__ u32 page_tokens() const { return PAGE_TOKENS ? PAGE_TOKENS : (u32)task.in.page_tokens; }
     // Where section i of `rows` begins in a request's row of q, k and v.
     __device__ int place(int section) const {
         const int kv_heads = (int)task.in.kv_heads, q_heads = kv_heads * group;
@@ -37,12 +44,12 @@ struct Attention {
     }
     __device__ storage* cached(u32 page, u32 offset, int is_value) const {
         const Instruction& in = task.in;
-        return (storage*)task.cache + (((page * 2ll + is_value) * in.page_tokens + offset) * in.kv_heads + head) * head_dim;
+        return (storage*)task.cache + (((page * 2ll + is_value) * page_tokens() + offset) * in.kv_heads + head) * head_dim;
     }
     // A vector of the key or value of a token.
     __device__ uint4 key_or_value(int token, int is_value, int vector) const {
         if (token == start) return ((const uint4*)(rows + (group + is_value) * head_dim))[vector];
-        const u32 size = (u32)task.in.page_tokens, index = (u32)token / size;
+        const u32 size = page_tokens(), index = (u32)token / size;
         return ((const uint4*)cached((u32)pages[index], (u32)token - index * size, is_value))[vector];
     }
 
@@ -90,7 +97,7 @@ struct Attention {
     __device__ void write() const {  // a key and a value; a token beyond ctx has no slot
         const int value = threadIdx.x / vectors, vector = threadIdx.x - value * vectors;
         if (slot < 0 || value > 1) return;
-        const u32 size = (u32)task.in.page_tokens, page = (u32)slot / size;
+        const u32 size = page_tokens(), page = (u32)slot / size;
         ((uint4*)cached(page, (u32)slot - page * size, value))[vector] = ((const uint4*)(rows + (group + value) * head_dim))[vector];
     }
     // Eight lanes a key, of which in the end each has the score of one query.
@@ -136,7 +143,7 @@ struct Attention {
     }
     // A lane a vector of a value, some tokens of all.
     __device__ void mix(int first) {
-        const int lane = threadIdx.x % vectors, ctx = (int)task.in.ctx, count = min(group - first, (int)AT_ONCE);
+        const int lane = threadIdx.x % vectors, ctx = (int)task.in.ctx, count = min((int)group - first, (int)AT_ONCE);
         float sums[AT_ONCE][WIDTH] = {};
         for (int token = threadIdx.x / vectors; token < stop; token += THREADS / vectors) {
             Vector value;
@@ -168,8 +175,8 @@ struct Attention {
             const Pair made(sum.x, sum.y);
             const int to = (head * group + first) * head_dim + 2 * i;
             if (task.box) {
-                const u64 box = task.box + (request * task.result_m + to) * sizeof(storage);
-                send(box + now, box + other, made.both);
+                const u64 box = task.box + now + (request * task.result_m + to) * sizeof(storage);
+                send(box, box + apart, made.both);
             }
             *(Pair*)((storage*)(task.result + request * task.result_stride) + to) = made;
         }
@@ -181,11 +188,11 @@ struct Attention {
 #if COLUMNS > 1
 __noinline__  // its registers, beside those of several columns, would be too many
 #endif
-__device__ void attend(const Task& task, u32 place, u64 now, u64 other, char* scratch, u64* ready) {
+__device__ void attend(const Task& task, u32 place, u64 now, u64 apart, char* scratch, u64* ready) {
     const int items = (int)(task.in.requests * task.in.kv_heads), blocks = (int)task.share;
     for (int item = place; item < items; item += blocks) {
         if (item >= blocks) __syncthreads();  // all have read what was there
-        Attention it(task, now, other, scratch, item);
+        Attention it(task, now, apart, scratch, item);
         it.look();
         it.turn();
         it.gather();
@@ -200,6 +207,7 @@ __device__ void attend(const Task& task, u32 place, u64 now, u64 other, char* sc
         __syncthreads();
         it.soften();
         __syncthreads();
+#pragma unroll 1
         for (int first = 0; first < it.group; first += AT_ONCE) {
             if (first) __syncthreads();
             it.mix(first);

@@ -9,6 +9,7 @@
 // shared memory (flat logits, a large k), all logits are bisected until they do.
 #include "storage.cuh"
 enum { NONE, GREEDY, TOP_K, TOP_P };
+enum { WARPS = THREADS / 32, PIECES = 32, NOT_A_NUMBER = ~0 };  // the key of none, above all
 
 __device__ u32 key_of(float value) {
     u32 bits = __float_as_uint(value);
@@ -19,7 +20,7 @@ __device__ float value_of(u32 key) { return __uint_as_float(key & 0x80000000u ? 
 
 __device__ u64 larger(u64 a, u64 b) { return a > b ? a : b; }
 
-// All threads get the result. Threads may still read part[32] when the next call writes part[0 .. 31].
+// All threads get the result. Threads may still read part[PIECES] when the next call writes those before it.
 template <bool SUM> __device__ u64 combined(u64 value, u64* part) {
     for (int step = 16; step; step >>= 1) {
         u64 other = __shfl_xor_sync(0xFFFFFFFFu, value, step);
@@ -28,15 +29,15 @@ template <bool SUM> __device__ u64 combined(u64 value, u64* part) {
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
     __syncthreads();
     if (threadIdx.x < 32) {
-        value = part[threadIdx.x];
+        value = threadIdx.x < WARPS ? part[threadIdx.x] : 0;
         for (int step = 16; step; step >>= 1) {
             u64 other = __shfl_xor_sync(0xFFFFFFFFu, value, step);
             value = SUM ? value + other : larger(value, other);
         }
-        if (threadIdx.x == 0) part[32] = value;
+        if (threadIdx.x == 0) part[PIECES] = value;
     }
     __syncthreads();
-    return part[32];
+    return part[PIECES];
 }
 
 __device__ u64 mixed(u64 value) {
@@ -63,27 +64,51 @@ __device__ u64 weight_of(float value, const Scale& scale) {
 // What a key counts when the threshold is sought.
 __device__ u64 load_of(u32 key, const Scale& scale) { return KIND == TOP_K ? 1 : weight_of(value_of(key), scale); }
 
+// A row of logits, whose elements this block's threads visit, each some of them: 16 bytes at a time where it is aligned, AHEAD
+// of them asked for together.
 struct Logits {
     const storage* values;
+    u32 count;
     __device__ u32 operator[](u32 i) const { return key_of(widen(values[i])); }
+    template <int AHEAD = 2, class Visit> __device__ void each(Visit visit) const {
+        const u32 whole = aligned(values) ? count / WIDTH : 0;
+#pragma unroll AHEAD
+        for (u32 i = threadIdx.x; i < whole; i += THREADS) {
+            Vector vector;
+            vector.whole = ((const uint4*)values)[i];
+#pragma unroll
+            for (u32 j = 0; j < WIDTH; ++j) visit(i * WIDTH + j, widen(vector.parts[j]));
+        }
+        for (u32 i = whole * WIDTH + threadIdx.x; i < count; i += THREADS) visit(i, widen(values[i]));
+    }
 };
+// Some of their keys, in shared memory.
+struct Keys {
+    const u32* keys;
+    u32 count;
+    template <class Visit> __device__ void each(Visit visit) const {
+#pragma unroll 8
+        for (u32 i = threadIdx.x; i < count; i += THREADS) visit(i, keys[i]);
+    }
+};
+__device__ u32 key_at(const Logits&, float value) { return key_of(value); }
+__device__ u32 key_at(const Keys&, u32 key) { return key; }
 // Keys >= low load `needed` or more, keys >= high load `above`, which is less; `inside` keys are >= low and < high.
 struct Range { u32 low, high; u64 above, inside; };
 
 // Bisect until the range holds no more than `few` keys, or one value.
-template <class Keys>
-__device__ void bisect(const Keys& keys, u32 count, u64 few, u64 needed, const Scale& scale, Range& range, u64* part) {
+template <class Some>
+__device__ void bisect(const Some& some, u64 few, u64 needed, const Scale& scale, Range& range, u64* part) {
     while (range.inside > few && range.high - range.low > 1) {
         u32 middle = range.low + (range.high - range.low) / 2;
         u64 load = 0, inside = 0;
-#pragma unroll 8
-        for (u32 i = threadIdx.x; i < count; i += THREADS) {
-            u32 key = keys[i];
+        some.each([&](u32, auto value) {
+            const u32 key = key_at(some, value);
             if (key >= middle && key < range.high) {
                 load += load_of(key, scale);
                 ++inside;
             }
-        }
+        });
         load = combined<true>(load, part) + range.above;
         inside = combined<true>(inside, part);
         if (load >= needed) {
@@ -98,7 +123,7 @@ __device__ void bisect(const Keys& keys, u32 count, u64 few, u64 needed, const S
 }
 
 // Keys >= the result are kept. `own`: this thread's largest key, 0 if it has none.
-__device__ u32 threshold_of(Logits logits, u32 vocab, u32 own, u64 needed, const Scale& scale, u64* part) {
+__device__ u32 threshold_of(const Logits& logits, u32 own, u64 needed, const Scale& scale, u64* part) {
     __shared__ u32 keys[CAPACITY];
     __shared__ u32 filled;
     const u32 end = key_of(scale.largest) + 1;
@@ -106,49 +131,49 @@ __device__ u32 threshold_of(Logits logits, u32 vocab, u32 own, u64 needed, const
     keys[threadIdx.x] = own;
     if (threadIdx.x == 0) filled = 0;
     if (combined<true>(own ? load_of(own, scale) : 0, part) >= needed)
-        bisect((const u32*)keys, THREADS, 1, needed, scale, range, part);
+        bisect(Keys{keys, THREADS}, 1, needed, scale, range, part);
     range.high = end;
     range.above = 0;
     u64 inside = 0;
-#pragma unroll 8
-    for (u32 i = threadIdx.x; i < vocab; i += THREADS) inside += logits[i] >= range.low;
+    logits.each([&](u32, float value) { inside += key_of(value) >= range.low; });
     range.inside = combined<true>(inside, part);
-    bisect(logits, vocab, CAPACITY, needed, scale, range, part);
+    bisect(logits, CAPACITY, needed, scale, range, part);
     if (range.inside > CAPACITY) return range.low;  // all of them tie
-#pragma unroll 8
-    for (u32 i = threadIdx.x; i < vocab; i += THREADS) {
-        u32 key = logits[i];
+    logits.each([&](u32, float value) {
+        const u32 key = key_of(value);
         if (key >= range.low && key < range.high) keys[atomicAdd(&filled, 1u)] = key;
-    }
+    });
     __syncthreads();
-    bisect((const u32*)keys, (u32)range.inside, 1, needed, scale, range, part);
+    bisect(Keys{keys, (u32)range.inside}, 1, needed, scale, range, part);
     return range.low;
 }
 
-// The first kept token at which the running sum exceeds its target: 32 warps sum 32 pieces, then the pieces of the
-// one that holds it.
-__device__ u32 chosen_of(Logits logits, u32 vocab, u32 threshold, u64 bits, const Scale& scale, u64* part) {
-    u32 begin = 0, length = vocab;
+// The first kept token at which the running sum exceeds its target: warps sum PIECES, then the pieces of the one that holds
+// it.
+__device__ u32 chosen_of(const Logits& logits, u32 threshold, u64 bits, const Scale& scale, u64* part) {
+    u32 begin = 0, length = logits.count;
     u64 target = 0;
     while (length > 1) {
-        const u32 piece = (length + 31) / 32, warp = threadIdx.x / 32, end = begin + length;
-        u64 sum = 0;
-        const u32 stop = min(begin + (warp + 1) * piece, end);
+        const u32 piece = (length + PIECES - 1) / PIECES, end = begin + length;
+        for (u32 own = threadIdx.x / 32; own < PIECES; own += WARPS) {
+            const u32 stop = min(begin + (own + 1) * piece, end);
+            u64 sum = 0;
 #pragma unroll 8
-        for (u32 i = begin + warp * piece + threadIdx.x % 32; i < stop; i += 32) {
-            u32 key = logits[i];
-            if (key >= threshold) sum += weight_of(value_of(key), scale);
+            for (u32 i = begin + own * piece + threadIdx.x % 32; i < stop; i += 32) {
+                u32 key = logits[i];
+                if (key >= threshold) sum += weight_of(value_of(key), scale);
+            }
+            for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+            if (threadIdx.x % 32 == 0) part[own] = sum;
         }
-        for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-        if (threadIdx.x % 32 == 0) part[warp] = sum;
         __syncthreads();
-        if (length == vocab) {
+        if (length == logits.count) {
             u64 total = 0;
-            for (int i = 0; i < 32; ++i) total += part[i];
+            for (int i = 0; i < PIECES; ++i) total += part[i];
             target = bits * (total >> U_BITS) + ((bits * (total & ((1ull << U_BITS) - 1))) >> U_BITS);
         }
         u32 at = 0;
-        while (at < 31 && target >= part[at]) target -= part[at++];
+        while (at < PIECES - 1 && target >= part[at]) target -= part[at++];
         __syncthreads();
         begin += at * piece;
         length = min(piece, end - begin);
@@ -158,48 +183,46 @@ __device__ u32 chosen_of(Logits logits, u32 vocab, u32 threshold, u64 bits, cons
 
 __device__ int sampled(const storage* values, u32 vocab, u64 counter, u64 start, double inverse_temperature, u32 k,
                        double p, u64* part) {
-    const Logits logits = {values};
+    const Logits logits = {values, vocab};
     u64 best = 0;  // the largest key; among equal ones that of the lowest index
-    int missing = 0;
-#pragma unroll 8
-    for (u32 i = threadIdx.x; i < vocab; i += THREADS) {
-        float value = widen(values[i]);
-        missing |= value != value;
-        best = larger(best, (u64)key_of(value) << 32 | (u32)~i);
-    }
+    logits.each<8>([&](u32 i, float value) {
+        const u32 key = value != value ? (u32)NOT_A_NUMBER : key_of(value);
+        best = larger(best, (u64)key << 32 | (u32)~i);
+    });
     const u32 own = (u32)(best >> 32);
-    if (__syncthreads_or(missing)) return NO_ID;
     best = combined<false>(best, part);
+    if (best >> 32 == (u32)NOT_A_NUMBER) return NO_ID;
     if (KIND == GREEDY) return (int)~(u32)best;
     const Scale scale = {value_of((u32)(best >> 32)), inverse_temperature};
     u32 threshold = 0;
     if (KIND == TOP_K) {
-        if (k < vocab) threshold = threshold_of(logits, vocab, own, k, scale, part);
+        if (k < vocab) threshold = threshold_of(logits, own, k, scale, part);
     } else if (p < 1.0) {
         u64 total = 0;
-#pragma unroll 4
-        for (u32 i = threadIdx.x; i < vocab; i += THREADS) total += weight_of(widen(values[i]), scale);
+        logits.each([&](u32, float value) { total += weight_of(value, scale); });
         total = combined<true>(total, part);
         u64 needed = (u64)ceil(__dmul_rn(p, __ull2double_rn(total)));
         needed = needed < 1 ? 1 : needed > total ? total : needed;
-        threshold = threshold_of(logits, vocab, own, needed, scale, part);
+        threshold = threshold_of(logits, own, needed, scale, part);
     }
     const u64 bits = mixed(start + (counter + 1) * GOLDEN) >> (64 - U_BITS);
-    return (int)chosen_of(logits, vocab, threshold, bits, scale, part);
+    return (int)chosen_of(logits, threshold, bits, scale, part);
 }
 
 // To a root mean square of 1/sqrt(3). Sums of squares in the order of feedback.scaled, signs as in feedback.signed.
 __device__ void feed_back(const storage* source, storage* target, storage* history, u64 counter, u32 hidden) {
-    __shared__ double sums[THREADS];
-    double own = 0;
-    for (u32 i = threadIdx.x; i < hidden; i += THREADS) {
-        double value = widen(source[i]);
-        own = __dadd_rn(own, __dmul_rn(value, value));
+    __shared__ double sums[PARTIAL_SUMS];
+    for (u32 t = threadIdx.x; t < PARTIAL_SUMS; t += THREADS) {
+        double own = 0;
+        for (u32 i = t; i < hidden; i += PARTIAL_SUMS) {
+            double value = widen(source[i]);
+            own = __dadd_rn(own, __dmul_rn(value, value));
+        }
+        sums[t] = own;
     }
-    sums[threadIdx.x] = own;
-    for (u32 half = THREADS / 2; half; half /= 2) {
+    for (u32 half = PARTIAL_SUMS / 2; half; half /= 2) {
         __syncthreads();
-        if (threadIdx.x < half) sums[threadIdx.x] = __dadd_rn(sums[threadIdx.x], sums[threadIdx.x + half]);
+        for (u32 t = threadIdx.x; t < half; t += THREADS) sums[t] = __dadd_rn(sums[t], sums[t + half]);
     }
     __syncthreads();
     const double sum = sums[0];
@@ -236,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 feedback(const u64* arguments, u32 pitch, u32 hidden, u32 vocab, u64 embedding, u64 row_bytes, u64 start,
          double inverse_temperature, u32 k, double p) {
     __shared__ u64 words[5];
-    __shared__ u64 part[33];
+    __shared__ u64 part[PIECES + 1];
     if (threadIdx.x < 5) words[threadIdx.x] = arguments[threadIdx.x * pitch + blockIdx.x];
     __syncthreads();
     const storage* source = (const storage*)words[0];

@@ -1,6 +1,7 @@
 // A list of instructions as the host gives it (devices/instruction_words.py, megakernel_tasks.py, megakernel_program.py).
 enum { MOST_WAITS = 4, JOIN = -1, LISTED = 4 };
-enum { BEGAN, READY, DONE, STAMPS_EACH };
+enum { BEGAN, READY, DONE, STAMPS_EACH };  // of an instruction
+enum { CYCLES, NS };                       // and behind all of them: of the whole
 enum { OP_GEMM, OP_BIAS, OP_RELU, OP_SCALE, OP_NORM, OP_SLOT_MAP, OP_ROPE, OP_KV_WRITE, OP_QK, OP_SOFTMAX, OP_AV, OP_ADD, OP_SILU_MUL };
 
 struct Instruction {  // the columns of devices/instruction_words.py, in their order
@@ -44,13 +45,14 @@ struct Task {  // of devices/megakernel_tasks.py: an instruction, or some that a
     i64 scores_stride;
     u64 probabilities;
     i64 probabilities_stride;
+    i64 turn;                    // as in Weights
 };
 
 struct Program {  // of devices/megakernel_program.py
     const Task* tasks;
     u32* counters;  // one an instruction
-    const Weights* weights;
+    const Weights* weights;  // from the second on
     u64 count;
     u64 box_bytes;  // from the first boxes to the second
-    u64* stamps;    // clock of the multiprocessor, [blocks, instructions, STAMPS_EACH]
+    u64* stamps;    // clock of the multiprocessor, [blocks, instructions + 1, STAMPS_EACH]
 };

@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.analysis.markdown import Column, body, count, number
-from launchopt.analysis.step_account import Clock, Floor, Part
+from launchopt.analysis.step_account import Floor, Part
 from launchopt.columns import schema
 from launchopt.errors import DataError
 from launchopt.results import Row, read_manifest
 
 FILE = "megakernel.parquet"
+CASE, NVML = "case", "nvml_clock_mhz"
 ABOUT = (
     "A decode step in one launch, without sampling (`python -m runner.bench megakernel`). Times of the kernel alone: "
     "medians of {launches} launches of the last token's step, queued ahead, each between two CUDA events, after a run "
@@ -34,11 +35,12 @@ LEGEND = (
     "Wait: from an instruction's begin on a block until all that it waits for is there; work: from then to its end. "
     "Of each instruction the median over the blocks that have a share of it, or the most; an op's is the mean over its "
     "instructions, and `all` their sum. Blocks wait for each other's work, so that these sums are not the whole; "
-    "block 0, which has a share of every instruction, adds up: waits, work, and what lies between two instructions."
+    "those of block 0 add up: waits, work, and what lies between two instructions of which it has a share, which is "
+    "negative where one begins while the results of the other are being stored."
 )
 _TEXT, _I64, _F64, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 ACCOUNT = schema(
-    ("case", _TEXT, "workload, dtype and requests; with op, the key of a row"),
+    (CASE, _TEXT, "workload, dtype and requests; with op, the key of a row"),
     ("op", _TEXT, "a GEMM with its m x k; JOIN: only waits"),
     ("instructions", _I64, "of this op in the step's list"),
     ("blocks", _F64, "that have a share of one, the mean"),
@@ -50,7 +52,11 @@ ACCOUNT = schema(
     ("work_sum_us", _F64, "the same"),
     ("own_wait_us", _F64, "of block 0 alone, over all instructions"),
     ("own_work_us", _F64, "the same"),
-    ("own_between_us", _F64, "of block 0, from an instruction's end to the begin of the next"),
+    (
+        "own_between_us",
+        _F64,
+        "of block 0, from an instruction's end to the begin of the next; less than 0: it overlaps",
+    ),
     ("launches", _I64, "timed of each kernel"),
     ("kernel_us", _F64, "a launch of the kernel as the mode launches it, by events; median"),
     ("without_weights_us", _F64, "the same of a kernel that fetches no weights: its outputs are wrong"),
@@ -59,11 +65,10 @@ ACCOUNT = schema(
     ("weight_bytes", _I64, "of the distinct weights of the step's GEMMs"),
     ("ceiling_gb_per_s", _F64, "the larger of the measured read and copy bandwidths"),
     ("ceiling", _TEXT, "which of the two"),
-    ("clock_mhz", _F64, "by which cycles became us"),
-    ("clock", _TEXT, "NVML: read while launches were under way; events: cycles over the launch's time"),
+    ("clock_mhz", _F64, "of the stamped launch: cycles of a multiprocessor's clock a us of the GPU's timer; median"),
+    (NVML, _F64, "what NVML said while launches were under way; null where it said nothing"),
     ("verified", _BOOL, "every output of a run of the kernel was right, and stamps change none"),
 )
-CASE = "case"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,9 @@ class Measured:
     without_weights_us: Sequence[float]
     without_waits_us: Sequence[float]
     stamped_us: float
+    clock_mhz: float
+    nvml_clock_mhz: float | None
     floor: Floor
-    clock: Clock
     parts: Sequence[Part]
 
 
@@ -88,8 +94,8 @@ def rows_of(case: str, found: Measured) -> list[Row]:
         "weight_bytes": found.floor.weight_bytes,
         "ceiling_gb_per_s": found.floor.gb_per_s,
         "ceiling": found.floor.ceiling,
-        "clock_mhz": found.clock.mhz,
-        "clock": found.clock.source,
+        "clock_mhz": found.clock_mhz,
+        NVML: found.nvml_clock_mhz,
         "verified": True,
     }
     return [{CASE: case, **asdict(part), **whole} for part in found.parts]
@@ -102,7 +108,7 @@ def read(folder: Path) -> list[Row]:
         rows: list[Row] = pq.read_table(path, columns=ACCOUNT.names).to_pylist()
     except (OSError, ValueError) as error:
         raise DataError(path, None, f"cannot be read as an account of runner.bench ({error})") from None
-    if not rows or any(value is None for row in rows for value in row.values()):
+    if not rows or any(value is None for row in rows for name, value in row.items() if name != NVML):
         raise DataError(path, None, "not an account of runner.bench: it has no rows, or gaps in them")
     return rows
 
@@ -173,11 +179,12 @@ def told(own: Sequence[Row]) -> str:
     """What the account of a case is of, and what of its launch it does not have."""
     row = own[0]
     listed_us = sum(each[f"own_{name}_us"] for each in own for name in ("wait", "work", "between"))
-    launch, listed, mhz = (number(value) for value in (row["stamped_us"], listed_us, row["clock_mhz"]))
+    launch, listed = (number(value) for value in (row["stamped_us"], listed_us))
+    nvml = "nothing" if row[NVML] is None else f"{count(row[NVML])} MHz"
     return (
         f"The kernel that writes its clock down took {launch} us by events; on block 0, from the begin of the first "
-        f"instruction to the end of the last, {listed} us ({mhz} MHz by {row['clock']}). The rest is the launch, "
-        "what comes before and after, and what that clock is off by."
+        f"instruction to the end of the last, {listed} us. The rest is the launch, and what comes before and after. "
+        f"Its clock ran at {count(row['clock_mhz'])} MHz by the GPU's timer (NVML: {nvml})."
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launchopt import recorder as rec
-from launchopt.analysis.step_account import account, clock_of, floor_of
+from launchopt.analysis.step_account import account, floor_of
 from launchopt.errors import RunError
 from launchopt.recorder import Strategy
 from launchopt.results import Row, write_rows
@@ -84,14 +84,13 @@ def _measured(consumer: Consumer, launches: int) -> Measured:
     kernel_us, no_weights_us, no_waits_us = (
         timing.launches_us(programs, launches) for programs in (plain, no_weights, no_waits)
     )
-    clock_mhz = timing.sm_clock_mhz(plain)
+    nvml_clock_mhz = timing.nvml_clock_mhz(plain)
     with_stamps = sorted(timing.stamped(stamped, plain, launches), key=lambda launch: launch.us)
     chosen = with_stamps[len(with_stamps) // 2]
-    clock = clock_of(chosen.stamps, chosen.us, clock_mhz)
     instructions = timing.lists[0]
     floor = floor_of(weight_bytes(instructions, device.work.dtype.itemsize), consumer.about()["ceilings"])
-    parts = account(chosen.stamps, names_of(instructions), clock.mhz)
-    return Measured(kernel_us, no_weights_us, no_waits_us, chosen.us, floor, clock, parts)
+    parts = account(chosen.stamps, names_of(instructions), chosen.clock_mhz)
+    return Measured(kernel_us, no_weights_us, no_waits_us, chosen.us, chosen.clock_mhz, nvml_clock_mhz, floor, parts)
 
 
 @contextmanager

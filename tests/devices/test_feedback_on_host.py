@@ -33,6 +33,7 @@ def fed(
     finals: NDArray[np.generic],
     embedding: NDArray[np.generic],
     ids: NDArray[np.int32],
+    threads: int,
 ) -> NDArray[np.generic]:
     """Next inputs; request r is at token r + 1."""
     rows, hidden = len(finals), embedding.shape[1]
@@ -49,20 +50,21 @@ def fed(
     words.view(np.float64)[7] = 1.0 / sampling.temperature
     words[8] = min(sampling.top_k, rules.MOST_VOCAB)
     words.view(np.float64)[9] = sampling.top_p
-    kernel = built_of(source_of(dtype, sampling.kind), CALL)
-    launch(kernel, (rows,), PARTIAL_SUMS, 0, words.ctypes.data, seed=rows)
+    kernel = built_of(source_of(dtype, sampling.kind, threads), CALL)
+    launch(kernel, (rows,), threads, 0, words.ctypes.data, seed=rows)
     return targets
 
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("threads", [256, PARTIAL_SUMS])
 @pytest.mark.parametrize("sampling", SAMPLED, ids=str)
-def test_ids_and_next_inputs(dtype: Dtype, sampling: Sampling) -> None:
+def test_ids_and_next_inputs(dtype: Dtype, sampling: Sampling, threads: int) -> None:
     """Of rows that are aligned and that are not, shorter and longer than there are threads."""
     for vocab in (1, 7, 1000, 8200):
         generator = np.random.default_rng(vocab)
         values = generator.standard_normal((3, vocab)).astype(np.float32) * np.array([[0.01], [1], [20]], np.float32)
         values[1, ::5] = values[1].max()
-        check(dtype, sampling, values)
+        check(dtype, sampling, values, threads)
 
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
@@ -72,29 +74,30 @@ def test_ties_infinities_and_not_a_number(dtype: Dtype) -> None:
     values[1, [5, 700]] = np.inf
     values[2, 2055] = np.nan
     values[3, 1:] = -np.inf
-    check(dtype, GREEDY, values)
+    check(dtype, GREEDY, values, PARTIAL_SUMS)
     numbers = np.arange(4, dtype=np.uint32)
     assert sample(values, GREEDY, numbers, numbers)[2] == NO_ID
 
 
-def check(dtype: Dtype, sampling: Sampling, values: NDArray[np.float32]) -> None:
+def check(dtype: Dtype, sampling: Sampling, values: NDArray[np.float32], threads: int) -> None:
     finals = from_float32(values, dtype)
     rows, vocab = finals.shape
     embedding = from_float32(np.random.default_rng(1).standard_normal((vocab, HIDDEN)).astype(np.float32), dtype)
     ids = np.full(rows, -7, np.int32)
-    targets = fed(dtype, sampling, finals, embedding, ids)
+    targets = fed(dtype, sampling, finals, embedding, ids, threads)
     numbers = np.arange(rows, dtype=np.uint32)
     expected = sample(to_float32(finals, dtype), sampling, numbers, numbers + 1)
     assert ids.tolist() == expected.tolist()
     assert (targets == embedding[np.maximum(expected, 0)]).all()
 
 
+@pytest.mark.parametrize("threads", [256, PARTIAL_SUMS])
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
-def test_hidden_vectors(dtype: Dtype) -> None:
+def test_hidden_vectors(dtype: Dtype, threads: int) -> None:
     values = np.random.default_rng(3).standard_normal((3, 1030)) * np.array([[1], [0], [300]])
     finals = from_float32(values.astype(np.float32), dtype)
     ids = np.full(3, -7, np.int32)
-    targets = fed(dtype, NONE, finals, finals, ids)
+    targets = fed(dtype, NONE, finals, finals, ids, threads)
     numbers = np.arange(3, dtype=np.uint32)
     expected, _ = HostFeedback(dtype, NONE, None).advance(finals, numbers, numbers + 1)
     assert (targets == expected).all()

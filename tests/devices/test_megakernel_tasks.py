@@ -163,6 +163,18 @@ def test_tiles_of_a_gemm_are_those_of_its_results(blocks: int) -> None:
     assert layer.of("gate_up", Word.M) == [2 * WIDTHS[GATE_UP]]
 
 
+@pytest.mark.parametrize("blocks", [1, 3, BLOCKS, 132])
+def test_all_blocks_have_as_many_tiles_in_the_end(blocks: int) -> None:
+    """GEMMs begin at another block each: none has more than one tile, or pair, more than another."""
+    tasks = Layer(2, blocks=blocks, layers=2).tasks
+    tiles = np.zeros(blocks, int)
+    for each, more, turn in tasks[tasks[:, Extra.STREAMED] == 1][:, [Extra.TILES_EACH, Extra.TILES_MORE, Extra.TURN]]:
+        assert 0 <= turn < blocks
+        tiles += each + ((np.arange(blocks) + turn) % blocks < more)
+    assert np.ptp(tiles) <= 1
+    assert not tasks[tasks[:, Extra.STREAMED] == 0, Extra.TURN].any()
+
+
 @pytest.mark.parametrize("blocks", [1, 5, 132])
 @pytest.mark.parametrize("requests", [1, 3])
 def test_attention_is_for_a_block_a_request_and_kv_head(requests: int, blocks: int) -> None:
@@ -196,7 +208,8 @@ def bits(*ops: Op) -> int:
 def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -> None:
     together, stream = Layer(requests), layer_stream(requests)
     fused = bits(Op.ROPE, Op.NORM, Op.ADD, Op.SILU_MUL)
-    assert defines_of(together.tasks) == {"COLUMNS": columns, "OPS": bits(Op.SLOT_MAP), "FUSED": fused}
+    shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
+    assert defines_of(together.tasks) == {"COLUMNS": columns, "OPS": bits(Op.SLOT_MAP), "FUSED": fused, **shape}
     alone, _ = tasks_of(compiled(stream, fuse=False), BLOCKS, stream.dtype.itemsize)
     ops = bits(*(Op(op) for op in set(compiled(stream)[:, Word.OP].tolist()) - {Op.GEMM}))
     assert defines_of(alone) == {"COLUMNS": columns, "OPS": ops, "FUSED": 0}, "GEMMs have their weights ahead of time"
@@ -206,8 +219,16 @@ def test_of_a_layer_with_relu_both_are_compiled() -> None:
     plain = ModelShape("plain", 256, 2, 8, 2, 32, 384, gated=False)
     tasks, _ = tasks_of(compiled(layer_stream(1, model=plain)), BLOCKS, 4)
     fused = bits(Op.ROPE, Op.NORM, Op.ADD)
-    assert defines_of(tasks) == {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused}
+    shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
+    assert defines_of(tasks) == {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused, **shape}
     assert not tasks[:, Extra.PAIR_ROWS].any()
+
+
+def test_attentions_of_several_shapes_are_compiled_for_none() -> None:
+    tasks = np.repeat(Layer(1).tasks, 2, axis=0)
+    assert defines_of(tasks)["HEAD_DIM"] == 32
+    tasks[-1:, [Extra.ATTENDS, Word.HEAD_DIM]] = 1, 64
+    assert not defines_of(tasks).keys() & {"HEAD_DIM", "GROUP", "PAGE_TOKENS"}
 
 
 def test_of_a_model_of_odd_sizes_all_is_compiled_by_itself() -> None:
@@ -232,7 +253,7 @@ def test_weights_are_told_with_the_gain_and_the_pairs(requests: int, dtype: Dtyp
     assert weights["pair_rows"][:-2].tolist() == [0, 0, MODEL.intermediate, 0]
     assert weights["rows"][:-2].tolist() == [384, 256, 768, 256]
     assert weights["row_used_bytes"][:-2].tolist() == [256 * dtype.itemsize] * 3 + [384 * dtype.itemsize]
-    for name in ("tiles_each", "tiles_more"):
+    for name in ("tiles_each", "tiles_more", "turn"):
         assert weights[name][:-2].tolist() == layer.tasks[STREAMED, Extra[name.upper()]].tolist()
 
 

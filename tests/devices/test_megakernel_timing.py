@@ -67,7 +67,7 @@ class Program:
 
     def __init__(self, rig: Rig, replica: int, macros: dict[str, int], stamped: bool) -> None:
         self._rig, self._replica, self._name = rig, replica, "+".join(macros) or "plain"
-        self.stamps = on_gpu([[[1, 2, 3]]], np.int64)
+        self.stamps = on_gpu([[[1, 2, 3], [1735, 1000, 0]]], np.int64)
         self._writes = WRONG if "WITHOUT" in macros else rig.stamped_writes if stamped else RIGHT
         assert stamped == ("STAMPS" in macros)
 
@@ -142,7 +142,7 @@ def test_stamps_are_of_launches_that_the_gpu_had_no_time_to_wait_for(rig: Rig) -
     plain, stamped = rig.timing.programs(), rig.timing.programs(mt.WITH_STAMPS)
     rig.log.clear()
     found = rig.timing.stamped(stamped, plain, 4)
-    assert [(each.us, each.stamps.tolist()) for each in found] == [(2.0, [[[1, 2, 3]]])] * 4
+    assert [(each.us, each.stamps.tolist(), each.clock_mhz) for each in found] == [(2.0, [[[1, 2, 3]]], 1735.0)] * 4
     assert rig.log[:5] == [("plain", COPIES - 1), "event", ("STAMPS", 0), "event", "synchronize"]
 
 
@@ -159,12 +159,12 @@ def test_stamps_change_no_byte(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> Non
 
 def test_the_clock_is_asked_for_while_launches_are_under_way(rig: Rig) -> None:
     rig.log.clear()
-    assert rig.timing.sm_clock_mhz(rig.timing.programs()) == 1980.0
+    assert rig.timing.nvml_clock_mhz(rig.timing.programs()) == 1980.0
     assert rig.log[0] == "state"
     assert rig.log[-2:] == ["state", "synchronize"]
     assert len(rig.log) == mt.CLOCK_LAUNCHES + 3
     rig.clock = {"nvml": "not there"}
-    assert rig.timing.sm_clock_mhz(rig.timing.programs()) is None
+    assert rig.timing.nvml_clock_mhz(rig.timing.programs()) is None
 
 
 def test_weights_are_left_alone(rig: Rig) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from launchopt.analysis.step_account import Clock, Floor, Part
+from launchopt.analysis.step_account import Floor, Part
 from launchopt.errors import DataError
 from launchopt.results import write_manifest, write_rows
 from runner.bench import account
@@ -19,8 +19,8 @@ PARTS = [
     Part("NORM", 1, 1.0, 0.25, 0.25, 1.0, 1.0, 0.25, 1.0, 0.25, 1.0, 0.125),
     Part("GEMM 64x32", 2, 131.5, 1.75, 3.0, 2.25, 3.5, 3.5, 4.5, 2.5, 3.0, 0.25),
 ]
-FLOOR, CLOCK = Floor(90_000_000, 4500.0, "read"), Clock(1980.0, "NVML")
-FOUND = Measured([40.0, 39.0, 41.0], [30.0, 31.0, 32.0], [25.0, 25.0, 25.0], 41.5, FLOOR, CLOCK, PARTS)
+FLOOR = Floor(90_000_000, 4500.0, "read")
+FOUND = Measured([40.0, 39.0, 41.0], [30.0, 31.0, 32.0], [25.0, 25.0, 25.0], 41.5, 1735.4, 1980.0, FLOOR, PARTS)
 EXPECTED = """\
 | step | weights MB | least us | kernel us | GB/s | of bandwidth | no weights us | no waits us | verified |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |
@@ -32,8 +32,8 @@ LEGEND
 **decode, 1 request**
 
 The kernel that writes its clock down took 41.50 us by events; on block 0, from the begin of the first instruction to \
-the end of the last, 7.125 us (1,980.0 MHz by NVML). The rest is the launch, what comes before and after, \
-and what that clock is off by.
+the end of the last, 7.125 us. The rest is the launch, and what comes before and after. Its clock ran at 1,735 MHz \
+by the GPU's timer (NVML: 1,980 MHz).
 
 | op | instructions | blocks | wait us | most | work us | most | wait, all us | work, all us | block 0: wait us | \
 work us | between us |
@@ -86,7 +86,7 @@ def test_a_page_is_brought_up_to_date(folder: Path, tmp_path: Path) -> None:
 def test_a_terminal_shows_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _print_account(folder)
     shown = capsys.readouterr().out
-    for cell in ("decode, 1 request", "another", "GEMM 64x32", "50.0% read", "1,980.0 MHz by NVML", "5.500"):
+    for cell in ("decode, 1 request", "another", "GEMM 64x32", "50.0% read", "1,735 MHz", "5.500"):
         assert cell in shown
 
 
