@@ -101,16 +101,16 @@ class FakeMegakernel:
     def launch(self, function: Any, threads: int, parameters: Any, stream: Any, shared_bytes: int) -> Any:
         """In place of `KernelLaunch`."""
         assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
-        assert (threads, stream) == (352, self.device.stream)
-        assert [each.nbytes for each in parameters] == [8 * 6, WEIGHTS.itemsize, 4]
+        assert (threads, stream) == (288, self.device.stream)
+        assert [each.nbytes for each in parameters] == [8 * 6, 4]
         return SimpleNamespace(with_words=lambda blocks, words: self._run(function.defines, blocks, words))
 
     def _run(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64]) -> None:
-        from launchopt.devices.megakernel_program import PROGRAM_WORDS, WEIGHTS_WORDS
+        from launchopt.devices.megakernel_program import PROGRAM_WORDS
 
         assert blocks == MULTIPROCESSORS, "all must be there at once"
-        assert (words.dtype, words.shape) == (np.int64, (PROGRAM_WORDS + WEIGHTS_WORDS + 1,))
-        program, first, number = words[:PROGRAM_WORDS], words[PROGRAM_WORDS:-1], int(words[-1])
+        assert (words.dtype, words.shape) == (np.int64, (PROGRAM_WORDS + 1,))
+        program, number = words[:-1], int(words[-1])
         tasks_at = int(program[0])
         assert number in (1, self._numbers.get(tasks_at, 0) + 1), "launches are numbered from 1 on"
         self._numbers[tasks_at] = number
@@ -121,7 +121,7 @@ class FakeMegakernel:
         assert (tasks.dtype, tasks.shape) == (np.int64, (count, TASK_WORDS))
         assert (counters.dtype, len(counters)) == (np.uint32, count)
         assert not counters.any(), "nobody but the kernel counts"
-        self._check(tasks, np.concatenate([first.view(WEIGHTS), weights.view(WEIGHTS)]), box_bytes)
+        self._check(tasks, weights.view(WEIGHTS), box_bytes)
         requests, instructions = int(tasks[:, Word.REQUESTS].max()), self._lists[tasks[:, :WORDS].tobytes()]
         assert defines["COLUMNS"] == (1 if requests == 1 else 16)
         is_alone = instructions[:, Word.FUSED] == 0

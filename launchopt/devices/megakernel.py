@@ -22,7 +22,7 @@ from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.lt_steps import step_of
-from launchopt.devices.megakernel_program import PROGRAM_WORDS, WEIGHTS_WORDS, MegakernelProgram
+from launchopt.devices.megakernel_program import PROGRAM_WORDS, MegakernelProgram
 from launchopt.devices.megakernel_tasks import (
     LEAST_SLOTS,
     SLOT_BYTES,
@@ -36,7 +36,7 @@ from launchopt.errors import ConfigError
 from launchopt.recorder import Strategy
 from launchopt.step_batcher import StepBatch
 
-THREADS, BLOCKS_A_MULTIPROCESSOR = 352, 1  # of kernels/megakernel.cu: all blocks must be resident
+THREADS, BLOCKS_A_MULTIPROCESSOR = 288, 1  # of kernels/megakernel.cu: all blocks must be resident
 LEAST_CAPABILITY = 90  # for bulk copies
 MOST_SEEN = 4096
 NO_MACROS: Mapping[str, int] = MappingProxyType({})
@@ -81,7 +81,7 @@ class Megakernel:
             shared_bytes = fixed_bytes(defines["COLUMNS"]) + slots * SLOT_BYTES
             function = self._device.kernels.function("megakernel", "megakernel", SLOTS=slots, **defines, **macros)
             function.max_dynamic_shared_size_bytes = shared_bytes
-            parameters = np.zeros(PROGRAM_WORDS, np.int64), np.zeros(WEIGHTS_WORDS, np.int64), np.uint32(0)
+            parameters = np.zeros(PROGRAM_WORDS, np.int64), np.uint32(0)
             self._kernels[key] = KernelLaunch(function, THREADS, parameters, self._device.stream, shared_bytes)
         return self._kernels[key]
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from launchopt.devices.instruction_words import NOBODY, Instructions
 from launchopt.devices.kernel_plans import KernelLaunch
-from launchopt.devices.megakernel_tasks import WEIGHTS, Extra, defines_of, tasks_of, weights_of
+from launchopt.devices.megakernel_tasks import Extra, defines_of, tasks_of, weights_of
 
 EMPTY = 0xFF  # of kernels/mail.cuh, each byte
-PROGRAM_WORDS, WEIGHTS_WORDS = 6, WEIGHTS.itemsize // 8  # of structs Program and Weights
+PROGRAM_WORDS = 6
 STAMPS_EACH = 3  # of kernels/megakernel.cu: began, had what it waits for, ended
 
 
@@ -44,14 +44,12 @@ class MegakernelProgram:
         box[:] = np.where(box == NOBODY, 0, box + first_box)
         self._counters = cupy.zeros(max(len(tasks), 1), np.uint32)
         self._tasks = cupy.asarray(tasks)
-        weights = weights_of(tasks, itemsize)
-        self._weights = cupy.asarray(weights[1:].view(np.uint64))
+        self._weights = cupy.asarray(weights_of(tasks, itemsize).view(np.uint64))
         self.stamps = cupy.zeros((blocks if stamped else 0, len(tasks) + 1, STAMPS_EACH), np.int64)
         parts = self._tasks, self._counters, self._weights
         addresses = [part.data.ptr for part in parts]
         # Struct Program, and the number of the launch.
-        first = weights[:1].view(np.int64)
-        self._words = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr, *first, 0], np.int64)
+        self._words = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr, 0], np.int64)
         cupy.cuda.get_current_stream().synchronize()
 
     def launch(self) -> None:

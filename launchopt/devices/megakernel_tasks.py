@@ -31,7 +31,6 @@ from launchopt.devices.instruction_words import (
 PIECE_BYTES = 2048  # of kernels/weights.cuh
 INPUT_BYTES, INPUT_GAP_BYTES = {1: 32 << 10, MOST_COLUMNS: 64 << 10}, 64  # of kernels/tiles.cuh, by COLUMNS
 WARPS, PART_ROWS = 8, 40
-PARTS = {1: 2, MOST_COLUMNS: 1}  # by COLUMNS
 SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
 STATIC_BYTES = 8 << 10  # what ops declare for themselves, at the most
 LEAST_SLOTS = 6
@@ -75,7 +74,6 @@ class Extra(enum.IntEnum):
     SCORES_STRIDE = WORDS + 31
     PROBABILITIES = WORDS + 32
     PROBABILITIES_STRIDE = WORDS + 33
-    TURN = WORDS + 34
 
 
 TASK_WORDS = WORDS + len(Extra)
@@ -84,7 +82,7 @@ WEIGHTS = np.dtype(
     [
         *((name, "u8") for name in ("a", "gain")),
         *((name, "u4") for name in ("row_bytes", "row_used_bytes", "rows", "groups")),
-        *((name, "u4") for name in ("tiles_each", "tiles_more", "pieces", "pair_rows", "turn", "unused")),
+        *((name, "u4") for name in ("tiles_each", "tiles_more", "pieces", "pair_rows")),
     ]
 )
 
@@ -98,7 +96,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int) -> tuple[Ta
     number[NOBODY] = NOBODY
     tasks = np.zeros((len(groups), TASK_WORDS), np.int64)
     tasks[:, Extra.BOX] = NOBODY
-    box_bytes = more = 0
+    box_bytes = 0
     for row, group in zip(tasks, groups, strict=True):
         _describe(row, instructions[group], itemsize)
         head = instructions[group[0]]
@@ -107,9 +105,6 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int) -> tuple[Ta
         parts = _parts(row)
         row[Extra.SHARE] = min(blocks, parts)
         row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks)
-        if row[Extra.STREAMED]:  # begins where the one before has a tile less
-            row[Extra.TURN] = -more % blocks
-            more += int(row[Extra.TILES_MORE])
         row[Word.WAITS] = head[Word.WAITS]
         waits = row[Word.WAIT0 : Word.WAIT0 + int(row[Word.WAITS])]
         tasks[waits, Extra.COUNTED] = 1
@@ -173,7 +168,7 @@ def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
     streamed = tasks[tasks[:, Extra.STREAMED] == 1]
     found = np.zeros(len(streamed) + 2, WEIGHTS)
     found["a"][:-2], found["rows"][:-2] = streamed[:, Word.A], streamed[:, Word.M]
-    for name in ("gain", "row_used_bytes", "tiles_each", "tiles_more", "pair_rows", "turn"):
+    for name in ("gain", "row_used_bytes", "tiles_each", "tiles_more", "pair_rows"):
         found[name][:-2] = streamed[:, Extra[name.upper()]]
     found["row_bytes"][:-2] = streamed[:, Word.LDA] * itemsize
     found["pieces"][:-2] = -(-streamed[:, Extra.ROW_USED_BYTES] // PIECE_BYTES)
@@ -183,7 +178,7 @@ def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
 
 def fixed_bytes(columns: int) -> int:
     """Of struct Memory, but for the ring; `columns`: as compiled."""
-    return INPUT_BYTES[columns] + columns * INPUT_GAP_BYTES + PARTS[columns] * WARPS * columns * PART_ROWS * 4
+    return INPUT_BYTES[columns] + columns * INPUT_GAP_BYTES + WARPS * columns * PART_ROWS * 4
 
 
 def slots_of(columns: int, shared_bytes: int) -> int:

@@ -9,7 +9,7 @@ __shared__ int turned_of[2];
 
 struct Attention {
     const Task& task;
-    u64 now, apart;  // as in Block
+    u64 now, other;  // as in Gemm
     int request, head, start, stop, slot;
     const int* pages;
 #if HEAD_DIM
@@ -21,7 +21,7 @@ struct Attention {
     storage* rows;         // [group + 2][head_dim]: queries, key, value
     uint4 first_key, first_value;  // of this thread in `score` and `mix`, asked for before it is known what for
 
-    __device__ Attention(const Task& task, u64 now, u64 apart, char* scratch, int item) : task(task), now(now), apart(apart) {
+    __device__ Attention(const Task& task, u64 now, u64 other, char* scratch, int item) : task(task), now(now), other(other) {
         const Instruction& in = task.in;
         const int heads = (int)in.kv_heads;
         request = item / heads, head = item - request * heads;
@@ -175,8 +175,8 @@ struct Attention {
             const Pair made(sum.x, sum.y);
             const int to = (head * group + first) * head_dim + 2 * i;
             if (task.box) {
-                const u64 box = task.box + now + (request * task.result_m + to) * sizeof(storage);
-                send(box, box + apart, made.both);
+                const u64 box = task.box + (request * task.result_m + to) * sizeof(storage);
+                send(box + now, box + other, made.both);
             }
             *(Pair*)((storage*)(task.result + request * task.result_stride) + to) = made;
         }
@@ -188,11 +188,11 @@ struct Attention {
 #if COLUMNS > 1
 __noinline__  // its registers, beside those of several columns, would be too many
 #endif
-__device__ void attend(const Task& task, u32 place, u64 now, u64 apart, char* scratch, u64* ready) {
+__device__ void attend(const Task& task, u32 place, u64 now, u64 other, char* scratch, u64* ready) {
     const int items = (int)(task.in.requests * task.in.kv_heads), blocks = (int)task.share;
     for (int item = place; item < items; item += blocks) {
         if (item >= blocks) __syncthreads();  // all have read what was there
-        Attention it(task, now, apart, scratch, item);
+        Attention it(task, now, other, scratch, item);
         it.look();
         it.turn();
         it.gather();

@@ -1,4 +1,11 @@
-// A streamed GEMM (weights.cuh, tiles.cuh) by a block, with a norm that is done as one with it before (devices/fusion.py).
+// A streamed GEMM (weights.cuh, tiles.cuh) by a block, with what is done as one with it: a norm before, a sum or SiLU times
+// gate behind (devices/fusion.py).
+struct Memory {  // shared, of a block; ops take what they need from its beginning
+    char inputs[INPUT_BYTES + COLUMNS * INPUT_GAP_BYTES];
+    Parts part[GROUP_WARPS];
+    char ring[SLOTS * SLOT_BYTES];
+};
+
 __device__ inline float squares(const uint4& of) {
     Vector v;
     v.whole = of;
@@ -29,113 +36,125 @@ __device__ inline float warp_sum(float value) {
     return value;
 }
 
-__shared__ float norm_sums[2][GROUP_WARPS];  // of every other norm: others may still read those of the one before
-
-struct Gemm : Results {
-    Ring ring;
-    Turns turns;
-    u32 inputs, norms;  // address of the inputs; norms so far
-    int held;           // slots that have been read, and are not told to be empty yet (GATED)
-    u32 held_empty;     // the barrier of that of this lane's number
-
-    __device__ Gemm(const Program& q, u32 launch, Memory& memory, const Ring& ring, const Turns& turns)
-        : Results(q, launch, memory), ring(ring), turns(turns), inputs(shared_address(memory.inputs)), norms(0), held(0) {}
-
-    // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all columns, or
-    // several of the only one: then those that its own warp multiplies, which need not wait for others. The first ones are
-    // asked for beforehand (`look`), so that what else is to be done meanwhile takes no time of its own.
-    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, STEP_BYTES = THREADS * 16 };
-    typedef uint4 Looks[LOOKS];
-    __device__ int own_byte() const {
-        return COLUMNS > 1 ? threadIdx.x * 16 : lane / 16 * PIECE_BYTES + warp * SLICE_BYTES + lane % 16 * 16;
-    }
-    __device__ static void inputs_barrier() {
-        if (COLUMNS > 1) __syncthreads();
-        else __syncwarp();
-    }
-    static __device__ void ask(Looks& found, u64 at, u64 step, int count) {
-#pragma unroll
-        for (int i = 0; i < LOOKS; ++i)
-            if (i < count) found[i] = load_relaxed(at + i * step);
-    }
-    // Until the only one is there, which is asked for again while the answer to another question is under way.
-    static __device__ void await_one(uint4& found, u64 at) {
-        uint4 later = load_relaxed(at);
-        while (!arrived(found)) {
-            found = load_relaxed(at);
-            if (arrived(later)) {
-                found = later;
-                return;
-            }
-            later = load_relaxed(at);
-        }
-    }
-    // Until all are there; those that are not are asked for again together.
-    static __device__ void await(Looks& found, u64 at, u64 step, int count) {
-        if (POLLS > 1 && count == 1) return await_one(found[0], at);
-        for (bool there = false; !there;) {
-            there = true;
-#pragma unroll
-            for (int i = 0; i < LOOKS; ++i) {
-                if (i >= count || arrived(found[i])) continue;
-                there = false;
-                found[i] = load_relaxed(at + i * step);
-            }
-        }
-    }
-    static __device__ void put(const Looks& found, u32 to, u32 step, int count) {
-#pragma unroll
-        for (int i = 0; i < LOOKS; ++i)
-            if (i < count) store_shared(to + i * step, found[i]);
-    }
-    __device__ int own_vectors(int bytes) const { return (bytes - own_byte() + STEP_BYTES - 1) / STEP_BYTES; }
-    // from: of the first of them.
-    __device__ void look(u64 from, int bytes, Looks& found) const {
-        from += own_byte();
-        if (COLUMNS == 1) ask(found, from, STEP_BYTES, own_vectors(bytes));
-        else if (lane == 0 && own_byte() < bytes) found[0] = load_relaxed(from);
-    }
-    __device__ void gather(const Task& task, const Plan& plan, u64 from, int columns, int bytes, bool looked, Looks& found) const {
-        u64 at = from + own_byte();
-        u32 to = inputs + own_byte();
-#if COLUMNS == 1
-        int count = own_vectors(bytes);
-#pragma unroll 1
-        while (count > 0) {
-            if (plan.mailed()) await(found, at, STEP_BYTES, count);
-            put(found, to, STEP_BYTES, count);
-            count -= LOOKS, at += LOOKS * STEP_BYTES, to += LOOKS * STEP_BYTES;
-            ask(found, at, STEP_BYTES, count);
-        }
+// Two neighbours as they are stored.
+struct Pair {
+#if DTYPE == 0
+    float2 both;
+    __device__ Pair() {}
+    __device__ Pair(float first, float second) : both{first, second} {}
+    __device__ float first() const { return both.x; }
+    __device__ float second() const { return both.y; }
+    __device__ storage first_stored() const { return both.x; }
+    __device__ storage second_stored() const { return both.y; }
 #else
-#pragma unroll 1
-        for (int left = bytes - own_byte(); left > 0; left -= STEP_BYTES, at += STEP_BYTES, to += STEP_BYTES) {
-            // One of a warp's at first until it is there, since all of them at once would keep the cache from others.
-            if (plan.mailed() && looked && lane == 0)
-                while (!arrived(found[0])) found[0] = load_relaxed(at);
-#pragma unroll 1
-            for (int j = 0; j < columns; j += LOOKS) {
-                ask(found, at + j * task.from_bytes, task.from_bytes, columns - j);
-                if (plan.mailed()) await(found, at + j * task.from_bytes, task.from_bytes, columns - j);
-                put(found, to + j * (u32)task.column_bytes, (u32)task.column_bytes, columns - j);
-            }
-        }
+    u32 both;
+    __device__ Pair() {}
+    __device__ Pair(float first, float second) : both(narrow_two(first, second)) {}
+    __device__ storage first_stored() const { return (storage)both; }
+    __device__ storage second_stored() const { return (storage)(both >> 16); }
+    __device__ float first() const { return widen(first_stored()); }
+    __device__ float second() const { return widen(second_stored()); }
+#endif
+};
+
+__shared__ float norm_sums[GROUP_WARPS];
+
+// A block of the grid, and where it is in the list.
+struct Gemm {
+    Program q;
+    u32 launch, block;
+    Memory& memory;
+    Ring ring;
+    int warp, lane;
+    u64 now, other;  // where the boxes of this launch lie, and those of the next one, from the first ones on
+
+    __device__ Gemm(const Program& q, u32 launch, Memory& memory, const Ring& ring)
+        : q(q), launch(launch), block(blockIdx.x), memory(memory), ring(ring), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
+        now = launch % 2 * q.box_bytes, other = (launch + 1) % 2 * q.box_bytes;
+    }
+    __device__ u64* stamps(u64 i) const { return q.stamps + (block * (q.count + 1) + i) * STAMPS_EACH; }
+    __device__ void stamp(u64 i, int which) const {
+#if STAMPS
+        if (threadIdx.x == 0) stamps(i)[which] = clock64();
 #endif
     }
 
+    // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all columns, or
+    // several of the only one. The first few are asked for beforehand (`look`), so that what else is to be done meanwhile
+    // takes no time of its own.
+    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 || PRELOADED ? 1 : 2 };
+    __device__ u64 inputs_of(const Task& task, int column, int first) const {
+        return task.from + (task.mailed ? now : 0) + column * task.from_bytes + first + threadIdx.x * 16;
+    }
+    __device__ void look(const Task& task, int column, int first, int bytes, uint4 (&found)[FIRST_LOOKS]) const {
+        const u64 from = inputs_of(task, column, first);
+#pragma unroll
+        for (int i = 0; i < FIRST_LOOKS; ++i)
+            if ((COLUMNS == 1 || lane == 0) && threadIdx.x + i * THREADS < bytes / 16) found[i] = load_relaxed(from + i * THREADS * 16);
+    }
+    __device__ void gather(const Task& task, int column, int columns, int first, int bytes, uint4 (&found)[FIRST_LOOKS]) const {
+        const bool mailed = task.mailed;
+        const int vectors = bytes / 16;
+        const u64 from = inputs_of(task, column, first);
+        u32 to = shared_address(memory.inputs) + threadIdx.x * 16;
+#if COLUMNS == 1
+#pragma unroll
+        for (int i = 0; i < FIRST_LOOKS; ++i) {
+            if (threadIdx.x + i * THREADS >= vectors) return;
+            while (mailed && !arrived(found[i])) found[i] = load_relaxed(from + i * THREADS * 16);
+            store_shared(to + i * THREADS * 16, found[i]);
+        }
+        const int count = (vectors - (int)threadIdx.x + THREADS - 1) / THREADS;
+        take(from, to, THREADS * 16, THREADS * 16, FIRST_LOOKS, count, mailed);
+#else
+#pragma unroll 1
+        for (int vector = threadIdx.x; vector < vectors; vector += THREADS, to += THREADS * 16) {
+            const u64 at = from + (vector - (int)threadIdx.x) * 16;
+            // One of a warp's at first until it is there, since all of them at once would keep the cache from others.
+            if (mailed && first == 0 && lane == 0)
+                while (!arrived(found[0])) found[0] = load_relaxed(at);
+            take(at, to, task.from_bytes, (u32)task.column_bytes, 0, columns, mailed);
+        }
+#endif
+    }
+    // Vectors `done` to `count`.
+    __device__ void take(u64 from, u32 to, u64 step, u32 step_to, int done, int count, bool mailed) const {
+#pragma unroll 1
+        for (int j = done; j < count; j += LOOKS) {
+            const u64 at = from + j * step;
+            const u32 place = to + j * step_to;
+            uint4 found[LOOKS];
+#pragma unroll
+            for (int i = 0; i < LOOKS; ++i)
+                if (j + i < count) found[i] = load_relaxed(at + i * step);
+            for (bool there = !mailed; !there;) {  // those that are not are asked for again together
+                there = true;
+#pragma unroll
+                for (int i = 0; i < LOOKS; ++i) {
+                    if (j + i >= count || arrived(found[i])) continue;
+                    there = false;
+                    found[i] = load_relaxed(at + i * step);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < LOOKS; ++i)
+                if (j + i < count) store_shared(place + i * step_to, found[i]);
+        }
+    }
+
     // The same of whole columns, and their norms in place of them: a warp a column, or all warps the only one. Each vector is
-    // stored by one block. gain: its slot's address, and its barrier's.
-    __device__ void gather_normed(const Task& task, const Plan& plan, u64 from, u32 gain, u32 gain_empty, int column, int columns, Looks& found) {
+    // stored by one block. gain: a shared address.
+    __device__ void gather_normed(const Task& task, u32 gain, int column, int columns, uint4 (&found)[FIRST_LOOKS]) {
         enum { LANES = COLUMNS > 1 ? 32 : THREADS };
-        const int bytes = plan.bytes(), own = COLUMNS > 1 ? lane * 16 : own_byte(), last = (int)task.share - 1, place = (int)place_in(task, block);
-        gather(task, plan, from, columns, bytes, true, found);
+        const int bytes = (int)task.row_used_bytes, own = (COLUMNS > 1 ? lane : threadIdx.x) * 16, last = (int)task.share - 1;
+        gather(task, column, columns, 0, bytes, found);
         if (COLUMNS > 1) __syncthreads();  // else a thread has what it has put there
 #pragma unroll 1
         for (int j = COLUMNS > 1 ? warp : 0; j < columns; j += GROUP_WARPS) {
-            const u32 column_at = inputs + j * (u32)task.column_bytes;
+            const u32 inputs = shared_address(memory.inputs) + j * (u32)task.column_bytes;
             float sum = 0.0f;
 #pragma unroll 2
-            for (int at = own; at < bytes; at += LANES * 16) sum += squares(load_shared(column_at + at));
+            for (int at = own; at < bytes; at += LANES * 16) sum += squares(load_shared(inputs + at));
             sum = warp_sum(sum);
             if (COLUMNS == 1) sum = block_sum(sum);
             const float factor = rsqrtf(__fdividef(sum, (float)(bytes / (int)sizeof(storage))) + 1e-5f);
@@ -143,109 +162,132 @@ struct Gemm : Results {
             int storing = COLUMNS > 1 ? j : warp;
 #pragma unroll 2
             for (int at = own; at < bytes; at += LANES * 16, storing += COLUMNS > 1 ? 0 : GROUP_WARPS) {
-                const uint4 made = normed(load_shared(column_at + at), load_shared(gain + at), factor);
-                store_shared(column_at + at, made);
-                if (min(storing, last) == place) *(uint4*)(to + at) = made;
+                const uint4 made = normed(load_shared(inputs + at), load_shared(gain + at), factor);
+                store_shared(inputs + at, made);
+                if (min(storing, last) == block) *(uint4*)(to + at) = made;
             }
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(gain_empty);
     }
     __device__ float block_sum(float value) {
-        float* sums = norm_sums[norms++ % 2];
-        if (lane == 0) sums[warp] = value;
+        if (lane == 0) norm_sums[warp] = value;
         __syncthreads();
         value = 0.0f;
 #pragma unroll
-        for (int i = 0; i < GROUP_WARPS; ++i) value += sums[i];
+        for (int i = 0; i < GROUP_WARPS; ++i) value += norm_sums[i];
         return value;
     }
 
-    // Pieces of all tiles, as many as `bytes` of k are, the first ones' slots found; `then`: bytes of the next round.
-    __device__ void multiply_round(Sums& sums, Slices& w, u32 column_bytes, int tiles, int bytes, int then, int columns, bool ends) {
-        u32 slice = inputs + warp * SLICE_BYTES;
+    // What all warps have of a pass, added up and stored, two rows a thread.
+    struct Place {
+        u64 box;
+        int row, column, rows;  // of this thread, in a pass; rows that there are from its first on
+        int first, to;          // of all rows, and of results
+        Pair added;
+    };
+    __device__ Place place(const Task& task, int pass, int tiles, int column, int columns) const {
+        Place made;
+        made.row = threadIdx.x % (PASS_ROWS / 2) * 2, made.column = threadIdx.x / (PASS_ROWS / 2), made.rows = 0;
+        if (made.row >= tiles * TILE_ROWS || made.column >= columns) return made;
+        const int j = column + made.column, tile = pass + made.row / TILE_ROWS, below = made.row % TILE_ROWS;
+        made.first = row_of_tile(tile, (u32)task.pair_rows) + below;
+        made.to = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows ? tile / 2 * TILE_ROWS + below : made.first;
+        made.rows = (int)task.in.m - made.first;
+        made.box = task.box ? task.box + (u32)(j * (int)task.result_m + made.to) * sizeof(storage) : 0;
+        if ((FUSED >> OP_ADD & 1) && task.then == OP_ADD && made.rows > 0)
+            made.added = *(const Pair*)((const storage*)(task.added + j * task.added_stride) + made.to);
+        return made;
+    }
+    __device__ float2 total(int row, int column) const {
+        float2 sum = {0.0f, 0.0f};
+#pragma unroll
+        for (int warp = 0; warp < GROUP_WARPS; ++warp) {
+            const float2 part = *(const float2*)&memory.part[warp][column][row];
+            sum.x += part.x, sum.y += part.y;
+        }
+        return sum;
+    }
+    __device__ void store(const Task& task, const Place& to, int column) const {
+        if (to.rows <= 0) return;
+        const float2 sum = total(to.row, to.column);
+        const Pair own(sum.x, sum.y);
+        Pair result = own;
+        bool is_result = true;
+        if ((FUSED >> OP_ADD & 1) && task.then == OP_ADD) {
+            result = Pair(own.first() + to.added.first(), own.second() + to.added.second());
+        } else if ((FUSED >> OP_SILU_MUL & 1) && task.then == OP_SILU_MUL) {
+            is_result = !(to.row & TILE_ROWS);  // else the other factor
+            if (is_result) {
+                const float2 sum_up = total(to.row + TILE_ROWS, to.column);
+                const Pair up(sum_up.x, sum_up.y);
+                result = Pair(silu(own.first()) * up.first(), silu(own.second()) * up.second());
+            }
+        }
+        if (to.box && is_result) send(to.box + now, to.box + other, result.both);
+        const int j = column + to.column;
+        storage* c = (storage*)(task.in.c + j * task.in.stride_c) + to.first;
+        c[0] = own.first_stored();
+        if (to.rows > 1) c[1] = own.second_stored();
+        if (FUSED && task.then && is_result) *(Pair*)((storage*)(task.result + j * task.result_stride) + to.to) = result;
+    }
+    static __device__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+
+    // Pieces of all tiles, as many as `bytes` of k are, the first ones' weights loaded; `then`: bytes of the next round.
+    __device__ void multiply_round(Sums& sums, Slices& w, u32 column_bytes, int tiles, int bytes, int then, int columns) {
+        u32 inputs = shared_address(memory.inputs) + warp * SLICE_BYTES;
 #pragma unroll 1
         for (int left = bytes;;) {
             const int own = min(w.pieces, (left - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES);
-            sums.add(w, max(own, 0), slice, column_bytes, columns, lane);
-            left -= w.pieces * PIECE_BYTES, slice += w.pieces * PIECE_BYTES;
-            if (GATED && ends && left <= 0 && !then) {
-                held = w.tiles * w.pieces, held_empty = w.empty;
-                return;
-            }
-            w.leave(lane);
+            sums.add(w, max(own, 0), inputs, column_bytes, columns, lane);
+            left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES;
             if (left <= 0 && !then) return;
-            w.find(ring, tiles, left > 0 ? left : then, warp, lane);
+            if (ring.untold() >= MOST_UNTOLD) {
+                __syncthreads();
+                ring.tell();
+            }
+            w.load(ring, tiles, left > 0 ? left : then, warp, lane);
             if (left <= 0) return;
         }
     }
-    __device__ void let_go() {  // when all lanes have read them
-        if (lane < held) barrier_arrive(held_empty);
-        held = 0;
-    }
-    __device__ void streamed(const Task& task, const Plan& plan, u64 i, int column, int columns) {
-        const int all = plan.bytes(), at_once = COLUMNS > 1 ? (int)task.round_bytes : INPUT_BYTES;
-        const u32 column_bytes = COLUMNS > 1 ? (u32)task.column_bytes : 0;
-        const u64 from = plan.from() + (COLUMNS > 1 ? column * task.from_bytes : 0);
+    __device__ void streamed(const Task& task, u64 i, int column, int columns) {
+        const int each = (int)task.tiles_each, more = (int)task.tiles_more, pairs = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows;
+        const int first = block * each + min((int)block, more) << pairs, last = first + (each + ((int)block < more) << pairs);
+        const int all = (int)task.row_used_bytes, at_once = (int)task.round_bytes;
+        const u32 column_bytes = (u32)task.column_bytes;
 #pragma unroll 1
-        for (int pass = 0; pass < plan.tiles(); pass += PASS_TILES) {
-            const int tiles = min((int)PASS_TILES, plan.tiles() - pass);
-            Looks found;
-            if (!pass || at_once < all) look(from, min(all, at_once), found);
+        for (int pass = first; pass < last; pass += PASS_TILES) {
+            const int tiles = min((int)PASS_TILES, last - pass);
+            uint4 found[FIRST_LOOKS];
+            if (pass == first || at_once < all) look(task, column, 0, min(all, at_once), found);
+            const Place to = place(task, pass, tiles, column, columns);
             Sums sums = {};
             Slices w;
-            const u32 gain = ring.slot(0), gain_empty = ring.empty(0);
-            if (plan.normed() && !pass) ring.wait_full(1, lane), ring.advance(1);
-            w.find(ring, tiles, min(all, at_once), warp, lane);
-            if (COLUMNS == 1) turns.wait_empty();
+            const u32 gain = ring.slot;
+            if ((FUSED >> OP_NORM & 1) && task.gain && pass == first) ring.wait(), ring.next();
+            w.load(ring, tiles, min(all, at_once), warp, lane);
 #pragma unroll 1
             for (int round = 0; round < all; round += at_once) {
                 const int bytes = min(all - round, at_once);
-                if (at_once < all || !pass) {
-                    if (round || pass || column || COLUMNS == 1) inputs_barrier();  // who reads it has read what was there
-                    if (round) look(from + round, bytes, found);
-                    if (plan.normed()) gather_normed(task, plan, from, gain, gain_empty, column, columns, found);
-                    else gather(task, plan, from + round, columns, bytes, !round, found);
-                    inputs_barrier();
-                    if (GATED) let_go();
-                    if (!round && !pass && !column) stamp(i, READY, threadIdx.x == 0);
+                if (at_once < all || pass == first) {
+                    if (round || pass > first || column) __syncthreads();  // all have read what was there
+                    if (round) look(task, column, round, bytes, found);
+                    if ((FUSED >> OP_NORM & 1) && task.gain) gather_normed(task, gain, column, columns, found);
+                    else gather(task, column, columns, round, bytes, found);
+                    __syncthreads();
+                    if (!round && pass == first && !column) stamp(i, READY);
                 }
-                multiply_round(sums, w, column_bytes, tiles, bytes, min(all - round - bytes, at_once), columns, pass + PASS_TILES >= plan.tiles());
+                multiply_round(sums, w, column_bytes, tiles, bytes, min(all - round - bytes, at_once), columns);
             }
-#if COLUMNS == 1
-            sums.leave(memory.part[turns.which()][warp], tiles, 1, lane);
-            turns.leave_full(lane);
-#else
-            const Place to = place(task, first_tile(task, block) + pass, tiles, column, columns, threadIdx.x);
-            sums.leave(memory.part[0][warp], tiles, columns, lane);
+            sums.leave(memory.part[warp], tiles, columns, lane);
             __syncthreads();
-            store(task, to, column, memory.part[0]);
-            if (pass + PASS_TILES < plan.tiles() || column + COLUMNS < task.in.requests) __syncthreads();
-#endif
+            ring.tell();
+            store(task, to, column);
+            if (pass + PASS_TILES < last || column + COLUMNS < task.in.requests) __syncthreads();
         }
     }
-    __device__ void streamed(const Task& task, const Plan& plan, u64 i) {
-        stamp(i, BEGAN, threadIdx.x == 0);
-#if COLUMNS == 1
-        if (plan.waits() && !plan.mailed()) {
-            wait(task, lane);
-            __syncwarp();
-        }
-        streamed(task, plan, i, 0, 1);
-#else
-        if (plan.waits()) {
-            wait(task, threadIdx.x);
-            // What comes by mail is waited for where it is read; what else is read before any other barrier is not.
-            if (!plan.mailed() || task.then == OP_ADD) __syncthreads();
-        }
+    __device__ void streamed(const Task& task, u64 i) {
+        if (COLUMNS == 1) return streamed(task, i, 0, 1);
 #pragma unroll 1
         for (int column = 0, all = (int)task.in.requests; column < all; column += COLUMNS)
-            streamed(task, plan, i, column, min((int)COLUMNS, all - column));
-        if (task.counted) {
-            __syncthreads();
-            if (threadIdx.x == 0) complete(i);
-        }
-        stamp(i, DONE, threadIdx.x == 0);
-#endif
+            streamed(task, i, column, min((int)COLUMNS, all - column));
     }
 };

@@ -10,9 +10,6 @@
 // Weights are under way to shared memory from the start, as far ahead as there is room (weights.cuh). GEMMs whose operands
 // do not allow that (rows or k that are not whole vectors and slices, weights of each request's own) are done by skinny.cuh.
 //
-// Beside those that go through the list there are three warps in a block, each with one thing to do: to fetch weights, to fetch
-// the list (listed.cuh), and of single columns to store what the others have multiplied (results.cuh).
-//
 // -DSLOTS: of the ring. -DCOLUMNS: 1 for lists of one request, or MOST_COLUMNS. -DOPS and -DFUSED: a bit for each op that is in
 // the list by itself (of GEMMs: that is not streamed), or done as one with others (OP_ROPE: attention). -DHEAD_DIM, -DGROUP and
 // -DPAGE_TOKENS: of all of attention, or 0 where they differ. What a list does not have is not compiled, so that what the
@@ -20,19 +17,11 @@
 //
 // To find where time goes (runner/bench/megakernel.py): -DSTAMPS=1 writes down when each block began an instruction, had all
 // it waits for, and ended it, and how fast its clock was; -DWITHOUT=1 fetches no weights and -DWITHOUT=2 waits for nobody, so
-// that what remains is the chain of instructions alone, or memory alone. Outputs are wrong then. To be measured: -DGATED=1 (a
-// GEMM's last slots are told to be empty when the inputs of the next one are there), -DPACE (cycles from one slot to the next),
-// -DTENSOR=1 (single columns on tensor cores), -DUNROLL (of their chunks), -DPOLLS=2 (of a vector of inputs at a time).
+// that what remains is the chain of instructions alone, or memory alone. Outputs are wrong then.
 #ifndef HEAD_DIM
 #define HEAD_DIM 0
 #define GROUP 0
 #define PAGE_TOKENS 0
-#endif
-#ifndef GATED
-#define GATED 0
-#endif
-#ifndef POLLS
-#define POLLS 1
 #endif
 #ifndef STAMPS
 #define STAMPS 0
@@ -41,8 +30,7 @@
 #define WITHOUT 0
 #endif
 enum { NO_WEIGHTS = 1, NO_WAITS = 2 };
-// Those that go through the list; then a warp that fetches weights, one that fetches the list, and one that stores (results.cuh).
-enum { THREADS = 256, CLERK = THREADS + 32, STORER = CLERK + 32, ALL_THREADS = STORER + 32 };
+enum { THREADS = 256, ALL_THREADS = THREADS + 32 };  // which go through the list; and the warp that fetches weights
 struct Threads {
     enum { x = THREADS };
 };
@@ -63,10 +51,7 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #include "weights.cuh"
 #include "tasks.cuh"
 #include "tiles.cuh"
-#include "listed.cuh"
 #include "mail.cuh"
-#include "block.cuh"
-#include "results.cuh"
 #include "gemm.cuh"
 #include "attend.cuh"
 
@@ -129,76 +114,100 @@ __device__ __noinline__ void play_blocks(const Instruction& in, u32 block, u32 b
         play(in, p);
     }
 }
-
 // What all blocks of the grid do alike.
 struct Player : Gemm {
-    using Gemm::Gemm;
-    // What is no streamed GEMM, by all threads together.
-    __device__ void play(const Task& task, const Plan& plan, u64 i) {
-        if (GATED) let_go();
-        turns.drain();
-        __syncthreads();  // all have read what was in shared memory
-        stamp(i, BEGAN, threadIdx.x == 0);
-        if (plan.waits()) {
-            wait(task, threadIdx.x);
-            __syncthreads();
+    Task* list;
+    u64 ahead[(sizeof(Task) / 8 + 31) / 32];  // a task on its way: of the second warp
+
+    __device__ Player(const Program& q, u32 launch, Memory& memory, Task* list, const Ring& ring)
+        : Gemm(q, launch, memory, ring), list(list) {}
+    // By the second warp: a task is read two instructions before its turn, and put into the list in the next one, before
+    // a barrier.
+    __device__ void fetch(u64 i) {
+        if (warp != 1 || i >= q.count) return;
+        const u64* from = (const u64*)(q.tasks + i);
+#pragma unroll
+        for (int part = 0; part < sizeof(ahead) / 8; ++part) {
+            const int word = part * 32 + lane;
+            if (word < sizeof(Task) / 8) ahead[part] = from[word];
         }
-        stamp(i, READY, threadIdx.x == 0);
-        if ((FUSED >> OP_ROPE & 1) && task.attends) attend(task, place_in(task, block), now, apart, memory.inputs, stamps(i) + READY);
+    }
+    __device__ void enlist(u64 i) {
+        if (warp != 1 || i >= q.count) return;
+        u64* to = (u64*)(list + i % LISTED);
+#pragma unroll
+        for (int part = 0; part < sizeof(ahead) / 8; ++part) {
+            const int word = part * 32 + lane;
+            if (word < sizeof(Task) / 8) to[word] = ahead[part];
+        }
+    }
+    // Which of those with a share it is, if it has one. Attention is for the last blocks, which have fewer tiles of GEMMs.
+    __device__ u32 place_in(const Task& task) const {
+        return (FUSED >> OP_ROPE & 1) && task.attends ? gridDim.x - 1 - block : block;
+    }
+    // Until all that it waits for is complete; a barrier must follow.
+    __device__ void wait(const Task& task) {
+        if (WITHOUT == NO_WAITS || threadIdx.x >= task.in.waits) return;
+        const u32 enough = (u32)task.enough[threadIdx.x] * launch;
+        const u32* counter = q.counters + task.in.wait[threadIdx.x];
+        while ((int)(load_acquire(counter) - enough) < 0) {}
+    }
+    __device__ void complete(const Task& task, u64 i) {
+        if (!task.counted) return;
+        __syncthreads();
+        if (threadIdx.x) return;
+        __threadfence();
+        atomicAdd(q.counters + i, 1u);
+    }
+
+    __device__ void play(const Task& task, u64 i) {
+        stamp(i, BEGAN);
+        if (task.in.waits) {
+            wait(task);
+            // What comes by mail is waited for where it is read; what else is read before any other barrier is not.
+            if (!task.streamed || !task.mailed || task.then == OP_ADD) __syncthreads();
+        }
+        if (!task.streamed) stamp(i, READY);
+        if (task.streamed) streamed(task, i);
+        else if ((FUSED >> OP_ROPE & 1) && task.attends) attend(task, place_in(task), now, other, memory.inputs, stamps(i) + READY);
         else if ((OPS >> OP_GEMM & 1) && task.in.op == OP_GEMM) by_rows(task.in, block, (u32)task.share, memory.part);
         else if (OPS && task.in.op != JOIN) play_blocks(task.in, block, (u32)task.share);
-        __syncthreads();
-        if (task.counted && threadIdx.x == 0) complete(i);
-        stamp(i, DONE, threadIdx.x == 0);
+        complete(task, i);
+        stamp(i, DONE);
     }
 };
 
-extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) megakernel(const Program q, const Weights first, u32 launch) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) megakernel(const Program q, u32 launch) {
     extern __shared__ uint4 shared[];
-    __shared__ Listed listed;
-    __shared__ u64 of_slots[BARRIERS], of_parts[2 * PARTS];
+    __shared__ Task list[LISTED];
+    __shared__ u64 full[SLOTS + 1];  // of the ring, and how many slots have been read
     Memory& memory = *(Memory*)shared;
 #if STAMPS
     const u64 began = clock64(), began_ns = global_ns();
 #endif
-    const List list(listed);
-    const Turns turns(of_parts);
-    Ring::begin(of_slots);
-    list.begin();
-    turns.begin();
-    barriers_begun();
-    if (threadIdx.x == 0) turned_of[0] = -1;
-    const Ring ring(memory.ring, of_slots);
-    if (threadIdx.x >= STORER) {
-        __barrier_sync_count(0, ALL_THREADS);
-#if COLUMNS == 1
-        Storer(q, launch, memory, turns).run(list);
-#endif
-        return;
-    }
-    if (threadIdx.x >= CLERK) {
-        Clerk clerk(q, launch, list);
-        __barrier_sync_count(0, ALL_THREADS);
-        return clerk.run();
-    }
-    if (threadIdx.x >= THREADS) {
-        Feed feed(first, q.weights, blockIdx.x, ring);
-        __barrier_sync_count(0, ALL_THREADS);
-        return feed.run();
-    }
+    if (threadIdx.x < SLOTS) barrier_begin(shared_address(full + threadIdx.x));
+    if (threadIdx.x == SLOTS) full[SLOTS] = 0, turned_of[0] = -1;
     __barrier_sync_count(0, ALL_THREADS);
-    Player player(q, launch, memory, ring, turns);
-    for (u32 i = 0; i < q.count; ++i) {
-        const Plan plan = list.wait(i);
-        if (plan.shares()) {
-            if (plan.streamed()) player.streamed(list.task(i), plan, i);
-            else player.play(list.task(i), plan, i);
-        }
-        list.leave(i);
+    const Ring ring(memory.ring, full);
+    if (threadIdx.x >= THREADS) return Feed(q.weights, blockIdx.x, ring).run();
+    Player player(q, launch, memory, list, ring);
+    if (player.warp < 2) {  // a task each
+        for (u64 part = player.lane; part < sizeof(Task) / 8 && player.warp < player.q.count; part += 32)
+            ((u64*)(list + player.warp))[part] = ((const u64*)(player.q.tasks + player.warp))[part];
+    }
+    player.fetch(2);
+    __syncthreads();
+    for (u64 i = 0; i < player.q.count; ++i) {
+        const Task& task = list[i % LISTED];
+        const bool streamed = task.streamed, shares = player.place_in(task) < task.share;
+        if (shares) player.play(task, i);
+        player.enlist(i + 2);
+        player.fetch(i + 3);
+        if (!shares || !streamed) __syncthreads();  // a streamed one has had a barrier
     }
 #if STAMPS
     if (threadIdx.x) return;
-    u64* whole = player.stamps(q.count);
+    u64* whole = player.stamps(player.q.count);
     whole[CYCLES] = clock64() - began, whole[NS] = global_ns() - began_ns;
 #endif
 }

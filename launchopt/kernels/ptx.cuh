@@ -13,6 +13,15 @@ __device__ inline uint4 load_shared(u32 at) {
 __device__ inline void store_shared(u32 at, const uint4& v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+__device__ inline u32 load_shared_acquire(u32 at) {
+    u32 value;
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+    return value;
+}
+__device__ inline void store_shared_release(u32 at, u32 value) {
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
 // Past the L1 cache; each of the words is whole.
 __device__ inline uint4 load_relaxed(u64 at) {
     uint4 v;
@@ -38,17 +47,11 @@ __device__ inline u64 global_ns() {  // the GPU's timer, which all multiprocesso
     return ns;
 }
 
-// A barrier for some that arrive; one of them with the number of bytes that bulk copies bring beside it.
-__device__ inline void barrier_begin(u32 at, u32 count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
+// A barrier for one that arrives, with the number of bytes that bulk copies bring beside it.
+__device__ inline void barrier_begin(u32 at) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::"r"(at) : "memory");
 }
-__device__ inline void barriers_begun() {  // by who has begun some, before others, or copies, come to them
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ inline void barrier_arrive(u32 at) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
-__device__ inline void barrier_expect(u32 at, u32 bytes) {
+__device__ inline void barrier_arrive(u32 at, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 __device__ inline void barrier_wait(u32 at, u32 phase) {

@@ -45,13 +45,12 @@ struct Task {  // of devices/megakernel_tasks.py: an instruction, or some that a
     i64 scores_stride;
     u64 probabilities;
     i64 probabilities_stride;
-    i64 turn;                    // as in Weights
 };
 
 struct Program {  // of devices/megakernel_program.py
     const Task* tasks;
     u32* counters;  // one an instruction
-    const Weights* weights;  // from the second on
+    const Weights* weights;
     u64 count;
     u64 box_bytes;  // from the first boxes to the second
     u64* stamps;    // clock of the multiprocessor, [blocks, instructions + 1, STAMPS_EACH]

@@ -168,7 +168,6 @@ def test_a_program_is_told_in_the_words_of_its_struct() -> None:
     text = source("megakernel")
     assert names(text, "Program") == ["tasks", "counters", "weights", "count", "box_bytes", "stamps"]
     assert len(names(text, "Program")) == made.PROGRAM_WORDS
-    assert tasks.WEIGHTS.itemsize == 8 * made.WEIGHTS_WORDS
     assert re.findall(r"#define EMPTY 0x(\w+)u", text) == [f"{made.EMPTY:X}" * 4]
 
 
@@ -179,9 +178,8 @@ def test_a_block_has_the_shared_memory_that_its_struct_takes() -> None:
     rows, warps = constant(text, "TILE_ROWS"), constant(text, "GROUP_WARPS")
     assert (warps, constant(text, "PASS_TILES") * rows + 8) == (tasks.WARPS, tasks.PART_ROWS)
     assert rows * (constant(text, "PIECE_BYTES") + 64) == tasks.SLOT_BYTES
-    assert constant(text, "PASS_TILES") < tasks.LEAST_SLOTS, "what a pass wants at once can come, behind its gain"
-    parts = re.findall(r"PARTS = COLUMNS > 1 \? (\d+) : (\d+)", text)
-    assert [{1: int(one), tasks.MOST_COLUMNS: int(several)} for several, one in parts] == [tasks.PARTS]
+    least = tasks.LEAST_SLOTS
+    assert least - (least // 2 - 1) >= constant(text, "PASS_TILES"), "see MOST_UNTOLD: what a pass wants can come"
     assert warps * 32 == constant(text, "THREADS")
     assert [tasks.slots_of(columns, 227 << 10) for columns in (1, 16)] == [11, 8], "of an H100"
 
@@ -193,9 +191,8 @@ def test_all_blocks_of_the_launch_can_be_resident() -> None:
     text = source("megakernel")
     bounds = re.findall(r"__launch_bounds__\((\w+), (\d+)\) megakernel\(", text)
     assert bounds == [("ALL_THREADS", str(megakernel.BLOCKS_A_MULTIPROCESSOR))]
-    roles = "CLERK = THREADS + 32, STORER = CLERK + 32, ALL_THREADS = STORER + 32 }"
-    assert roles in text
-    assert constant(text, "THREADS") + 32 * roles.count("+ 32") == megakernel.THREADS
+    assert "ALL_THREADS = THREADS + 32 }" in text
+    assert constant(text, "THREADS") + 32 == megakernel.THREADS
 
 
 # -- persistent.cu

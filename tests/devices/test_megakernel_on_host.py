@@ -24,11 +24,8 @@ from launchopt.workloads.program import Program, layer_program, linear_epilogue_
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
-CALL = (
-    "const auto* q = (Program*)arguments; const auto* first = (Weights*)(q + 1); "
-    "megakernel(*q, *first, *(u32*)(first + 1))"
-)
-BLOCKS, THREADS, SLOTS = 3, 352, 6
+CALL = "megakernel(*(Program*)arguments, ((u32*)arguments)[2 * 6])"
+BLOCKS, THREADS, SLOTS = 3, 288, 6
 ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
 
 
@@ -45,9 +42,8 @@ class Launched:
         box[:] = np.where(box == NOBODY, 0, box + first)
         self.tasks, self.weights = tasks, weights_of(tasks, itemsize)
         self.counters = np.zeros(len(tasks), np.uint32)
-        places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights[1:])]
-        first = self.weights[:1].view(np.int64)
-        self.words: NDArray[np.int64] = np.array([*places, len(tasks), box_bytes, 0, *first, 0], np.int64)
+        places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
+        self.words: NDArray[np.int64] = np.array([*places, len(tasks), box_bytes, 0, 0], np.int64)
         self.defines = defines = defines_of(tasks)
         self.kernel: ctypes.CDLL = built("megakernel", CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
         self.shared_bytes = fixed_bytes(defines["COLUMNS"]) + SLOTS * SLOT_BYTES

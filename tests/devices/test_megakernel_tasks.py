@@ -163,18 +163,6 @@ def test_tiles_of_a_gemm_are_those_of_its_results(blocks: int) -> None:
     assert layer.of("gate_up", Word.M) == [2 * WIDTHS[GATE_UP]]
 
 
-@pytest.mark.parametrize("blocks", [1, 3, BLOCKS, 132])
-def test_all_blocks_have_as_many_tiles_in_the_end(blocks: int) -> None:
-    """GEMMs begin at another block each: none has more than one tile, or pair, more than another."""
-    tasks = Layer(2, blocks=blocks, layers=2).tasks
-    tiles = np.zeros(blocks, int)
-    for each, more, turn in tasks[tasks[:, Extra.STREAMED] == 1][:, [Extra.TILES_EACH, Extra.TILES_MORE, Extra.TURN]]:
-        assert 0 <= turn < blocks
-        tiles += each + ((np.arange(blocks) + turn) % blocks < more)
-    assert np.ptp(tiles) <= 1
-    assert not tasks[tasks[:, Extra.STREAMED] == 0, Extra.TURN].any()
-
-
 @pytest.mark.parametrize("blocks", [1, 5, 132])
 @pytest.mark.parametrize("requests", [1, 3])
 def test_attention_is_for_a_block_a_request_and_kv_head(requests: int, blocks: int) -> None:
@@ -253,7 +241,7 @@ def test_weights_are_told_with_the_gain_and_the_pairs(requests: int, dtype: Dtyp
     assert weights["pair_rows"][:-2].tolist() == [0, 0, MODEL.intermediate, 0]
     assert weights["rows"][:-2].tolist() == [384, 256, 768, 256]
     assert weights["row_used_bytes"][:-2].tolist() == [256 * dtype.itemsize] * 3 + [384 * dtype.itemsize]
-    for name in ("tiles_each", "tiles_more", "turn"):
+    for name in ("tiles_each", "tiles_more"):
         assert weights[name][:-2].tolist() == layer.tasks[STREAMED, Extra[name.upper()]].tolist()
 
 
