@@ -240,9 +240,10 @@ struct Gemm {
             sums.add(w, max(own, 0), inputs, column_bytes, columns, lane);
             left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES;
             if (left <= 0 && !then) return;
-            if (ring.untold() >= MOST_UNTOLD) {
+            if (!TOLD) ring.leave(lane);
+            else if (ring.untold() >= MOST_UNTOLD) {
                 __syncthreads();
-                ring.tell();
+                ring.leave(lane);
             }
             w.load(ring, tiles, left > 0 ? left : then, warp, lane);
             if (left <= 0) return;
@@ -279,7 +280,7 @@ struct Gemm {
             }
             sums.leave(memory.part[warp], tiles, columns, lane);
             __syncthreads();
-            ring.tell();
+            ring.leave(lane);
             store(task, to, column);
             if (pass + PASS_TILES < last || column + COLUMNS < task.in.requests) __syncthreads();
         }

@@ -180,15 +180,16 @@ struct Player : Gemm {
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) megakernel(const Program q, u32 launch) {
     extern __shared__ uint4 shared[];
     __shared__ Task list[LISTED];
-    __shared__ u64 full[SLOTS + 1];  // of the ring, and how many slots have been read
+    __shared__ u64 of_slots[BARRIERS + 1];
     Memory& memory = *(Memory*)shared;
 #if STAMPS
     const u64 began = clock64(), began_ns = global_ns();
 #endif
-    if (threadIdx.x < SLOTS) barrier_begin(shared_address(full + threadIdx.x));
-    if (threadIdx.x == SLOTS) full[SLOTS] = 0, turned_of[0] = -1;
+    Ring::begin(of_slots);
+    if (threadIdx.x == 0) turned_of[0] = -1;
+    barriers_begun();
     __barrier_sync_count(0, ALL_THREADS);
-    const Ring ring(memory.ring, full);
+    const Ring ring(memory.ring, of_slots);
     if (threadIdx.x >= THREADS) return Feed(q.weights, blockIdx.x, ring).run();
     Player player(q, launch, memory, list, ring);
     if (player.warp < 2) {  // a task each

@@ -47,11 +47,17 @@ __device__ inline u64 global_ns() {  // the GPU's timer, which all multiprocesso
     return ns;
 }
 
-// A barrier for one that arrives, with the number of bytes that bulk copies bring beside it.
-__device__ inline void barrier_begin(u32 at) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::"r"(at) : "memory");
+// A barrier for some that arrive; one of them with the number of bytes that bulk copies bring beside it.
+__device__ inline void barrier_begin(u32 at, u32 count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
 }
-__device__ inline void barrier_arrive(u32 at, u32 bytes) {
+__device__ inline void barriers_begun() {  // by who has begun some, before others, or copies, come to them
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ inline void barrier_arrive(u32 at) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+__device__ inline void barrier_expect(u32 at, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 __device__ inline void barrier_wait(u32 at, u32 phase) {

@@ -9,7 +9,6 @@ enum { SLICE_BYTES = PIECE_BYTES / GROUP_WARPS, CHUNKS = SLICE_BYTES / 64 };
 enum { PASS_ROWS = PASS_TILES * TILE_ROWS, PART_ROWS = PASS_ROWS + 8 };
 enum { INPUT_BYTES = COLUMNS > 1 ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 };  // of all columns, and behind each
 
-#define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)
 typedef float Parts[COLUMNS][PART_ROWS];  // of each warp
 
 // How many pieces of k are multiplied together, where a block has so few tiles that a piece at a time would leave a warp

@@ -3,10 +3,18 @@
 //
 // A block goes through tiles of TILE_ROWS rows, up to PASS_TILES of them a pass; a pass in pieces of PIECE_BYTES of k, and a
 // piece tile by tile. A ring of slots has a tile's pieces in that order. A warp that does nothing else fills it by bulk copies
-// (sm_90), as soon as the others have told how many slots they have read. Columns beyond MOST_COLUMNS go through everything
-// again. Where a norm is done with the GEMM, its gain comes first, in a slot of its own.
+// (sm_90), as soon as the others have read what was in a slot. Columns beyond MOST_COLUMNS go through everything again. Where a
+// norm is done with the GEMM, its gain comes first, in a slot of its own.
+//
+// That slots are empty is told in one of two ways, whichever is faster (version 26 in RESIDENT.md has both): by a barrier of
+// each slot, as soon as all warps have read it; or, TOLD, by one word for all that a pass has read, which is looked at now and
+// then. Where there is nothing but short GEMMs of one column all of the ring comes while the block waits in any case, and what
+// is not refilled at once is not in the way of what it waits for.
 enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTES + 64 };  // 64: see tiles.cuh
 enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES, MOST_UNTOLD = SLOTS / 2 };
+#define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)  // see tiles.cuh
+#define TOLD PRELOADED
+enum { BARRIERS = TOLD ? SLOTS : 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
 
 struct Weights {  // of devices/megakernel_tasks.py; the list ends with one of no rows
     u64 a, gain;                 // gain: of row_used_bytes, or 0
@@ -21,13 +29,17 @@ __device__ inline int row_of_tile(int tile, u32 pair_rows) {
     return pair_rows ? tile / 2 * TILE_ROWS + tile % 2 * (int)pair_rows : tile * TILE_ROWS;
 }
 
-// What is read next. Slots are known by shared addresses, as are their barriers, 8 bytes each; behind these lies the word
-// that tells how many slots have been read.
+// What is read, or filled, next. Slots are known by shared addresses, as are their barriers, 8 bytes each; behind these lies the
+// word that tells how many slots have been read.
 struct Ring {
     u32 first, barriers, slot, barrier, phase, read, said;
 
     __device__ Ring(const char* slots, const u64* of_slots) : phase(0), read(0), said(0) {
         slot = first = shared_address(slots), barrier = barriers = shared_address(of_slots);
+    }
+    static __device__ void begin(u64* of_slots) {  // by the first threads; BARRIERS of them, and the word
+        if (threadIdx.x < BARRIERS) barrier_begin(shared_address(of_slots + threadIdx.x), threadIdx.x < SLOTS ? 1 : GROUP_WARPS);
+        if (threadIdx.x == BARRIERS) of_slots[BARRIERS] = 0;
     }
     __device__ void wait() const { barrier_wait(barrier, phase); }  // until the slot is full
     __device__ void next() {
@@ -36,12 +48,28 @@ struct Ring {
         slot = first, barrier = barriers, phase ^= 1;
     }
     __device__ u32 untold() const { return read - said; }
+#if TOLD
     // When a barrier of all that read has been passed. By the last thread, which has the least to do then.
-    __device__ void tell() {
+    __device__ void leave(u32) {
         said = read;
-        if (threadIdx.x == 32 * GROUP_WARPS - 1) store_shared_release(barriers + SLOTS * 8, read);
+        if (threadIdx.x == 32 * GROUP_WARPS - 1) store_shared_release(barriers + BARRIERS * 8, read);
     }
-    __device__ u32 hear() const { return load_shared_acquire(barriers + SLOTS * 8); }
+    __device__ void wait_empty() const {
+        while (read - load_shared_acquire(barriers + BARRIERS * 8) >= SLOTS) __nanosleep(32);
+    }
+#else
+    // By each warp, of what its lanes have read.
+    __device__ void leave(u32 lane) {
+        __syncwarp();
+        const u32 own = barrier - (untold() - lane) * 8;
+        if (lane < untold()) barrier_arrive(own + (own < barriers ? 2 * SLOTS : SLOTS) * 8);
+        said = read;
+    }
+    __device__ void wait_empty() const {
+        barrier_wait(barrier + SLOTS * 8, phase ^ 1);  // the first time it is
+        __syncwarp();  // else a lane may still wait when others have filled the slot, and it is empty once more
+    }
+#endif
 };
 
 // The warp that fills the ring.
@@ -72,25 +100,22 @@ struct Feed {
         while (begin())
             for (u32 group = 0; group < now.groups; ++group) {
                 if (now.gain) {
-                    make_room();
+                    ring.wait_empty();
                     copy_gain();
                     ring.next();
                 }
                 for (int pass = first; pass < last; pass += PASS_TILES)
                     for (u32 piece = 0; piece < now.pieces; ++piece)
                         for (int tile = pass, end = min(pass + PASS_TILES, last); tile < end; ++tile) {
-                            make_room();
+                            ring.wait_empty();
                             copy(tile, piece);
                             ring.next();  // here: that have been filled
                         }
             }
     }
-    __device__ void make_room() const {
-        while (ring.read - ring.hear() >= SLOTS) __nanosleep(32);
-    }
     __device__ void copy_gain() {
         const u32 bytes = WITHOUT == NO_WEIGHTS ? 0 : now.row_used_bytes;
-        if (lane == 0) barrier_arrive(ring.barrier, bytes);
+        if (lane == 0) barrier_expect(ring.barrier, bytes);
         if (lane == 0 && bytes) copy_bulk(ring.slot, now.gain, bytes, ring.barrier, policy);
         __syncwarp();
     }
@@ -98,9 +123,10 @@ struct Feed {
     __device__ void copy(int tile, u32 piece) {
         const int first = row_of_tile(tile, now.pair_rows), row = first + lane, rows = min((int)TILE_ROWS, (int)now.rows - first);
         const u32 bytes = min((u32)PIECE_BYTES, now.row_used_bytes - piece * PIECE_BYTES);
-        if (lane == 0) barrier_arrive(ring.barrier, WITHOUT == NO_WEIGHTS ? 0 : rows * bytes);
+        if (lane == 0) barrier_expect(ring.barrier, WITHOUT == NO_WEIGHTS ? 0 : rows * bytes);
         if (WITHOUT != NO_WEIGHTS && lane < rows)
-            copy_bulk(ring.slot + lane * ROW_BYTES, now.a + (u64)row * now.row_bytes + piece * PIECE_BYTES, bytes, ring.barrier, policy);
+            copy_bulk(ring.slot + lane * ROW_BYTES, now.a + (u64)row * now.row_bytes + piece * PIECE_BYTES, bytes, ring.barrier,
+                      policy);
         __syncwarp();
     }
 };

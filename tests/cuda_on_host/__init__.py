@@ -33,10 +33,10 @@ BODIES = {
 # And statements of kernels/persistent.cu, by how they begin; they end with a call.
 STATEMENTS = {
     'asm volatile("fence.acq_rel.gpu;"': "",
-    'asm volatile("mbarrier.init.shared.b64': "barrier_begin(shared(&desk.copied));",
+    'asm volatile("mbarrier.init.shared.b64': "barrier_begin(shared(&desk.copied), 1);",
     'asm volatile("fence.mbarrier_init.release.cluster;" :::': ";",
     'asm volatile("fence.proxy.async.shared::cta;"': "",
-    'asm volatile("mbarrier.arrive.expect_tx.shared.b64 _': "barrier_arrive(bar, bytes);",
+    'asm volatile("mbarrier.arrive.expect_tx.shared.b64 _': "barrier_expect(bar, bytes);",
     'asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0]': (
         "copy_bulk(shared(desk.staged), (u64)(q.ring + at * COMMAND_WORDS), bytes, bar, 0);"
     ),

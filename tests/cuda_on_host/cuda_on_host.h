@@ -78,7 +78,7 @@ struct Warp {
     unsigned words[32][6];
 };
 struct Barrier {
-    int pending = 1;
+    int count = 1, pending = 1;
     long bytes = 0;
     unsigned phase = 0;
 };
@@ -93,7 +93,6 @@ struct Named {
 struct Block {
     std::vector<char> dynamic, variables;
     std::map<unsigned, Barrier> barriers;
-    int said = 0;  // of __syncthreads_or
     std::map<int, Named> named;
     std::vector<Copy> copies;
     std::vector<Warp> warps;
@@ -174,7 +173,7 @@ inline void block_together(int id, int count) {
 }
 inline void look(Barrier& barrier) {
     if (barrier.pending || barrier.bytes) return;
-    barrier.phase ^= 1, barrier.pending = 1;
+    barrier.phase ^= 1, barrier.pending = barrier.count;
 }
 }  // namespace host
 
@@ -272,16 +271,6 @@ inline unsigned __ballot_sync(unsigned, bool own) {
 }
 inline bool __all_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) == 0xFFFFFFFFu; }
 inline bool __any_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) != 0; }
-// Whether any thread of the block says so.
-inline int __syncthreads_or(int own) {
-    int& said = host::grid->now->block->said;
-    host::block_together(host::ALL, 0);
-    said = 0;
-    host::block_together(host::ALL, 0);
-    said |= own;
-    host::block_together(host::ALL, 0);
-    return said;
-}
 inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 
 // -- What ptx.cuh has for the device.
@@ -316,18 +305,22 @@ inline u32 load_acquire(const u32* from) {
     host::yield();
     return *from;
 }
-inline void barrier_begin(u32 address) { host::grid->now->block->barriers[address] = {}; }
+inline void barrier_begin(u32 address, u32 count) {
+    host::grid->now->block->barriers[address] = {(int)count, (int)count};
+}
+inline void barriers_begun() {}
 inline host::Barrier& barrier_at(u32 address) {
     auto& all = host::grid->now->block->barriers;
     if (!all.count(address)) host::fail("no barrier at shared address " + std::to_string(address));
     return all[address];
 }
-inline void barrier_arrive(u32 address, u32 bytes) {
+inline void barrier_expect(u32 address, u32 bytes) {
     host::Barrier& barrier = barrier_at(address);
     if (!barrier.pending) host::fail("a slot is filled again before it was full");
     barrier.bytes += bytes, --barrier.pending;
     host::look(barrier);
 }
+inline void barrier_arrive(u32 address) { barrier_expect(address, 0); }
 inline void barrier_wait(u32 address, u32 phase) {
     while (barrier_at(address).phase == phase) host::yield();
 }
