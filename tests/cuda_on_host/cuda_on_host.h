@@ -35,6 +35,7 @@ struct alignas(8) float2 {
 };
 #define __device__
 #define __global__
+#define __grid_constant__
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
@@ -316,6 +317,7 @@ inline u32 load_acquire(const u32* from) {
     host::yield();
     return *from;
 }
+inline u64 global_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 inline void barrier_begin(u32 address) { host::grid->now->block->barriers[address] = {}; }
 inline host::Barrier& barrier_at(u32 address) {
     auto& all = host::grid->now->block->barriers;

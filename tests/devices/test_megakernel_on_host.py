@@ -14,6 +14,7 @@ from programs import requests_of
 from step_runs import batches
 
 from launchopt.command import Dtype, Op
+from launchopt.devices.feedback_source import FIELDS
 from launchopt.devices.instruction_interpreter import Placed
 from launchopt.devices.instruction_words import NOBODY, Instructions, Word
 from launchopt.devices.megakernel_tasks import SLOT_BYTES, Extra, defines_of, fixed_bytes, tasks_of, weights_of
@@ -24,7 +25,7 @@ from launchopt.workloads.program import Program, layer_program, linear_epilogue_
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
-CALL = "megakernel(*(Program*)arguments, ((u32*)arguments)[2 * 6])"
+CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[18])"
 BLOCKS, THREADS, SLOTS = 3, 288, 6
 ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
 
@@ -41,9 +42,9 @@ class Launched:
         box = tasks[:, Extra.BOX]
         box[:] = np.where(box == NOBODY, 0, box + first)
         self.tasks, self.weights = tasks, weights_of(tasks, itemsize)
-        self.counters = np.zeros(len(tasks), np.uint32)
+        self.counters = np.zeros(len(tasks) + 1, np.uint32)
         places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
-        self.words: NDArray[np.int64] = np.array([*places, len(tasks), box_bytes, 0, 0], np.int64)
+        self.words: NDArray[np.int64] = np.array([*places, len(tasks), box_bytes, 0, *[0] * len(FIELDS), 0], np.int64)
         self.defines = defines = defines_of(tasks)
         self.kernel: ctypes.CDLL = built("megakernel", CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
         self.shared_bytes = fixed_bytes(defines["COLUMNS"]) + SLOTS * SLOT_BYTES
