@@ -1,8 +1,9 @@
 """Feeding results of steps back on the GPU: one kernel launch on the work's stream for all steps of a batch.
 
-Or none, where the launch that computes them feeds them back at its own end (`stage`). The kernel's last act is to write each step's id to `done`, which lies in pinned memory: the host looks there instead of
-asking the driver. Where sampling is to be on the host, logits are copied there, the host waits for them, samples with
-NumPy and copies the next inputs back, as an engine does whose sampler runs on the CPU.
+Or none, where the launch that computes them feeds them back at its own end (`stage`). The kernel's last act is to write
+each step's id to `done`, which lies in pinned memory: the host looks there instead of asking the driver. Where sampling
+is to be on the host, logits are copied there, the host waits for them, samples with NumPy and copies the next inputs
+back, as an engine does whose sampler runs on the CPU.
 """
 
 from __future__ import annotations
