@@ -265,7 +265,7 @@ __device__ void tell(u64 address, int id) {
     }
 }
 
-// A row, whose words all threads have before them; they are read again no more when this ends.
+// A row, of which all threads have the words.
 __device__ void feed_row(const Feedback& feed, const u64* words, Room& room) {
     const storage* source = (const storage*)words[0];
     storage* target = (storage*)words[1];
@@ -274,7 +274,8 @@ __device__ void feed_row(const Feedback& feed, const u64* words, Room& room) {
         scaled(source, target, (storage*)words[2], words[4], hidden, room.sums);
         tell(words[3], 0);
     } else {
-        const int id = sampled(source, (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k, feed.p, room);
+        const int id =
+            sampled(source, (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k, feed.p, room);
         copy_row((const storage*)(feed.embedding + (id < 0 ? 0 : id) * feed.row_bytes), target, hidden);
         tell(words[3], id);
     }

@@ -351,8 +351,12 @@ inline u32 narrow_two(float first, float second) {
 #endif
 }
 #endif
-inline float half_of(unsigned short bits) {  // bfloat16
+inline float half_of(unsigned short bits) {
+#if DTYPE == 1
+    return half_bits(bits);
+#else
     return __uint_as_float((u32)bits << 16);
+#endif
 }
 inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     const unsigned lane = host::grid->now->thread % 32, g = lane / 4, t = lane % 4;
