@@ -46,6 +46,7 @@ class FakeCuda:
 
     info = INFO
     pack_bytes_per_launch = 0
+    stages: FeedbackStages | None = None
 
     def __init__(self) -> None:
         self.runtime = FakeRuntime(execute=lambda call: call())
@@ -80,10 +81,10 @@ class FakeCuda:
         return flights
 
     def stage_feedback(self, batch: StepBatch) -> int:
-        return 0 if self.launch_feedback is None else self.stages.stage(batch)
+        return 0 if self.stages is None or self.launch_feedback is None else self.stages.stage(batch)
 
     def feed_back(self, flights: Flights, count: int) -> None:
-        if not self.stages.was_staged():
+        if self.stages is None or not self.stages.was_staged():
             self.fed_back += 1
             self._steps.feed_back(flights, count)
 
@@ -172,7 +173,8 @@ class FakeCuda:
         """Nothing."""
 
     def start(self, sample_every: int, mode: Any = None) -> None:
-        self.stages.start()
+        if self.stages is not None:
+            self.stages.start()
 
     def begin(self) -> None:
         """Nothing."""
