@@ -97,7 +97,7 @@ SUMMARY = schema(
     ("token_hash", _TEXT, "of all sampled token ids, by request; equal where two runs generated the same text"),
     *_distribution("ttft", "ms", "arrival of a request to its first token, over requests"),
     *_distribution("tpot", "ms", "time per output token after the first: mean of a request, over requests"),
-    ("sampling_ms", _F64, "time spent sampling: on the host (cpu) or between events (gpu)"),
+    ("sampling_ms", _F64, "time spent sampling: on the host (cpu) or, by events or its own clock, on the GPU (gpu)"),
     ("slo_ttft_ms", _F64, "the objective that goodput counts by; null where none was given"),
     ("slo_tpot_ms", _F64, "the same"),
     ("goodput_per_s", _F64, "requests a second that met every objective given; null without one"),

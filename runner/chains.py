@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from launchopt.devices.base import Device
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.step_pump import StepPump
-from launchopt.devices.steps import Flights
 from launchopt.driver import shortened
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
@@ -27,7 +26,7 @@ class Chains:
     def __init__(self, job: Job, stream: ChainStream, device: Device) -> None:
         self._job, self._stream, self._device = job, stream, device
         self.back = Ring.attach(job.back_name, job.back_capacity)
-        self.flights = Flights(stream, self.back, device.open_steps(stream, job.sampling, job.samples_on_host))
+        self.flights = device.open_steps(stream, job.sampling, job.samples_on_host, self.back)
 
     def ended(self, words: NDArray[np.uint64]) -> None:
         """Commands were launched: those that end a step have their results fed back."""

@@ -22,15 +22,19 @@ from numpy.typing import NDArray
 
 from launchopt.batcher import Batch
 from launchopt.command import Dtype, ShapeKey
+from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.base import DeviceInfo, Span, Stream
 from launchopt.devices.cpu_steps import CpuSteps
+from launchopt.devices.feedback_source import LaunchFeedback, head_of, words_of
+from launchopt.devices.feedback_stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.kernel_plans import KernelPlans
 from launchopt.devices.lt_tables import Row, Tables, operand_slots
-from launchopt.devices.steps import Flights
+from launchopt.devices.steps import Flights, facts_of
 from launchopt.errors import RunError
 from launchopt.recorder import Recorder, Strategy, note
-from launchopt.sampling import Sampling
+from launchopt.sampling import Sampling, SamplingKind
+from launchopt.step_batcher import StepBatch
 
 PROPOSALS = 3  # that cuBLASLt has for any shape
 INFO = DeviceInfo("cuda", 0, "Fake", 1 << 40, 1 << 20, "memory of Fake", 0)
@@ -42,6 +46,7 @@ class FakeCuda:
 
     info = INFO
     pack_bytes_per_launch = 0
+    stages: FeedbackStages | None = None
 
     def __init__(self) -> None:
         self.runtime = FakeRuntime(execute=lambda call: call())
@@ -61,12 +66,27 @@ class FakeCuda:
         self.arenas, self.records = self.fake.arenas, self.fake.records
         self.row_elements, self.check = self.fake.row_elements, self.fake.check
 
-    def open_steps(self, stream: Any, sampling: Sampling, on_host: bool) -> NDArray[np.uint64]:
-        self._steps = CpuSteps(stream, self.arenas, sampling)
-        return self._steps.done
+    def open_steps(self, stream: Any, sampling: Sampling, on_host: bool, back: Any) -> Flights:
+        self._steps, self.sampling = CpuSteps(stream, self.arenas, sampling), sampling
+        flights = Flights(stream, back, self._steps.done)
+        base = self.arenas.arrays[stream.activations].ctypes.data
+        history = self.arenas.arrays.get(stream.history)
+        facts = facts_of(stream, base, 0 if history is None else history.ctypes.data, flights.done.ctypes.data)
+        stages = np.zeros((STAGES, WORDS, stream.requests), np.uint64)
+        self.stages = FeedbackStages(flights, stream.table, facts, stages, lambda: self.synchronize())
+        kept = Sampling(SamplingKind.none) if stream.vocab is None else sampling
+        words = words_of(kept, stream.hidden, stream.vocab or 1, stream.requests, base, int(facts[lc.ROW_BYTES]))
+        self.launch_feedback = None if on_host else LaunchFeedback(head_of(kept.kind), words)
+        self.fed_back = 0  # by launches of its own
+        return flights
+
+    def stage_feedback(self, batch: StepBatch) -> int:
+        return 0 if self.stages is None or self.launch_feedback is None else self.stages.stage(batch)
 
     def feed_back(self, flights: Flights, count: int) -> None:
-        self._steps.feed_back(flights, count)
+        if self.stages is None or not self.stages.was_staged():
+            self.fed_back += 1
+            self._steps.feed_back(flights, count)
 
     # What modes plan with.
 
@@ -153,7 +173,8 @@ class FakeCuda:
         """Nothing."""
 
     def start(self, sample_every: int, mode: Any = None) -> None:
-        """Nothing."""
+        if self.stages is not None:
+            self.stages.start()
 
     def begin(self) -> None:
         """Nothing."""

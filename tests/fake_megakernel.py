@@ -7,6 +7,7 @@ launch that points to memory that is not there any more fails, and so does whoev
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +21,17 @@ from fake_cuda import FakeCuda, fake_cuda
 from numpy.typing import NDArray
 
 from launchopt.command import Op
+from launchopt.devices.arenas import STORAGE
+from launchopt.devices.feedback_source import FIELDS
 from launchopt.devices.fusion import ATTENTION
 from launchopt.devices.instruction_interpreter import Memory, random_order, run
 from launchopt.devices.instruction_words import JOIN, NOBODY, WORDS, Instructions, Word
 from launchopt.devices.megakernel_tasks import TASK_WORDS, WEIGHTS, Extra, tasks_of
+from launchopt.feedback import HostFeedback
+from launchopt.sampling import Sampling, SamplingKind
 
 MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10
+ROW_WORDS = 5  # of kernels/feedback.cuh
 
 
 class OnGpu(np.ndarray[Any, Any]):
@@ -78,11 +84,12 @@ class FakeMemory:
 
 
 class FakeMegakernel:
-    """`launched`: of each launch the instructions."""
+    """`launched`: of each launch the instructions; `rows`: how many it has fed back."""
 
     def __init__(self, device: FakeCuda, memory: FakeMemory) -> None:
         self.device, self.memory = device, memory
         self.launched: list[Instructions] = []
+        self.rows: list[int] = []
         self._numbers: dict[int, int] = {}
         self._lists: dict[bytes, Instructions] = {}  # by the words of their tasks, which lack those done with another
 
@@ -92,9 +99,11 @@ class FakeMegakernel:
         self._lists[tasks[:, :WORDS].tobytes()] = instructions.copy()
         return tasks, box_bytes
 
-    def function(self, file: str, name: str, **defines: int) -> Any:
+    def function(self, file: str, name: str, head: str, **defines: int) -> Any:
         """In place of the device's."""
         assert (file, name) == ("megakernel", "megakernel")
+        feedback = self.device.launch_feedback
+        assert head == ("" if feedback is None else feedback.head)
         assert defines.pop("SLOTS") == {1: 11, 16: 8}[defines["COLUMNS"]]
         return SimpleNamespace(defines=defines, max_dynamic_shared_size_bytes=0)
 
@@ -102,15 +111,15 @@ class FakeMegakernel:
         """In place of `KernelLaunch`."""
         assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
         assert (threads, stream) == (288, self.device.stream)
-        assert [each.nbytes for each in parameters] == [8 * 6, 4]
+        assert [each.nbytes for each in parameters] == [8 * 6, 8 * len(FIELDS), 4]
         return SimpleNamespace(with_words=lambda blocks, words: self._run(function.defines, blocks, words))
 
     def _run(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64]) -> None:
         from launchopt.devices.megakernel_program import PROGRAM_WORDS
 
         assert blocks == MULTIPROCESSORS, "all must be there at once"
-        assert (words.dtype, words.shape) == (np.int64, (PROGRAM_WORDS + 1,))
-        program, number = words[:-1], int(words[-1])
+        assert (words.dtype, words.shape) == (np.int64, (PROGRAM_WORDS + len(FIELDS) + 1,))
+        program, number = words[:PROGRAM_WORDS], int(words[-1])
         tasks_at = int(program[0])
         assert number in (1, self._numbers.get(tasks_at, 0) + 1), "launches are numbered from 1 on"
         self._numbers[tasks_at] = number
@@ -119,7 +128,7 @@ class FakeMegakernel:
         count, box_bytes, stamps = program.tolist()[-3:]
         assert self.memory.at(stamps).size == 0, "the clock is only read on demand"
         assert (tasks.dtype, tasks.shape) == (np.int64, (count, TASK_WORDS))
-        assert (counters.dtype, len(counters)) == (np.uint32, count)
+        assert (counters.dtype, len(counters)) == (np.uint32, count + 1)
         assert not counters.any(), "nobody but the kernel counts"
         self._check(tasks, weights.view(WEIGHTS), box_bytes)
         requests, instructions = int(tasks[:, Word.REQUESTS].max()), self._lists[tasks[:, :WORDS].tobytes()]
@@ -132,6 +141,32 @@ class FakeMegakernel:
         order = random_order(instructions, len(self.launched))
         run(instructions, Memory(arrays), self.device.work.dtype, order)
         self.launched.append(instructions.copy())
+        self._feed_back(dict(zip(FIELDS, words[PROGRAM_WORDS:-1].tolist(), strict=True)))
+
+    def _feed_back(self, feed: dict[str, int]) -> None:
+        """As struct Feedback says."""
+        self.rows.append(feed["rows"])
+        if not feed["rows"]:
+            return
+        stream, sampling = self.device.work, self.device.sampling
+        told = _at(feed["arguments"], (ROW_WORDS, feed["pitch"]), np.uint64)[:, : feed["rows"]].copy()
+        sources, targets, histories, places, drawn = told
+        width, dtype = feed["hidden"] if stream.vocab is None else feed["vocab"], STORAGE[stream.dtype]
+        finals = np.stack([_at(int(each), (width,), dtype) for each in sources])
+        numbers = (drawn >> np.uint64(32)).astype(np.uint32), drawn.astype(np.uint32)
+        if stream.vocab is None:
+            inputs, ids = HostFeedback(stream.dtype, Sampling(SamplingKind.none), None).advance(finals, *numbers)
+        else:
+            rows = stream.table_rows, feed["row_bytes"] // stream.dtype.itemsize
+            table = _at(feed["embedding"], rows, dtype)[:, : feed["hidden"]]
+            inputs, ids = HostFeedback(stream.dtype, sampling, table).advance(finals, *numbers)
+        for i, (target, history, place) in enumerate(
+            zip(targets.tolist(), histories.tolist(), places.tolist(), strict=True)
+        ):
+            _at(target, (feed["hidden"],), dtype)[:] = inputs[i]
+            if history:
+                _at(history, (feed["hidden"],), dtype)[:] = finals[i]
+            _at(place, (1,), np.int32)[:] = 0 if ids is None else ids[i]
 
     def _check(self, tasks: NDArray[np.int64], weights: NDArray[Any], box_bytes: int) -> None:
         """Mail lies where there is room for it, and apart; weights are those of the GEMMs that take them from there."""
@@ -160,6 +195,12 @@ class FakeMegakernel:
             assert own.nbytes == 2 * box_bytes
             assert (own == EMPTY).all(), "until the kernel fills it"
             assert boxes[-1][1] <= own.data.ptr + box_bytes
+
+
+def _at(address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+    """Memory of the host."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), kind).reshape(shape)
 
 
 def _compiled_as(row: NDArray[np.int64], is_alone: bool) -> int:

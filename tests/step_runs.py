@@ -17,7 +17,6 @@ from launchopt.batcher import FlushReason
 from launchopt.command import as_words
 from launchopt.devices.base import Device
 from launchopt.devices.cpu import CpuDevice
-from launchopt.devices.steps import Flights
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder
@@ -66,6 +65,7 @@ class StepRun:
         most: int,
         device: Device | None = None,
         sampling: Sampling = NONE,
+        on_host: bool = False,
     ) -> None:
         self.stream, self.most, self.sampling = stream, most, sampling
         self.recorder = Recorder(stream.commands)
@@ -73,8 +73,8 @@ class StepRun:
         self.mode = mode_class(mode)() if isinstance(mode, str) else mode
         limits = {shape: min(most, stream.together(shape)) for shape in stream.shapes}
         self.device.open(stream, self.recorder, seed=SEED)
-        done = self.device.open_steps(stream, sampling, on_host=False)
-        self.flights = Flights(stream, cast(Ring, None), done)  # nobody is told
+        nobody = cast(Ring, None)  # is told
+        self.flights = self.device.open_steps(stream, sampling, on_host, nobody)
         self.mode.prepare(self.device, limits)
         self.device.warm_up()
 

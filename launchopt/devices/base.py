@@ -76,8 +76,8 @@ class Device(Protocol):
     def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
         """Allocate and fill the arenas."""
 
-    def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool) -> NDArray[np.uint64]:
-        """Make ready to feed results back; returns the words that tell of it (`devices.steps.Flights.done`)."""
+    def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
+        """Make ready to feed results back; returns who keeps account of it, and tells through the ring `back`."""
 
     def feed_back(self, flights: Flights, count: int) -> None:
         """What the first `count` ended steps computed last becomes their requests' next input."""

@@ -65,10 +65,10 @@ class CpuDevice:
         self.compute = CpuLaunch(stream, self.arenas)
         self._views = self.compute.views
 
-    def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool) -> NDArray[np.uint64]:
+    def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
         """Results are fed back at once, by NumPy, wherever sampling was asked for."""
         self._steps = CpuSteps(stream, self.arenas, sampling)
-        return self._steps.done
+        return Flights(stream, back, self._steps.done)
 
     def feed_back(self, flights: Flights, count: int) -> None:
         """What the first `count` ended steps computed last becomes their requests' next input."""

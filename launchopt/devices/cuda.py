@@ -25,6 +25,7 @@ from launchopt.devices.chain_pump import ChainPump
 from launchopt.devices.cuda_errors import StatusError, no_memory
 from launchopt.devices.cuda_info import cuda_info, driver_version, gpu_state
 from launchopt.devices.cuda_steps import CudaSteps
+from launchopt.devices.feedback_source import LaunchFeedback
 from launchopt.devices.kernel_plans import KernelPlans, launch_address
 from launchopt.devices.launch_marks import LaunchMarks
 from launchopt.devices.lt_packing import Packing
@@ -43,6 +44,7 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Recorder, Strategy
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling
+from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream
 from launchopt.workloads.stream import ArenaKey
 
@@ -201,14 +203,31 @@ class CudaDevice:
             return None
         return Pump(ring, batcher, self._launcher(mode), mode.packable_bytes, settings)
 
-    def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool) -> NDArray[np.uint64]:
-        """Make ready to feed results back; returns the words that tell of it."""
-        self._steps = CudaSteps(stream, self.arenas, self.stream, sampling, on_host)
-        return self._steps.done
+    def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
+        """Make ready to feed results back."""
+        self._steps = CudaSteps(stream, self.arenas, self.stream, sampling, on_host, back)
+        return self._steps.flights
+
+    @property
+    def launch_feedback(self) -> LaunchFeedback | None:
+        """How a launch of whole steps feeds back its results itself; None: it does not."""
+        return None if self._steps is None else self._steps.launch_feedback
+
+    def stage_feedback(self, batch: StepBatch) -> int:
+        """A launch of `batch` comes next that can feed back its results: where it finds how; 0 if it is not to.
+
+        `feed_back` does nothing for what was staged.
+        """
+        assert self._steps is not None
+        if self.marks.streams or self.marks.resident:
+            return 0
+        return self._steps.stage(batch)
 
     def feed_back(self, flights: Flights, count: int) -> None:
         """What the first `count` ended steps computed last becomes their requests' next input."""
         assert self._steps is not None
+        if self._steps.was_staged():
+            return
         streams, resident = self.marks.streams, self.marks.resident
         records = flights.ended[:count].reshape(-1).view(COMMAND_DTYPE)
         if resident:

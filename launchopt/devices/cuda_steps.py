@@ -1,8 +1,9 @@
 """Feeding results of steps back on the GPU: one kernel launch on the work's stream for all steps of a batch.
 
-The kernel's last act is to write each step's id to `done`, which lies in pinned memory: the host looks there instead of
-asking the driver. Where sampling is to be on the host, logits are copied there, the host waits for them, samples with
-NumPy and copies the next inputs back, as an engine does whose sampler runs on the CPU.
+Or none, where the launch that computes them feeds them back at its own end (`stage`). The kernel's last act is to write
+each step's id to `done`, which lies in pinned memory: the host looks there instead of asking the driver. Where sampling
+is to be on the host, logits are copied there, the host waits for them, samples with NumPy and copies the next inputs
+back, as an engine does whose sampler runs on the CPU.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from numpy.typing import NDArray
 
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.arenas import STORAGE, Arenas
+from launchopt.devices.feedback_source import LaunchFeedback, head_of, words_of
+from launchopt.devices.feedback_stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.gpu_feedback import GpuFeedback
 from launchopt.devices.steps import Flights, Staged, facts_of, places_needed
 from launchopt.feedback import HostFeedback
+from launchopt.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 
 WITHOUT = Sampling(SamplingKind.none)
@@ -35,7 +40,9 @@ def pinned(count: int, dtype: Any) -> NDArray[Any]:
 class CudaSteps:
     """Over the arenas of a stream."""
 
-    def __init__(self, stream: ChainStream, arenas: Arenas, cuda: Any, sampling: Sampling, on_host: bool) -> None:
+    def __init__(
+        self, stream: ChainStream, arenas: Arenas, cuda: Any, sampling: Sampling, on_host: bool, back: Ring
+    ) -> None:
         self._stream, self._cuda = stream, cuda
         base = int(arenas.arrays[stream.activations].data.ptr)
         history = arenas.arrays.get(stream.history)
@@ -50,6 +57,15 @@ class CudaSteps:
             self._on_host = HostFeedback(stream.dtype, sampling, table)
             self._logits = pinned(stream.requests * stream.vocab, STORAGE[stream.dtype]).reshape(stream.requests, -1)
             self._inputs = pinned(stream.requests * stream.hidden, STORAGE[stream.dtype]).reshape(stream.requests, -1)
+        self.flights = Flights(stream, back, self.done)
+        self._launches_ns = cupy.zeros(1, np.uint64)  # what launches that sample themselves add to
+        self._stages: FeedbackStages | None = None
+        self.launch_feedback: LaunchFeedback | None = None
+        if self._on_host is None:
+            stages = pinned(STAGES * WORDS * stream.requests, np.uint64).reshape(STAGES, WORDS, stream.requests)
+            self._stages = FeedbackStages(self.flights, stream.table, self._facts, stages, cuda.synchronize)
+            kept, at_ns = WITHOUT if stream.vocab is None else sampling, int(self._launches_ns.data.ptr)
+            self.launch_feedback = LaunchFeedback(head_of(kept.kind), words_of(kept, *sizes, ns=at_ns))
         self._events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(64)]
         self.start()
 
@@ -63,6 +79,17 @@ class CudaSteps:
         """A new run."""
         self._host_ns, self._submitted, self._timed = 0, 0, 0
         self._device_ms = 0.0
+        self._launches_ns_before = self._sampled_in_launches_ns()
+        if self._stages is not None:
+            self._stages.start()
+
+    def stage(self, batch: StepBatch) -> int:
+        """For a launch that feeds back its results by itself: see `FeedbackStages`; 0 where that is not to be."""
+        return 0 if self._stages is None else self._stages.stage(batch)
+
+    def was_staged(self) -> bool:
+        """Whether the batch launched last is fed back by its own launch; asked once."""
+        return self._stages is not None and self._stages.was_staged()
 
     def feed_back(self, flights: Flights, count: int) -> None:
         """Submit the scaling, or the sampling, and the writing of the next inputs."""
@@ -115,9 +142,16 @@ class CudaSteps:
         self._timed += 1
 
     def sampling_ns(self) -> int:
-        """Time spent sampling since `start`: on the host, waiting for logits included, or between events."""
+        """Time spent sampling since `start`: on the host, waiting for logits included, or between events.
+
+        Of launches that sample themselves: from the end of all before it to the first block's last row.
+        """
         if self._on_host is not None:
             return self._host_ns
         for i in range(self._timed, self._submitted):
             self._read(*self._events[i % len(self._events)])
-        return int(self._device_ms * 1e6)
+        return int(self._device_ms * 1e6) + self._sampled_in_launches_ns() - self._launches_ns_before
+
+    def _sampled_in_launches_ns(self) -> int:
+        """Since ever, of launches that have ended."""
+        return int(cupy.asnumpy(self._launches_ns)[0])

@@ -1,23 +1,44 @@
-"""The CUDA source of devices/gpu_feedback.py: kernels/feedback.cu with the constants that it shares with the host.
+"""What kernels that feed back are compiled with (kernels/sampling.cuh), and what a launch of one is told of its run.
 
-In: a dtype and a kind of sampling. Out: a text for a compiler; of each kind only what it needs is compiled.
+In: a dtype, and how is sampled. Out: texts for a compiler, of each kind only what it needs being compiled: of
+devices/gpu_feedback.py's kernel, and what goes before kernels/megakernel.cu. And the words of struct Feedback
+(kernels/feedback.cuh).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from launchopt import sampling as rules
 from launchopt.command import Dtype
 from launchopt.feedback import PARTIAL_SUMS
 from launchopt.kernels import source
-from launchopt.sampling import SamplingKind
+from launchopt.sampling import Sampling, SamplingKind
+
+# Of struct Feedback, a word each.
+FIELDS = (
+    *("arguments", "rows", "pitch", "hidden", "vocab", "embedding", "row_bytes", "start"),
+    *("inverse_temperature", "k", "p", "ns"),
+)
+REALS = ("inverse_temperature", "p")
+ARGUMENTS, ROWS = map(FIELDS.index, ("arguments", "rows"))  # which each launch has anew
 
 
-def source_of(dtype: Dtype, kind: SamplingKind, threads: int = PARTIAL_SUMS) -> str:
-    """The CUDA source for one dtype and kind, with the constants of `sampling`. threads: of a block, whole warps."""
-    constants = {
-        "DTYPE": int(dtype),
+@dataclass(frozen=True, slots=True)
+class LaunchFeedback:
+    """How a launch feeds back what it has computed itself: what its source begins with, and struct Feedback."""
+
+    head: str
+    words: NDArray[np.int64]
+
+
+def head_of(kind: SamplingKind) -> str:
+    """What a source that includes sampling.cuh begins with: KIND, and the constants of `sampling` and `feedback`."""
+    constants: dict[str, int | str] = {
         "KIND": kind.name.upper(),
-        "THREADS": threads,
         "PARTIAL_SUMS": PARTIAL_SUMS,
         "CAPACITY": 4 * PARTIAL_SUMS,
         "NO_ID": rules.NO_ID,
@@ -31,4 +52,35 @@ def source_of(dtype: Dtype, kind: SamplingKind, threads: int = PARTIAL_SUMS) -> 
         "POWERS": ", ".join(map(repr, rules.POWERS)),
         "LAST_POWER": len(rules.POWERS) - 1,
     }
-    return "".join(f"#define {name} {value}\n" for name, value in constants.items()) + source("feedback")
+    return _defined(constants)
+
+
+def source_of(dtype: Dtype, kind: SamplingKind, threads: int = PARTIAL_SUMS) -> str:
+    """The CUDA source of kernels/feedback.cu for one dtype and kind. threads: of a block, whole warps."""
+    return _defined({"DTYPE": int(dtype), "THREADS": threads}) + head_of(kind) + source("feedback")
+
+
+def _defined(constants: dict[str, int | str]) -> str:
+    return "".join(f"#define {name} {value}\n" for name, value in constants.items())
+
+
+def words_of(
+    sampling: Sampling, hidden: int, vocab: int, most_rows: int, embedding: int, row_bytes: int, ns: int = 0
+) -> NDArray[np.int64]:
+    """Struct Feedback, but for what each launch has anew: see `GpuFeedback`. ns: an address, or 0."""
+    values: dict[str, int | float] = {
+        "pitch": most_rows,
+        "hidden": hidden,
+        "vocab": vocab,
+        "embedding": embedding,
+        "row_bytes": row_bytes,
+        "start": rules.generator_start(sampling.seed),
+        "inverse_temperature": 1.0 / sampling.temperature,
+        "k": min(sampling.top_k, rules.MOST_VOCAB),
+        "p": sampling.top_p,
+        "ns": ns,
+    }
+    words = np.zeros(len(FIELDS), np.uint64)
+    for name, value in values.items():
+        words[FIELDS.index(name)] = np.float64(value).view(np.uint64) if name in REALS else value
+    return words.view(np.int64)

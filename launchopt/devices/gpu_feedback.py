@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from launchopt import sampling as rules
 from launchopt.command import Dtype
-from launchopt.devices.feedback_source import source_of
+from launchopt.devices.feedback_source import source_of, words_of
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.lt_chain import DRAW
 from launchopt.feedback import PARTIAL_SUMS
@@ -52,19 +52,9 @@ class GpuFeedback:
         self._addresses = [staged.ctypes.data for staged in self._staged]
         self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(STAGES)]
         self._next = 0
-        parameters = (
-            np.uint64(0),  # where a launch's arguments are staged
-            np.uint32(most_rows),
-            np.uint32(hidden),
-            np.uint32(vocab),
-            np.uint64(embedding),
-            np.uint64(row_bytes),
-            np.uint64(rules.generator_start(sampling.seed)),
-            np.float64(1.0 / sampling.temperature),
-            np.uint32(min(sampling.top_k, rules.MOST_VOCAB)),
-            np.float64(sampling.top_p),
-        )
-        self._launch = KernelLaunch(kernel, PARTIAL_SUMS, parameters, stream)
+        # Struct Feedback, whose first word says where a launch's arguments are staged.
+        words = words_of(sampling, hidden, vocab, most_rows, embedding, row_bytes)
+        self._launch = KernelLaunch(kernel, PARTIAL_SUMS, [words], stream)
 
     def submit(
         self,

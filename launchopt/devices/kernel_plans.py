@@ -120,14 +120,14 @@ class KernelPlans:
         self._modules: dict[tuple[str, ...], Any] = {}
         self._keep: list[Any] = []
 
-    def function(self, file: str, name: str, **defines: int) -> Any:
-        """A kernel of launchopt/kernels/`file`.cu, compiled with -DDTYPE and `defines`."""
+    def function(self, file: str, name: str, head: str = "", **defines: int) -> Any:
+        """A kernel of launchopt/kernels/`file`.cu, compiled with -DDTYPE and `defines`; `head`: a text before it."""
         options = (f"-DDTYPE={int(self._dtype)}", *(f"-D{key}={value}" for key, value in defines.items()))
-        key = (file, *options)
+        key = (file, head, *options)
         if key not in self._modules:
             import cupy  # only here: rows are made, and tested, without it
 
-            self._modules[key] = cupy.RawModule(code=source(file), options=("-std=c++17", *options))
+            self._modules[key] = cupy.RawModule(code=head + source(file), options=("-std=c++17", *options))
         return self._modules[key].get_function(name)
 
     def row(self, function: Any, launch: Launch, early: bool = False) -> list[int]:

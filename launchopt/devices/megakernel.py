@@ -2,7 +2,8 @@
 
 In: a `StepBatch`. Its list (`instructions`) follows from its requests and its copy of the weights, is put on the GPU
 once and kept. Likely ones are compiled before the clock, others when they come for the second time; until then, and for
-steps of several columns or requests that do not lie evenly spaced, launches are those of mode=coalesced.
+steps of several columns or requests that do not lie evenly spaced, launches are those of mode=coalesced. What a list
+computes last is fed back by the same launch, where the device says how (`launch_feedback`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import cupy
 import numpy as np
 
 from launchopt.command import W_MN, ShapeKey
+from launchopt.devices.feedback_source import LaunchFeedback
 from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
 from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.lt_steps import step_of
-from launchopt.devices.megakernel_program import PROGRAM_WORDS, MegakernelProgram
+from launchopt.devices.megakernel_program import FEEDBACK_WORDS, NO_FEEDBACK, PROGRAM_WORDS, MegakernelProgram
 from launchopt.devices.megakernel_tasks import (
     LEAST_SLOTS,
     SLOT_BYTES,
@@ -71,6 +73,7 @@ class Megakernel:
                 f"needs a GPU of compute capability {LEAST_CAPABILITY / 10} or more, "
                 f"with {needed_bytes:,} bytes of shared memory a block",
             )
+        self._feedback: LaunchFeedback | None = device.launch_feedback
         self._kernels: dict[tuple[tuple[str, int], ...], KernelLaunch] = {}
 
     def _kernel(self, defines: Mapping[str, int], macros: Mapping[str, int] = NO_MACROS) -> KernelLaunch:
@@ -79,9 +82,10 @@ class Megakernel:
         if key not in self._kernels:
             slots = slots_of(defines["COLUMNS"], self._most_bytes)
             shared_bytes = fixed_bytes(defines["COLUMNS"]) + slots * SLOT_BYTES
-            function = self._device.kernels.function("megakernel", "megakernel", SLOTS=slots, **defines, **macros)
+            head = "" if self._feedback is None else self._feedback.head
+            function = self._device.kernels.function("megakernel", "megakernel", head, SLOTS=slots, **defines, **macros)
             function.max_dynamic_shared_size_bytes = shared_bytes
-            parameters = np.zeros(PROGRAM_WORDS, np.int64), np.uint32(0)
+            parameters = np.zeros(PROGRAM_WORDS, np.int64), np.zeros(FEEDBACK_WORDS, np.int64), np.uint32(0)
             self._kernels[key] = KernelLaunch(function, THREADS, parameters, self._device.stream, shared_bytes)
         return self._kernels[key]
 
@@ -121,7 +125,8 @@ class Megakernel:
     ) -> MegakernelProgram:
         """A program of a list, by the kernel compiled with `macros` beside those that follow from the list."""
         kernel = partial(self._kernel, macros=macros)
-        return MegakernelProgram(instructions, self._blocks, self._device.work.dtype.itemsize, kernel, stamped)
+        words = NO_FEEDBACK if self._feedback is None else self._feedback.words
+        return MegakernelProgram(instructions, self._blocks, self._device.work.dtype.itemsize, kernel, words, stamped)
 
     def _program(self, batch: StepBatch) -> MegakernelProgram | None:
         """None where the batch is to be launched otherwise."""
@@ -145,8 +150,9 @@ class Megakernel:
         if program is None:
             self._launched.submit(batch, flush_ns)
             return
+        arguments = self._device.stage_feedback(batch)
         start_ns = self._device.enter(-1, batch.size)
-        program.launch()
+        program.launch(arguments, batch.size if arguments else 0)
         self._device.leave(batch, slice(0, len(batch.words)), Strategy.megakernel, flush_ns, start_ns)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """A list of instructions on the GPU, with what kernels/megakernel.cu needs beside it, and its launches.
 
-In: a list (`instructions`), how many blocks the grid has, and who compiles the kernel. Out: launches, of struct Program
-and their numbers.
+In: a list (`instructions`), how many blocks the grid has, who compiles the kernel, and how results are fed back in the
+same launch. Out: launches, of struct Program, struct Feedback, and their numbers.
 """
 
 from __future__ import annotations
@@ -10,19 +10,24 @@ from collections.abc import Callable, Mapping
 
 import cupy
 import numpy as np
+from numpy.typing import NDArray
 
+from launchopt.devices import feedback_source as fs
 from launchopt.devices.instruction_words import NOBODY, Instructions
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.megakernel_tasks import Extra, defines_of, tasks_of, weights_of
 
 EMPTY = 0xFF  # of kernels/mail.cuh, each byte
-PROGRAM_WORDS = 6
+PROGRAM_WORDS, FEEDBACK_WORDS = 6, len(fs.FIELDS)
+ARGUMENTS, ROWS = PROGRAM_WORDS + fs.ARGUMENTS, PROGRAM_WORDS + fs.ROWS
+NO_FEEDBACK = np.zeros(FEEDBACK_WORDS, np.int64)
 STAMPS_EACH = 3  # of kernels/megakernel.cu: began, had what it waits for, ended
 
 
 class MegakernelProgram:
     """A list on the GPU, and the kernel that runs it on `blocks` blocks: what `kernel` gives for its macros.
 
+    feedback: struct Feedback, where the kernel is compiled to feed back.
     stamps: int64 [blocks, instructions + 1, STAMPS_EACH], of the last launch, behind the instructions' the whole's
     cycles and ns; empty unless `stamped`, and written by kernels that are compiled to.
     """
@@ -33,6 +38,7 @@ class MegakernelProgram:
         blocks: int,
         itemsize: int,
         kernel: Callable[[Mapping[str, int]], KernelLaunch],
+        feedback: NDArray[np.int64] = NO_FEEDBACK,
         stamped: bool = False,
     ) -> None:
         tasks, box_bytes = tasks_of(instructions, blocks, itemsize)
@@ -42,17 +48,22 @@ class MegakernelProgram:
         tasks[tasks[:, Extra.MAILED] == 1, Extra.FROM] += first_box
         box = tasks[:, Extra.BOX]
         box[:] = np.where(box == NOBODY, 0, box + first_box)
-        self._counters = cupy.zeros(max(len(tasks), 1), np.uint32)
+        self._counters = cupy.zeros(len(tasks) + 1, np.uint32)  # the last one: of blocks that are through
         self._tasks = cupy.asarray(tasks)
         self._weights = cupy.asarray(weights_of(tasks, itemsize).view(np.uint64))
         self.stamps = cupy.zeros((blocks if stamped else 0, len(tasks) + 1, STAMPS_EACH), np.int64)
         parts = self._tasks, self._counters, self._weights
         addresses = [part.data.ptr for part in parts]
-        # Struct Program, and the number of the launch.
-        self._words = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr, 0], np.int64)
+        # Struct Program, struct Feedback, and the number of the launch.
+        program = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr], np.int64)
+        self._words = np.concatenate([program, feedback, [0]])
         cupy.cuda.get_current_stream().synchronize()
 
-    def launch(self) -> None:
-        """Launch it. Launches have numbers of 32 bits, from 1 on; RunError where the driver refuses."""
-        self._words[-1] = self._words[-1] + 1 & 0xFFFFFFFF
-        self._kernel.with_words(self._blocks, self._words)
+    def launch(self, arguments: int = 0, rows: int = 0) -> None:
+        """Launch it; RunError where the driver refuses. It feeds back as many rows, staged at the address `arguments`.
+
+        Launches have numbers of 32 bits, from 1 on.
+        """
+        words = self._words
+        words[ARGUMENTS], words[ROWS], words[-1] = arguments, rows, words[-1] + 1 & 0xFFFFFFFF
+        self._kernel.with_words(self._blocks, words)

@@ -4,7 +4,8 @@ GEMMs and, for workload=layer, norm, rotary embedding, KV write, attention and a
 before their turn; blocks wait for each other by counters, or for the data itself, instead of for the ends of kernels
 (launchopt/kernels/megakernel.cu; it needs compute capability 9.0). Prompts, steps of requests that do not lie evenly
 spaced and steps that come for the first time are launched as in mode=coalesced; at most mode.cached=64 lists are kept.
-Sampling, and what feeds results back, is a launch of its own, as in every mode.
+The same launch samples on the GPU, and feeds results back; in every other mode, and for what is launched as in
+mode=coalesced, that is a launch of its own. So a launch's time on the device has the time of sampling in it here.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ struct alignas(8) float2 {
 };
 #define __device__
 #define __global__
+#define __grid_constant__
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
@@ -305,6 +306,7 @@ inline u32 load_acquire(const u32* from) {
     host::yield();
     return *from;
 }
+inline u64 global_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 inline void barrier_begin(u32 address, u32 count) {
     host::grid->now->block->barriers[address] = {(int)count, (int)count};
 }
@@ -342,8 +344,12 @@ inline u32 narrow_two(float first, float second) {
 #endif
 }
 #endif
-inline float half_of(unsigned short bits) {  // bfloat16
+inline float half_of(unsigned short bits) {
+#if DTYPE == 1
+    return half_bits(bits);
+#else
     return __uint_as_float((u32)bits << 16);
+#endif
 }
 inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     const unsigned lane = host::grid->now->thread % 32, g = lane / 4, t = lane % 4;

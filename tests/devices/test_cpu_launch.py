@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from launchopt.command import Dtype, Op, Records, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.cpu import CpuDevice
 from launchopt.recorder import Recorder
+from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import (
@@ -55,7 +57,7 @@ def steps(stream: ChainStream) -> Iterator[list[Records]]:
 def opened(stream: ChainStream) -> CpuDevice:
     device = CpuDevice(threads=1)
     device.open(stream, Recorder(4 * stream.commands), SEED)
-    device.open_steps(stream, NONE, on_host=True)
+    device.open_steps(stream, NONE, on_host=True, back=cast(Ring, None))
     device.use_mode("")
     device.warm_up()
     device.arenas.poison()

@@ -7,19 +7,15 @@ import pytest
 from cuda_on_host import built_of, can_build, launch
 from numpy.typing import NDArray
 
-from launchopt import sampling as rules
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.feedback_source import source_of
+from launchopt.devices.feedback_source import ARGUMENTS, source_of, words_of
 from launchopt.feedback import PARTIAL_SUMS, HostFeedback
 from launchopt.sampling import NO_ID, Sampling, SamplingKind, sample
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
-CALL = (
-    "const u64* w = (const u64*)arguments; const double* d = (const double*)arguments; "
-    "feedback((const u64*)w[0], (u32)w[1], (u32)w[2], (u32)w[3], w[4], w[5], w[6], d[7], (u32)w[8], d[9])"
-)
+CALL = "feedback(*(const Feedback*)arguments)"
 NONE, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)
 TOP_K = Sampling(SamplingKind.top_k, 0.7, 50, seed=3)
 TOP_P = Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
@@ -42,14 +38,8 @@ def fed(
     for row in range(rows):
         places = finals[row].ctypes.data, targets[row].ctypes.data, 0, ids[row:].ctypes.data
         table[:, row] = *places, row << 32 | row + 1
-    words = np.zeros(10, np.uint64)
-    words[:7] = [
-        *(table.ctypes.data, rows, hidden, finals.shape[1]),
-        *(embedding.ctypes.data, embedding.strides[0], rules.generator_start(sampling.seed)),
-    ]
-    words.view(np.float64)[7] = 1.0 / sampling.temperature
-    words[8] = min(sampling.top_k, rules.MOST_VOCAB)
-    words.view(np.float64)[9] = sampling.top_p
+    words = words_of(sampling, hidden, finals.shape[1], rows, embedding.ctypes.data, embedding.strides[0])
+    words[ARGUMENTS] = table.ctypes.data
     kernel = built_of(source_of(dtype, sampling.kind, threads), CALL)
     launch(kernel, (rows,), threads, 0, words.ctypes.data, seed=rows)
     return targets

@@ -15,13 +15,15 @@ import pytest
 
 from launchopt import kernels
 from launchopt.command import Dtype, Op, ShapeKey
-from launchopt.devices import fusion
+from launchopt.devices import feedback_source as feedback
+from launchopt.devices import feedback_stages, fusion
 from launchopt.devices import instruction_words as ins
 from launchopt.devices import megakernel_tasks as tasks
 from launchopt.devices import resident_loops as rl
 from launchopt.devices.op_kernels import ARGS
 from launchopt.devices.resident_shapes import MOST_COLUMNS, shape_words
 from launchopt.kernels import source
+from launchopt.sampling import SamplingKind
 
 FILES = sorted(each.name for each in files(kernels).iterdir() if each.name.endswith((".cu", ".cuh")))
 SOURCES = [name for name in FILES if name.endswith(".cu")]
@@ -168,7 +170,31 @@ def test_a_program_is_told_in_the_words_of_its_struct() -> None:
     text = source("megakernel")
     assert names(text, "Program") == ["tasks", "counters", "weights", "count", "box_bytes", "stamps"]
     assert len(names(text, "Program")) == made.PROGRAM_WORDS
+    (parameters,) = re.findall(r"\bmegakernel\((const .*)\) \{", text)
+    assert [each.split()[-2:] for each in parameters.split(", ")] == [
+        ["Program", "q"],
+        ["Feedback", "feed"],
+        ["u32", "launch"],
+    ], "in the order of what `launch` writes"
     assert re.findall(r"#define EMPTY 0x(\w+)u", text) == [f"{made.EMPTY:X}" * 4]
+
+
+def test_what_is_fed_back_is_told_in_the_words_of_its_struct() -> None:
+    for name in ("megakernel", "feedback"):
+        found = fields(source(name), "Feedback")
+        assert tuple(field for _, field in found) == feedback.FIELDS
+        assert {field for kind, field in found if kind == "double"} == set(feedback.REALS)
+        assert {kind for kind, _ in found} <= {"u64", "double", "const u64*", "u64*"}, "a word each"
+        assert constant(source(name), "ROW_WORDS") == feedback_stages.WORDS
+    assert numbered(source("feedback"), "NONE") == {kind.name.upper(): i for i, kind in enumerate(SamplingKind)}
+
+
+def test_what_is_fed_back_has_room_where_a_gemm_has_its_inputs() -> None:
+    """Keys, or sums; the compiler asserts the same of the struct."""
+    defined = dict(re.findall(r"#define (\w+) (.*)", feedback.head_of(SamplingKind.top_k)))
+    most = max(4 * int(defined["CAPACITY"]), 8 * int(defined["PARTIAL_SUMS"])) + 8 * 34
+    assert most <= min(tasks.INPUT_BYTES.values())
+    assert "#define KIND" not in source("megakernel"), "nothing is fed back unless told"
 
 
 def test_a_block_has_the_shared_memory_that_its_struct_takes() -> None:
@@ -189,7 +215,7 @@ def test_all_blocks_of_the_launch_can_be_resident() -> None:
     from launchopt.devices import megakernel
 
     text = source("megakernel")
-    bounds = re.findall(r"__launch_bounds__\((\w+), (\d+)\) megakernel\(", text)
+    bounds = re.findall(r"__launch_bounds__\((\w+), (\d+)\)\s+megakernel\(", text)
     assert bounds == [("ALL_THREADS", str(megakernel.BLOCKS_A_MULTIPROCESSOR))]
     assert "ALL_THREADS = THREADS + 32 }" in text
     assert constant(text, "THREADS") + 32 == megakernel.THREADS

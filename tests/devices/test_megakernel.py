@@ -16,6 +16,7 @@ from step_runs import StepRun, batches
 
 from launchopt import recorder as rec
 from launchopt.command import Dtype
+from launchopt.devices.feedback_stages import STAGES
 from launchopt.devices.instruction_words import Word
 from launchopt.devices.lt_steps import step_of
 from launchopt.errors import ConfigError
@@ -227,7 +228,42 @@ def test_with_an_lm_head_and_sampling(kernel: FakeMegakernel) -> None:
     run = Rig(kernel, stream, 3, sampling=Sampling(SamplingKind.greedy))
     run.run()
     run.check()
-    assert kernel.launched
+    assert kernel.rows == [each[0, Word.REQUESTS] for each in kernel.launched] != []
+    run.close()
+
+
+# -- What a launch feeds back itself
+
+
+@pytest.mark.parametrize("vocab", [None, 50])
+@pytest.mark.parametrize("kind", [SamplingKind.greedy, SamplingKind.top_k])
+def test_a_launch_of_whole_steps_feeds_them_back(vocab: int | None, kind: SamplingKind, kernel: FakeMegakernel) -> None:
+    """And nothing else is launched for it; what is launched as in mode=coalesced is fed back as there."""
+    sampling = Sampling(kind, top_k=3, seed=1) if vocab else Sampling(SamplingKind.none)
+    run = Rig(kernel, stream_of("linear", [(0, 6)] * 4, vocab=vocab), 4, sampling=sampling)
+    run.run()
+    run.check()
+    assert kernel.rows == [4] * 5
+    assert kernel.device.fed_back == 1, "the first tokens"
+    run.close()
+
+
+def test_nothing_is_fed_back_by_a_launch_where_the_host_samples(kernel: FakeMegakernel) -> None:
+    stream = stream_of("linear", [(0, 6)] * 4, vocab=50)
+    run = Rig(kernel, stream, 4, sampling=Sampling(SamplingKind.greedy), on_host=True)
+    run.run()
+    run.check()
+    assert kernel.rows == [0] * 5
+    assert kernel.device.fed_back == 6
+    run.close()
+
+
+def test_more_launches_than_there_are_stages(kernel: FakeMegakernel) -> None:
+    run = Rig(kernel, stream_of("linear", [(0, STAGES + 9)]), 1)
+    for _ in range(2):
+        run.run()
+        run.check()
+    assert kernel.rows[-STAGES - 8 :] == [1] * (STAGES + 8)
     run.close()
 
 

@@ -69,7 +69,8 @@ SOME = [
 ]
 # Roundings to storage that memory may be off after a step; of fp32 the order of sums makes more of them.
 UNITS = {Dtype.fp32: 512.0, Dtype.fp16: 16.0, Dtype.bf16: 16.0}
-GREEDY = Sampling(SamplingKind.greedy)
+NONE, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)
+TOP_K, TOP_P = Sampling(SamplingKind.top_k, 0.7, 50, seed=3), Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
 
 
 def cases(programs: Sequence[tuple[str, int]], dtypes: Sequence[Dtype] = tuple(Dtype)) -> Any:
@@ -179,14 +180,15 @@ class EachAlone(Baseline):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("sampling", [GREEDY, TOP_K], ids=lambda sampling: sampling.kind.name)
 @pytest.mark.parametrize("name", ["decode", "paged"])
-def test_sampled_tokens_are_those_of_baseline(name: str) -> None:
+def test_sampled_tokens_are_those_of_baseline(name: str, sampling: Sampling) -> None:
     from launchopt.devices.cuda import CudaDevice
 
     ids = []
     for mode in (MegakernelMode(), EachAlone()):
         stream = stream_of(name, [(2, 4), (0, TOKENS), (0, TOKENS)], Dtype.fp32, vocab=300)
-        run = run_of(CudaDevice(0), stream, mode, GREEDY)
+        run = run_of(CudaDevice(0), stream, mode, sampling)
         run.run()
         run.check()
         if mode.name == "megakernel":
@@ -195,6 +197,61 @@ def test_sampled_tokens_are_those_of_baseline(name: str) -> None:
         close(run)
     assert ids[0] == ids[1]
     assert len(set(ids[0])) > 1
+
+
+class Counted:
+    """Launches of the kernel that feeds back, which otherwise do what they do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from launchopt.devices.gpu_feedback import GpuFeedback
+
+        self.count, launch = 0, GpuFeedback.launch
+
+        def counted(feedback: GpuFeedback, rows: int) -> None:
+            self.count += rows > 0
+            launch(feedback, rows)
+
+        monkeypatch.setattr(GpuFeedback, "launch", counted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_K, TOP_P], ids=lambda sampling: sampling.kind.name)
+@pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("decode", 16), ("paged", 4)])
+def test_a_launch_feeds_back_what_it_has_computed(
+    name: str, requests: int, dtype: Dtype, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other kernel does, but after steps that are launched otherwise."""
+    from launchopt.devices.cuda import CudaDevice
+
+    stream = stream_of(name, [(0, TOKENS)] * requests, dtype, vocab=None if sampling is NONE else 3000)
+    device: Any = CudaDevice(0)
+    run, launches = run_of(device, stream, sampling=sampling), Counted(monkeypatch)
+    for _ in range(2):
+        launches.count = 0
+        run.run()
+        run.check()
+        fused = run.launches(rec.STRATEGY).count(Strategy.megakernel)
+        assert fused >= TOKENS - 1
+        assert launches.count == TOKENS - fused
+        assert (device.sampling_ns() > 0) == (sampling is not NONE)
+    close(run)
+
+
+@pytest.mark.gpu
+def test_the_host_samples_if_it_is_told_to() -> None:
+    from launchopt.devices.cuda import CudaDevice
+
+    ids = []
+    for on_host in (False, True):
+        stream = stream_of("decode", [(0, TOKENS)] * 3, Dtype.bf16, vocab=300)
+        run = StepRun(MegakernelMode(), stream, 3, CudaDevice(0), TOP_K, on_host)
+        run.run()
+        run.check()
+        assert Strategy.megakernel in run.launches(rec.STRATEGY)
+        ids.append(run.flights.done[: stream.tokens].tolist())
+        close(run)
+    assert ids[0] == ids[1]
 
 
 # -- One step
@@ -259,10 +316,16 @@ def finish(run: StepRun) -> None:
 
 
 @cases(SOME)
-def test_memory_is_what_numpy_makes_of_the_same_list(device: Any, name: str, requests: int, dtype: Dtype) -> None:
-    """Also where nothing is to be written: NaN is there. One layer, for what is off adds up. Then the same again."""
+def test_memory_is_what_numpy_makes_of_the_same_list(
+    device: Any, name: str, requests: int, dtype: Dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing is to be written: NaN is there. One layer, for what is off adds up. Then the same again.
+
+    Of a launch that feeds back nothing.
+    """
     run = run_of(device, stream_of(name, [(0, TOKENS)] * requests, dtype, layers=1))
     batch = before_step(run, 2)
+    monkeypatch.setattr(device, "stage_feedback", lambda batch: 0)
     mode: Any = run.mode
     instructions = mode._steps._compiler.compile(batch)
     arrays = arrays_of(device)

@@ -1,4 +1,7 @@
-"""kernels/megakernel.cu itself on the host (cuda_on_host): every row of every step right, in any order of threads."""
+"""kernels/megakernel.cu itself on the host (cuda_on_host): every row of every step right, in any order of threads.
+
+What is fed back at its end is what the host makes of the same results, to the bit.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,23 @@ import sys
 
 import numpy as np
 import pytest
-from cuda_on_host import built, can_build, launch
+from cuda_on_host import built_of, can_build, launch
 from instruction_runs import InstructionRun, Ordered, in_order
 from numpy.typing import NDArray
+from program_interpreter import NONE
 from programs import requests_of
 from step_runs import batches
 
 from launchopt.command import Dtype, Op
+from launchopt.devices import lt_chain as lc
+from launchopt.devices.feedback_source import ARGUMENTS, ROWS, LaunchFeedback, head_of, words_of
+from launchopt.devices.feedback_stages import WORDS, FeedbackStages
 from launchopt.devices.instruction_interpreter import Placed
 from launchopt.devices.instruction_words import NOBODY, Instructions, Word
 from launchopt.devices.megakernel_tasks import SLOT_BYTES, Extra, defines_of, fixed_bytes, tasks_of, weights_of
+from launchopt.devices.steps import facts_of
+from launchopt.kernels import source
+from launchopt.sampling import Sampling, SamplingKind
 from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
@@ -24,15 +34,15 @@ from launchopt.workloads.program import Program, layer_program, linear_epilogue_
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
-CALL = "megakernel(*(Program*)arguments, ((u32*)arguments)[2 * 6])"
-BLOCKS, THREADS, SLOTS = 3, 288, 6
+CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[18])"
+BLOCKS, THREADS, SLOTS, PROGRAM_WORDS = 3, 288, 6, 6
 ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
 
 
 class Launched:
     """A list in memory of the host, as devices/megakernel_program.py has it on a GPU."""
 
-    def __init__(self, instructions: Instructions, dtype: Dtype) -> None:
+    def __init__(self, instructions: Instructions, dtype: Dtype, feedback: LaunchFeedback, text: str) -> None:
         itemsize = dtype.itemsize
         tasks, box_bytes = tasks_of(instructions, BLOCKS, itemsize)
         self.boxes = np.full(2 * box_bytes + 16, 0xFF, np.uint8)
@@ -41,25 +51,41 @@ class Launched:
         box = tasks[:, Extra.BOX]
         box[:] = np.where(box == NOBODY, 0, box + first)
         self.tasks, self.weights = tasks, weights_of(tasks, itemsize)
-        self.counters = np.zeros(len(tasks), np.uint32)
+        self.counters = np.zeros(len(tasks) + 1, np.uint32)
         places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
-        self.words: NDArray[np.int64] = np.array([*places, len(tasks), box_bytes, 0, 0], np.int64)
+        program = np.array([*places, len(tasks), box_bytes, 0], np.int64)
+        self.words: NDArray[np.int64] = np.concatenate([program, feedback.words, [0]])
         self.defines = defines = defines_of(tasks)
-        self.kernel: ctypes.CDLL = built("megakernel", CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
+        self.kernel: ctypes.CDLL = built_of(feedback.head + text, CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
         self.shared_bytes = fixed_bytes(defines["COLUMNS"]) + SLOTS * SLOT_BYTES
 
-    def launch(self, seed: int) -> None:
+    def launch(self, seed: int, arguments: int = 0, rows: int = 0) -> None:
+        self.words[[PROGRAM_WORDS + ARGUMENTS, PROGRAM_WORDS + ROWS]] = arguments, rows
         self.words[-1] += 1
         launch(self.kernel, (BLOCKS,), THREADS, self.shared_bytes, self.words.ctypes.data, seed, at_once=BLOCKS)
 
 
 class KernelRun(InstructionRun):
-    """A stream whose steps the kernel runs, those that are compilable; the others are interpreted."""
+    """A stream whose steps the kernel `text` runs, those that are compilable; the others are interpreted.
 
-    def __init__(self, stream: ChainStream) -> None:
-        super().__init__(stream, fuse=True)
+    feeds: whether it also feeds back what they computed.
+    """
+
+    def __init__(
+        self, stream: ChainStream, sampling: Sampling = NONE, feeds: bool = True, text: str | None = None
+    ) -> None:
+        super().__init__(stream, sampling, fuse=True)
         self.lists: dict[bytes, Launched] = {}
-        self.launches = 0
+        self.launches, self.feeds, self.text = 0, feeds, text or source("megakernel")
+        base, flights = self.arenas.arrays[stream.activations].ctypes.data, self._flights
+        history = self.arenas.arrays.get(stream.history)
+        facts = facts_of(stream, base, 0 if history is None else history.ctypes.data, flights.done.ctypes.data)
+        memory = np.zeros((2, WORDS, stream.requests), np.uint64)
+        self.stages = FeedbackStages(flights, stream.table, facts, memory, synchronize=lambda: None)
+        self.ns = np.zeros(1, np.uint64)
+        sizes = stream.hidden, stream.vocab or 1, stream.requests, base, int(facts[lc.ROW_BYTES])
+        words = words_of(sampling, *sizes, ns=self.ns.ctypes.data)
+        self.feedback = LaunchFeedback(head_of(sampling.kind), words)
 
     def step(self, batch: StepBatch, ordered: Ordered = in_order) -> Instructions:
         if not self.compiler.compilable(batch):
@@ -67,11 +93,19 @@ class KernelRun(InstructionRun):
         program = self.compiler.compile(batch)
         key = program.tobytes()
         if key not in self.lists:
-            self.lists[key] = Launched(really_at(program, self.placed), self.stream.dtype)
+            at = really_at(program, self.placed)
+            self.lists[key] = Launched(at, self.stream.dtype, self.feedback, self.text)
         self.launches += 1
-        self.lists[key].launch(self.launches)
-        self.feed_back(batch)
+        arguments = self.stages.stage(batch) if self.feeds else 0
+        self.lists[key].launch(self.launches, arguments, batch.size if arguments else 0)
+        if not self.stages.was_staged():
+            self.feed_back(batch)
         return program
+
+    @property
+    def ids(self) -> list[int]:
+        found: list[int] = (self._flights.done & lc.LOW).tolist()
+        return found
 
 
 def really_at(program: Instructions, placed: Placed) -> Instructions:
@@ -129,3 +163,50 @@ def test_a_block_adds_what_others_stored_once_they_have(monkeypatch: pytest.Monk
     (shares, *_) = [each.tasks[:, Extra.SHARE].tolist() for each in run.lists.values()]
     assert shares[-2:] == [8, 9]
     assert run.verify().ok
+
+
+# -- What is fed back
+
+GREEDY = Sampling(SamplingKind.greedy)
+TOP_K, TOP_P = Sampling(SamplingKind.top_k, 0.7, 20, seed=3), Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
+FED = [(dtype, sampling, BLOCKS + 2) for dtype in Dtype for sampling in (NONE, GREEDY)]
+FED += [(Dtype.bf16, TOP_K, 2), (Dtype.fp32, TOP_P, 2), (Dtype.bf16, GREEDY, 1), (Dtype.bf16, NONE, 1)]
+WAIT = "while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}"
+
+
+def fed_stream(dtype: Dtype, sampling: Sampling, requests: int) -> ChainStream:
+    vocab = None if sampling is NONE else 300
+    return ChainStream(PROGRAMS["decode"], 1, requests_of([(0, TOKENS)] * requests), dtype, 1, vocab)
+
+
+def done_by(run: KernelRun) -> KernelRun:
+    for batch in batches(run.stream, run.stream.requests):
+        run.step(batch)
+    return run
+
+
+@pytest.mark.parametrize(("dtype", "sampling", "requests"), FED, ids=str)
+def test_what_is_fed_back_is_what_the_host_makes_of_the_same_results(
+    dtype: Dtype, sampling: Sampling, requests: int
+) -> None:
+    """Also of more rows than there are blocks; by the same kernel, which feeds back nothing if told so."""
+    stream = fed_stream(dtype, sampling, requests)
+    ours, theirs = done_by(KernelRun(stream, sampling)), done_by(KernelRun(stream, sampling, feeds=False))
+    assert ours.launches == theirs.launches >= TOKENS - 1
+    assert ours.ids == theirs.ids
+    assert len(set(ours.ids)) > 1 or sampling is NONE
+    assert ours.contents() == theirs.contents()
+    assert ours.verify().ok
+    assert (int(ours.ns[0]) > 0) == (sampling is not NONE)
+    assert not theirs.ns.any()
+
+
+@pytest.mark.parametrize("sampling", [NONE, GREEDY], ids=str)
+def test_a_row_waits_until_all_blocks_are_through(sampling: Sampling) -> None:
+    """Else it takes what was there before."""
+    text, stream = source("megakernel"), fed_stream(Dtype.fp32, sampling, BLOCKS)
+    assert text.count(WAIT) == 1
+    hasty = done_by(KernelRun(stream, sampling, text=text.replace(WAIT, ";")))
+    right = done_by(KernelRun(stream, sampling))
+    assert right.verify().ok
+    assert hasty.contents() != right.contents()

@@ -180,7 +180,7 @@ def test_macros_reach_the_compiler_and_make_another_kernel(monkeypatch: pytest.M
         run = StepRun(mode, stream, 3, device)
         compiled: list[dict[str, int]] = []
         monkeypatch.setattr(
-            kernel, "function", lambda file, name, **defines: compiled.append(defines) or SimpleNamespace()
+            kernel, "function", lambda file, name, head, **defines: compiled.append(defines) or SimpleNamespace()
         )
         monkeypatch.setattr("launchopt.devices.megakernel.KernelLaunch", lambda function, *more: function)
         instructions = mode.steps.instructions_of(step_of(stream, 3, 0))

@@ -1,0 +1,283 @@
+// From the last outputs of a token to the inputs of the next one: sampling, or scaling, by a block a row. What the kernel of
+// its own (feedback.cu) and the end of a whole step (megakernel.cu) have in common. devices/feedback_source.py defines the
+// constants, and -DKIND.
+//
+// Logits are compared as keys: unsigned integers in the order of the floats, 0 below them all.
+//
+// The threshold of top_k and top_p is the largest key such that keys >= it weigh `needed` or more, where a key weighs 1
+// for top_k. It is bisected, at first among the largest of each thread only: what these weigh, all keys weigh at least,
+// so this gives a lower bound, which mostly leaves a few hundred logits above it. Should it leave more than fit into
+// shared memory (flat logits, a large k), all logits are bisected until they do.
+namespace sampling {
+enum { NONE, GREEDY, TOP_K, TOP_P };
+enum { WARPS = THREADS / 32, PIECES = 32, NOT_A_NUMBER = ~0 };  // the key of none, above all
+
+struct Room {  // shared memory of a block
+    union {
+        u32 keys[CAPACITY];         // with sampling
+        double sums[PARTIAL_SUMS];  // without
+    };
+    u64 part[PIECES + 1];
+    u32 filled;  // of keys
+};
+
+__device__ u32 key_of(float value) {
+    u32 bits = __float_as_uint(value);
+    if (bits == 0x80000000u) bits = 0u;  // -0.0 ties with 0.0
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ float value_of(u32 key) { return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+
+__device__ u64 larger(u64 a, u64 b) { return a > b ? a : b; }
+
+// All threads get the result. Threads may still read part[PIECES] when the next call writes those before it.
+template <bool SUM> __device__ u64 combined(u64 value, u64* part) {
+    for (int step = 16; step; step >>= 1) {
+        u64 other = __shfl_xor_sync(0xFFFFFFFFu, value, step);
+        value = SUM ? value + other : larger(value, other);
+    }
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        value = threadIdx.x < WARPS ? part[threadIdx.x] : 0;
+        for (int step = 16; step; step >>= 1) {
+            u64 other = __shfl_xor_sync(0xFFFFFFFFu, value, step);
+            value = SUM ? value + other : larger(value, other);
+        }
+        if (threadIdx.x == 0) part[PIECES] = value;
+    }
+    __syncthreads();
+    return part[PIECES];
+}
+
+__device__ u64 mixed(u64 value) {
+    value = (value ^ (value >> 30)) * MIX_A;
+    value = (value ^ (value >> 27)) * MIX_B;
+    return value ^ (value >> 31);
+}
+
+struct Scale { float largest; double inverse_temperature; };
+
+__device__ u64 weight_of(float value, const Scale& scale) {
+    if (value == scale.largest) return 1ull << WEIGHT_BITS;
+    double exponent = __dmul_rn(__dadd_rn((double)value, -(double)scale.largest), scale.inverse_temperature);
+    if (!(exponent > LEAST_EXPONENT)) return 0;
+    const double powers[] = {POWERS};
+    double y = __dmul_rn(exponent, LOG2_E);
+    double n = floor(__dadd_rn(y, 0.5));
+    double fraction = __dadd_rn(y, -n);
+    double power = powers[LAST_POWER];
+#pragma unroll
+    for (int i = LAST_POWER - 1; i >= 0; --i) power = __dadd_rn(__dmul_rn(power, fraction), powers[i]);
+    return (u64)__dmul_rn(power, (double)(1ull << ((int)n + WEIGHT_BITS)));
+}
+// What a key counts when the threshold is sought.
+__device__ u64 load_of(u32 key, const Scale& scale) { return KIND == TOP_K ? 1 : weight_of(value_of(key), scale); }
+
+// A row of logits, whose elements this block's threads visit, each some of them: 16 bytes at a time where it is aligned, AHEAD
+// of them asked for together.
+struct Logits {
+    const storage* values;
+    u32 count;
+    __device__ u32 operator[](u32 i) const { return key_of(widen(values[i])); }
+    template <int AHEAD = 2, class Visit> __device__ void each(Visit visit) const {
+        const u32 whole = aligned(values) ? count / WIDTH : 0;
+#pragma unroll AHEAD
+        for (u32 i = threadIdx.x; i < whole; i += THREADS) {
+            Vector vector;
+            vector.whole = ((const uint4*)values)[i];
+#pragma unroll
+            for (u32 j = 0; j < WIDTH; ++j) visit(i * WIDTH + j, widen(vector.parts[j]));
+        }
+        for (u32 i = whole * WIDTH + threadIdx.x; i < count; i += THREADS) visit(i, widen(values[i]));
+    }
+};
+// Some of their keys, in shared memory.
+struct Keys {
+    const u32* keys;
+    u32 count;
+    template <class Visit> __device__ void each(Visit visit) const {
+#pragma unroll 8
+        for (u32 i = threadIdx.x; i < count; i += THREADS) visit(i, keys[i]);
+    }
+};
+__device__ u32 key_at(const Logits&, float value) { return key_of(value); }
+__device__ u32 key_at(const Keys&, u32 key) { return key; }
+// Keys >= low load `needed` or more, keys >= high load `above`, which is less; `inside` keys are >= low and < high.
+struct Range { u32 low, high; u64 above, inside; };
+
+// Bisect until the range holds no more than `few` keys, or one value.
+template <class Some>
+__device__ void bisect(const Some& some, u64 few, u64 needed, const Scale& scale, Range& range, u64* part) {
+    while (range.inside > few && range.high - range.low > 1) {
+        u32 middle = range.low + (range.high - range.low) / 2;
+        u64 load = 0, inside = 0;
+        some.each([&](u32, auto value) {
+            const u32 key = key_at(some, value);
+            if (key >= middle && key < range.high) {
+                load += load_of(key, scale);
+                ++inside;
+            }
+        });
+        load = combined<true>(load, part) + range.above;
+        inside = combined<true>(inside, part);
+        if (load >= needed) {
+            range.low = middle;
+            range.inside = inside;
+        } else {
+            range.high = middle;
+            range.above = load;
+            range.inside -= inside;
+        }
+    }
+}
+
+// Keys >= the result are kept. `own`: this thread's largest key, 0 if it has none.
+__device__ u32 threshold_of(const Logits& logits, u32 own, u64 needed, const Scale& scale, Room& room) {
+    u32* keys = room.keys;
+    u64* part = room.part;
+    const u32 end = key_of(scale.largest) + 1;
+    Range range = {0, end, 0, THREADS};
+    keys[threadIdx.x] = own;
+    if (threadIdx.x == 0) room.filled = 0;
+    if (combined<true>(own ? load_of(own, scale) : 0, part) >= needed)
+        bisect(Keys{keys, THREADS}, 1, needed, scale, range, part);
+    range.high = end;
+    range.above = 0;
+    u64 inside = 0;
+    logits.each([&](u32, float value) { inside += key_of(value) >= range.low; });
+    range.inside = combined<true>(inside, part);
+    bisect(logits, CAPACITY, needed, scale, range, part);
+    if (range.inside > CAPACITY) return range.low;  // all of them tie
+    logits.each([&](u32, float value) {
+        const u32 key = key_of(value);
+        if (key >= range.low && key < range.high) keys[atomicAdd(&room.filled, 1u)] = key;
+    });
+    __syncthreads();
+    bisect(Keys{keys, (u32)range.inside}, 1, needed, scale, range, part);
+    return range.low;
+}
+
+// The first kept token at which the running sum exceeds its target: warps sum PIECES, then the pieces of the one that holds
+// it.
+__device__ u32 chosen_of(const Logits& logits, u32 threshold, u64 bits, const Scale& scale, u64* part) {
+    u32 begin = 0, length = logits.count;
+    u64 target = 0;
+    while (length > 1) {
+        const u32 piece = (length + PIECES - 1) / PIECES, end = begin + length;
+        for (u32 own = threadIdx.x / 32; own < PIECES; own += WARPS) {
+            const u32 stop = min(begin + (own + 1) * piece, end);
+            u64 sum = 0;
+#pragma unroll 8
+            for (u32 i = begin + own * piece + threadIdx.x % 32; i < stop; i += 32) {
+                u32 key = logits[i];
+                if (key >= threshold) sum += weight_of(value_of(key), scale);
+            }
+            for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+            if (threadIdx.x % 32 == 0) part[own] = sum;
+        }
+        __syncthreads();
+        if (length == logits.count) {
+            u64 total = 0;
+            for (int i = 0; i < PIECES; ++i) total += part[i];
+            target = bits * (total >> U_BITS) + ((bits * (total & ((1ull << U_BITS) - 1))) >> U_BITS);
+        }
+        u32 at = 0;
+        while (at < PIECES - 1 && target >= part[at]) target -= part[at++];
+        __syncthreads();
+        begin += at * piece;
+        length = min(piece, end - begin);
+    }
+    return begin;
+}
+
+__device__ int sampled(const storage* values, u32 vocab, u64 counter, u64 start, double inverse_temperature, u32 k,
+                       double p, Room& room) {
+    u64* part = room.part;
+    const Logits logits = {values, vocab};
+    u64 best = 0;  // the largest key; among equal ones that of the lowest index
+    logits.each<8>([&](u32 i, float value) {
+        const u32 key = value != value ? (u32)NOT_A_NUMBER : key_of(value);
+        best = larger(best, (u64)key << 32 | (u32)~i);
+    });
+    const u32 own = (u32)(best >> 32);
+    best = combined<false>(best, part);
+    if (best >> 32 == (u32)NOT_A_NUMBER) return NO_ID;
+    if (KIND == GREEDY) return (int)~(u32)best;
+    const Scale scale = {value_of((u32)(best >> 32)), inverse_temperature};
+    u32 threshold = 0;
+    if (KIND == TOP_K) {
+        if (k < vocab) threshold = threshold_of(logits, own, k, scale, room);
+    } else if (p < 1.0) {
+        u64 total = 0;
+        logits.each([&](u32, float value) { total += weight_of(value, scale); });
+        total = combined<true>(total, part);
+        u64 needed = (u64)ceil(__dmul_rn(p, __ull2double_rn(total)));
+        needed = needed < 1 ? 1 : needed > total ? total : needed;
+        threshold = threshold_of(logits, own, needed, scale, room);
+    }
+    const u64 bits = mixed(start + (counter + 1) * GOLDEN) >> (64 - U_BITS);
+    return (int)chosen_of(logits, threshold, bits, scale, part);
+}
+
+// To a root mean square of 1/sqrt(3). Sums of squares in the order of feedback.scaled, signs as in feedback.signed.
+__device__ void scaled(const storage* source, storage* target, storage* history, u64 counter, u32 hidden, double* sums) {
+    for (u32 t = threadIdx.x; t < PARTIAL_SUMS; t += THREADS) {
+        double own = 0;
+        for (u32 i = t; i < hidden; i += PARTIAL_SUMS) {
+            double value = widen(source[i]);
+            own = __dadd_rn(own, __dmul_rn(value, value));
+        }
+        sums[t] = own;
+    }
+    for (u32 half = PARTIAL_SUMS / 2; half; half /= 2) {
+        __syncthreads();
+        for (u32 t = threadIdx.x; t < half; t += THREADS) sums[t] = __dadd_rn(sums[t], sums[t + half]);
+    }
+    __syncthreads();
+    const double sum = sums[0];
+    const u64 start = mixed((counter + 1) * GOLDEN);
+    const double factor = sum == 0 ? 1 : __dsqrt_rn(__ddiv_rn((double)hidden, __dmul_rn(3.0, sum)));
+    for (u32 i = threadIdx.x; i < hidden; i += THREADS) {
+        storage value = source[i];
+        if (history) history[i] = value;
+        const float scaled = __double2float_rn(__dmul_rn((double)widen(value), factor));
+        const bool turned = mixed(start + (i / 64 + 1) * GOLDEN) >> i % 64 & 1;
+        target[i] = narrow(turned ? -scaled : scaled);
+    }
+}
+
+__device__ void copy_row(const storage* source, storage* target, u32 hidden) {
+    if ((((u64)source | (u64)target | hidden * sizeof(storage)) & 15) == 0) {
+        const u32 width = hidden * sizeof(storage) / 16;
+        for (u32 i = threadIdx.x; i < width; i += THREADS) ((int4*)target)[i] = ((const int4*)source)[i];
+    } else {
+        for (u32 i = threadIdx.x; i < hidden; i += THREADS) target[i] = source[i];
+    }
+}
+
+// The row's last act: whoever sees the id may count on the rest.
+__device__ void tell(u64 address, int id) {
+    __syncthreads();
+    if (threadIdx.x == 0 && address) {
+        __threadfence_system();
+        *(volatile int*)address = id;
+    }
+}
+
+// A row, of which all threads have the words.
+__device__ void feed_row(const Feedback& feed, const u64* words, Room& room) {
+    const storage* source = (const storage*)words[0];
+    storage* target = (storage*)words[1];
+    const u32 hidden = (u32)feed.hidden;
+    if (KIND == NONE) {
+        scaled(source, target, (storage*)words[2], words[4], hidden, room.sums);
+        tell(words[3], 0);
+    } else {
+        const int id =
+            sampled(source, (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k, feed.p, room);
+        copy_row((const storage*)(feed.embedding + (id < 0 ? 0 : id) * feed.row_bytes), target, hidden);
+        tell(words[3], id);
+    }
+}
+}  // namespace sampling
