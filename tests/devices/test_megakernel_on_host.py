@@ -179,7 +179,8 @@ def fed_stream(dtype: Dtype, sampling: Sampling, requests: int) -> ChainStream:
     return ChainStream(PROGRAMS["decode"], 1, requests_of([(0, TOKENS)] * requests), dtype, 1, vocab)
 
 
-def done_by(run: KernelRun) -> KernelRun:
+def done_by(run: KernelRun, seed: int = 0) -> KernelRun:
+    run.launches = seed
     for batch in batches(run.stream, run.stream.requests):
         run.step(batch)
     return run
@@ -203,10 +204,10 @@ def test_what_is_fed_back_is_what_the_host_makes_of_the_same_results(
 
 @pytest.mark.parametrize("sampling", [NONE, GREEDY], ids=str)
 def test_a_row_waits_until_all_blocks_are_through(sampling: Sampling) -> None:
-    """Else it takes what was there before."""
+    """Else it takes what was there before, in some order of the threads."""
     text, stream = source("megakernel"), fed_stream(Dtype.fp32, sampling, BLOCKS)
     assert text.count(WAIT) == 1
-    hasty = done_by(KernelRun(stream, sampling, text=text.replace(WAIT, ";")))
     right = done_by(KernelRun(stream, sampling))
     assert right.verify().ok
-    assert hasty.contents() != right.contents()
+    hasty = (done_by(KernelRun(stream, sampling, text=text.replace(WAIT, ";")), seed) for seed in range(0, 80, 10))
+    assert any(run.contents() != right.contents() for run in hasty)
