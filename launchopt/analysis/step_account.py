@@ -7,8 +7,7 @@ subtracted. What is done as one is one instruction here.
 
 Blocks wait for each other, so that what one waits for is another's work: of the medians and maxima over blocks, sums
 say what is long, and not what the whole is. Those of block 0 add up: its waits, its work, and what lies between two
-instructions of which it has a share, from the begin of the first one to the end of the last. What lies between is
-negative where the next instruction begins while the results of the one before are being stored.
+instructions of which it has a share, from the begin of the first one to the end of the last.
 """
 
 from __future__ import annotations

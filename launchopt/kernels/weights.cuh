@@ -6,10 +6,9 @@
 // (sm_90), as soon as the others have read what was in a slot. Columns beyond MOST_COLUMNS go through everything again. Where a
 // norm is done with the GEMM, its gain comes first, in a slot of its own.
 //
-// That slots are empty is told in one of two ways, whichever is faster (version 26 in RESIDENT.md has both): by a barrier of
-// each slot, as soon as all warps have read it; or, TOLD, by one word for all that a pass has read, which is looked at now and
-// then. Where there is nothing but short GEMMs of one column all of the ring comes while the block waits in any case, and what
-// is not refilled at once is not in the way of what it waits for.
+// That slots are empty is told by a barrier of each, as soon as all warps have read it; or, TOLD, of GEMMs of one column alone,
+// by one word for all that a pass has read, which is looked at now and then. Those took 84 us with barriers and take 82 with
+// the word (RESIDENT.md, version 26), but the ring begins elsewhere in these two builds, which may be all the difference.
 enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTES + 64 };  // 64: see tiles.cuh
 enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES, MOST_UNTOLD = SLOTS / 2 };
 #define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)  // see tiles.cuh

@@ -35,8 +35,7 @@ LEGEND = (
     "Wait: from an instruction's begin on a block until all that it waits for is there; work: from then to its end. "
     "Of each instruction the median over the blocks that have a share of it, or the most; an op's is the mean over its "
     "instructions, and `all` their sum. Blocks wait for each other's work, so that these sums are not the whole; "
-    "those of block 0 add up: waits, work, and what lies between two instructions of which it has a share, which is "
-    "negative where one begins while the results of the other are being stored."
+    "those of block 0 add up: waits, work, and what lies between two instructions of which it has a share."
 )
 _TEXT, _I64, _F64, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 ACCOUNT = schema(
@@ -52,11 +51,7 @@ ACCOUNT = schema(
     ("work_sum_us", _F64, "the same"),
     ("own_wait_us", _F64, "of block 0 alone, over all instructions"),
     ("own_work_us", _F64, "the same"),
-    (
-        "own_between_us",
-        _F64,
-        "of block 0, from an instruction's end to the begin of the next; less than 0: it overlaps",
-    ),
+    ("own_between_us", _F64, "of block 0, from an instruction's end to the begin of the next"),
     ("launches", _I64, "timed of each kernel"),
     ("kernel_us", _F64, "a launch of the kernel as the mode launches it, by events; median"),
     ("without_weights_us", _F64, "the same of a kernel that fetches no weights: its outputs are wrong"),
