@@ -141,7 +141,10 @@ class FakeMegakernel:
         order = random_order(instructions, len(self.launched))
         run(instructions, Memory(arrays), self.device.work.dtype, order)
         self.launched.append(instructions.copy())
-        self._feed_back(dict(zip(FIELDS, words[PROGRAM_WORDS:-1].tolist(), strict=True)))
+        feed = dict(zip(FIELDS, words[PROGRAM_WORDS:-1].tolist(), strict=True))
+        found = np.asarray(self.memory.at(feed["found"]))
+        assert (found.dtype, found.tolist()) == (np.uint64, [0] * blocks), "a word of each block"
+        self._feed_back(feed)
 
     def _feed_back(self, feed: dict[str, int]) -> None:
         """As struct Feedback says."""

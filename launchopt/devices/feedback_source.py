@@ -21,10 +21,11 @@ from launchopt.sampling import Sampling, SamplingKind
 # Of struct Feedback, a word each.
 FIELDS = (
     *("arguments", "rows", "pitch", "hidden", "vocab", "embedding", "row_bytes", "start"),
-    *("inverse_temperature", "k", "p", "ns"),
+    *("inverse_temperature", "k", "p", "ns", "found"),
 )
 REALS = ("inverse_temperature", "p")
 ARGUMENTS, ROWS = map(FIELDS.index, ("arguments", "rows"))  # which each launch has anew
+FOUND = FIELDS.index("found")  # which each program of a whole step has
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def _defined(constants: dict[str, int | str]) -> str:
 def words_of(
     sampling: Sampling, hidden: int, vocab: int, most_rows: int, embedding: int, row_bytes: int, ns: int = 0
 ) -> NDArray[np.int64]:
-    """Struct Feedback, but for what each launch has anew: see `GpuFeedback`. ns: an address, or 0."""
+    """Struct Feedback, but for what each launch has anew, or each program of a whole step. ns: an address, or 0."""
     values: dict[str, int | float] = {
         "pitch": most_rows,
         "hidden": hidden,

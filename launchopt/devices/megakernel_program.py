@@ -57,6 +57,8 @@ class MegakernelProgram:
         # Struct Program, struct Feedback, and the number of the launch.
         program = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr], np.int64)
         self._words = np.concatenate([program, feedback, [0]])
+        self._found = cupy.zeros(blocks, np.uint64)  # of logits, by each block: see kernels/step_end.cuh
+        self._words[PROGRAM_WORDS + fs.FOUND] = self._found.data.ptr
         cupy.cuda.get_current_stream().synchronize()
 
     def launch(self, arguments: int = 0, rows: int = 0) -> None:

@@ -35,6 +35,7 @@ SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
 STATIC_BYTES = 8 << 10  # what ops declare for themselves, at the most
 LEAST_SLOTS = 6
 ALIGNMENT_BYTES = 256
+RING_ALIGNMENT_BYTES = 128
 
 
 class Extra(enum.IntEnum):
@@ -177,8 +178,9 @@ def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
 
 
 def fixed_bytes(columns: int) -> int:
-    """Of struct Memory, but for the ring; `columns`: as compiled."""
-    return INPUT_BYTES[columns] + columns * INPUT_GAP_BYTES + WARPS * columns * PART_ROWS * 4
+    """Of struct Memory, but for the ring, which begins at a whole RING_ALIGNMENT_BYTES; `columns`: as compiled."""
+    used = INPUT_BYTES[columns] + columns * INPUT_GAP_BYTES + WARPS * columns * PART_ROWS * 4
+    return -(-used // RING_ALIGNMENT_BYTES) * RING_ALIGNMENT_BYTES
 
 
 def slots_of(columns: int, shared_bytes: int) -> int:

@@ -15,9 +15,9 @@
 // -DPAGE_TOKENS: of all of attention, or 0 where they differ. What a list does not have is not compiled, so that what the
 // others need stays in registers: what does not is far away, since shared memory leaves next to nothing of the L1 cache.
 //
-// What the list has computed last is fed back in the same launch (sampling.cuh), a row a block, where the host says so: when
-// all blocks have gone through the list, which a counter behind the instructions' tells. -DKIND: of sampling, with the
-// constants of devices/feedback_source.py; without it none of this is compiled.
+// What the list has computed last is fed back in the same launch (step_end.cuh), where the host says so: when all blocks have
+// gone through the list, which a counter behind the instructions' tells. -DKIND: of sampling, with the constants of
+// devices/feedback_source.py; without it none of this is compiled.
 //
 // To find where time goes (runner/bench/megakernel.py): -DSTAMPS=1 writes down when each block began an instruction, had all
 // it waits for, and ended it, and how fast its clock was; -DWITHOUT=1 fetches no weights and -DWITHOUT=2 waits for nobody, so
@@ -61,6 +61,7 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #include "feedback.cuh"
 #ifdef KIND
 #include "sampling.cuh"
+#include "step_end.cuh"
 #endif
 
 // A GEMM's requests are columns of one product where they share the weights.
@@ -186,42 +187,9 @@ struct Player : Gemm {
     }
 };
 
-#ifdef KIND
-__shared__ u64 row_words[ROW_WORDS];
-static_assert(sizeof(sampling::Room) <= sizeof(Memory::inputs), "it lies there");
-
-__device__ inline void read_row(const Feedback& feed, u64 row, int lane) {
-    if (row < feed.rows && lane < ROW_WORDS) row_words[lane] = feed.arguments[lane * feed.pitch + row];
-}
-// By all who went through the list; the first row's words are on their way. That all blocks have is waited for, not just that
-// the last instruction is complete: who has no share of that may still read inputs that a row's next ones replace. To load
-// the counter with acquire, and a barrier, is what instructions do to see what others stored: the L1 cache has nothing older.
-__device__ __noinline__ void feed_back(const Feedback& feed, u32* ended, u32 launch, sampling::Room& room) {
-    __barrier_sync_count(0, ALL_THREADS);  // of this block everything is stored and read; and the words are there
-    if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(ended, 1u);
-    }
-    if (blockIdx.x >= feed.rows) return;
-    if (threadIdx.x == 0)
-        while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}
-    __syncthreads();
-    const u64 began_ns = global_ns();
-    for (u64 row = blockIdx.x;;) {
-        sampling::feed_row(feed, row_words, room);
-        row += gridDim.x;
-        if (row >= feed.rows) break;
-        __syncthreads();
-        read_row(feed, row, threadIdx.x);
-        __syncthreads();
-    }
-    if (sampling::KIND != sampling::NONE && blockIdx.x == 0 && threadIdx.x == 0) *feed.ns += global_ns() - began_ns;
-}
-#endif
-
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
 megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch) {
-    extern __shared__ uint4 shared[];
+    extern __shared__ __align__(128) char shared[];
     __shared__ Task list[LISTED];
     __shared__ u64 of_slots[BARRIERS + 1];
     Memory& memory = *(Memory*)shared;
@@ -236,7 +204,7 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch) {
     if (threadIdx.x >= THREADS) {
         Feed(q.weights, blockIdx.x, ring).run();
 #ifdef KIND
-        read_row(feed, blockIdx.x, threadIdx.x - THREADS);  // from the host: a while before they are needed
+        read_row(feed, blockIdx.x / blocks_a_row(feed), threadIdx.x - THREADS);  // from the host: a while before they are needed
         __barrier_sync_count(0, ALL_THREADS);
 #endif
         return;

@@ -1,5 +1,5 @@
 // From the last outputs of a token to the inputs of the next one: sampling, or scaling, by a block a row. What the kernel of
-// its own (feedback.cu) and the end of a whole step (megakernel.cu) have in common. devices/feedback_source.py defines the
+// its own (feedback.cu) and the end of a whole step (step_end.cuh) have in common. devices/feedback_source.py defines the
 // constants, and -DKIND.
 //
 // Logits are compared as keys: unsigned integers in the order of the floats, 0 below them all.
@@ -74,22 +74,28 @@ __device__ u64 weight_of(float value, const Scale& scale) {
 // What a key counts when the threshold is sought.
 __device__ u64 load_of(u32 key, const Scale& scale) { return KIND == TOP_K ? 1 : weight_of(value_of(key), scale); }
 
-// A row of logits, whose elements this block's threads visit, each some of them: 16 bytes at a time where it is aligned, AHEAD
-// of them asked for together.
+// A row of logits, whose elements this block's threads visit, each some of them in the order of their indices: 16 bytes at a
+// time where it is aligned, AHEAD of them asked for together. Of several blocks that share the row each visits a part.
 struct Logits {
     const storage* values;
     u32 count;
     __device__ u32 operator[](u32 i) const { return key_of(widen(values[i])); }
-    template <int AHEAD = 2, class Visit> __device__ void each(Visit visit) const {
-        const u32 whole = aligned(values) ? count / WIDTH : 0;
-#pragma unroll AHEAD
-        for (u32 i = threadIdx.x; i < whole; i += THREADS) {
-            Vector vector;
-            vector.whole = ((const uint4*)values)[i];
+    template <int AHEAD = 2, class Visit> __device__ void each(Visit visit, u32 part = 0, u32 parts = 1) const {
+        const u32 whole = aligned(values) ? count / WIDTH : 0, first = part * THREADS + threadIdx.x, step = parts * THREADS;
+        // Also of the last pass all at once, which a loop that the compiler unrolls leaves to one after the other.
+        for (u32 i = first; i < whole; i += AHEAD * step) {
+            Vector vectors[AHEAD];
 #pragma unroll
-            for (u32 j = 0; j < WIDTH; ++j) visit(i * WIDTH + j, widen(vector.parts[j]));
+            for (u32 a = 0; a < AHEAD; ++a)
+                if (i + a * step < whole) vectors[a].whole = ((const uint4*)values)[i + a * step];
+#pragma unroll
+            for (u32 a = 0; a < AHEAD; ++a) {
+                if (i + a * step >= whole) break;
+#pragma unroll
+                for (u32 j = 0; j < WIDTH; ++j) visit((i + a * step) * WIDTH + j, widen(vectors[a].parts[j]));
+            }
         }
-        for (u32 i = whole * WIDTH + threadIdx.x; i < count; i += THREADS) visit(i, widen(values[i]));
+        for (u32 i = whole * WIDTH + first; i < count; i += step) visit(i, widen(values[i]));
     }
 };
 // Some of their keys, in shared memory.
@@ -191,19 +197,29 @@ __device__ u32 chosen_of(const Logits& logits, u32 threshold, u64 bits, const Sc
     return begin;
 }
 
+// Of this thread's elements: the largest key, and ~ the lowest of the indices that have it; 0 where it has none.
+__device__ u64 largest_of(const Logits& logits, u32 part = 0, u32 parts = 1) {
+    float best = __uint_as_float(0x7FC00000u);  // NaN, of which no element is known to be no larger
+    u32 at = ~0u;
+    bool wrong = false;
+    // Floats are compared, since it takes a few operations to make a key, and a thread may have hundreds of elements.
+    logits.each<8>([&](u32 i, float value) {
+        if (!(value <= best)) best = value, at = i;  // of those that tie the first stays
+        wrong |= value != value;
+    }, part, parts);
+    if (wrong) return (u64)(u32)NOT_A_NUMBER << 32;
+    return at == ~0u ? 0 : (u64)key_of(best) << 32 | ~at;
+}
+__device__ int id_of(u64 largest) { return largest >> 32 == (u32)NOT_A_NUMBER ? NO_ID : (int)~(u32)largest; }
+
 __device__ int sampled(const storage* values, u32 vocab, u64 counter, u64 start, double inverse_temperature, u32 k,
                        double p, Room& room) {
     u64* part = room.part;
     const Logits logits = {values, vocab};
-    u64 best = 0;  // the largest key; among equal ones that of the lowest index
-    logits.each<8>([&](u32 i, float value) {
-        const u32 key = value != value ? (u32)NOT_A_NUMBER : key_of(value);
-        best = larger(best, (u64)key << 32 | (u32)~i);
-    });
+    u64 best = largest_of(logits);
     const u32 own = (u32)(best >> 32);
     best = combined<false>(best, part);
-    if (best >> 32 == (u32)NOT_A_NUMBER) return NO_ID;
-    if (KIND == GREEDY) return (int)~(u32)best;
+    if (KIND == GREEDY || id_of(best) == NO_ID) return id_of(best);
     const Scale scale = {value_of((u32)(best >> 32)), inverse_temperature};
     u32 threshold = 0;
     if (KIND == TOP_K) {
@@ -265,19 +281,19 @@ __device__ void tell(u64 address, int id) {
     }
 }
 
-// A row, of which all threads have the words.
+// Rows, of which all threads have the words. One goes on with a token:
+__device__ void go_on(const Feedback& feed, const u64* words, int id) {
+    copy_row((const storage*)(feed.embedding + (id < 0 ? 0 : id) * feed.row_bytes), (storage*)words[1], (u32)feed.hidden);
+    tell(words[3], id);
+}
 __device__ void feed_row(const Feedback& feed, const u64* words, Room& room) {
     const storage* source = (const storage*)words[0];
-    storage* target = (storage*)words[1];
-    const u32 hidden = (u32)feed.hidden;
     if (KIND == NONE) {
-        scaled(source, target, (storage*)words[2], words[4], hidden, room.sums);
+        scaled(source, (storage*)words[1], (storage*)words[2], words[4], (u32)feed.hidden, room.sums);
         tell(words[3], 0);
     } else {
-        const int id =
-            sampled(source, (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k, feed.p, room);
-        copy_row((const storage*)(feed.embedding + (id < 0 ? 0 : id) * feed.row_bytes), target, hidden);
-        tell(words[3], id);
+        go_on(feed, words, sampled(source, (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k,
+                                   feed.p, room));
     }
 }
 }  // namespace sampling

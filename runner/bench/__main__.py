@@ -6,7 +6,7 @@
 
 Prints a table and leaves bench.parquet and manifest.json in outputs/bench/<time>. The part megakernel, where a decode
 step's time goes, also prints its account by op and leaves it in megakernel.parquet. On the cpu device parts that need a
-GPU (resident, megakernel, tracing) are skipped.
+GPU (resident, megakernel, copies, tracing) are skipped.
 """
 
 from __future__ import annotations
@@ -27,11 +27,25 @@ from launchopt.analysis.markdown import Column
 from launchopt.devices import find_device
 from launchopt.environment import environment
 from launchopt.errors import ConfigError, LaunchoptError
-from runner.bench import account, batcher, dispatch, megakernel, modes, pipeline, recorder, resident, ring, tracing
+from runner.bench import (
+    account,
+    batcher,
+    copies,
+    dispatch,
+    megakernel,
+    modes,
+    pipeline,
+    recorder,
+    resident,
+    ring,
+    tracing,
+)
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
 from runner.terminal import console
 
-SUITES = ("ring", "batcher", "recorder", "dispatch", "resident", "megakernel", "tracing", "modes", "pipeline")
+SUITES = (
+    *("ring", "batcher", "recorder", "dispatch", "resident", "megakernel", "copies", "tracing", "modes", "pipeline"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,6 +109,7 @@ def _suite(name: str, device: str, folder: Path) -> Suite:
         "dispatch": dispatch.suite,
         "resident": resident.suite,
         "megakernel": partial(megakernel.suite, folder=folder),
+        "copies": copies.suite,
         "tracing": tracing.suite,
         "modes": modes.suite,
         "pipeline": pipeline.suite,

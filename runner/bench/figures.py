@@ -16,7 +16,11 @@ from launchopt.errors import DataError
 from launchopt.results import Row, read_manifest
 
 BENCH = schema(
-    ("suite", pa.string(), "ring, batcher, recorder, dispatch, resident, megakernel, tracing, modes or pipeline"),
+    (
+        "suite",
+        pa.string(),
+        "ring, batcher, recorder, dispatch, resident, megakernel, copies, tracing, modes or pipeline",
+    ),
     ("case", pa.string(), "what was measured"),
     ("unit", pa.string(), "of median, low, high, goal and samples"),
     ("median", pa.float64(), "over the samples"),

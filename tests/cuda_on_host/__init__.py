@@ -62,7 +62,7 @@ def _on_host(text: str) -> str:
         if head in text:
             start = text.index(head)
             text = text[:start] + statement + text[text.index(");", start) + 2 :]
-    text = re.sub(r"extern __shared__ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)dynamic_memory();", text)
+    text = re.sub(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];", r"\1* \2 = (\1*)dynamic_memory();", text)
     return text.replace(TYPES, "")
 
 

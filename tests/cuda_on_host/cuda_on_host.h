@@ -130,7 +130,8 @@ inline void fail(const std::string& what) {
     while (true) yield();
 }
 
-inline char* aligned(std::vector<char>& memory) { return memory.data() + (-(uintptr_t)memory.data() & 15); }
+constexpr unsigned ALIGNMENT = 128;  // of dynamic memory
+inline char* aligned(std::vector<char>& memory) { return memory.data() + (-(uintptr_t)memory.data() & (ALIGNMENT - 1)); }
 inline char* dynamic_begin() { return aligned(grid->now->block->dynamic); }
 inline char* at(unsigned address) {
     if (address >= STATIC) return &__start_shared_memory + (address - STATIC);
@@ -302,9 +303,20 @@ inline uint4 load_relaxed(u64 address) {
 }
 inline void store_relaxed(u64 address, u32 value) { *(u32*)address = value; }
 inline void store_relaxed(u64 address, const uint2& value) { *(uint2*)address = value; }
+inline void store_relaxed(u64 address, u64 value) { *(u64*)address = value; }
+inline u64 load_relaxed(const u64* from) {
+    host::yield();
+    return *from;
+}
 inline u32 load_acquire(const u32* from) {
     host::yield();
     return *from;
+}
+// Goes on by one each time that somebody asks.
+inline u64 clock64() {
+    static u64 cycles = 0;
+    host::yield();
+    return ++cycles;
 }
 inline u64 global_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 inline void barrier_begin(u32 address, u32 count) {

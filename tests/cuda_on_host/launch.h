@@ -49,7 +49,7 @@ inline std::string run(uint3 size, unsigned first, unsigned count, unsigned thre
     for (unsigned b = 0; b < count; ++b) {
         Block& block = own.blocks[b];
         const unsigned at = first + b;
-        block.dynamic.assign(dynamic_bytes + 16, (char)0xA5), block.variables.assign(bytes, (char)0xA5);
+        block.dynamic.assign(dynamic_bytes + ALIGNMENT, (char)0xA5), block.variables.assign(bytes, (char)0xA5);
         block.warps.resize((threads + 31) / 32), block.alive = threads, block.first = b * threads;
         block.index = {at % size.x, at / size.x % size.y, at / size.x / size.y};
         for (unsigned t = 0; t < threads; ++t) {

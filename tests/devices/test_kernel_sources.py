@@ -210,6 +210,14 @@ def test_a_block_has_the_shared_memory_that_its_struct_takes() -> None:
     assert [tasks.slots_of(columns, 227 << 10) for columns in (1, 16)] == [11, 8], "of an H100"
 
 
+def test_the_ring_begins_where_bulk_copies_are_fast() -> None:
+    text, whole = source("megakernel"), tasks.RING_ALIGNMENT_BYTES
+    assert f"extern __shared__ __align__({whole}) char shared[]" in text
+    assert f"alignas({whole}) char ring[" in text
+    assert [tasks.fixed_bytes(columns) % whole for columns in (1, tasks.MOST_COLUMNS)] == [0, 0]
+    assert tasks.SLOT_BYTES % whole == 0, "and so does each slot"
+
+
 def test_all_blocks_of_the_launch_can_be_resident() -> None:
     pytest.importorskip("cupy")
     from launchopt.devices import megakernel

@@ -218,7 +218,7 @@ class Counted:
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_K, TOP_P], ids=lambda sampling: sampling.kind.name)
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("decode", 16), ("paged", 4)])
+@pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("decode", 2), ("decode", 16), ("paged", 4)])
 def test_a_launch_feeds_back_what_it_has_computed(
     name: str, requests: int, dtype: Dtype, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:

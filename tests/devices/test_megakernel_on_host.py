@@ -19,7 +19,7 @@ from step_runs import batches
 
 from launchopt.command import Dtype, Op
 from launchopt.devices import lt_chain as lc
-from launchopt.devices.feedback_source import ARGUMENTS, ROWS, LaunchFeedback, head_of, words_of
+from launchopt.devices.feedback_source import ARGUMENTS, FOUND, ROWS, LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback_stages import WORDS, FeedbackStages
 from launchopt.devices.instruction_interpreter import Placed
 from launchopt.devices.instruction_words import NOBODY, Instructions, Word
@@ -34,7 +34,7 @@ from launchopt.workloads.program import Program, layer_program, linear_epilogue_
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
-CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[18])"
+CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[19])"
 BLOCKS, THREADS, SLOTS, PROGRAM_WORDS = 3, 288, 6, 6
 ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
 
@@ -55,6 +55,8 @@ class Launched:
         places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
         program = np.array([*places, len(tasks), box_bytes, 0], np.int64)
         self.words: NDArray[np.int64] = np.concatenate([program, feedback.words, [0]])
+        self.found = np.zeros(BLOCKS, np.uint64)
+        self.words[PROGRAM_WORDS + FOUND] = self.found.ctypes.data
         self.defines = defines = defines_of(tasks)
         self.kernel: ctypes.CDLL = built_of(feedback.head + text, CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
         self.shared_bytes = fixed_bytes(defines["COLUMNS"]) + SLOTS * SLOT_BYTES
@@ -171,6 +173,7 @@ GREEDY = Sampling(SamplingKind.greedy)
 TOP_K, TOP_P = Sampling(SamplingKind.top_k, 0.7, 20, seed=3), Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
 FED = [(dtype, sampling, BLOCKS + 2) for dtype in Dtype for sampling in (NONE, GREEDY)]
 FED += [(Dtype.bf16, TOP_K, 2), (Dtype.fp32, TOP_P, 2), (Dtype.bf16, GREEDY, 1), (Dtype.bf16, NONE, 1)]
+FED += [(Dtype.bf16, TOP_K, 1)]  # by one block
 WAIT = "while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}"
 
 
@@ -190,7 +193,10 @@ def done_by(run: KernelRun, seed: int = 0) -> KernelRun:
 def test_what_is_fed_back_is_what_the_host_makes_of_the_same_results(
     dtype: Dtype, sampling: Sampling, requests: int
 ) -> None:
-    """Also of more rows than there are blocks; by the same kernel, which feeds back nothing if told so."""
+    """Also of more rows than there are blocks, and of one that all share.
+
+    By the same kernel, which feeds back nothing if told so.
+    """
     stream = fed_stream(dtype, sampling, requests)
     ours, theirs = done_by(KernelRun(stream, sampling)), done_by(KernelRun(stream, sampling, feeds=False))
     assert ours.launches == theirs.launches >= TOKENS - 1
@@ -200,6 +206,7 @@ def test_what_is_fed_back_is_what_the_host_makes_of_the_same_results(
     assert ours.verify().ok
     assert (int(ours.ns[0]) > 0) == (sampling is not NONE)
     assert not theirs.ns.any()
+    assert not any(each.found.any() for each in ours.lists.values())
 
 
 @pytest.mark.parametrize("sampling", [NONE, GREEDY], ids=str)

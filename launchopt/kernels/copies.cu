@@ -1,0 +1,118 @@
+// How fast bulk copies fill the shared memory of all multiprocessors, by where they go and how many are under way, and what a
+// load that hits the L2 cache waits meanwhile (devices/bulk_copies.py): what weights and mail of the megakernel have to do with
+// each other.
+//
+// A warp of each block copies slots of ROWS rows, until the other one is done, which loads a line a lane, again and again. All
+// blocks load the same lines, which are zero.
+#include "storage.cuh"
+#include "ptx.cuh"
+enum { ROWS = 8, ROW_BYTES = 2048, LINE_BYTES = 128, MOST_SLOTS = 16, WARP = 32 };
+enum { BYTES, BEGIN_NS, END_NS, WRONG, RESULTS };  // of a block; wrong: slots that do not hold what they should, or a line
+
+struct Copies {  // of devices/bulk_copies.py
+    const char* from;   // what the first block copies
+    u64 share_slots;    // of a block: then it begins again
+    u64 offset, pitch;  // in shared memory: where the first row goes, and how far it is to the next one
+    u64 slots;          // under way, at the most; 0: nothing is copied
+    const char* lines;  // [samples, WARP, LINE_BYTES]
+    u64 samples, gap;   // gap: cycles between two
+    u32* waits;         // [samples, blocks]: cycles
+    u64* results;       // [blocks, RESULTS]
+};
+
+// Slots go round; each has a barrier.
+struct Place {
+    u32 index, phase;
+    __device__ void next(u64 slots) {
+        if (++index == slots) index = 0, phase ^= 1;
+    }
+};
+
+struct Stream {
+    const Copies& q;
+    u32 shared, full;  // addresses
+    int lane;
+    Place filling, waited;
+    u64 begun, ended;
+
+    __device__ Stream(const Copies& q, const char* shared, const u64* full)
+        : q(q), shared(shared_address(shared)), full(shared_address(full)), lane(threadIdx.x % WARP), filling{0, 0}, waited{0, 0},
+          begun(0), ended(0) {}
+    __device__ u32 row(u32 slot, u32 row) const { return shared + (u32)(q.offset + (slot * ROWS + row) * q.pitch); }
+    __device__ const char* source(u64 number, u32 row) const {
+        return q.from + ((blockIdx.x * q.share_slots + number % q.share_slots) * ROWS + row) * ROW_BYTES;
+    }
+    __device__ void wait() {
+        barrier_wait(full + waited.index * 8, waited.phase);
+        __syncwarp();  // else a lane may still wait when others have filled it again
+        waited.next(q.slots), ++ended;
+    }
+    __device__ void copy(u64 policy) {
+        if (begun - ended == q.slots) wait();
+        const u32 barrier = full + filling.index * 8;
+        if (lane == 0) barrier_expect(barrier, ROWS * ROW_BYTES);
+        __syncwarp();
+        if (lane < ROWS) copy_bulk(row(filling.index, lane), (u64)source(begun, lane), ROW_BYTES, barrier, policy);
+        __syncwarp();
+        filling.next(q.slots), ++begun;
+    }
+    // Of the slots that were filled last.
+    __device__ bool is_wrong() const {
+        bool wrong = false;
+        Place at = filling;
+        const u64 last = min(begun, q.slots);
+        for (u64 back = 1; back <= last; ++back) {
+            at.index = (at.index ? at.index : (u32)q.slots) - 1;
+            for (int vector = lane; vector < ROWS * ROW_BYTES / 16; vector += WARP) {
+                const int row_of = vector * 16 / ROW_BYTES, byte = vector * 16 % ROW_BYTES;
+                const uint4 there = load_shared(row(at.index, row_of) + byte);
+                const uint4 right = *(const uint4*)(source(begun - back, row_of) + byte);
+                wrong |= there.x != right.x || there.y != right.y || there.z != right.z || there.w != right.w;
+            }
+        }
+        return __any_sync(0xFFFFFFFFu, wrong);
+    }
+    __device__ void run(const volatile u32& sampled, u64* results) {
+        const u64 policy = evict_first(), begin_ns = global_ns();
+        while (!__any_sync(0xFFFFFFFFu, sampled)) copy(policy);
+        while (ended < begun) wait();
+        const u64 end_ns = global_ns();
+        const bool wrong = is_wrong();
+        if (lane) return;
+        results[BYTES] = begun * ROWS * ROW_BYTES, results[BEGIN_NS] = begin_ns, results[END_NS] = end_ns;
+        if (wrong) results[WRONG] = 1;
+    }
+};
+
+__device__ void sample(const Copies& q, u64* results) {
+    const int lane = threadIdx.x % WARP;
+    const char* line = q.lines + lane * LINE_BYTES + blockIdx.x % (LINE_BYTES / 16) * 16;
+    for (u64 i = 0; i < q.samples; ++i, line += WARP * LINE_BYTES) {
+        for (const u64 since = clock64(); clock64() - since < q.gap;) {}
+        __syncwarp();
+        const u64 since = clock64();
+        const bool wrong = __any_sync(0xFFFFFFFFu, load_relaxed((u64)line).x != 0);
+        const u64 cycles = clock64() - since;
+        if (lane) continue;
+        q.waits[i * gridDim.x + blockIdx.x] = (u32)cycles;
+        if (wrong) results[WRONG] = 1;
+    }
+    __syncwarp();
+}
+
+extern "C" __global__ void __launch_bounds__(2 * WARP, 1) copies(const Copies q) {
+    extern __shared__ __align__(128) char shared[];
+    __shared__ u64 full[MOST_SLOTS];
+    __shared__ u32 sampled;
+    if (threadIdx.x < MOST_SLOTS) barrier_begin(shared_address(full + threadIdx.x), 1);
+    barriers_begun();
+    if (threadIdx.x == 0) sampled = 0;
+    __syncthreads();
+    u64* results = q.results + blockIdx.x * RESULTS;
+    if (threadIdx.x < WARP) {
+        if (q.slots) Stream(q, shared, full).run(sampled, results);
+    } else {
+        sample(q, results);
+        if (threadIdx.x == WARP) *(volatile u32*)&sampled = 1;
+    }
+}

@@ -1,0 +1,34 @@
+"""Weights on their way to shared memory: how fast bulk copies are, and what else waits for them.
+
+A megakernel's weights come by bulk copies, and what its blocks have from one another through the L2 cache. How many
+copies are under way says how long the latter takes, and where in shared memory they go how fast they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launchopt.devices.bulk_copies import ROW_BYTES, BulkCopies
+from runner.bench.figures import Figure
+
+PITCH = ROW_BYTES + 64  # of kernels/weights.cuh
+UNDER_WAY = (0, 1, 2, 3, 4, 11)
+OFFSETS = (16, 32, 48, 64, 96)  # beside 0; of shared memory, which begins at a multiple of 128
+
+
+def suite(repeats: int, device: str) -> Iterator[Figure]:
+    """Rate and waits of each case; needs a GPU."""
+    if device != "cuda":
+        return
+    copies = BulkCopies()
+    most = max(UNDER_WAY)
+    for slots, offset in (*((slots, 0) for slots in UNDER_WAY), *((most, offset) for offset in OFFSETS)):
+        found = [copies.measure(slots, offset, PITCH) for _ in range(repeats)]
+        case = f"{slots} slots of 16 KB under way" if slots else "nothing under way"
+        if offset:
+            case += f", {offset} bytes beyond a multiple of 128"
+        if slots:
+            yield Figure("copies", f"{case}: rate", "GB/s", [each.gb_per_s for each in found], higher_is_better=True)
+        yield Figure("copies", f"{case}: a hit in the L2 cache", "cycles", [each.mean_cycles for each in found])
+        slowest = [each.slowest_cycles for each in found]
+        yield Figure("copies", f"{case}: the slowest multiprocessor's", "cycles", slowest)

@@ -1,0 +1,63 @@
+"""The part copies: its cases, what it does without a GPU, and on one a case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from launchopt.devices import bulk_copies as bc
+from runner.bench import copies
+from runner.bench.__main__ import main
+
+
+class Fake:
+    """In place of `BulkCopies`: what was asked for, and answers that can be told apart."""
+
+    asked: list[tuple[int, int, int]]
+
+    def __init__(self) -> None:
+        Fake.asked = []
+
+    def measure(self, slots: int, offset: int, pitch: int) -> bc.Copied:
+        Fake.asked.append((slots, offset, pitch))
+        return bc.Copied(1000.0 * slots, np.array([[400 + offset, 600 + offset]], np.uint32))
+
+
+def test_each_number_under_way_and_each_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "BulkCopies", Fake)
+    found = {figure.case: figure for figure in copies.suite(2, "cuda")}
+    assert Fake.asked[::2] == Fake.asked[1::2], "repeats"
+    assert Fake.asked[::2] == [
+        *((slots, 0, 2112) for slots in (0, 1, 2, 3, 4, 11)),
+        *((11, offset, 2112) for offset in (16, 32, 48, 64, 96)),
+    ]
+    assert found["11 slots of 16 KB under way: rate"].samples == [11000.0, 11000.0]
+    assert found["11 slots of 16 KB under way: rate"].higher_is_better
+    assert "nothing under way: rate" not in found
+    assert found["nothing under way: a hit in the L2 cache"].samples == [500.0, 500.0]
+    beside = "11 slots of 16 KB under way, 48 bytes beyond a multiple of 128"
+    assert found[f"{beside}: the slowest multiprocessor's"].samples == [648.0, 648.0]
+    assert {figure.suite for figure in found.values()} == {"copies"}
+
+
+def test_all_cases_fit_into_the_shared_memory_of_an_h100() -> None:
+    most = max(copies.OFFSETS) + max(copies.UNDER_WAY) * bc.ROWS * copies.PITCH
+    assert most <= (227 << 10) - (1 << 10)
+    assert max(copies.UNDER_WAY) <= bc.MOST_SLOTS
+
+
+def test_another_device_is_left_out(tmp_path: Path) -> None:
+    assert main(["copies", "--device", "cpu", "--output", str(tmp_path)]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_more_under_way_is_faster_and_in_the_way() -> None:
+    measured = bc.BulkCopies()
+    none, one, many = (measured.measure(slots, 0, copies.PITCH) for slots in (0, 1, 8))
+    assert none.gb_per_s == 0 < one.gb_per_s < many.gb_per_s
+    assert none.mean_cycles < many.mean_cycles
+    with pytest.raises(ValueError, match="too many"):
+        measured.measure(bc.MOST_SLOTS + 1, 0, copies.PITCH)
