@@ -240,11 +240,7 @@ struct Gemm {
             sums.add(w, max(own, 0), inputs, column_bytes, columns, lane);
             left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES;
             if (left <= 0 && !then) return;
-            if (!TOLD) ring.leave(lane);
-            else if (ring.untold() >= MOST_UNTOLD) {
-                __syncthreads();
-                ring.leave(lane);
-            }
+            ring.leave(lane);
             w.load(ring, tiles, left > 0 ? left : then, warp, lane);
             if (left <= 0) return;
         }

@@ -191,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
 megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch) {
     extern __shared__ __align__(128) char shared[];
     __shared__ Task list[LISTED];
-    __shared__ u64 of_slots[BARRIERS + 1];
+    __shared__ u64 of_slots[BARRIERS];
     Memory& memory = *(Memory*)shared;
 #if STAMPS
     const u64 began = clock64(), began_ns = global_ns();

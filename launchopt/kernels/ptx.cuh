@@ -13,14 +13,6 @@ __device__ inline uint4 load_shared(u32 at) {
 __device__ inline void store_shared(u32 at, const uint4& v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-__device__ inline u32 load_shared_acquire(u32 at) {
-    u32 value;
-    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
-    return value;
-}
-__device__ inline void store_shared_release(u32 at, u32 value) {
-    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
-}
 
 // Past the L1 cache; each of the words is whole.
 __device__ inline uint4 load_relaxed(u64 at) {

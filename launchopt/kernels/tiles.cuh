@@ -1,5 +1,5 @@
-// Tiles of weights (weights.cuh) times up to 16 columns of inputs in shared memory: for halves on the tensor cores, for
-// fp32 by multiply-adds. The warps of a block have a SLICE_BYTES of each piece of k; what they have is added up in the end.
+// Tiles of weights (weights.cuh) times up to 16 columns of inputs in shared memory: for halves on the tensor cores, or, as for
+// fp32, by multiply-adds. The warps of a block have a SLICE_BYTES of each piece of k; what they have is added up in the end.
 //
 // mma.m16n8k16 wants, of thread 4 g + t, inputs at columns g and g + 8 and weights at row g, at k = 2 t, 2 t + 1 and 8 more.
 // Which k is which does not matter as long as both agree: here a thread takes 8 neighbours of 32, k = 8 t to 8 t + 7, in one
@@ -55,41 +55,64 @@ __device__ inline void arrange(uint4& x) {
 #endif
 }
 
-#if DTYPE == 0
+#if DTYPE == 0 || PRELOADED
+// By multiply-adds. Halves too, where there are short GEMMs of one column alone: then tensor cores are as fast by their clock, but
+// that is an eighth slower (RESIDENT.md, version 28).
 struct Sums {
-    float of[PASS_TILES][COLUMNS];
-    // own: how many of the pieces this warp has a slice of; inputs: its slice of the first piece's.
-    __device__ void add(const Slices& w, int own, u32 inputs, u32 column_bytes, int columns, int lane) {
-        if (!own) return;
-        const int tiles = w.tiles;
+    enum { CHAINS = COLUMNS == 1 ? 2 : 1 };  // of sums that do not wait for each other
+    float of[PASS_TILES][COLUMNS][CHAINS];
+    // own: how many of the pieces this warp has a slice of; slice: of the first piece's inputs.
+    __device__ void add(const Slices& w, int own, u32 slice, u32 column_bytes, int columns, int lane) {
+        slice += lane % 4 * 16;
+        if (DTYPE == 0) add_tiles<0>(w, own, slice, column_bytes, columns);
+        else if (w.tiles == PASS_TILES) add_tiles<PASS_TILES>(w, own, slice, column_bytes, columns);
+        else if (w.tiles == 3) add_tiles<3>(w, own, slice, column_bytes, columns);
+        else if (w.tiles == 2) add_tiles<2>(w, own, slice, column_bytes, columns);
+        else add_tiles<1>(w, own, slice, column_bytes, columns);
+    }
+    // TILES: of a piece, or 0 where that is known later and pieces come one at a time.
+    template <int TILES> __device__ void add_tiles(const Slices& w, int own, u32 slice, u32 column_bytes, int columns) {
+        enum { MOST = TILES ? TILES : PASS_TILES };
 #pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            Vector v[PASS_TILES];
+        for (int piece = 0; piece < PASS_TILES / MOST; ++piece) {
+            if (piece >= own) return;
+#pragma unroll(COLUMNS > 1 ? 1 : CHUNKS)
+            for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+                Vector v[MOST];
 #pragma unroll
-            for (int tile = 0; tile < PASS_TILES; ++tile)
-                if (tile < tiles) v[tile].whole = w.get(tile, chunk);
+                for (int tile = 0; tile < MOST; ++tile)
+                    if (TILES || tile < w.tiles) v[tile].whole = w.get(piece * MOST + tile, chunk);
 #pragma unroll
-            for (int j = 0; j < COLUMNS; ++j) {
-                Vector x;
-                x.whole = load_shared(inputs + min(j, columns - 1) * column_bytes + chunk * 64 + lane % 4 * 16);
+                for (int j = 0; j < COLUMNS; ++j) {
+                    Vector x;
+                    x.whole = load_shared(slice + min(j, columns - 1) * column_bytes + piece * PIECE_BYTES + chunk * 64);
 #pragma unroll
-                for (int tile = 0; tile < PASS_TILES; ++tile) {
-                    if (tile >= tiles) break;
+                    for (int tile = 0; tile < MOST; ++tile) {
+                        if (!TILES && tile >= w.tiles) break;
 #pragma unroll
-                    for (int e = 0; e < WIDTH; ++e) of[tile][j] += v[tile].parts[e] * x.parts[e];
+                        for (int e = 0; e < WIDTH; ++e)
+                            of[piece * MOST + tile][j][e % CHAINS] += widen(v[tile].parts[e]) * widen(x.parts[e]);
+                    }
                 }
             }
         }
     }
     __device__ void leave(Parts& part, int tiles, int columns, int lane) {
 #pragma unroll
+        for (int slot = 0; slot < PASS_TILES; ++slot)
+            if (CHAINS > 1) of[slot][0][0] += of[slot][0][CHAINS - 1];
+        // Those of pieces that were multiplied together.
+        if (DTYPE != 0 && tiles == 1) of[0][0][0] += of[1][0][0] + of[2][0][0] + of[3][0][0];
+        if (DTYPE != 0 && tiles == 2) of[0][0][0] += of[2][0][0], of[1][0][0] += of[3][0][0];
+#pragma unroll
         for (int tile = 0; tile < PASS_TILES; ++tile) {
             if (tile >= tiles) break;
 #pragma unroll
             for (int j = 0; j < COLUMNS; ++j) {
-                of[tile][j] += __shfl_xor_sync(0xFFFFFFFFu, of[tile][j], 1);
-                of[tile][j] += __shfl_xor_sync(0xFFFFFFFFu, of[tile][j], 2);
-                if (lane % 4 == j % 4) part[j][tile * TILE_ROWS + lane / 4] = of[tile][j];
+                float& sum = of[tile][j][0];
+                sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+                sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+                if (lane % 4 == j % 4) part[j][tile * TILE_ROWS + lane / 4] = sum;
             }
         }
     }

@@ -6,14 +6,10 @@
 // (sm_90), as soon as the others have read what was in a slot. Columns beyond MOST_COLUMNS go through everything again. Where a
 // norm is done with the GEMM, its gain comes first, in a slot of its own.
 //
-// That slots are empty is told by a barrier of each, as soon as all warps have read it; or, TOLD, of GEMMs of one column alone,
-// by one word for all that a pass has read, which is looked at now and then. Those took 84 us with barriers and take 82 with
-// the word (RESIDENT.md, version 26), but the ring begins elsewhere in these two builds, which may be all the difference.
+// That a slot is empty is told by a barrier of its own, as soon as all warps have read it.
 enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTES + 64 };  // 64: see tiles.cuh
-enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES, MOST_UNTOLD = SLOTS / 2 };
+enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES, BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
 #define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)  // see tiles.cuh
-#define TOLD PRELOADED
-enum { BARRIERS = TOLD ? SLOTS : 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
 
 struct Weights {  // of devices/megakernel_tasks.py; the list ends with one of no rows
     u64 a, gain;                 // gain: of row_used_bytes, or 0
@@ -28,47 +24,32 @@ __device__ inline int row_of_tile(int tile, u32 pair_rows) {
     return pair_rows ? tile / 2 * TILE_ROWS + tile % 2 * (int)pair_rows : tile * TILE_ROWS;
 }
 
-// What is read, or filled, next. Slots are known by shared addresses, as are their barriers, 8 bytes each; behind these lies the
-// word that tells how many slots have been read.
+// What is read, or filled, next. Slots are known by shared addresses, as are their barriers, 8 bytes each.
 struct Ring {
-    u32 first, barriers, slot, barrier, phase, read, said;
+    u32 first, barriers, slot, barrier, phase, left;  // left: how many have been read since the last `leave`
 
-    __device__ Ring(const char* slots, const u64* of_slots) : phase(0), read(0), said(0) {
+    __device__ Ring(const char* slots, const u64* of_slots) : phase(0), left(0) {
         slot = first = shared_address(slots), barrier = barriers = shared_address(of_slots);
     }
-    static __device__ void begin(u64* of_slots) {  // by the first threads; BARRIERS of them, and the word
+    static __device__ void begin(const u64* of_slots) {  // by the first BARRIERS threads
         if (threadIdx.x < BARRIERS) barrier_begin(shared_address(of_slots + threadIdx.x), threadIdx.x < SLOTS ? 1 : GROUP_WARPS);
-        if (threadIdx.x == BARRIERS) of_slots[BARRIERS] = 0;
     }
     __device__ void wait() const { barrier_wait(barrier, phase); }  // until the slot is full
     __device__ void next() {
-        ++read, slot += SLOT_BYTES, barrier += 8;
+        ++left, slot += SLOT_BYTES, barrier += 8;
         if (slot < first + SLOTS * SLOT_BYTES) return;
         slot = first, barrier = barriers, phase ^= 1;
     }
-    __device__ u32 untold() const { return read - said; }
-#if TOLD
-    // When a barrier of all that read has been passed. By the last thread, which has the least to do then.
-    __device__ void leave(u32) {
-        said = read;
-        if (threadIdx.x == 32 * GROUP_WARPS - 1) store_shared_release(barriers + BARRIERS * 8, read);
-    }
-    __device__ void wait_empty() const {
-        while (read - load_shared_acquire(barriers + BARRIERS * 8) >= SLOTS) __nanosleep(32);
-    }
-#else
-    // By each warp, of what its lanes have read.
-    __device__ void leave(u32 lane) {
+    __device__ void leave(u32 lane) {  // by each warp, when its lanes have read them
         __syncwarp();
-        const u32 own = barrier - (untold() - lane) * 8;
-        if (lane < untold()) barrier_arrive(own + (own < barriers ? 2 * SLOTS : SLOTS) * 8);
-        said = read;
+        const u32 own = barrier - (left - lane) * 8;
+        if (lane < left) barrier_arrive(own + (own < barriers ? 2 * SLOTS : SLOTS) * 8);
+        left = 0;
     }
     __device__ void wait_empty() const {
         barrier_wait(barrier + SLOTS * 8, phase ^ 1);  // the first time it is
         __syncwarp();  // else a lane may still wait when others have filled the slot, and it is empty once more
     }
-#endif
 };
 
 // The warp that fills the ring.
@@ -108,7 +89,7 @@ struct Feed {
                         for (int tile = pass, end = min(pass + PASS_TILES, last); tile < end; ++tile) {
                             ring.wait_empty();
                             copy(tile, piece);
-                            ring.next();  // here: that have been filled
+                            ring.next();
                         }
             }
     }
