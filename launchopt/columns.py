@@ -85,7 +85,11 @@ SUMMARY = schema(
         "between two events on the work's stream, before the first launch and after the last",
     ),
     ("gpu_busy_ms", _F64, "length of the union of kernel intervals, by CUPTI; null when untraced"),
-    ("host_submit_ns_per_launch", _F64, "mean time inside a launch call, a full launch queue included"),
+    (
+        "host_submit_ns_per_launch",
+        _F64,
+        "mean time inside a launch call, or to post a command to a resident kernel; a full queue included",
+    ),
     ("host_submit_burst_ns", _F64, "median of the first launch calls, before the launch queue can fill"),
     ("commands_per_s", _F64, "commands / wall"),
     *_distribution("latency", "us", "enqueue to results on the device, over commands of the sampled launches"),
@@ -157,13 +161,13 @@ LAUNCHES = schema(
     ("n", _I32, "columns of C; null likewise"),
     ("k", _I32, "inner size; null likewise"),
     ("dtype", _TEXT, "as in summary"),
-    ("batch_size", _I32, "commands this call submitted"),
+    ("batch_size", _I32, "commands this call submitted; of resident: that were posted, one by one, and timed together"),
     (
         "strategy",
         _TEXT,
         "what the call was: single, strided or packed (copied together first); pointers (an array of them), grouped"
         " (several shapes), coalesced (columns of one GEMM), graph (a replay), fused (several commands' kernels in"
-        " one), kernel (one of our own), torch, triton",
+        " one), kernel (one of our own), torch, triton, resident (posted: no call), megakernel (a whole step)",
     ),
     ("flush_reason", _TEXT, "full, deadline, idle, drain or stall"),
     ("flush_ns", _I64, "when the batcher gave the batch up, since the start barrier"),

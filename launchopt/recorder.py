@@ -1,7 +1,8 @@
 """What happened to every launch call and every command, in memory that does not grow with the run.
 
 Compiled launch loops write a row of `launches` a launch call and a row of `commands` a command through `note`, both
-in the order of execution, into ring buffers allocated before the clock starts. Between two blocks of commands
+in the order of execution, into ring buffers allocated before the clock starts. What is posted to a kernel that runs
+already (`Strategy.resident`) is no launch call; it has a row for some commands in a row. Between two blocks of commands
 `make_room` appends what is in them to files without a name (`spool`); `chunks` reads everything back after the run.
 Times are CLOCK_MONOTONIC nanoseconds; `results` turns them into times since the start barrier.
 
@@ -61,6 +62,9 @@ class Strategy(enum.IntEnum):
     megakernel = 12
 
 
+POSTED = int(Strategy.resident)
+
+
 @compiled
 def note(
     launches: NDArray[np.int64],
@@ -92,6 +96,8 @@ def note(
         ran[SEQ], ran[ENQUEUE_NS], ran[REQUEST_STEP] = np.int64(seq), np.int64(enqueue_ns), np.int64(request_step)
         ran[ELIGIBLE_NS] = np.int64(words[i, W_ELIGIBLE])
     cursor[NEXT_LAUNCH], cursor[NEXT_COMMAND] = launch + 1, after
+    if what[2] == POSTED:
+        cursor[EXTRA_CALLS] -= 1
 
 
 @compiled
@@ -188,13 +194,13 @@ class Recorder:
         self.launches[(self.launch_count - 1) & (len(self.launches) - 1), PACKED_BYTES] = packed_bytes
         self.cursor[EXTRA_CALLS] += extra_calls
 
-    def discount(self, calls: int) -> None:
-        """So many of what was noted as launch calls were none."""
-        self.cursor[EXTRA_CALLS] -= calls
+    def count_more(self, calls: int) -> None:
+        """So many API calls submitted work that has no row."""
+        self.cursor[EXTRA_CALLS] += calls
 
     @property
     def launch_calls(self) -> int:
-        """API calls that submitted work: a row of `launches` each, and those that packed, less those discounted."""
+        """API calls that submitted work: a row of `launches` each that was not posted, those that packed, and more."""
         return self.launch_count + int(self.cursor[EXTRA_CALLS])
 
     def launch_chunks(self, most: int = CHUNK_LAUNCHES) -> Iterator[tuple[int, Rows]]:

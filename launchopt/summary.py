@@ -51,20 +51,26 @@ class _Sums:
         self.histograms = {name: LogHistogram() for name in ("latency", "queue_wait", "batch_wait", "batch_size")}
         self._open_batch = (-1, 0)  # its number and size so far: a batch may be several launches
         self.submit_ns, self.packed_bytes = 0, 0
-        self.burst_ns = np.empty(0, np.int64)  # of the first launches
+        self.submits = 0  # launch calls, and commands that were posted
+        self.burst_ns = np.empty(0)  # of the first launches
 
     def add(self, chunk: Chunk, span: Span) -> None:
         launches, of_launch, enqueue_ns = chunk.launches, chunk.of_launch, chunk.commands[:, rec.ENQUEUE_NS]
         flush_ns = launches[of_launch, rec.FLUSH_NS]
         self.histograms["queue_wait"].add(flush_ns - enqueue_ns)
         self.histograms["batch_wait"].add(flush_ns - eligible_ns(chunk))
-        self._batches(launches)
+        # Posted commands count one by one, as submits and as batches, although they are noted together.
+        submits = np.where(launches[:, rec.STRATEGY] == rec.POSTED, launches[:, rec.SIZE], 1)
+        self.histograms["batch_size"].add(np.ones(int(submits[submits > 1].sum()), np.int64))
+        self._batches(launches[submits == 1])
         _, end, known = _device_times(launches, span)
         timed = known[of_launch]
         self.histograms["latency"].add(end[of_launch[timed]] - enqueue_ns[timed])
         submit_ns = launches[:, rec.SUBMIT_END_NS] - launches[:, rec.SUBMIT_START_NS]
         self.submit_ns += int(submit_ns.sum())
-        self.burst_ns = np.concatenate([self.burst_ns, submit_ns[: BURST_LAUNCHES - len(self.burst_ns)]])
+        self.submits += int(submits.sum())
+        burst = slice(BURST_LAUNCHES - len(self.burst_ns))
+        self.burst_ns = np.concatenate([self.burst_ns, submit_ns[burst] / submits[burst]])
         self.packed_bytes += int(launches[:, rec.PACKED_BYTES].sum())
 
     def _batches(self, launches: Rows) -> None:
@@ -123,7 +129,7 @@ def measured(
         "batch_size_mean": commands / batches if batches else None,
         "wall_ms": wall_ns / 1e6,
         "gpu_span_ms": None if timing.span.span_ns is None else timing.span.span_ns / 1e6,
-        "host_submit_ns_per_launch": sums.submit_ns / launches if launches else None,
+        "host_submit_ns_per_launch": sums.submit_ns / sums.submits if sums.submits else None,
         "host_submit_burst_ns": float(np.median(sums.burst_ns)) if launches else None,
         "commands_per_s": commands / wall_ns * 1e9,
         "latency_samples": histograms["latency"].count,

@@ -184,7 +184,7 @@ class FakeResidentCuda(FakeCuda):
         resident.let_go()
         resident.check()
         assert isinstance(recorder, Recorder)
-        recorder.discount(resident.calls_spared)
+        recorder.count_more(resident.starts)
         return super().finish()
 
 

@@ -24,6 +24,7 @@ def launch(
     zero_ns: int = 0,
     batch: int | None = None,
     eligible_ns: Sequence[int] = (),
+    strategy: Strategy = Strategy.strided,
 ) -> None:
     """One launch call that ran commands `seqs`, each enqueued 10 ns times its number after `zero_ns`.
 
@@ -39,7 +40,7 @@ def launch(
     if eligible_ns:
         records["turn"][1:-1] = eligible_ns
     number = recorder.next_batch() if batch is None else batch
-    what = (number, shape, int(Strategy.strided), int(FlushReason.idle), flush_ns)
+    what = (number, shape, int(strategy), int(FlushReason.idle), flush_ns)
     columns = recorder.launches, recorder.commands, recorder.cursor
     note(*columns, as_words(records), 1, 1 + len(seqs), what, start_ns, end_ns)
 

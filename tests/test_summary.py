@@ -19,7 +19,7 @@ from launchopt import summary
 from launchopt.analysis.histogram import RELATIVE_ERROR
 from launchopt.command import Dtype
 from launchopt.devices.base import Ceilings, Span
-from launchopt.recorder import Recorder
+from launchopt.recorder import Recorder, Strategy
 from launchopt.results import COMMANDS, LAUNCHES, SUMMARY
 from launchopt.summary import BURST_LAUNCHES, Timing, above_ceiling, measured
 from launchopt.timing.activity import Activity
@@ -166,6 +166,7 @@ def test_statistics_are_those_of_plain_numpy(seed: int, count: int, most: int) -
     flush = ZERO + np.cumsum(random.integers(1, 10**5, count)) + 10 * int(sizes.sum())
     submit_ns = random.integers(1, 10**4, count)
     sampled, packed = random.random(count) < 0.3, random.integers(0, 2, count) * 240
+    posted = random.random(count) < 0.3
     device = np.stack([flush, flush + random.integers(1, 10**7, count)], axis=1)[sampled]
     first = 0
     eligible = np.repeat(flush, sizes) - random.integers(0, 10**5, int(sizes.sum()))
@@ -178,6 +179,7 @@ def test_statistics_are_those_of_plain_numpy(seed: int, count: int, most: int) -
             range(first, first + size),
             batch=i,
             eligible_ns=own,
+            strategy=Strategy.resident if posted[i] else Strategy.single,
             **{name: int(value) for name, value in times.items()},
         )
         if sampled[i]:
@@ -196,11 +198,18 @@ def test_statistics_are_those_of_plain_numpy(seed: int, count: int, most: int) -
         assert histograms[name].count == len(values)
         if len(values):
             assert {column: row[column] for column in distribution_of(name, values)} == distribution_of(name, values)
-    of_size = Counter(sizes.tolist())
+    of_size = Counter(sizes[~posted].tolist()) + Counter({1: int(sizes[posted].sum())})
+    submits = np.where(posted, sizes, 1)
     assert histograms["batch_size"].rows() == [(size, size, of_size[size]) for size in sorted(of_size)]
     exact = ("commands", "launch_calls", "latency_samples", "packed_bytes", "host_submit_ns_per_launch")
-    assert [row[name] for name in exact] == [first, count, timed.sum(), packed.sum(), submit_ns.sum() / count]
-    assert row["host_submit_burst_ns"] == np.median(submit_ns[:BURST_LAUNCHES])
+    assert [row[name] for name in exact] == [
+        first,
+        count - posted.sum(),
+        timed.sum(),
+        packed.sum(),
+        submit_ns.sum() / submits.sum(),
+    ]
+    assert row["host_submit_burst_ns"] == np.median((submit_ns / submits)[:BURST_LAUNCHES])
     assert recorder.faults() == []
 
 

@@ -72,7 +72,7 @@ class LaunchMarks:
         end_ns = time.monotonic_ns()
         if self.resident:
             self.resident.check()
-            self._recorder.discount(self.resident.calls_spared)
+            self._recorder.count_more(self.resident.starts)
         return Span(end_ns, *self._timer.finish())
 
     def enter(self, index: int, size: int, request: int = 0) -> int:

@@ -43,6 +43,7 @@ CONTEXT_WORDS = 7
 SINGLE, STRIDED = 0, 1  # recorder.Strategy, as plain integers for compiled code
 OK, TOO_MANY_LAUNCHES = 0, -1
 KERNEL_STATUS = 1 << 16  # what a kernel launch returns is multiplied by this, to be told from cuBLASLt's
+MOST_POSTED = 64  # commands timed and noted together: to post one takes a fraction of two looks at the clock
 
 Table = NDArray[np.int64]
 
@@ -116,6 +117,16 @@ def launch_bare(words: NDArray[np.uint64], shape_index: int, tables: tuple[Table
 
 
 @compiled
+def _end_of_block(shape_of: NDArray[np.int32], first: int, stop: int, shapes: Table, plans: Table) -> Int:
+    """Where those end that are noted together with `first`: of its shape, if a resident kernel takes them; or alone."""
+    end = first + 1
+    if plans[shapes[shape_of[first], PLAN0] + 1, KIND] == RESIDENT:
+        while end < min(stop, first + MOST_POSTED) and shape_of[end] == shape_of[first]:
+            end += 1
+    return end
+
+
+@compiled
 def launch_each(
     words: NDArray[np.uint64],
     shape_of: NDArray[np.int32],
@@ -127,18 +138,27 @@ def launch_each(
     reason: int,
     flush_ns: int,
 ) -> Int:
-    """One launch for each of words[first:stop]; returns the first status that is not 0."""
+    """One launch for each of words[first:stop]; returns the first status that is not 0.
+
+    A row of the recording each; of what is posted to a resident kernel, one for up to MOST_POSTED.
+    """
     shapes, plans, contexts = tables
     launches, commands, cursor = records
-    for i in range(first, stop):
+    at, status = first, OK
+    while at < stop and status == OK:
+        shape = shapes[shape_of[at]]
+        begun, end = at, _end_of_block(shape_of, at, stop, shapes, plans)
         start_ns = monotonic_ns()
-        status = launch_at(words, i, shapes[shape_of[i]], 1, plans, contexts)
+        while at < end:
+            status = launch_at(words, at, shape, 1, plans, contexts)
+            if status != OK:
+                break
+            at += 1
         end_ns = monotonic_ns()
-        if status != OK:
-            return status
-        what: LaunchFacts = (batch + i, int(shape_of[i]), shapes[shape_of[i], ONE_IS], reason, flush_ns)
-        note(launches, commands, cursor, words, i, i + 1, what, start_ns, end_ns)
-    return OK
+        if at > begun:
+            what: LaunchFacts = (batch + begun, int(shape_of[begun]), shape[ONE_IS], reason, flush_ns)
+            note(launches, commands, cursor, words, begun, at, what, start_ns, end_ns)
+    return status
 
 
 @compiled

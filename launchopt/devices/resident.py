@@ -132,11 +132,6 @@ class Resident:
         """Where compiled code posts: address of QUEUE_WORDS int64."""
         return int(self._queue.ctypes.data)
 
-    @property
-    def calls_spared(self) -> int:
-        """Commands posted since `start` (each kernel's END apart), less the launches of the kernel itself."""
-        return int(self._queue[rl.NEXT]) - 2 * self.starts
-
     def check_alive(self) -> None:
         """RunError where the kernel gave up: what was posted since will not be done."""
         if int(self._control[STATE]) == rl.GAVE_UP:

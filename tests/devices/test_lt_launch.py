@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from fake_kernels import CUDA_ERROR_INVALID_VALUE, FakeKernels, Launched, rows_at
@@ -216,4 +218,65 @@ def test_who_gave_up_ends_the_loop_with_a_status_of_its_own(each: bool) -> None:
     assert rl.GONE not in (lt.OK, lt.TOO_MANY_LAUNCHES)
     assert (ring.posted, fake.calls) == (10, 0)
     if each:
-        assert recorded(fake.recorder).launches[:, rec.STRATEGY].tolist() == [Strategy.resident] * 10
+        assert recorded(fake.recorder).launches[:, [rec.STRATEGY, rec.SIZE]].tolist() == [[Strategy.resident, 10]]
+
+
+def blocks_of(shape_of: list[int], posted: list[bool]) -> list[list[int]]:
+    """The rule in words: what is posted is noted together while its shape stays, up to MOST_POSTED; else one by one."""
+    blocks: list[list[int]] = []
+    for shape, here in zip(shape_of, [posted[shape] for shape in shape_of], strict=True):
+        if here and blocks and blocks[-1][0] == shape and blocks[-1][1] < lt.MOST_POSTED:
+            blocks[-1][1] += 1
+        else:
+            blocks.append([shape, 1])
+    return blocks
+
+
+@properties
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 90)), max_size=6), st.data())
+def test_what_is_posted_is_noted_in_blocks_and_what_is_launched_alone(
+    runs: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    stream = GemmStream([(8, 16), (8, 24), (8, 32)], 1, [Segment(1, 300)], Dtype.fp32, 300)
+    fake, ring = FakeLt(stream, dict.fromkeys(stream.shapes, 1)), OwnRing(10)
+    shapes, plans, _ = fake.tables
+    posted = data.draw(st.tuples(*[st.booleans()] * 3).map(list), label="posted")
+    for shape in np.flatnonzero(posted):
+        plans[shapes[shape, lt.PLAN0] + 1] = resident_plan(ring, int(shape), swapped=False)
+        shapes[shape, lt.ONE_IS] = Strategy.resident
+    records = records_of(stream)
+    by_shape = [np.flatnonzero(records["k"] == shape.k) for shape in stream.shapes]
+    wanted = [shape for shape, count in runs for _ in range(count)]
+    words = as_words(np.concatenate([records[:0], *(records[by_shape[shape][:1]] for shape in wanted)]))
+    shape_of = np.array(wanted, np.int32)
+    assert lt.launch_each(words, shape_of, 0, len(wanted), fake.tables, fake.records, 7, 0, 0) == lt.OK
+    launches = recorded(fake.recorder).launches
+    expected = blocks_of(wanted, posted)
+    assert launches[:, [rec.SHAPE, rec.SIZE]].tolist() == expected
+    firsts = np.cumsum([0, *(size for _, size in expected)])[:-1]
+    assert launches[:, rec.BATCH].tolist() == (7 + firsts).tolist()
+    assert fake.calls == sum(not posted[shape] for shape in wanted)
+    assert ring.posted == sum(posted[shape] for shape in wanted)
+
+
+def test_of_a_block_that_fails_what_was_posted_is_noted() -> None:
+    stream = GemmStream([(8, 16)], 1, [Segment(1, 24)], Dtype.fp32, 24)
+    fake, ring = FakeLt(stream, {stream.shapes[0]: 1}), OwnRing(3)
+    shapes, plans, _ = fake.tables
+    plans[shapes[0, lt.PLAN0] + 1] = resident_plan(ring, 0, swapped=False)
+    shapes[0, lt.ONE_IS] = Strategy.resident
+
+    def give_up() -> None:
+        while ring.posted < ring.capacity:  # the next one waits for its slot
+            pass
+        ring.state[0] = rl.GAVE_UP
+
+    with ThreadPoolExecutor() as pool:
+        gone = pool.submit(give_up)
+        words = as_words(records_of(stream))
+        status = lt.launch_each(words, np.zeros(24, np.int32), 0, 24, fake.tables, fake.records, 0, 0, 0)
+        gone.result()
+    assert status == rl.GONE
+    assert recorded(fake.recorder).launches[:, [rec.STRATEGY, rec.SIZE]].tolist() == [
+        [Strategy.resident, ring.capacity]
+    ]
