@@ -30,7 +30,7 @@ BODIES = {
     "__device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {": "*to = {first, second};",
     "__device__ inline u64 now_ns() {": "return std::chrono::steady_clock::now().time_since_epoch().count();",
 }
-# And statements of kernels/persistent.cu, by how they begin; they end with a call.
+# And statements of kernels/queue.cuh and dispatcher.cuh, by how they begin; they end with a call.
 STATEMENTS = {
     'asm volatile("fence.acq_rel.gpu;"': "",
     'asm volatile("mbarrier.init.shared.b64': "barrier_begin(shared(&desk.copied), 1);",

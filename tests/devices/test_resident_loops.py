@@ -216,7 +216,7 @@ def test_who_waits_for_a_kernel_that_gives_up_is_told() -> None:
 
 def test_both_ends_have_the_same_numbers() -> None:
     """What the kernel's source calls by the same name."""
-    text = re.sub(r"//.*", "", (Path(kernels.__file__).parent / "persistent.cu").read_text())
+    text = re.sub(r"//.*", "", kernels.source("queue.cuh"))
     found: dict[str, int] = {}
     for body in re.findall(r"enum \{([^}]*)\}", text):
         value = -1
