@@ -1,9 +1,9 @@
 """What each version of a kernel brought: a file kept beside its last figures, as a table.
 
 In: versions.json, `{"about": ..., "measures": {name: unit}, "versions": [{"kernel", "version", "change", "figures"}]}`,
-figures by measure; what was not measured of a version is left out. Also, where there are any, `"goals": {name: most}`
-and `"accounts": [{"what", "parts": {name: figure}, "unit"}]`, where the time of one thing goes, in ns unless there is a
-unit. Out: Markdown, a table a kernel.
+figures by measure; what was not measured of a version is left out. Where there are any, also `"runs"`, the version of
+each kernel that is not history, `"goals": {name: most}`, and `"accounts": [{"what", "parts": {name: figure}, "unit"}]`,
+where the time of one thing goes, in ns unless there is a unit. Out: Markdown, a table a kernel.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Versions:
     measures: dict[str, str]  # what was measured, and in which unit
     versions: tuple[Version, ...]
     goals: dict[str, float]  # of a measure
+    runs: dict[str, int]  # of a kernel
     accounts: tuple[Account, ...]
 
 
@@ -57,11 +58,14 @@ def read_versions(path: Path) -> Versions:
         measures = {str(name): str(unit) for name, unit in found["measures"].items()}
         goals = _figures(found.get("goals", {}))
         accounts = tuple(map(_account, found.get("accounts", [])))
-        made = Versions(str(found["about"]), measures, versions, goals, accounts)
+        runs = {str(kernel): int(version) for kernel, version in found.get("runs", {}).items()}
+        made = Versions(str(found["about"]), measures, versions, goals, runs, accounts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(path, None, f"not a list of versions ({type(error).__name__}: {error})") from None
     if strange := {name for each in (goals, *(each.figures for each in versions)) for name in each} - measures.keys():
         raise DataError(path, None, f"figures of no measure: {', '.join(sorted(strange))}")
+    if missing := runs.items() - {(each.kernel, each.version) for each in versions}:
+        raise DataError(path, None, f"no such version: {', '.join(f'{kernel} {of}' for kernel, of in sorted(missing))}")
     return made
 
 
@@ -78,7 +82,7 @@ def _figures(found: dict[str, Any]) -> dict[str, float]:
 
 
 def versions_markdown(found: Versions) -> str:
-    """A table a kernel, with the measures that any of its versions has."""
+    """A table a kernel, with the measures that any of its versions has; what runs is in bold."""
     return "\n".join(_lines(found))
 
 
@@ -91,7 +95,9 @@ def _lines(found: Versions) -> Iterator[str]:
         yield "| | " + " | ".join(["what changed", *(f"{name}, {found.measures[name]}" for name in names)]) + " |"
         yield "| ---: | --- |" + " ---: |" * len(names)
         for each in own:
-            yield "| " + " | ".join([str(each.version), each.change, *_cells(each.figures, names)]) + " |"
+            cells = [str(each.version), each.change, *_cells(each.figures, names)]
+            runs = found.runs.get(kernel) == each.version
+            yield "| " + " | ".join(f"**{cell}**" if runs and i != 1 else cell for i, cell in enumerate(cells)) + " |"
         if found.goals.keys() & set(names):
             yield "| " + " | ".join(["goal", "", *_cells(found.goals, names)]) + " |"
     for account in found.accounts:

@@ -35,6 +35,7 @@ from runner.bench import (
     megakernel,
     modes,
     pipeline,
+    posting,
     recorder,
     resident,
     ring,
@@ -44,7 +45,8 @@ from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity
 from runner.terminal import console
 
 SUITES = (
-    *("ring", "batcher", "recorder", "dispatch", "resident", "megakernel", "copies", "tracing", "modes", "pipeline"),
+    *("ring", "batcher", "recorder", "posting", "dispatch"),
+    *("resident", "megakernel", "copies", "tracing", "modes", "pipeline"),
 )
 
 
@@ -102,7 +104,12 @@ def _bench(arguments: argparse.Namespace) -> None:
 
 
 def _suite(name: str, device: str, folder: Path) -> Suite:
-    plain: dict[str, Suite] = {"ring": ring.suite, "batcher": batcher.suite, "recorder": recorder.suite}
+    plain: dict[str, Suite] = {
+        "ring": ring.suite,
+        "batcher": batcher.suite,
+        "recorder": recorder.suite,
+        "posting": posting.suite,
+    }
     if name in plain:
         return plain[name]
     with_device: dict[str, Callable[[int, str], Iterator[Figure]]] = {

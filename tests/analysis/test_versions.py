@@ -48,6 +48,11 @@ def test_a_table_a_kernel_with_what_was_measured_of_it(tmp_path: Path) -> None:
     ]
 
 
+def test_what_runs_is_in_bold(tmp_path: Path) -> None:
+    lines = versions_markdown(read_versions(written(tmp_path, GOOD | {"runs": {"one": 2}}))).splitlines()
+    assert [line for line in lines if "**" in line] == ["**one**", "| **2** | faster | **3.5** | **70** |", "**two**"]
+
+
 def test_goals_and_accounts(tmp_path: Path) -> None:
     accounts = [
         {"what": "A command", "parts": {"poll": 2090, "rest": 4.4}},
@@ -67,6 +72,8 @@ def test_goals_and_accounts(tmp_path: Path) -> None:
         (GOOD | {"versions": [{"kernel": "one"}]}, "not a list of versions"),
         (GOOD | {"measures": {"stream": "ns"}}, "figures of no measure: round trip"),
         (GOOD | {"goals": {"speed": 1}}, "figures of no measure: speed"),
+        (GOOD | {"runs": {"two": 2}}, "no such version: two 2"),
+        (GOOD | {"runs": {"two": "last"}}, "not a list of versions"),
         (GOOD | {"accounts": [{"what": "nothing"}]}, "not a list of versions"),
         (GOOD | {"versions": [GOOD["versions"][0] | {"figures": {"round trip": "fast"}}]}, "not a list of versions"),  # type: ignore[index]
     ],

@@ -1,0 +1,82 @@
+"""What it costs the consumer to post a command to a resident kernel, and to note that; no GPU, and nobody who polls.
+
+In turn, on the same commands: timed and noted in blocks, as the consumer's loop does it (`lt_launch.launch_each`), and
+one by one, as launches are. Rows go to a file in the folder for temporary files, as in a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
+from launchopt.devices import lt_launch as lt
+from launchopt.devices import resident_loops as rl
+from launchopt.native import Int, compiled
+from launchopt.recorder import Recorder, Strategy
+from launchopt.ring import MOST_AT_ONCE
+from runner.bench.figures import Figure, in_turn, ratios
+
+COMMANDS = 100 * MOST_AT_ONCE
+BITS = 12  # of the ring: all that is posted at once fits, so that nobody waits
+assert 1 << BITS >= MOST_AT_ONCE
+
+
+class Posting:
+    """Commands of one shape for a kernel that does not run."""
+
+    def __init__(self) -> None:
+        capacity = 1 << BITS
+        self._ring, self._done = np.zeros((capacity, rl.COMMAND_WORDS), np.int64), np.zeros(capacity, np.int64)
+        self._state, self._queue = np.zeros(1, np.int64), np.zeros(rl.QUEUE_WORDS, np.int64)
+        addresses = self._ring.ctypes.data, self._done.ctypes.data, self._state.ctypes.data
+        self._queue[: rl.LAST], self._queue[rl.BITS] = addresses, BITS
+        shapes, plans = np.zeros((1, lt.SHAPE_COLUMNS), np.int64), np.zeros((2, lt.PLAN_COLUMNS), np.int64)
+        shapes[0, lt.ONE_IS] = Strategy.resident
+        plans[1, [lt.QUEUE, lt.KIND]] = self._queue.ctypes.data, lt.RESIDENT
+        self.tables = shapes, plans, np.zeros((1, lt.CONTEXT_WORDS), np.int64)
+
+    def run(self, recorder: Recorder, block: int, commands: int) -> int:
+        """ns to post `commands`, whole MOST_AT_ONCE, `block` a call."""
+        words = as_words(np.zeros(MOST_AT_ONCE, COMMAND_DTYPE))
+        words[:, W_SEQ], shape_of = np.arange(MOST_AT_ONCE), np.zeros(MOST_AT_ONCE, np.int32)
+        records, took_ns = (recorder.launches, recorder.commands, recorder.cursor), 0
+        for _ in range(commands // MOST_AT_ONCE):
+            self._queue[rl.NEXT] = 0
+            start_ns = time.perf_counter_ns()
+            recorder.make_room()
+            _post_all(words, shape_of, block, self.tables, records)
+            took_ns += time.perf_counter_ns() - start_ns
+            words[:, W_SEQ] += np.uint64(MOST_AT_ONCE)
+        return took_ns
+
+
+@compiled
+def _post_all(
+    words: NDArray[np.uint64],
+    shape_of: NDArray[np.int32],
+    block: Int,
+    tables: tuple[lt.Table, lt.Table, lt.Table],
+    records: tuple[lt.Table, lt.Table, lt.Table],
+) -> None:
+    for first in range(0, len(words), block):
+        lt.launch_each(words, shape_of, first, min(len(words), first + block), tables, records, first, 0, 0)
+
+
+def suite(repeats: int) -> Iterator[Figure]:
+    """ns a command of both; one core."""
+    posting = Posting()
+
+    def ns(block: int) -> float:
+        recorder = Recorder(COMMANDS, MOST_AT_ONCE)
+        took_ns = posting.run(recorder, block, COMMANDS)
+        recorder.close()
+        return took_ns / COMMANDS
+
+    together, alone = in_turn(repeats, lambda: ns(MOST_AT_ONCE), lambda: ns(1))
+    yield Figure("posting", f"a command, noted in blocks of {lt.MOST_POSTED}", "ns", together)
+    yield Figure("posting", "a command, noted alone", "ns", alone)
+    yield Figure("posting", "in blocks over alone", "x", ratios(together, alone))
