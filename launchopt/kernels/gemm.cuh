@@ -3,7 +3,7 @@
 struct Memory {  // shared, of a block; ops take what they need from its beginning
     char inputs[INPUT_BYTES + COLUMNS * INPUT_GAP_BYTES];
     Parts part[GROUP_WARPS];
-    alignas(128) char ring[SLOTS * SLOT_BYTES];  // bulk copies are slower to elsewhere
+    alignas(128) char ring[SLOTS * SLOT_BYTES];  // bulk copies to odd multiples of 16 are slower (RESIDENT.md)
 };
 
 __device__ inline float squares(const uint4& of) {
