@@ -32,12 +32,11 @@ struct Dispatcher {
     __device__ Dispatcher(const Queue& q, const Shapes& shapes, Desk& desk, int lane)
         : q(q), shapes(shapes), desk(desk), lane(lane), entries(q.entries), next(q.progress[0]), tile(q.progress[1]),
           oldest(next), capacity_bits((u32)q.capacity_bits), entry_bits((u32)q.entry_bits) {
-        if (lane == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared(&desk.copied)) : "memory");
-        if (lane == 0) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        if (lane == 0) barrier_begin(shared_address(&desk.copied), 1);
+        barriers_begun();
         __syncwarp();
     }
 
-    static __device__ u32 shared(const void* at) { return (u32)__cvta_generic_to_shared(at); }
     __device__ u32 slot(u64 index) const { return (u32)index & ((1u << capacity_bits) - 1); }
     __device__ u64 ring_tag(u64 index) const { return (index >> capacity_bits) + 1 & 0xFFFF; }
 
@@ -58,16 +57,13 @@ struct Dispatcher {
     // once they are here, and every word tells whether it was there.
     __device__ int poll_deep() {
         const u32 at = slot(next), most = min((u32)DEEP, (1u << capacity_bits) - at), bytes = most * COMMAND_WORDS * 8;
-        const u32 bar = shared(&desk.copied);
+        const u32 copied = shared_address(&desk.copied);
         if (lane == 0) {
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-            asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                         ::"r"(shared(desk.staged)), "l"(q.ring + at * COMMAND_WORDS), "r"(bytes), "r"(bar) : "memory");
+            barriers_begun();  // what was staged before has been read
+            barrier_expect(copied, bytes);
+            copy_bulk(shared_address(desk.staged), (u64)(q.ring + at * COMMAND_WORDS), bytes, copied);
         }
-        for (u32 done = 0; !done;)
-            asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                         : "=r"(done) : "r"(bar), "r"(copies & 1) : "memory");
+        barrier_wait(copied, copies & 1);
         ++copies;
         int found = 0;
         for (u32 first = 0; first < most; first += 32) {
@@ -202,7 +198,7 @@ struct Dispatcher {
             q.progress[0] = next + 1, q.progress[1] = tile + q.workers;
             const Order o = {0, 0, 0, (u32)next, 0, END, 1, 0, 0};
             if (state == ENDED) complete(q, o);
-            else store_gpu(q.gone, 1);
+            else store_relaxed((u64)q.gone, (u64)1);
             store_system(q.control + STATE, state);
         }
         group_barrier(0);
@@ -213,23 +209,23 @@ struct Dispatcher {
         if (polls <= BUSY_POLLS) return RUNNING;
         __nanosleep(polls > QUIET_POLLS ? 10000 : 500);
         if (polls % 64) return RUNNING;
-        const bool over = load_system(q.control + ABORT) || now_ns() - since_ns > q.patience_ns;
+        const bool over = load_system(q.control + ABORT) || global_ns() - since_ns > q.patience_ns;
         return __any_sync(0xFFFFFFFFu, over) ? GAVE_UP : RUNNING;
     }
 
     __device__ __noinline__ void run(float (*part)[MOST_COLUMNS]) {
         bool deep = false;
         u32 polls = 0;
-        u64 since_ns = now_ns();
+        u64 since_ns = global_ns();
         for (;;) {
-            const u64 taken = load_gpu(q.ticket);
+            const u64 taken = __shfl_sync(0xFFFFFFFFu, lane ? 0 : load_relaxed(q.ticket), 0);
             const int found = deep ? poll_deep() : poll();
             if (!found) {
                 deep = false;
                 if (const u64 state = rest(++polls, since_ns)) return end(state);
                 continue;
             }
-            if (polls > BUSY_POLLS) since_ns = now_ns();
+            if (polls > BUSY_POLLS) since_ns = global_ns();
             polls = 0;
             deep = found >= AT_ONCE;
             const u32 idle = taken > tile ? (u32)(taken - tile) : 0;

@@ -24,24 +24,9 @@ BODIES = {
     "__device__ inline void group_barrier(int group) {": "__barrier_sync_count(group + 1, 32 * GROUP_WARPS);",
     "__device__ inline uint4 read_once(const storage* from) {": "return *(const uint4*)from;",
     "__device__ inline u64 load_system(const u64* from) {": "host::yield(); return *from;",
-    "__device__ inline u64 load_gpu(const u64* from) {": "host::yield(); return *from;",
-    "__device__ inline void store_gpu(u64* to, u64 value) {": "*to = value;",
+    "__device__ inline void fence() {": "",
     "__device__ inline void store_system(u64* to, u64 value) {": "*to = value;",
     "__device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {": "*to = {first, second};",
-    "__device__ inline u64 now_ns() {": "return std::chrono::steady_clock::now().time_since_epoch().count();",
-}
-# And statements of kernels/queue.cuh and dispatcher.cuh, by how they begin; they end with a call.
-STATEMENTS = {
-    'asm volatile("fence.acq_rel.gpu;"': "",
-    'asm volatile("mbarrier.init.shared.b64': "barrier_begin(shared(&desk.copied), 1);",
-    'asm volatile("fence.mbarrier_init.release.cluster;" :::': ";",
-    'asm volatile("fence.proxy.async.shared::cta;"': "",
-    'asm volatile("mbarrier.arrive.expect_tx.shared.b64 _': "barrier_expect(bar, bytes);",
-    'asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0]': (
-        "copy_bulk(shared(desk.staged), (u64)(q.ring + at * COMMAND_WORDS), bytes, bar, 0);"
-    ),
-    'asm volatile("{.reg .pred p; mbarrier.try_wait.parity': "barrier_wait(bar, copies & 1), done = 1;",
-    "return (u32)__cvta_generic_to_shared(": "return shared_address(at);",
 }
 PTX = "ptx.cuh"  # whose functions the header has for the host
 TYPES = "typedef unsigned u32;\ntypedef unsigned long long u64;\n"  # which the header has, too
@@ -58,10 +43,6 @@ def _on_host(text: str) -> str:
             name = head[: head.index("{") + 1]
             text = text[:start] + name + body + "}\n" + text[text.index("\n}\n", start) + 3 :]
     text = text.replace(source(PTX), "")
-    for head, statement in STATEMENTS.items():
-        if head in text:
-            start = text.index(head)
-            text = text[:start] + statement + text[text.index(");", start) + 2 :]
     text = re.sub(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];", r"\1* \2 = (\1*)dynamic_memory();", text)
     return text.replace(TYPES, "")
 
@@ -102,11 +83,12 @@ def launch(
     arguments: int,
     seed: int = 0,
     at_once: int = 1,
+    most_turns: int = MOST_TURNS,
 ) -> None:
     """Until all threads have ended; RuntimeError where they do not, or do what a device would not allow.
 
     grid: blocks, of up to three dimensions, of which `at_once` are there at a time. seed: of who goes on next.
     """
     size = (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
-    if fault := library.launch(size, at_once, threads, shared_bytes, seed, arguments, MOST_TURNS):
+    if fault := library.launch(size, at_once, threads, shared_bytes, seed, arguments, most_turns):
         raise RuntimeError(fault.decode())

@@ -339,7 +339,7 @@ inline void barrier_wait(u32 address, u32 phase) {
     while (barrier_at(address).phase == phase) host::yield();
 }
 inline u64 evict_first() { return 0; }
-inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64) {
+inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64 = 0) {
     if (to % 16 || from % 16 || bytes % 16) host::fail("a bulk copy of what is not aligned");
     host::grid->now->block->copies.push_back({to, (const char*)from, bytes, barrier});
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +45,10 @@ class Resident:
         self.argument = np.array([self.queue.ctypes.data], np.int64)
         self.kernel = built("persistent", CALL, DTYPE=int(dtype))
 
-    def launch(self, seed: int) -> None:
+    def launch(self, seed: int, **limits: int) -> None:
         """Until the kernel ends."""
-        launch(self.kernel, (BLOCKS,), GROUPS * GROUP_THREADS, 0, self.argument.ctypes.data, seed, at_once=BLOCKS)
+        size = (BLOCKS,), GROUPS * GROUP_THREADS, 0
+        launch(self.kernel, *size, self.argument.ctypes.data, seed, at_once=BLOCKS, **limits)
 
     def end(self) -> None:
         self.ring.post(0, 0, 0, 0, rl.END)
@@ -66,10 +69,15 @@ class Product:
     b: NDArray[Any]
     c: NDArray[Any]
 
-    def post(self, resident: Resident, request: int = 0) -> None:
+    def describe(self, resident: Resident) -> bool:
+        """Its shape, before the kernel begins; whether A and B change places."""
         shape = ShapeKey(len(self.a), len(self.b), self.a.shape[1], DTYPES[self.a.dtype.type])
         words, swapped = shape_words(shape, (self.a.shape[1], self.b.shape[1], self.c.shape[1]))
         resident.shapes[self.number] = words
+        return swapped
+
+    def post(self, resident: Resident, request: int = 0) -> None:
+        swapped = self.describe(resident)
         first, second = (self.b, self.a) if swapped else (self.a, self.b)
         places = (each.ctypes.data for each in (first, second, self.c))
         assert resident.ring.post(*places, request, self.number) == rl.OK
@@ -140,6 +148,33 @@ def test_a_request_s_commands_follow_one_another(direct_bytes: int) -> None:
     resident.launch(1)
     for each in products:
         each.assert_right()
+
+
+@pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
+def test_commands_that_come_while_it_runs(direct_bytes: int) -> None:
+    """Lone ones, each posted once the last one is complete, and some at once; two requests' in order."""
+    generator = np.random.default_rng(direct_bytes)
+    resident = Resident(Dtype.fp32, 2, direct_bytes)
+    products = [product(generator, number, Dtype.fp32) for number in range(24)]
+    for each in products:
+        each.describe(resident)
+
+    def post() -> None:
+        for i, each in enumerate(products):
+            if i < 12 or i % 6 == 0:
+                while resident.completed < min(i, resident.ring.capacity):
+                    time.sleep(1e-4)
+            each.post(resident, i % 2)
+        resident.end()
+
+    with ThreadPoolExecutor() as pool:
+        posted = pool.submit(post)
+        resident.launch(1, most_turns=1 << 60)
+        posted.result()
+    for each in products:
+        each.assert_right()
+    assert int(resident.control[0]) == rl.ENDED
+    assert resident.completed == len(products) + 1
 
 
 def test_it_gives_up_where_nothing_comes() -> None:
