@@ -10,7 +10,6 @@ import contextlib
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import astuple
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -19,9 +18,8 @@ import numpy as np
 
 from launchopt import summary
 from launchopt.batcher import Batch, Batcher, FlushReason
-from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
+from launchopt.command import COMMAND_DTYPE, Records, as_words
 from launchopt.devices import open_device
-from launchopt.devices.base import Ceilings
 from launchopt.devices.cuda_errors import is_lost
 from launchopt.devices.pump import PumpSettings
 from launchopt.errors import Interrupted, RunError
@@ -37,11 +35,10 @@ from launchopt.timing.torch_trace import TorchTrace, trace_path
 from launchopt.verify import Verification, verify
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import CommandStream
+from runner.ceilings import DeviceCeilings
 from runner.chains import Chains, rows_of_longest_step
 from runner.job import Arm, Job
 from runner.tables import TableWriter
-
-_ceilings: dict[tuple[str, int, int | None, Dtype], Ceilings] = {}
 
 
 class Consumer:
@@ -61,28 +58,10 @@ class Consumer:
         self._chains = Chains(job, job.stream, self.device) if isinstance(job.stream, ChainStream) else None
         self._one_time_ns: list[int] = []
         self.modes = [self._prepared(mode, arm) for mode, arm in zip(made, job.arms, strict=True)]
-        self._ceilings = self._measured_ceilings()
+        self._ceilings = DeviceCeilings(self.device, job)
         self._tracer = tracer() if job.timing == "cupti" else None
         self._torch = TorchTrace() if job.timing == "torch" else None
         self._tables = TableWriter(job)
-
-    def _measured_ceilings(self, again: bool = False) -> Ceilings:
-        """Measured once a process and dtype: a sweep's jobs share them. `again`: the higher of both measurements."""
-        key = (self.device.info.kind, self._job.device_index, self._job.threads, self._stream.dtype)
-        if again:
-            pairs = zip(*(astuple(each) for each in (_ceilings[key], self.device.ceilings(key[-1]))), strict=True)
-            _ceilings[key] = Ceilings(*(max(pair) for pair in pairs))
-        elif key not in _ceilings:
-            _ceilings[key] = self.device.ceilings(key[-1])
-        return _ceilings[key]
-
-    def _above_ceiling(self, row: dict[str, Any]) -> tuple[str | None, bool]:
-        """As `summary.above_ceiling`; before a rate is called impossible, what is possible is measured again."""
-        found = summary.above_ceiling(row, self._ceilings, self._job.residency)
-        if not found[1]:
-            return found
-        self._ceilings = self._measured_ceilings(again=True)
-        return summary.above_ceiling(row, self._ceilings, self._job.residency)
 
     def _prepared(self, mode: Mode, arm: Arm) -> Mode:
         """Ready to launch; what that took is the mode's one-time cost."""
@@ -113,8 +92,7 @@ class Consumer:
 
     def about(self) -> dict[str, Any]:
         """Versions and ceilings, for the manifest."""
-        ceilings = {name: getattr(self._ceilings, name) for name in self._ceilings.__slots__}
-        return {"versions": self.device.versions(), "ceilings": ceilings}
+        return {"versions": self.device.versions(), "ceilings": self._ceilings.columns()}
 
     def arm(self, index: int, rehearsal: bool) -> None:
         """Poison the outputs, forget the last run, anchor the clocks. A rehearsal makes no NVTX ranges."""
@@ -282,7 +260,7 @@ class Consumer:
         checked = self._verified()
         if not checked.ok:
             faults.append(_wrong(checked))
-        why, impossible = self._above_ceiling(row)
+        why, impossible = self._ceilings.above(row)
         if impossible:
             faults.append(f"impossible rate: {why}")
         row |= {
@@ -298,7 +276,7 @@ class Consumer:
             "max_rel_error": checked.max_rel_error,
             "tolerance": checked.tolerance,
             "status": "ok" if not faults else f"failed: {'; '.join(faults)}",
-            **{name: getattr(self._ceilings, name) for name in self._ceilings.__slots__},
+            **self._ceilings.columns(),
         }
         self._tables.add(arm.mode, repeat, self.recorder, self._timing)
         extra = {

@@ -1,0 +1,65 @@
+"""What a device can do is measured once, and again before a rate is called impossible."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launchopt.command import Dtype
+from launchopt.devices.base import Ceilings
+from runner import ceilings as module
+from runner.ceilings import DeviceCeilings
+
+BUSY = Ceilings(10.0, 10.0, 0.001)
+ROW = {"achieved_tflops": 0.002, "achieved_gb_per_s": 1.0}
+
+
+class Measured:
+    """A device, measured first on a busy machine; from then on `again` is what is found."""
+
+    def __init__(self, again: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[Dtype] = []
+        self._found = [BUSY, again]
+        monkeypatch.setattr(module, "_measured", {})
+        self._device: Any = SimpleNamespace(info=SimpleNamespace(kind="cpu"), ceilings=self._measure)
+        self.ceilings = self.of(Dtype.fp32)
+
+    def of(self, dtype: Dtype) -> DeviceCeilings:
+        """As a job's consumer has them."""
+        stream = SimpleNamespace(dtype=dtype)
+        job: Any = SimpleNamespace(device_index=0, threads=2, residency=None, stream=stream)
+        return DeviceCeilings(self._device, job)
+
+    def _measure(self, dtype: Dtype) -> Ceilings:
+        self.asked.append(dtype)
+        return self._found[min(len(self.asked), 2) - 1]
+
+
+def test_a_ceiling_measured_on_a_busy_machine_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = Measured(Ceilings(8.0, 12.0, 0.1), monkeypatch)
+    assert measured.ceilings.now == BUSY
+    assert measured.ceilings.above(ROW) == (None, False)
+    assert measured.asked == [Dtype.fp32] * 2
+    assert measured.ceilings.now == Ceilings(10.0, 12.0, 0.1)
+    assert measured.ceilings.columns() == {"copy_gb_per_s": 10.0, "read_gb_per_s": 12.0, "peak_tflops": 0.1}
+
+
+def test_what_stays_above_is_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = Measured(Ceilings(8.0, 12.0, 0.0015), monkeypatch)
+    assert measured.ceilings.above(ROW) == ("0.002 TFLOP/s is above the measured peak of 0.0015", True)
+
+
+def test_what_is_possible_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = Measured(Ceilings(8.0, 12.0, 0.1), monkeypatch)
+    assert measured.ceilings.above(ROW | {"achieved_tflops": 0.0005}) == (None, False)
+    assert measured.asked == [Dtype.fp32]
+
+
+def test_jobs_of_a_sweep_share_what_was_measured_of_a_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = Measured(Ceilings(8.0, 12.0, 0.1), monkeypatch)
+    assert measured.of(Dtype.fp32).now == BUSY
+    assert measured.asked == [Dtype.fp32]
+    assert measured.of(Dtype.fp16).now == Ceilings(8.0, 12.0, 0.1)
+    assert measured.asked == [Dtype.fp32, Dtype.fp16]
