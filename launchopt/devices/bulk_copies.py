@@ -22,6 +22,7 @@ BYTES, BEGIN_NS, END_NS, WRONG, RESULTS = range(5)
 FIELDS = ("from", "share_slots", "offset", "pitch", "slots", "lines", "samples", "gap", "waits", "results")
 SLOT_BYTES = ROWS * ROW_BYTES
 FROM_BYTES = 2 << 30  # many times what the L2 cache holds
+NEAR_SLOTS = 4  # of a block, when all of them are to stay there: 9 MB of 132
 SAMPLES, GAP_CYCLES = 512, 3000  # of a launch
 LEAST_CAPABILITY = 90
 
@@ -73,15 +74,19 @@ class BulkCopies:
         self._from = cupy.random.default_rng(1).integers(0, 1 << 63, words, dtype=np.uint64)
         self._lines = cupy.zeros(SAMPLES * WARP * LINE_BYTES, np.uint8)
 
-    def measure(self, slots: int, offset: int, pitch: int) -> Copied:
-        """Of a second launch: `slots` under way, rows `pitch` apart from `offset` on, both whole 16 bytes."""
+    def measure(self, slots: int, offset: int, pitch: int, near: bool = False) -> Copied:
+        """Of a second launch: `slots` under way, rows `pitch` apart from `offset` on, both whole 16 bytes.
+
+        near: a block copies the same few slots again and again, so that they come from the L2 cache.
+        """
         if offset + slots * ROWS * pitch > self._shared_bytes or slots > MOST_SLOTS:
             raise ValueError(f"{slots} slots of rows {pitch} bytes apart, from {offset} on, are too many")
         cupy = self._cupy
         waits = cupy.zeros((SAMPLES, self.blocks), np.uint32)
         results = cupy.zeros((self.blocks, RESULTS), np.uint64)
         addresses = (self._from.data.ptr, self._lines.data.ptr, waits.data.ptr, results.data.ptr)
-        words = words_of(slots, offset, pitch, self._share_slots, SAMPLES, GAP_CYCLES, addresses)
+        share_slots = NEAR_SLOTS if near else self._share_slots
+        words = words_of(slots, offset, pitch, share_slots, SAMPLES, GAP_CYCLES, addresses)
         for _ in range(2):
             self._launch.with_words(self.blocks, words)
         cupy.cuda.get_current_stream().synchronize()

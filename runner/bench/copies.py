@@ -1,7 +1,8 @@
 """Weights on their way to shared memory: how fast bulk copies are, and what else waits for them.
 
 A megakernel's weights come by bulk copies, and what its blocks have from one another through the L2 cache. How many
-copies are under way says how long the latter takes, and where in shared memory they go how fast they are.
+copies are under way says how long the latter takes, and where in shared memory they go how fast they are. The same
+from the L2 cache says what it would bring to have weights there before.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
         return
     copies = BulkCopies()
     most = max(UNDER_WAY)
-    for slots, offset in (*((slots, 0) for slots in UNDER_WAY), *((most, offset) for offset in OFFSETS)):
-        found = [copies.measure(slots, offset, PITCH) for _ in range(repeats)]
-        case = f"{slots} slots of 16 KB under way" if slots else "nothing under way"
+    far = (*((slots, 0, False) for slots in UNDER_WAY), *((most, offset, False) for offset in OFFSETS))
+    for slots, offset, near in (*far, (most, 0, True)):
+        found = [copies.measure(slots, offset, PITCH, near) for _ in range(repeats)]
+        case = f"{slots} slot{'s' * (slots > 1)} of 16 KB under way" if slots else "nothing under way"
         if offset:
             case += f", {offset} bytes beyond a multiple of 128"
+        if near:
+            case += ", from the L2 cache"
         if slots:
             yield Figure("copies", f"{case}: rate", "GB/s", [each.gb_per_s for each in found], higher_is_better=True)
         yield Figure("copies", f"{case}: a hit in the L2 cache", "cycles", [each.mean_cycles for each in found])

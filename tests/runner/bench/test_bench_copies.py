@@ -15,14 +15,14 @@ from runner.bench.__main__ import main
 class Fake:
     """In place of `BulkCopies`: what was asked for, and answers that can be told apart."""
 
-    asked: list[tuple[int, int, int]]
+    asked: list[tuple[int, int, int, bool]]
 
     def __init__(self) -> None:
         Fake.asked = []
 
-    def measure(self, slots: int, offset: int, pitch: int) -> bc.Copied:
-        Fake.asked.append((slots, offset, pitch))
-        return bc.Copied(1000.0 * slots, np.array([[400 + offset, 600 + offset]], np.uint32))
+    def measure(self, slots: int, offset: int, pitch: int, near: bool) -> bc.Copied:
+        Fake.asked.append((slots, offset, pitch, near))
+        return bc.Copied(1000.0 * slots + near, np.array([[400 + offset, 600 + offset]], np.uint32))
 
 
 def test_each_number_under_way_and_each_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,11 +30,14 @@ def test_each_number_under_way_and_each_place(monkeypatch: pytest.MonkeyPatch) -
     found = {figure.case: figure for figure in copies.suite(2, "cuda")}
     assert Fake.asked[::2] == Fake.asked[1::2], "repeats"
     assert Fake.asked[::2] == [
-        *((slots, 0, 2112) for slots in (0, 1, 2, 3, 4, 11)),
-        *((11, offset, 2112) for offset in (16, 32, 48, 64, 96)),
+        *((slots, 0, 2112, False) for slots in (0, 1, 2, 3, 4, 11)),
+        *((11, offset, 2112, False) for offset in (16, 32, 48, 64, 96)),
+        (11, 0, 2112, True),
     ]
     assert found["11 slots of 16 KB under way: rate"].samples == [11000.0, 11000.0]
     assert found["11 slots of 16 KB under way: rate"].higher_is_better
+    assert found["11 slots of 16 KB under way, from the L2 cache: rate"].samples == [11001.0, 11001.0]
+    assert found["1 slot of 16 KB under way: rate"].samples == [1000.0, 1000.0]
     assert "nothing under way: rate" not in found
     assert found["nothing under way: a hit in the L2 cache"].samples == [500.0, 500.0]
     beside = "11 slots of 16 KB under way, 48 bytes beyond a multiple of 128"
@@ -59,5 +62,6 @@ def test_on_a_gpu_more_under_way_is_faster_and_in_the_way() -> None:
     none, one, many = (measured.measure(slots, 0, copies.PITCH) for slots in (0, 1, 8))
     assert none.gb_per_s == 0 < one.gb_per_s < many.gb_per_s
     assert none.mean_cycles < many.mean_cycles
+    assert measured.measure(8, 0, copies.PITCH, near=True).gb_per_s > 0  # and nothing else than was copied is found
     with pytest.raises(ValueError, match="too many"):
         measured.measure(bc.MOST_SLOTS + 1, 0, copies.PITCH)
