@@ -6,8 +6,8 @@ enum { LOOKS = 4, FEW = 5, MOST_TILES = 512 };
 struct __align__(128) Desk {
     u64 staged[DEEP][COMMAND_WORDS];  // as they lie in the ring
     u64 copied;                       // mbarrier of the copy
-    u32 first_tile[MOST_CAPACITY];  // of the command in a slot
-    Order direct;                   // shape END: it is over
+    u32 first_tile[MOST_CAPACITY];    // of the command in a slot
+    Order direct;                     // shape END: it is over
 };
 
 __device__ void help(const Shapes& shapes, Desk& desk, float (*part)[MOST_COLUMNS]) {
@@ -202,7 +202,7 @@ struct Dispatcher {
             q.progress[0] = next + 1, q.progress[1] = tile + q.workers;
             const Order o = {0, 0, 0, (u32)next, 0, END, 1, 0, 0};
             if (state == ENDED) complete(q, o);
-            else store_gpu(q.gone, 1);
+            else store_relaxed((u64)q.gone, 1ull);
             store_system(q.control + STATE, state);
         }
         group_barrier(0);
@@ -213,23 +213,23 @@ struct Dispatcher {
         if (polls <= BUSY_POLLS) return RUNNING;
         __nanosleep(polls > QUIET_POLLS ? 10000 : 500);
         if (polls % 64) return RUNNING;
-        const bool over = load_system(q.control + ABORT) || now_ns() - since_ns > q.patience_ns;
+        const bool over = load_system(q.control + ABORT) || global_ns() - since_ns > q.patience_ns;
         return __any_sync(0xFFFFFFFFu, over) ? GAVE_UP : RUNNING;
     }
 
     __device__ __noinline__ void run(float (*part)[MOST_COLUMNS]) {
         bool deep = false;
         u32 polls = 0;
-        u64 since_ns = now_ns();
+        u64 since_ns = global_ns();
         for (;;) {
-            const u64 taken = load_gpu(q.ticket);
+            const u64 taken = load_relaxed(q.ticket);
             const int found = deep ? poll_deep() : poll();
             if (!found) {
                 deep = false;
                 if (const u64 state = rest(++polls, since_ns)) return end(state);
                 continue;
             }
-            if (polls > BUSY_POLLS) since_ns = now_ns();
+            if (polls > BUSY_POLLS) since_ns = global_ns();
             polls = 0;
             deep = found >= AT_ONCE;
             const u32 idle = taken > tile ? (u32)(taken - tile) : 0;

@@ -21,6 +21,7 @@
 // it waits for; a tile of many rows, which reads B through the L1 cache, begins with a fence that drops what is there.
 #include "storage.cuh"
 #include "skinny.cuh"
+#include "ptx.cuh"
 #include "queue.cuh"
 #include "dispatcher.cuh"
 
@@ -34,7 +35,7 @@ __device__ void work(const Queue& q, const Shapes& shapes, int group, u64* words
             const u64* from = q.entries + (ticket & ((1ull << q.entry_bits) - 1)) * ENTRY_WORDS + lane;
             u64 word = tag << TAG_SHIFT;
             for (u32 polls = 0;; ++polls) {
-                if (lane < USED_WORDS) word = load_gpu(from);
+                if (lane < USED_WORDS) word = load_relaxed(from);
                 if (__all_sync(0xFFFFFFFFu, word >> TAG_SHIFT == tag)) break;
                 if (polls > BUSY_POLLS) __nanosleep(polls > QUIET_POLLS ? 2000 : 100);
             }

@@ -32,14 +32,6 @@ __device__ inline u64 load_system(const u64* from) {
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
 }
-__device__ inline u64 load_gpu(const u64* from) {
-    u64 value;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-    return value;
-}
-__device__ inline void store_gpu(u64* to, u64 value) {
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
 __device__ inline void store_system(u64* to, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
@@ -48,11 +40,6 @@ __device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {
     asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");
 }
 __device__ inline void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-__device__ inline u64 now_ns() {
-    u64 value;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
-    return value;
-}
 
 // By one thread of a group, after all have stored and met: who completes the command tells of it.
 __device__ void complete(const Queue& q, const Order& o) {
@@ -63,19 +50,19 @@ __device__ void complete(const Queue& q, const Order& o) {
         q.arrived[slot] = 0;
         fence();  // what the others stored, too
     }
-    store_gpu(q.done + slot, (u64)o.index + 1);
+    store_relaxed((u64)(q.done + slot), (u64)o.index + 1);
     store_system(q.host_done + slot, (u64)o.index + 1);
 }
 
 __device__ inline bool is_done(const Queue& q, u32 index) {
     const u32 slot = index & ((1u << q.capacity_bits) - 1);
-    return (int)((u32)load_gpu(q.done + slot) - (index + 1)) >= 0;
+    return (int)((u32)load_relaxed(q.done + slot) - (index + 1)) >= 0;
 }
 
 // By one thread of a group: until the command `before` this one is complete, or the run was given up.
 __device__ void await(const Queue& q, const Order& o) {
     while (!is_done(q, o.index - o.before))
-        if (load_gpu(q.gone)) return;
+        if (load_relaxed(q.gone)) return;
     fence();
 }
 

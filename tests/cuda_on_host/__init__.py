@@ -24,11 +24,8 @@ BODIES = {
     "__device__ inline void group_barrier(int group) {": "__barrier_sync_count(group + 1, 32 * GROUP_WARPS);",
     "__device__ inline uint4 read_once(const storage* from) {": "return *(const uint4*)from;",
     "__device__ inline u64 load_system(const u64* from) {": "host::yield(); return *from;",
-    "__device__ inline u64 load_gpu(const u64* from) {": "host::yield(); return *from;",
-    "__device__ inline void store_gpu(u64* to, u64 value) {": "*to = value;",
     "__device__ inline void store_system(u64* to, u64 value) {": "*to = value;",
     "__device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {": "*to = {first, second};",
-    "__device__ inline u64 now_ns() {": "return std::chrono::steady_clock::now().time_since_epoch().count();",
 }
 # And statements of kernels/queue.cuh and dispatcher.cuh, by how they begin; they end with a call.
 STATEMENTS = {
