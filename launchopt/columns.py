@@ -156,7 +156,7 @@ LAUNCHES = schema(
     ("mode", _TEXT, "as in summary"),
     ("repeat", _I32, "as in summary"),
     ("launch", _I64, "0-based, in order of submission"),
-    ("batch", _I64, "the flush it belongs to"),
+    ("batch", _I64, "the flush it belongs to; of resident: that of the first command"),
     ("m", _I32, "rows of C; null where the call held several shapes"),
     ("n", _I32, "columns of C; null likewise"),
     ("k", _I32, "inner size; null likewise"),

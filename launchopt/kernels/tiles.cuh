@@ -58,8 +58,8 @@ __device__ inline void arrange(uint4& x) {
 }
 
 #if DTYPE == 0 || PRELOADED
-// By multiply-adds. Halves too, where there are short GEMMs of one column alone: then tensor cores are as fast by their clock, but
-// that is an eighth slower (RESIDENT.md, version 28).
+// By multiply-adds. Halves too, where there are short GEMMs of one column alone: tensor cores are as fast by their clock then,
+// but that is an eighth slower (RESIDENT.md, version 28).
 struct Sums {
     enum { CHAINS = COLUMNS == 1 ? 2 : 1 };  // of sums that do not wait for each other
     float of[PASS_TILES][COLUMNS][CHAINS];

@@ -8,7 +8,8 @@
 //
 // That a slot is empty is told by a barrier of its own, as soon as all warps have read it.
 enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTES + 64 };  // 64: see tiles.cuh
-enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES, BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
+enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES };
+enum { BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
 #define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)  // see tiles.cuh
 
 struct Weights {  // of devices/megakernel_tasks.py; the list ends with one of no rows
