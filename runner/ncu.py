@@ -1,7 +1,7 @@
 """`python -m runner.ncu FILE.csv`: what bounded each kernel that Nsight Compute replayed, as a table.
 
 Enters: a CSV of ncu's raw page, as `scripts/ncu_profile.sh` leaves it. Leaves: a table on stdout; a Parquet file where
---output names one.
+--output names one. Several of these, each in a folder that says what was profiled, make a table of a page (`markdown`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from runner.profile_output import cell, print_notes, print_table, write_parquet
 _HEADINGS = {
     "name": "kernel",
     "duration_us": "duration\nus",
+    "dram_read_mb": "DRAM read\nMB",
     "dram_gb_per_s": "DRAM\nGB/s",
     "dram_percent": "DRAM\n% of peak",
     "memory_percent": "memory\n% of peak",
@@ -66,6 +67,30 @@ def read(file: Path) -> list[Kernel]:
             return read_kernels(lines, str(file))
     except OSError as error:
         raise DataError(file, None, f"cannot be read ({error.strerror or error})") from None
+
+
+def profiles(folder: Path) -> list[Path]:
+    """What `--output` wrote below a folder."""
+    return sorted(folder.glob("*/profile.parquet"))
+
+
+def markdown(folder: Path) -> str:
+    """All of them as one table, a line a kernel; DataError where a file cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    fields = [*_HEADINGS][1:]
+    lines = ["| " + " | ".join(["profiled", *(heading.replace("\n", " ") for heading in _HEADINGS.values())]) + " |"]
+    lines.append("| --- | --- |" + " ---: |" * len(fields))
+    for path in profiles(folder):
+        try:
+            rows = pq.read_table(path).to_pylist()
+            kernels = [Kernel(**row) for row in rows]
+        except (OSError, pa.ArrowException, TypeError) as error:
+            raise DataError(path, None, f"no profile of kernels ({error})") from None
+        for kernel in kernels:
+            lines.append("| " + " | ".join([path.parent.name.replace("_", " "), *_cells(kernel)]) + " |")
+    return "\n".join([*lines, "", _NOTE])
 
 
 def _cells(kernel: Kernel) -> list[str]:

@@ -43,7 +43,7 @@ from launchopt.analysis.remedies_markdown import remedies_markdown
 from launchopt.analysis.remedies_plot import draw_remedies
 from launchopt.analysis.tables import build_tables
 from launchopt.errors import DataError, LaunchoptError
-from runner import profilers
+from runner import ncu, profilers
 from runner.bench import account, figures
 from runner.piped import until_closed
 from runner.report_page import html, pull_request, timeline
@@ -245,6 +245,8 @@ def _block(folder: Path) -> str:
         return profilers.markdown(folder)
     if (folder / account.FILE).is_file():
         return account.markdown(folder)
+    if ncu.profiles(folder):
+        return ncu.markdown(folder)
     if (folder / "bench.parquet").is_file():
         return figures.markdown(folder)
     if (folder / FRONTIER_FILE).is_file():

@@ -67,6 +67,7 @@ include='regex:launchopt@.+/'
 select=(--nvtx --nvtx-include "$include" --launch-skip "$skip" --launch-count "$launches")
 [[ -z $kernel ]] || select+=(--kernel-name "regex:$kernel")
 sections=(--section SpeedOfLight --section MemoryWorkloadAnalysis --section LaunchStats --section Occupancy)
+sections+=(--metrics dram__bytes_read.sum)
 
 code=0
 # The launches are made by a child of the program. Clocks are left as the run has them.

@@ -19,6 +19,7 @@ MOST_KERNELS = 100_000  # more are no profile of a few launches
 
 # ncu's names, the newer first, and the unit that a value is wanted in.
 _DURATION = (("gpu__time_duration.sum", "gpu__time_duration.avg"), "us")
+_DRAM_READ = (("dram__bytes_read.sum",), "MB")
 _DRAM_RATE = (("dram__bytes.sum.per_second",), "GB/s")
 _DRAM_SHARE = (
     (
@@ -39,6 +40,7 @@ _PREFIXES = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 _SCALES = {
     "us": _TIMES,
     "GB/s": {f"{prefix}byte/{second}": scale for prefix, scale in _PREFIXES.items() for second in ("s", "second")},
+    "MB": {f"{prefix}byte": 1e3 * scale for prefix, scale in _PREFIXES.items()},
     "%": {"%": 1.0, "": 1.0, "percent": 1.0},
 }
 _ABSENT = frozenset({"", "n/a", "nan", "no data", "(!) n/a"})
@@ -55,6 +57,7 @@ class Kernel:
     grid: str
     block: str
     duration_us: float | None  # alone on the GPU, caches flushed before it
+    dram_read_mb: float | None
     dram_gb_per_s: float | None
     dram_percent: float | None
     memory_percent: float | None  # of the busiest part of the memory system
@@ -121,6 +124,7 @@ def _kernel(cells: Mapping[str, str], units: Mapping[str, str], name: str, line:
         grid=_extent(cells.get("Grid Size", "")),
         block=_extent(cells.get("Block Size", "")),
         duration_us=value(_DURATION),
+        dram_read_mb=value(_DRAM_READ),
         dram_gb_per_s=value(_DRAM_RATE),
         dram_percent=value(_DRAM_SHARE),
         memory_percent=value(_MEMORY_SHARE),

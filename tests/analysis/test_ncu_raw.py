@@ -28,6 +28,7 @@ COLUMNS = {
     "Block Size": ("", "(128, 1, 1)", "(64, 1, 1)"),
     "Grid Size": ("", "(64, 1, 512)", "(8, 5, 1)"),
     RATE: ("byte/second", "4,203,000,000,000.5", "n/a"),
+    "dram__bytes_read.sum": ("byte", "1,030,000,500", "n/a"),
     MEMORY: ("%", "91.2", "8.4"),
     "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": ("%", "90.9", ""),
     DURATION: ("ns", "245,312", "2,080"),
@@ -63,7 +64,7 @@ def test_a_page() -> None:
     first, second = read_kernels(lines, "x.csv")
     assert first == Kernel(
         "0", "void gemv<float, (int)1>(Params<float>)", "64x1x512", "128x1x1",
-        245.312, 4203.0000000005, 90.9, 91.2, 22.5, 88.0, 0.4, 40, 10.1,
+        245.312, 1030.0005, 4203.0000000005, 90.9, 91.2, 22.5, 88.0, 0.4, 40, 10.1,
     )  # fmt: skip
     assert (second.duration_us, second.dram_gb_per_s, second.dram_percent) == (2.08, None, None)
 

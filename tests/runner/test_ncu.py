@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from launchopt.errors import DataError
-from runner.ncu import main
+from runner.ncu import main, markdown
 
 PAGE = (
     '"ID","Kernel Name","Block Size","Grid Size","gpu__time_duration.sum","launch__waves_per_multiprocessor"\n'
@@ -22,7 +23,7 @@ def test_the_table_and_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main([str(tmp_path / "profile.csv"), "--output", str(tmp_path / "profile.parquet")]) == 0
     heading, row, *notes = capsys.readouterr().out.splitlines()
     assert heading.split()[:3] == ["kernel", "duration", "us"]
-    assert row.split() == ["gemv", "1,245.3", *("-",) * 7, "0.02", "64x1x512", "128x1x1", "unknown"]
+    assert row.split() == ["gemv", "1,245.3", *("-",) * 8, "0.02", "64x1x512", "128x1x1", "unknown"]
     assert "no headline times" in notes[0]
     (written,) = pq.read_table(tmp_path / "profile.parquet").to_pylist()
     assert (written["name"], written["duration_us"]) == ("void gemv<float, (int)1>(Params)", pytest.approx(1245.312))
@@ -48,3 +49,30 @@ def test_errors_are_one_line(
     assert said in captured.err
     assert captured.err.count("\n") == 1
     assert not (tmp_path / "x.parquet").exists()
+
+
+def test_profiles_of_a_folder_are_one_table_of_a_page(tmp_path: Path) -> None:
+    for name in ("one_request", "many"):
+        (tmp_path / "all" / name).mkdir(parents=True)
+        (tmp_path / "profile.csv").write_text(PAGE)
+        output = tmp_path / "all" / name / "profile.parquet"
+        assert main([str(tmp_path / "profile.csv"), "--output", str(output)]) == 0
+    heading, rule, *rows, empty, note = markdown(tmp_path / "all").splitlines()
+    assert heading.startswith("| profiled | kernel | duration us | DRAM read MB | ")
+    assert len({line.count("|") for line in (heading, rule, *rows)}) == 1
+    assert [row[: len("| many | gemv | 1,245.3 |")] for row in rows[:1]] == ["| many | gemv | 1,245.3 |"]
+    assert rows[1].startswith("| one request | gemv | 1,245.3 | - |")
+    assert (len(rows), empty) == (2, "")
+    assert "no headline times" in note
+
+
+@pytest.mark.parametrize("content", [b"PAR1", None])
+def test_a_file_that_is_no_profile_is_named(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "x" / "profile.parquet"
+    path.parent.mkdir()
+    if content is None:
+        pq.write_table(pa.table({"strange": [1]}), path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match="no profile of kernels"):
+        markdown(tmp_path)

@@ -60,6 +60,7 @@ def test_any_range_of_ours_by_default_and_the_exit_code_passes_through(bench: Be
     assert profile == (
         "<--target-processes><all><--nvtx><--nvtx-include><regex:launchopt@.+/><--launch-skip><0><--launch-count><3>"
         "<--section><SpeedOfLight><--section><MemoryWorkloadAnalysis><--section><LaunchStats><--section><Occupancy>"
+        "<--metrics><dram__bytes_read.sum>"
         f"<--clock-control><none><--log-file><{bench.out}/ncu.log><--export><{bench.out}/profile>"
         f"<{bench.folder}/fake_python><-m><runner><mode=batched><model.name=a b><hydra.run.dir='{bench.out}/run'>"
     )
