@@ -1,39 +1,34 @@
 // The dispatcher (persistent.cu): takes commands from the host's ring, and hands them out to workers as tiles. It is the first
-// warp of a group; the others help it with commands that are not worth handing out.
+// warp of a group; a small command that comes alone is done by that group: to hand it out would take longer.
 enum { AT_ONCE = 8, DEEP = 128 };  // commands of a poll, and of one while many come
 enum { LOOKS = 4, FEW = 5, MOST_TILES = 512 };
+enum { ANSWER_CYCLES = 200 };  // until a host that waits for a completion may have answered it: see `run`
 
 struct __align__(128) Desk {
     u64 staged[DEEP][COMMAND_WORDS];  // as they lie in the ring
     u64 copied;                       // mbarrier of the copy
+    u64 next, tile, oldest;           // commands and tiles so far, in all; the first not known to be complete
+    u32 copies;
     u32 first_tile[MOST_CAPACITY];  // of the command in a slot
-    Order direct;                   // shape END: it is over
+    Order alone;                    // what the group is to do; shape END: it is over
 };
 
-__device__ void help(const Shapes& shapes, Desk& desk, float (*part)[MOST_COLUMNS]) {
-    for (;;) {
-        group_barrier(0);
-        const Order o = desk.direct;
-        if (o.shape == END) return;
-        const Shape s = shapes[o.shape];
-        one_column<true>(tile_of(o, s), s, threadIdx.x / 32, threadIdx.x % 32, 0, part);
-        group_barrier(0);
-    }
-}
-
+// For as long as a turn of the dispatcher takes: what it changes is in registers then, and on the desk between two.
 struct Dispatcher {
     const Queue& q;
     const Shapes& shapes;
     Desk& desk;
     const int lane;
-    u64 *const entries, next, tile, oldest;  // commands and tiles so far, in all; the first not known to be complete
+    u64 *const entries, next, tile, oldest;
     const u32 capacity_bits, entry_bits;
-    u32 copies = 0;
+    u32 copies;
     __device__ Dispatcher(const Queue& q, const Shapes& shapes, Desk& desk, int lane)
-        : q(q), shapes(shapes), desk(desk), lane(lane), entries(q.entries), next(q.progress[0]), tile(q.progress[1]),
-          oldest(next), capacity_bits((u32)q.capacity_bits), entry_bits((u32)q.entry_bits) {
-        if (lane == 0) barrier_begin(shared_address(&desk.copied), 1);
-        barriers_begun();
+        : q(q), shapes(shapes), desk(desk), lane(lane), entries(q.entries), next(desk.next), tile(desk.tile),
+          oldest(desk.oldest), capacity_bits((u32)q.capacity_bits), entry_bits((u32)q.entry_bits), copies(desk.copies) {
+        __syncwarp();
+    }
+    __device__ void leave() const {
+        if (lane == 0) desk.next = next, desk.tile = tile, desk.oldest = oldest, desk.copies = copies;
         __syncwarp();
     }
 
@@ -167,20 +162,18 @@ struct Dispatcher {
         if (whole < count) hand_out_whole(whole, count);
     }
 
-    // One small command of one column that comes alone is done here: handing it out would take longer.
-    __device__ bool here(float (*part)[MOST_COLUMNS]) {
+    // Whether the one that is staged is small, has one column, and nothing to wait for: then the group is to do it.
+    __device__ bool takes_alone() {
         const u64* staged = desk.staged[0];
         const u32 shape = shape_of(0), wait = before(0);
-        if (shape == END) return false;
-        const Shape& s = shapes[shape];
+        if (shape >= NEAR_SHAPES) return false;
+        const Shape& s = shapes.near[shape];
         if (s.columns > 1 || s.rows * s.k * (i64)sizeof(storage) > (i64)q.direct_bytes) return false;
         if (wait && !is_done(q, (u32)next - wait)) return false;
-        const Order o = {staged[0] & PAYLOAD, staged[1] & PAYLOAD, staged[2] & PAYLOAD, (u32)next, 0, shape, 1, 0, (u32)s.rows};
-        if (lane == 0) desk.direct = o, desk.first_tile[slot(next)] = (u32)tile;
-        group_barrier(0);
-        one_column<true>(tile_of(o, s), s, 0, lane, 0, part);
-        group_barrier(0);
-        if (lane == 0) complete(q, o);
+        if (lane == 0) {
+            desk.alone = {staged[0] & PAYLOAD, staged[1] & PAYLOAD, staged[2] & PAYLOAD, (u32)next, 0, shape, 1, 0, (u32)s.rows};
+            desk.first_tile[slot(next)] = (u32)tile;
+        }
         ++next;
         return true;
     }
@@ -194,14 +187,13 @@ struct Dispatcher {
             store_two(to + 2, tag, tag | END);
         }
         if (lane == 0) {
-            desk.direct.shape = END;
+            desk.alone.shape = END;
             q.progress[0] = next + 1, q.progress[1] = tile + q.workers;
             const Order o = {0, 0, 0, (u32)next, 0, END, 1, 0, 0};
             if (state == ENDED) complete(q, o);
             else store_relaxed((u64)q.gone, (u64)1);
             store_system(q.control + STATE, state);
         }
-        group_barrier(0);
     }
 
     // Nothing has come for `polls` polls: be quiet. Returns how it ends where nobody is there any more.
@@ -213,12 +205,15 @@ struct Dispatcher {
         return __any_sync(0xFFFFFFFFu, over) ? GAVE_UP : RUNNING;
     }
 
-    __device__ __noinline__ void run(float (*part)[MOST_COLUMNS]) {
+    // Until there is something on the desk for the group. told: it has just told the host of a completion. A poll that left
+    // at once would be on its way when the host answers, find nothing, and hold up the next one by its own round trip.
+    __device__ void run(bool told) {
+        for (const i64 since = clock64(); told && clock64() - since < ANSWER_CYCLES;) {}
         bool deep = false;
         u32 polls = 0;
         u64 since_ns = global_ns();
         for (;;) {
-            const u64 taken = __shfl_sync(0xFFFFFFFFu, lane ? 0 : load_relaxed(q.ticket), 0);
+            u64 taken = lane ? 0 : load_relaxed(q.ticket);
             const int found = deep ? poll_deep() : poll();
             if (!found) {
                 deep = false;
@@ -228,11 +223,33 @@ struct Dispatcher {
             if (polls > BUSY_POLLS) since_ns = global_ns();
             polls = 0;
             deep = found >= AT_ONCE;
+            taken = __shfl_sync(0xFFFFFFFFu, taken, 0);
             const u32 idle = taken > tile ? (u32)(taken - tile) : 0;
-            if (found == 1 && idle && here(part)) continue;
+            if (found == 1 && idle && takes_alone()) return leave();
             const bool ends = shape_of(found - 1) == END;
             hand_out_all(found - ends, idle);
             if (ends) return end(ENDED);
         }
     }
 };
+
+// By the whole group.
+__device__ void dispatch(const Queue& q, const Shapes& shapes, Desk& desk, float (*part)[MOST_COLUMNS]) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        desk.next = q.progress[0], desk.tile = q.progress[1], desk.oldest = desk.next, desk.copies = 0;
+        barrier_begin(shared_address(&desk.copied), 1);
+        barriers_begun();
+    }
+    for (bool told = false;; told = true) {
+        __syncwarp();
+        if (warp == 0) Dispatcher(q, shapes, desk, lane).run(told);
+        group_barrier(0);
+        const Order& o = desk.alone;
+        if (o.shape == END) return;
+        const Shape& s = shapes.near[o.shape];
+        one_column<true>(tile_of(o, s), s, warp, lane, 0, part);
+        group_barrier(0);
+        if (threadIdx.x == 0) complete(q, o);
+    }
+}

@@ -74,6 +74,5 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS * GROUPS, 1) persi
     __syncthreads();
     const int group = threadIdx.x / (32 * GROUP_WARPS);
     if (blockIdx.x > 0 || group > 0) work(q, shapes, group, words[group], parts[group]);
-    else if (threadIdx.x >= 32) help(shapes, desk, parts[0]);
-    else Dispatcher(q, shapes, desk, threadIdx.x).run(parts[0]);
+    else dispatch(q, shapes, desk, parts[0]);
 }
