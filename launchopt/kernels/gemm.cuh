@@ -96,16 +96,16 @@ struct Gemm {
         const bool mailed = task.mailed;
         const int vectors = bytes / 16;
         const u64 from = inputs_of(task, column, first);
-        u32 to = shared_address(memory.inputs) + threadIdx.x * 16 * WIDER;
+        u32 to = shared_address(memory.inputs) + threadIdx.x * 16;
 #if COLUMNS == 1
 #pragma unroll
         for (int i = 0; i < FIRST_LOOKS; ++i) {
             if (threadIdx.x + i * THREADS >= vectors) return;
             while (mailed && !arrived(found[i])) found[i] = load_relaxed(from + i * THREADS * 16);
-            put(to + i * THREADS * 16 * WIDER, found[i]);
+            store_shared(to + i * THREADS * 16, found[i]);
         }
         const int count = (vectors - (int)threadIdx.x + THREADS - 1) / THREADS;
-        take(from, to, THREADS * 16, THREADS * 16 * WIDER, FIRST_LOOKS, count, mailed);
+        take(from, to, THREADS * 16, THREADS * 16, FIRST_LOOKS, count, mailed);
 #else
 #pragma unroll 1
         for (int vector = threadIdx.x; vector < vectors; vector += THREADS, to += THREADS * 16) {
@@ -116,18 +116,6 @@ struct Gemm {
             take(at, to, task.from_bytes, (u32)task.column_bytes, 0, columns, mailed);
         }
 #endif
-    }
-    static __device__ void put(u32 to, const uint4& found) {
-        if (WIDER == 1) return store_shared(to, found);
-        Vector v;
-        v.whole = found;
-#pragma unroll
-        for (int e = 0; e < WIDTH; e += 4) {
-            uint4 wide;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) ((u32*)&wide)[i] = __float_as_uint(widen(v.parts[e + i]));
-            store_shared(to + e * 4, wide);
-        }
     }
     // Vectors `done` to `count`.
     __device__ void take(u64 from, u32 to, u64 step, u32 step_to, int done, int count, bool mailed) const {
@@ -150,7 +138,7 @@ struct Gemm {
             }
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i)
-                if (j + i < count) put(place + i * step_to, found[i]);
+                if (j + i < count) store_shared(place + i * step_to, found[i]);
         }
     }
 
@@ -245,12 +233,12 @@ struct Gemm {
 
     // Pieces of all tiles, as many as `bytes` of k are, the first ones' weights loaded; `then`: bytes of the next round.
     __device__ void multiply_round(Sums& sums, Slices& w, u32 column_bytes, int tiles, int bytes, int then, int columns) {
-        u32 inputs = shared_address(memory.inputs) + warp * SLICE_BYTES * WIDER;
+        u32 inputs = shared_address(memory.inputs) + warp * SLICE_BYTES;
 #pragma unroll 1
         for (int left = bytes;;) {
             const int own = min(w.pieces, (left - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES);
             sums.add(w, max(own, 0), inputs, column_bytes, columns, lane);
-            left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES * WIDER;
+            left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES;
             if (left <= 0 && !then) return;
             ring.leave(lane);
             w.load(ring, tiles, left > 0 ? left : then, warp, lane);
@@ -260,7 +248,7 @@ struct Gemm {
     __device__ void streamed(const Task& task, u64 i, int column, int columns) {
         const int each = (int)task.tiles_each, more = (int)task.tiles_more, pairs = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows;
         const int first = block * each + min((int)block, more) << pairs, last = first + (each + ((int)block < more) << pairs);
-        const int all = (int)task.row_used_bytes, at_once = (int)task.round_bytes / WIDER;
+        const int all = (int)task.row_used_bytes, at_once = (int)task.round_bytes;
         const u32 column_bytes = (u32)task.column_bytes;
 #pragma unroll 1
         for (int pass = first; pass < last; pass += PASS_TILES) {
@@ -290,7 +278,7 @@ struct Gemm {
             __syncthreads();
             ring.leave(lane);
             store(task, to, column);
-            if (pass + PASS_TILES < last || (COLUMNS > 1 && column + COLUMNS < task.in.requests)) __syncthreads();
+            if (pass + PASS_TILES < last || column + COLUMNS < task.in.requests) __syncthreads();
         }
     }
     __device__ void streamed(const Task& task, u64 i) {

@@ -8,15 +8,13 @@
 enum { SLICE_BYTES = PIECE_BYTES / GROUP_WARPS, CHUNKS = SLICE_BYTES / 64 };
 enum { PASS_ROWS = PASS_TILES * TILE_ROWS, PART_ROWS = PASS_ROWS + 8 };
 enum { INPUT_BYTES = COLUMNS > 1 ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 };  // of all columns, and behind each
-// Inputs of multiply-adds are widened as they come, once, and not by each lane that multiplies them: how much wider they lie.
-enum { WIDER = PRELOADED ? WIDTH / 4 : 1 };
 
 typedef float Parts[COLUMNS][PART_ROWS];  // of each warp
 
 // How many pieces of k are multiplied together, where a block has so few tiles that a piece at a time would leave a warp
 // waiting for its own last product.
 __device__ inline int pieces_together(int tiles, int left_bytes) {
-    const int most = DTYPE == 0 || tiles > 2 ? 1 : tiles == 2 ? PASS_TILES / 2 : PASS_TILES;
+    const int most = DTYPE == 0 || tiles > 2 ? 1 : PASS_TILES / tiles;
     return min(most, (left_bytes + PIECE_BYTES - 1) / PIECE_BYTES);
 }
 
@@ -65,21 +63,12 @@ struct Sums {
     float of[PASS_TILES][COLUMNS][CHAINS];
     // own: how many of the pieces this warp has a slice of; slice: of the first piece's inputs.
     __device__ void add(const Slices& w, int own, u32 slice, u32 column_bytes, int columns, int lane) {
-        slice += lane % 4 * 16 * WIDER;
+        slice += lane % 4 * 16;
         if (DTYPE == 0) add_tiles<0>(w, own, slice, column_bytes, columns);
         else if (w.tiles == PASS_TILES) add_tiles<PASS_TILES>(w, own, slice, column_bytes, columns);
         else if (w.tiles == 3) add_tiles<3>(w, own, slice, column_bytes, columns);
         else if (w.tiles == 2) add_tiles<2>(w, own, slice, column_bytes, columns);
         else add_tiles<1>(w, own, slice, column_bytes, columns);
-    }
-    static __device__ void load_wide(float (&x)[WIDTH], u32 at) {
-#pragma unroll
-        for (int first = 0; first < WIDTH; first += WIDTH / WIDER) {
-            Vector v;
-            v.whole = load_shared(at + first / (WIDTH / WIDER) * 16);
-#pragma unroll
-            for (int e = 0; e < WIDTH / WIDER; ++e) x[first + e] = WIDER > 1 ? __uint_as_float(((const u32*)&v.whole)[e]) : widen(v.parts[e]);
-        }
     }
     // TILES: of a piece, or 0 where that is known later and pieces come one at a time.
     template <int TILES> __device__ void add_tiles(const Slices& w, int own, u32 slice, u32 column_bytes, int columns) {
@@ -95,14 +84,14 @@ struct Sums {
                     if (TILES || tile < w.tiles) v[tile].whole = w.get(piece * MOST + tile, chunk);
 #pragma unroll
                 for (int j = 0; j < COLUMNS; ++j) {
-                    float x[WIDTH];
-                    load_wide(x, slice + min(j, columns - 1) * column_bytes + (piece * PIECE_BYTES + chunk * 64) * WIDER);
+                    Vector x;
+                    x.whole = load_shared(slice + min(j, columns - 1) * column_bytes + piece * PIECE_BYTES + chunk * 64);
 #pragma unroll
                     for (int tile = 0; tile < MOST; ++tile) {
                         if (!TILES && tile >= w.tiles) break;
 #pragma unroll
                         for (int e = 0; e < WIDTH; ++e)
-                            of[piece * MOST + tile][j][e % CHAINS] += widen(v[tile].parts[e]) * x[e];
+                            of[piece * MOST + tile][j][e % CHAINS] += widen(v[tile].parts[e]) * widen(x.parts[e]);
                     }
                 }
             }

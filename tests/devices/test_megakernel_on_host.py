@@ -129,8 +129,6 @@ PROGRAMS: dict[str, Program] = {
     "large": linear_program([(1100, 1024), (1024, 1024)]),
     # Several pieces of k, the last one not whole; of passes with 4 tiles, with 2, and with 1.
     "deep": linear_program([(4224, 128), (128, 4224)]),
-    # More than one round of inputs of one column.
-    "deeper": linear_program([(8448, 64), (64, 8448)]),
     "odd": layer_program(ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False), 2 * TOKENS, 3),
     "layer": layer_program(MODEL, 2 * TOKENS),
     "linear_epilogue": linear_epilogue_program(128),
@@ -139,7 +137,7 @@ PROGRAMS: dict[str, Program] = {
 CASES = [(Dtype.fp32, *each) for each in (("decode", 3), ("large", 9), ("deep", 1), ("odd", 2), ("layer", 4))]
 CASES += [
     (Dtype.bf16, *each)
-    for each in (("decode", 1), ("decode", 18), ("large", 1), ("large", 2), ("deep", 1), ("deep", 5), ("deeper", 1))
+    for each in (("decode", 1), ("decode", 18), ("large", 1), ("large", 2), ("deep", 1), ("deep", 5))
 ]
 CASES += [(Dtype.bf16, *each) for each in (("linear_epilogue", 2), ("odd", 2), ("layer", 1), ("layer", 4))]
 
