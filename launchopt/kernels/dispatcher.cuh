@@ -2,7 +2,7 @@
 // warp of a group; a small command that comes alone is done by that group: to hand it out would take longer.
 enum { AT_ONCE = 8, DEEP = 128 };  // commands of a poll, and of one while many come
 enum { LOOKS = 4, FEW = 5, MOST_TILES = 512 };
-enum { ANSWER_CYCLES = 200 };  // until a host that waits for a completion may have answered it: see `run`
+enum { ANSWER_CYCLES = 200 };  // that the next poll leaves later after a completion, beside what passes anyway: see `run`
 
 struct __align__(128) Desk {
     u64 staged[DEEP][COMMAND_WORDS];  // as they lie in the ring
