@@ -2,32 +2,31 @@
 // warp of a group; a small command that comes alone is done by that group: to hand it out would take longer.
 enum { AT_ONCE = 8, DEEP = 128 };  // commands of a poll, and of one while many come
 enum { LOOKS = 4, FEW = 5, MOST_TILES = 512 };
-enum { ANSWER_CYCLES = 200 };  // that the next poll leaves later after a completion, beside what passes anyway: see `run`
+enum { ANSWER_CYCLES = 350 };  // that the next poll leaves later after a completion, beside what passes anyway: see `run`
 
 struct __align__(128) Desk {
     u64 staged[DEEP][COMMAND_WORDS];  // as they lie in the ring
     u64 copied;                       // mbarrier of the copy
     u64 next, tile, oldest;           // commands and tiles so far, in all; the first not known to be complete
     u32 copies;
-    u32 first_tile[MOST_CAPACITY];  // of the command in a slot
-    Order alone;                    // what the group is to do; shape END: it is over
+    u32 first_tile[MOST_CAPACITY];    // of the command in a slot
+    Lone lone[NEAR_SHAPES + 1];       // the last one: any other shape
+    Lone alone;                       // what the group is to do with the first one staged; no vectors: it is over
 };
+__shared__ Desk desk;
 
-// For as long as a turn of the dispatcher takes: what it changes is in registers then, and on the desk between two.
+// For as long as a turn of the dispatcher takes: what it knows is in registers then, what it has handed out on the desk, too.
 struct Dispatcher {
-    const Queue& q;
-    const Shapes& shapes;
-    Desk& desk;
     const int lane;
     u64 *const entries, next, tile, oldest;
     const u32 capacity_bits, entry_bits;
     u32 copies;
-    __device__ Dispatcher(const Queue& q, const Shapes& shapes, Desk& desk, int lane)
-        : q(q), shapes(shapes), desk(desk), lane(lane), entries(q.entries), next(desk.next), tile(desk.tile),
-          oldest(desk.oldest), capacity_bits((u32)q.capacity_bits), entry_bits((u32)q.entry_bits), copies(desk.copies) {
+    __device__ Dispatcher(int lane)
+        : lane(lane), entries(queue.entries), next(desk.next), tile(desk.tile), oldest(desk.oldest),
+          capacity_bits((u32)queue.capacity_bits), entry_bits((u32)queue.entry_bits), copies(desk.copies) {
         __syncwarp();
     }
-    __device__ void leave() const {
+    __device__ void keep() const {
         if (lane == 0) desk.next = next, desk.tile = tile, desk.oldest = oldest, desk.copies = copies;
         __syncwarp();
     }
@@ -38,12 +37,13 @@ struct Dispatcher {
     // How many commands wait in the ring, up to AT_ONCE or to an END; these are staged.
     __device__ int poll() {
         const int row = lane / COMMAND_WORDS, column = lane % COMMAND_WORDS;
-        const u64 word = load_system(q.ring + slot(next + row) * COMMAND_WORDS + column);
+        const u64 word = load_system(queue.ring + slot(next + row) * COMMAND_WORDS + column);
         const bool there = word >> TAG_SHIFT == ring_tag(next + row);
         const u32 missing = ~__ballot_sync(0xFFFFFFFFu, there);
         const u32 ends = __ballot_sync(0xFFFFFFFFu, there && column == COMMAND_WORDS - 1 && (word & 0xFFFF) == END);
         desk.staged[row][column] = word;
         __syncwarp();
+        if (missing == ~((1u << COMMAND_WORDS) - 1)) return 1;
         const int found = missing ? (__ffs(missing) - 1) / COMMAND_WORDS : AT_ONCE;
         return ends ? min(found, __ffs(ends) / COMMAND_WORDS) : found;
     }
@@ -56,7 +56,7 @@ struct Dispatcher {
         if (lane == 0) {
             barriers_begun();  // what was staged before has been read
             barrier_expect(copied, bytes);
-            copy_bulk(shared_address(desk.staged), (u64)(q.ring + at * COMMAND_WORDS), bytes, copied);
+            copy_bulk(shared_address(desk.staged), (u64)(queue.ring + at * COMMAND_WORDS), bytes, copied);
         }
         barrier_wait(copied, copies & 1);
         ++copies;
@@ -84,13 +84,13 @@ struct Dispatcher {
 
     // Until `tiles` more fit, and one for each worker's END: entries are free when their command is complete.
     __device__ void make_room(u32 tiles) {
-        const u32 most = (1u << entry_bits) - (u32)q.workers - tiles;
+        const u32 most = (1u << entry_bits) - (u32)queue.workers - tiles;
         while (oldest < next && (u32)tile - desk.first_tile[slot(oldest)] > most) {
             bool done[LOOKS];
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i) {
                 const u64 index = oldest + 32 * i + lane;
-                done[i] = index < next && is_done(q, (u32)index);
+                done[i] = index < next && is_done((u32)index);
             }
             u32 waiting = 0;
 #pragma unroll
@@ -144,7 +144,7 @@ struct Dispatcher {
     // to cut many would take longer than it brings.
     __device__ u32 sharers(int i, int count, u32 idle) const {
         const u32 chain = before(i);
-        return min((u32)MOST_TILES, chain ? (u32)q.workers / (2 * chain) : count < FEW ? idle / count : 1);
+        return min((u32)MOST_TILES, chain ? (u32)queue.workers / (2 * chain) : count < FEW ? idle / count : 1);
     }
 
     // The first `count` of those staged.
@@ -162,24 +162,21 @@ struct Dispatcher {
         if (whole < count) hand_out_whole(whole, count);
     }
 
-    // Whether the one that is staged is small, has one column, and nothing to wait for: then the group is to do it.
+    // Whether the group is to do the only one staged: it has nothing to wait for.
     __device__ bool takes_alone() {
-        const u64* staged = desk.staged[0];
-        const u32 shape = shape_of(0), wait = before(0);
-        if (shape >= NEAR_SHAPES) return false;
-        const Shape& s = shapes.near[shape];
-        if (s.columns > 1 || s.rows * s.k * (i64)sizeof(storage) > (i64)q.direct_bytes) return false;
-        if (wait && !is_done(q, (u32)next - wait)) return false;
-        if (lane == 0) {
-            desk.alone = {staged[0] & PAYLOAD, staged[1] & PAYLOAD, staged[2] & PAYLOAD, (u32)next, 0, shape, 1, 0, (u32)s.rows};
-            desk.first_tile[slot(next)] = (u32)tile;
-        }
-        ++next;
+        const ulonglong2* staged = (const ulonglong2*)desk.staged[0];
+        const ulonglong2 first = staged[0];
+        const u64 last = staged[1].y & PAYLOAD;
+        const Lone alone = desk.lone[min((u32)last & 0xFFFF, (u32)NEAR_SHAPES)];
+        if (!alone.vectors || (u32)(first.x | first.y) & 15) return false;
+        const u32 wait = (u32)(last >> 16);
+        if (wait && !is_done((u32)next - wait)) return false;
+        if (lane == 0) desk.alone = alone;
         return true;
     }
 
     __device__ void end(u64 state) {
-        for (u64 t = lane; t < q.workers; t += 32) {
+        for (u64 t = lane; t < queue.workers; t += 32) {
             const u64 tag = entry_tag(tile + t);
             ulonglong2* to = (ulonglong2*)entry(tile + t);
             store_two(to, tag, tag);
@@ -187,12 +184,11 @@ struct Dispatcher {
             store_two(to + 2, tag, tag | END);
         }
         if (lane == 0) {
-            desk.alone.shape = END;
-            q.progress[0] = next + 1, q.progress[1] = tile + q.workers;
-            const Order o = {0, 0, 0, (u32)next, 0, END, 1, 0, 0};
-            if (state == ENDED) complete(q, o);
-            else store_relaxed((u64)q.gone, (u64)1);
-            store_system(q.control + STATE, state);
+            desk.alone.vectors = 0;
+            queue.progress[0] = next + 1, queue.progress[1] = tile + queue.workers;
+            if (state == ENDED) complete((u32)next, 1);
+            else store_relaxed((u64)queue.gone, (u64)1);
+            store_system(queue.control + STATE, state);
         }
     }
 
@@ -201,7 +197,7 @@ struct Dispatcher {
         if (polls <= BUSY_POLLS) return RUNNING;
         __nanosleep(polls > QUIET_POLLS ? 10000 : 500);
         if (polls % 64) return RUNNING;
-        const bool over = load_system(q.control + ABORT) || global_ns() - since_ns > q.patience_ns;
+        const bool over = load_system(queue.control + ABORT) || global_ns() - since_ns > queue.patience_ns;
         return __any_sync(0xFFFFFFFFu, over) ? GAVE_UP : RUNNING;
     }
 
@@ -213,43 +209,56 @@ struct Dispatcher {
         u32 polls = 0;
         u64 since_ns = global_ns();
         for (;;) {
-            u64 taken = lane ? 0 : load_relaxed(q.ticket);
+            u64 taken = lane ? 0 : load_relaxed(queue.ticket);
             const int found = deep ? poll_deep() : poll();
             if (!found) {
                 deep = false;
                 if (const u64 state = rest(++polls, since_ns)) return end(state);
                 continue;
             }
+            if (found == 1 && takes_alone()) return;
             if (polls > BUSY_POLLS) since_ns = global_ns();
             polls = 0;
             deep = found >= AT_ONCE;
             taken = __shfl_sync(0xFFFFFFFFu, taken, 0);
             const u32 idle = taken > tile ? (u32)(taken - tile) : 0;
-            if (found == 1 && idle && takes_alone()) return leave();
             const bool ends = shape_of(found - 1) == END;
             hand_out_all(found - ends, idle);
+            keep();
             if (ends) return end(ENDED);
         }
     }
 };
 
-// By the whole group.
-__device__ void dispatch(const Queue& q, const Shapes& shapes, Desk& desk, float (*part)[MOST_COLUMNS]) {
+// By the whole group. Not inlined: then what it has in registers would cost the workers 8% of a stream (RESIDENT.md).
+__device__ __noinline__ void dispatch() {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (threadIdx.x <= NEAR_SHAPES) {
+        const bool is = threadIdx.x < NEAR_SHAPES && threadIdx.x < queue.shape_count;
+        desk.lone[threadIdx.x] = is ? lone_of(shapes.near[threadIdx.x]) : Lone();
+    }
     if (threadIdx.x == 0) {
-        desk.next = q.progress[0], desk.tile = q.progress[1], desk.oldest = desk.next, desk.copies = 0;
+        desk.next = queue.progress[0], desk.tile = queue.progress[1], desk.oldest = desk.next, desk.copies = 0;
         barrier_begin(shared_address(&desk.copied), 1);
         barriers_begun();
     }
+    group_barrier(0);
     for (bool told = false;; told = true) {
+        if (warp == 0) Dispatcher(lane).run(told);
+        group_barrier(0);
+        const ulonglong2* staged = (const ulonglong2*)desk.staged[0];
+        const ulonglong2 first = staged[0];
+        const u64 c = staged[1].x & PAYLOAD;
+        const Lone alone = desk.alone;
+        if (!alone.vectors) return;
+        multiply(alone, first.x & PAYLOAD, first.y & PAYLOAD, c, warp, lane);
+        group_barrier(0);
+        if (threadIdx.x == 0) {
+            const u32 index = (u32)desk.next;
+            complete(index, 1);
+            desk.first_tile[slot_of(index)] = (u32)desk.tile;
+            ++desk.next;
+        }
         __syncwarp();
-        if (warp == 0) Dispatcher(q, shapes, desk, lane).run(told);
-        group_barrier(0);
-        const Order& o = desk.alone;
-        if (o.shape == END) return;
-        const Shape& s = shapes.near[o.shape];
-        one_column<true>(tile_of(o, s), s, warp, lane, 0, part);
-        group_barrier(0);
-        if (threadIdx.x == 0) complete(q, o);
     }
 }

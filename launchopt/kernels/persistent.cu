@@ -23,16 +23,17 @@
 #include "skinny.cuh"
 #include "ptx.cuh"
 #include "queue.cuh"
+#include "lone.cuh"
 #include "dispatcher.cuh"
 
-__device__ void work(const Queue& q, const Shapes& shapes, int group, u64* words, float (*part)[MOST_COLUMNS]) {
+__device__ void work(int group, u64* words, float (*part)[MOST_COLUMNS]) {
     const int thread = threadIdx.x % (32 * GROUP_WARPS), warp = thread / 32, lane = thread % 32;
-    u64 ticket = thread == 0 ? atomicAdd(q.ticket, 1ull) : 0;
+    u64 ticket = thread == 0 ? atomicAdd(queue.ticket, 1ull) : 0;
     for (;;) {
         if (warp == 0) {
             ticket = __shfl_sync(0xFFFFFFFFu, ticket, 0);
-            const u64 tag = ((ticket >> q.entry_bits) + 1) & 0xFFFF;
-            const u64* from = q.entries + (ticket & ((1ull << q.entry_bits) - 1)) * ENTRY_WORDS + lane;
+            const u64 tag = ((ticket >> queue.entry_bits) + 1) & 0xFFFF;
+            const u64* from = queue.entries + (ticket & ((1ull << queue.entry_bits) - 1)) * ENTRY_WORDS + lane;
             u64 word = tag << TAG_SHIFT;
             for (u32 polls = 0;; ++polls) {
                 if (lane < USED_WORDS) word = load_relaxed(from);
@@ -51,28 +52,25 @@ __device__ void work(const Queue& q, const Shapes& shapes, int group, u64* words
         if (o.shape == END) return;
         const Shape s = shapes[o.shape];
         if (o.before) {
-            if (thread == 0) await(q, o);
+            if (thread == 0) await(o);
             group_barrier(group);
         }
         multiply(tile_of(o, s), s, warp, lane, group, part);
         group_barrier(group);
         if (thread == 0) {
-            ticket = atomicAdd(q.ticket, 1ull);
-            complete(q, o);
+            ticket = atomicAdd(queue.ticket, 1ull);
+            complete(o.index, o.tiles);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS * GROUPS, 1) persistent(const Queue* queue) {
-    __shared__ Queue q;
-    __shared__ Shapes shapes;
-    __shared__ Desk desk;
+extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS * GROUPS, 1) persistent(const Queue* far) {
     __shared__ u64 words[GROUPS][ENTRY_WORDS];
     __shared__ float parts[GROUPS][GROUP_WARPS][MOST_COLUMNS];
-    if (threadIdx.x == 0) q = *queue, shapes.far = queue->shapes;
-    if (threadIdx.x < min(queue->shape_count, (u64)NEAR_SHAPES)) shapes.near[threadIdx.x] = queue->shapes[threadIdx.x];
+    if (threadIdx.x == 0) queue = *far, shapes.far = far->shapes;
+    if (threadIdx.x < min(far->shape_count, (u64)NEAR_SHAPES)) shapes.near[threadIdx.x] = far->shapes[threadIdx.x];
     __syncthreads();
     const int group = threadIdx.x / (32 * GROUP_WARPS);
-    if (blockIdx.x > 0 || group > 0) work(q, shapes, group, words[group], parts[group]);
-    else dispatch(q, shapes, desk, parts[0]);
+    if (blockIdx.x > 0 || group > 0) work(group, words[group], parts[group]);
+    else dispatch();
 }

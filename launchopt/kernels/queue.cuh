@@ -27,6 +27,10 @@ struct Shapes {
     __device__ const Shape& operator[](u32 number) const { return number < NEAR_SHAPES ? near[number] : far[number]; }
 };
 
+// Of a block: at file scope, so that functions that are not inlined know where they are.
+__shared__ Queue queue;
+__shared__ Shapes shapes;
+
 __device__ inline u64 load_system(const u64* from) {
     u64 value;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
@@ -43,28 +47,30 @@ __device__ inline void fence() {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
+__device__ inline u32 slot_of(u32 index) { return index & ((1u << queue.capacity_bits) - 1); }
+
 // By one thread of a group, after all have stored and met: who completes the command tells of it.
-__device__ void complete(const Queue& q, const Order& o) {
-    const u32 slot = o.index & ((1u << q.capacity_bits) - 1);
+__device__ void complete(u32 index, u32 tiles) {
+    const u32 slot = slot_of(index);
+    u64 *const done = queue.done + slot, *const host_done = queue.host_done + slot;
     fence();
-    if (o.tiles > 1) {
-        if (atomicAdd(q.arrived + slot, 1u) + 1 != o.tiles) return;
-        q.arrived[slot] = 0;
+    if (tiles > 1) {
+        if (atomicAdd(queue.arrived + slot, 1u) + 1 != tiles) return;
+        queue.arrived[slot] = 0;
         fence();  // what the others stored, too
     }
-    store_relaxed((u64)(q.done + slot), (u64)o.index + 1);
-    store_system(q.host_done + slot, (u64)o.index + 1);
+    store_system(host_done, (u64)index + 1);
+    store_relaxed((u64)done, (u64)index + 1);
 }
 
-__device__ inline bool is_done(const Queue& q, u32 index) {
-    const u32 slot = index & ((1u << q.capacity_bits) - 1);
-    return (int)((u32)load_relaxed(q.done + slot) - (index + 1)) >= 0;
+__device__ inline bool is_done(u32 index) {
+    return (int)((u32)load_relaxed(queue.done + slot_of(index)) - (index + 1)) >= 0;
 }
 
 // By one thread of a group: until the command `before` this one is complete, or the run was given up.
-__device__ void await(const Queue& q, const Order& o) {
-    while (!is_done(q, o.index - o.before))
-        if (load_relaxed(q.gone)) return;
+__device__ void await(const Order& o) {
+    while (!is_done(o.index - o.before))
+        if (load_relaxed(queue.gone)) return;
     fence();
 }
 

@@ -38,24 +38,62 @@ template <bool FRESH> __device__ inline float input(const storage* from) {
     return widen(FRESH ? __ldcg(from) : *from);
 }
 
+// Halves are taken out of their word where they are multiplied: all of them at once would not fit into the registers.
+__device__ inline float add_product(float sum, u32 a, u32 b) {
+#if DTYPE == 0
+    return sum + __uint_as_float(a) * __uint_as_float(b);
+#else
+    sum += widen((storage)a) * widen((storage)b);
+    return sum + widen((storage)(a >> 16)) * widen((storage)(b >> 16));
+#endif
+}
+__device__ inline float add_product(float sum, const uint4& a, const uint4& b) {
+    return add_product(add_product(add_product(add_product(sum, a.x, b.x), a.y, b.y), a.z, b.z), a.w, b.w);
+}
+
+// One column, R rows: vectors `first`, `first` + `step` and so on, all of which a warp asks for some at a time.
+template <bool FRESH, int R>
+__device__ inline void add_vectors(
+    float (&sums)[R][1], const storage* const (&rows)[R], const storage* inputs, int vectors, int first, int step) {
+    enum { AT_A_TIME = R < 4 ? 4 / R : 1 };
+#pragma unroll 1
+    for (; (first & ~31) < vectors; first += AT_A_TIME * step) {
+        uint4 a[AT_A_TIME][R] = {}, x[AT_A_TIME] = {};
+#pragma unroll
+        for (int i = 0; i < AT_A_TIME; ++i) {
+            const int at = first + i * step;
+            if (at < vectors) x[i] = input_vector<FRESH>(inputs + (i64)at * WIDTH);
+#pragma unroll
+            for (int r = 0; r < R; ++r)
+                if (at < vectors) a[i][r] = read_once(rows[r] + (i64)at * WIDTH);
+        }
+        __syncwarp();  // else the compiler begins to multiply before it has asked for all
+#pragma unroll
+        for (int i = 0; i < AT_A_TIME; ++i)
+#pragma unroll
+            for (int r = 0; r < R; ++r) sums[r][0] = add_product(sums[r][0], a[i][r], x[i]);
+    }
+}
+
 // Of R rows, from vector `first` on, every `step`-th; then what lies beyond whole vectors, one by one.
 template <bool FRESH, int N, int R>
 __device__ inline void add_products(
     float (&sums)[R][N], const storage* const (&rows)[R], const Rows& t, const Shape& s, int first, int step, bool whole) {
     const int vectors = whole ? (int)(s.k / WIDTH) : 0, last = (int)s.columns - 1;
-#pragma unroll(N > 2 ? 1 : N == 2 || R > 1 ? 2 : 4)
-    for (int at = first; at < vectors; at += step) {
-        Vector a[R];
+    if constexpr (N == 1) {
+        add_vectors<FRESH, R>(sums, rows, t.inputs, vectors, first, step);
+    } else {
+#pragma unroll(N > 2 ? 1 : 2)
+        for (int at = first; at < vectors; at += step) {
+            uint4 a[R];
 #pragma unroll
-        for (int r = 0; r < R; ++r) a[r].whole = read_once(rows[r] + (i64)at * WIDTH);
+            for (int r = 0; r < R; ++r) a[r] = read_once(rows[r] + (i64)at * WIDTH);
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-            Vector x;
-            x.whole = input_vector<FRESH>(t.inputs + min(j, last) * s.column_elements + (i64)at * WIDTH);
+            for (int j = 0; j < N; ++j) {
+                const uint4 x = input_vector<FRESH>(t.inputs + min(j, last) * s.column_elements + (i64)at * WIDTH);
 #pragma unroll
-            for (int r = 0; r < R; ++r)
-#pragma unroll
-                for (int e = 0; e < WIDTH; ++e) sums[r][j] += widen(a[r].parts[e]) * widen(x.parts[e]);
+                for (int r = 0; r < R; ++r) sums[r][j] = add_product(sums[r][j], a[r], x);
+            }
         }
     }
     for (i64 at = (i64)vectors * WIDTH + first; at < s.k; at += step)
@@ -72,14 +110,14 @@ __device__ inline void add_products(
             for (int bit = 16; bit; bit >>= 1) sums[r][j] += __shfl_xor_sync(0xFFFFFFFFu, sums[r][j], bit);
 }
 
-template <bool FRESH, int N, int R>
+template <int N, int R>
 __device__ inline void rows_apart(const Rows& t, const Shape& s, int warp, int lane, bool whole) {
     for (int row = warp * R; row < t.rows; row += GROUP_WARPS * R) {
         const storage* rows[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) rows[r] = t.weights + min(row + r, t.rows - 1) * s.row_elements;
         float sums[R][N] = {};
-        add_products<FRESH, N, R>(sums, rows, t, s, lane, 32, whole);
+        add_products<false, N, R>(sums, rows, t, s, lane, 32, whole);
 #pragma unroll
         for (int r = 0; r < R; ++r)
 #pragma unroll
@@ -90,13 +128,13 @@ __device__ inline void rows_apart(const Rows& t, const Shape& s, int warp, int l
 }
 
 // Fewer rows than warps: 2, 4 or 8 warps share one. part: float [GROUP_WARPS][MOST_COLUMNS].
-template <bool FRESH, int N>
+template <int N>
 __device__ inline void rows_shared(
     const Rows& t, const Shape& s, int warp, int lane, bool whole, int group, float (*part)[MOST_COLUMNS]) {
     const int share = t.rows > 4 ? 1 : t.rows > 2 ? 2 : t.rows > 1 ? 4 : 8, row = warp / share;
     const storage* const rows[1] = {t.weights + min(row, t.rows - 1) * s.row_elements};
     float sums[1][N] = {};
-    if (row < t.rows) add_products<FRESH, N, 1>(sums, rows, t, s, warp % share * 32 + lane, 32 * share, whole);
+    if (row < t.rows) add_products<true, N, 1>(sums, rows, t, s, warp % share * 32 + lane, 32 * share, whole);
 #pragma unroll
     for (int j = 0; j < N; ++j)
         if (lane == j) part[warp][j] = sums[0][j];
@@ -112,26 +150,25 @@ __device__ __noinline__ void multiply_columns(
     const Rows& t, const Shape& s, int warp, int lane, int group, float (*part)[MOST_COLUMNS]) {
     enum { R = N <= 4 ? 2 : 1 };
     const bool whole = aligned(t.weights, s.row_elements) && aligned(t.inputs, s.column_elements);
-    if (t.rows < GROUP_WARPS) rows_shared<true, N>(t, s, warp, lane, whole, group, part);
-    else if (t.rows < GROUP_WARPS * R) rows_apart<false, N, 1>(t, s, warp, lane, whole);
-    else rows_apart<false, N, R>(t, s, warp, lane, whole);
+    if (t.rows < GROUP_WARPS) rows_shared<N>(t, s, warp, lane, whole, group, part);
+    else if (t.rows < GROUP_WARPS * R) rows_apart<N, 1>(t, s, warp, lane, whole);
+    else rows_apart<N, R>(t, s, warp, lane, whole);
 }
 
-template <bool FRESH>
 __device__ inline void one_column(
     const Rows& t, const Shape& s, int warp, int lane, int group, float (*part)[MOST_COLUMNS]) {
     const bool whole = aligned(t.weights, s.row_elements) && aligned(t.inputs);
-    if (t.rows < GROUP_WARPS) rows_shared<true, 1>(t, s, warp, lane, whole, group, part);
-    else if (t.rows <= GROUP_WARPS) rows_apart<FRESH, 1, 1>(t, s, warp, lane, whole);
-    else if (t.rows <= 2 * GROUP_WARPS) rows_apart<FRESH, 1, 2>(t, s, warp, lane, whole);
-    else rows_apart<FRESH, 1, 4>(t, s, warp, lane, whole);
+    if (t.rows < GROUP_WARPS) rows_shared<1>(t, s, warp, lane, whole, group, part);
+    else if (t.rows <= GROUP_WARPS) rows_apart<1, 1>(t, s, warp, lane, whole);
+    else if (t.rows <= 2 * GROUP_WARPS) rows_apart<1, 2>(t, s, warp, lane, whole);
+    else rows_apart<1, 4>(t, s, warp, lane, whole);
 }
 
 // Tiles of fewer rows than warps read B past the L1 cache: see `input`.
 __device__ inline void multiply(
     const Rows& t, const Shape& s, int warp, int lane, int group, float (*part)[MOST_COLUMNS]) {
     const int n = (int)s.columns;
-    if (n == 1) one_column<false>(t, s, warp, lane, group, part);
+    if (n == 1) one_column(t, s, warp, lane, group, part);
     else if (n == 2) multiply_columns<2>(t, s, warp, lane, group, part);
     else if (n <= 4) multiply_columns<4>(t, s, warp, lane, group, part);
     else if (n <= 8) multiply_columns<8>(t, s, warp, lane, group, part);

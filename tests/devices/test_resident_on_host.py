@@ -151,11 +151,12 @@ def test_a_request_s_commands_follow_one_another(direct_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
-def test_commands_that_come_while_it_runs(direct_bytes: int) -> None:
+@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
+def test_commands_that_come_while_it_runs(dtype: Dtype, direct_bytes: int) -> None:
     """Lone ones, each posted once the last one is complete, and some at once; two requests' in order."""
-    generator = np.random.default_rng(direct_bytes)
-    resident = Resident(Dtype.fp32, 2, direct_bytes)
-    products = [product(generator, number, Dtype.fp32) for number in range(24)]
+    generator = np.random.default_rng([dtype, direct_bytes])
+    resident = Resident(dtype, 2, direct_bytes)
+    products = [product(generator, number, dtype) for number in range(24)]
     for each in products:
         each.describe(resident)
 

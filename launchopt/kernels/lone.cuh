@@ -1,0 +1,41 @@
+// A small command that comes alone, done by the dispatcher's group (dispatcher.cuh). Its time is that of a round trip, so
+// there is as little to find out as can be: what a shape is like is found once, and all others are handed out.
+enum { LONE_ROWS = 2, LONE_VECTORS = 256 };  // of a warp at once; the longest k
+
+// A shape of one column and whole vectors. No vectors: it is handed out.
+struct __align__(16) Lone {
+    u32 rows, vectors, row_bytes, step_bytes;
+};
+__device__ inline Lone lone_of(const Shape& s) {
+    const i64 vector = WIDTH, bytes = s.rows * s.k * (i64)sizeof(storage);
+    if (s.columns > 1 || bytes > (i64)queue.direct_bytes || s.k > LONE_VECTORS * vector) return {};
+    if (s.k % vector || s.row_elements % vector) return {};
+    const i64 row_bytes = s.row_elements * (i64)sizeof(storage), step_bytes = s.row_step * (i64)sizeof(storage);
+    if ((row_bytes | step_bytes) >> 32) return {};
+    return {(u32)s.rows, (u32)(s.k / vector), (u32)row_bytes, (u32)step_bytes};
+}
+
+// C = A B^T of one column, LONE_ROWS rows a warp at once.
+__device__ inline void multiply(const Lone& s, u64 a, u64 b, u64 c, int warp, int lane) {
+    enum { LANES = 32 / LONE_ROWS };  // that have a sum, in the end
+#pragma unroll 1
+    for (u32 row = warp * LONE_ROWS; row < s.rows; row += GROUP_WARPS * LONE_ROWS) {
+        const storage* rows[LONE_ROWS];
+#pragma unroll
+        for (int r = 0; r < LONE_ROWS; ++r) rows[r] = (const storage*)(a + (u64)min(row + r, s.rows - 1) * s.row_bytes);
+        float sums[LONE_ROWS][1] = {};
+        add_vectors<true, LONE_ROWS>(sums, rows, (const storage*)b, (int)s.vectors, lane, 32);
+        // Each step adds lanes up; while a lane has several rows, it gives half of them away.
+#pragma unroll
+        for (int half = LONE_ROWS / 2, step = 16; half; half /= 2, step /= 2)
+#pragma unroll
+            for (int r = 0; r < half; ++r) {
+                const float above = sums[r + half][0], below = sums[r][0];
+                sums[r][0] = (lane & step ? above : below) + __shfl_xor_sync(0xFFFFFFFFu, lane & step ? below : above, step);
+            }
+#pragma unroll
+        for (int step = LANES / 2; step; step /= 2) sums[0][0] += __shfl_xor_sync(0xFFFFFFFFu, sums[0][0], step);
+        const u32 own = row + lane / LANES;
+        if (lane % LANES == 0 && own < s.rows) *(storage*)(c + (u64)own * s.step_bytes) = narrow(sums[0][0]);
+    }
+}
