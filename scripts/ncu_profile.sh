@@ -20,6 +20,7 @@ usage() {
         "  --range NAME    only launches of this range, as scripts/nsys_profile.sh lists them:" \
         "                  'batched 64x1x8192 fp32'            (default: any)" \
         "  --kernel REGEX  only kernels whose name it finds    (default: any)" \
+        "  --bench PART    of 'python -m runner.bench PART' instead; takes no overrides" \
         "" \
         "  NCU_OUT         folder for the files    (default: outputs/ncu/<UTC time>-<pid>)" \
         "  NCU_TIMEOUT_S   time limit in seconds   (default: 600)" \
@@ -39,21 +40,23 @@ number() { # number OPTION VALUE LEAST
     fi
 }
 
-launches=3 skip=0 range='' kernel=''
+launches=3 skip=0 range='' kernel='' bench=''
 while [[ ${1-} == -* ]]; do
     case $1 in
     -h | --help) usage && exit 0 ;;
-    --launches | --skip | --range | --kernel) (($# >= 2)) || fail 2 "$1: needs a value" ;;
-    *) fail 2 "$1: no such option; --launches, --skip, --range and --kernel come before the overrides" ;;
+    --launches | --skip | --range | --kernel | --bench) (($# >= 2)) || fail 2 "$1: needs a value" ;;
+    *) fail 2 "$1: no such option; --launches, --skip, --range, --kernel and --bench come before the overrides" ;;
     esac
     case $1 in
     --launches) number "$1" "$2" 1 && launches=$2 ;;
     --skip) number "$1" "$2" 0 && skip=$2 ;;
     --range) range=$2 ;;
     --kernel) kernel=$2 ;;
+    --bench) bench=$2 ;;
     esac
     shift 2
 done
+[[ -z $bench ]] || (($# == 0)) || fail 2 "$1: --bench takes no overrides"
 for argument in "$@"; do
     [[ $argument != *hydra.run.dir=* ]] || fail 2 "$argument: set by this script, to a folder beside the profile"
 done
@@ -69,10 +72,13 @@ select=(--nvtx --nvtx-include "$include" --launch-skip "$skip" --launch-count "$
 sections=(--section SpeedOfLight --section MemoryWorkloadAnalysis --section LaunchStats --section Occupancy)
 sections+=(--metrics dram__bytes_read.sum)
 
+program=(-m runner "$@" "$(run_dir "$out/run")")
+[[ -z $bench ]] || program=(-m runner.bench "$bench" --device cuda --repeats 1 --output "$out/run")
+
 code=0
 # The launches are made by a child of the program. Clocks are left as the run has them.
 limited ncu --target-processes all "${select[@]}" "${sections[@]}" --clock-control none \
-    --log-file "$out/ncu.log" --export "$out/profile" "$python" -m runner "$@" "$(run_dir "$out/run")" || code=$?
+    --log-file "$out/ncu.log" --export "$out/profile" "$python" "${program[@]}" || code=$?
 if counters_refused; then
     fail 4 "ncu may not read the GPU's counters here (ERR_NVGPUCTRPERM): run it as root, or let an administrator set" \
         "'options nvidia NVreg_RestrictProfilingToAdminUsers=0' in /etc/modprobe.d/ and reload the driver;" \

@@ -26,7 +26,7 @@ from launchopt.devices import resident_loops as rl
 from launchopt.devices.base import Span
 from launchopt.recorder import Recorder
 
-PROCESSORS, PATIENCE_S = 8, 60.0
+PROCESSORS, PATIENCE_S, ELAPSED_MS = 8, 60.0, 0.25
 AT_ONCE = 5  # commands between which it chooses
 WORDS = ("ring", "host_done", "control", "entries", "done", "ticket", "gone", "progress", "arrived", "shapes")
 SETTINGS = ("shape_count", "capacity_bits", "entry_bits", "workers", "patience_ns", "direct_bytes")
@@ -140,6 +140,9 @@ class FakeEvent:
     def record(self, stream: FakeStream) -> None:
         self.stream = stream
 
+    def synchronize(self) -> None:
+        self.stream.synchronize()
+
 
 class Held:
     """CuPy's array, as far as `Resident` asks."""
@@ -203,6 +206,7 @@ def _fake_cupy() -> Any:
         Stream=FakeStream,
         Event=FakeEvent,
         get_current_stream=FakeStream,
+        get_elapsed_time=lambda begin, end: ELAPSED_MS,
     )
     return SimpleNamespace(cuda=cuda, zeros=lambda size, kind: Held(np.zeros(size, kind)), asarray=Held)
 

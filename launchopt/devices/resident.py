@@ -39,7 +39,7 @@ class Resident:
         self._blocks = int(attributes["MultiProcessorCount"]) - spare
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._event = cupy.cuda.Event(disable_timing=True)
-        self._function = device.kernels.function("persistent", "persistent")
+        self.use()
         capacity, entries = 1 << CAPACITY_BITS, 1 << ENTRY_BITS
         self._ring, self._host_done = pinned(rl.COMMAND_WORDS * capacity, np.int64), pinned(capacity, np.int64)
         self._control = pinned(16, np.int64)
@@ -78,8 +78,17 @@ class Resident:
         settings = [len(self._shapes), CAPACITY_BITS, ENTRY_BITS, workers, self._patience_ns, DIRECT_BYTES]
         self._parameters = cupy.asarray(np.array(addresses + settings, np.int64))
 
+    def use(self, **macros: int) -> None:
+        """From the next start on, the kernel compiled with `macros`."""
+        self._function = self._device.kernels.function("persistent", "persistent", **macros)
+
     def start(self) -> None:
         """A new run: everything from the beginning; the device is idle."""
+        self.reset()
+        self.resume()
+
+    def reset(self) -> None:
+        """As `start`, but the kernel does not run yet."""
         for array in (self._words, self._arrived):
             array.fill(0)
         for words in (self._ring, self._host_done, self._last, self._control):
@@ -87,7 +96,6 @@ class Resident:
         self._queue[rl.NEXT] = 0
         cupy.cuda.get_current_stream().synchronize()
         self.starts = 0
-        self.resume()
 
     def resume(self) -> None:
         """Have the kernel run from here on, after what is on the device's stream."""
@@ -108,6 +116,22 @@ class Resident:
         self._event.record(self._stream)
         self._device.stream.wait_event(self._event)
         self.running = False
+
+    def run_posted(self) -> float:
+        """Run the kernel for what was posted since `reset`, one less than the ring holds at most: milliseconds.
+
+        It waits for no host, and does the same however often it is run, as a profiler does.
+        """
+        rl.post(self.queue, 0, 0, 0, 0, rl.END)
+        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+        begin.record(self._stream)
+        self.resume()
+        end.record(self._stream)
+        self.running = False
+        end.synchronize()
+        self.check()
+        elapsed_ms: float = cupy.cuda.get_elapsed_time(begin, end)
+        return elapsed_ms
 
     def settle(self) -> None:
         """What is put on the device's stream from now on comes after the command that was posted last."""

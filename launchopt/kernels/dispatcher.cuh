@@ -251,7 +251,9 @@ __device__ __noinline__ void dispatch() {
         const u64 c = staged[1].x & PAYLOAD;
         const Lone alone = desk.alone;
         if (!alone.vectors) return;
+#if !WITHOUT
         multiply(alone, first.x & PAYLOAD, first.y & PAYLOAD, c, warp, lane);
+#endif
         group_barrier(0);
         if (threadIdx.x == 0) {
             const u32 index = (u32)desk.next;

@@ -19,6 +19,11 @@
 //
 // Operands: what a command reads was in memory before the host wrote the command, or before `done` told of the command
 // it waits for; a tile of many rows, which reads B through the L1 cache, begins with a fence that drops what is there.
+//
+// -DWITHOUT=1: nothing is multiplied, so that all else can be timed.
+#ifndef WITHOUT
+#define WITHOUT 0
+#endif
 #include "storage.cuh"
 #include "skinny.cuh"
 #include "ptx.cuh"
@@ -55,7 +60,9 @@ __device__ void work(int group, u64* words, float (*part)[MOST_COLUMNS]) {
             if (thread == 0) await(o);
             group_barrier(group);
         }
+#if !WITHOUT
         multiply(tile_of(o, s), s, warp, lane, group, part);
+#endif
         group_barrier(group);
         if (thread == 0) {
             ticket = atomicAdd(queue.ticket, 1ull);

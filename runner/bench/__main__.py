@@ -6,7 +6,7 @@
 
 Prints a table and leaves bench.parquet and manifest.json in outputs/bench/<time>. The part megakernel, where a decode
 step's time goes, also prints its account by op and leaves it in megakernel.parquet. On the cpu device parts that need a
-GPU (resident, megakernel, copies, tracing) are skipped.
+GPU (resident, stream, megakernel, copies, tracing) are skipped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from runner.terminal import console
 
 SUITES = (
     *("ring", "batcher", "recorder", "posting", "dispatch"),
-    *("resident", "megakernel", "copies", "tracing", "modes", "pipeline"),
+    *("resident", "stream", "megakernel", "copies", "tracing", "modes", "pipeline"),
 )
 
 
@@ -115,6 +115,7 @@ def _suite(name: str, device: str, folder: Path) -> Suite:
     with_device: dict[str, Callable[[int, str], Iterator[Figure]]] = {
         "dispatch": dispatch.suite,
         "resident": resident.suite,
+        "stream": resident.streams,
         "megakernel": partial(megakernel.suite, folder=folder),
         "copies": copies.suite,
         "tracing": tracing.suite,

@@ -1,13 +1,18 @@
-"""What one command costs a kernel that stays on the GPU: from the host's store to the host's sight of its completion.
+"""What commands cost a kernel that stays on the GPU: one, there and back, and many that wait in its ring.
 
-One at a time, into an idle kernel: post, spin on the completion's word. Every output is compared with float64 at the
-end. `hot`: the same operands again and again, from the L2 cache; else each command has its own, from memory.
+One at a time, into an idle kernel: from the host's store to the host's sight of its completion, on whose word it spins.
+`hot`: the same operands again and again, from the L2 cache; else each command has its own, from memory.
+
+Many: the kernel begins when all are in its ring, and ends behind the last one, so that its time has no host in it, and
+a profiler can run it again and again; also by a kernel that multiplies nothing. Outputs of all others are compared with
+float64 at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +23,10 @@ from launchopt.devices import resident_loops as rl
 from launchopt.devices.lt_launch import launch_at
 from launchopt.native import compiled, cpu_pause, load_word, monotonic_ns
 from launchopt.ring import Ring
+from launchopt.timing import nvtx_ranges
 from launchopt.verify import verify
 from launchopt.workloads.gemv import gemv
+from launchopt.workloads.stream import GemmStream
 from runner.bench.dispatch import job
 from runner.bench.figures import Figure
 from runner.consumer import Consumer
@@ -29,6 +36,9 @@ COMMANDS = 4000
 GOAL_US = 2.0
 # m, k, whether the operands are hot.
 CASES = ((16, 64, True), (64, 256, True), (256, 256, True), (256, 256, False), (1024, 1024, False), (64, 8192, False))
+# Of streams: m, k, dtype, how many commands; their operands are many times what the L2 cache holds.
+STREAMS = ((256, 256, Dtype.fp32, 4000), (256, 256, Dtype.fp16, 4000), (64, 8192, Dtype.fp32, 1000))
+WITHOUT_PRODUCTS = {"WITHOUT": 1}  # of kernels/persistent.cu
 Table = NDArray[np.int64]
 
 
@@ -58,27 +68,89 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
             yield Figure("resident", f"one command there and back, {what}, p{percent}", "us", each, goal)
 
 
-def _round_trips_us(m: int, k: int, hot: bool, repeats: int) -> list[NDArray[np.float64]]:
-    stream = gemv(m, 1, k, COMMANDS, Dtype.fp32, 1 if hot else COMMANDS, False, 0)
+@compiled
+def _post(words: NDArray[np.uint64], shape: Table, plans: Table, contexts: Table) -> int:
+    """Returns how many were posted."""
+    for i in range(len(words)):
+        if launch_at(words, i, shape, 1, plans, contexts) != rl.OK:
+            return i
+    return len(words)
+
+
+def streams(repeats: int, device: str) -> Iterator[Figure]:
+    """ns a command of each stream: as it is, without products, and what its bytes take at the least; needs a GPU."""
+    if device != "cuda":
+        return
+    for m, k, dtype, commands in STREAMS:
+        stream = gemv(m, 1, k, commands, dtype, commands, False, 0)
+        what = f"a command of {commands:,} {m}x1x{k} {dtype.name}"
+        with _posting(stream) as on:
+            whole = _streams_ns(on, stream, repeats)
+            _assert_right(stream, on.consumer)
+            on.mode.resident.use(**WITHOUT_PRODUCTS)
+            without = _streams_ns(on, stream, repeats)
+            copy_gb_per_s = on.consumer.about()["ceilings"]["copy_gb_per_s"]
+        yield Figure("stream", f"{what}, as they wait in the ring", "ns", whole)
+        yield Figure("stream", f"{what}, nothing multiplied", "ns", without)
+        least_ns = stream.bytes_moved / commands / copy_gb_per_s
+        yield Figure("stream", f"{what}, its bytes at the measured copy bandwidth", "ns", [least_ns])
+
+
+def _streams_ns(on: _Posting, stream: GemmStream, repeats: int) -> list[float]:
+    resident, domain = on.mode.resident, nvtx_ranges.domain()
+    name = nvtx_ranges.range_name("persistent", stream.shapes[0], stream.dtype)
+    attributes = nvtx_ranges.attributes(domain, name, stream.commands)
+    each_ns = []
+    for _ in range(repeats + 1):  # the first loads the kernel
+        on.consumer.device.arenas.poison()
+        on.consumer.device.synchronize()
+        resident.reset()
+        assert _post(on.words, *on.plans) == len(on.words)
+        domain.push_range(attributes)
+        each_ns.append(resident.run_posted() * 1e6 / stream.commands)
+        domain.pop_range()
+    return each_ns[1:]
+
+
+class _Posting(NamedTuple):
+    """A stream's operands and words, and the mode that posts them."""
+
+    consumer: Consumer
+    mode: Any
+    words: NDArray[np.uint64]
+    plans: tuple[Table, Table, Table]  # of its only shape
+
+
+@contextmanager
+def _posting(stream: GemmStream) -> Iterator[_Posting]:
     words = np.concatenate([as_words(block.records).copy() for block in stream.blocks()])
     with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (Arm("persistent", 1, 0, None),))) as consumer:
         mode: Any = consumer.modes[0]
         shapes, plans, contexts = mode.tables.arrays
-        index = Batcher(stream.shapes, [1], 0).classify(
-            words.reshape(-1).view(COMMAND_DTYPE), np.zeros(len(words), np.int32)
-        )
-        ns = np.zeros(len(words), np.int64)
+        records = words.reshape(-1).view(COMMAND_DTYPE)
+        index = Batcher(stream.shapes, [1], 0).classify(records, np.zeros(len(words), np.int32))
+        yield _Posting(consumer, mode, words, (shapes[index[0]], plans, contexts))
+
+
+def _round_trips_us(m: int, k: int, hot: bool, repeats: int) -> list[NDArray[np.float64]]:
+    stream = gemv(m, 1, k, COMMANDS, Dtype.fp32, 1 if hot else COMMANDS, False, 0)
+    with _posting(stream) as on:
+        ns, device, resident = np.zeros(len(on.words), np.int64), on.consumer.device, on.mode.resident
         runs: list[NDArray[np.float64]] = []
         for _ in range(repeats + 1):  # the first loads the kernel
-            consumer.device.arenas.poison()
-            consumer.device.synchronize()
-            mode.resident.start()
-            posted = _round_trips(words, shapes[index[0]], plans, contexts, mode.resident.queue, ns)
-            mode.resident.pause()
-            consumer.device.synchronize()
-            mode.resident.check()
-            assert posted == len(words)
-            checked = verify(stream, consumer.device.arenas, 256, 0)
-            assert checked.ok, f"{checked.wrong} of {checked.commands} outputs wrong"
+            device.arenas.poison()
+            device.synchronize()
+            resident.start()
+            posted = _round_trips(on.words, *on.plans, resident.queue, ns)
+            resident.pause()
+            device.synchronize()
+            resident.check()
+            assert posted == len(on.words)
+            _assert_right(stream, on.consumer)
             runs.append((ns * 1e-3).astype(np.float64))
         return runs[1:]
+
+
+def _assert_right(stream: GemmStream, consumer: Consumer) -> None:
+    checked = verify(stream, consumer.device.arenas, 256, 0)
+    assert checked.ok, f"{checked.wrong} of {checked.commands} outputs wrong"

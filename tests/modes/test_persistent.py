@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from batch_runs import Run
-from fake_resident import FakeResidentCuda, fake_resident_cuda
+from fake_resident import ELAPSED_MS, FakeResidentCuda, fake_resident_cuda
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import recorded
@@ -121,6 +121,22 @@ def test_a_second_run_begins_anew(device: FakeResidentCuda) -> None:
         assert run.recorder.launch_calls == 1
     run.mode.close()
     assert verify(run.stream, device.arenas, 64).ok
+
+
+@pytest.mark.parametrize("commands", [1, RING - 1])
+def test_a_kernel_that_begins_when_all_is_in_its_ring(commands: int, device: FakeResidentCuda) -> None:
+    """And ends behind it, again and again."""
+    run = Run("persistent", gemv(2, 1, 3, commands, Dtype.fp32, commands, False, 0), device=device)
+    resident: Any = run.mode.resident
+    device.finish()
+    for _ in range(2):
+        device.arenas.poison()
+        resident.reset()
+        device.submit_each(as_words(records_of(run.stream)), np.zeros(commands, np.int32), 0)
+        assert resident.run_posted() == ELAPSED_MS
+        assert not resident.running
+        assert verify(run.stream, device.arenas, 64).ok
+    run.mode.close()
 
 
 @pytest.mark.parametrize("commands", [1, 5])

@@ -38,6 +38,8 @@ def test_without_ncu_it_says_how_to_get_it(bench: Bench) -> None:
         (["--skip", "-1"], "--skip -1: a whole number from 0"),
         (["--launches"], "--launches: needs a value"),
         (["--range"], "--range: needs a value"),
+        (["--bench"], "--bench: needs a value"),
+        (["--bench", "stream", "mode=batched"], "mode=batched: --bench takes no overrides"),
         (["--set", "full"], "--set: no such option"),
         (["-m", "mode=batched,graph"], "-m: no such option"),
         (["mode=batched", "--multirun"], "one run at a time"),
@@ -76,6 +78,12 @@ def test_one_named_launch(bench: Bench) -> None:
     # ncu's own signs are escaped in a name; the slash at the end makes it a push/pop range.
     assert r"<--nvtx-include><launchopt@graph 64x1 \[a\]\@\/b\,c\*\+ fp32/>" in said
     assert "<--launch-skip><2><--launch-count><1><--kernel-name><regex:gemv|gemm>" in said
+
+
+def test_a_benchmark_in_place_of_a_run(bench: Bench) -> None:
+    assert bench.run("--kernel", "^persistent$", "--bench", "stream", FAKE="0").returncode == 0
+    program = f"<-m><runner.bench><stream><--device><cuda><--repeats><1><--output><{bench.out}/run>"
+    assert bench.notes.read_text().splitlines()[0].endswith(f"<{bench.folder}/fake_python>{program}")
 
 
 def test_counters_that_may_not_be_read(bench: Bench) -> None:
