@@ -165,11 +165,11 @@ class FakeResidentCuda(FakeCuda):
     def __init__(self) -> None:
         super().__init__()
         self.stream: Any = FakeStream()
-        self.kernels = SimpleNamespace(function=self._function)
+        self.kernels, self.macros = SimpleNamespace(function=self._function), {}
 
-    @staticmethod
-    def _function(file: str, name: str) -> Any:
+    def _function(self, file: str, name: str, **macros: int) -> Any:
         assert (file, name) == ("persistent", "persistent")
+        self.macros = macros
         return lambda grid, block, arguments: FakeResidentCuda.current.launch(FakeKernel(*arguments))
 
     def start(self, sample_every: int, mode: Any = None) -> None:

@@ -2,13 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fake_resident import ELAPSED_MS, FakeResidentCuda, fake_resident_cuda
 
 from launchopt.command import Dtype
+from launchopt.modes import mode_class
+from launchopt.recorder import Recorder
 from runner.bench import resident
 from runner.bench.__main__ import main
+from runner.job import Job
+
+
+class OnFake:
+    """In place of a `Consumer`: mode persistent on a device whose kernel is a stand-in. Copies 2 bytes a ns."""
+
+    device: FakeResidentCuda
+
+    def __init__(self, job: Job) -> None:
+        self.modes, limits = [mode_class("persistent")()], dict.fromkeys(job.stream.shapes, 1)
+        self.device.open(job.stream, Recorder(job.stream.commands), seed=0)
+        self.modes[0].prepare(self.device, limits)
+
+    def __enter__(self) -> OnFake:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.modes[0].close()
+
+    def about(self) -> dict[str, Any]:
+        return {"ceilings": {"copy_gb_per_s": 2.0}}
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeResidentCuda]:
+    monkeypatch.setattr(resident, "Consumer", OnFake)
+    monkeypatch.setattr(resident, "COMMANDS", 30)
+    monkeypatch.setattr(resident, "CASES", ((3, 5, True), (2, 7, False)))
+    monkeypatch.setattr(resident, "STREAMS", ((3, 5, Dtype.fp32, 40), (2, 7, Dtype.fp32, 25)))
+    with fake_resident_cuda() as found:
+        monkeypatch.setattr(OnFake, "device", found, raising=False)
+        yield found
+
+
+def test_a_lone_commands_median_and_99th_percentile(device: FakeResidentCuda) -> None:
+    found = {figure.case: figure for figure in resident.suite(2, "cuda")}
+    whats = "3x1x5 fp32, hot", "2x1x7 fp32, from memory"
+    assert list(found) == [f"one command there and back, {what}, p{percent}" for what in whats for percent in (50, 99)]
+    for what in whats:
+        half, most = (found[f"one command there and back, {what}, p{percent}"] for percent in (50, 99))
+        assert len(half.samples) == len(most.samples) == 2
+        assert all(0 < p50 <= p99 for p50, p99 in zip(half.samples, most.samples, strict=True))
+        assert (half.goal, most.goal) == (resident.GOAL_US, None)
+
+
+def test_a_stream_with_products_without_and_at_the_least(device: FakeResidentCuda) -> None:
+    found = {figure.case: figure.samples for figure in resident.streams(3, "cuda")}
+    of_both = [
+        found[f"a command of {case}"]
+        for case in ("40 3x1x5 fp32, nothing multiplied", "25 2x1x7 fp32, as they wait in the ring")
+    ]
+    assert of_both == [pytest.approx([ELAPSED_MS * 1e6 / commands] * 3) for commands in (40, 25)]
+    least = found["a command of 40 3x1x5 fp32, its bytes at the measured copy bandwidth"]
+    assert least == [4 * (3 * 5 + 5 + 3) / 2.0]
+    assert device.macros == resident.WITHOUT_PRODUCTS
+
+
+def test_outputs_that_are_wrong_are_no_figure(device: FakeResidentCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fake_resident.multiplied", lambda *operands: None)
+    for figures in (resident.suite, resident.streams):
+        with pytest.raises(AssertionError, match="outputs wrong"):
+            next(iter(figures(1, "cuda")))
 
 
 @pytest.mark.parametrize("part", ["resident", "stream"])
