@@ -98,7 +98,8 @@ struct Attention {
         const int value = threadIdx.x / vectors, vector = threadIdx.x - value * vectors;
         if (slot < 0 || value > 1) return;
         const u32 size = page_tokens(), page = (u32)slot / size;
-        ((uint4*)cached(page, (u32)slot - page * size, value))[vector] = ((const uint4*)(rows + (group + value) * head_dim))[vector];
+        uint4* const to = (uint4*)cached(page, (u32)slot - page * size, value);
+        to[vector] = ((const uint4*)(rows + (group + value) * head_dim))[vector];
     }
     // Eight lanes a key, of which in the end each has the score of one query.
     __device__ void score() {
@@ -164,7 +165,8 @@ struct Attention {
 #pragma unroll
             for (int j = 0; j < AT_ONCE; ++j)
 #pragma unroll
-                for (int i = 0; i < WIDTH; ++i) part[(threadIdx.x / 32 * AT_ONCE + j) * head_dim + lane * WIDTH + i] = sums[j][i];
+                for (int i = 0; i < WIDTH; ++i)
+                    part[(threadIdx.x / 32 * AT_ONCE + j) * head_dim + lane * WIDTH + i] = sums[j][i];
         __syncthreads();
         for (int i = threadIdx.x; i < count * head_dim / 2; i += THREADS) {
             float2 sum = {0.0f, 0.0f};

@@ -26,7 +26,8 @@ __device__ inline uint4 normed(const uint4& of, const uint4& gain, float factor)
     u32* words = (u32*)&made;
 #pragma unroll
     for (int i = 0; i < WIDTH; i += 2)
-        words[i / 2] = narrow_two(widen(v.parts[i]) * factor * widen(g.parts[i]), widen(v.parts[i + 1]) * factor * widen(g.parts[i + 1]));
+        words[i / 2] = narrow_two(
+            widen(v.parts[i]) * factor * widen(g.parts[i]), widen(v.parts[i + 1]) * factor * widen(g.parts[i + 1]));
     return made;
 #endif
 }
@@ -90,7 +91,8 @@ struct Gemm {
         const u64 from = inputs_of(task, column, first);
 #pragma unroll
         for (int i = 0; i < FIRST_LOOKS; ++i)
-            if ((COLUMNS == 1 || lane == 0) && threadIdx.x + i * THREADS < bytes / 16) found[i] = load_relaxed(from + i * THREADS * 16);
+            if ((COLUMNS == 1 || lane == 0) && threadIdx.x + i * THREADS < bytes / 16)
+                found[i] = load_relaxed(from + i * THREADS * 16);
     }
     __device__ void gather(const Task& task, int column, int columns, int first, int bytes, uint4 (&found)[FIRST_LOOKS]) const {
         const bool mailed = task.mailed;
@@ -246,7 +248,8 @@ struct Gemm {
         }
     }
     __device__ void streamed(const Task& task, u64 i, int column, int columns) {
-        const int each = (int)task.tiles_each, more = (int)task.tiles_more, pairs = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows;
+        const int each = (int)task.tiles_each, more = (int)task.tiles_more;
+        const int pairs = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows;
         const int first = block * each + min((int)block, more) << pairs, last = first + (each + ((int)block < more) << pairs);
         const int all = (int)task.row_used_bytes, at_once = (int)task.round_bytes;
         const u32 column_bytes = (u32)task.column_bytes;

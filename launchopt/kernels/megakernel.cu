@@ -204,7 +204,7 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch) {
     if (threadIdx.x >= THREADS) {
         Feed(q.weights, blockIdx.x, ring).run();
 #ifdef KIND
-        read_row(feed, blockIdx.x / blocks_a_row(feed), threadIdx.x - THREADS);  // from the host: a while before they are needed
+        read_row(feed, blockIdx.x / blocks_a_row(feed), threadIdx.x - THREADS);  // from the host: well before they are needed
         __barrier_sync_count(0, ALL_THREADS);
 #endif
         return;

@@ -2,7 +2,8 @@
 enum { MOST_WAITS = 4, JOIN = -1, LISTED = 4 };
 enum { BEGAN, READY, DONE, STAMPS_EACH };  // of an instruction
 enum { CYCLES, NS };                       // and behind all of them: of the whole
-enum { OP_GEMM, OP_BIAS, OP_RELU, OP_SCALE, OP_NORM, OP_SLOT_MAP, OP_ROPE, OP_KV_WRITE, OP_QK, OP_SOFTMAX, OP_AV, OP_ADD, OP_SILU_MUL };
+enum { OP_GEMM, OP_BIAS, OP_RELU, OP_SCALE, OP_NORM, OP_SLOT_MAP, OP_ROPE, OP_KV_WRITE, OP_QK, OP_SOFTMAX, OP_AV, OP_ADD,
+       OP_SILU_MUL };
 
 struct Instruction {  // the columns of devices/instruction_words.py, in their order
     i64 op, m, n, k, requests, first_request;

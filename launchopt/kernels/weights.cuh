@@ -33,7 +33,8 @@ struct Ring {
         slot = first = shared_address(slots), barrier = barriers = shared_address(of_slots);
     }
     static __device__ void begin(const u64* of_slots) {  // by the first BARRIERS threads
-        if (threadIdx.x < BARRIERS) barrier_begin(shared_address(of_slots + threadIdx.x), threadIdx.x < SLOTS ? 1 : GROUP_WARPS);
+        if (threadIdx.x < BARRIERS)
+            barrier_begin(shared_address(of_slots + threadIdx.x), threadIdx.x < SLOTS ? 1 : GROUP_WARPS);
     }
     __device__ void wait() const { barrier_wait(barrier, phase); }  // until the slot is full
     __device__ void next() {
@@ -102,7 +103,8 @@ struct Feed {
     }
     // A piece of a tile, a row a lane.
     __device__ void copy(int tile, u32 piece) {
-        const int first = row_of_tile(tile, now.pair_rows), row = first + lane, rows = min((int)TILE_ROWS, (int)now.rows - first);
+        const int first = row_of_tile(tile, now.pair_rows), row = first + lane;
+        const int rows = min((int)TILE_ROWS, (int)now.rows - first);
         const u32 bytes = min((u32)PIECE_BYTES, now.row_used_bytes - piece * PIECE_BYTES);
         if (lane == 0) barrier_expect(ring.barrier, WITHOUT == NO_WEIGHTS ? 0 : rows * bytes);
         if (WITHOUT != NO_WEIGHTS && lane < rows)
