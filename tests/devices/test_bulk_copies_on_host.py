@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuda_on_host import built_of, can_build, launch
+from kernel_text import constant, names
 from numpy.typing import NDArray
-from test_kernel_sources import constant, names
 
 from launchopt.devices import bulk_copies as bc
 from launchopt.errors import RunError

@@ -6,78 +6,20 @@ Structs are read from the CUDA text, word by word, and compared with what the ho
 from __future__ import annotations
 
 import re
-from importlib.resources import files
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
+from kernel_text import HEADERS, INCLUDE, SOURCES, constant, fields, included, names, numbered, text_of
 
-from launchopt import kernels
-from launchopt.command import Dtype, Op, ShapeKey
+from launchopt.command import Op
 from launchopt.devices import feedback_source as feedback
 from launchopt.devices import feedback_stages, fusion
 from launchopt.devices import instruction_words as ins
 from launchopt.devices import megakernel_tasks as tasks
-from launchopt.devices import resident_loops as rl
 from launchopt.devices.op_kernels import ARGS
-from launchopt.devices.resident_shapes import MOST_COLUMNS, shape_words
 from launchopt.kernels import source
 from launchopt.sampling import SamplingKind
 
-FILES = sorted(each.name for each in files(kernels).iterdir() if each.name.endswith((".cu", ".cuh")))
-SOURCES = [name for name in FILES if name.endswith(".cu")]
-HEADERS = [name for name in FILES if name.endswith(".cuh")]
-INCLUDE = re.compile(r'^#include "(.*)"\n', re.MULTILINE)
-
-
-def text_of(name: str) -> str:
-    return files(kernels).joinpath(name).read_text(encoding="utf-8")
-
-
-def included(name: str) -> set[str]:
-    """Headers that a file includes, and those that these do."""
-    own = set(INCLUDE.findall(text_of(name)))
-    return own | {each for header in own for each in included(header)}
-
-
-def without_comments(text: str) -> str:
-    return re.sub(r"//.*", "", text)
-
-
-def constant(text: str, name: str) -> int:
-    """Of an enum, where a number is given."""
-    found = re.findall(rf"[{{,]\s*{name} = (-?\d+)(?: << (\d+))?[,\s}}]", without_comments(text))
-    assert len(found) == 1, f"{name}: {found}"
-    value, shift = found[0]
-    return int(value) << int(shift or 0)
-
-
-def numbered(text: str, first: str) -> dict[str, int]:
-    """The enum that begins with a name, by C's rules."""
-    (body,) = re.findall(rf"enum \{{ ({first}\b[^}}]*) \}};", without_comments(text))
-    found: dict[str, int] = {}
-    for each in body.split(","):
-        name, _, value = (part.strip() for part in each.partition("="))
-        found[name] = int(value, 0) if value else 1 + max(found.values(), default=-1)
-    return found
-
-
-def fields(text: str, struct: str) -> list[tuple[str, str]]:
-    """Type and name of each word of a struct; of an array those of its elements, numbered."""
-    (body,) = re.findall(rf"struct {struct} \{{(.*?)\n\}};", text, re.DOTALL)
-    found = []
-    for declared in filter(None, (each.strip() for each in without_comments(body).split(";"))):
-        kind, names = re.match(r"((?:const )?\w+\b)(.*)", declared, re.DOTALL).groups()
-        for each in names.split(","):
-            star, name, count = re.fullmatch(r"\s*(\**)\s*(\w+)(?:\[(\w+)\])?\s*", each).groups()
-            places = [""] if count is None else range(constant(text, count))
-            found += [(kind + star, f"{name}{place}") for place in places]
-    return found
-
-
-def names(text: str, struct: str) -> list[str]:
-    return [name for _, name in fields(text, struct)]
+LINE = 128
 
 
 # -- Sources
@@ -93,6 +35,11 @@ def test_a_source_has_each_header_once(name: str) -> None:
         assert text.count(body) == (header in headers), header
     assert text.count('extern "C"') >= 1
     assert text.count("{") == text.count("}")
+
+
+@pytest.mark.parametrize("name", SOURCES + HEADERS)
+def test_no_line_is_too_long(name: str) -> None:
+    assert [line for line in text_of(name).splitlines() if len(line) > LINE] == []
 
 
 def test_no_header_is_left_over() -> None:
@@ -227,97 +174,3 @@ def test_all_blocks_of_the_launch_can_be_resident() -> None:
     assert bounds == [("ALL_THREADS", str(megakernel.BLOCKS_A_MULTIPROCESSOR))]
     assert "ALL_THREADS = THREADS + 32 }" in text
     assert constant(text, "THREADS") + 32 == megakernel.THREADS
-
-
-# -- persistent.cu
-
-
-@pytest.mark.parametrize(("m", "n", "swapped"), [(300, 3, False), (5, 77, True)])
-def test_a_shape_is_told_in_the_words_of_its_struct(m: int, n: int, swapped: bool) -> None:
-    found = fields(source("persistent"), "Shape")
-    assert {kind for kind, _ in found} == {"i64"}
-    words, is_swapped = shape_words(ShapeKey(m, n, 20, Dtype.fp16), (21, 22, 23))
-    assert is_swapped == swapped
-    shape = dict(zip((name for _, name in found), words, strict=True))
-    assert shape == {
-        "rows": max(m, n),
-        "columns": min(m, n),
-        "k": 20,
-        "row_elements": 22 if swapped else 21,
-        "column_elements": 21 if swapped else 22,
-        "row_step": 23 if swapped else 1,
-        "column_step": 1 if swapped else 23,
-        "least_rows": 4096 // (20 * 2),
-    }
-    assert constant(source("persistent"), "MOST_COLUMNS") == MOST_COLUMNS
-
-
-def on_gpu(address: int, values: Any = None) -> Any:
-    """Of a CuPy array what `seal` looks at."""
-    return SimpleNamespace(data=SimpleNamespace(ptr=address), values=values)
-
-
-def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[str, int]]:
-    """A resident kernel's host with its tables in place; what these are by address; and its parameters by name."""
-    pytest.importorskip("cupy")
-    pytest.importorskip("nvmath.bindings")
-    from launchopt.devices import resident
-
-    made: Any = resident.Resident.__new__(resident.Resident)
-    made._ring, made._host_done, made._control = (np.zeros(1, np.int64) for _ in range(3))
-    words = 1 << 40
-    made._words, made._arrived = on_gpu(words), on_gpu(1 << 42)
-    made._done = words + 8 * resident.ENTRY_WORDS * (1 << resident.ENTRY_BITS)
-    made._shapes, made._blocks, made._patience_ns = [[0] * 8] * 3, 7, 11
-    uploaded: list[Any] = []
-
-    def asarray(values: Any) -> Any:
-        uploaded.append(on_gpu(1 << 44 | len(uploaded), values))
-        return uploaded[-1]
-
-    monkeypatch.setattr(resident, "cupy", SimpleNamespace(asarray=asarray))
-    made.seal()
-    parameters = uploaded[-1].values
-    assert parameters.dtype == np.int64
-    after_done = made._done + (8 << resident.CAPACITY_BITS)
-    expected = {
-        "ring": made._ring.ctypes.data,
-        "host_done": made._host_done.ctypes.data,
-        "control": made._control.ctypes.data,
-        "entries": words,
-        "done": made._done,
-        "ticket": after_done,
-        "gone": after_done + 8,
-        "progress": after_done + 16,
-        "arrived": 1 << 42,
-        "shapes": 1 << 44,
-        "shape_count": 3,
-        "capacity_bits": resident.CAPACITY_BITS,
-        "entry_bits": resident.ENTRY_BITS,
-        "workers": resident.GROUPS * 7 - 1,
-        "patience_ns": 11,
-        "direct_bytes": resident.DIRECT_BYTES,
-    }
-    names_of_words = names(source("persistent"), "Queue")
-    return resident, expected, dict(zip(names_of_words, parameters.tolist(), strict=True))
-
-
-def test_a_queue_is_told_in_the_words_of_its_struct(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, expected, parameters = sealed(monkeypatch)
-    assert parameters == expected
-    for kind, name in fields(source("persistent"), "Queue"):
-        assert kind.endswith("*") or kind == "u64", f"{name} is no word"
-
-
-def test_constants_of_the_ring_are_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    resident, _, _ = sealed(monkeypatch)
-    text = source("persistent")
-    for name in ("GROUPS", "ENTRY_WORDS"):
-        assert constant(text, name) == getattr(resident, name)
-    assert constant(text, "COMMAND_WORDS") == rl.COMMAND_WORDS
-    assert constant(text, "MOST_CAPACITY") >= 1 << resident.CAPACITY_BITS
-    assert resident.GROUPS * 32 * constant(text, "GROUP_WARPS") == resident.THREADS
-    assert re.findall(r"END = (0x\w+)", text) == [f"0x{rl.END:X}"]
-    assert re.findall(r"#define TAG_SHIFT (\d+)", text) == [str(rl.TAG_SHIFT)]
-    assert numbered(text, "RUNNING") == {name: getattr(rl, name) for name in ("RUNNING", "ENDED", "GAVE_UP")}
-    assert numbered(text, "STATE") == {name: getattr(resident, name) for name in ("STATE", "ABORT")}, "words of control"
