@@ -14,19 +14,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from launchopt import summary
-from launchopt.batcher import Batch, Batcher, FlushReason
-from launchopt.command import COMMAND_DTYPE, Records, as_words
+from launchopt.batcher import Batcher
 from launchopt.devices import open_device
 from launchopt.devices.cuda_errors import is_lost
 from launchopt.devices.pump import PumpSettings
-from launchopt.errors import Interrupted, RunError
+from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Counted, Recorder
-from launchopt.ring import CLOSED_BIT, HEAD, MOST_AT_ONCE, START_NS, STOP, TAIL, Ring, Waiter
+from launchopt.ring import CLOSED_BIT, HEAD, MOST_AT_ONCE, START_NS, TAIL, Ring, Waiter
 from launchopt.sampling import SamplingKind
 from launchopt.summary import Timing
 from launchopt.timing.cupti import tracer
@@ -38,6 +35,7 @@ from launchopt.workloads.stream import CommandStream
 from runner.ceilings import DeviceCeilings
 from runner.chains import Chains, rows_of_longest_step
 from runner.job import Arm, Job
+from runner.python_loop import PythonLoop
 from runner.tables import TableWriter
 
 
@@ -47,15 +45,14 @@ class Consumer:
     def __init__(self, job: Job) -> None:
         self._job, self._stream = job, job.stream
         self._ring = Ring.attach(job.ring_name, job.capacity)
-        self._waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
         at_once = min(job.capacity, MOST_AT_ONCE)
         made = [mode_class(arm.mode)(**arm.options) for arm in job.arms]
         self.recorder = Recorder(job.stream.commands, at_once + _most_held(job, made), job.folder)
-        self._buffer = np.zeros(at_once, COMMAND_DTYPE)
-        self._shape_of = np.zeros(at_once, np.int32)
         self.device = open_device(job.device_kind, job.device_index, job.threads)
         self.device.open(job.stream, self.recorder, job.seed)
         self._chains = Chains(job, job.stream, self.device) if isinstance(job.stream, ChainStream) else None
+        waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
+        self._loop = PythonLoop(self._ring, waiter, self.recorder, self.device.check_alive, self._chains, at_once)
         self._one_time_ns: list[int] = []
         self.modes = [self._prepared(mode, arm) for mode, arm in zip(made, job.arms, strict=True)]
         self._ceilings = DeviceCeilings(self.device, job)
@@ -113,14 +110,14 @@ class Consumer:
         every = 1 if rehearsal else sample_gap(wanted, self._least_launches(mode, limits))
         self.device.start(every, mode)
         mode.start()
-        self._pump = self._compiled_loop(mode, limits, rehearsal)
+        self._run = self._loop_of(mode, limits, rehearsal)
         if self._tracer:  # last: what `start` runs on the device is not of the run
             self._tracer.start()
         if self._torch:
             self._torch.start()
 
-    def _compiled_loop(self, mode: Mode, limits: list[int], rehearsal: bool) -> Callable[[], None] | None:
-        """What runs in place of `_loop`, where there is such a thing; and the batcher of this run."""
+    def _loop_of(self, mode: Mode, limits: list[int], rehearsal: bool) -> Callable[[], None]:
+        """This run's loop: compiled where it can be; and its batcher."""
         settings = self._pump_settings()
         if self._chains:
             self._chains.flights.reset()
@@ -131,14 +128,17 @@ class Consumer:
         requests = self._stream.requests if self._chains else None
         expected = self._chains.expected(rehearsal) if self._chains else None
         common_to_all = (self._stream.shapes, limits, settings.timeout_ns)
-        self._batcher = Batcher(*common_to_all, requests, self._job.violated, expected)
-        self._flushes = self._batcher.flushes
-        common = (self._ring, self._batcher, mode, settings)
+        batcher = Batcher(*common_to_all, requests, self._job.violated, expected)
+        self._flushes = batcher.flushes
+        common = (self._ring, batcher, mode, settings)
+        at_once = mode.takes_of(self._stream) is Takes.commands
         if self._chains:
             chain_pump = self.device.pump_chains(*common, self._chains.flights, self._chains.back)
-            return chain_pump.run if chain_pump else None
-        pump = self.device.pump(*common)
-        return partial(pump.run, by_batch=mode.takes_of(self._stream) is not Takes.commands) if pump else None
+            if chain_pump:
+                return chain_pump.run
+        elif pump := self.device.pump(*common):
+            return partial(pump.run, by_batch=not at_once)
+        return partial(self._loop.run, batcher, mode, settings, at_once and self._chains is None)
 
     def _least_launches(self, mode: Mode, limits: list[int]) -> int:
         if mode.merges_shapes:
@@ -149,9 +149,9 @@ class Consumer:
     def consume(self) -> None:
         """From the first record to the last result."""
         try:
-            self._await_first()
+            self._loop.await_first()
             self.device.begin()
-            (self._pump or self._loop)()
+            self._run()
             span = self.device.finish()
         finally:
             self._collections = _collections() - self._collections  # once enabled it may collect at once
@@ -168,84 +168,6 @@ class Consumer:
         idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
         waits = (int(arm.timeout_us * 1e3), idle_ns, int(job.spin_us * 1e3), int(job.sleep_us * 1e3))
         return PumpSettings(*waits, self.device.pack_bytes_per_launch, job.on_stall)
-
-    def _await_first(self) -> None:
-        while not self._ring.await_record(0):
-            self._check_stop()
-            self._waiter.wait()
-
-    def _check_stop(self) -> None:
-        if self._ring.word(STOP):
-            raise Interrupted("stopped by the parent")
-
-    def _loop(self) -> None:
-        ring, batcher, mode, buffer = self._ring, self._batcher, self._active, self._buffer
-        clock_ns, chains = time.monotonic_ns, self._chains
-        at_once = mode.takes_of(self._stream) is Takes.commands and chains is None
-        idle_ns = None if self._arm.idle_us is None else int(self._arm.idle_us * 1e3)
-        last_ns = clock_ns()
-        while True:
-            self.recorder.make_room()  # for what is popped here and what the buckets hold
-            if chains:
-                chains.flights.land()
-            count = ring.pop(buffer)
-            now_ns = clock_ns()
-            if count:
-                last_ns = now_ns
-                self._check_stop()
-                records = buffer[:count]
-                if at_once:
-                    mode.submit_each(as_words(records), batcher.classify(records, self._shape_of), now_ns)
-                    batcher.flushes[FlushReason.full] += count
-                else:
-                    self._take(records, now_ns)
-            elif ring.drained:
-                break
-            else:
-                self._check_stop()
-                if self._job.on_stall and (stalled := batcher.stalled()):
-                    self._submit(stalled, now_ns)
-                    continue
-                if chains and chains.flights.count:
-                    if chains.flights.is_quiet(now_ns, self.recorder.launch_count):
-                        self.device.check_alive()
-                    continue  # the device is about to be done with a step
-                deadline_ns = batcher.next_deadline_ns()
-                if idle_ns is not None and deadline_ns is not None:
-                    if now_ns - last_ns >= idle_ns:
-                        for batch in batcher.flush(FlushReason.idle):
-                            self._submit(batch, now_ns)
-                        continue
-                    deadline_ns = min(deadline_ns, last_ns + idle_ns)
-                if deadline_ns is None or deadline_ns > now_ns:
-                    self._waiter.wait(deadline_ns)
-            # By the time of the pop: what aged while a launch blocked gets the chance to be filled up first.
-            while (due := batcher.due(now_ns)) is not None:
-                self._submit(due, now_ns)
-        for batch in batcher.flush(FlushReason.drain):
-            self._submit(batch, clock_ns())
-
-    def _take(self, records: Records, now_ns: int) -> None:
-        """Records into buckets; launch those that fill up."""
-        batches = self._batcher.add(records, now_ns)
-        batch = next(batches, None)
-        while batch is not None:
-            self._launch(batch)
-            try:
-                batch = batches.send(time.monotonic_ns())  # what waited for it is eligible from now on
-            except StopIteration:
-                return
-
-    def _submit(self, batch: Batch, now_ns: int) -> None:
-        """Launch a batch that is not full, and let in what waited for it."""
-        self._launch(batch)
-        if self._chains:
-            self._take(self._buffer[:0], time.monotonic_ns())
-
-    def _launch(self, batch: Batch) -> None:
-        self._active.submit(batch, time.monotonic_ns())
-        if self._chains:
-            self._chains.ended(batch.words)
 
     def result(self, index: int, repeat: int) -> dict[str, Any]:
         """Measured columns of the summary, the verdict of the check, and the device's state around the run."""
