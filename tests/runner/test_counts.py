@@ -24,6 +24,7 @@ from runner import run as run_module
 from runner.bench.dispatch import job
 from runner.consumer import Consumer
 from runner.job import Arm
+from runner.python_loop import PythonLoop
 
 COMMANDS, BATCH = 96, 16
 
@@ -89,14 +90,14 @@ def test_a_run_that_lost_a_command_is_failed(break_it: Any, expected: dict[str, 
 
 
 def test_a_launch_that_never_was_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = Consumer._launch
+    launch = PythonLoop._launch
     left = iter([True])
 
-    def forgetful(self: Consumer, batch: Any) -> None:
+    def forgetful(self: PythonLoop, batch: Any) -> None:
         if not next(left, False):
             launch(self, batch)
 
-    monkeypatch.setattr(Consumer, "_launch", forgetful)
+    monkeypatch.setattr(PythonLoop, "_launch", forgetful)
     counts, status = outcome(nothing)
     assert (counts["popped"], counts["executed"]) == (COMMANDS, COMMANDS - BATCH)
     assert status.startswith("failed: 96 commands popped, 80 executed: 16 lost; 16 of 96 commands never ran; ")
