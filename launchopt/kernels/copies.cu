@@ -37,8 +37,7 @@ struct Stream {
 
     __device__ Stream(const Copies& q, const char* shared, const u64* full)
         : q(q), shared(shared_address(shared)), full(shared_address(full)), lane(threadIdx.x % WARP),
-          filling{0, 0}, waited{0, 0},
-          begun(0), ended(0) {}
+          filling{0, 0}, waited{0, 0}, begun(0), ended(0) {}
     __device__ u32 row(u32 slot, u32 row) const { return shared + (u32)(q.offset + (slot * ROWS + row) * q.pitch); }
     __device__ const char* source(u64 number, u32 row) const {
         return q.from + ((blockIdx.x * q.share_slots + number % q.share_slots) * ROWS + row) * ROW_BYTES;

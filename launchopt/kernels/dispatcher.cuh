@@ -43,7 +43,7 @@ struct Dispatcher {
         const u32 ends = __ballot_sync(0xFFFFFFFFu, there && column == COMMAND_WORDS - 1 && (word & 0xFFFF) == END);
         desk.staged[row][column] = word;
         __syncwarp();
-        if (missing == ~((1u << COMMAND_WORDS) - 1)) return 1;
+        if (missing == ~((1u << COMMAND_WORDS) - 1)) return 1;  // a lone one is not to wait for what follows
         const int found = missing ? (__ffs(missing) - 1) / COMMAND_WORDS : AT_ONCE;
         return ends ? min(found, __ffs(ends) / COMMAND_WORDS) : found;
     }

@@ -51,7 +51,7 @@ __device__ inline float add_product(float sum, const uint4& a, const uint4& b) {
     return add_product(add_product(add_product(add_product(sum, a.x, b.x), a.y, b.y), a.z, b.z), a.w, b.w);
 }
 
-// One column, R rows: vectors `first`, `first` + `step` and so on, all of which a warp asks for some at a time.
+// By whole warps. One column, R rows: vectors `first`, `first` + `step` and so on, asked for some at a time.
 template <bool FRESH, int R>
 __device__ inline void add_vectors(
     float (&sums)[R][1], const storage* const (&rows)[R], const storage* inputs, int vectors, int first, int step) {
