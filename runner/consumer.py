@@ -38,6 +38,8 @@ from runner.job import Arm, Job
 from runner.python_loop import PythonLoop
 from runner.tables import TableWriter
 
+TRACED = ("cupti", "torch")  # kinds of timing that record every launch
+
 
 class Consumer:
     """The device with one stream's operands, and every arm's mode ready to run on them."""
@@ -62,6 +64,7 @@ class Consumer:
 
     def _prepared(self, mode: Mode, arm: Arm) -> Mode:
         """Ready to launch; what that took is the mode's one-time cost."""
+        mode.traced = self._job.timing in TRACED
         start_ns = time.monotonic_ns()
         mode.prepare(self.device, arm.limits(self._stream, mode.takes_of(self._stream)))
         self.device.warm_up()

@@ -52,6 +52,13 @@ class Graph(Mode):
 
 
 @dataclass(slots=True)
+class Megakernel(Graph):
+    """One launch a step."""
+
+    ahead: bool = True  # whether the next launch is made while a step runs, and waits for its commands on the GPU
+
+
+@dataclass(slots=True)
 class Persistent(Mode):
     """No launches: a kernel that stays."""
 
@@ -66,7 +73,7 @@ MODE_SETTINGS: dict[str, type[Mode]] = {
     "multistream": MultiStream,
     "graph": Graph,
     "torch_graph": Graph,
-    "megakernel": Graph,
+    "megakernel": Megakernel,
     "persistent": Persistent,
 }
 

@@ -47,6 +47,8 @@ class FakeCuda:
     info = INFO
     pack_bytes_per_launch = 0
     stages: FeedbackStages | None = None
+    ahead: Any = None  # of the mode that runs
+    unmarked_launches = 1 << 62  # before the next one that is timed
 
     def __init__(self) -> None:
         self.runtime = FakeRuntime(execute=lambda call: call())
@@ -175,11 +177,16 @@ class FakeCuda:
     def start(self, sample_every: int, mode: Any = None) -> None:
         if self.stages is not None:
             self.stages.start()
+        self.ahead = None if mode is None else mode.ahead
+        if self.ahead:
+            self.ahead.start()
 
     def begin(self) -> None:
         """Nothing."""
 
     def finish(self) -> Span:
+        if self.ahead:
+            self.recorder.count_more(self.ahead.called_off)
         return Span(0, None, np.empty((0, 2), np.int64))
 
     def close(self) -> None:

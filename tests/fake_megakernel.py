@@ -3,6 +3,9 @@
 `fake_megakernel()` gives a device on which mode=megakernel runs, and what was launched on it. Instructions run in a
 random order that keeps to their waits, over the arenas of the host. Memory that CuPy would give is kept account of: a
 launch that points to memory that is not there any more fails, and so does whoever frees what a launch still uses.
+
+A launch that waits for the host's word is done, or not, when the next one is made, or all are waited for: the word must
+be there then.
 """
 
 from __future__ import annotations
@@ -84,12 +87,16 @@ class FakeMemory:
 
 
 class FakeMegakernel:
-    """`launched`: of each launch the instructions; `rows`: how many it has fed back."""
+    """`launched`: of each launch the instructions; `rows`: how many it has fed back; `waited`: how many were admitted,
+    and `in_vain` how many called off, of those that waited for the host's word.
+    """
 
     def __init__(self, device: FakeCuda, memory: FakeMemory) -> None:
         self.device, self.memory = device, memory
         self.launched: list[Instructions] = []
         self.rows: list[int] = []
+        self.waited = self.in_vain = 0
+        self._waits: tuple[dict[str, int], int, NDArray[np.int64]] | None = None
         self._numbers: dict[int, int] = {}
         self._lists: dict[bytes, Instructions] = {}  # by the words of their tasks, which lack those done with another
 
@@ -111,15 +118,49 @@ class FakeMegakernel:
         """In place of `KernelLaunch`."""
         assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
         assert (threads, stream) == (288, self.device.stream)
-        assert [each.nbytes for each in parameters] == [8 * 6, 8 * len(FIELDS), 4]
-        return SimpleNamespace(with_words=lambda blocks, words: self._run(function.defines, blocks, words))
+        assert [each.nbytes for each in parameters] == [8 * 6, 8 * len(FIELDS), 4, 8 * 5]
+        return SimpleNamespace(with_words=lambda blocks, words: self._launch(function.defines, blocks, words))
+
+    def _launch(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64]) -> None:
+        from launchopt.devices.megakernel_program import GATE
+
+        self.settle()
+        if words[GATE]:
+            self._waits = defines, blocks, words.copy()
+        else:
+            self._run(defines, blocks, words)
+
+    def settle(self) -> None:
+        """Do what waits for the host's word, which has been said."""
+        if self._waits is None:
+            return
+        from launchopt.devices.launch_ahead import TAG, TAG_SHIFT
+        from launchopt.devices.megakernel_program import ARGUMENTS, GATE
+
+        (defines, blocks, words), self._waits = self._waits, None
+        (word,) = _at(int(words[GATE]), (1,), np.uint64).tolist()
+        assert word >> TAG_SHIFT == words[GATE + TAG] > 0, "else the GPU would wait"
+        words[ARGUMENTS] = word & (1 << TAG_SHIFT) - 1
+        if words[ARGUMENTS]:
+            self.waited += 1
+            self._run(defines, blocks, words)
+        else:
+            self.in_vain += 1
+
+    def all_done(self) -> None:
+        """What all launches use is free."""
+        if self.device.ahead:
+            self.device.ahead.call_off()
+        self.settle()
+        self.memory.under_way.clear()
 
     def _run(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64]) -> None:
-        from launchopt.devices.megakernel_program import PROGRAM_WORDS
+        from launchopt.devices.launch_ahead import GATE_WORDS
+        from launchopt.devices.megakernel_program import NUMBER, PROGRAM_WORDS
 
         assert blocks == MULTIPROCESSORS, "all must be there at once"
-        assert (words.dtype, words.shape) == (np.int64, (PROGRAM_WORDS + len(FIELDS) + 1,))
-        program, number = words[:PROGRAM_WORDS], int(words[-1])
+        assert (words.dtype, words.shape) == (np.int64, (PROGRAM_WORDS + len(FIELDS) + 1 + GATE_WORDS,))
+        program, number = words[:PROGRAM_WORDS], int(words[NUMBER])
         tasks_at = int(program[0])
         assert number in (1, self._numbers.get(tasks_at, 0) + 1), "launches are numbered from 1 on"
         self._numbers[tasks_at] = number
@@ -141,7 +182,7 @@ class FakeMegakernel:
         order = random_order(instructions, len(self.launched))
         run(instructions, Memory(arrays), self.device.work.dtype, order)
         self.launched.append(instructions.copy())
-        feed = dict(zip(FIELDS, words[PROGRAM_WORDS:-1].tolist(), strict=True))
+        feed = dict(zip(FIELDS, words[PROGRAM_WORDS:NUMBER].tolist(), strict=True))
         found = np.asarray(self.memory.at(feed["found"]))
         assert (found.dtype, found.tolist()) == (np.uint64, [0] * blocks), "a word of each block"
         self._feed_back(feed)
@@ -215,16 +256,18 @@ def _compiled_as(row: NDArray[np.int64], is_alone: bool) -> int:
 def fake_megakernel() -> Iterator[FakeMegakernel]:
     """The device; skips where `fake_cuda` does. At the end: nothing was freed that was in use."""
     with fake_cuda() as device, pytest.MonkeyPatch.context() as patch:
-        from launchopt.devices import megakernel, megakernel_program
+        from launchopt.devices import launch_ahead, megakernel, megakernel_program
 
         memory = FakeMemory()
         made = FakeMegakernel(device, memory)
         patch.setattr(device, "state_of_sequences", None, raising=False)
         patch.setattr(device, "kernels", made)
-        patch.setattr(device, "synchronize", memory.under_way.clear)
-        patch.setattr(device, "finish", lambda finish=device.finish: memory.under_way.clear() or finish())
+        patch.setattr(device, "synchronize", made.all_done)
+        patch.setattr(device, "finish", lambda finish=device.finish: made.all_done() or finish())
         patch.setattr(megakernel, "cupy", memory)
         patch.setattr(megakernel_program, "cupy", memory)
+        patch.setattr(launch_ahead, "cupy", memory)
+        patch.setattr(launch_ahead, "pinned", np.zeros)
         patch.setattr(megakernel_program, "tasks_of", made.tasks_of)
         patch.setattr(megakernel, "KernelLaunch", made.launch)
         yield made

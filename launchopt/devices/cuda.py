@@ -169,7 +169,7 @@ class CudaDevice:
         if self.state_of_sequences is not None:
             self.state_of_sequences.reset()
             self.synchronize()
-        self.marks.start(sample_every, *((mode.streams, mode.resident) if mode else (None, None)))
+        self.marks.start(sample_every, *((mode.streams, mode.resident, mode.ahead) if mode else (None,)))
 
     def begin(self) -> None:
         """Mark the start of the span, just before the first launch."""
@@ -205,7 +205,7 @@ class CudaDevice:
 
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
         """Make ready to feed results back."""
-        self._steps = CudaSteps(stream, self.arenas, self.stream, sampling, on_host, back)
+        self._steps = CudaSteps(stream, self.arenas, self.stream, sampling, on_host, back, self.marks.call_off)
         return self._steps.flights
 
     @property
@@ -239,6 +239,11 @@ class CudaDevice:
         streams.join(others)
         self._steps.feed_back(flights, count)
         streams.fork(others)
+
+    @property
+    def unmarked_launches(self) -> int:
+        """How many launches come before the next one that has a range, or events, around it."""
+        return self.marks.unmarked_launches
 
     def sampling_ns(self) -> int:
         """Time spent sampling since `start`."""
@@ -339,11 +344,13 @@ class CudaDevice:
         except cupy.cuda.runtime.CUDARuntimeError as error:
             if error.status != NOT_READY:
                 raise
-        if self.marks.resident:
-            self.marks.resident.check_alive()
+        for waiting in (self.marks.resident, self.marks.ahead):
+            if waiting:
+                waiting.check_alive()
 
     def synchronize(self) -> None:
         """Wait for everything submitted."""
+        self.marks.call_off()
         self._device.synchronize()
 
     def ceilings(self, dtype: Dtype) -> Ceilings:

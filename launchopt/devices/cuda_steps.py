@@ -9,6 +9,7 @@ back, as an engine does whose sampler runs on the CPU.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import cupy
@@ -38,12 +39,19 @@ def pinned(count: int, dtype: Any) -> NDArray[Any]:
 
 
 class CudaSteps:
-    """Over the arenas of a stream."""
+    """Over the arenas of a stream. `call_off`: nothing on `cuda` waits for the host any more."""
 
     def __init__(
-        self, stream: ChainStream, arenas: Arenas, cuda: Any, sampling: Sampling, on_host: bool, back: Ring
+        self,
+        stream: ChainStream,
+        arenas: Arenas,
+        cuda: Any,
+        sampling: Sampling,
+        on_host: bool,
+        back: Ring,
+        call_off: Callable[[], None],
     ) -> None:
-        self._stream, self._cuda = stream, cuda
+        self._stream, self._cuda, self._call_off = stream, cuda, call_off
         base = int(arenas.arrays[stream.activations].data.ptr)
         history = arenas.arrays.get(stream.history)
         self.done: NDArray[np.uint64] = pinned(places_needed(stream), np.uint64)
@@ -63,11 +71,15 @@ class CudaSteps:
         self.launch_feedback: LaunchFeedback | None = None
         if self._on_host is None:
             stages = pinned(STAGES * WORDS * stream.requests, np.uint64).reshape(STAGES, WORDS, stream.requests)
-            self._stages = FeedbackStages(self.flights, stream.table, self._facts, stages, cuda.synchronize)
+            self._stages = FeedbackStages(self.flights, stream.table, self._facts, stages, self._synchronize)
             kept, at_ns = WITHOUT if stream.vocab is None else sampling, int(self._launches_ns.data.ptr)
             self.launch_feedback = LaunchFeedback(head_of(kept.kind), words_of(kept, *sizes, ns=at_ns))
         self._events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(64)]
         self.start()
+
+    def _synchronize(self) -> None:
+        self._call_off()  # a launch that waits for the host would be waited for
+        self._cuda.synchronize()
 
     def _table(self, arenas: Arenas) -> Any:
         stream = self._stream

@@ -38,6 +38,7 @@ class LaunchMarks:
         self._timer = EventTimer(stream, MOST_SAMPLES)
         self.streams: Streams | None = None
         self.resident: Any = None
+        self.ahead: Any = None
         self.name = ""  # of the mode, in ranges; "" in a rehearsal, which has none
 
     def name_ranges(self, mode: str, index: int, sizes: Iterable[int]) -> None:
@@ -46,10 +47,15 @@ class LaunchMarks:
         for size in sizes if self.attached else ():
             self._ranges[mode, index, size] = nvtx_ranges.attributes(self._domain, message, size)
 
-    def start(self, sample_every: int, streams: Streams | None, resident: Any = None) -> None:
-        """A new run: anchor the clocks, then start the kernel that stays (`devices.resident`), where there is one."""
-        self.sampler, self.streams, self.resident = Sampler(sample_every), streams, resident
+    def start(self, sample_every: int, streams: Streams | None, resident: Any = None, ahead: Any = None) -> None:
+        """A new run: anchor the clocks, then start the kernel that stays (`devices.resident`), where there is one.
+
+        ahead: `devices.launch_ahead`, of a mode that makes launches before their commands are there.
+        """
+        self.sampler, self.streams, self.resident, self.ahead = Sampler(sample_every), streams, resident, ahead
         self._timer.start()
+        if ahead:
+            ahead.start()
         if resident:
             resident.start()
 
@@ -65,6 +71,7 @@ class LaunchMarks:
             self.streams.join()
         if self.resident:
             self.resident.pause()
+        self.call_off()
         self._timer.mark_end()
         if self.resident:
             self.resident.let_go()
@@ -73,7 +80,20 @@ class LaunchMarks:
         if self.resident:
             self.resident.check()
             self._recorder.count_more(self.resident.starts)
+        if self.ahead:
+            self.ahead.check_alive()
+            self._recorder.count_more(self.ahead.called_off)
         return Span(end_ns, *self._timer.finish())
+
+    def call_off(self) -> None:
+        """What is put on the stream next, or waits for it, is not to wait for a launch that was made ahead."""
+        if self.ahead:
+            self.ahead.call_off()
+
+    @property
+    def unmarked_launches(self) -> int:
+        """How many launches come before the next one that has marks around it."""
+        return 0 if self.attached else self.sampler.left
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
         """As in `devices.base`."""

@@ -3,7 +3,8 @@
 In: a `StepBatch`. Its list (`instructions`) follows from its requests and its copy of the weights, is put on the GPU
 once and kept. Likely ones are compiled before the clock, others when they come for the second time; until then, and for
 steps of several columns or requests that do not lie evenly spaced, launches are those of mode=coalesced. What a list
-computes last is fed back by the same launch, where the device says how (`launch_feedback`).
+computes last is fed back by the same launch, where the device says how (`launch_feedback`). With it goes the launch
+that is likely to be next (`launch_ahead`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from launchopt.devices.feedback_source import LaunchFeedback
 from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
 from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.kernel_plans import KernelLaunch
+from launchopt.devices.launch_ahead import GATE_WORDS, LaunchAhead
 from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.megakernel_program import FEEDBACK_WORDS, NO_FEEDBACK, PROGRAM_WORDS, MegakernelProgram
@@ -45,10 +47,14 @@ NO_MACROS: Mapping[str, int] = MappingProxyType({})
 
 
 class Megakernel:
-    """Steps of a device's stream, the lists of at most `bound` kinds at a time. `device`: a CudaDevice."""
+    """Steps of a device's stream, the lists of at most `bound` kinds at a time. `device`: a CudaDevice.
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], bound: int) -> None:
+    ahead: whether launches may be made before their commands are there.
+    """
+
+    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], bound: int, ahead: bool = True) -> None:
         self._device, self._bound = device, bound
+        self.ahead = LaunchAhead() if ahead else None
         self._launched = CoalescedSteps(device, limits)
         self._steps = self._launched.steps
         state = device.state_of_sequences
@@ -85,7 +91,8 @@ class Megakernel:
             head = "" if self._feedback is None else self._feedback.head
             function = self._device.kernels.function("megakernel", "megakernel", head, SLOTS=slots, **defines, **macros)
             function.max_dynamic_shared_size_bytes = shared_bytes
-            parameters = np.zeros(PROGRAM_WORDS, np.int64), np.zeros(FEEDBACK_WORDS, np.int64), np.uint32(0)
+            program, feedback, gate = (np.zeros(n, np.int64) for n in (PROGRAM_WORDS, FEEDBACK_WORDS, GATE_WORDS))
+            parameters = program, feedback, np.uint32(0), gate
             self._kernels[key] = KernelLaunch(function, THREADS, parameters, self._device.stream, shared_bytes)
         return self._kernels[key]
 
@@ -110,6 +117,8 @@ class Megakernel:
                     self._compile(self._steps.key_of(batch), batch)
 
     def _compile(self, key: bytes, batch: StepBatch) -> MegakernelProgram:
+        if self.ahead:
+            self.ahead.forget()
         if len(self._programs) >= self._bound:
             self._device.synchronize()  # a launch may still read the list whose memory the next one would be given
             self._programs.popitem(last=False)
@@ -146,15 +155,22 @@ class Megakernel:
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
         """One launch for all requests, or those of mode=coalesced."""
-        program = self._program(batch)
+        program, ahead = self._program(batch), self.ahead
         if program is None:
+            if ahead:
+                ahead.call_off()
             self._launched.submit(batch, flush_ns)
             return
         arguments = self._device.stage_feedback(batch)
         start_ns = self._device.enter(-1, batch.size)
-        program.launch(arguments, batch.size if arguments else 0)
+        if not (ahead and ahead.admit(program, arguments)):
+            program.launch(arguments, batch.size if arguments else 0)
+        if ahead and arguments and self._device.unmarked_launches > 1:
+            ahead.make()
         self._device.leave(batch, slice(0, len(batch.words)), Strategy.megakernel, flush_ns, start_ns)
 
     def close(self) -> None:
         """Drop the lists."""
+        if self.ahead:
+            self.ahead.forget()
         self._programs.clear()

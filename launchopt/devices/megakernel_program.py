@@ -1,7 +1,7 @@
 """A list of instructions on the GPU, with what kernels/megakernel.cu needs beside it, and its launches.
 
 In: a list (`instructions`), how many blocks the grid has, who compiles the kernel, and how results are fed back in the
-same launch. Out: launches, of struct Program, struct Feedback, and their numbers.
+same launch. Out: launches, of struct Program, struct Feedback, their numbers, and struct Gate.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 from launchopt.devices import feedback_source as fs
 from launchopt.devices.instruction_words import NOBODY, Instructions
 from launchopt.devices.kernel_plans import KernelLaunch
+from launchopt.devices.launch_ahead import GATE_WORDS
 from launchopt.devices.megakernel_tasks import Extra, defines_of, tasks_of, weights_of
 
 EMPTY = 0xFF  # of kernels/mail.cuh, each byte
 PROGRAM_WORDS, FEEDBACK_WORDS = 6, len(fs.FIELDS)
 ARGUMENTS, ROWS = PROGRAM_WORDS + fs.ARGUMENTS, PROGRAM_WORDS + fs.ROWS
+NUMBER = PROGRAM_WORDS + FEEDBACK_WORDS  # of the launch; behind it the gate, whose first word is 0 where there is none
+GATE = NUMBER + 1
 NO_FEEDBACK = np.zeros(FEEDBACK_WORDS, np.int64)
 STAMPS_EACH = 3  # of kernels/megakernel.cu: began, had what it waits for, ended
 
@@ -54,9 +57,8 @@ class MegakernelProgram:
         self.stamps = cupy.zeros((blocks if stamped else 0, len(tasks) + 1, STAMPS_EACH), np.int64)
         parts = self._tasks, self._counters, self._weights
         addresses = [part.data.ptr for part in parts]
-        # Struct Program, struct Feedback, and the number of the launch.
         program = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr], np.int64)
-        self._words = np.concatenate([program, feedback, [0]])
+        self._words = np.concatenate([program, feedback, np.zeros(1 + GATE_WORDS, np.int64)])
         self._found = cupy.zeros(blocks, np.uint64)  # of logits, by each block: see kernels/step_end.cuh
         self._words[PROGRAM_WORDS + fs.FOUND] = self._found.data.ptr
         cupy.cuda.get_current_stream().synchronize()
@@ -67,5 +69,22 @@ class MegakernelProgram:
         Launches have numbers of 32 bits, from 1 on.
         """
         words = self._words
-        words[ARGUMENTS], words[ROWS], words[-1] = arguments, rows, words[-1] + 1 & 0xFFFFFFFF
-        self._kernel.with_words(self._blocks, words)
+        words[ARGUMENTS], words[ROWS], words[GATE] = arguments, rows, 0
+        self._launch()
+
+    def launch_gated(self, gate: NDArray[np.int64]) -> bool:
+        """As `devices.launch_ahead` wants it: it feeds back as many rows as the last one, and that must be some."""
+        words = self._words
+        if not words[ROWS]:
+            return False
+        words[GATE:] = gate
+        self._launch()
+        return True
+
+    def _launch(self) -> None:
+        self._words[NUMBER] = self._words[NUMBER] + 1 & 0xFFFFFFFF
+        self._kernel.with_words(self._blocks, self._words)
+
+    def took_back(self) -> None:
+        """The last launch did nothing: the next one has its number."""
+        self._words[NUMBER] = self._words[NUMBER] - 1 & 0xFFFFFFFF

@@ -19,6 +19,8 @@
 // gone through the list, which a counter behind the instructions' tells. -DKIND: of sampling, with the constants of
 // devices/feedback_source.py; without it none of this is compiled.
 //
+// A launch may be made before its commands are there: then it waits for the host's word on them (gate.cuh).
+//
 // To find where time goes (runner/bench/megakernel.py): -DSTAMPS=1 writes down when each block began an instruction, had all
 // it waits for, and ended it, and how fast its clock was; -DWITHOUT=1 fetches no weights and -DWITHOUT=2 waits for nobody, so
 // that what remains is the chain of instructions alone, or memory alone. Outputs are wrong then.
@@ -52,6 +54,7 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #undef gridDim
 #include "skinny.cuh"
 #include "ptx.cuh"
+#include "gate.cuh"
 #include "weights.cuh"
 #include "tasks.cuh"
 #include "tiles.cuh"
@@ -188,7 +191,7 @@ struct Player : Gemm {
 };
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
-megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch) {
+megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, const __grid_constant__ Gate gate) {
     extern __shared__ __align__(128) char shared[];
     __shared__ Task list[LISTED];
     __shared__ u64 of_slots[BARRIERS];
@@ -202,9 +205,10 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch) {
     __barrier_sync_count(0, ALL_THREADS);
     const Ring ring(memory.ring, of_slots);
     if (threadIdx.x >= THREADS) {
-        Feed(q.weights, blockIdx.x, ring).run();
+        if (!Feed(q.weights, blockIdx.x, ring, gate.word).run()) return;
 #ifdef KIND
-        read_row(feed, blockIdx.x / blocks_a_row(feed), threadIdx.x - THREADS);  // from the host: well before they are needed
+        // From the host: well before they are needed.
+        read_row(feed, gate, blockIdx.x / blocks_a_row(feed), threadIdx.x - THREADS);
         __barrier_sync_count(0, ALL_THREADS);
 #endif
         return;
@@ -215,7 +219,8 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch) {
             ((u64*)(list + player.warp))[part] = ((const u64*)(player.q.tasks + player.warp))[part];
     }
     player.fetch(2);
-    __syncthreads();
+    if (!gate.word) __syncthreads();
+    else if (!admitted(gate)) return;
     for (u64 i = 0; i < player.q.count; ++i) {
         const Task& task = list[i % LISTED];
         const bool streamed = task.streamed, shares = player.place_in(task) < task.share;
@@ -225,7 +230,7 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch) {
         if (!shares || !streamed) __syncthreads();  // a streamed one has had a barrier
     }
 #ifdef KIND
-    feed_back(feed, player.q.counters + player.q.count, launch, *(sampling::Room*)memory.inputs);
+    feed_back(feed, gate, player.q.counters + player.q.count, launch, *(sampling::Room*)memory.inputs);
 #endif
 #if STAMPS
     if (threadIdx.x) return;

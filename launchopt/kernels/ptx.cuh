@@ -40,6 +40,23 @@ __device__ inline u32 load_acquire(const u32* from) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
 }
+// With the order between what the host and other blocks have stored before, and what is read, or stored, behind.
+__device__ inline u64 load_acquire(const u64* from) {
+    u64 value;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+__device__ inline void store_release(u64* to, u64 value) {
+    asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+__device__ inline u64 load_acquire_system(const u64* from) {
+    u64 value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+__device__ inline void store_release_system(u64* to, u64 value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
 
 __device__ inline u64 global_ns() {  // the GPU's timer, which all multiprocessors share
     u64 ns;

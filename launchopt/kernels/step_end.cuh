@@ -13,8 +13,13 @@ __device__ inline u32 blocks_a_row(const Feedback& feed) {
     return sampling::KIND == sampling::GREEDY && feed.rows && feed.rows < gridDim.x ? gridDim.x / (u32)feed.rows : 1;
 }
 
-__device__ inline void read_row(const Feedback& feed, u64 row, int lane) {
-    if (row < feed.rows && lane < ROW_WORDS) row_words[lane] = feed.arguments[lane * feed.pitch + row];
+// Where it is told of the rows: a launch that was made before its commands were there knows that once it is admitted.
+__device__ inline const u64* arguments_of(const Feedback& feed, const Gate& gate) {
+    return gate.word ? (const u64*)admission : feed.arguments;
+}
+
+__device__ inline void read_row(const Feedback& feed, const Gate& gate, u64 row, int lane) {
+    if (row < feed.rows && lane < ROW_WORDS) row_words[lane] = arguments_of(feed, gate)[lane * feed.pitch + row];
 }
 
 // `found`: of this row's blocks, of which this one is number `part`.
@@ -38,7 +43,7 @@ __device__ inline void feed_part(const Feedback& feed, u64* found, u32 part, u32
 // By all who went through the list; the first row's words are on their way. That all blocks have is waited for, not just that
 // the last instruction is complete: who has no share of that may still read inputs that a row's next ones replace. To load
 // the counter with acquire, and a barrier, is what instructions do to see what others stored: the L1 cache has nothing older.
-__device__ __noinline__ void feed_back(const Feedback& feed, u32* ended, u32 launch, sampling::Room& room) {
+__device__ __noinline__ void feed_back(const Feedback& feed, const Gate& gate, u32* ended, u32 launch, sampling::Room& room) {
     __barrier_sync_count(0, ALL_THREADS);  // of this block everything is stored and read; and the words are there
     if (threadIdx.x == 0) {
         __threadfence();
@@ -57,7 +62,7 @@ __device__ __noinline__ void feed_back(const Feedback& feed, u32* ended, u32 lau
         row += gridDim.x;
         if (row >= feed.rows) break;
         __syncthreads();
-        read_row(feed, row, threadIdx.x);
+        read_row(feed, gate, row, threadIdx.x);
         __syncthreads();
     }
     if (sampling::KIND != sampling::NONE && blockIdx.x == 0 && threadIdx.x == 0) *feed.ns += global_ns() - began_ns;

@@ -62,9 +62,10 @@ struct Feed {
     Ring ring;
     u32 block;
     int lane, first, last;
+    bool waits;  // for the host's word on this launch (gate.cuh), before it fills a slot for the second time
 
-    __device__ Feed(const Weights* list, u32 block, const Ring& ring)
-        : list(list), ring(ring), block(block), lane(threadIdx.x % 32) {
+    __device__ Feed(const Weights* list, u32 block, const Ring& ring, bool waits)
+        : list(list), ring(ring), block(block), lane(threadIdx.x % 32), waits(waits) {
         policy = evict_first(), next = *list;
     }
     __device__ bool begin() {  // the next GEMM of which this block has a tile
@@ -78,22 +79,39 @@ struct Feed {
         } while (first == last);
         return true;
     }
-    __device__ void run() {
+    // False: the launch was called off.
+    __device__ bool run() {
         while (begin())
             for (u32 group = 0; group < now.groups; ++group) {
                 if (now.gain) {
-                    ring.wait_empty();
+                    if (!has_room()) return false;
                     copy_gain();
                     ring.next();
                 }
                 for (int pass = first; pass < last; pass += PASS_TILES)
                     for (u32 piece = 0; piece < now.pieces; ++piece)
                         for (int tile = pass, end = min(pass + PASS_TILES, last); tile < end; ++tile) {
-                            ring.wait_empty();
+                            if (!has_room()) return false;
                             copy(tile, piece);
                             ring.next();
                         }
             }
+        return !waits || is_admitted();
+    }
+    // Once a slot is empty; or, where it waits for the host's word, not before that.
+    __device__ bool has_room() {
+        if (waits && ring.phase && !is_admitted()) return false;
+        ring.wait_empty();
+        return true;
+    }
+    __device__ bool is_admitted() {
+        waits = false;
+        __barrier_sync_count(0, ALL_THREADS);
+        if (admission) return true;
+        // Nobody will read what is under way, but it must not come when the block has ended.
+        const u32 filled = ring.phase ? (u32)SLOTS : (ring.slot - ring.first) / SLOT_BYTES;
+        for (u32 i = 0; i < filled; ++i) barrier_wait(ring.barriers + 8 * i, 0);
+        return false;
     }
     __device__ void copy_gain() {
         const u32 bytes = WITHOUT == NO_WEIGHTS ? 0 : now.row_used_bytes;

@@ -61,6 +61,8 @@ class Mode:
         self.tables: Any = None  # lt_launch's tables where they are not the device's own
         self.streams: Any = None  # devices.streams.Streams, where it uses more than one
         self.resident: Any = None  # devices.resident.Resident, where a kernel stays
+        self.ahead: Any = None  # devices.launch_ahead.LaunchAhead, where launches are made ahead of their commands
+        self.traced = False  # whether every launch is recorded from outside: said before `prepare`
         self.costs_ns: dict[str, int] = {}  # capture, instantiate, upload, update: where there is such a thing
         self.padded_commands = 0  # executed for nothing, since `start`
         self.graph_replays: int | None = None

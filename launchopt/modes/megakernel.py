@@ -6,6 +6,11 @@ before their turn; blocks wait for each other by counters, or for the data itsel
 spaced and steps that come for the first time are launched as in mode=coalesced; at most mode.cached=64 lists are kept.
 The same launch samples on the GPU, and feeds results back; in every other mode, and for what is launched as in
 mode=coalesced, that is a launch of its own. So a launch's time on the device has the time of sampling in it here.
+
+While a step runs, the launch of the one that is likely to be next is made: on the GPU it waits for the host's word that
+its commands are there, and stores nothing before (kernels/gate.cuh). If others come, or none, it ends with nothing
+done, and is counted as a launch call. That is not done with mode.ahead=false, nor for a launch that is timed by events
+or has a range, nor where a tool records all launches: the time that it waits would be taken for time that it works.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from launchopt.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
+from launchopt.timing import nvtx_ranges
 
 CACHED = 64
 
@@ -33,7 +39,9 @@ class MegakernelMode(Mode):
         """Compile the kernel, and the lists that are likely to be asked for."""
         from launchopt.devices.megakernel import Megakernel
 
-        self._steps: Any = Megakernel(device, limits, self.options.get("cached", CACHED))
+        ahead = self.options.get("ahead", True) and not self.traced and not nvtx_ranges.is_profiled()
+        self._steps: Any = Megakernel(device, limits, self.options.get("cached", CACHED), ahead)
+        self.ahead = self._steps.ahead
         self._steps.compile_likely()
 
     @property

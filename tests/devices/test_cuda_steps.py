@@ -58,7 +58,8 @@ class Rig:
         arenas: Any = SimpleNamespace(arrays={self.stream.activations: np.zeros(rows, np.float32).view(OnGpu)})
         queue = SimpleNamespace(synchronize=lambda: None)
         kept = NONE if vocab is None else GREEDY
-        self.steps: Any = cuda_steps.CudaSteps(self.stream, arenas, queue, kept, on_host, cast(Ring, None))
+        nobody = cast(Ring, None)
+        self.steps: Any = cuda_steps.CudaSteps(self.stream, arenas, queue, kept, on_host, nobody, lambda: None)
         self.steps.flights.reset()
 
     @property

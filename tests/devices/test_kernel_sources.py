@@ -112,6 +112,7 @@ def test_what_is_done_as_one_has_room_in_shared_memory() -> None:
 
 def test_a_program_is_told_in_the_words_of_its_struct() -> None:
     pytest.importorskip("cupy")
+    from launchopt.devices import launch_ahead as ahead
     from launchopt.devices import megakernel_program as made
 
     text = source("megakernel")
@@ -122,7 +123,11 @@ def test_a_program_is_told_in_the_words_of_its_struct() -> None:
         ["Program", "q"],
         ["Feedback", "feed"],
         ["u32", "launch"],
+        ["Gate", "gate"],
     ], "in the order of what `launch` writes"
+    assert names(text, "Gate") == ["word", "gave_up", "heard", "tag", "patience_ns"]
+    assert (len(names(text, "Gate")), names(text, "Gate").index("tag")) == (ahead.GATE_WORDS, ahead.TAG)
+    assert (64 - constant(text, "TAG_BITS"), 2 ** constant(text, "TAG_BITS") - 1) == (ahead.TAG_SHIFT, ahead.MOST_TAG)
     assert re.findall(r"#define EMPTY 0x(\w+)u", text) == [f"{made.EMPTY:X}" * 4]
 
 

@@ -37,11 +37,19 @@ class Rig(StepRun):
     """A stream through the mode on a fake device, and its lists by key."""
 
     def __init__(
-        self, kernel: FakeMegakernel, stream: ChainStream, most: int, cached: int = CACHED, **how: Any
+        self,
+        kernel: FakeMegakernel,
+        stream: ChainStream,
+        most: int,
+        cached: int = CACHED,
+        ahead: bool = True,
+        traced: bool = False,
+        **how: Any,
     ) -> None:
         device: Any = kernel.device
-        super().__init__(MegakernelMode(cached=cached), stream, most, device, **how)
-        mode: Any = self.mode
+        mode: Any = MegakernelMode(cached=cached, ahead=ahead)
+        mode.traced = traced
+        super().__init__(mode, stream, most, device, **how)
         self.kernel, self.steps = kernel, mode._steps
 
     @property
@@ -132,6 +140,42 @@ def test_a_step_of_requests_in_step_is_one_launch(name: str, kernel: FakeMegaker
     assert not any(run.launches(rec.PACKED_BYTES)[first:])
     assert [int(each[:, Word.REQUESTS].max()) for each in kernel.launched] == [4] * 5
     run.close()
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_launches_are_made_ahead_of_their_commands(replicas: int, kernel: FakeMegakernel) -> None:
+    """Each that follows what it followed before; at the end the last one is called off."""
+    run = Rig(kernel, stream_of("linear", [(0, 12)] * 2, replicas=replicas), 2)
+    for again in (False, True):
+        kernel.waited = kernel.in_vain = 0
+        run.run()
+        run.check()
+        launches = run.launches(rec.STRATEGY).count(Strategy.megakernel)
+        assert launches == 11
+        assert kernel.waited == launches - (1 if again else 1 + replicas)
+        assert kernel.in_vain == run.mode.ahead.called_off == 1
+        assert run.recorder.launch_calls == len(run.launches(rec.SIZE)) + 1
+    run.close()
+
+
+@pytest.mark.parametrize("how", [{"ahead": False}, {"traced": True}, {"sampled": True}, {"on_host": True}], ids=str)
+def test_no_launch_is_made_ahead(how: dict[str, bool], kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a setting says so; where what is looked at is how long a launch takes; where it does not feed back."""
+    if how.pop("sampled", False):
+        monkeypatch.setattr(kernel.device, "unmarked_launches", 1)
+    run = Rig(kernel, stream_of("linear", [(0, 6)] * 2), 2, **how)
+    run.run()
+    run.check()
+    assert run.launches(rec.STRATEGY).count(Strategy.megakernel) == len(kernel.launched) == 5
+    assert (kernel.waited, kernel.in_vain) == (0, 0)
+    run.close()
+
+
+def test_a_tool_that_looks_on_sees_no_launch_that_waits(
+    kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "of nsys, and of ncu")
+    assert Rig(kernel, stream_of("linear", [(0, 6)]), 1).mode.ahead is None
 
 
 def test_likely_lists_are_there_before_a_run_and_none_is_made_in_it(kernel: FakeMegakernel) -> None:
@@ -281,7 +325,7 @@ def test_what_it_takes() -> None:
 
 def test_how_many_lists_are_kept_is_a_setting() -> None:
     config = configured("mode=megakernel", "mode.cached=7", "workload=decode", "model=tiny")
-    assert config.mode.options == {"cached": 7}
-    assert mode_settings("megakernel").options == {"cached": CACHED}
+    assert config.mode.options == {"cached": 7, "ahead": True}
+    assert mode_settings("megakernel").options == {"cached": CACHED, "ahead": True}
     with pytest.raises(ConfigError, match=r"mode\.cached=0: must be from 1 to 4096"):
         configured("mode=megakernel", "mode.cached=0", "workload=decode", "model=tiny")

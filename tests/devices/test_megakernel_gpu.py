@@ -6,6 +6,7 @@ What needs neither halves nor attention is asked of the stand-in on the host, to
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -128,7 +129,9 @@ def test_requests_in_step_are_one_launch_a_step(device: Any, name: str, requests
         assert Strategy.megakernel not in strategies[:first]
         assert sum(sizes[:first]) == (TOKENS - alone) * requests * rows
         gathered = sum(copied > 0 for copied in run.launches(rec.PACKED_BYTES))
-        assert run.recorder.launch_calls == len(sizes) + COPY_CALLS * gathered
+        in_vain: int = run.mode.ahead.called_off
+        assert 0 < in_vain <= 2
+        assert run.recorder.launch_calls == len(sizes) + COPY_CALLS * gathered + in_vain
     close(run)
 
 
@@ -198,6 +201,56 @@ def test_sampled_tokens_are_those_of_baseline(name: str, sampling: Sampling) -> 
         close(run)
     assert ids[0] == ids[1]
     assert len(set(ids[0])) > 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
+@pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("large", 16), ("paged", 1), ("layer", 4)])
+def test_launches_made_ahead_give_what_others_give(name: str, requests: int, sampling: Sampling) -> None:
+    """To the bit; one after the other, and where all that was launched is waited for between two."""
+    from launchopt.devices.cuda import CudaDevice
+
+    found = []
+    for ahead in (False, True):
+        vocab = None if sampling is NONE else 3000
+        stream = stream_of(name, [(0, 2 * TOKENS)] * requests, Dtype.bf16, vocab=vocab)
+        run = run_of(CudaDevice(0), stream, MegakernelMode(ahead=ahead), sampling)
+        for _ in range(3):
+            run.run()
+            run.check()
+        arrays = [array.get() for array in run.device.arenas.arrays.values()]
+        found.append([*(array.tobytes() for array in arrays), run.flights.done[: stream.tokens].tobytes()])
+        if ahead:
+            assert run.mode.ahead.called_off == 1
+            before_step(run, 2 * TOKENS - 2)
+            assert run.mode.ahead.called_off == 1
+            finish(run)
+        else:
+            close(run)
+    assert found[0] == found[1]
+
+
+@pytest.mark.gpu
+def test_a_launch_that_waits_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the host takes it that it may have; its step is launched once more."""
+    from launchopt.devices import launch_ahead
+    from launchopt.devices.cuda import CudaDevice
+
+    monkeypatch.setattr(launch_ahead, "PATIENCE_NS", 20_000_000)
+    monkeypatch.setattr(launch_ahead, "STALE_NS", 10_000_000)
+    run = run_of(CudaDevice(0), stream_of("decode", [(0, 2 * TOKENS)], Dtype.fp16))
+    submit = run.mode.submit
+
+    def slowly(batch: StepBatch, flush_ns: int) -> None:
+        submit(batch, flush_ns)
+        time.sleep(0.06)
+
+    run.run()
+    monkeypatch.setattr(run.mode, "submit", slowly)
+    run.run()
+    run.check()
+    assert run.mode.ahead.called_off > TOKENS
+    close(run)
 
 
 class Counted:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -34,8 +36,8 @@ from launchopt.workloads.program import Program, layer_program, linear_epilogue_
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
-CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[19])"
-BLOCKS, THREADS, SLOTS, PROGRAM_WORDS = 3, 288, 6, 6
+CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[19], *(Gate*)(w + 20))"
+BLOCKS, THREADS, SLOTS, PROGRAM_WORDS, NUMBER, GATE, GATE_WORDS = 3, 288, 6, 6, 19, 20, 5
 ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
 
 
@@ -54,16 +56,17 @@ class Launched:
         self.counters = np.zeros(len(tasks) + 1, np.uint32)
         places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
         program = np.array([*places, len(tasks), box_bytes, 0], np.int64)
-        self.words: NDArray[np.int64] = np.concatenate([program, feedback.words, [0]])
+        self.words: NDArray[np.int64] = np.concatenate([program, feedback.words, np.zeros(1 + GATE_WORDS, np.int64)])
         self.found = np.zeros(BLOCKS, np.uint64)
         self.words[PROGRAM_WORDS + FOUND] = self.found.ctypes.data
         self.defines = defines = defines_of(tasks)
         self.kernel: ctypes.CDLL = built_of(feedback.head + text, CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
         self.shared_bytes = fixed_bytes(defines["COLUMNS"]) + SLOTS * SLOT_BYTES
 
-    def launch(self, seed: int, arguments: int = 0, rows: int = 0) -> None:
+    def launch(self, seed: int, arguments: int = 0, rows: int = 0, gate: NDArray[np.int64] | None = None) -> None:
         self.words[[PROGRAM_WORDS + ARGUMENTS, PROGRAM_WORDS + ROWS]] = arguments, rows
-        self.words[-1] += 1
+        self.words[GATE:] = 0 if gate is None else gate
+        self.words[NUMBER] += 1
         launch(self.kernel, (BLOCKS,), THREADS, self.shared_bytes, self.words.ctypes.data, seed, at_once=BLOCKS)
 
 
@@ -99,10 +102,13 @@ class KernelRun(InstructionRun):
             self.lists[key] = Launched(at, self.stream.dtype, self.feedback, self.text)
         self.launches += 1
         arguments = self.stages.stage(batch) if self.feeds else 0
-        self.lists[key].launch(self.launches, arguments, batch.size if arguments else 0)
+        self.launch(self.lists[key], arguments, batch.size if arguments else 0)
         if not self.stages.was_staged():
             self.feed_back(batch)
         return program
+
+    def launch(self, made: Launched, arguments: int, rows: int) -> None:
+        made.launch(self.launches, arguments, rows)
 
     @property
     def ids(self) -> list[int]:
@@ -218,3 +224,61 @@ def test_a_row_waits_until_all_blocks_are_through(sampling: Sampling) -> None:
     assert right.verify().ok
     hasty = (done_by(KernelRun(stream, sampling, text=text.replace(WAIT, ";")), seed) for seed in range(0, 80, 10))
     assert any(run.contents() != right.contents() for run in hasty)
+
+
+# -- Launches that wait for the host's word
+
+
+class Gated(KernelRun):
+    """Launches are made before their commands are there, two of each that are called off, or hear nothing, first."""
+
+    patience_ns = 60_000_000_000
+
+    def __init__(self, stream: ChainStream, sampling: Sampling = NONE) -> None:
+        super().__init__(stream, sampling)
+        self.said, self.heard, self.tag = np.zeros(2, np.uint64), np.zeros(1, np.uint64), 0
+
+    def launch(self, made: Launched, arguments: int, rows: int) -> None:
+        self.done_in_vain(made, rows, says=True)
+        self.done_in_vain(made, rows, says=False)
+        before = self.bytes_of(made)
+        with ThreadPoolExecutor(1) as pool:
+            launched = pool.submit(self.gated, made, rows)
+            time.sleep(0.02)
+            assert not launched.done()
+            assert self.bytes_of(made) == before, "nothing is stored before"
+            self.said[0] = self.tag << 48 | arguments
+            launched.result()
+        assert self.said[1] == 0
+
+    def done_in_vain(self, made: Launched, rows: int, says: bool) -> None:
+        """A launch that is called off, or gives up."""
+        before = self.bytes_of(made)
+        if says:
+            self.said[0] = self.tag + 1 << 48
+        self.gated(made, rows, self.patience_ns if says else 1_000_000)
+        made.words[NUMBER] -= 1
+        assert self.bytes_of(made) == before
+        assert self.said[1] == (0 if says else self.tag)
+        self.said[1] = 0
+
+    def gated(self, made: Launched, rows: int, patience_ns: int = patience_ns) -> None:
+        self.tag += 1
+        words = self.said.ctypes.data, self.said[1:].ctypes.data, self.heard.ctypes.data, self.tag, patience_ns
+        made.launch(self.launches, 0, rows, np.array(words, np.int64))
+        assert self.heard[0] >> np.uint64(48) == self.tag
+
+    def bytes_of(self, made: Launched) -> bytes:
+        """All that a launch stores, but for what the gate is."""
+        arrays = made.counters, made.boxes, made.found, self.ns
+        return b"".join((*self.contents().values(), *(each.tobytes() for each in arrays)))
+
+
+@pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("decode", 3), ("large", 1), ("layer", 2)], ids=str)
+def test_launches_that_wait_for_their_commands(name: str, requests: int) -> None:
+    """Of lists with fewer slots of weights than there are, and with more: as others, once they are admitted."""
+    stream = ChainStream(PROGRAMS[name], 1, requests_of([(0, TOKENS)] * requests), Dtype.bf16, 1)
+    ours, theirs = done_by(Gated(stream)), done_by(KernelRun(stream))
+    assert ours.launches == theirs.launches >= TOKENS - 1
+    assert ours.contents() == theirs.contents()
+    assert ours.verify().ok

@@ -22,9 +22,10 @@ pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
 GREEDY = Sampling(SamplingKind.greedy)
 THREADS, SLOTS, PROGRAM_WORDS, HIDDEN, MOST_ROWS = 288, 6, 6, 24, 7
+NUMBER, GATE_WORDS = PROGRAM_WORDS + len(FIELDS), 5
 CALL = (
     "u64* w = (u64*)arguments; "
-    f"megakernel(*(Program*)w, *(Feedback*)(w + {PROGRAM_WORDS}), (u32)w[{PROGRAM_WORDS + len(FIELDS)}])"
+    f"megakernel(*(Program*)w, *(Feedback*)(w + {PROGRAM_WORDS}), (u32)w[{NUMBER}], *(Gate*)(w + {NUMBER + 1}))"
 )
 MACROS = {"SLOTS": SLOTS, "COLUMNS": 1, "OPS": 0, "FUSED": 0}
 
@@ -42,7 +43,7 @@ class StepEnd:
         words = words_of(GREEDY, HIDDEN, vocab, MOST_ROWS, self.embedding.ctypes.data, row_bytes, self.ns.ctypes.data)
         words[FOUND] = self.found.ctypes.data
         program = [0, self.counters.ctypes.data, self.weights.ctypes.data, 0, 0, 0]
-        self.words = np.concatenate([np.array(program, np.int64), words, [0]])
+        self.words = np.concatenate([np.array(program, np.int64), words, np.zeros(1 + GATE_WORDS, np.int64)])
         self.kernel = built_of(head_of(GREEDY.kind) + source("megakernel"), CALL, DTYPE=int(dtype), **MACROS)
 
     def check(self, values: NDArray[np.float32], offset: int = 0) -> list[int]:
@@ -58,8 +59,8 @@ class StepEnd:
             places = logits[row, first:].ctypes.data, targets[row].ctypes.data, 0, ids[row:].ctypes.data
             table[:, row] = *places, row << 32 | row + 1
         self.words[[PROGRAM_WORDS + ARGUMENTS, PROGRAM_WORDS + ROWS]] = table.ctypes.data, rows
-        self.words[-1] += 1
-        before, seed = int(self.ns[0]), int(self.words[-1])
+        self.words[NUMBER] += 1
+        before, seed = int(self.ns[0]), int(self.words[NUMBER])
         shared_bytes = fixed_bytes(1) + SLOTS * SLOT_BYTES
         launch(self.kernel, (self.blocks,), THREADS, shared_bytes, self.words.ctypes.data, seed, at_once=self.blocks)
         numbers = np.arange(rows, dtype=np.uint32)

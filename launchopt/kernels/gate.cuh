@@ -1,0 +1,41 @@
+// A launch that was made before its commands were there waits for the host's word on them (devices/launch_ahead.py): until
+// then it stores nothing, but what it has to know of its list is read, and weights are on their way. The word has the
+// launch's tag in its upper 16 bits; below is 0, and the launch is called off, or the address of struct Feedback's arguments.
+//
+// One thread asks the host, over the bus; the others learn it from that through the L2 cache. Who hears nothing for long
+// takes the launch to be called off, and says so: a host that is gone must not keep the GPU.
+enum { TAG_BITS = 16 };
+
+struct Gate {
+    const u64* word;   // in the host's memory; 0: this launch need not wait
+    u64* gave_up;      // there, too: the tag of a launch that heard nothing
+    u64* heard;        // by all blocks
+    u64 tag, patience_ns;
+};
+__shared__ u64 admission;  // what the word says below its tag
+
+__device__ inline bool is_for(u64 word, u64 tag) { return word >> 64 - TAG_BITS == tag; }
+
+__device__ inline u64 ask(const Gate& gate) {
+    const u64 since_ns = global_ns();
+    while (true) {
+        const u64 word = load_acquire_system(gate.word);
+        if (is_for(word, gate.tag)) return word;
+        if (global_ns() - since_ns < gate.patience_ns) continue;
+        store_release_system(gate.gave_up, gate.tag);
+        return gate.tag << 64 - TAG_BITS;
+    }
+}
+
+// By all who go through the list, with the warp that fetches weights: whether they are to.
+__device__ __noinline__ bool admitted(const Gate& gate) {
+    if (threadIdx.x == 0) {
+        u64 word;
+        if (blockIdx.x == 0) store_release(gate.heard, word = ask(gate));
+        else do word = load_acquire(gate.heard);
+        while (!is_for(word, gate.tag));
+        admission = word << TAG_BITS >> TAG_BITS;
+    }
+    __barrier_sync_count(0, ALL_THREADS);
+    return admission;
+}
