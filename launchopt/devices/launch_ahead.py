@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.cuda_steps import pinned
+from launchopt.devices.feedback_stages import STAGES
 from launchopt.errors import RunError
 
 PATIENCE_NS = 1_000_000_000  # how long a launch waits for the host's word before it ends by itself
 STALE_NS = PATIENCE_NS // 2  # from when on the host takes it that it may have
 TAG_SHIFT, MOST_TAG = 48, 0xFFFF  # of kernels/gate.cuh
-WORD, GAVE_UP = range(2)  # words of the host's memory
-TAG, GATE_WORDS = 3, 5  # of struct Gate
+WORD, TAG, GATE_WORDS = 0, 3, 5  # of struct Gate
+WORDS = 2 * STAGES  # of the host: a word is written anew when the launch that it was for has ended
+CALLED_OFF = 0  # in place of an address
 LOST_LINE = "a launch that waited for its commands gave up just when they came"
 
 
@@ -44,44 +46,49 @@ class LaunchAhead:
     """
 
     def __init__(self) -> None:
-        self._words = pinned(2, np.uint64)
+        self._words, self._gave_up = pinned(WORDS, np.uint64), pinned(1, np.uint64)
         self._words[:] = 0
         self._heard = cupy.zeros(1, np.uint64)
         # Struct Gate: the host's word, where who gives up says so, the word on the GPU, the tag, ns.
-        host = self._words.ctypes.data
-        self._gate = np.array([host, host + 8, self._heard.data.ptr, 0, PATIENCE_NS], np.int64)
+        self._gate = np.array([0, self._gave_up.ctypes.data, self._heard.data.ptr, 0, PATIENCE_NS], np.int64)
         self._following: dict[Any, Gated] = {}
         self._waiting: Gated | None = None
-        self._tag, self._admitted, self._made_ns = 0, 0, 0
+        self._tag, self._made_ns = 0, 0
         self.start()
 
     def start(self) -> None:
-        """A new run."""
+        """A new run; nothing is under way."""
         self._last: Gated | None = None
         self.called_off = 0
+        self._gave_up[0] = 0
 
     def admit(self, program: Gated, arguments: int) -> bool:
-        """`program` was asked for: whether a launch of it waited, and goes on now. Any other is called off.
+        """`program` is asked for: whether a launch of it waited, and goes on now. Any other is called off.
 
         arguments: the address of how it feeds back; 0: it cannot be one that waited.
         """
-        if self._last is not None:
-            self._following[self._last] = program
-        self._last = program
         if self._waiting is not program or not arguments or time.monotonic_ns() - self._made_ns > STALE_NS:
             self.call_off()
             return False
-        self._waiting, self._admitted = None, self._tag
-        self._words[WORD] = self._tag << TAG_SHIFT | arguments
+        self._say(arguments)
         return True
 
-    def make(self) -> None:
-        """Launch what is likely to be asked for after the last one, if anything is."""
-        program = self._following.get(self._last)
-        if program is None or self._waiting is not None:
-            return
+    def _say(self, arguments: int) -> None:
+        self._words[self._tag % WORDS] = self._tag << TAG_SHIFT | arguments
+        self._waiting = None
+
+    def follow(self, program: Gated, makes: bool) -> None:
+        """`program` was launched, or admitted; if `makes`, launch what is likely to be asked for next, if anything is."""
+        if self._last is not None:
+            self._following[self._last] = program
+        self._last = program
+        following = self._following.get(program)
+        if makes and following is not None:
+            self._make(following)
+
+    def _make(self, program: Gated) -> None:
         self._tag = self._tag % MOST_TAG + 1
-        self._gate[TAG], self._words[GAVE_UP] = self._tag, 0
+        self._gate[WORD], self._gate[TAG] = self._words.ctypes.data + 8 * (self._tag % WORDS), self._tag
         self._made_ns = time.monotonic_ns()
         if program.launch_gated(self._gate):
             self._waiting = program
@@ -90,9 +97,8 @@ class LaunchAhead:
         """Have the one that waits end without having done anything."""
         if self._waiting is None:
             return
-        self._words[WORD] = self._tag << TAG_SHIFT
         self._waiting.took_back()
-        self._waiting = None
+        self._say(CALLED_OFF)
         self.called_off += 1
 
     def forget(self) -> None:
@@ -103,5 +109,7 @@ class LaunchAhead:
 
     def check_alive(self) -> None:
         """RunError where a launch that was admitted had given up: its commands will not be done."""
-        if self._admitted and int(self._words[GAVE_UP]) == self._admitted:
+        tag = int(self._gave_up[0])
+        said_tag, said = divmod(int(self._words[tag % WORDS]), 1 << TAG_SHIFT)
+        if tag and said_tag == tag and said != CALLED_OFF:
             raise RunError(LOST_LINE)

@@ -165,8 +165,8 @@ class Megakernel:
         start_ns = self._device.enter(-1, batch.size)
         if not (ahead and ahead.admit(program, arguments)):
             program.launch(arguments, batch.size if arguments else 0)
-        if ahead and arguments and self._device.unmarked_launches > 1:
-            ahead.make()
+        if ahead:
+            ahead.follow(program, arguments != 0 and self._device.unmarked_launches > 1)
         self._device.leave(batch, slice(0, len(batch.words)), Strategy.megakernel, flush_ns, start_ns)
 
     def close(self) -> None:
