@@ -78,7 +78,7 @@ class LaunchAhead:
         self._waiting = None
 
     def follow(self, program: Gated, makes: bool) -> None:
-        """`program` was launched, or admitted; if `makes`, launch what is likely to be asked for next, if anything is."""
+        """`program` was launched, or admitted; if `makes`, launch what is likely to follow it, if that is known."""
         if self._last is not None:
             self._following[self._last] = program
         self._last = program
