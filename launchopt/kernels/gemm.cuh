@@ -243,7 +243,7 @@ struct Gemm {
             left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES;
             if (left <= 0 && !then) return;
             ring.leave(lane);
-            w.load(ring, tiles, left > 0 ? left : then, warp, lane);
+            w.load(tiles, left > 0 ? left : then);
             if (left <= 0) return;
         }
     }
@@ -260,10 +260,10 @@ struct Gemm {
             if (pass == first || at_once < all) look(task, column, 0, min(all, at_once), found);
             const Place to = place(task, pass, tiles, column, columns);
             Sums sums = {};
-            Slices w;
+            Slices w(ring, warp, lane);
             const u32 gain = ring.slot;
             if ((FUSED >> OP_NORM & 1) && task.gain && pass == first) ring.wait(), ring.next();
-            w.load(ring, tiles, min(all, at_once), warp, lane);
+            w.load(tiles, min(all, at_once));
 #pragma unroll 1
             for (int round = 0; round < all; round += at_once) {
                 const int bytes = min(all - round, at_once);
@@ -273,6 +273,7 @@ struct Gemm {
                     if ((FUSED >> OP_NORM & 1) && task.gain) gather_normed(task, gain, column, columns, found);
                     else gather(task, column, columns, round, bytes, found);
                     __syncthreads();
+                    if (SLOT_BY_SLOT) ring.leave(lane);  // the gain's slot
                     if (!round && pass == first && !column) stamp(i, READY);
                 }
                 multiply_round(sums, w, column_bytes, tiles, bytes, min(all - round - bytes, at_once), columns);

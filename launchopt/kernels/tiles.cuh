@@ -19,30 +19,52 @@ __device__ inline int pieces_together(int tiles, int left_bytes) {
 }
 
 // A warp's slices of some tiles, of a piece or a few, tile by tile. Of a single column they are in registers before the inputs
-// are there, where nothing else wants these; else where they are.
+// are there, where nothing else wants these. Or each is read when it is wanted, and its slot left at once, so that another is
+// under way while it is multiplied, and the one after it on its way into registers. Of several columns there is no room for
+// that: slots are waited for together, and read where they are.
 struct Slices {
-    int tiles, pieces;
+    Ring& ring;
+    int warp, lane, tiles, pieces;
+    __device__ Slices(Ring& ring, int warp, int lane) : ring(ring), warp(warp), lane(lane) {}
+    __device__ int count() const { return tiles * pieces; }
+    __device__ u32 place() const { return ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16; }
+    __device__ void take(uint4 (&of)[CHUNKS]) {
+        ring.wait();
+        const u32 at = place();
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) of[chunk] = load_shared(at + chunk * 64);
+        ring.next();
+    }
 #if PRELOADED
     uint4 of[PASS_TILES][CHUNKS];
     __device__ uint4 get(int slot, int chunk) const { return of[slot][chunk]; }
+    __device__ void come(int slot) { take(of[slot]); }
+    __device__ void need(int slot) {}
+#elif SLOT_BY_SLOT
+    uint4 of[2][CHUNKS];
+    __device__ uint4 get(int slot, int chunk) const { return of[slot % 2][chunk]; }
+    __device__ void come(int slot) {}
+    __device__ void need(int slot) {
+        if (slot == 0) take(of[0]), ring.leave(lane);
+        if (slot + 1 < count()) take(of[(slot + 1) % 2]), ring.leave(lane);
+    }
 #else
     u32 from[PASS_TILES];
     __device__ uint4 get(int slot, int chunk) const { return load_shared(from[slot] + chunk * 64); }
+    __device__ void come(int slot) {
+        ring.wait();
+        from[slot] = place();
+        ring.next();
+    }
+    __device__ void need(int slot) {}
 #endif
-    __device__ void load(Ring& ring, int of_tiles, int left_bytes, int warp, int lane) {
+    // Before the inputs are there; `need`, before one is multiplied.
+    __device__ void load(int of_tiles, int left_bytes) {
         tiles = of_tiles, pieces = pieces_together(of_tiles, left_bytes);
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES; ++slot) {
-            if (slot >= tiles * pieces) break;
-            ring.wait();
-            const u32 at = ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16;
-#if PRELOADED
-#pragma unroll
-            for (int chunk = 0; chunk < CHUNKS; ++chunk) of[slot][chunk] = load_shared(at + chunk * 64);
-#else
-            from[slot] = at;
-#endif
-            ring.next();
+            if (slot >= count()) break;
+            come(slot);
         }
     }
 };
@@ -130,14 +152,16 @@ struct Sums {
         }
     }
     // own: how many of the pieces this warp has a slice of; inputs: its slice of the first piece's.
-    __device__ void add(const Slices& w, int own, u32 inputs, u32 column_bytes, int columns, int lane) {
+    __device__ void add(Slices& w, int own, u32 inputs, u32 column_bytes, int columns, int lane) {
         const int g = lane / 4, t = lane % 4;
         u32 left = inputs + (COLUMNS > 1 ? min(g, columns - 1) * column_bytes : 0) + t * 16;
         u32 right = COLUMNS > 8 ? inputs + min(g + 8, columns - 1) * column_bytes + t * 16 : left;
         uint4 x[CHUNKS], y[CHUNKS];
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES; ++slot) {
-            if (slot >= w.tiles * own) break;
+            if (slot >= (SLOT_BY_SLOT ? w.count() : w.tiles * own)) break;
+            w.need(slot);
+            if (SLOT_BY_SLOT && slot >= w.tiles * own) continue;
             if (slot == 0 || w.tiles == 1 || (w.tiles == 2 && slot == 2)) {  // another piece
 #pragma unroll
                 for (int chunk = 0; chunk < CHUNKS; ++chunk) {

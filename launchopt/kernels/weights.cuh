@@ -11,6 +11,7 @@ enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTE
 enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES };
 enum { BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
 #define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)  // see tiles.cuh
+#define SLOT_BY_SLOT (COLUMNS == 1 && DTYPE != 0 && !PRELOADED)
 
 struct Weights {  // of devices/megakernel_tasks.py; the list ends with one of no rows
     u64 a, gain;                 // gain: of row_used_bytes, or 0
