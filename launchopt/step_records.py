@@ -140,10 +140,13 @@ def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: In
     count: Int = room_for(header, data, len(words))
     for i in range(count - 1, -1, -1):
         place = head + np.uint64(i)
-        slot = np.intp(place & mask)
+        slot = place & mask
+        # All is read before any is written, so that the compiler moves it in one piece.
+        mn, key, a_b = words[i, W_MN], words[i, W_K_OP_DTYPE], words[i, W_SLOT_A_B]
+        c_request, step = words[i, W_SLOT_C_REQUEST], words[i, W_STEP]
         data[slot, W_SEQ], data[slot, W_ENQUEUE] = np.uint64(seq + i), np.uint64(enqueue_ns)
-        for w in range(W_ENQUEUE + 1, W_TURN):
-            data[slot, w] = words[i, w]
+        data[slot, W_MN], data[slot, W_K_OP_DTYPE], data[slot, W_SLOT_A_B] = mn, key, a_b
+        data[slot, W_SLOT_C_REQUEST], data[slot, W_STEP] = c_request, step
         store_release(data, (slot, W_TURN), place + np.uint64(1))
     store_release(header, HEAD, head + np.uint64(count))
     return count
