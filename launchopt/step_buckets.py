@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from launchopt.batcher import FlushReason
 from launchopt.buckets import KEY_MASK
-from launchopt.command import W_ELIGIBLE, W_K_OP_DTYPE, W_MN, W_SLOT_C_REQUEST, W_TURN, Flag
+from launchopt.command import W_ELIGIBLE, W_K_OP_DTYPE, W_MN, W_SLOT_C_REQUEST, Flag
 from launchopt.native import Int, compiled
 from launchopt.order import REQUEST_SHIFT, STEP_END
 
@@ -25,8 +25,8 @@ ROUND_END = np.uint64(int(Flag.ROUND_END) << 48)  # in its word of a record
 FULL, DEADLINE, IDLE, DRAIN, STALL = (int(reason) for reason in FlushReason)
 NEVER = -1
 # Columns of `steps`. FILLED: records of the step that is arriving; NEXT: the next request of the same bucket.
-TOTAL, LANDED, STATE, FILLED, ELIGIBLE_NS, NEXT, EXPECTED = range(7)
-STEP_COLUMNS = 7
+TOTAL, LANDED, STATE, FILLED, NEXT, EXPECTED = range(6)
+STEP_COLUMNS = 6
 AWAY, ARRIVING, HELD_HERE, LEFT = range(4)  # of STATE: nothing of a step is here, some, all; it left and is not told of
 # Columns of `kinds`. OPENED_NS: since when the oldest is held; FIRST, LAST: requests; OLDER, NEWER: buckets.
 COUNT, ROWS, OPENED_NS, FIRST, LAST, OLDER, NEWER = range(7)
@@ -66,15 +66,18 @@ def _kind_of(mn: np.uint64, key: np.uint64, rows: Int, table: Words, kinds: Tabl
 
 
 @compiled
-def _hold(request: Int, rows: Int, now_ns: Int, batcher: StepArrays) -> Int:
-    """A request's step is complete: into its bucket; returns that, or TOO_MANY_KINDS."""
+def _hold(request: Int, rows: Int, before: Int, now_ns: Int, batcher: StepArrays) -> Int:
+    """A request's step is complete: into its bucket; returns that, or TOO_MANY_KINDS. `before`: rows taken earlier."""
     store, steps, table, kinds, _, _, counts = batcher
-    first = store[request * counts[REQUEST_STEP]]
+    place = request * counts[REQUEST_STEP]
+    first = store[place]
+    for row in range(before):
+        store[place + row * counts[ROW_STEP], W_ELIGIBLE] = np.uint64(now_ns)
     kind = _kind_of(first[W_MN], first[W_K_OP_DTYPE] & KEY_MASK, rows, table, kinds, counts)
     if kind == TOO_MANY_KINDS:
         return kind
     bucket, step = kinds[kind], steps[request]
-    step[STATE], step[FILLED], step[ELIGIBLE_NS] = HELD_HERE, 0, now_ns
+    step[STATE], step[FILLED] = HELD_HERE, 0
     if bucket[COUNT] == 0:
         bucket[OPENED_NS], bucket[FIRST] = now_ns, request
         bucket[OLDER], bucket[NEWER] = counts[NEWEST], NO_KIND
@@ -93,39 +96,68 @@ def _hold(request: Int, rows: Int, now_ns: Int, batcher: StepArrays) -> Int:
 
 
 @compiled
+def _copy(to: Words, at: np.uint64, words: Words, i: Int, eligible: np.uint64) -> None:
+    """A record, eligible since then. All of it is read before any is written, so that it moves in one piece."""
+    a, b, c, d = words[i, 0], words[i, 1], words[i, 2], words[i, 3]
+    e, f, g = words[i, 4], words[i, 5], words[i, 6]
+    to[at, 0], to[at, 1], to[at, 2], to[at, 3] = a, b, c, d
+    to[at, 4], to[at, 5], to[at, 6], to[at, W_ELIGIBLE] = e, f, g, eligible
+
+
+@compiled
+def _begin(request: Int, steps: Table, counts: Table) -> Int:
+    """A request's next step begins to arrive; False where it may not."""
+    step = steps[request]
+    if step[STATE] != AWAY or step[LANDED] == step[TOTAL]:
+        return False
+    step[STATE] = ARRIVING
+    counts[LIVE] += step[LANDED] == 0 and step[EXPECTED] == 0
+    counts[PARTIAL] += 1
+    counts[ROUND_ENDED] = 0
+    return True
+
+
+@compiled
+def _take_run(words: Words, start: Int, request: Int, row: Int, now_ns: Int, store: Words, counts: Table) -> Int:
+    """Take records from `start` on, as long as they are of this step; returns the first that is not."""
+    stop = min(len(words), start + counts[MOST_ROWS] - row)
+    place = np.uint64(request * counts[REQUEST_STEP] + row * counts[ROW_STEP])
+    for i in range(start, stop):
+        if np.intp(words[i, W_SLOT_C_REQUEST] >> REQUEST_SHIFT) != request:
+            return i
+        _copy(store, place, words, i, np.uint64(now_ns))
+        if words[i, W_K_OP_DTYPE] & STEP_END != np.uint64(0):
+            return i + 1
+        place += np.uint64(counts[ROW_STEP])
+    return stop
+
+
+@compiled
 def take_steps(words: Words, start: Int, now_ns: Int, batcher: StepArrays) -> tuple[int, int]:
     """Take records from `start` on until a bucket is full: (next record, that bucket).
 
     NO_KIND: all were taken. UNKNOWN_REQUEST and so on: what is wrong with the next record.
     """
     store, steps, _, kinds, _, _, counts = batcher
-    request_step, row_step = counts[REQUEST_STEP], counts[ROW_STEP]
-    for i in range(start, len(words)):
-        request = np.intp(words[i, W_SLOT_C_REQUEST] >> REQUEST_SHIFT)
+    while start < len(words):
+        request = np.intp(words[start, W_SLOT_C_REQUEST] >> REQUEST_SHIFT)
         if request >= len(steps):
-            return i, UNKNOWN_REQUEST
+            return start, UNKNOWN_REQUEST
         row = steps[request, FILLED]
-        if row == 0:
-            step = steps[request]
-            if step[STATE] != AWAY or step[LANDED] == step[TOTAL]:
-                return i, OUT_OF_TURN
-            step[STATE] = ARRIVING
-            counts[LIVE] += step[LANDED] == 0 and step[EXPECTED] == 0
-            counts[PARTIAL] += 1
-            counts[ROUND_ENDED] = 0
-        elif row == counts[MOST_ROWS]:
-            return i, TOO_LONG
-        place = request * request_step + row * row_step
-        for w in range(W_TURN):
-            store[place, w] = words[i, w]
-        steps[request, FILLED] = row + 1
-        if words[i, W_K_OP_DTYPE] & STEP_END != np.uint64(0):
-            counts[ROUND_ENDED] |= words[i, W_K_OP_DTYPE] & ROUND_END != np.uint64(0)
-            kind = _hold(request, row + 1, now_ns, batcher)
+        if row == 0 and not _begin(request, steps, counts):
+            return start, OUT_OF_TURN
+        if row == counts[MOST_ROWS]:
+            return start, TOO_LONG
+        stop = _take_run(words, start, request, row, now_ns, store, counts)
+        rows, last = row + stop - start, words[stop - 1, W_K_OP_DTYPE]
+        steps[request, FILLED], start = rows, stop
+        if last & STEP_END != np.uint64(0):
+            counts[ROUND_ENDED] |= last & ROUND_END != np.uint64(0)
+            kind = _hold(request, rows, row, now_ns, batcher)
             if kind == TOO_MANY_KINDS:
-                return i, kind
+                return stop - 1, kind
             if kinds[kind, COUNT] == counts[LIMIT]:
-                return i + 1, kind
+                return stop, kind
     return len(words), NO_KIND
 
 
@@ -207,31 +239,24 @@ def _sort(values: Table, count: Int) -> None:
 @compiled
 def _gather(size: Int, rows: Int, batcher: StepArrays) -> None:
     """The records of `members` into `out`."""
-    store, steps, _, _, out, members, counts = batcher
+    store, _, _, _, out, members, counts = batcher
     for row in range(rows):
         for i in range(size):
-            request, at = members[i], row * size + i
-            place = request * counts[REQUEST_STEP] + row * counts[ROW_STEP]
-            for w in range(W_TURN):
-                out[at, w] = store[place, w]
-            out[at, W_ELIGIBLE] = np.uint64(steps[request, ELIGIBLE_NS])
+            place = members[i] * counts[REQUEST_STEP] + row * counts[ROW_STEP]
+            _copy(out, np.uint64(row * size + i), store, place, store[place, W_ELIGIBLE])
 
 
 @compiled
 def let_go(kind: Int, batcher: StepArrays) -> tuple[int, int]:
     """Empty a bucket into `out`: (requests, rows). Where it holds all requests there are, they stay in `store`."""
-    store, steps, _, kinds, _, members, counts = batcher
+    _, steps, _, kinds, _, members, counts = batcher
     bucket = kinds[kind]
     size, rows, request = bucket[COUNT], bucket[ROWS], bucket[FIRST]
     for i in range(size):
         members[i] = request
         request = steps[request, NEXT]
     _sort(members, size)
-    if size == len(steps):
-        for row in range(rows):
-            for i in range(size):
-                store[row * size + i, W_ELIGIBLE] = np.uint64(steps[i, ELIGIBLE_NS])
-    else:
+    if size < len(steps):
         _gather(size, rows, batcher)
     for i in range(size):
         steps[members[i], STATE] = LEFT
