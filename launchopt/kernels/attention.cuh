@@ -39,7 +39,8 @@ __device__ inline i64 cache_row(const Place& place, int token, int is_value, con
     return row_of_page((u32)place.pages[index], (u32)token - index * size, is_value, p);
 }
 
-// One block a command: it alone reads and writes next[r]. A token beyond ctx has no slot: -1.
+// One block a command: it alone reads and writes next[r]. A token beyond ctx has no slot: -1. Pages of the first tokens are on
+// their way before it is known which are wanted, each warp's in its lanes.
 OP(SLOT_MAP) {
     const i64 r = request + blockIdx.z;
     if (r >= p.requests) return;
@@ -47,13 +48,19 @@ OP(SLOT_MAP) {
     int* next = start + p.requests;
     const int* pages = (const int*)p.table + r * p.pages;
     int* slots = of_command<int>(c, p.stride_c);
-    const int first = *next, size = (int)p.page_tokens;
-    __syncthreads();  // all have read it
-    if (threadIdx.x == 0) *start = first, *next = first + (int)p.n;
-    for (i64 j = threadIdx.x; j < p.n; j += blockDim.x) {
-        const i64 token = first + j;
-        slots[j] = token < p.ctx ? pages[token / size] * size + (int)(token % size) : -1;
+    const int lane = threadIdx.x % 32, n = (int)p.n, ctx = (int)p.ctx;
+    const u32 size = (u32)p.page_tokens;
+    const int first = *next, near = pages[min(lane, (int)p.pages - 1)];
+    for (int j = threadIdx.x; j - lane < n; j += blockDim.x) {  // whole warps
+        const int token = first + j;
+        const u32 index = (u32)token / size;
+        int page = __shfl_sync(0xFFFFFFFFu, near, index % 32);
+        if (j >= n) continue;
+        if (index >= 32 && token < ctx) page = pages[index];
+        slots[j] = token < ctx ? page * (int)size + token - (int)(index * size) : -1;
     }
+    __syncthreads();  // all have read it
+    if (threadIdx.x == 0) *start = first, *next = first + n;
 }
 
 // Grid: x over WIDTH pairs of features, y over columns. Angles are float64: at position 10,000 an fp32 angle is only good
