@@ -28,7 +28,7 @@ from launchopt.devices.instruction_words import (
 ATTENTION = (Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)
 NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # of a column, at the most; by columns that the kernel is compiled for
 QUERIES_A_KV_HEAD, MOST_LANES, MOST_HEAD_DIM = 8, 32, 256  # of kernels/attend.cuh
-WARPS, QUERIES_AT_ONCE = 8, 4
+WARPS, QUERIES_AT_ONCE, WHOLE_TOKENS = 8, 4, 16
 ATTENTION_BYTES = 32 << 10  # of shared memory
 CACHE_BYTES = 256 << 10  # keys and values that one block reads; more of them are for more blocks
 
@@ -104,6 +104,7 @@ def _fits(rope: Instruction, itemsize: int) -> bool:
         left
         or group > QUERIES_A_KV_HEAD
         or head_dim % width
+        or lanes < 2
         or lanes & (lanes - 1)
         or lanes > MOST_LANES
         or head_dim > MOST_HEAD_DIM
@@ -116,6 +117,7 @@ def _fits(rope: Instruction, itemsize: int) -> bool:
 
 
 def attention_bytes(head_dim: int, group: int, ctx: int, itemsize: int) -> int:
-    """Shared memory of a block: its rows of q, k and v, its scores, and parts of sums."""
-    scores = -(-group * ctx * 4 // VECTOR_BYTES) * VECTOR_BYTES
-    return (group + 2) * head_dim * itemsize + scores + WARPS * QUERIES_AT_ONCE * head_dim * 4
+    """Shared memory of a block: its rows of q, k and v, its scores, and of fp32 parts of sums."""
+    scores = group * -(-ctx // WHOLE_TOKENS) * WHOLE_TOKENS
+    parts = WARPS * QUERIES_AT_ONCE * head_dim if itemsize == 4 else 0
+    return ((group + 2) * head_dim + scores + parts) * itemsize

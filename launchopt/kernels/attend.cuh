@@ -1,25 +1,30 @@
 // Attention of one column a request, from q, k and v of a GEMM to what the next one reads, by a block for each request and kv
 // head: what ROPE, KV_WRITE, QK, SOFTMAX and AV (attention.cuh) do one after another, with all they store, and rounded where
 // they round. Keys and values of earlier tokens are from earlier launches; the new ones it has itself.
-enum { AT_ONCE = 4 };  // queries, of values
+//
+// All other blocks wait for its results, so that what nobody waits for is stored when these have been sent, and what is in
+// the cache is read before the inputs are there. Products of halves are by tensor cores: nothing is added up over lanes.
+enum { AT_ONCE = 4 };  // queries, of values: of fp32
 enum { MOST_HEAD_DIM = 256 };
+enum { WHOLE_TOKENS = 16 };  // of which there are scores; behind those that exist such that nothing comes of them
 // Cosines, then sines, of a request's position, which all layers share: whose they are, and at which position.
-__shared__ float turned[MOST_HEAD_DIM];
+alignas(16) __shared__ float turned[MOST_HEAD_DIM];
 __shared__ int turned_of[2];
 
 struct Attention {
     const Task& task;
     u64 now, other;  // as in Gemm
-    int request, head, start, stop, slot;
+    int request, head, start, stop, earlier, whole, slot;  // earlier: tokens that the cache has
     const int* pages;
+    char* cache;    // of this head
+    u32 row_bytes;  // from a token to the next, in the cache
+    u64 box;        // of the first of this head's queries, or 0
 #if HEAD_DIM
     enum { head_dim = HEAD_DIM, group = GROUP, vectors = HEAD_DIM / WIDTH };
 #else
     int head_dim, group, vectors;  // vectors of a head
 #endif
-    float *scores, *part;  // [group][ctx]; [GROUP_WARPS][AT_ONCE][head_dim]
-    storage* rows;         // [group + 2][head_dim]: queries, key, value
-    uint4 first_key, first_value;  // of this thread in `score` and `mix`, asked for before it is known what for
+    storage *rows, *scores;  // [group + 2][head_dim]: queries, key, value; [group][whole]: scores, then probabilities
 
     __device__ Attention(const Task& task, u64 now, u64 other, char* scratch, int item) : task(task), now(now), other(other) {
         const Instruction& in = task.in;
@@ -28,12 +33,15 @@ struct Attention {
 #if !HEAD_DIM
         head_dim = (int)in.head_dim, group = (int)in.q_heads / heads, vectors = head_dim / WIDTH;
 #endif
-        rows = (storage*)scratch, scores = (float*)(rows + (group + 2) * head_dim);
-        part = scores + (group * (int)in.ctx + 3) / 4 * 4;
+        rows = (storage*)scratch, scores = rows + (group + 2) * head_dim;
         const int r = (int)in.first_request + request;
-        start = ((const int*)in.positions)[r], stop = min(start + 1, (int)in.ctx);
+        start = ((const int*)in.positions)[r], stop = min(start + 1, (int)in.ctx), earlier = min(start, stop);
+        whole = (stop + WHOLE_TOKENS - 1) / WHOLE_TOKENS * WHOLE_TOKENS;
         slot = *(const int*)(task.slots + request * task.slots_stride);
         pages = (const int*)in.table + r * in.pages;
+        row_bytes = heads * head_dim * (u32)sizeof(storage);
+        cache = (char*)task.cache + head * head_dim * sizeof(storage);
+        box = task.box ? task.box + (request * (int)task.result_m + head * group * head_dim) * sizeof(storage) : 0;
     }
     __device__ u32 page_tokens() const { return PAGE_TOKENS ? PAGE_TOKENS : (u32)task.in.page_tokens; }
     // Where section i of `rows` begins in a request's row of q, k and v.
@@ -42,23 +50,16 @@ struct Attention {
         if (section < group) return (head * group + section) * head_dim;
         return (q_heads + head + (section > group ? kv_heads : 0)) * head_dim;
     }
-    __device__ storage* cached(u32 page, u32 offset, int is_value) const {
-        const Instruction& in = task.in;
-        return (storage*)task.cache + (((page * 2ll + is_value) * page_tokens() + offset) * in.kv_heads + head) * head_dim;
+    __device__ char* in_page(u32 page, u32 offset, int is_value) const {
+        return cache + (u64)(page * 2 + is_value) * (page_tokens() * row_bytes) + (u64)offset * row_bytes;
     }
-    // A vector of the key or value of a token.
-    __device__ uint4 key_or_value(int token, int is_value, int vector) const {
-        if (token == start) return ((const uint4*)(rows + (group + is_value) * head_dim))[vector];
-        const u32 size = page_tokens(), index = (u32)token / size;
-        return ((const uint4*)cached((u32)pages[index], (u32)token - index * size, is_value))[vector];
+    // The key or value of a token: there may be none yet, but memory for it.
+    __device__ const char* cached(u32 token, int is_value) const {
+        const u32 size = page_tokens(), index = token / size;
+        return in_page((u32)pages[min(index, (u32)task.in.pages - 1)], token - index * size, is_value);
     }
+    __device__ const storage* fresh(int is_value) const { return rows + (group + is_value) * head_dim; }
 
-    // What is there already.
-    __device__ void look() {
-        const int key = threadIdx.x / KEY_LANES, lane = threadIdx.x % KEY_LANES, value = threadIdx.x / vectors;
-        if (key < min(start, stop) && lane < vectors) first_key = key_or_value(key, 0, lane);
-        if (value < min(start, stop)) first_value = key_or_value(value, 1, threadIdx.x - value * vectors);
-    }
     // Float64, as in ROPE. After a barrier.
     __device__ void turn() {
         const int r = (int)task.in.first_request + request, half = head_dim / 2;
@@ -73,45 +74,106 @@ struct Attention {
         __syncthreads();
         if (threadIdx.x == 0) turned_of[0] = r, turned_of[1] = start;
     }
+    // Queries, key and value, the first two turned as they come: a thread has two vectors whose features go together.
     __device__ void gather() {
-        const u64 from = task.from + (task.mailed ? now : 0) + request * task.from_bytes;
-        for (int i = threadIdx.x; i < (group + 2) * vectors; i += THREADS) {
-            const int section = i / vectors;
-            const u64 at = from + (place(section) + (i - section * vectors) * WIDTH) * sizeof(storage);
-            uint4 found = load_relaxed(at);
-            while (task.mailed && !arrived(found)) found = load_relaxed(at);
-            ((uint4*)rows)[i] = found;
+        const int half = vectors / 2, section = threadIdx.x / half, vector = threadIdx.x - section * half;
+        if (section >= group + 2) return;
+        float cosines[WIDTH], sines[WIDTH];
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e)
+            cosines[e] = turned[vector * WIDTH + e], sines[e] = turned[(half + vector) * WIDTH + e];
+        const bool mailed = task.mailed;
+        const u64 at = task.from + (mailed ? now : 0) + request * task.from_bytes +
+                       (place(section) + vector * WIDTH) * sizeof(storage);
+        Vector x, y;
+        do {
+            x.whole = load_relaxed(at), y.whole = load_relaxed(at + half * 16);
+        } while (mailed && !(arrived(x.whole) && arrived(y.whole)));
+        if (section <= group) {
+#pragma unroll
+            for (int e = 0; e < WIDTH; e += 2) {
+                const float x0 = widen(x.parts[e]), x1 = widen(x.parts[e + 1]);
+                const float y0 = widen(y.parts[e]), y1 = widen(y.parts[e + 1]);
+                ((Pair*)&x)[e / 2] = Pair(x0 * cosines[e] - y0 * sines[e], x1 * cosines[e + 1] - y1 * sines[e + 1]);
+                ((Pair*)&y)[e / 2] = Pair(x0 * sines[e] + y0 * cosines[e], x1 * sines[e + 1] + y1 * cosines[e + 1]);
+            }
         }
+        uint4* const to = (uint4*)rows + section * vectors + vector;
+        to[0] = x.whole, to[half] = y.whole;
     }
-    __device__ void rotate() {
-        const int half = head_dim / 2;
-        storage* c = (storage*)(task.in.c + request * task.in.stride_c);
-        for (int i = threadIdx.x; i < (group + 1) * half; i += THREADS) {
-            const int section = i / half, pair = i - section * half, to = place(section) + pair;
-            storage* row = rows + section * head_dim + pair;
-            const float x = widen(row[0]), y = widen(row[half]), cosine = turned[pair], sine = turned[half + pair];
-            c[to] = row[0] = narrow(x * cosine - y * sine), c[to + half] = row[half] = narrow(x * sine + y * cosine);
-        }
-        for (int i = threadIdx.x; i < head_dim; i += THREADS) c[place(group + 1) + i] = rows[(group + 1) * head_dim + i];
+    // A warp a query, two tokens a lane at once, the first ones in registers.
+    __device__ void soften() {
+        const int query = threadIdx.x / 32, lane = threadIdx.x % 32, pairs = whole / 2;
+        if (query >= group) return;
+        Pair* const own = (Pair*)(scores + query * whole);
+        const float none = -__uint_as_float(0x7F800000u);
+        float2 first = {none, none};
+        if (lane < pairs) first = {own[lane].first(), own[lane].second()};
+        float most = fmaxf(first.x, first.y), sum;
+#pragma unroll 1
+        for (int i = lane + 32; i < pairs; i += 32) most = fmaxf(most, fmaxf(own[i].first(), own[i].second()));
+#pragma unroll
+        for (int step = 16; step; step >>= 1) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+        first = {expf(first.x - most), expf(first.y - most)}, sum = first.x + first.y;
+#pragma unroll 1
+        for (int i = lane + 32; i < pairs; i += 32) sum += expf(own[i].first() - most) + expf(own[i].second() - most);
+        sum = warp_sum(sum);
+        if (lane < pairs) own[lane] = Pair(__fdividef(first.x, sum), __fdividef(first.y, sum));
+#pragma unroll 1
+        for (int i = lane + 32; i < pairs; i += 32)
+            own[i] = Pair(__fdividef(expf(own[i].first() - most), sum), __fdividef(expf(own[i].second() - most), sum));
     }
-    __device__ void write() const {  // a key and a value; a token beyond ctx has no slot
-        const int value = threadIdx.x / vectors, vector = threadIdx.x - value * vectors;
-        if (slot < 0 || value > 1) return;
+    __device__ storage* scores_of(int query) const {
+        return (storage*)(task.scores + request * task.scores_stride) + (head * group + query) * (int)task.in.ctx;
+    }
+    // Two neighbours of the results.
+    __device__ void give(int to, const Pair& made) const {
+        if (box) send(box + now + to * sizeof(storage), box + other + to * sizeof(storage), made.both);
+        *(Pair*)((storage*)(task.result + request * task.result_stride) + head * group * head_dim + to) = made;
+    }
+    // What nobody waits for in this launch: rows, of which a key and a value go to the cache, too (a token beyond ctx has no
+    // slot), and probabilities.
+    __device__ void store() const {
+        storage* const c = (storage*)(task.in.c + request * task.in.stride_c);
         const u32 size = page_tokens(), page = (u32)slot / size;
-        uint4* const to = (uint4*)cached(page, (u32)slot - page * size, value);
-        to[vector] = ((const uint4*)(rows + (group + value) * head_dim))[vector];
+#pragma unroll 1
+        for (int i = threadIdx.x; i < (group + 2) * vectors; i += THREADS) {
+            const int section = i / vectors, vector = i - section * vectors;
+            const uint4 found = ((const uint4*)rows)[i];
+            ((uint4*)(c + place(section)))[vector] = found;
+            if (section < group || slot < 0) continue;
+            ((uint4*)in_page(page, (u32)slot - page * size, section - group))[vector] = found;
+        }
+        storage* const to = (storage*)(task.probabilities + request * task.probabilities_stride);
+        for (int query = threadIdx.x / 32; query < group; query += GROUP_WARPS)
+#pragma unroll 1
+            for (int token = threadIdx.x % 32; token < stop; token += 32)
+                to[(head * group + query) * (int)task.in.ctx + token] = scores[query * whole + token];
+    }
+
+#if DTYPE == 0
+    uint4 first_key, first_value;  // of this thread in `score` and `mix`, asked for before it is known what for
+
+    // A vector of the key or value of a token.
+    __device__ uint4 key_or_value(int token, int is_value, int vector) const {
+        return token == start ? ((const uint4*)fresh(is_value))[vector] : ((const uint4*)cached(token, is_value))[vector];
+    }
+    // What is there already.
+    __device__ void look() {
+        const int key = threadIdx.x / KEY_LANES, lane = threadIdx.x % KEY_LANES, value = threadIdx.x / vectors;
+        if (key < earlier && lane < vectors) first_key = key_or_value(key, 0, lane);
+        if (value < earlier) first_value = key_or_value(value, 1, threadIdx.x - value * vectors);
     }
     // Eight lanes a key, of which in the end each has the score of one query.
     __device__ void score() {
-        const int lane = threadIdx.x % KEY_LANES, ctx = (int)task.in.ctx;
+        const int lane = threadIdx.x % KEY_LANES;
         const float scale = 1.0f / sqrtf((float)head_dim);
-        storage* to = (storage*)(task.scores + request * task.scores_stride) + (head * group + lane) * ctx;
-        for (int first = 0; first < stop; first += THREADS / KEY_LANES) {
+        for (int first = 0; first < whole; first += THREADS / KEY_LANES) {
             const int token = first + threadIdx.x / KEY_LANES;
             float sums[QUERIES] = {};
             for (int vector = lane; vector < vectors; vector += KEY_LANES) {
                 Vector key, query;
-                const bool is_there = first == 0 && vector == lane && token < min(start, stop);
+                const bool is_there = first == 0 && vector == lane && token < earlier;
                 key.whole = is_there ? first_key : key_or_value(min(token, stop - 1), 0, vector);
 #pragma unroll
                 for (int j = 0; j < QUERIES; ++j) {
@@ -121,37 +183,30 @@ struct Attention {
                     for (int i = 0; i < WIDTH; ++i) sums[j] += widen(key.parts[i]) * widen(query.parts[i]);
                 }
             }
-            const storage value = narrow(folded<KEY_LANES / 2>(sums) * scale);
-            if (lane >= group || token >= stop) continue;
-            to[token] = value, scores[lane * ctx + token] = widen(value);
-        }
-    }
-    __device__ void soften() {
-        const int lane = threadIdx.x % 32, ctx = (int)task.in.ctx;
-        for (int query = threadIdx.x / 32; query < group; query += GROUP_WARPS) {
-            float *own = scores + query * ctx, most = -__uint_as_float(0x7F800000u), sum = 0.0f;
-            storage* to = (storage*)(task.probabilities + request * task.probabilities_stride) + (head * group + query) * ctx;
-            for (int token = lane; token < stop; token += 32) most = fmaxf(most, own[token]);
-#pragma unroll
-            for (int step = 16; step; step >>= 1) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
-            for (int token = lane; token < stop; token += 32) sum += own[token] = expf(own[token] - most);
-            sum = warp_sum(sum);
-            for (int token = lane; token < stop; token += 32) {
-                const storage value = narrow(own[token] / sum);
-                to[token] = value, own[token] = widen(value);
-            }
+            const float value = folded<KEY_LANES / 2>(sums) * scale;
+            if (lane >= group || token >= whole) continue;
+            scores[lane * whole + token] = token < stop ? value : -__uint_as_float(0x7F800000u);
+            if (token < stop) scores_of(lane)[token] = value;
         }
     }
     // A lane a vector of a value, some tokens of all.
-    __device__ void mix(int first) {
-        const int lane = threadIdx.x % vectors, ctx = (int)task.in.ctx, count = min((int)group - first, (int)AT_ONCE);
+    __device__ void mix() {
+        float* const part = scores + group * whole;  // [GROUP_WARPS][AT_ONCE][head_dim]
+#pragma unroll 1
+        for (int first = 0; first < group; first += AT_ONCE) {
+            if (first) __syncthreads();
+            mix(first, part);
+        }
+    }
+    __device__ void mix(int first, float* part) {
+        const int lane = threadIdx.x % vectors, count = min((int)group - first, (int)AT_ONCE);
         float sums[AT_ONCE][WIDTH] = {};
         for (int token = threadIdx.x / vectors; token < stop; token += THREADS / vectors) {
             Vector value;
             value.whole = token == threadIdx.x / vectors && token < start ? first_value : key_or_value(token, 1, lane);
 #pragma unroll
             for (int j = 0; j < AT_ONCE; ++j) {
-                const float weight = scores[min(first + j, group - 1) * ctx + token];
+                const float weight = scores[min(first + j, group - 1) * whole + token];
 #pragma unroll
                 for (int i = 0; i < WIDTH; ++i) sums[j][i] += weight * widen(value.parts[i]);
             }
@@ -174,15 +229,106 @@ struct Attention {
                 const float2 own = *(const float2*)(part + warp * AT_ONCE * head_dim + 2 * i);
                 sum.x += own.x, sum.y += own.y;
             }
-            const Pair made(sum.x, sum.y);
-            const int to = (head * group + first) * head_dim + 2 * i;
-            if (task.box) {
-                const u64 box = task.box + (request * task.result_m + to) * sizeof(storage);
-                send(box + now, box + other, made.both);
-            }
-            *(Pair*)((storage*)(task.result + request * task.result_stride) + to) = made;
+            give(first * head_dim + 2 * i, Pair(sum.x, sum.y));
         }
     }
+#else
+    // Of thread 4 g + t, as in `mma`: whose rows are queries, those that there are not repeat the last one.
+    enum { KEYS_A_WARP = 8, KEYS_A_BLOCK = KEYS_A_WARP * GROUP_WARPS, KEY_VECTORS = HEAD_DIM >= 128 ? 4 : 2 };
+    enum { LOTS = 4, FEATURES_A_WARP = 16 };  // lots of WHOLE_TOKENS values at once
+    uint4 keys[KEY_VECTORS];  // the first ones of `score` and `mix`: asked for before it is known what for
+    u32 values[LOTS][4];
+    storage* own_scores;  // where those of query g go
+
+    __device__ int g() const { return threadIdx.x % 32 / 4; }
+    __device__ int t() const { return threadIdx.x % 4; }
+    __device__ int warp() const { return threadIdx.x / 32; }
+
+    // From `token` on, or from the first one where the cache has none of these: every fourth vector of a key, from `first` on.
+    __device__ void look_at_keys(int token, int first) {
+        const uint4* const key = (const uint4*)cached((token < earlier ? token : 0) + g(), 0);
+#pragma unroll
+        for (int i = 0; i < KEY_VECTORS; ++i) keys[i] = key[min(first + 4 * i + t(), vectors - 1)];
+    }
+    // The same of two features, from `slice` on, of four values of each lot.
+    __device__ void look_at_values(int token, int slice) {
+#pragma unroll
+        for (int lot = 0; lot < LOTS; ++lot) {
+            const int from = token + lot * WHOLE_TOKENS < earlier ? token + lot * WHOLE_TOKENS : 0;
+            const char* at = cached(from + 4 * t(), 1);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                if (i) at = PAGE_TOKENS && PAGE_TOKENS % 4 == 0 ? at + row_bytes : cached(from + 4 * t() + i, 1);
+                values[lot][i] = *(const u32*)(at + (slice + 2 * g()) * sizeof(storage));
+            }
+        }
+    }
+    // What is there already.
+    __device__ void look() {
+        own_scores = scores_of(g());
+        look_at_keys(warp() * KEYS_A_WARP, 0);
+        look_at_values(0, min(warp() * FEATURES_A_WARP, head_dim - FEATURES_A_WARP));
+    }
+    // Some keys a warp, of all queries.
+    __device__ void score() {
+        const float scale = 1.0f / sqrtf((float)head_dim), none = -__uint_as_float(0x7F800000u);
+        const uint4 *query = (const uint4*)(rows + min(g(), group - 1) * head_dim), *key = (const uint4*)fresh(0);
+#pragma unroll 1
+        for (int first = warp() * KEYS_A_WARP; first < whole; first += KEYS_A_BLOCK) {
+            float sums[2][4] = {};
+            for (int vector = 0; vector < vectors; vector += 4 * KEY_VECTORS) {
+                if (first >= KEYS_A_BLOCK || vector) look_at_keys(first, vector);
+#pragma unroll
+                for (int i = 0; i < KEY_VECTORS; ++i) {
+                    const int own = vector + 4 * i + t();
+                    if (own - t() >= vectors) break;
+                    uint4 x = {}, y = keys[i];
+                    if (own < vectors) x = query[own];
+                    if (first + g() >= earlier) y = key[min(own, vectors - 1)];
+                    mma(sums[0], x.x, 0, x.y, 0, y.x, y.y);
+                    mma(sums[1], x.z, 0, x.w, 0, y.z, y.w);
+                }
+            }
+            const int token = first + 2 * t();
+            const Pair made(token < stop ? (sums[0][0] + sums[1][0]) * scale : none,
+                            token + 1 < stop ? (sums[0][1] + sums[1][1]) * scale : none);
+            if (g() < group) {
+                *(Pair*)(scores + g() * whole + token) = made;
+                storage* const to = own_scores + token;
+                if (token < stop) to[0] = made.first_stored();
+                if (token + 1 < stop) to[1] = made.second_stored();
+            }
+        }
+    }
+    // Some features a warp, of all tokens: two neighbours of a value are columns of two products.
+    __device__ void mix() {
+        const storage* const weights = scores + min(g(), group - 1) * whole + 4 * t();
+#pragma unroll 1
+        for (int slice = warp() * FEATURES_A_WARP; slice < head_dim; slice += FEATURES_A_WARP * GROUP_WARPS) {
+            const u32 last = *(const u32*)(fresh(1) + slice + 2 * g());
+            float even[4] = {}, odd[4] = {};
+#pragma unroll 1
+            for (int first = 0; first < stop; first += LOTS * WHOLE_TOKENS) {
+                if (first || slice >= FEATURES_A_WARP * GROUP_WARPS) look_at_values(first, slice);
+#pragma unroll
+                for (int lot = 0; lot < LOTS; ++lot) {
+                    const int from = first + lot * WHOLE_TOKENS;
+                    if (from >= stop) break;
+                    const uint2 weight = *(const uint2*)(weights + from);
+                    u32 v[4];
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) v[i] = from + 4 * t() + i < earlier ? values[lot][i] : last;
+                    mma(even, weight.x, 0, weight.y, 0, v[0] & 0xFFFFu | v[1] << 16, v[2] & 0xFFFFu | v[3] << 16);
+                    mma(odd, weight.x, 0, weight.y, 0, v[0] >> 16 | v[1] & 0xFFFF0000u, v[2] >> 16 | v[3] & 0xFFFF0000u);
+                }
+            }
+            if (g() < group) {
+                const int to = g() * head_dim + slice + 4 * t();
+                give(to, Pair(even[0], odd[0])), give(to + 2, Pair(even[1], odd[1]));
+            }
+        }
+    }
+#endif
 };
 
 // The share of a block, the place-th of those that have one. What it waits for is there, but for its mail; `ready`: where to
@@ -202,17 +348,11 @@ __device__ void attend(const Task& task, u32 place, u64 now, u64 other, char* sc
 #if STAMPS
         if (threadIdx.x == 0 && item < blocks) *ready = clock64();
 #endif
-        it.rotate();
-        __syncthreads();
-        it.write();
         it.score();
         __syncthreads();
         it.soften();
         __syncthreads();
-#pragma unroll 1
-        for (int first = 0; first < it.group; first += AT_ONCE) {
-            if (first) __syncthreads();
-            it.mix(first);
-        }
+        it.mix();
+        it.store();
     }
 }

@@ -97,7 +97,9 @@ def test_what_is_done_as_one_is_what_the_kernel_can() -> None:
     assert constant(text, "AT_ONCE") == fusion.QUERIES_AT_ONCE
     assert constant(text, "GROUP_WARPS") == fusion.WARPS == constant(text, "THREADS") // 32
     assert re.findall(r"for \(int step = vectors; step < (\d+);", text) == [str(fusion.MOST_LANES)], "of a warp"
-    assert 32 * fusion.WARPS // fusion.MOST_LANES >= 2, "a key and a value are written at once"
+    assert constant(text, "WHOLE_TOKENS") == fusion.WHOLE_TOKENS
+    pairs = (fusion.QUERIES_A_KV_HEAD + 2) * fusion.MOST_LANES // 2
+    assert pairs <= 32 * fusion.WARPS, "vectors that are turned together are a thread's"
     assert constant(text, "TILE_ROWS") == ins.GEMM_TILE_ROWS
 
 

@@ -173,6 +173,59 @@ def test_a_block_adds_what_others_stored_once_they_have(monkeypatch: pytest.Monk
     assert run.verify().ok
 
 
+# -- Attention by itself: kv heads, queries of each, features; tokens a page; (prompt, output) tokens of each request
+
+ATTENTION: list[tuple[Dtype, tuple[int, int, int], int | None, list[tuple[int, int]]]] = [
+    (Dtype.bf16, (1, 4, 64), 16, [(0, 2)]),
+    (Dtype.bf16, (2, 4, 64), 16, [(14, 4)]),
+    (Dtype.bf16, (1, 4, 64), 16, [(30, 4)]),
+    (Dtype.bf16, (1, 4, 64), 16, [(62, 4)]),
+    (Dtype.bf16, (1, 4, 64), None, [(127, 3)]),  # contiguous
+    (Dtype.bf16, (2, 3, 32), 2, [(62, 4)]),  # more pages than SLOT_MAP reads ahead, less than are read at once here
+    (Dtype.bf16, (1, 8, 128), 5, [(30, 2)]),
+    (Dtype.bf16, (1, 1, 256), 16, [(14, 2)]),
+    (Dtype.bf16, (1, 2, 16), 16, [(62, 3)]),
+    (Dtype.fp16, (1, 4, 64), 8, [(30, 4)]),
+    (Dtype.fp32, (1, 4, 64), 16, [(14, 3)]),
+    (Dtype.fp32, (2, 8, 8), 16, [(30, 3)]),
+    (Dtype.bf16, (2, 4, 64), 16, [(5, 2), (15, 2), (31, 2)]),
+]
+
+
+def attention_run(
+    dtype: Dtype, heads: tuple[int, int, int], page: int | None, sizes: list[tuple[int, int]]
+) -> KernelRun:
+    kv_heads, group, head_dim = heads
+    requests = requests_of(sizes)
+    shape = ModelShape("attention", 64, 1, kv_heads * group, kv_heads, head_dim, 64)
+    run = KernelRun(ChainStream(layer_program(shape, requests.longest, page), 1, requests, dtype, 1))
+    for batch in batches(run.stream, len(sizes)):
+        run.step(batch)
+    assert any(each.defines["FUSED"] >> Op.ROPE & 1 for each in run.lists.values())
+    return run
+
+
+@pytest.mark.parametrize(("dtype", "heads", "page", "sizes"), ATTENTION, ids=str)
+def test_attention_of_contexts_and_heads(
+    dtype: Dtype, heads: tuple[int, int, int], page: int | None, sizes: list[tuple[int, int]]
+) -> None:
+    """Contexts about where a warp, a block, and what is read ahead have all they can; features of all sizes."""
+    assert attention_run(dtype, heads, page, sizes).verify().ok
+
+
+@pytest.mark.parametrize(("dtype", "page"), [(Dtype.bf16, 5), (Dtype.fp32, 16)], ids=str)
+def test_attention_whose_shape_is_not_compiled_in(monkeypatch: pytest.MonkeyPatch, dtype: Dtype, page: int) -> None:
+    compiled, shape = defines_of, ("HEAD_DIM", "GROUP", "PAGE_TOKENS")
+
+    def without_shape(tasks: NDArray[np.int64]) -> dict[str, int]:
+        return {name: value for name, value in compiled(tasks).items() if name not in shape}
+
+    monkeypatch.setattr(sys.modules[__name__], "defines_of", without_shape)
+    run = attention_run(dtype, (1, 4, 32), page, [(15, 2)])
+    assert not any(name in each.defines for name in shape for each in run.lists.values())
+    assert run.verify().ok
+
+
 # -- What is fed back
 
 GREEDY = Sampling(SamplingKind.greedy)
