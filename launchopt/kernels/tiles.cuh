@@ -19,52 +19,41 @@ __device__ inline int pieces_together(int tiles, int left_bytes) {
 }
 
 // A warp's slices of some tiles, of a piece or a few, tile by tile. Of a single column they are in registers before the inputs
-// are there, where nothing else wants these. Or each is read when it is wanted, and its slot left at once, so that another is
-// under way while it is multiplied, and the one after it on its way into registers. Of several columns there is no room for
-// that: slots are waited for together, and read where they are.
+// are there, where nothing else wants these; or each slot is waited for when it is wanted, and left when it has been
+// multiplied, so that another is under way while the others are. Of several columns, which leave no registers for that, slots
+// are waited for together.
 struct Slices {
     Ring& ring;
     int warp, lane, tiles, pieces;
     __device__ Slices(Ring& ring, int warp, int lane) : ring(ring), warp(warp), lane(lane) {}
     __device__ int count() const { return tiles * pieces; }
-    __device__ u32 place() const { return ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16; }
-    __device__ void take(uint4 (&of)[CHUNKS]) {
+    __device__ u32 next() {
         ring.wait();
-        const u32 at = place();
-#pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) of[chunk] = load_shared(at + chunk * 64);
+        const u32 at = ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16;
         ring.next();
+        return at;
     }
 #if PRELOADED
     uint4 of[PASS_TILES][CHUNKS];
     __device__ uint4 get(int slot, int chunk) const { return of[slot][chunk]; }
-    __device__ void come(int slot) { take(of[slot]); }
-    __device__ void need(int slot) {}
-#elif SLOT_BY_SLOT
-    uint4 of[2][CHUNKS];
-    __device__ uint4 get(int slot, int chunk) const { return of[slot % 2][chunk]; }
-    __device__ void come(int slot) {}
-    __device__ void need(int slot) {
-        if (slot == 0) take(of[0]), ring.leave(lane);
-        if (slot + 1 < count()) take(of[(slot + 1) % 2]), ring.leave(lane);
+    __device__ void load(int slot) {
+        const u32 at = next();
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) of[slot][chunk] = load_shared(at + chunk * 64);
     }
 #else
     u32 from[PASS_TILES];
     __device__ uint4 get(int slot, int chunk) const { return load_shared(from[slot] + chunk * 64); }
-    __device__ void come(int slot) {
-        ring.wait();
-        from[slot] = place();
-        ring.next();
+    __device__ void load(int slot) {
+        if (!SLOT_BY_SLOT) from[slot] = next();
     }
-    __device__ void need(int slot) {}
 #endif
-    // Before the inputs are there; `need`, before one is multiplied.
     __device__ void load(int of_tiles, int left_bytes) {
         tiles = of_tiles, pieces = pieces_together(of_tiles, left_bytes);
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES; ++slot) {
             if (slot >= count()) break;
-            come(slot);
+            load(slot);
         }
     }
 };
@@ -159,9 +148,16 @@ struct Sums {
         uint4 x[CHUNKS], y[CHUNKS];
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES; ++slot) {
-            if (slot >= (SLOT_BY_SLOT ? w.count() : w.tiles * own)) break;
-            w.need(slot);
-            if (SLOT_BY_SLOT && slot >= w.tiles * own) continue;
+#if SLOT_BY_SLOT
+            if (slot >= w.count()) break;
+            w.from[slot] = w.next();
+            if (slot >= w.tiles * own) {
+                w.ring.leave(lane);
+                continue;
+            }
+#else
+            if (slot >= w.tiles * own) break;
+#endif
             if (slot == 0 || w.tiles == 1 || (w.tiles == 2 && slot == 2)) {  // another piece
 #pragma unroll
                 for (int chunk = 0; chunk < CHUNKS; ++chunk) {
@@ -173,6 +169,7 @@ struct Sums {
             }
 #pragma unroll
             for (int chunk = 0; chunk < CHUNKS; ++chunk) add(slot, w.get(slot, chunk), x[chunk], y[chunk]);
+            if (SLOT_BY_SLOT) w.ring.leave(lane);
         }
     }
     __device__ void leave(Parts& part, int tiles, int columns, int lane) {
