@@ -239,11 +239,11 @@ struct Gemm {
 #pragma unroll 1
         for (int left = bytes;;) {
             const int own = min(w.pieces, (left - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES);
-            sums.add(w, max(own, 0), inputs, column_bytes, columns, lane);
+            sums.add(w, ring, max(own, 0), inputs, column_bytes, columns, warp, lane);
             left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES;
             if (left <= 0 && !then) return;
             ring.leave(lane);
-            w.load(tiles, left > 0 ? left : then);
+            w.load(ring, tiles, left > 0 ? left : then, warp, lane);
             if (left <= 0) return;
         }
     }
@@ -260,10 +260,10 @@ struct Gemm {
             if (pass == first || at_once < all) look(task, column, 0, min(all, at_once), found);
             const Place to = place(task, pass, tiles, column, columns);
             Sums sums = {};
-            Slices w(ring, warp, lane);
+            Slices w;
             const u32 gain = ring.slot;
             if ((FUSED >> OP_NORM & 1) && task.gain && pass == first) ring.wait(), ring.next();
-            w.load(tiles, min(all, at_once));
+            w.load(ring, tiles, min(all, at_once), warp, lane);
 #pragma unroll 1
             for (int round = 0; round < all; round += at_once) {
                 const int bytes = min(all - round, at_once);

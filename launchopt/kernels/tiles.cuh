@@ -23,37 +23,31 @@ __device__ inline int pieces_together(int tiles, int left_bytes) {
 // multiplied, so that another is under way while the others are. Of several columns, which leave no registers for that, slots
 // are waited for together.
 struct Slices {
-    Ring& ring;
-    int warp, lane, tiles, pieces;
-    __device__ Slices(Ring& ring, int warp, int lane) : ring(ring), warp(warp), lane(lane) {}
-    __device__ int count() const { return tiles * pieces; }
-    __device__ u32 next() {
-        ring.wait();
-        const u32 at = ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16;
-        ring.next();
-        return at;
-    }
+    int tiles, pieces;
 #if PRELOADED
     uint4 of[PASS_TILES][CHUNKS];
     __device__ uint4 get(int slot, int chunk) const { return of[slot][chunk]; }
-    __device__ void load(int slot) {
-        const u32 at = next();
-#pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) of[slot][chunk] = load_shared(at + chunk * 64);
-    }
 #else
     u32 from[PASS_TILES];
     __device__ uint4 get(int slot, int chunk) const { return load_shared(from[slot] + chunk * 64); }
-    __device__ void load(int slot) {
-        if (!SLOT_BY_SLOT) from[slot] = next();
-    }
 #endif
-    __device__ void load(int of_tiles, int left_bytes) {
+    static __device__ u32 place(const Ring& ring, int warp, int lane) {
+        return ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16;
+    }
+    __device__ void load(Ring& ring, int of_tiles, int left_bytes, int warp, int lane) {
         tiles = of_tiles, pieces = pieces_together(of_tiles, left_bytes);
 #pragma unroll
-        for (int slot = 0; slot < PASS_TILES; ++slot) {
-            if (slot >= count()) break;
-            load(slot);
+        for (int slot = 0; slot < PASS_TILES && !SLOT_BY_SLOT; ++slot) {
+            if (slot >= tiles * pieces) break;
+            ring.wait();
+            const u32 at = place(ring, warp, lane);
+#if PRELOADED
+#pragma unroll
+            for (int chunk = 0; chunk < CHUNKS; ++chunk) of[slot][chunk] = load_shared(at + chunk * 64);
+#else
+            from[slot] = at;
+#endif
+            ring.next();
         }
     }
 };
@@ -73,7 +67,7 @@ struct Sums {
     enum { CHAINS = COLUMNS == 1 ? 2 : 1 };  // of sums that do not wait for each other
     float of[PASS_TILES][COLUMNS][CHAINS];
     // own: how many of the pieces this warp has a slice of; slice: of the first piece's inputs.
-    __device__ void add(const Slices& w, int own, u32 slice, u32 column_bytes, int columns, int lane) {
+    __device__ void add(const Slices& w, Ring&, int own, u32 slice, u32 column_bytes, int columns, int, int lane) {
         slice += lane % 4 * 16;
         if (DTYPE == 0) add_tiles<0>(w, own, slice, column_bytes, columns);
         else if (w.tiles == PASS_TILES) add_tiles<PASS_TILES>(w, own, slice, column_bytes, columns);
@@ -141,7 +135,7 @@ struct Sums {
         }
     }
     // own: how many of the pieces this warp has a slice of; inputs: its slice of the first piece's.
-    __device__ void add(Slices& w, int own, u32 inputs, u32 column_bytes, int columns, int lane) {
+    __device__ void add(Slices& w, Ring& ring, int own, u32 inputs, u32 column_bytes, int columns, int warp, int lane) {
         const int g = lane / 4, t = lane % 4;
         u32 left = inputs + (COLUMNS > 1 ? min(g, columns - 1) * column_bytes : 0) + t * 16;
         u32 right = COLUMNS > 8 ? inputs + min(g + 8, columns - 1) * column_bytes + t * 16 : left;
@@ -149,10 +143,12 @@ struct Sums {
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES; ++slot) {
 #if SLOT_BY_SLOT
-            if (slot >= w.count()) break;
-            w.from[slot] = w.next();
+            if (slot >= w.tiles * w.pieces) break;
+            ring.wait();
+            w.from[slot] = Slices::place(ring, warp, lane);
+            ring.next();
             if (slot >= w.tiles * own) {
-                w.ring.leave(lane);
+                ring.leave(lane);
                 continue;
             }
 #else
@@ -169,7 +165,7 @@ struct Sums {
             }
 #pragma unroll
             for (int chunk = 0; chunk < CHUNKS; ++chunk) add(slot, w.get(slot, chunk), x[chunk], y[chunk]);
-            if (SLOT_BY_SLOT) w.ring.leave(lane);
+            if (SLOT_BY_SLOT) ring.leave(lane);
         }
     }
     __device__ void leave(Parts& part, int tiles, int columns, int lane) {
