@@ -3,8 +3,7 @@
 // they round. Keys and values of earlier tokens are from earlier launches; the new ones it has itself.
 //
 // All other blocks wait for its results, so that what nobody waits for is stored when these have been sent, and what is in
-// the cache is read before the inputs are there. Products of halves are by tensor cores: nothing is added up over lanes.
-enum { AT_ONCE = 4 };  // queries, of values: of fp32
+// the cache is read before the inputs are there.
 enum { MOST_HEAD_DIM = 256 };
 enum { WHOLE_TOKENS = 16 };  // of which there are scores; behind those that exist such that nothing comes of them
 // Cosines, then sines, of a request's position, which all layers share: whose they are, and at which position.
@@ -150,186 +149,13 @@ struct Attention {
             for (int token = threadIdx.x % 32; token < stop; token += 32)
                 to[(head * group + query) * (int)task.in.ctx + token] = scores[query * whole + token];
     }
+};
 
 #if DTYPE == 0
-    uint4 first_key, first_value;  // of this thread in `score` and `mix`, asked for before it is known what for
-
-    // A vector of the key or value of a token.
-    __device__ uint4 key_or_value(int token, int is_value, int vector) const {
-        return token == start ? ((const uint4*)fresh(is_value))[vector] : ((const uint4*)cached(token, is_value))[vector];
-    }
-    // What is there already.
-    __device__ void look() {
-        const int key = threadIdx.x / KEY_LANES, lane = threadIdx.x % KEY_LANES, value = threadIdx.x / vectors;
-        if (key < earlier && lane < vectors) first_key = key_or_value(key, 0, lane);
-        if (value < earlier) first_value = key_or_value(value, 1, threadIdx.x - value * vectors);
-    }
-    // Eight lanes a key, of which in the end each has the score of one query.
-    __device__ void score() {
-        const int lane = threadIdx.x % KEY_LANES;
-        const float scale = 1.0f / sqrtf((float)head_dim);
-        for (int first = 0; first < whole; first += THREADS / KEY_LANES) {
-            const int token = first + threadIdx.x / KEY_LANES;
-            float sums[QUERIES] = {};
-            for (int vector = lane; vector < vectors; vector += KEY_LANES) {
-                Vector key, query;
-                const bool is_there = first == 0 && vector == lane && token < earlier;
-                key.whole = is_there ? first_key : key_or_value(min(token, stop - 1), 0, vector);
-#pragma unroll
-                for (int j = 0; j < QUERIES; ++j) {
-                    if (j >= group) break;
-                    query.whole = ((const uint4*)(rows + j * head_dim))[vector];
-#pragma unroll
-                    for (int i = 0; i < WIDTH; ++i) sums[j] += widen(key.parts[i]) * widen(query.parts[i]);
-                }
-            }
-            const float value = folded<KEY_LANES / 2>(sums) * scale;
-            if (lane >= group || token >= whole) continue;
-            scores[lane * whole + token] = token < stop ? value : -__uint_as_float(0x7F800000u);
-            if (token < stop) scores_of(lane)[token] = value;
-        }
-    }
-    // A lane a vector of a value, some tokens of all.
-    __device__ void mix() {
-        float* const part = scores + group * whole;  // [GROUP_WARPS][AT_ONCE][head_dim]
-#pragma unroll 1
-        for (int first = 0; first < group; first += AT_ONCE) {
-            if (first) __syncthreads();
-            mix(first, part);
-        }
-    }
-    __device__ void mix(int first, float* part) {
-        const int lane = threadIdx.x % vectors, count = min((int)group - first, (int)AT_ONCE);
-        float sums[AT_ONCE][WIDTH] = {};
-        for (int token = threadIdx.x / vectors; token < stop; token += THREADS / vectors) {
-            Vector value;
-            value.whole = token == threadIdx.x / vectors && token < start ? first_value : key_or_value(token, 1, lane);
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j) {
-                const float weight = scores[min(first + j, group - 1) * whole + token];
-#pragma unroll
-                for (int i = 0; i < WIDTH; ++i) sums[j][i] += weight * widen(value.parts[i]);
-            }
-        }
-        for (int step = vectors; step < 32; step *= 2)
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j)
-#pragma unroll
-                for (int i = 0; i < WIDTH; ++i) sums[j][i] += __shfl_xor_sync(0xFFFFFFFFu, sums[j][i], step);
-        if (threadIdx.x % 32 < vectors)
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j)
-#pragma unroll
-                for (int i = 0; i < WIDTH; ++i)
-                    part[(threadIdx.x / 32 * AT_ONCE + j) * head_dim + lane * WIDTH + i] = sums[j][i];
-        __syncthreads();
-        for (int i = threadIdx.x; i < count * head_dim / 2; i += THREADS) {
-            float2 sum = {0.0f, 0.0f};
-            for (int warp = 0; warp < GROUP_WARPS; ++warp) {
-                const float2 own = *(const float2*)(part + warp * AT_ONCE * head_dim + 2 * i);
-                sum.x += own.x, sum.y += own.y;
-            }
-            give(first * head_dim + 2 * i, Pair(sum.x, sum.y));
-        }
-    }
+#include "attend_fp32.cuh"
 #else
-    // Of thread 4 g + t, as in `mma`: whose rows are queries, those that there are not repeat the last one.
-    enum { KEYS_A_WARP = 8, KEYS_A_BLOCK = KEYS_A_WARP * GROUP_WARPS, KEY_VECTORS = HEAD_DIM >= 128 ? 4 : 2 };
-    enum { LOTS = 4, FEATURES_A_WARP = 16 };  // lots of WHOLE_TOKENS values at once
-    uint4 keys[KEY_VECTORS];  // the first ones of `score` and `mix`: asked for before it is known what for
-    u32 values[LOTS][4];
-    storage* own_scores;  // where those of query g go
-
-    __device__ int g() const { return threadIdx.x % 32 / 4; }
-    __device__ int t() const { return threadIdx.x % 4; }
-    __device__ int warp() const { return threadIdx.x / 32; }
-
-    // From `token` on, or from the first one where the cache has none of these: every fourth vector of a key, from `first` on.
-    __device__ void look_at_keys(int token, int first) {
-        const uint4* const key = (const uint4*)cached((token < earlier ? token : 0) + g(), 0);
-#pragma unroll
-        for (int i = 0; i < KEY_VECTORS; ++i) keys[i] = key[min(first + 4 * i + t(), vectors - 1)];
-    }
-    // The same of two features, from `slice` on, of four values of each lot.
-    __device__ void look_at_values(int token, int slice) {
-#pragma unroll
-        for (int lot = 0; lot < LOTS; ++lot) {
-            const int from = token + lot * WHOLE_TOKENS < earlier ? token + lot * WHOLE_TOKENS : 0;
-            const char* at = cached(from + 4 * t(), 1);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                if (i) at = PAGE_TOKENS && PAGE_TOKENS % 4 == 0 ? at + row_bytes : cached(from + 4 * t() + i, 1);
-                values[lot][i] = *(const u32*)(at + (slice + 2 * g()) * sizeof(storage));
-            }
-        }
-    }
-    // What is there already.
-    __device__ void look() {
-        own_scores = scores_of(g());
-        look_at_keys(warp() * KEYS_A_WARP, 0);
-        look_at_values(0, min(warp() * FEATURES_A_WARP, head_dim - FEATURES_A_WARP));
-    }
-    // Some keys a warp, of all queries.
-    __device__ void score() {
-        const float scale = 1.0f / sqrtf((float)head_dim), none = -__uint_as_float(0x7F800000u);
-        const uint4 *query = (const uint4*)(rows + min(g(), group - 1) * head_dim), *key = (const uint4*)fresh(0);
-#pragma unroll 1
-        for (int first = warp() * KEYS_A_WARP; first < whole; first += KEYS_A_BLOCK) {
-            float sums[2][4] = {};
-            for (int vector = 0; vector < vectors; vector += 4 * KEY_VECTORS) {
-                if (first >= KEYS_A_BLOCK || vector) look_at_keys(first, vector);
-#pragma unroll
-                for (int i = 0; i < KEY_VECTORS; ++i) {
-                    const int own = vector + 4 * i + t();
-                    if (own - t() >= vectors) break;
-                    uint4 x = {}, y = keys[i];
-                    if (own < vectors) x = query[own];
-                    if (first + g() >= earlier) y = key[min(own, vectors - 1)];
-                    mma(sums[0], x.x, 0, x.y, 0, y.x, y.y);
-                    mma(sums[1], x.z, 0, x.w, 0, y.z, y.w);
-                }
-            }
-            const int token = first + 2 * t();
-            const Pair made(token < stop ? (sums[0][0] + sums[1][0]) * scale : none,
-                            token + 1 < stop ? (sums[0][1] + sums[1][1]) * scale : none);
-            if (g() < group) {
-                *(Pair*)(scores + g() * whole + token) = made;
-                storage* const to = own_scores + token;
-                if (token < stop) to[0] = made.first_stored();
-                if (token + 1 < stop) to[1] = made.second_stored();
-            }
-        }
-    }
-    // Some features a warp, of all tokens: two neighbours of a value are columns of two products.
-    __device__ void mix() {
-        const storage* const weights = scores + min(g(), group - 1) * whole + 4 * t();
-#pragma unroll 1
-        for (int slice = warp() * FEATURES_A_WARP; slice < head_dim; slice += FEATURES_A_WARP * GROUP_WARPS) {
-            const u32 last = *(const u32*)(fresh(1) + slice + 2 * g());
-            float even[4] = {}, odd[4] = {};
-#pragma unroll 1
-            for (int first = 0; first < stop; first += LOTS * WHOLE_TOKENS) {
-                if (first || slice >= FEATURES_A_WARP * GROUP_WARPS) look_at_values(first, slice);
-#pragma unroll
-                for (int lot = 0; lot < LOTS; ++lot) {
-                    const int from = first + lot * WHOLE_TOKENS;
-                    if (from >= stop) break;
-                    const uint2 weight = *(const uint2*)(weights + from);
-                    u32 v[4];
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) v[i] = from + 4 * t() + i < earlier ? values[lot][i] : last;
-                    mma(even, weight.x, 0, weight.y, 0, v[0] & 0xFFFFu | v[1] << 16, v[2] & 0xFFFFu | v[3] << 16);
-                    mma(odd, weight.x, 0, weight.y, 0, v[0] >> 16 | v[1] & 0xFFFF0000u, v[2] >> 16 | v[3] & 0xFFFF0000u);
-                }
-            }
-            if (g() < group) {
-                const int to = g() * head_dim + slice + 4 * t();
-                give(to, Pair(even[0], odd[0])), give(to + 2, Pair(even[1], odd[1]));
-            }
-        }
-    }
+#include "attend_halves.cuh"
 #endif
-};
 
 // The share of a block, the place-th of those that have one. What it waits for is there, but for its mail; `ready`: where to
 // note when that is there, too.
@@ -340,7 +166,7 @@ __device__ void attend(const Task& task, u32 place, u64 now, u64 other, char* sc
     const int items = (int)(task.in.requests * task.in.kv_heads), blocks = (int)task.share;
     for (int item = place; item < items; item += blocks) {
         if (item >= blocks) __syncthreads();  // all have read what was there
-        Attention it(task, now, other, scratch, item);
+        Products it(task, now, other, scratch, item);
         it.look();
         it.turn();
         it.gather();

@@ -1,0 +1,86 @@
+// The products of attention (attend.cuh) by multiply-adds: fp32.
+enum { AT_ONCE = 4 };  // queries, of values
+
+struct Products : Attention {
+    using Attention::Attention;
+    uint4 first_key, first_value;  // of this thread in `score` and `mix`, asked for before it is known what for
+
+    // A vector of the key or value of a token.
+    __device__ uint4 key_or_value(int token, int is_value, int vector) const {
+        return token == start ? ((const uint4*)fresh(is_value))[vector] : ((const uint4*)cached(token, is_value))[vector];
+    }
+    // What is there already.
+    __device__ void look() {
+        const int key = threadIdx.x / KEY_LANES, lane = threadIdx.x % KEY_LANES, value = threadIdx.x / vectors;
+        if (key < earlier && lane < vectors) first_key = key_or_value(key, 0, lane);
+        if (value < earlier) first_value = key_or_value(value, 1, threadIdx.x - value * vectors);
+    }
+    // Eight lanes a key, of which in the end each has the score of one query.
+    __device__ void score() {
+        const int lane = threadIdx.x % KEY_LANES;
+        const float scale = 1.0f / sqrtf((float)head_dim);
+        for (int first = 0; first < whole; first += THREADS / KEY_LANES) {
+            const int token = first + threadIdx.x / KEY_LANES;
+            float sums[QUERIES] = {};
+            for (int vector = lane; vector < vectors; vector += KEY_LANES) {
+                Vector key, query;
+                const bool is_there = first == 0 && vector == lane && token < earlier;
+                key.whole = is_there ? first_key : key_or_value(min(token, stop - 1), 0, vector);
+#pragma unroll
+                for (int j = 0; j < QUERIES; ++j) {
+                    if (j >= group) break;
+                    query.whole = ((const uint4*)(rows + j * head_dim))[vector];
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i) sums[j] += widen(key.parts[i]) * widen(query.parts[i]);
+                }
+            }
+            const float value = folded<KEY_LANES / 2>(sums) * scale;
+            if (lane >= group || token >= whole) continue;
+            scores[lane * whole + token] = token < stop ? value : -__uint_as_float(0x7F800000u);
+            if (token < stop) scores_of(lane)[token] = value;
+        }
+    }
+    // A lane a vector of a value, some tokens of all.
+    __device__ void mix() {
+        float* const part = scores + group * whole;  // [GROUP_WARPS][AT_ONCE][head_dim]
+#pragma unroll 1
+        for (int first = 0; first < group; first += AT_ONCE) {
+            if (first) __syncthreads();
+            mix(first, part);
+        }
+    }
+    __device__ void mix(int first, float* part) {
+        const int lane = threadIdx.x % vectors, count = min((int)group - first, (int)AT_ONCE);
+        float sums[AT_ONCE][WIDTH] = {};
+        for (int token = threadIdx.x / vectors; token < stop; token += THREADS / vectors) {
+            Vector value;
+            value.whole = token == threadIdx.x / vectors && token < start ? first_value : key_or_value(token, 1, lane);
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j) {
+                const float weight = scores[min(first + j, group - 1) * whole + token];
+#pragma unroll
+                for (int i = 0; i < WIDTH; ++i) sums[j][i] += weight * widen(value.parts[i]);
+            }
+        }
+        for (int step = vectors; step < 32; step *= 2)
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+                for (int i = 0; i < WIDTH; ++i) sums[j][i] += __shfl_xor_sync(0xFFFFFFFFu, sums[j][i], step);
+        if (threadIdx.x % 32 < vectors)
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+                for (int i = 0; i < WIDTH; ++i)
+                    part[(threadIdx.x / 32 * AT_ONCE + j) * head_dim + lane * WIDTH + i] = sums[j][i];
+        __syncthreads();
+        for (int i = threadIdx.x; i < count * head_dim / 2; i += THREADS) {
+            float2 sum = {0.0f, 0.0f};
+            for (int warp = 0; warp < GROUP_WARPS; ++warp) {
+                const float2 own = *(const float2*)(part + warp * AT_ONCE * head_dim + 2 * i);
+                sum.x += own.x, sum.y += own.y;
+            }
+            give(first * head_dim + 2 * i, Pair(sum.x, sum.y));
+        }
+    }
+};

@@ -1,0 +1,99 @@
+// The products of attention (attend.cuh) by tensor cores: halves. Nothing is added up over lanes.
+struct Products : Attention {
+    using Attention::Attention;
+    // Of thread 4 g + t, as in `mma`: whose rows are queries, those that there are not repeat the last one.
+    enum { KEYS_A_WARP = 8, KEYS_A_BLOCK = KEYS_A_WARP * GROUP_WARPS, KEY_VECTORS = HEAD_DIM >= 128 ? 4 : 2 };
+    enum { LOTS = 4, FEATURES_A_WARP = 16 };  // lots of WHOLE_TOKENS values at once
+    uint4 keys[KEY_VECTORS];  // the first ones of `score` and `mix`: asked for before it is known what for
+    u32 values[LOTS][4];
+    storage* own_scores;  // where those of query g go
+
+    __device__ int g() const { return threadIdx.x % 32 / 4; }
+    __device__ int t() const { return threadIdx.x % 4; }
+    __device__ int warp() const { return threadIdx.x / 32; }
+
+    // From `token` on, or from the first one where the cache has none of these: every fourth vector of a key, from `first` on.
+    __device__ void look_at_keys(int token, int first) {
+        const uint4* const key = (const uint4*)cached((token < earlier ? token : 0) + g(), 0);
+#pragma unroll
+        for (int i = 0; i < KEY_VECTORS; ++i) keys[i] = key[min(first + 4 * i + t(), vectors - 1)];
+    }
+    // The same of two features, from `slice` on, of four values of each lot.
+    __device__ void look_at_values(int token, int slice) {
+#pragma unroll
+        for (int lot = 0; lot < LOTS; ++lot) {
+            const int from = token + lot * WHOLE_TOKENS < earlier ? token + lot * WHOLE_TOKENS : 0;
+            const char* at = cached(from + 4 * t(), 1);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                if (i) at = PAGE_TOKENS && PAGE_TOKENS % 4 == 0 ? at + row_bytes : cached(from + 4 * t() + i, 1);
+                values[lot][i] = *(const u32*)(at + (slice + 2 * g()) * sizeof(storage));
+            }
+        }
+    }
+    // What is there already.
+    __device__ void look() {
+        own_scores = scores_of(g());
+        look_at_keys(warp() * KEYS_A_WARP, 0);
+        look_at_values(0, min(warp() * FEATURES_A_WARP, head_dim - FEATURES_A_WARP));
+    }
+    // Some keys a warp, of all queries.
+    __device__ void score() {
+        const float scale = 1.0f / sqrtf((float)head_dim), none = -__uint_as_float(0x7F800000u);
+        const uint4 *query = (const uint4*)(rows + min(g(), group - 1) * head_dim), *key = (const uint4*)fresh(0);
+#pragma unroll 1
+        for (int first = warp() * KEYS_A_WARP; first < whole; first += KEYS_A_BLOCK) {
+            float sums[2][4] = {};
+            for (int vector = 0; vector < vectors; vector += 4 * KEY_VECTORS) {
+                if (first >= KEYS_A_BLOCK || vector) look_at_keys(first, vector);
+#pragma unroll
+                for (int i = 0; i < KEY_VECTORS; ++i) {
+                    const int own = vector + 4 * i + t();
+                    if (own - t() >= vectors) break;
+                    uint4 x = {}, y = keys[i];
+                    if (own < vectors) x = query[own];
+                    if (first + g() >= earlier) y = key[min(own, vectors - 1)];
+                    mma(sums[0], x.x, 0, x.y, 0, y.x, y.y);
+                    mma(sums[1], x.z, 0, x.w, 0, y.z, y.w);
+                }
+            }
+            const int token = first + 2 * t();
+            const Pair made(token < stop ? (sums[0][0] + sums[1][0]) * scale : none,
+                            token + 1 < stop ? (sums[0][1] + sums[1][1]) * scale : none);
+            if (g() < group) {
+                *(Pair*)(scores + g() * whole + token) = made;
+                storage* const to = own_scores + token;
+                if (token < stop) to[0] = made.first_stored();
+                if (token + 1 < stop) to[1] = made.second_stored();
+            }
+        }
+    }
+    // Some features a warp, of all tokens: two neighbours of a value are columns of two products.
+    __device__ void mix() {
+        const storage* const weights = scores + min(g(), group - 1) * whole + 4 * t();
+#pragma unroll 1
+        for (int slice = warp() * FEATURES_A_WARP; slice < head_dim; slice += FEATURES_A_WARP * GROUP_WARPS) {
+            const u32 last = *(const u32*)(fresh(1) + slice + 2 * g());
+            float even[4] = {}, odd[4] = {};
+#pragma unroll 1
+            for (int first = 0; first < stop; first += LOTS * WHOLE_TOKENS) {
+                if (first || slice >= FEATURES_A_WARP * GROUP_WARPS) look_at_values(first, slice);
+#pragma unroll
+                for (int lot = 0; lot < LOTS; ++lot) {
+                    const int from = first + lot * WHOLE_TOKENS;
+                    if (from >= stop) break;
+                    const uint2 weight = *(const uint2*)(weights + from);
+                    u32 v[4];
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) v[i] = from + 4 * t() + i < earlier ? values[lot][i] : last;
+                    mma(even, weight.x, 0, weight.y, 0, v[0] & 0xFFFFu | v[1] << 16, v[2] & 0xFFFFu | v[3] << 16);
+                    mma(odd, weight.x, 0, weight.y, 0, v[0] >> 16 | v[1] & 0xFFFF0000u, v[2] >> 16 | v[3] & 0xFFFF0000u);
+                }
+            }
+            if (g() < group) {
+                const int to = g() * head_dim + slice + 4 * t();
+                give(to, Pair(even[0], odd[0])), give(to + 2, Pair(even[1], odd[1]));
+            }
+        }
+    }
+};
