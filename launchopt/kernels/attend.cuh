@@ -151,14 +151,9 @@ struct Attention {
     }
 };
 
-#if DTYPE == 0
-#include "attend_fp32.cuh"
-#else
-#include "attend_halves.cuh"
-#endif
-
 // The share of a block, the place-th of those that have one. What it waits for is there, but for its mail; `ready`: where to
-// note when that is there, too.
+// note when that is there, too. Products: how keys and values are multiplied (attend_fp32.cuh, attend_halves.cuh).
+template <class Products>
 #if COLUMNS > 1
 __noinline__  // its registers, beside those of several columns, would be too many
 #endif

@@ -61,6 +61,11 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #include "mail.cuh"
 #include "gemm.cuh"
 #include "attend.cuh"
+#if DTYPE == 0
+#include "attend_fp32.cuh"
+#else
+#include "attend_halves.cuh"
+#endif
 #include "feedback.cuh"
 #ifdef KIND
 #include "sampling.cuh"
@@ -182,7 +187,7 @@ struct Player : Gemm {
         if (!task.streamed) stamp(i, READY);
         if (task.streamed) streamed(task, i);
         else if ((FUSED >> OP_ROPE & 1) && task.attends)
-            attend(task, place_in(task), now, other, memory.inputs, stamps(i) + READY);
+            attend<Products>(task, place_in(task), now, other, memory.inputs, stamps(i) + READY);
         else if ((OPS >> OP_GEMM & 1) && task.in.op == OP_GEMM) by_rows(task.in, block, (u32)task.share, memory.part);
         else if (OPS && task.in.op != JOIN) play_blocks(task.in, block, (u32)task.share);
         complete(task, i);
