@@ -69,7 +69,7 @@ class Batcher:
 
     A shape that is not among `shapes` is a RunError: its plan was not warmed up. With one limit for all shapes they
     share one bucket, and a batch's `shape_index` is SEVERAL. With `requests`, order is kept within each of that many
-    (unless `violated`); without (None) commands are independent. `expected`: which of them come at once.
+    (unless `violated`); without (None) commands are independent. expected, steps: as in `order.order_arrays`.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Batcher:
         requests: int | None = None,
         violated: bool = False,
         expected: NDArray[np.bool_] | None = None,
+        steps: NDArray[np.int64] | None = None,
     ) -> None:
         self._shapes, self._timeout_ns = shapes, timeout_ns
         size = 1 << max(3, (2 * len(shapes)).bit_length())
@@ -97,7 +98,7 @@ class Batcher:
         for find in (oldest_bucket, largest_bucket):  # their machine code is loaded here, not when one is first due
             find(self._buckets, self._active)
         self.order: OrderArrays | None = (
-            None if requests is None else order_arrays(requests, violated=violated, expected=expected)
+            None if requests is None else order_arrays(requests, violated=violated, expected=expected, steps=steps)
         )
 
     @property

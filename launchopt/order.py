@@ -6,7 +6,7 @@ their next commands enter buckets, eligible from then on. Everything is launched
 submitted later runs later: submitted is as good as finished.
 
 Arrays, so that the compiled consumer shares them with the batcher: pool uint64 [room, WORDS]; links int64 [room], the
-next of the same list; chains int64 [requests, 3]; ready int64 [a power of two above requests], a queue; counts int64.
+next of the same list; chains int64 [requests, 4]; ready int64 [a power of two above requests], a queue; counts int64.
 With counts[VIOLATED] nothing waits for anything: the order is broken on purpose, to see whether the check sees it.
 """
 
@@ -20,8 +20,9 @@ from launchopt.command import W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS, Flag
 from launchopt.native import Int, compiled
 
 POOL_ROOM = 32_768  # commands that wait, 2 MiB; more are left in the ring
-FIRST, LAST, HELD = range(3)  # columns of chains: list of those that wait (or NONE), whether one is held or ready
-# Words of counts; ENDS: step ends in buckets; AWAITED: requests that come at once, of whom nothing has come yet.
+# Columns of chains: list of those that wait (or NONE), whether one is held or ready, steps that are not told of yet.
+FIRST, LAST, HELD, STEPS = range(4)
+# Words of counts; ENDS: step ends in buckets; AWAITED: requests that come at once, of whose step nothing has come yet.
 FREE, WAITING, READY_FIRST, READY_STOP, ENDS, VIOLATED, AWAITED = range(7)
 COUNT_WORDS = 7
 NOT_BEGUN = -2  # in place of LAST: one of the AWAITED
@@ -33,14 +34,24 @@ OrderArrays = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64], ND
 
 
 def order_arrays(
-    requests: int, room: int = POOL_ROOM, violated: bool = False, expected: NDArray[np.bool_] | None = None
+    requests: int,
+    room: int = POOL_ROOM,
+    violated: bool = False,
+    expected: NDArray[np.bool_] | None = None,
+    steps: NDArray[np.int64] | None = None,
 ) -> OrderArrays:
-    """pool, links, chains, ready, counts for requests 0 to `requests` - 1; `expected`: which of them come at once."""
+    """pool, links, chains, ready, counts for requests 0 to `requests` - 1.
+
+    expected: which of them come at once. steps: how many each has, of which one comes as soon as the one before it is
+    told of; None: nobody knows when.
+    """
     pool = np.zeros((room, WORDS), np.uint64)
     links = np.arange(1, room + 1)
     links[-1] = NONE
-    chains = np.full((requests, 3), NONE)
-    chains[:, HELD] = 0
+    chains = np.full((requests, 4), NONE)
+    chains[:, HELD] = chains[:, STEPS] = 0
+    if steps is not None:
+        chains[: len(steps), STEPS] = steps
     ready = np.zeros(1 << requests.bit_length(), np.int64)
     counts = np.zeros(COUNT_WORDS, np.int64)
     counts[VIOLATED] = violated
@@ -144,6 +155,16 @@ def release(bucket: int, count: int, batcher: BatcherArrays, order: OrderArrays)
         if counts[VIOLATED] == 0:
             ready[counts[READY_STOP] & mask] = np.int64(store[base + i, W_SLOT_C_REQUEST] >> REQUEST_SHIFT)
             counts[READY_STOP] += 1
+
+
+@compiled
+def land_step(request: Int, order: OrderArrays) -> None:
+    """It was told of that a request's step is done: its next one, where there is one, comes at once."""
+    chains, counts = order[2], order[4]
+    chains[request, STEPS] -= 1
+    if chains[request, STEPS] > 0:
+        chains[request, LAST] = NOT_BEGUN
+        counts[AWAITED] += 1
 
 
 @compiled

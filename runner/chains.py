@@ -41,6 +41,12 @@ class Chains:
         at_once: NDArray[np.bool_] = (table[:, DUE_NS] == 0) & (table[:, AFTER] < 0)
         return at_once
 
+    def steps(self, rehearsal: bool) -> NDArray[np.int64] | None:
+        """How many steps each request has, where one comes as soon as the one before it is told of; else None."""
+        if self._job.schedule.continuous:
+            return None
+        return steps_of_requests(shortened(self._stream.table) if rehearsal else self._stream.table)
+
     def step_pump(
         self,
         arm: Arm,

@@ -129,9 +129,9 @@ class Consumer:
             self._flushes = steps.flushes
             return steps.run
         requests = self._stream.requests if self._chains else None
-        expected = self._chains.expected(rehearsal) if self._chains else None
+        coming = (self._chains.expected(rehearsal), self._chains.steps(rehearsal)) if self._chains else ()
         common_to_all = (self._stream.shapes, limits, settings.timeout_ns)
-        batcher = Batcher(*common_to_all, requests, self._job.violated, expected)
+        batcher = Batcher(*common_to_all, requests, self._job.violated, *coming)
         self._flushes = batcher.flushes
         common = (self._ring, batcher, mode, settings)
         at_once = mode.takes_of(self._stream) is Takes.commands

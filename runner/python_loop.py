@@ -50,8 +50,8 @@ class PythonLoop:
         last_ns = clock_ns()
         while True:
             self._recorder.make_room()  # for what is popped here and what the buckets hold
-            if chains:
-                chains.flights.land()
+            if chains and batcher.order:
+                chains.flights.land(batcher.order)
             count = ring.pop(buffer)
             now_ns = clock_ns()
             if count:

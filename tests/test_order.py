@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from launchopt.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, W_ELIGIBLE, Dtype, Flag, Records, ShapeKey
 from launchopt.errors import RunError
-from launchopt.order import order_arrays
+from launchopt.order import land_step, order_arrays
 
 SHAPES = [ShapeKey(m, n, k, Dtype.fp16) for m, n, k in [(64, 1, 8), (64, 2, 8), (65, 1, 8), (1, 64, 8), (8, 1, 64)]]
 REQUESTS = 8
@@ -315,6 +316,44 @@ def test_stalls_alone_drain_all_that_a_step_waits_for(
     consumer.flush()
     assert sorted(consumer.batch_of) == list(range(len(commands)))
     assert consumer.batcher.held == 0
+
+
+@properties
+@given(
+    steps=st.lists(st.integers(0, 4), min_size=1, max_size=REQUESTS).filter(any),
+    rows=st.integers(1, 3),
+    comes_first=st.randoms(use_true_random=False),
+    known=st.booleans(),
+)
+def test_a_stall_waits_for_whoever_comes_at_once(steps: list[int], rows: int, comes_first: Random, known: bool) -> None:
+    """Requests in step stay so, however often is looked between two of them, if it is known how many steps follow."""
+    counts = np.array(steps)
+    batcher = Batcher(
+        SHAPES[:rows], [len(steps)] * rows, 1 << 60, len(steps), False, counts > 0, counts if known else None
+    )
+    assert batcher.order is not None
+    sizes: list[int] = []
+
+    def take(records: Records) -> None:
+        sizes.extend(len(batch) for batch in batcher.add(records, 0))
+        while (stalled := batcher.stalled()) is not None:
+            sizes.append(len(stalled))
+            sizes.extend(len(batch) for batch in batcher.add(NOTHING, 0))
+
+    together = []
+    for step in range(max(steps)):
+        live = [request for request, count in enumerate(steps) if count > step]
+        comes_first.shuffle(live)
+        for request in live:
+            take(records_of([Command(request, row, row == rows - 1) for row in range(rows)]))
+        for request in live:
+            land_step(request, batcher.order)
+        together += rows * [len(live)]
+        assert (batcher.held, sum(sizes)) == (0, sum(together))
+        if not known and step > 0:  # each goes ahead of those behind it
+            assert sizes[-rows * len(live) :] == [1] * rows * len(live)
+            sizes[:] = together
+        assert sizes == together
 
 
 @properties

@@ -18,7 +18,7 @@ from launchopt.command import NO_TOKEN, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, W_ST
 from launchopt.devices import lt_pump as lp
 from launchopt.devices.lt_launch import OK, launch_strided
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
-from launchopt.order import ends_step, is_stalled, release, take_ordered
+from launchopt.order import ends_step, is_stalled, land_step, release, take_ordered
 from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
 from launchopt.ring import STOP, has_record, is_closed, push_words
 from launchopt.workloads import chain as ch
@@ -106,6 +106,17 @@ def land(back: Any, rows: Words, places: Table, done: Words, cursor: Table) -> N
 
 
 @compiled
+def land_in_order(back: Any, flights: Any, order: Any) -> None:
+    """The same; whose steps they were is to come with the next ones."""
+    rows, places, done, cursor = flights
+    landed = cursor[FIRST]
+    land(back, rows, places, done, cursor)
+    while landed != cursor[FIRST]:
+        land_step(np.intp(rows[landed & (len(places) - 1), W_SLOT_C_REQUEST] >> HIGH), order)
+        landed += 1
+
+
+@compiled
 def is_quiet(now_ns: Int, launches: Int, cursor: Table) -> Int:
     """Whether steps are under way and none landed, nor was anything launched, for QUIET_NS; told once in that time.
 
@@ -189,9 +200,9 @@ def pump_chains(
     """Chains of commands, flushed when full, due, or at a stall."""
     header, data = ring
     buckets, active = batcher[1], batcher[3]
-    rows, places, done, cursor = flights
+    cursor = flights[3]
     while True:
-        land(back, rows, places, done, cursor)
+        land_in_order(back, flights, order)
         if wants_room(*records):
             return lp.SPOOL
         if state[lp.NEXT] == state[lp.COUNT]:
@@ -225,7 +236,7 @@ def pump_chains(
         if cursor[FIRST] != cursor[STOP_AT]:
             look_ns = min(until_ns, state[lp.NOW_NS] + QUIET_NS)
         while not (has_record(header, data) or is_closed(header)) and monotonic_ns() < look_ns:
-            land(back, rows, places, done, cursor)
+            land_in_order(back, flights, order)
             cpu_pause()
         if cursor[FIRST] == cursor[STOP_AT] and monotonic_ns() >= until_ns and until_ns < due_ns:
             return lp.IDLE

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import WORDS
 from launchopt.devices import lt_chain as lc
+from launchopt.order import OrderArrays
 from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream
 
@@ -63,9 +64,9 @@ class Flights:
         """How many were fed back and not told of."""
         return int(self._cursor[lc.STOP_AT] - self._cursor[lc.FIRST])
 
-    def land(self) -> None:
-        """Tell of those that are done."""
-        lc.land(self._back.arrays, *self.arrays)
+    def land(self, order: OrderArrays) -> None:
+        """Tell of those that are done, `order` too."""
+        lc.land_in_order(self._back.arrays, self.arrays, order)
 
     def is_quiet(self, now_ns: int, launches: int) -> bool:
         """Whether it is time to ask if the device still lives: see `lt_chain.is_quiet`."""
