@@ -205,7 +205,7 @@ class CudaDevice:
 
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
         """Make ready to feed results back."""
-        self._steps = CudaSteps(stream, self.arenas, self.stream, sampling, on_host, back, self.marks.call_off)
+        self._steps = CudaSteps(stream, self.arenas, self.stream, sampling, on_host, back, self.synchronize)
         return self._steps.flights
 
     @property

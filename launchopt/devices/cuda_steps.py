@@ -39,7 +39,7 @@ def pinned(count: int, dtype: Any) -> NDArray[Any]:
 
 
 class CudaSteps:
-    """Over the arenas of a stream. `call_off`: nothing on `cuda` waits for the host any more."""
+    """Over the arenas of a stream. `synchronize` waits for all launches."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class CudaSteps:
         sampling: Sampling,
         on_host: bool,
         back: Ring,
-        call_off: Callable[[], None],
+        synchronize: Callable[[], None],
     ) -> None:
-        self._stream, self._cuda, self._call_off = stream, cuda, call_off
+        self._stream, self._cuda = stream, cuda
         base = int(arenas.arrays[stream.activations].data.ptr)
         history = arenas.arrays.get(stream.history)
         self.done: NDArray[np.uint64] = pinned(places_needed(stream), np.uint64)
@@ -71,15 +71,11 @@ class CudaSteps:
         self.launch_feedback: LaunchFeedback | None = None
         if self._on_host is None:
             stages = pinned(STAGES * WORDS * stream.requests, np.uint64).reshape(STAGES, WORDS, stream.requests)
-            self._stages = FeedbackStages(self.flights, stream.table, self._facts, stages, self._synchronize)
+            self._stages = FeedbackStages(self.flights, stream.table, self._facts, stages, synchronize)
             kept, at_ns = WITHOUT if stream.vocab is None else sampling, int(self._launches_ns.data.ptr)
             self.launch_feedback = LaunchFeedback(head_of(kept.kind), words_of(kept, *sizes, ns=at_ns))
         self._events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(64)]
         self.start()
-
-    def _synchronize(self) -> None:
-        self._call_off()  # a launch that waits for the host would be waited for
-        self._cuda.synchronize()
 
     def _table(self, arenas: Arenas) -> Any:
         stream = self._stream

@@ -48,6 +48,7 @@ class LaunchAhead:
     def __init__(self) -> None:
         self._words, self._gave_up = pinned(WORDS, np.uint64), pinned(1, np.uint64)
         self._words[:] = 0
+        self._first_word = self._words.ctypes.data
         self._heard = cupy.zeros(1, np.uint64)
         # Struct Gate: the host's word, where who gives up says so, the word on the GPU, the tag, ns.
         self._gate = np.array([0, self._gave_up.ctypes.data, self._heard.data.ptr, 0, PATIENCE_NS], np.int64)
@@ -88,7 +89,7 @@ class LaunchAhead:
 
     def _make(self, program: Gated) -> None:
         self._tag = self._tag % MOST_TAG + 1
-        self._gate[WORD], self._gate[TAG] = self._words.ctypes.data + 8 * (self._tag % WORDS), self._tag
+        self._gate[WORD], self._gate[TAG] = self._first_word + 8 * (self._tag % WORDS), self._tag
         self._made_ns = time.monotonic_ns()
         if program.launch_gated(self._gate):
             self._waiting = program

@@ -40,6 +40,22 @@ __device__ inline u32 load_acquire(const u32* from) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
 }
+// What the host stores, and sees.
+__device__ inline u64 load_system(const u64* from) {
+    u64 value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+__device__ inline void store_system(u64* to, u64 value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+// Each of both is seen whole.
+__device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {
+    asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");
+}
+__device__ inline void fence() {
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
 // With the order between what the host and other blocks have stored before, and what is read, or stored, behind.
 __device__ inline u64 load_acquire(const u64* from) {
     u64 value;

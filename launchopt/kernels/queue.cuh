@@ -31,22 +31,6 @@ struct Shapes {
 __shared__ Queue queue;
 __shared__ Shapes shapes;
 
-__device__ inline u64 load_system(const u64* from) {
-    u64 value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-    return value;
-}
-__device__ inline void store_system(u64* to, u64 value) {
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-// Each of both is seen whole.
-__device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {
-    asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");
-}
-__device__ inline void fence() {
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
-
 __device__ inline u32 slot_of(u32 index) { return index & ((1u << queue.capacity_bits) - 1); }
 
 // By one thread of a group, after all have stored and met: who completes the command tells of it.

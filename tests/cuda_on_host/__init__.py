@@ -23,10 +23,6 @@ BODIES = {
     "__device__ inline storage narrow(float value) {\n    storage result;": "return bits_of_half(value);",
     "__device__ inline void group_barrier(int group) {": "__barrier_sync_count(group + 1, 32 * GROUP_WARPS);",
     "__device__ inline uint4 read_once(const storage* from) {": "return *(const uint4*)from;",
-    "__device__ inline u64 load_system(const u64* from) {": "host::yield(); return *from;",
-    "__device__ inline void fence() {": "",
-    "__device__ inline void store_system(u64* to, u64 value) {": "*to = value;",
-    "__device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {": "*to = {first, second};",
 }
 PTX = "ptx.cuh"  # whose functions the header has for the host
 TYPES = "typedef unsigned u32;\ntypedef unsigned long long u64;\n"  # which the header has, too

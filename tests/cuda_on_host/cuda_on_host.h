@@ -312,6 +312,10 @@ inline u32 load_acquire(const u32* from) {
     host::yield();
     return *from;
 }
+inline u64 load_system(const u64* from) { return load_relaxed(from); }
+inline void store_system(u64* to, u64 value) { *to = value; }
+inline void store_two(ulonglong2* to, u64 first, u64 second) { *to = {first, second}; }
+inline void fence() {}
 inline u64 load_acquire(const u64* from) { return load_relaxed(from); }
 inline u64 load_acquire_system(const u64* from) { return load_relaxed(from); }
 inline void store_release(u64* to, u64 value) { *to = value; }

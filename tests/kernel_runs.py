@@ -1,0 +1,137 @@
+"""Streams whose steps kernels/megakernel.cu itself runs, on the host (cuda_on_host), and small programs for it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+from cuda_on_host import built_of, launch
+from instruction_runs import InstructionRun, Ordered, in_order
+from numpy.typing import NDArray
+from program_interpreter import NONE
+from step_runs import batches
+
+from launchopt.command import Dtype
+from launchopt.devices import lt_chain as lc
+from launchopt.devices.feedback_source import ARGUMENTS, FOUND, ROWS, LaunchFeedback, head_of, words_of
+from launchopt.devices.feedback_stages import WORDS, FeedbackStages
+from launchopt.devices.instruction_interpreter import Placed
+from launchopt.devices.instruction_words import NOBODY, Instructions, Word
+from launchopt.devices.megakernel_tasks import SLOT_BYTES, Extra, defines_of, fixed_bytes, tasks_of, weights_of
+from launchopt.devices.steps import facts_of
+from launchopt.kernels import source
+from launchopt.sampling import Sampling
+from launchopt.step_batcher import StepBatch
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import Program, layer_program, linear_epilogue_program, linear_program
+
+MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
+TOKENS = 4
+PROGRAMS: dict[str, Program] = {
+    "decode": linear_program([(m, k) for _, m, k in MODEL.linears()]),
+    # Several passes of a block, rows that are no whole tile.
+    "large": linear_program([(1100, 1024), (1024, 1024)]),
+    # Several pieces of k, the last one not whole; of passes with 4 tiles, with 2, and with 1.
+    "deep": linear_program([(4224, 128), (128, 4224)]),
+    "odd": layer_program(ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False), 2 * TOKENS, 3),
+    "layer": layer_program(MODEL, 2 * TOKENS),
+    "linear_epilogue": linear_epilogue_program(128),
+}
+
+CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[19], *(Gate*)(w + 20))"
+BLOCKS, THREADS, SLOTS, PROGRAM_WORDS, NUMBER, GATE, GATE_WORDS = 3, 288, 6, 6, 19, 20, 5
+ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
+
+
+class Launched:
+    """A list in memory of the host, as devices/megakernel_program.py has it on a GPU."""
+
+    def __init__(self, instructions: Instructions, dtype: Dtype, feedback: LaunchFeedback, text: str) -> None:
+        itemsize = dtype.itemsize
+        tasks, box_bytes = tasks_of(instructions, BLOCKS, itemsize)
+        self.boxes = np.full(2 * box_bytes + 16, 0xFF, np.uint8)
+        first = -(-self.boxes.ctypes.data // 16) * 16
+        tasks[tasks[:, Extra.MAILED] == 1, Extra.FROM] += first
+        box = tasks[:, Extra.BOX]
+        box[:] = np.where(box == NOBODY, 0, box + first)
+        self.tasks, self.weights = tasks, weights_of(tasks, itemsize)
+        self.counters = np.zeros(len(tasks) + 1, np.uint32)
+        places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
+        program = np.array([*places, len(tasks), box_bytes, 0], np.int64)
+        self.words: NDArray[np.int64] = np.concatenate([program, feedback.words, np.zeros(1 + GATE_WORDS, np.int64)])
+        self.found = np.zeros(BLOCKS, np.uint64)
+        self.words[PROGRAM_WORDS + FOUND] = self.found.ctypes.data
+        self.defines = defines = defines_of(tasks)
+        self.kernel: ctypes.CDLL = built_of(feedback.head + text, CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
+        self.shared_bytes = fixed_bytes(defines["COLUMNS"]) + SLOTS * SLOT_BYTES
+
+    def launch(self, seed: int, arguments: int = 0, rows: int = 0, gate: NDArray[np.int64] | None = None) -> None:
+        self.words[[PROGRAM_WORDS + ARGUMENTS, PROGRAM_WORDS + ROWS]] = arguments, rows
+        self.words[GATE:] = 0 if gate is None else gate
+        self.words[NUMBER] += 1
+        launch(self.kernel, (BLOCKS,), THREADS, self.shared_bytes, self.words.ctypes.data, seed, at_once=BLOCKS)
+
+
+class KernelRun(InstructionRun):
+    """A stream whose steps the kernel `text` runs, those that are compilable; the others are interpreted.
+
+    feeds: whether it also feeds back what they computed.
+    """
+
+    def __init__(
+        self, stream: ChainStream, sampling: Sampling = NONE, feeds: bool = True, text: str | None = None
+    ) -> None:
+        super().__init__(stream, sampling, fuse=True)
+        self.lists: dict[bytes, Launched] = {}
+        self.launches, self.feeds, self.text = 0, feeds, text or source("megakernel")
+        base, flights = self.arenas.arrays[stream.activations].ctypes.data, self._flights
+        history = self.arenas.arrays.get(stream.history)
+        facts = facts_of(stream, base, 0 if history is None else history.ctypes.data, flights.done.ctypes.data)
+        memory = np.zeros((2, WORDS, stream.requests), np.uint64)
+        self.stages = FeedbackStages(flights, stream.table, facts, memory, synchronize=lambda: None)
+        self.ns = np.zeros(1, np.uint64)
+        sizes = stream.hidden, stream.vocab or 1, stream.requests, base, int(facts[lc.ROW_BYTES])
+        words = words_of(sampling, *sizes, ns=self.ns.ctypes.data)
+        self.feedback = LaunchFeedback(head_of(sampling.kind), words)
+
+    def step(self, batch: StepBatch, ordered: Ordered = in_order) -> Instructions:
+        if not self.compiler.compilable(batch):
+            return super().step(batch, ordered)
+        program = self.compiler.compile(batch)
+        key = program.tobytes()
+        if key not in self.lists:
+            at = really_at(program, self.placed)
+            self.lists[key] = Launched(at, self.stream.dtype, self.feedback, self.text)
+        self.launches += 1
+        arguments = self.stages.stage(batch) if self.feeds else 0
+        self.launch(self.lists[key], arguments, batch.size if arguments else 0)
+        if not self.stages.was_staged():
+            self.feed_back(batch)
+        return program
+
+    def launch(self, made: Launched, arguments: int, rows: int) -> None:
+        made.launch(self.launches, arguments, rows)
+
+    @property
+    def ids(self) -> list[int]:
+        found: list[int] = (self._flights.done & lc.LOW).tolist()
+        return found
+
+
+def really_at(program: Instructions, placed: Placed) -> Instructions:
+    """With the addresses of the arrays in place of those made up for them."""
+    moved = program.copy()
+    for start, array in placed.memory.bytes.items():
+        for word in ADDRESSES:
+            column = program[:, word]
+            here = (column >= start) & (column < start + array.size)
+            moved[here, word] = column[here] - start + array.ctypes.data
+    return moved
+
+
+def done_by(run: KernelRun, seed: int = 0) -> KernelRun:
+    run.launches = seed
+    for batch in batches(run.stream, run.stream.requests):
+        run.step(batch)
+    return run
