@@ -5,15 +5,23 @@
 // All other blocks wait for its results, so that what nobody waits for is stored when these have been sent, and what is in
 // the cache is read before the inputs are there.
 enum { MOST_HEAD_DIM = 256 };
+enum { NEAR_PAGES = 32 };
 enum { WHOLE_TOKENS = 16 };  // of which there are scores; behind those that exist such that nothing comes of them
-// Cosines, then sines, of a request's position, which all layers share: whose they are, and at which position.
-alignas(16) __shared__ float turned[MOST_HEAD_DIM];
-__shared__ int turned_of[2];
+// What all layers of a launch have in common, of the request attended to last. A load that hits the L2 cache takes a
+// microsecond while weights come; position, page and key would be three, one after the other.
+struct Sequence {
+    float turned[MOST_HEAD_DIM];  // cosines, then sines, of its position
+    u64 slots;                    // where `slot` was found
+    int request, start, slot;
+    int pages[NEAR_PAGES];        // the first ones
+};
+__shared__ Sequence sequence;
 
 struct Attention {
     const Task& task;
     u64 now, other;  // as in Gemm
     int request, head, start, stop, earlier, whole, slot;  // earlier: tokens that the cache has
+    bool known;  // `sequence` is this one's
     const int* pages;
     char* cache;    // of this head
     u32 row_bytes;  // from a token to the next, in the cache
@@ -34,9 +42,11 @@ struct Attention {
 #endif
         rows = (storage*)scratch, scores = rows + (group + 2) * head_dim;
         const int r = (int)in.first_request + request;
-        start = ((const int*)in.positions)[r], stop = min(start + 1, (int)in.ctx), earlier = min(start, stop);
+        const u64 slots = task.slots + request * task.slots_stride;
+        known = sequence.request == r && sequence.slots == slots;
+        start = known ? sequence.start : ((const int*)in.positions)[r], stop = min(start + 1, (int)in.ctx), earlier = min(start, stop);
         whole = (stop + WHOLE_TOKENS - 1) / WHOLE_TOKENS * WHOLE_TOKENS;
-        slot = *(const int*)(task.slots + request * task.slots_stride);
+        slot = known ? sequence.slot : *(const int*)slots;
         pages = (const int*)in.table + r * in.pages;
         row_bytes = heads * head_dim * (u32)sizeof(storage);
         cache = (char*)task.cache + head * head_dim * sizeof(storage);
@@ -55,23 +65,27 @@ struct Attention {
     // The key or value of a token: there may be none yet, but memory for it.
     __device__ const char* cached(u32 token, int is_value) const {
         const u32 size = page_tokens(), index = token / size;
-        return in_page((u32)pages[min(index, (u32)task.in.pages - 1)], token - index * size, is_value);
+        const u32 at = min(index, (u32)task.in.pages - 1);
+        return in_page(known && at < NEAR_PAGES ? sequence.pages[at] : pages[at], token - index * size, is_value);
     }
     __device__ const storage* fresh(int is_value) const { return rows + (group + is_value) * head_dim; }
 
-    // Float64, as in ROPE. After a barrier.
-    __device__ void turn() {
-        const int r = (int)task.in.first_request + request, half = head_dim / 2;
-        if (turned_of[0] == r && turned_of[1] == start) return;
+    // Angles are float64, as in ROPE. After a barrier.
+    __device__ void learn() {
+        if (known) return;
+        const int half = head_dim / 2;
         const double octaves = log2(task.in.theta);
         for (int i = threadIdx.x; i < half; i += THREADS) {
             const double turns = start * exp2(-octaves * i / half) * 0.15915494309189535;
             double sine, cosine;
             sincospi(2.0 * (turns - rint(turns)), &sine, &cosine);
-            turned[i] = (float)cosine, turned[half + i] = (float)sine;
+            sequence.turned[i] = (float)cosine, sequence.turned[half + i] = (float)sine;
         }
+        if (threadIdx.x < NEAR_PAGES) sequence.pages[threadIdx.x] = pages[min((int)threadIdx.x, (int)task.in.pages - 1)];
         __syncthreads();
-        if (threadIdx.x == 0) turned_of[0] = r, turned_of[1] = start;
+        if (threadIdx.x) return;
+        sequence.request = (int)task.in.first_request + request, sequence.start = start, sequence.slot = slot;
+        sequence.slots = task.slots + request * task.slots_stride;
     }
     // Queries, key and value, the first two turned as they come: a thread has two vectors whose features go together.
     __device__ void gather() {
@@ -80,7 +94,7 @@ struct Attention {
         float cosines[WIDTH], sines[WIDTH];
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)
-            cosines[e] = turned[vector * WIDTH + e], sines[e] = turned[(half + vector) * WIDTH + e];
+            cosines[e] = sequence.turned[vector * WIDTH + e], sines[e] = sequence.turned[(half + vector) * WIDTH + e];
         const bool mailed = task.mailed;
         const u64 at = task.from + (mailed ? now : 0) + request * task.from_bytes +
                        (place(section) + vector * WIDTH) * sizeof(storage);
@@ -163,7 +177,7 @@ __device__ void attend(const Task& task, u32 place, u64 now, u64 other, char* sc
         if (item >= blocks) __syncthreads();  // all have read what was there
         Products it(task, now, other, scratch, item);
         it.look();
-        it.turn();
+        it.learn();
         it.gather();
         __syncthreads();
 #if STAMPS

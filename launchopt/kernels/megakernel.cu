@@ -205,7 +205,7 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
     const u64 began = clock64(), began_ns = global_ns();
 #endif
     Ring::begin(of_slots);
-    if (threadIdx.x == 0) turned_of[0] = -1;
+    if (threadIdx.x == 0) sequence.request = -1;
     barriers_begun();
     __barrier_sync_count(0, ALL_THREADS);
     const Ring ring(memory.ring, of_slots);
