@@ -44,7 +44,8 @@ struct Attention {
         const int r = (int)in.first_request + request;
         const u64 slots = task.slots + request * task.slots_stride;
         known = sequence.request == r && sequence.slots == slots;
-        start = known ? sequence.start : ((const int*)in.positions)[r], stop = min(start + 1, (int)in.ctx), earlier = min(start, stop);
+        start = known ? sequence.start : ((const int*)in.positions)[r];
+        stop = min(start + 1, (int)in.ctx), earlier = min(start, stop);
         whole = (stop + WHOLE_TOKENS - 1) / WHOLE_TOKENS * WHOLE_TOKENS;
         slot = known ? sequence.slot : *(const int*)slots;
         pages = (const int*)in.table + r * in.pages;
