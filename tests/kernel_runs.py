@@ -60,7 +60,7 @@ class Launched:
         places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
         program = np.array([*places, len(tasks), box_bytes, 0], np.int64)
         self.words: NDArray[np.int64] = np.concatenate([program, feedback.words, np.zeros(1 + GATE_WORDS, np.int64)])
-        self.found = np.zeros(BLOCKS, np.uint64)
+        self.found = np.zeros(BLOCKS * int(tasks[:, Word.REQUESTS].max()), np.uint64)
         self.words[PROGRAM_WORDS + FOUND] = self.found.ctypes.data
         self.defines = defines = defines_of(tasks)
         self.kernel: ctypes.CDLL = built_of(feedback.head + text, CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices import feedback_source as fs
-from launchopt.devices.instruction_words import NOBODY, Instructions
+from launchopt.devices.instruction_words import NOBODY, Instructions, Word
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.launch_ahead import GATE_WORDS
 from launchopt.devices.megakernel_tasks import Extra, defines_of, tasks_of, weights_of
@@ -59,7 +59,8 @@ class MegakernelProgram:
         addresses = [part.data.ptr for part in parts]
         program = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr], np.int64)
         self._words = np.concatenate([program, feedback, np.zeros(1 + GATE_WORDS, np.int64)])
-        self._found = cupy.zeros(blocks, np.uint64)  # of logits, by each block: see kernels/step_end.cuh
+        columns = int(tasks[:, Word.REQUESTS].max(initial=1))
+        self._found = cupy.zeros(columns * blocks, np.uint64)  # of logits, by each block: see kernels/step_end.cuh
         self._words[PROGRAM_WORDS + fs.FOUND] = self._found.data.ptr
         cupy.cuda.get_current_stream().synchronize()
 

@@ -200,6 +200,7 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
         "COLUMNS": compiled_columns(int(tasks[:, Word.REQUESTS].max(initial=1))),
         "OPS": _bits(alone[:, Word.OP].tolist()),
         "FUSED": _bits([*attending, *normed, *filter(None, tasks[:, Extra.THEN].tolist())]),
+        "LOGITS": int(len(tasks) > 0 and tasks[-1, Extra.STREAMED] == 1 and tasks[-1, Extra.THEN] == 0),
         **_attention(tasks[tasks[:, Extra.ATTENDS] == 1]),
     }
 

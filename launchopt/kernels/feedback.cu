@@ -8,5 +8,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) feedback(const __grid_c
     __shared__ u64 words[ROW_WORDS];
     if (threadIdx.x < ROW_WORDS) words[threadIdx.x] = feed.arguments[threadIdx.x * feed.pitch + blockIdx.x];
     __syncthreads();
-    sampling::feed_row(feed, words, room);
+    const int id = sampling::token_of(feed, words, room);
+    sampling::go_on(feed, words, id, room);
+    __syncthreads();
+    if (threadIdx.x) return;
+    __threadfence_system();  // whoever sees the id may count on the rest
+    sampling::tell(words, id);
 }

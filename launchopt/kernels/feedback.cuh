@@ -9,5 +9,5 @@ struct Feedback {
     u64 k;
     double p;
     u64* ns;               // to which a whole step adds what sampling took
-    u64* found;            // by each block of a whole step, where several share a row; 0 between launches
+    u64* found;            // by each block of a whole step, [rows, blocks]: see step_end.cuh; 0 between launches
 };

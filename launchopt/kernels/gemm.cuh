@@ -59,6 +59,11 @@ struct Pair {
 };
 
 __shared__ float norm_sums[GROUP_WARPS];
+enum { HOLDERS = PASS_ROWS / 2 };  // threads that store a column
+
+#ifdef KIND
+__shared__ u64 largest[HOLDERS * COLUMNS];
+#endif
 
 // A block of the grid, and where it is in the list.
 struct Gemm {
@@ -68,9 +73,11 @@ struct Gemm {
     Ring ring;
     int warp, lane;
     u64 now, other;  // where the boxes of this launch lie, and those of the next one, from the first ones on
+    u64* found;      // where the largest logits of each column and block go, [columns, blocks], or 0: see step_end.cuh
 
-    __device__ Gemm(const Program& q, u32 launch, Memory& memory, const Ring& ring)
-        : q(q), launch(launch), block(blockIdx.x), memory(memory), ring(ring), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
+    __device__ Gemm(const Program& q, u32 launch, u64* found, Memory& memory, const Ring& ring)
+        : q(q), launch(launch), block(blockIdx.x), memory(memory), ring(ring), warp(threadIdx.x / 32), lane(threadIdx.x % 32),
+          found(found) {
         now = launch % 2 * q.box_bytes, other = (launch + 1) % 2 * q.box_bytes;
     }
     __device__ u64* stamps(u64 i) const { return q.stamps + (block * (q.count + 1) + i) * STAMPS_EACH; }
@@ -208,7 +215,7 @@ struct Gemm {
         }
         return sum;
     }
-    __device__ void store(const Task& task, const Place& to, int column) const {
+    __device__ void store(const Task& task, const Place& to, int column, bool finds) const {
         if (to.rows <= 0) return;
         const float2 sum = total(to.row, to.column);
         const Pair own(sum.x, sum.y);
@@ -230,7 +237,34 @@ struct Gemm {
         c[0] = own.first_stored();
         if (to.rows > 1) c[1] = own.second_stored();
         if (FUSED && task.then && is_result) *(Pair*)((storage*)(task.result + j * task.result_stride) + to.to) = result;
+        if (finds) find(to, own);
     }
+
+#ifdef KIND
+    // Of the largest logits, as sampling.cuh has them, each thread has its own rows' of all passes; then the block's are told.
+    __device__ bool finds_in(u64 i) const { return FINDS && found && i + 1 == q.count; }
+    __device__ void begin_find() const {
+        if (threadIdx.x < HOLDERS * COLUMNS) largest[threadIdx.x] = 0;
+    }
+    __device__ void find(const Place& to, const Pair& own) const {
+        u64 most = sampling::found_at(own.first(), (u32)to.first);
+        if (to.rows > 1) most = sampling::larger(most, sampling::found_at(own.second(), (u32)to.first + 1));
+        largest[threadIdx.x] = sampling::larger(largest[threadIdx.x], most);
+    }
+    __device__ void say_found(int column, int columns) const {
+        if (warp * 32 >= HOLDERS * COLUMNS) return;
+        u64 word = threadIdx.x < HOLDERS * COLUMNS ? largest[threadIdx.x] : 0;
+#pragma unroll
+        for (int step = HOLDERS / 2; step; step >>= 1) word = sampling::larger(word, __shfl_xor_sync(0xFFFFFFFFu, word, step));
+        const int own = threadIdx.x / HOLDERS;
+        if (threadIdx.x % HOLDERS == 0 && own < columns) store_relaxed((u64)(found + (column + own) * gridDim.x + block), word);
+    }
+#else
+    __device__ bool finds_in(u64) const { return false; }
+    __device__ void begin_find() const {}
+    __device__ void find(const Place&, const Pair&) const {}
+    __device__ void say_found(int, int) const {}
+#endif
     static __device__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
     // Pieces of all tiles, as many as `bytes` of k are, the first ones' weights loaded; `then`: bytes of the next round.
@@ -253,6 +287,8 @@ struct Gemm {
         const int first = block * each + min((int)block, more) << pairs, last = first + (each + ((int)block < more) << pairs);
         const int all = (int)task.row_used_bytes, at_once = (int)task.round_bytes;
         const u32 column_bytes = (u32)task.column_bytes;
+        const bool finds = finds_in(i);
+        if (finds) begin_find();
 #pragma unroll 1
         for (int pass = first; pass < last; pass += PASS_TILES) {
             const int tiles = min((int)PASS_TILES, last - pass);
@@ -281,9 +317,10 @@ struct Gemm {
             sums.leave(memory.part[warp], tiles, columns, lane);
             __syncthreads();
             ring.leave(lane);
-            store(task, to, column);
+            store(task, to, column, finds);
             if (pass + PASS_TILES < last || column + COLUMNS < task.in.requests) __syncthreads();
         }
+        if (finds) say_found(column, columns);
     }
     __device__ void streamed(const Task& task, u64 i) {
         if (COLUMNS == 1) return streamed(task, i, 0, 1);

@@ -17,7 +17,8 @@
 //
 // What the list has computed last is fed back in the same launch (step_end.cuh), where the host says so: when all blocks have
 // gone through the list, which a counter behind the instructions' tells. -DKIND: of sampling, with the constants of
-// devices/feedback_source.py; without it none of this is compiled.
+// devices/feedback_source.py; without it none of this is compiled. -DLOGITS: whether the list ends with a streamed GEMM alone,
+// so that the largest of each column, which is all that greedy sampling wants, is found where they are stored.
 //
 // A launch may be made before its commands are there: then it waits for the host's word on them (gate.cuh).
 //
@@ -28,6 +29,9 @@
 #define HEAD_DIM 0
 #define GROUP 0
 #define PAGE_TOKENS 0
+#endif
+#ifndef LOGITS
+#define LOGITS 0
 #endif
 #ifndef STAMPS
 #define STAMPS 0
@@ -59,6 +63,11 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #include "tasks.cuh"
 #include "tiles.cuh"
 #include "mail.cuh"
+#include "feedback.cuh"
+#ifdef KIND
+#include "sampling.cuh"
+#define FINDS (LOGITS && sampling::KIND == sampling::GREEDY)
+#endif
 #include "gemm.cuh"
 #include "attend.cuh"
 #if DTYPE == 0
@@ -66,9 +75,7 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #else
 #include "attend_halves.cuh"
 #endif
-#include "feedback.cuh"
 #ifdef KIND
-#include "sampling.cuh"
 #include "step_end.cuh"
 #endif
 
@@ -136,8 +143,8 @@ struct Player : Gemm {
     Task* list;
     u64 ahead[(sizeof(Task) / 8 + 31) / 32];  // a task on its way: of the second warp
 
-    __device__ Player(const Program& q, u32 launch, Memory& memory, Task* list, const Ring& ring)
-        : Gemm(q, launch, memory, ring), list(list) {}
+    __device__ Player(const Program& q, u32 launch, u64* found, Memory& memory, Task* list, const Ring& ring)
+        : Gemm(q, launch, found, memory, ring), list(list) {}
     // By the second warp: a task is read two instructions before its turn, and put into the list in the next one, before
     // a barrier.
     __device__ void fetch(u64 i) {
@@ -213,12 +220,12 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
         if (!Feed(q.weights, blockIdx.x, ring, gate.word).run()) return;
 #ifdef KIND
         // From the host: well before they are needed.
-        read_row(feed, gate, blockIdx.x / blocks_a_row(feed), threadIdx.x - THREADS);
+        read_row(feed, gate, first_row(), threadIdx.x - THREADS);
         __barrier_sync_count(0, ALL_THREADS);
 #endif
         return;
     }
-    Player player(q, launch, memory, list, ring);
+    Player player(q, launch, feed.rows ? feed.found : nullptr, memory, list, ring);
     if (player.warp < 2) {  // a task each
         for (u64 part = player.lane; part < sizeof(Task) / 8 && player.warp < player.q.count; part += 32)
             ((u64*)(list + player.warp))[part] = ((const u64*)(player.q.tasks + player.warp))[part];
@@ -235,7 +242,9 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
         if (!shares || !streamed) __syncthreads();  // a streamed one has had a barrier
     }
 #ifdef KIND
-    feed_back(feed, gate, player.q.counters + player.q.count, launch, *(sampling::Room*)memory.inputs);
+    const u64 count = player.q.count;
+    const u32 share = FINDS ? (u32)list[(count - 1) % LISTED].share : 0;
+    feed_back(feed, gate, player.q.counters + count, launch, share, *(sampling::Room*)memory.inputs);
 #endif
 #if STAMPS
     if (threadIdx.x) return;

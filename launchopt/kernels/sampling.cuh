@@ -197,6 +197,10 @@ __device__ u32 chosen_of(const Logits& logits, u32 threshold, u64 bits, const Sc
     return begin;
 }
 
+// A logit, as the largest of some is looked for: its key, and behind it ~ its index, so that the first of those that tie is.
+__device__ u64 found_at(float value, u32 at) {
+    return (u64)(value != value ? (u32)NOT_A_NUMBER : key_of(value)) << 32 | ~at;
+}
 // Of this thread's elements: the largest key, and ~ the lowest of the indices that have it; 0 where it has none.
 __device__ u64 largest_of(const Logits& logits, u32 part = 0, u32 parts = 1) {
     float best = __uint_as_float(0x7FC00000u);  // NaN, of which no element is known to be no larger
@@ -208,7 +212,7 @@ __device__ u64 largest_of(const Logits& logits, u32 part = 0, u32 parts = 1) {
         wrong |= value != value;
     }, part, parts);
     if (wrong) return (u64)(u32)NOT_A_NUMBER << 32;
-    return at == ~0u ? 0 : (u64)key_of(best) << 32 | ~at;
+    return at == ~0u ? 0 : found_at(best, at);
 }
 __device__ int id_of(u64 largest) { return largest >> 32 == (u32)NOT_A_NUMBER ? NO_ID : (int)~(u32)largest; }
 
@@ -272,28 +276,20 @@ __device__ void copy_row(const storage* source, storage* target, u32 hidden) {
     }
 }
 
-// The row's last act: whoever sees the id may count on the rest.
-__device__ void tell(u64 address, int id) {
-    __syncthreads();
-    if (threadIdx.x == 0 && address) {
-        __threadfence_system();
-        *(volatile int*)address = id;
-    }
+// Of a row, of which all threads have the words: its token, 0 without sampling; the next inputs, which follow from that; and
+// who is told, by one thread.
+__device__ int token_of(const Feedback& feed, const u64* words, Room& room) {
+    if (KIND == NONE) return 0;
+    return sampled((const storage*)words[0], (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k,
+                   feed.p, room);
 }
-
-// Rows, of which all threads have the words. One goes on with a token:
-__device__ void go_on(const Feedback& feed, const u64* words, int id) {
-    copy_row((const storage*)(feed.embedding + (id < 0 ? 0 : id) * feed.row_bytes), (storage*)words[1], (u32)feed.hidden);
-    tell(words[3], id);
+__device__ void go_on(const Feedback& feed, const u64* words, int id, Room& room) {
+    storage* target = (storage*)words[1];
+    if (KIND == NONE)
+        scaled((const storage*)words[0], target, (storage*)words[2], words[4], (u32)feed.hidden, room.sums);
+    else copy_row((const storage*)(feed.embedding + (id < 0 ? 0 : id) * feed.row_bytes), target, (u32)feed.hidden);
 }
-__device__ void feed_row(const Feedback& feed, const u64* words, Room& room) {
-    const storage* source = (const storage*)words[0];
-    if (KIND == NONE) {
-        scaled(source, (storage*)words[1], (storage*)words[2], words[4], (u32)feed.hidden, room.sums);
-        tell(words[3], 0);
-    } else {
-        go_on(feed, words, sampled(source, (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k,
-                                   feed.p, room));
-    }
+__device__ void tell(const u64* words, int id) {
+    if (words[3]) *(volatile int*)words[3] = id;
 }
 }  // namespace sampling

@@ -1,69 +1,69 @@
-// The end of a whole step (megakernel.cu): rows are fed back (sampling.cuh), a row a block, or each by several blocks.
+// The end of a whole step (megakernel.cu): rows are fed back (sampling.cuh), a row a block, by the last blocks first, which
+// have fewer tiles of GEMMs.
 //
-// With greedy sampling all that takes long is to look at the logits, which blocks that share a row do in parts: a block alone
-// would take many times as long, while most others have nothing to do. The first of them waits for what the others have found.
-// That is a word of each, not 0 once it is there, and 0 again when the launch ends: to count who is through, as instructions
-// do, takes two more ways to the L2 cache and back, a fence and a load.
-enum { NO_LOGITS = 1 };  // found where a part has no logits: less than any key with an index
+// The host is told of a token as soon as it is known, while the next inputs are made of it: who uses these is a later launch
+// on the same stream, which does not begin before this one has ended.
 __shared__ u64 row_words[ROW_WORDS];
 static_assert(sizeof(sampling::Room) <= sizeof(Memory::inputs), "it lies there");
-
-// Where it is more than one, rows * blocks_a_row() blocks have something to do, with one row each.
-__device__ inline u32 blocks_a_row(const Feedback& feed) {
-    return sampling::KIND == sampling::GREEDY && feed.rows && feed.rows < gridDim.x ? gridDim.x / (u32)feed.rows : 1;
-}
 
 // Where it is told of the rows: a launch that was made before its commands were there knows that once it is admitted.
 __device__ inline const u64* arguments_of(const Feedback& feed, const Gate& gate) {
     return gate.word ? (const u64*)admission : feed.arguments;
 }
 
+__device__ inline u64 first_row() { return gridDim.x - 1 - blockIdx.x; }
+
 __device__ inline void read_row(const Feedback& feed, const Gate& gate, u64 row, int lane) {
     if (row < feed.rows && lane < ROW_WORDS) row_words[lane] = arguments_of(feed, gate)[lane * feed.pitch + row];
 }
 
-// `found`: of this row's blocks, of which this one is number `part`.
-__device__ inline void feed_part(const Feedback& feed, u64* found, u32 part, u32 parts, sampling::Room& room) {
-    const sampling::Logits logits = {(const storage*)row_words[0], (u32)feed.vocab};
-    u64 largest = sampling::combined<false>(sampling::largest_of(logits, part, parts), room.part);
-    if (part) {
-        if (threadIdx.x == 0) store_relaxed((u64)(found + part), sampling::larger(largest, NO_LOGITS));
-        return;
-    }
-    for (u32 other = 1 + threadIdx.x; other < parts; other += THREADS) {
+// What the last GEMM's blocks have found (gemm.cuh): a word of each of `share`, not 0 once it is there, and 0 again when the
+// launch ends. All that a block has read of this step's inputs is in what it found, so that others may replace them then.
+__device__ inline u64 largest_of_all(u64* found, u32 share) {
+    u64 largest = 0;
+    for (u32 part = threadIdx.x; part < share; part += THREADS) {
         u64 word;
-        do word = load_relaxed(found + other);
+        do word = load_relaxed(found + part);
         while (!word);
-        store_relaxed((u64)(found + other), 0ull);
+        store_relaxed((u64)(found + part), 0ull);
         largest = sampling::larger(largest, word);
     }
-    sampling::go_on(feed, row_words, sampling::id_of(sampling::combined<false>(largest, room.part)));
+    return largest;
 }
 
-// By all who went through the list; the first row's words are on their way. That all blocks have is waited for, not just that
-// the last instruction is complete: who has no share of that may still read inputs that a row's next ones replace. To load
-// the counter with acquire, and a barrier, is what instructions do to see what others stored: the L1 cache has nothing older.
-__device__ __noinline__ void feed_back(const Feedback& feed, const Gate& gate, u32* ended, u32 launch, sampling::Room& room) {
+// By all who went through the list, of whose last instruction `share` blocks had a share; the first row's words are on their
+// way. Unless each block says what it found, that all blocks are through is waited for, not just that the last instruction is
+// complete: who has no share of that may still read inputs that a row's next ones replace. To load the counter with acquire,
+// and a barrier, is what instructions do to see what others stored: the L1 cache has nothing older.
+__device__ __noinline__ void feed_back(const Feedback& feed, const Gate& gate, u32* ended, u32 launch, u32 share,
+                                       sampling::Room& room) {
     __barrier_sync_count(0, ALL_THREADS);  // of this block everything is stored and read; and the words are there
-    if (threadIdx.x == 0) {
+    if (!FINDS && threadIdx.x == 0) {
         __threadfence();
         atomicAdd(ended, 1u);
     }
-    const u32 parts = blocks_a_row(feed), part = blockIdx.x % parts;
-    u64 row = blockIdx.x / parts;
+    u64 row = first_row();
     if (row >= feed.rows) return;
-    if (threadIdx.x == 0)
+    if (!FINDS && threadIdx.x == 0)
         while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}
     __syncthreads();
-    const u64 began_ns = global_ns();
+    u64 began_ns = FINDS ? 0 : global_ns();
     while (true) {
-        if (sampling::KIND == sampling::GREEDY) feed_part(feed, feed.found + blockIdx.x - part, part, parts, room);
-        else sampling::feed_row(feed, row_words, room);
+        int id;
+        if (FINDS) {
+            const u64 own = largest_of_all(feed.found + row * gridDim.x, share);
+            if (!began_ns) began_ns = global_ns();
+            id = sampling::id_of(sampling::combined<false>(own, room.part));
+        } else {
+            id = sampling::token_of(feed, row_words, room);
+        }
+        if (threadIdx.x == 0) sampling::tell(row_words, id);
+        sampling::go_on(feed, row_words, id, room);
         row += gridDim.x;
         if (row >= feed.rows) break;
         __syncthreads();
         read_row(feed, gate, row, threadIdx.x);
         __syncthreads();
     }
-    if (sampling::KIND != sampling::NONE && blockIdx.x == 0 && threadIdx.x == 0) *feed.ns += global_ns() - began_ns;
+    if (sampling::KIND != sampling::NONE && first_row() == 0 && threadIdx.x == 0) *feed.ns += global_ns() - began_ns;
 }
