@@ -119,7 +119,7 @@ class FakeMegakernel:
         assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
         assert (threads, stream) == (288, self.device.stream)
         assert [each.nbytes for each in parameters] == [8 * 6, 8 * len(FIELDS), 4, 8 * 5]
-        return SimpleNamespace(with_words=lambda blocks, words: self._launch(function.defines, blocks, words))
+        return SimpleNamespace(with_words=lambda blocks, words, early=False: self._launch(function.defines, blocks, words))
 
     def _launch(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64]) -> None:
         from launchopt.devices.megakernel_program import GATE

@@ -91,6 +91,9 @@ class KernelLaunch:
         self._grid = self._config[:28].view(np.uint32)
         self._grid[:] = (1, 1, 1, block, 1, 1, shared_bytes)
         self._config[lt.CONFIG_STREAM_BYTES : lt.CONFIG_STREAM_BYTES + 8].view(np.int64)[0] = stream.ptr
+        self._attribute = _programmatic(self._config)
+        self._attribute_count = self._config[ATTRIBUTE_COUNT_BYTES : ATTRIBUTE_COUNT_BYTES + 4].view(np.uint32)
+        self._attribute_count[0] = 0
         self._function = function
         config, pointers = self._config.ctypes.data, self._pointers.ctypes.data
         self._call = np.array([launch_address(), config, function.kernel.ptr, pointers], np.int64)
@@ -100,11 +103,25 @@ class KernelLaunch:
         self._values[0] = first
         _check(_launch(self._call, self._grid, blocks))
 
-    def with_words(self, blocks: int, words: NDArray[np.int64]) -> None:
-        """Launch `blocks` blocks with all parameters anew; RunError where the driver refuses."""
+    def with_words(self, blocks: int, words: NDArray[np.int64], early: bool = False) -> None:
+        """Launch `blocks` blocks with all parameters anew; RunError where the driver refuses.
+
+        early: with programmatic stream serialization (PDL), of a kernel that waits for what was launched before it.
+        """
         if len(words) != len(self._values):
             raise ValueError(f"{len(words)} words for {len(self._values)}")
+        self._attribute_count[0] = early
         _check(_launch_with(self._call, self._grid, blocks, self._values, words))
+
+
+def _programmatic(config: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Have launches of a CUlaunchConfig use programmatic stream serialization; returns what must be kept for that."""
+    attribute = np.zeros(ATTRIBUTE_BYTES, np.uint8)
+    attribute[:4].view(np.uint32)[0] = PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute[8:12].view(np.int32)[0] = 1
+    config[ATTRIBUTES_BYTES:ATTRIBUTE_COUNT_BYTES].view(np.int64)[0] = attribute.ctypes.data
+    config[ATTRIBUTE_COUNT_BYTES : ATTRIBUTE_COUNT_BYTES + 4].view(np.uint32)[0] = 1
+    return attribute
 
 
 def _check(status: int) -> None:
@@ -137,12 +154,7 @@ class KernelPlans:
         config = np.zeros(CONFIG_BYTES, np.uint8)
         config[:28].view(np.uint32)[:] = (*launch.grid, *launch.block, launch.shared_bytes)
         if early:
-            attribute = np.zeros(ATTRIBUTE_BYTES, np.uint8)
-            attribute[:4].view(np.uint32)[0] = PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute[8:12].view(np.int32)[0] = 1
-            config[ATTRIBUTES_BYTES:ATTRIBUTE_COUNT_BYTES].view(np.int64)[0] = attribute.ctypes.data
-            config[ATTRIBUTE_COUNT_BYTES : ATTRIBUTE_COUNT_BYTES + 4].view(np.uint32)[0] = 1
-            self._keep.append(attribute)
+            self._keep.append(_programmatic(config))
         values = np.concatenate([np.zeros(4, np.int64), launch.words])
         # Behind the four: all the words as one parameter, or each as one. The driver looks at as many as a kernel has.
         pointers = values.ctypes.data + 8 * np.arange(len(values), dtype=np.int64)

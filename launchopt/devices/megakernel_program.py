@@ -79,12 +79,12 @@ class MegakernelProgram:
         if not words[ROWS]:
             return False
         words[GATE:] = gate
-        self._launch()
+        self._launch(early=True)
         return True
 
-    def _launch(self) -> None:
+    def _launch(self, early: bool = False) -> None:
         self._words[NUMBER] = self._words[NUMBER] + 1 & 0xFFFFFFFF
-        self._kernel.with_words(self._blocks, self._words)
+        self._kernel.with_words(self._blocks, self._words, early)
 
     def took_back(self) -> None:
         """The last launch did nothing: the next one has its number."""

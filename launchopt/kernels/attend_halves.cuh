@@ -3,7 +3,7 @@ struct Products : Attention {
     using Attention::Attention;
     // Of thread 4 g + t, as in `mma`: whose rows are queries, those that there are not repeat the last one.
     enum { KEYS_A_WARP = 8, KEYS_A_BLOCK = KEYS_A_WARP * GROUP_WARPS, KEY_VECTORS = HEAD_DIM >= 128 ? 4 : 2 };
-    enum { LOTS = 4, FEATURES_A_WARP = 16 };  // lots of WHOLE_TOKENS values at once
+    enum { LOTS = 2, FEATURES_A_WARP = 16 };  // lots of WHOLE_TOKENS values at once
     uint4 keys[KEY_VECTORS];  // the first ones of `score` and `mix`: asked for before it is known what for
     u32 values[LOTS][4];
     storage* own_scores;  // where those of query g go

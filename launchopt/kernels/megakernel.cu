@@ -231,8 +231,11 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
             ((u64*)(list + player.warp))[part] = ((const u64*)(player.q.tasks + player.warp))[part];
     }
     player.fetch(2);
+    const bool goes_on = !gate.word || admitted(gate);
+    wait_for_earlier();  // also of one that is called off, since the next one waits for this one only
+    if (!goes_on) return;
+    if (threadIdx.x == 0) let_next_begin();
     if (!gate.word) __syncthreads();
-    else if (!admitted(gate)) return;
     for (u64 i = 0; i < player.q.count; ++i) {
         const Task& task = list[i % LISTED];
         const bool streamed = task.streamed, shares = player.place_in(task) < task.share;

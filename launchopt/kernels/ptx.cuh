@@ -74,6 +74,11 @@ __device__ inline void store_release_system(u64* to, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
+// Launches on one stream, of which one may begin before the one before it has ended: its blocks come where those have, once all
+// of those have said so; and it waits until all that was done before it is there.
+__device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ inline void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 __device__ inline u64 global_ns() {  // the GPU's timer, which all multiprocessors share
     u64 ns;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));

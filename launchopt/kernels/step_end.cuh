@@ -18,7 +18,7 @@ __device__ inline void read_row(const Feedback& feed, const Gate& gate, u64 row,
 }
 
 // What the last GEMM's blocks have found (gemm.cuh): a word of each of `share`, not 0 once it is there, and 0 again when the
-// launch ends. All that a block has read of this step's inputs is in what it found, so that others may replace them then.
+// launch ends.
 __device__ inline u64 largest_of_all(u64* found, u32 share) {
     u64 largest = 0;
     for (u32 part = threadIdx.x; part < share; part += THREADS) {
@@ -31,33 +31,35 @@ __device__ inline u64 largest_of_all(u64* found, u32 share) {
     return largest;
 }
 
+// That all blocks are through the list is waited for before inputs are replaced, not just that the last instruction is complete:
+// who has no share of that may still read them. To load the counter with acquire, and a barrier, is what instructions do to
+// see what others stored: the L1 cache has nothing older.
+__device__ inline void wait_for_all(const u32* ended, u32 launch) {
+    if (threadIdx.x == 0)
+        while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}
+    __syncthreads();
+}
+
 // By all who went through the list, of whose last instruction `share` blocks had a share; the first row's words are on their
-// way. Unless each block says what it found, that all blocks are through is waited for, not just that the last instruction is
-// complete: who has no share of that may still read inputs that a row's next ones replace. To load the counter with acquire,
-// and a barrier, is what instructions do to see what others stored: the L1 cache has nothing older.
+// way. Where blocks say what they have found, nothing else that they have stored is read here.
 __device__ __noinline__ void feed_back(const Feedback& feed, const Gate& gate, u32* ended, u32 launch, u32 share,
                                        sampling::Room& room) {
     __barrier_sync_count(0, ALL_THREADS);  // of this block everything is stored and read; and the words are there
-    if (!FINDS && threadIdx.x == 0) {
-        __threadfence();
+    if (threadIdx.x == 0) {
+        if (!FINDS) __threadfence();
         atomicAdd(ended, 1u);
     }
-    u64 row = first_row();
+    u64 row = first_row(), began_ns = 0;
     if (row >= feed.rows) return;
-    if (!FINDS && threadIdx.x == 0)
-        while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}
-    __syncthreads();
-    u64 began_ns = FINDS ? 0 : global_ns();
     while (true) {
-        int id;
-        if (FINDS) {
-            const u64 own = largest_of_all(feed.found + row * gridDim.x, share);
-            if (!began_ns) began_ns = global_ns();
-            id = sampling::id_of(sampling::combined<false>(own, room.part));
-        } else {
-            id = sampling::token_of(feed, row_words, room);
-        }
+        u64 own = 0;
+        if (FINDS) own = largest_of_all(feed.found + row * gridDim.x, share);
+        else wait_for_all(ended, launch);
+        if (!began_ns) began_ns = global_ns();
+        const int id =
+            FINDS ? sampling::id_of(sampling::combined<false>(own, room.part)) : sampling::token_of(feed, row_words, room);
         if (threadIdx.x == 0) sampling::tell(row_words, id);
+        if (FINDS) wait_for_all(ended, launch);
         sampling::go_on(feed, row_words, id, room);
         row += gridDim.x;
         if (row >= feed.rows) break;

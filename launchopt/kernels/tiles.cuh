@@ -19,9 +19,9 @@ __device__ inline int pieces_together(int tiles, int left_bytes) {
 }
 
 // A warp's slices of some tiles, of a piece or a few, tile by tile. Of a single column they are in registers before the inputs
-// are there, where nothing else wants these; or each slot is waited for when it is wanted, and left when it has been
-// multiplied, so that another is under way while the others are. Of several columns, which leave no registers for that, slots
-// are waited for together.
+// are there, where nothing else wants these; or each slot is waited for when it is wanted. Of several columns, which leave no
+// registers for that, slots are waited for together. Where other ops take so long that the ring is full, a slot is left when it
+// has been multiplied, so that another is under way while the others are.
 struct Slices {
     int tiles, pieces;
 #if PRELOADED
@@ -165,7 +165,7 @@ struct Sums {
             }
 #pragma unroll
             for (int chunk = 0; chunk < CHUNKS; ++chunk) add(slot, w.get(slot, chunk), x[chunk], y[chunk]);
-            if (SLOT_BY_SLOT) ring.leave(lane);
+            if (LEFT_SINGLY) ring.leave_first(lane);
         }
     }
     __device__ void leave(Parts& part, int tiles, int columns, int lane) {

@@ -11,7 +11,8 @@ enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTE
 enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES };
 enum { BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
 #define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)  // see tiles.cuh
-#define SLOT_BY_SLOT (COLUMNS == 1 && DTYPE != 0 && !PRELOADED)
+#define LEFT_SINGLY (DTYPE != 0 && (FUSED || OPS))
+#define SLOT_BY_SLOT (COLUMNS == 1 && LEFT_SINGLY)
 
 struct Weights {  // of devices/megakernel_tasks.py; the list ends with one of no rows
     u64 a, gain;                 // gain: of row_used_bytes, or 0
@@ -48,6 +49,12 @@ struct Ring {
         const u32 own = barrier - (left - lane) * 8;
         if (lane < left) barrier_arrive(own + (own < barriers ? 2 * SLOTS : SLOTS) * 8);
         left = 0;
+    }
+    __device__ void leave_first(u32 lane) {  // only the first of them
+        __syncwarp();
+        const u32 own = barrier - left * 8;
+        if (lane == 0) barrier_arrive(own + (own < barriers ? 2 * SLOTS : SLOTS) * 8);
+        --left;
     }
     __device__ void wait_empty() const {
         barrier_wait(barrier + SLOTS * 8, phase ^ 1);  // the first time it is

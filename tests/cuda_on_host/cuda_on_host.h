@@ -320,6 +320,8 @@ inline u64 load_acquire(const u64* from) { return load_relaxed(from); }
 inline u64 load_acquire_system(const u64* from) { return load_relaxed(from); }
 inline void store_release(u64* to, u64 value) { *to = value; }
 inline void store_release_system(u64* to, u64 value) { *to = value; }
+inline void let_next_begin() {}
+inline void wait_for_earlier() {}  // a launch begins when the one before it has ended
 // Goes on by one each time that somebody asks.
 inline u64 clock64() {
     static u64 cycles = 0;
