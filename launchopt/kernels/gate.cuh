@@ -31,9 +31,13 @@ __device__ inline u64 ask(const Gate& gate) {
 __device__ __noinline__ bool admitted(const Gate& gate) {
     if (threadIdx.x == 0) {
         u64 word;
-        if (blockIdx.x == 0) store_release(gate.heard, word = ask(gate));
-        else do word = load_acquire(gate.heard);
-        while (!is_for(word, gate.tag));
+        if (blockIdx.x == 0) {
+            store_release(gate.heard, word = ask(gate));
+        } else {
+            wait_for_earlier();  // whose end takes longer while others keep asking the L2 cache
+            do word = load_acquire(gate.heard);
+            while (!is_for(word, gate.tag));
+        }
         admission = word << TAG_BITS >> TAG_BITS;
     }
     __barrier_sync_count(0, ALL_THREADS);
