@@ -14,6 +14,7 @@ import ctypes
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -119,12 +120,13 @@ class FakeMegakernel:
         assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
         assert (threads, stream) == (288, self.device.stream)
         assert [each.nbytes for each in parameters] == [8 * 6, 8 * len(FIELDS), 4, 8 * 5]
-        return SimpleNamespace(with_words=lambda blocks, words, early=False: self._launch(function.defines, blocks, words))
+        return SimpleNamespace(with_words=partial(self._launch, function.defines))
 
-    def _launch(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64]) -> None:
+    def _launch(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64], early: bool = False) -> None:
         from launchopt.devices.megakernel_program import GATE
 
         self.settle()
+        assert early == bool(words[GATE]), "who waits may begin before the one before has ended"
         if words[GATE]:
             self._waits = defines, blocks, words.copy()
         else:
@@ -184,7 +186,7 @@ class FakeMegakernel:
         self.launched.append(instructions.copy())
         feed = dict(zip(FIELDS, words[PROGRAM_WORDS:NUMBER].tolist(), strict=True))
         found = np.asarray(self.memory.at(feed["found"]))
-        assert (found.dtype, found.tolist()) == (np.uint64, [0] * blocks), "a word of each block"
+        assert (found.dtype, found.tolist()) == (np.uint64, [0] * requests * blocks), "a word a request of each block"
         self._feed_back(feed)
 
     def _feed_back(self, feed: dict[str, int]) -> None:

@@ -74,7 +74,10 @@ class MegakernelProgram:
         self._launch()
 
     def launch_gated(self, gate: NDArray[np.int64]) -> bool:
-        """As `devices.launch_ahead` wants it: it feeds back as many rows as the last one, and that must be some."""
+        """As `devices.launch_ahead` wants it: it feeds back as many rows as the last one, and that must be some.
+
+        It may begin before the launch before it has ended, and waits for that itself.
+        """
         words = self._words
         if not words[ROWS]:
             return False

@@ -2,6 +2,10 @@
 // then it stores nothing, but what it has to know of its list is read, and weights are on their way. The word has the
 // launch's tag in its upper 16 bits; below is 0, and the launch is called off, or the address of struct Feedback's arguments.
 //
+// Such a launch also begins before the one before it has ended (programmatic dependent launch): as soon as all blocks of that
+// know that they are admitted, its own come where those have ended. What others store it reads, and stores itself, behind
+// `wait_for_earlier`.
+//
 // One thread asks the host, over the bus; the others learn it from that through the L2 cache. Who hears nothing for long
 // takes the launch to be called off, and says so: a host that is gone must not keep the GPU.
 enum { TAG_BITS = 16 };

@@ -121,10 +121,14 @@ def test_all_parameters_may_be_given_anew(monkeypatch: pytest.MonkeyPatch) -> No
     launch.with_words(3, np.arange(5) + 2**40)
     assert seen[0].grid == (3, 1, 1)
     assert [*seen[0].operands, *seen[0].words.tolist()] == (np.arange(5) + 2**40).tolist()
+    launch.with_words(3, np.arange(5), early=True)
+    launch.with_words(3, np.arange(5))
+    early = (kp.PROGRAMMATIC_STREAM_SERIALIZATION, (1).to_bytes(64, "little"))
+    assert [each.attributes for each in seen] == [[], [early], []]
     for count in (4, 6):
         with pytest.raises(ValueError, match=f"{count} words for 5"):
             launch.with_words(1, np.zeros(count, np.int64))
-    assert len(seen) == 1
+    assert len(seen) == 3
 
 
 def test_what_the_driver_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

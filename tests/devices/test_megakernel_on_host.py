@@ -5,21 +5,29 @@ What is fed back at its end is what the host makes of the same results, to the b
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import kernel_runs
+import numpy as np
 import pytest
 from cuda_on_host import can_build
-from kernel_runs import BLOCKS, PROGRAMS, TOKENS, KernelRun, done_by
+from kernel_runs import BLOCKS, PROGRAMS, TOKENS, KernelRun, done_by, really_at
+from numpy.typing import NDArray
 from program_interpreter import NONE
 from programs import requests_of
 from step_runs import batches
 
 from launchopt.command import Dtype, Op
+from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.instruction_words import Word
 from launchopt.devices.megakernel_tasks import Extra
 from launchopt.kernels import source
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import layer_program
+from launchopt.workloads.program import layer_program, linear_program
+
+Weights = NDArray[np.float32]
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
@@ -64,7 +72,9 @@ TOP_K, TOP_P = Sampling(SamplingKind.top_k, 0.7, 20, seed=3), Sampling(SamplingK
 FED = [(dtype, sampling, BLOCKS + 2) for dtype in Dtype for sampling in (NONE, GREEDY)]
 FED += [(Dtype.bf16, TOP_K, 2), (Dtype.fp32, TOP_P, 2), (Dtype.bf16, GREEDY, 1), (Dtype.bf16, NONE, 1)]
 FED += [(Dtype.bf16, TOP_K, 1)]  # by one block
-WAIT = "while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}"
+# What is waited for before a row is fed back, and what is there without: that all blocks are through, or what they found.
+THROUGH = "while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}", ";"
+FOUND = "while (!word);", "while (false);"
 
 
 def fed_stream(dtype: Dtype, sampling: Sampling, requests: int) -> ChainStream:
@@ -92,12 +102,73 @@ def test_what_is_fed_back_is_what_the_host_makes_of_the_same_results(
     assert not any(each.found.any() for each in ours.lists.values())
 
 
-@pytest.mark.parametrize("sampling", [NONE, GREEDY], ids=str)
-def test_a_row_waits_until_all_blocks_are_through(sampling: Sampling) -> None:
+@pytest.mark.parametrize(("sampling", "wait"), [(NONE, THROUGH), (TOP_K, THROUGH), (GREEDY, FOUND)], ids=str)
+def test_a_row_waits_until_all_blocks_are_through(sampling: Sampling, wait: tuple[str, str]) -> None:
     """Else it takes what was there before, in some order of the threads."""
     text, stream = source("megakernel"), fed_stream(Dtype.fp32, sampling, BLOCKS)
-    assert text.count(WAIT) == 1
+    assert text.count(wait[0]) == 1
     right = done_by(KernelRun(stream, sampling))
     assert right.verify().ok
-    hasty = (done_by(KernelRun(stream, sampling, text=text.replace(WAIT, ";")), seed) for seed in range(0, 80, 10))
+    hasty = (done_by(KernelRun(stream, sampling, text=text.replace(*wait)), seed) for seed in range(0, 80, 10))
     assert any(run.contents() != right.contents() for run in hasty)
+
+
+def as_it_is(weights: Weights) -> None:
+    """Of `CHANGES`."""
+
+
+def all_alike(weights: Weights) -> None:
+    weights[:] = weights[0]
+
+
+def twice(weights: Weights) -> None:
+    weights[1000:2000] = weights[:1000]
+
+
+def nan_in_one(weights: Weights) -> None:
+    weights[2050] = np.nan
+
+
+def nan_but_in_one(weights: Weights) -> None:
+    weights[:-1] = np.nan
+
+
+CHANGES: dict[Callable[[Weights], None], tuple[int, int]] = {  # and between which ids all tokens are then
+    as_it_is: (0, 2100),
+    all_alike: (0, 0),
+    twice: (0, 2100),
+    nan_in_one: (-1, -1),
+    nan_but_in_one: (-1, -1),
+}
+
+
+class Headed(KernelRun):
+    """With weights of the LM head that are as `change` makes them."""
+
+    def __init__(self, stream: ChainStream, change: Callable[[Weights], None], feeds: bool) -> None:
+        super().__init__(stream, GREEDY, feeds)
+        batch = next(iter(batches(stream, stream.requests)))
+        head = really_at(self.compiler.compile(batch), self.placed)[-1]
+        (array,) = (each for each in self.arenas.arrays.values() if 0 <= head[Word.A] - each.ctypes.data < each.nbytes)
+        first, (m, k) = (head[Word.A] - array.ctypes.data) // array.itemsize, head[[Word.M, Word.K]]
+        rows = np.lib.stride_tricks.as_strided(array[first:], (m, k), (head[Word.LDA] * array.itemsize, array.itemsize))
+        weights = to_float32(rows, stream.dtype)
+        change(weights)
+        rows[:] = from_float32(weights, stream.dtype)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize(("dtype", "requests"), [(Dtype.fp32, 1), (Dtype.bf16, 1), (Dtype.bf16, 18)], ids=str)
+def test_logits_that_tie_and_that_are_none(dtype: Dtype, requests: int, change: Callable[[Weights], None]) -> None:
+    """Found where they are stored: of several passes of each block, whose last one is not whole."""
+    small = linear_program([(128, 128)])
+    stream = ChainStream(small, 1, requests_of([(0, 3)] * requests), dtype, 1, vocab=2100)
+    ours, theirs = (done_by(Headed(stream, change, feeds)) for feeds in (True, False))
+    assert all(each.defines["LOGITS"] for each in ours.lists.values())
+    assert ours.ids == theirs.ids
+    assert ours.contents() == theirs.contents()
+    first, last = CHANGES[change]
+    ids = np.array(ours.ids[: stream.tokens], np.uint32).view(np.int32)
+    assert first <= ids.min() <= ids.max() <= last
+    if change is twice:
+        assert not ((ids >= 1000) & (ids < 2000)).any()

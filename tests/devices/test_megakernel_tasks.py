@@ -197,10 +197,18 @@ def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -
     together, stream = Layer(requests), layer_stream(requests)
     fused = bits(Op.ROPE, Op.NORM, Op.ADD, Op.SILU_MUL)
     shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
-    assert defines_of(together.tasks) == {"COLUMNS": columns, "OPS": bits(Op.SLOT_MAP), "FUSED": fused, **shape}
+    assert defines_of(together.tasks) == {
+        "COLUMNS": columns,
+        "OPS": bits(Op.SLOT_MAP),
+        "FUSED": fused,
+        "LOGITS": 0,
+        **shape,
+    }
     alone, _ = tasks_of(compiled(stream, fuse=False), BLOCKS, stream.dtype.itemsize)
     ops = bits(*(Op(op) for op in set(compiled(stream)[:, Word.OP].tolist()) - {Op.GEMM}))
-    assert defines_of(alone) == {"COLUMNS": columns, "OPS": ops, "FUSED": 0}, "GEMMs have their weights ahead of time"
+    assert defines_of(alone) == {"COLUMNS": columns, "OPS": ops, "FUSED": 0, "LOGITS": 0}, (
+        "GEMMs have their weights ahead of time"
+    )
 
 
 def test_of_a_layer_with_relu_both_are_compiled() -> None:
@@ -208,7 +216,7 @@ def test_of_a_layer_with_relu_both_are_compiled() -> None:
     tasks, _ = tasks_of(compiled(layer_stream(1, model=plain)), BLOCKS, 4)
     fused = bits(Op.ROPE, Op.NORM, Op.ADD)
     shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
-    assert defines_of(tasks) == {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused, **shape}
+    assert defines_of(tasks) == {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused, "LOGITS": 0, **shape}
     assert not tasks[:, Extra.PAIR_ROWS].any()
 
 
@@ -225,7 +233,7 @@ def test_of_a_model_of_odd_sizes_all_is_compiled_by_itself() -> None:
     tasks, box_bytes = tasks_of(program, BLOCKS, 4)
     ops = bits(*(Op(op) for op in set(program[:, Word.OP].tolist())))
     assert ops & bits(Op.GEMM)
-    assert defines_of(tasks) == {"COLUMNS": 16, "OPS": ops, "FUSED": 0}
+    assert defines_of(tasks) == {"COLUMNS": 16, "OPS": ops, "FUSED": 0, "LOGITS": 0}
     assert (len(tasks), box_bytes) == (len(program), 0)
 
 

@@ -1,4 +1,4 @@
-"""The end of kernels/megakernel.cu on the host (cuda_on_host): several blocks find a row's greedy token together.
+"""The end of kernels/megakernel.cu on the host (cuda_on_host): greedy tokens of logits that no GEMM of the list stored.
 
 A list of no instructions, so that nothing but the end takes time, and logits may be any.
 """
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.feedback_source import ARGUMENTS, FIELDS, FOUND, ROWS, head_of, words_of
+from launchopt.devices.feedback_source import ARGUMENTS, FIELDS, ROWS, head_of, words_of
 from launchopt.devices.feedback_stages import WORDS
 from launchopt.devices.megakernel_tasks import SLOT_BYTES, WEIGHTS, fixed_bytes
 from launchopt.kernels import source
@@ -38,10 +38,9 @@ class StepEnd:
         embedding = np.random.default_rng(1).standard_normal((vocab, HIDDEN)).astype(np.float32)
         self.embedding = from_float32(embedding, dtype)
         self.counters, self.weights = np.zeros(1, np.uint32), np.zeros(2, WEIGHTS)
-        self.found, self.ns = np.zeros(blocks, np.uint64), np.zeros(1, np.uint64)
+        self.ns = np.zeros(1, np.uint64)
         row_bytes = self.embedding.strides[0]
         words = words_of(GREEDY, HIDDEN, vocab, MOST_ROWS, self.embedding.ctypes.data, row_bytes, self.ns.ctypes.data)
-        words[FOUND] = self.found.ctypes.data
         program = [0, self.counters.ctypes.data, self.weights.ctypes.data, 0, 0, 0]
         self.words = np.concatenate([np.array(program, np.int64), words, np.zeros(1 + GATE_WORDS, np.int64)])
         self.kernel = built_of(head_of(GREEDY.kind) + source("megakernel"), CALL, DTYPE=int(dtype), **MACROS)
@@ -67,7 +66,6 @@ class StepEnd:
         expected = sample(to_float32(from_float32(values, self.dtype), self.dtype), GREEDY, numbers, numbers)
         assert ids.tolist() == [*expected.tolist(), *[-7] * (MOST_ROWS - rows)]
         assert (targets == self.embedding[np.maximum(expected, 0)]).all()
-        assert not self.found.any(), "for the next launch"
         assert (int(self.ns[0]) > before) == (rows > 0)
         return expected.tolist()
 
@@ -78,9 +76,9 @@ def logits_of(rows: int, vocab: int, seed: int) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("blocks", [1, 3, 8])
 def test_rows_of_all_launches(blocks: int) -> None:
-    """Of one program: with fewer rows than blocks and with more, with blocks that are left over, and with none.
+    """Of one program: with fewer rows than blocks and with more, and with none.
 
-    Also of fewer logits than there are blocks, and of some that are no whole vectors.
+    Also of a logit alone, and of some that are no whole vectors.
     """
     for vocab in (1, 7, 1000, 12_296):
         end = StepEnd(blocks, vocab)
@@ -90,7 +88,7 @@ def test_rows_of_all_launches(blocks: int) -> None:
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 def test_logits_that_tie_and_that_are_none(dtype: Dtype) -> None:
-    """In one part of the row or in several, in a block's first pass or in a later one."""
+    """In a block's first pass or in a later one."""
     vocab, end = 36_000, StepEnd(8, 36_000, dtype)
     for offset in (0, 1):
         for places in ([0], [vocab - 1], [20_000, 9000, 9001], [vocab - 1, 5], [17_000, 500, 30_000]):
