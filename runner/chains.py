@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,9 +9,10 @@ from launchopt.devices.base import Device
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.step_pump import StepPump
 from launchopt.driver import shortened
+from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
-from launchopt.step_batcher import StepBatch, StepBatcher, steps_of_requests
+from launchopt.step_batcher import StepBatcher, steps_of_requests
 from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import AFTER, DUE_NS, ChainStream
@@ -52,7 +51,7 @@ class Chains:
         arm: Arm,
         rehearsal: bool,
         ring: Ring,
-        submit: Callable[[StepBatch, int], None],
+        mode: Mode,
         recorder: Recorder,
         settings: PumpSettings,
     ) -> StepPump:
@@ -69,8 +68,9 @@ class Chains:
             in_rounds=job.schedule.continuous,
             expected=self.expected(rehearsal),
         )
-        follows = self._device.feed_back, self._device.check_alive
-        return StepPump(ring, self.back, batcher, self.flights, submit, *follows, recorder, settings)
+        follows = mode.submit, self._device.feed_back, self._device.check_alive
+        admission = mode.ahead.admission if mode.ahead else None
+        return StepPump(ring, self.back, batcher, self.flights, *follows, recorder, settings, admission)
 
     def verify(self, unwritten: frozenset[str]) -> Verification:
         """Check every token, and the commands whose outputs are still there, less what stayed inside fused launches."""

@@ -125,7 +125,7 @@ class Consumer:
         if self._chains:
             self._chains.flights.reset()
         if self._chains and mode.takes_of(self._stream) is Takes.steps:
-            steps = self._chains.step_pump(self._arm, rehearsal, self._ring, mode.submit, self.recorder, settings)
+            steps = self._chains.step_pump(self._arm, rehearsal, self._ring, mode, self.recorder, settings)
             self._flushes = steps.flushes
             return steps.run
         requests = self._stream.requests if self._chains else None

@@ -78,7 +78,7 @@ class FakeCuda:
         self.stages = FeedbackStages(flights, stream.table, facts, stages, lambda: self.synchronize())
         kept = Sampling(SamplingKind.none) if stream.vocab is None else sampling
         words = words_of(kept, stream.hidden, stream.vocab or 1, stream.requests, base, int(facts[lc.ROW_BYTES]))
-        self.launch_feedback = None if on_host else LaunchFeedback(head_of(kept.kind), words)
+        self.launch_feedback = None if on_host else LaunchFeedback(head_of(kept.kind), words, self.stages)
         self.fed_back = 0  # by launches of its own
         return flights
 

@@ -5,14 +5,14 @@ random order that keeps to their waits, over the arenas of the host. Memory that
 launch that points to memory that is not there any more fails, and so does whoever frees what a launch still uses.
 
 A launch that waits for the host's word is done, or not, when the next one is made, or all are waited for: the word must
-be there then.
+be there then. If it is there before, it is done before anything else is launched.
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -132,17 +132,29 @@ class FakeMegakernel:
         else:
             self._run(defines, blocks, words)
 
+    def _word(self, words: NDArray[np.int64]) -> tuple[bool, int]:
+        """Whether the host has said something to a launch that waits, and what."""
+        from launchopt.devices.launch_ahead import SHIFT, TAG
+        from launchopt.devices.megakernel_program import GATE
+
+        tag, said = divmod(int(_at(int(words[GATE]), (1,), np.uint64)[0]), 1 << SHIFT)
+        return tag == words[GATE + TAG] > 0, said
+
+    def enter(self, enter: Callable[..., int], index: int, size: int, request: int = 0) -> int:
+        """In place of the device's: something may be launched next."""
+        if self._waits is not None and self._word(self._waits[2])[0]:
+            self.settle()
+        return enter(index, size, request)
+
     def settle(self) -> None:
         """Do what waits for the host's word, which has been said."""
         if self._waits is None:
             return
-        from launchopt.devices.launch_ahead import TAG, TAG_SHIFT
-        from launchopt.devices.megakernel_program import ARGUMENTS, GATE
+        from launchopt.devices.megakernel_program import ARGUMENTS
 
         (defines, blocks, words), self._waits = self._waits, None
-        (word,) = _at(int(words[GATE]), (1,), np.uint64).tolist()
-        assert word >> TAG_SHIFT == words[GATE + TAG] > 0, "else the GPU would wait"
-        words[ARGUMENTS] = word & (1 << TAG_SHIFT) - 1
+        is_said, words[ARGUMENTS] = self._word(words)
+        assert is_said, "else the GPU would wait"
         if words[ARGUMENTS]:
             self.waited += 1
             self._run(defines, blocks, words)
@@ -265,6 +277,7 @@ def fake_megakernel() -> Iterator[FakeMegakernel]:
         patch.setattr(device, "state_of_sequences", None, raising=False)
         patch.setattr(device, "kernels", made)
         patch.setattr(device, "synchronize", made.all_done)
+        patch.setattr(device, "enter", partial(made.enter, device.enter))
         patch.setattr(device, "finish", lambda finish=device.finish: made.all_done() or finish())
         patch.setattr(megakernel, "cupy", memory)
         patch.setattr(megakernel_program, "cupy", memory)

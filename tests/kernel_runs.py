@@ -93,7 +93,7 @@ class KernelRun(InstructionRun):
         self.ns = np.zeros(1, np.uint64)
         sizes = stream.hidden, stream.vocab or 1, stream.requests, base, int(facts[lc.ROW_BYTES])
         words = words_of(sampling, *sizes, ns=self.ns.ctypes.data)
-        self.feedback = LaunchFeedback(head_of(sampling.kind), words)
+        self.feedback = LaunchFeedback(head_of(sampling.kind), words, self.stages)
 
     def step(self, batch: StepBatch, ordered: Ordered = in_order) -> Instructions:
         if not self.compiler.compilable(batch):

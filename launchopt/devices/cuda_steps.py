@@ -73,7 +73,8 @@ class CudaSteps:
             stages = pinned(STAGES * WORDS * stream.requests, np.uint64).reshape(STAGES, WORDS, stream.requests)
             self._stages = FeedbackStages(self.flights, stream.table, self._facts, stages, synchronize)
             kept, at_ns = WITHOUT if stream.vocab is None else sampling, int(self._launches_ns.data.ptr)
-            self.launch_feedback = LaunchFeedback(head_of(kept.kind), words_of(kept, *sizes, ns=at_ns))
+            words = words_of(kept, *sizes, ns=at_ns)
+            self.launch_feedback = LaunchFeedback(head_of(kept.kind), words, self._stages)
         self._events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(64)]
         self.start()
 

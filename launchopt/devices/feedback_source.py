@@ -8,6 +8,7 @@ devices/gpu_feedback.py's kernel, and what goes before kernels/megakernel.cu. An
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from launchopt.command import Dtype
 from launchopt.feedback import PARTIAL_SUMS
 from launchopt.kernels import source
 from launchopt.sampling import Sampling, SamplingKind
+
+if TYPE_CHECKING:
+    from launchopt.devices.feedback_stages import FeedbackStages
 
 # Of struct Feedback, a word each.
 FIELDS = (
@@ -30,10 +34,12 @@ FOUND = FIELDS.index("found")  # which each program of a whole step has
 
 @dataclass(frozen=True, slots=True)
 class LaunchFeedback:
-    """How a launch feeds back what it has computed itself: what its source begins with, and struct Feedback."""
+    """How a launch feeds back what it has computed itself: what its source begins with, struct Feedback, and what it is
+    told of each batch."""
 
     head: str
     words: NDArray[np.int64]
+    stages: FeedbackStages
 
 
 def head_of(kind: SamplingKind) -> str:

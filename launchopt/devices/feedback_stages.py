@@ -22,14 +22,15 @@ from launchopt.step_batcher import StepBatch
 STAGES = 64  # launches under way; the host waits for all of them when it wraps around too early
 WORDS = lc.DRAW + 1
 NOT_ALONE, FULL = -1, -2  # in place of a stage's number
-# Words of `state`: how many were staged; behind it, of each stage, where its first row's token is told of.
-COUNT, PLACES = 0, 1
+# Words of `state`: how many were staged, and whether the last batch was; behind these, of each stage, where its first
+# row's token is told of.
+COUNT, STAGED, PLACES = 0, 1, 2
 
 Table = NDArray[np.int64]
 
 
 @compiled
-def _stage(
+def stage_ends(
     words: NDArray[np.uint64],
     size: Int,
     ended: NDArray[np.uint64],
@@ -55,7 +56,7 @@ def _stage(
         return FULL
     first = flights[3][lc.STOP_AT] & (len(flights[1]) - 1)
     lc.take_off(ended, size, table, facts, stages[stage], stages[stage], flights)
-    state[PLACES + stage] = flights[1][first]
+    state[PLACES + stage], state[STAGED] = flights[1][first], 1
     state[COUNT] += 1
     return stage
 
@@ -70,31 +71,34 @@ class FeedbackStages:
     def __init__(
         self, flights: Flights, table: Table, facts: Table, stages: NDArray[np.uint64], synchronize: Callable[[], None]
     ) -> None:
-        self._synchronize, self._staged = synchronize, False
-        self._addresses = [stage.ctypes.data for stage in stages]
+        self._synchronize = synchronize
+        self.addresses: Table = np.array([stage.ctypes.data for stage in stages], np.int64)
         self._state = np.zeros(PLACES + len(stages), np.int64)
         self._arguments = flights.ended, table, facts, stages, flights.arrays, self._state
-        _stage(flights.ended[:0], 0, *self._arguments)  # have the machine code at hand
+        stage_ends(flights.ended[:0], 0, *self._arguments)  # have the machine code at hand
         self.start()
 
     def start(self) -> None:
         """A new run: nothing is under way."""
-        self._state[COUNT], self._staged = 0, False
+        self._state[[COUNT, STAGED]] = 0
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """For compiled loops: what `stage_ends` takes, but for the flights."""
+        *front, _, state = self._arguments
+        return (*front, state)
 
     def stage(self, batch: StepBatch) -> int:
         """The address of its arguments; 0, and nothing done, where its launch cannot feed back all of it."""
-        stage = _stage(batch.words, batch.size, *self._arguments)
+        stage = stage_ends(batch.words, batch.size, *self._arguments)
         if stage == FULL:
             self._synchronize()
             self._state[COUNT] = 0
-            stage = _stage(batch.words, batch.size, *self._arguments)
-        if stage < 0:
-            return 0
-        self._staged = True
-        address: int = self._addresses[stage]
-        return address
+            stage = stage_ends(batch.words, batch.size, *self._arguments)
+        return 0 if stage < 0 else int(self.addresses[stage])
 
     def was_staged(self) -> bool:
         """Whether the batch launched last was; asked once."""
-        staged, self._staged = self._staged, False
+        staged = bool(self._state[STAGED])
+        self._state[STAGED] = 0
         return staged

@@ -17,13 +17,15 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.devices.admission import TAG_SHIFT, Admission
 from launchopt.devices.cuda_steps import pinned
-from launchopt.devices.feedback_stages import STAGES
+from launchopt.devices.feedback_stages import STAGES, FeedbackStages
+from launchopt.devices.step_keys import StepKey
 from launchopt.errors import RunError
 
 PATIENCE_NS = 1_000_000_000  # how long a launch waits for the host's word before it ends by itself
 STALE_NS = PATIENCE_NS // 2  # from when on the host takes it that it may have
-TAG_SHIFT, MOST_TAG = 48, 0xFFFF  # of kernels/gate.cuh
+SHIFT, MOST_TAG = int(TAG_SHIFT), 0xFFFF
 WORD, TAG, GATE_WORDS = 0, 3, 5  # of struct Gate
 WORDS = 2 * STAGES  # of the host: a word is written anew when the launch that it was for has ended
 CALLED_OFF = 0  # in place of an address
@@ -31,7 +33,9 @@ LOST_LINE = "a launch that waited for its commands gave up just when they came"
 
 
 class Gated(Protocol):
-    """What is launched: a MegakernelProgram."""
+    """What is launched: a MegakernelProgram. `known`: by what its batches are."""
+
+    known: StepKey
 
     def launch_gated(self, gate: NDArray[np.int64]) -> bool:
         """As the last launch of it, but for what the gate says; False, and nothing done, where that cannot be."""
@@ -43,12 +47,14 @@ class Gated(Protocol):
 class LaunchAhead:
     """Of one stream: before anything else is put on it, or it is waited for, `call_off`.
 
-    called_off: how many launches were made since `start` that did nothing.
+    stages, most: for `admission`, with which a compiled loop admits launches. called_off: how many launches were made
+    since `start` that did nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stages: FeedbackStages, most: int) -> None:
         self._words, self._gave_up = pinned(WORDS, np.uint64), pinned(1, np.uint64)
         self._words[:] = 0
+        self.admission = Admission(self._words, stages, most)
         self._first_word = self._words.ctypes.data
         self._heard = cupy.zeros(1, np.uint64)
         # Struct Gate: the host's word, where who gives up says so, the word on the GPU, the tag, ns.
@@ -64,6 +70,13 @@ class LaunchAhead:
         self.called_off = 0
         self._gave_up[0] = 0
 
+    def admitted(self) -> Gated | None:
+        """The program whose launch was admitted by a compiled loop, its rows staged; told of once."""
+        if not self.admission.was_admitted():
+            return None
+        program, self._waiting = self._waiting, None
+        return program
+
     def admit(self, program: Gated, arguments: int) -> bool:
         """`program` is asked for: whether a launch of it waited, and goes on now. Any other is called off.
 
@@ -76,8 +89,9 @@ class LaunchAhead:
         return True
 
     def _say(self, arguments: int) -> None:
-        self._words[self._tag % WORDS] = self._tag << TAG_SHIFT | arguments
+        self._words[self._tag % WORDS] = self._tag << SHIFT | arguments
         self._waiting = None
+        self.admission.forget()
 
     def follow(self, program: Gated, makes: bool) -> None:
         """`program` was launched, or admitted; if `makes`, launch what is likely to follow it, if that is known."""
@@ -90,10 +104,12 @@ class LaunchAhead:
 
     def _make(self, program: Gated) -> None:
         self._tag = self._tag % MOST_TAG + 1
-        self._gate[WORD], self._gate[TAG] = self._first_word + 8 * (self._tag % WORDS), self._tag
+        place = self._tag % WORDS
+        self._gate[WORD], self._gate[TAG] = self._first_word + 8 * place, self._tag
         self._made_ns = time.monotonic_ns()
         if program.launch_gated(self._gate):
             self._waiting = program
+            self.admission.expect(program.known, place, self._tag, self._made_ns + STALE_NS)
 
     def call_off(self) -> None:
         """Have the one that waits end without having done anything."""
@@ -112,6 +128,6 @@ class LaunchAhead:
     def check_alive(self) -> None:
         """RunError where a launch that was admitted had given up: its commands will not be done."""
         tag = int(self._gave_up[0])
-        said_tag, said = divmod(int(self._words[tag % WORDS]), 1 << TAG_SHIFT)
+        said_tag, said = divmod(int(self._words[tag % WORDS]), 1 << SHIFT)
         if tag and said_tag == tag and said != CALLED_OFF:
             raise RunError(LOST_LINE)

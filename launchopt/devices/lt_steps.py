@@ -132,7 +132,8 @@ class LtSteps:
         self._probes: dict[int, int] = {}
         self._stages: dict[tuple[int, int], Table] = {}
         self._known: dict[bytes, Table] = {}  # stages of batches that are even
-        self.key_of = StepKeys(self._probe).key_of
+        self.keys = StepKeys(self._probe)
+        self.key_of = self.keys.key_of
         # For launches that are not to be noted: a recording that is always full.
         launches, commands = np.zeros((NOWHERE, LAUNCH_COLUMNS), np.int64), np.zeros((NOWHERE, 4), np.int64)
         cursor = np.zeros(CURSOR_WORDS, np.int64)

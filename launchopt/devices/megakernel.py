@@ -23,7 +23,7 @@ from launchopt.devices.feedback_source import LaunchFeedback
 from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
 from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.kernel_plans import KernelLaunch
-from launchopt.devices.launch_ahead import GATE_WORDS, LaunchAhead
+from launchopt.devices.launch_ahead import GATE_WORDS, Gated, LaunchAhead
 from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.megakernel_program import FEEDBACK_WORDS, NO_FEEDBACK, PROGRAM_WORDS, MegakernelProgram
@@ -54,9 +54,14 @@ class Megakernel:
 
     def __init__(self, device: Any, limits: Mapping[ShapeKey, int], bound: int, ahead: bool = True) -> None:
         self._device, self._bound = device, bound
-        self.ahead = LaunchAhead() if ahead else None
         self._launched = CoalescedSteps(device, limits)
         self._steps = self._launched.steps
+        self._feedback: LaunchFeedback | None = device.launch_feedback
+        self.ahead: LaunchAhead | None = None
+        if ahead and self._feedback:  # else no launch could be told later where its results go
+            stream = self._steps.stream
+            longest = int(np.diff(stream.kind_stops, prepend=0).max())
+            self.ahead = LaunchAhead(self._feedback.stages, longest + 2 * stream.requests)
         state = device.state_of_sequences
         addresses = (
             SeqAddresses()
@@ -79,7 +84,6 @@ class Megakernel:
                 f"needs a GPU of compute capability {LEAST_CAPABILITY / 10} or more, "
                 f"with {needed_bytes:,} bytes of shared memory a block",
             )
-        self._feedback: LaunchFeedback | None = device.launch_feedback
         self._kernels: dict[tuple[tuple[str, int], ...], KernelLaunch] = {}
 
     def _kernel(self, defines: Mapping[str, int], macros: Mapping[str, int] = NO_MACROS) -> KernelLaunch:
@@ -114,15 +118,17 @@ class Megakernel:
             for replica in range(stream.replicas):
                 batch = step_of(stream, requests, replica)
                 if self._compiler.compilable(batch):
-                    self._compile(self._steps.key_of(batch), batch)
+                    self._compile(batch)
 
-    def _compile(self, key: bytes, batch: StepBatch) -> MegakernelProgram:
+    def _compile(self, batch: StepBatch) -> MegakernelProgram:
         if self.ahead:
             self.ahead.forget()
         if len(self._programs) >= self._bound:
             self._device.synchronize()  # a launch may still read the list whose memory the next one would be given
             self._programs.popitem(last=False)
-        self._programs[key] = made = self.variant(self.instructions_of(batch))
+        made = self.variant(self.instructions_of(batch))
+        made.known = self._steps.keys.known(batch)
+        self._programs[made.known.made] = made
         return made
 
     def instructions_of(self, batch: StepBatch) -> Instructions:
@@ -151,11 +157,18 @@ class Megakernel:
                 self._seen.clear()
             self._seen.add(key)
             return None
-        return self._compile(key, batch)
+        return self._compile(batch)
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
         """One launch for all requests, or those of mode=coalesced."""
-        program, ahead = self._program(batch), self.ahead
+        ahead = self.ahead
+        admitted = ahead.admitted() if ahead else None
+        if admitted is not None:
+            self._programs.move_to_end(admitted.known.made)
+            self._device.enter(-1, batch.size)
+            self._went(admitted, True, batch, flush_ns, flush_ns)
+            return
+        program = self._program(batch)
         if program is None:
             if ahead:
                 ahead.call_off()
@@ -165,8 +178,12 @@ class Megakernel:
         start_ns = self._device.enter(-1, batch.size)
         if not (ahead and ahead.admit(program, arguments)):
             program.launch(arguments, batch.size if arguments else 0)
-        if ahead:
-            ahead.follow(program, arguments != 0 and self._device.unmarked_launches > 1)
+        self._went(program, arguments != 0, batch, flush_ns, start_ns)
+
+    def _went(self, program: Gated, feeds_back: bool, batch: StepBatch, flush_ns: int, start_ns: int) -> None:
+        """A launch of `program` is on its way."""
+        if self.ahead:
+            self.ahead.follow(program, feeds_back and self._device.unmarked_launches > 1)
         self._device.leave(batch, slice(0, len(batch.words)), Strategy.megakernel, flush_ns, start_ns)
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from launchopt.devices.instruction_words import NOBODY, Instructions, Word
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.launch_ahead import GATE_WORDS
 from launchopt.devices.megakernel_tasks import Extra, defines_of, tasks_of, weights_of
+from launchopt.devices.step_keys import StepKey
 
 EMPTY = 0xFF  # of kernels/mail.cuh, each byte
 PROGRAM_WORDS, FEEDBACK_WORDS = 6, len(fs.FIELDS)
@@ -30,10 +31,13 @@ STAMPS_EACH = 3  # of kernels/megakernel.cu: began, had what it waits for, ended
 class MegakernelProgram:
     """A list on the GPU, and the kernel that runs it on `blocks` blocks: what `kernel` gives for its macros.
 
+    known: by what batches of this list are, where they are launched as they come.
     feedback: struct Feedback, where the kernel is compiled to feed back.
     stamps: int64 [blocks, instructions + 1, STAMPS_EACH], of the last launch, behind the instructions' the whole's
     cycles and ns; empty unless `stamped`, and written by kernels that are compiled to.
     """
+
+    known: StepKey
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ Steps of requests that go on together have one key again and again: it is compar
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,6 @@ from launchopt.native import Int, compiled
 from launchopt.step_batcher import StepBatch
 
 MOST_KEPT = 4096
-NO_KEY = 0, np.zeros(0, np.uint64), b""
 
 
 @compiled
@@ -43,25 +43,40 @@ def is_key(words: NDArray[np.uint64], size: int, rows: int, probe: int, key: NDA
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class StepKey:
+    """What batches of a key have in common. mn: columns and rows of their first command; words: `write_key`'s."""
+
+    rows: int
+    size: int
+    mn: int
+    probe: int
+    words: NDArray[np.uint64]
+    made: bytes
+
+
 class StepKeys:
     """Keys of batches. `probe`: the row of a batch that has a weight, whose copy may differ between requests."""
 
     def __init__(self, probe: Callable[[StepBatch], int]) -> None:
         self._probe = probe
-        # Of batches alike in rows, size, columns and first slots the last one's probed row, words and key.
-        self._last: dict[tuple[int, ...], tuple[int, NDArray[np.uint64], bytes]] = {}
+        self._last: dict[tuple[int, ...], StepKey] = {}  # of batches alike in rows, size, columns and first slots
 
-    def key_of(self, batch: StepBatch) -> bytes:
-        """The key of a batch."""
+    def known(self, batch: StepBatch) -> StepKey:
+        """The key of a batch, and what it is made of."""
         words, size, rows = batch.words, batch.size, batch.rows
-        like = rows, size, words.item(0, W_MN), words.item(0, W_SLOT_A_B)
-        probe, key, made = self._last.get(like, NO_KEY)
-        if made and is_key(words, size, rows, probe, key):
-            return made
+        mn = words.item(0, W_MN)
+        like = rows, size, mn, words.item(0, W_SLOT_A_B)
+        last = self._last.get(like)
+        if last and is_key(words, size, rows, last.probe, last.words):
+            return last
         if len(self._last) >= MOST_KEPT:
             self._last.clear()
         probe, key = self._probe(batch), np.zeros(rows + 2 * size, np.uint64)
         write_key(words, size, rows, probe, key)
-        made = key.tobytes()
-        self._last[like] = probe, key, made
+        self._last[like] = made = StepKey(rows, size, mn, probe, key, key.tobytes())
         return made
+
+    def key_of(self, batch: StepBatch) -> bytes:
+        """The key of a batch."""
+        return self.known(batch).made

@@ -19,6 +19,7 @@ from launchopt import step_buckets as sb
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST
 from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_pump as lp
+from launchopt.devices.admission import Admission, admit
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.steps import Flights
 from launchopt.errors import Interrupted, RunError
@@ -93,6 +94,7 @@ def pump_steps(
     records: Any,
     settings: Table,
     state: Table,
+    admission: Any,
 ) -> Int:
     """Until there is a batch (FLUSH), or why the loop cannot go on."""
     header, data = ring
@@ -115,6 +117,8 @@ def pump_steps(
             state[lp.FLUSH_NS] = monotonic_ns()
             state[lp.SIZE], state[ROWS] = sb.let_go(kind, batcher)
             state[lp.REASON] = reason
+            if admission is not None:
+                admit(state[ROWS], state[lp.SIZE], batcher, flights, admission)
             return FLUSH
         if state[lp.COUNT] > 0:
             continue
@@ -131,6 +135,7 @@ class StepPump:
     `check_alive` raises for a lost device.
 
     At most the batcher's limit times its rows of commands are noted in `recorder` between two `make_room`.
+    admission: of a mode whose launches may wait for their batch; `submit` comes after that.
     """
 
     def __init__(
@@ -144,6 +149,7 @@ class StepPump:
         check_alive: Callable[[], None],
         recorder: Recorder,
         settings: PumpSettings,
+        admission: Admission | None = None,
     ) -> None:
         self._batcher, self._flights, self._recorder = batcher, flights, recorder
         self._submit, self._feed_back, self._check_alive = submit, feed_back, check_alive
@@ -157,6 +163,7 @@ class StepPump:
             (recorder.launches, recorder.commands, recorder.cursor),
             np.array([settings.spin_ns, settings.sleep_ns], np.int64),
             self._state,
+            None if admission is None else admission.arrays,
         )
         self._load()
 

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from launchopt.devices.admission import ADMITTED, TAG_SHIFT, WAITS
 from launchopt.devices.feedback_stages import STAGES
+from launchopt.devices.step_keys import StepKey
 from launchopt.errors import RunError
 
 pytest.importorskip("cupy")
@@ -25,6 +27,7 @@ class Launches:
     """A program, and what is known of its launches. `waits`: one does, by this gate."""
 
     feeds_back = True
+    known = StepKey(1, 1, 0, 0, np.zeros(3, np.uint64), b"")
 
     def __init__(self) -> None:
         self.waits: NDArray[np.int64] | None = None
@@ -42,12 +45,24 @@ class Launches:
 
 
 class Gpu(la.LaunchAhead):
-    """With the host's words in memory of its own."""
+    """With the host's words in memory of its own, and no compiled loop (test_admission)."""
+
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace(addresses=None, arrays=None), 3)  # type: ignore[arg-type]
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether a compiled loop would admit one."""
+        return bool(self.admission.arrays[0][WAITS])
+
+    def admit_compiled(self) -> None:
+        """As the compiled loop does."""
+        self.admission.arrays[0][[WAITS, ADMITTED]] = 0, 1
 
     @property
     def said(self) -> tuple[int, int]:
         """Of the launch made last: its tag, if something was said to it, and what is below."""
-        return divmod(int(self._words[self._tag % la.WORDS]), 1 << la.TAG_SHIFT)
+        return divmod(int(self._words[self._tag % la.WORDS]), 1 << int(TAG_SHIFT))
 
     def give_up(self, tag: int) -> None:
         self._gave_up[0] = tag
@@ -193,6 +208,28 @@ def test_a_run_does_not_go_on_where_another_ended(ahead_of: Any) -> None:
     ahead.start()
     step(ahead, other)
     assert one.waits is None, "the first run's end is not before this one's begin"
+
+
+def test_one_that_a_compiled_loop_admits(ahead_of: Any) -> None:
+    """While it waits, and none else; who asks is told of it once."""
+    ahead, program = ahead_of(), Launches()
+    for _ in range(2):
+        assert not ahead.is_expected
+        step(ahead, program)
+    assert ahead.is_expected
+    assert ahead.admitted() is None
+    ahead.admit_compiled()
+    assert [ahead.admitted(), ahead.admitted()] == [program, None]
+    program.waits = None
+    ahead.follow(program, True)
+    assert ahead.is_expected
+    ahead.call_off()
+    ended(ahead, program)
+    assert not ahead.is_expected
+    assert (ahead.called_off, program.made, program.taken_back) == (1, 2, 1)
+    step(ahead, program)
+    assert step(ahead, program)
+    assert ahead.is_expected, "of the next one"
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=200), st.integers(0, la.MOST_TAG))

@@ -9,22 +9,27 @@ import numpy as np
 import pytest
 from composing import configured
 from fake_megakernel import FakeMegakernel, fake_megakernel
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from programs import stream_of
 from step_runs import StepRun, batches
 
 from launchopt import recorder as rec
-from launchopt.command import Dtype
+from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.devices.feedback_stages import STAGES
 from launchopt.devices.instruction_words import Word
+from launchopt.devices.launch_ahead import LaunchAhead
 from launchopt.devices.lt_steps import step_of
+from launchopt.devices.pump import PumpSettings
+from launchopt.devices.step_pump import StepPump
+from launchopt.devices.steps import Flights
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.modes.megakernel import CACHED, MegakernelMode
 from launchopt.recorder import Strategy
+from launchopt.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.step_batcher import StepBatch
+from launchopt.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv
 from runner.mode_groups import mode_settings
@@ -71,6 +76,37 @@ class Rig(StepRun):
         self.device.synchronize()
         super().close()
 
+    def run_pumped(self) -> None:
+        """As `run`, through the compiled loop: a batch's records come when the one before has been told of."""
+        stream, device, every = self.stream, self.device, batches(self.stream, self.most)
+        rows = int(np.diff(stream.kind_stops, prepend=0).max())
+        batcher = StepBatcher(steps_of_requests(stream.table), rows, self.most, 1 << 60)
+        self.recorder.reset()
+        self.flights.reset()
+        self.prepared()
+        device.begin()
+        with Ring.create(1024) as ring, Ring.create(64) as back:
+
+            def more() -> None:
+                batch = next(every, None)
+                if batch is None:
+                    ring.close()
+                    return
+                for request in range(batch.size):
+                    assert ring.push(batch.words[request :: batch.size].copy().view(COMMAND_DTYPE)[:, 0]) == batch.rows
+
+            def feed_back(flights: Flights, count: int) -> None:
+                device.feed_back(flights, count)
+                more()
+
+            quiet = PumpSettings(1 << 60, None, spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=0)
+            follows = self.mode.submit, feed_back, lambda: None
+            admission = self.mode.ahead.admission
+            pump = StepPump(ring, back, batcher, self.flights, *follows, self.recorder, quiet, admission)
+            more()
+            pump.run()
+        device.finish()
+
     def prepared(self) -> Rig:
         """So that batches can be submitted."""
         self.device.start(0, self.mode)
@@ -92,6 +128,7 @@ def some_of(stream: ChainStream, first: int, stop: int) -> StepBatch:
 
 
 @settings(deadline=None, max_examples=40)
+@example("linear", [(2, 3), (0, 2), (0, 3), (2, 0), (3, 2)], 1, 1, 2, 1, 2)
 @given(
     st.sampled_from(NAMES),
     request_sizes,
@@ -110,6 +147,7 @@ def test_steps_are_right_whoever_is_together(
     seed: int | None,
     cached: int,
 ) -> None:
+    """Also where one that was made ahead is followed by others that are launched as in mode=coalesced."""
     stream = stream_of(name, sizes, layers=layers, replicas=replicas)
     with fake_megakernel() as kernel:
         run = Rig(kernel, stream, most, cached)
@@ -155,6 +193,31 @@ def test_launches_are_made_ahead_of_their_commands(replicas: int, kernel: FakeMe
         assert kernel.waited == launches - (1 if again else 1 + replicas)
         assert kernel.in_vain == run.mode.ahead.called_off == 1
         assert run.recorder.launch_calls == len(run.launches(rec.SIZE)) + 1
+    run.close()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_compiled_loop_admits_all_that_waits(
+    replicas: int, kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is admitted by Python."""
+    asked, admit = list[bool](), LaunchAhead.admit
+
+    def noted(ahead: LaunchAhead, program: Any, arguments: int) -> bool:
+        asked.append(admit(ahead, program, arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(LaunchAhead, "admit", noted)
+    stream = stream_of("linear", [(0, 12)] * 2, replicas=replicas)
+    run = Rig(kernel, stream, 2)
+    run.run_pumped()
+    run.check()
+    launches = run.launches(rec.STRATEGY).count(Strategy.megakernel)
+    assert launches == 11
+    assert asked == [False] * (1 + replicas)
+    assert kernel.waited == launches - len(asked)
+    assert kernel.in_vain == run.mode.ahead.called_off == 1
+    assert kernel.device.fed_back == 1, "the first token, by a launch of its own"
     run.close()
 
 

@@ -72,7 +72,7 @@ TOP_K, TOP_P = Sampling(SamplingKind.top_k, 0.7, 20, seed=3), Sampling(SamplingK
 FED = [(dtype, sampling, BLOCKS + 2) for dtype in Dtype for sampling in (NONE, GREEDY)]
 FED += [(Dtype.bf16, TOP_K, 2), (Dtype.fp32, TOP_P, 2), (Dtype.bf16, GREEDY, 1), (Dtype.bf16, NONE, 1)]
 FED += [(Dtype.bf16, TOP_K, 1)]  # by one block
-# What is waited for before a row is fed back, and what stands there else: that all blocks are through, or what they found.
+# What is waited for before a row is fed back, and what stands there else: all blocks are through, or what they found.
 THROUGH = "while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}", ";"
 FOUND = "while (!word);", "while (false);"
 
