@@ -7,6 +7,7 @@ may be at different tokens, with different copies of the weights. `StepRun` driv
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import numpy as np
@@ -14,15 +15,17 @@ from launching import recorded
 from program_interpreter import NONE, SEED, records_of, steps_of
 
 from launchopt.batcher import FlushReason
-from launchopt.command import as_words
+from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices.base import Device
 from launchopt.devices.cpu import CpuDevice
+from launchopt.devices.pump import PumpSettings
+from launchopt.devices.step_pump import StepPump
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling
-from launchopt.step_batcher import StepBatch
+from launchopt.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream
 
@@ -55,6 +58,18 @@ def _rows(stream: ChainStream, kinds: list[Any]) -> list[int]:
     return [int(sizes[stream.kinds.index(kind)]) for kind in kinds]
 
 
+def _drive(ring: Ring, back: Ring, stream: ChainStream, most: int) -> None:
+    """Each batch's records, a request after the other, when the end of the batch before has been told of."""
+    told = np.zeros(1, COMMAND_DTYPE)
+    for batch in batches(stream, most):
+        for request in range(batch.size):
+            assert ring.push(batch.words[request :: batch.size].copy().view(COMMAND_DTYPE)[:, 0]) == batch.rows
+        for _ in range(batch.size):
+            while not back.pop(told):
+                pass
+    ring.close()
+
+
 class StepRun:
     """One stream through one mode; `device` None: the CPU's."""
 
@@ -78,8 +93,7 @@ class StepRun:
         self.mode.prepare(self.device, limits)
         self.device.warm_up()
 
-    def run(self, seed: int | None = None) -> None:
-        """Once from the start to the end, every step."""
+    def _begin(self) -> None:
         self.recorder.reset()
         self.flights.reset()
         self.device.arenas.poison()
@@ -88,10 +102,31 @@ class StepRun:
         self.device.start(0, self.mode)
         self.mode.start()
         self.device.begin()
+
+    def run(self, seed: int | None = None) -> None:
+        """Once from the start to the end, every step."""
+        self._begin()
         for batch in batches(self.stream, self.most, seed):
             self.mode.submit(batch, 0)
             self.device.feed_back(self.flights, self.flights.collect(batch.words[-batch.size :]))
         self.device.finish()
+
+    def run_pumped(self) -> None:
+        """As `run`, through the compiled loop: a batch's records come when the one before has been told of."""
+        stream, device = self.stream, self.device
+        rows = int(np.diff(stream.kind_stops, prepend=0).max())
+        batcher = StepBatcher(steps_of_requests(stream.table), rows, self.most, 1 << 60)
+        self._begin()
+        waits = PumpSettings(1 << 60, None, spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=0)
+        follows = self.mode.submit, device.feed_back, lambda: None
+        with Ring.create(1024) as ring, Ring.create(64) as back, ThreadPoolExecutor(1) as pool:
+            pump = StepPump(
+                ring, back, batcher, self.flights, *follows, self.recorder, waits, self.mode.ahead.admission
+            )
+            drive = pool.submit(_drive, ring, back, stream, self.most)
+            pump.run()
+            drive.result()
+        device.finish()
 
     def check(self) -> None:
         """Each command ran once, and what it gave is right."""

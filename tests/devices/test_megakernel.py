@@ -15,21 +15,17 @@ from programs import stream_of
 from step_runs import StepRun, batches
 
 from launchopt import recorder as rec
-from launchopt.command import COMMAND_DTYPE, Dtype
+from launchopt.command import Dtype
 from launchopt.devices.feedback_stages import STAGES
 from launchopt.devices.instruction_words import Word
 from launchopt.devices.launch_ahead import LaunchAhead
 from launchopt.devices.lt_steps import step_of
-from launchopt.devices.pump import PumpSettings
-from launchopt.devices.step_pump import StepPump
-from launchopt.devices.steps import Flights
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.modes.megakernel import CACHED, MegakernelMode
 from launchopt.recorder import Strategy
-from launchopt.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.step_batcher import StepBatch, StepBatcher, steps_of_requests
+from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv
 from runner.mode_groups import mode_settings
@@ -75,37 +71,6 @@ class Rig(StepRun):
         """As after a run, whose end was awaited."""
         self.device.synchronize()
         super().close()
-
-    def run_pumped(self) -> None:
-        """As `run`, through the compiled loop: a batch's records come when the one before has been told of."""
-        stream, device, every = self.stream, self.device, batches(self.stream, self.most)
-        rows = int(np.diff(stream.kind_stops, prepend=0).max())
-        batcher = StepBatcher(steps_of_requests(stream.table), rows, self.most, 1 << 60)
-        self.recorder.reset()
-        self.flights.reset()
-        self.prepared()
-        device.begin()
-        with Ring.create(1024) as ring, Ring.create(64) as back:
-
-            def more() -> None:
-                batch = next(every, None)
-                if batch is None:
-                    ring.close()
-                    return
-                for request in range(batch.size):
-                    assert ring.push(batch.words[request :: batch.size].copy().view(COMMAND_DTYPE)[:, 0]) == batch.rows
-
-            def feed_back(flights: Flights, count: int) -> None:
-                device.feed_back(flights, count)
-                more()
-
-            quiet = PumpSettings(1 << 60, None, spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=0)
-            follows = self.mode.submit, feed_back, lambda: None
-            admission = self.mode.ahead.admission
-            pump = StepPump(ring, back, batcher, self.flights, *follows, self.recorder, quiet, admission)
-            more()
-            pump.run()
-        device.finish()
 
     def prepared(self) -> Rig:
         """So that batches can be submitted."""

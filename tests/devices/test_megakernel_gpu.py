@@ -231,6 +231,37 @@ def test_launches_made_ahead_give_what_others_give(name: str, requests: int, sam
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
+@pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("large", 16), ("layer", 4)])
+def test_launches_that_the_compiled_loop_admits(
+    name: str, requests: int, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the first of each copy of the weights, and of Python's none."""
+    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.launch_ahead import LaunchAhead
+
+    asked, admit = list[bool](), LaunchAhead.admit
+
+    def noted(ahead: LaunchAhead, program: Any, arguments: int) -> bool:
+        asked.append(admit(ahead, program, arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(LaunchAhead, "admit", noted)
+    vocab = None if sampling is NONE else 3000
+    stream = stream_of(name, [(0, 3 * TOKENS)] * requests, Dtype.bf16, vocab=vocab)
+    run = run_of(CudaDevice(0), stream, sampling=sampling)
+    for _ in range(2):
+        asked.clear()
+        run.run_pumped()
+        run.check()
+        assert asked[0] is False
+        assert not any(asked)
+        assert len(asked) < run.launches(rec.STRATEGY).count(Strategy.megakernel)
+        assert run.mode.ahead.called_off == 1
+    close(run)
+
+
+@pytest.mark.gpu
 def test_a_launch_that_waits_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the host takes it that it may have; its step is launched once more."""
     from launchopt.devices import launch_ahead
