@@ -34,17 +34,22 @@ from launchopt.step_records import (
     Words,
     kind_of,
     next_step,
+    own_room,
     prepare_next,
     push_step,
+    records_ahead,
 )
 from launchopt.workloads import chain as ch
 
 DONE, BLOCKED, IDLE = range(3)  # why the loop came back
 POLLS = 16  # looks at what is done between two at the clock
-# Words of `state`.
+OWNED_AT_ONCE = 64  # slots between two looks at what is done: under 1 us where another core has their lines
+MOST_OWNED = 8192  # slots: 512 KiB, which a core's own cache holds; more would drive out those owned first
+# Words of `state`. TO_OWN: slots from the head on that the prepared steps will go to, known when all are; OWNED: of
+# those, how many are this core's own since the last step was issued.
 NEXT_ARRIVAL, QUEUE_FIRST, QUEUE_STOP, BLOCK_NEXT, BLOCK_COUNT, SEQ, FINISHED, OUTSTANDING = range(8)
-RUNNING, LATER, WAKE_NS, BLOCK, BLOCK_NS, NEXT_AHEAD = range(8, 14)
-STATE_WORDS = 14
+RUNNING, LATER, WAKE_NS, BLOCK, BLOCK_NS, NEXT_AHEAD, TO_OWN, OWNED = range(8, 16)
+STATE_WORDS = 16
 ROUND_END = np.uint64(int(Flag.ROUND_END) << 48)  # in its word of a record
 FAR_NS = 1 << 62
 
@@ -67,7 +72,7 @@ def _emit(request: Int, static: Any, state: Table, progress: Table, issue_ns: Ta
         issue_ns[table[request, ch.FIRST_TOKEN] + token] = now_ns
     state[BLOCK], state[BLOCK_NEXT], state[BLOCK_COUNT], state[BLOCK_NS] = place, 0, count, enqueue_ns
     state[OUTSTANDING] += 1
-    state[NEXT_AHEAD] = 0
+    state[NEXT_AHEAD] = state[OWNED] = 0
 
 
 @compiled
@@ -183,19 +188,33 @@ def _form_step(static: Any, state: Table, progress: Table, lists: Any, issue: Ta
 
 
 @compiled
-def _spun(back: Any, static: Any, state: Table, progress: Table, ahead: Any) -> Int:
-    """Until something is done, or somebody due, preparing what comes next; False after as long as to spin for it."""
+def _get_ahead(ring: Any, static: Any, state: Table, progress: Table, ahead: Any) -> Int:
+    """Do a piece of what can be done before a step may be issued: its records, then its room; whether there was any."""
+    ready = ahead[1]
+    if state[NEXT_AHEAD] < len(ready):
+        state[NEXT_AHEAD] = prepare_next(state[NEXT_AHEAD], static, progress, ahead)
+        if state[NEXT_AHEAD] == len(ready):
+            state[TO_OWN] = min(records_ahead(ready), MOST_OWNED)
+        return True
+    owned = state[OWNED]
+    if owned < state[TO_OWN]:
+        state[OWNED] = own_room(ring[0], ring[1], owned, min(state[TO_OWN], owned + OWNED_AT_ONCE))
+    return state[OWNED] > owned  # no: all is done, or there is no room yet
+
+
+@compiled
+def _spun(ring: Any, back: Any, static: Any, state: Table, progress: Table, ahead: Any) -> Int:
+    """Until something is done, or somebody due, getting ahead with what comes next; False after as long as to spin."""
     header, data = back
     now_ns = monotonic_ns()
     until_ns = now_ns + static[0][SPIN_NS]
     while now_ns < min(until_ns, state[WAKE_NS]):
-        if state[NEXT_AHEAD] < len(ahead[1]):
-            state[NEXT_AHEAD] = prepare_next(state[NEXT_AHEAD], static, progress, ahead)
+        is_busy = _get_ahead(ring, static, state, progress, ahead)
         for _ in range(POLLS):
             if has_record(header, data):
                 return True
-            if state[NEXT_AHEAD] < len(ahead[1]):
-                break  # a step may be long: the clock is looked at after each
+            if is_busy:
+                break  # a piece may be long: the clock is looked at after each
             cpu_pause()
         now_ns = monotonic_ns()
     return now_ns < until_ns
@@ -246,5 +265,5 @@ def drive(
             issue[0], issue[1] = _form_step(static, state, progress, lists, issue[2:]), 0
             if issue[0] > 0:
                 continue
-        if not _spun(back, static, state, progress, ahead):
+        if not _spun(ring, back, static, state, progress, ahead):
             return IDLE

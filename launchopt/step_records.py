@@ -2,6 +2,7 @@
 
 All words but two follow from the step alone: the sequence number and the time of arrival, which are written when the
 step is pushed (`push_step`). So a driver that waits prepares what comes next, and shows it to nobody before its time.
+Meanwhile the slots of the ring that it will go to are made this core's own (`own_room`).
 
 `Ahead` is where steps are prepared: `blocks`, uint64 [places, longest step, WORDS], and `ready`, int64 [places,
 READY_COLUMNS], what is in each. A request has one place, which it may share with others.
@@ -149,6 +150,31 @@ def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: In
         data[slot, W_SLOT_C_REQUEST], data[slot, W_STEP] = c_request, step
         store_release(data, (slot, W_TURN), place + np.uint64(1))
     store_release(header, HEAD, head + np.uint64(count))
+    return count
+
+
+@compiled
+def own_room(header: Words, data: Words, first: Int, stop: Int) -> Int:
+    """Make slots `first` to `stop` from the head on this core's own, as far as they are free; returns where it ended.
+
+    The consumer's core read each last, so that its cache line is fetched by who writes to it next. Fetched before there
+    is a record for it, it keeps nobody waiting. Stored to is a word that nobody reads until the slot is published
+    again; the turn, which the consumer looks at before that, is not touched.
+    """
+    mask, head = np.uint64(len(data) - 1), header[HEAD]
+    room: Int = room_for(header, data, stop)
+    for i in range(first, room):
+        data[(head + np.uint64(i)) & mask, W_SEQ] = np.uint64(0)
+    return max(first, room)
+
+
+@compiled
+def records_ahead(ready: Table) -> Int:
+    """How many records the steps have that are prepared and were not issued."""
+    count = 0
+    for place in range(len(ready)):
+        if ready[place, REQUEST] != NOBODY and ready[place, IS_ISSUED] == 0:
+            count += ready[place, COUNT]
     return count
 
 

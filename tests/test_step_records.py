@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
 import pytest
+import ring_peer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from program_interpreter import records_of, steps_of
 from programs import program_streams
 
 from launchopt import step_records as sr
-from launchopt.command import COMMAND_DTYPE, Flag, Records, as_words
+from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records, as_words
 from launchopt.driver import Driver, Schedule
-from launchopt.ring import Ring
+from launchopt.ring import HEAD, KNOWN_TAIL, TAIL, Ring
 from launchopt.workloads.chain import ChainStream
 
+MARK = np.uint64(1 << 63)  # in a word that would be 0 otherwise
 properties = settings(deadline=None, max_examples=40)
 
 
@@ -113,3 +116,68 @@ def test_a_step_is_numbered_and_timed_when_it_is_pushed(capacity: int, counts: l
             assert out["m"][:pushed].tolist() == list(range(pushed))
             assert (out["flags"][:pushed] == Flag.STEP_END).all()
             seq += pushed
+
+
+PUSH, POP, OWN = range(3)
+
+
+@properties
+@given(
+    capacity=st.sampled_from([2, 8, 64]),
+    turns=st.lists(st.tuples(st.integers(PUSH, OWN), st.integers(0, 80), st.integers(0, 80)), max_size=40),
+    pushed=st.sampled_from([0, 2**32 - 5]),
+)
+def test_a_slot_that_is_owned_holds_what_is_pushed_and_no_other_is_touched(
+    capacity: int, turns: list[tuple[int, int, int]], pushed: int
+) -> None:
+    """In any order of pushes, pops and owned room: each record comes out as it was pushed, in order, once."""
+    unread: deque[int] = deque()
+    with Ring.create(capacity) as ring:
+        header, data = ring.arrays
+        for word in (HEAD, TAIL, KNOWN_TAIL):
+            ring.set_word(word, pushed)
+        for what, size, other in [*turns, (POP, capacity, 0)]:
+            if what == PUSH:
+                words = as_words(ring_peer.numbered(pushed, size))
+                count = sr.push_step(header, data, words, pushed, -pushed)
+                assert count == min(size, capacity - len(unread))
+                unread.extend(range(pushed, pushed + count))
+                pushed += count
+            elif what == POP:
+                out = np.zeros(size, COMMAND_DTYPE)
+                assert ring.pop(out) == min(size, len(unread))
+                for record in out[: len(unread)]:
+                    number = unread.popleft()
+                    expected = ring_peer.numbered(number, 1)[0]
+                    expected["enqueue_ns"] = record["enqueue_ns"]  # a step has one
+                    assert record == expected
+            else:
+                first, stop = min(size, other), max(size, other)
+                data[:, W_SEQ] |= MARK
+                before = data.copy()
+                ended = sr.own_room(header, data, first, stop)
+                assert ended == max(first, min(stop, capacity - len(unread)))
+                before[(pushed + np.arange(first, ended)) % capacity, W_SEQ] = 0
+                assert (data == before).all()
+                data[:, W_SEQ] &= ~MARK
+        assert not unread
+        assert ring.word(HEAD) == ring.word(TAIL) == pushed
+
+
+@properties
+@given(stream=program_streams(most_layers=2), places=st.sampled_from([1, 2, 64]), seed=st.integers(0, 99))
+def test_records_ahead_are_those_of_steps_that_may_be_issued_without_more_ado(
+    stream: ChainStream, places: int, seed: int
+) -> None:
+    issuing, random = Issuing(stream, places), np.random.default_rng(seed)
+    assert sr.records_ahead(issuing.ahead[1]) == 0
+    for request in random.integers(stream.requests, size=8).tolist():
+        steps = steps_of(stream, request)
+        if issuing.progress[request, sr.STEPS] < len(steps):
+            issuing.issue(request)
+            issuing.complete(request, steps[issuing.progress[request, sr.STEPS]].ends_token)
+        for prepares in (False, True):  # what was issued does not count any more, what was prepared does
+            if prepares:
+                issuing.prepare()
+            sizes = [len(records_of(stream, *step)) for step in issuing.prepared]
+            assert sr.records_ahead(issuing.ahead[1]) == sum(sizes)

@@ -2,7 +2,8 @@
 
 The peer is a spawned process. Bulk: the producer pushes blocks, the consumer pops what is there and checks the last
 sequence number. Round trip: one record through one ring and back through another, in a compiled loop on both sides.
-Beside it: `multiprocessing.Queue`, and iceoryx2 where it is installed.
+Steps: whole steps of several requests are pushed, and gathered into a batch by the peer, which tells when; with the
+ring's slots owned beforehand and not, in turn. Beside it: `multiprocessing.Queue`, and iceoryx2 where it is installed.
 """
 
 from __future__ import annotations
@@ -17,15 +18,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import COMMAND_DTYPE, WORDS
+from launchopt import step_buckets as sb
+from launchopt.command import COMMAND_DTYPE, W_ENQUEUE, W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS
 from launchopt.native import compiled, cpu_pause, monotonic_ns
-from launchopt.ring import Ring, Waiter, has_record, pop_words, push_words
-from runner.bench.figures import Figure
+from launchopt.order import REQUEST_SHIFT, STEP_END
+from launchopt.ring import TAIL, Ring, Waiter, has_record, pop_words, push_words, ready_words, release_words
+from launchopt.step_batcher import StepBatcher
+from launchopt.step_records import own_room, push_step
+from runner.bench.figures import Figure, ratios
 
 RECORDS = 20_000_000
 BLOCK = 4096
 TRIPS = 100_000
 MESSAGES = 50_000
+STEPS, ROWS, ROUNDS = 16, 226, 1000  # steps of so many records; a decode step of Llama 3 8B has 226
+WAIT_NS = 100_000  # from one batch to the next steps: a GPU works on it
+AT_ONCE = 512  # records the consumer looks at in one go, as `step_pump` does
+FAR_NS = 1 << 62
 CAPACITIES = (256, 1024, 4096, 16384, 65536)
 DEFAULT_CAPACITY = 4096
 GOAL_RECORDS_PER_S, GOAL_TRIP_P50_NS, GOAL_TRIP_P99_NS = 100e6, 400, 600
@@ -41,6 +50,12 @@ def suite(repeats: int) -> Iterator[Figure]:
     for percent, goal in ((50, GOAL_TRIP_P50_NS), (99, GOAL_TRIP_P99_NS)):
         samples = [float(np.percentile(each, percent)) for each in trips]
         yield Figure("ring", f"one record there and back, p{percent}", "ns", samples, goal)
+    pushed = [_steps() for _ in range(repeats)]
+    owned, plain = ([pair[is_owned] for pair in pushed] for is_owned in (1, 0))
+    case = f"{STEPS} steps of {ROWS} records, pushed and gathered"
+    yield Figure("ring", case, "us", plain)
+    yield Figure("ring", f"{case}, slots owned beforehand", "us", owned)
+    yield Figure("ring", f"{case}, slots owned beforehand over not", "x", ratios(owned, plain))
     samples = [_queue() for _ in range(repeats)]
     yield Figure("ring", "multiprocessing.Queue, for comparison", "records/s", samples, higher_is_better=True)
     if samples := [rate for rate in (_iceoryx() for _ in range(repeats)) if rate]:
@@ -129,6 +144,65 @@ def _round_trips() -> NDArray[np.int64]:
         args = (there.name, back.name, DEFAULT_CAPACITY, len(times_ns))
         _with_peer(echo, args, lambda: _ping(there.arrays, back.arrays, record, times_ns))
         return times_ns[1000:]
+
+
+@compiled
+def _gather(there: Any, back: Any, record: NDArray[np.uint64], batcher: sb.StepArrays, rounds: int) -> None:
+    header, data = there
+    for _ in range(rounds):
+        kind = sb.NO_KIND
+        while kind == sb.NO_KIND:
+            if not has_record(header, data):
+                cpu_pause()
+                continue
+            first, count = np.intp(header[TAIL] & np.uint64(len(data) - 1)), ready_words(header, data, AT_ONCE)
+            _, kind, _ = sb.next_kind(data[first : first + count], 0, 0, False, batcher)
+            release_words(header, count)
+        if kind < sb.NO_KIND:
+            return
+        record[0, W_ENQUEUE] = np.uint64(monotonic_ns())
+        size, _ = sb.let_go(kind, batcher)
+        for request in range(size):
+            sb.land_step(request, batcher)
+        push_words(back[0], back[1], record, False)
+
+
+def gather_all(there_name: str, back_name: str, rounds: int) -> None:
+    """Peer: each round's steps into a batch, and a record back that says when it was whole."""
+    batcher = StepBatcher(np.full(STEPS, rounds), ROWS, STEPS, FAR_NS)
+    with Ring.attach(there_name, DEFAULT_CAPACITY) as there, Ring.attach(back_name, DEFAULT_CAPACITY) as back:
+        _gather(there.arrays, back.arrays, np.zeros((1, WORDS), np.uint64), batcher.arrays, rounds)
+
+
+@compiled
+def _push_rounds(there: Any, back: Any, steps: NDArray[np.uint64], record: Any, times_ns: NDArray[np.int64]) -> None:
+    """ns from the first record pushed to all gathered, of rounds with slots not owned beforehand, owned, in turn."""
+    (header, data), (count, rows, _) = there, steps.shape
+    for i in range(len(times_ns)):
+        start_ns = monotonic_ns() + WAIT_NS
+        if i % 2 == 1:
+            own_room(header, data, 0, count * rows)
+        while monotonic_ns() < start_ns:
+            cpu_pause()
+        start_ns = monotonic_ns()
+        for step in range(count):
+            push_step(header, data, steps[step], 0, 0)
+        _receive(back[0], back[1], record)
+        times_ns[i] = np.int64(record[0, W_ENQUEUE]) - start_ns
+
+
+def _steps() -> NDArray[np.float64]:
+    """us until all steps were gathered, slots not owned and owned beforehand: medians; the first rounds left out."""
+    steps = np.zeros((STEPS, ROWS, WORDS), np.uint64)
+    steps[:, :, W_SLOT_C_REQUEST] = np.arange(STEPS, dtype=np.uint64)[:, None] << np.uint64(REQUEST_SHIFT)
+    steps[:, -1, W_K_OP_DTYPE] = STEP_END
+    with ExitStack() as stack:
+        there, back = (stack.enter_context(Ring.create(DEFAULT_CAPACITY)) for _ in range(2))
+        record, times_ns = np.zeros((1, WORDS), np.uint64), np.zeros(2 * ROUNDS + 100, np.int64)
+        args = (there.name, back.name, len(times_ns))
+        _with_peer(gather_all, args, lambda: _push_rounds(there.arrays, back.arrays, steps, record, times_ns))
+    medians: NDArray[np.float64] = np.median(times_ns[100:].reshape(-1, 2), axis=0) / 1e3
+    return medians
 
 
 def put_all(queue: Any, messages: int) -> None:

@@ -1,0 +1,28 @@
+"""What is measured of steps is what a run does: all are gathered, each round, whoever had the ring's slots before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from launchopt.command import WORDS
+from launchopt.ring import HEAD, TAIL, Ring
+from runner.bench import ring as bench
+
+
+def test_steps_are_gathered_with_their_slots_owned_and_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "ROUNDS", 10)
+    medians = bench._steps()
+    assert medians.shape == (2,)
+    assert (medians > 0).all()
+
+
+def test_each_round_pushes_every_record_once() -> None:
+    rounds, record = 4, np.zeros((1, WORDS), np.uint64)
+    with Ring.create(16) as there, Ring.create(rounds) as back:
+        back.push(np.zeros(rounds, bench.COMMAND_DTYPE))  # all are told of before they are done
+        times_ns = np.zeros(rounds, np.int64)
+        bench._push_rounds(there.arrays, back.arrays, np.zeros((2, 2, WORDS), np.uint64), record, times_ns)
+        assert (there.word(HEAD), there.word(TAIL)) == (rounds * 4, 0)
+        assert back.word(TAIL) == rounds
+        assert (times_ns < 0).all()
