@@ -153,7 +153,8 @@ class CudaSteps:
     def sampling_ns(self) -> int:
         """Time spent sampling since `start`: on the host, waiting for logits included, or between events.
 
-        Of launches that sample themselves: from the end of all before it to the first block's last row.
+        Of launches that sample themselves: from the end of all before it to the first row's next inputs; of greedy
+        tokens, whose largest logits are found while they are stored, from when all blocks have told theirs.
         """
         if self._on_host is not None:
             return self._host_ns
