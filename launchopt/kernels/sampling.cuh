@@ -75,15 +75,15 @@ __device__ u64 weight_of(float value, const Scale& scale) {
 __device__ u64 load_of(u32 key, const Scale& scale) { return KIND == TOP_K ? 1 : weight_of(value_of(key), scale); }
 
 // A row of logits, whose elements this block's threads visit, each some of them in the order of their indices: 16 bytes at a
-// time where it is aligned, AHEAD of them asked for together. Of several blocks that share the row each visits a part.
+// time where it is aligned, AHEAD of them asked for together.
 struct Logits {
     const storage* values;
     u32 count;
     __device__ u32 operator[](u32 i) const { return key_of(widen(values[i])); }
-    template <int AHEAD = 2, class Visit> __device__ void each(Visit visit, u32 part = 0, u32 parts = 1) const {
-        const u32 whole = aligned(values) ? count / WIDTH : 0, first = part * THREADS + threadIdx.x, step = parts * THREADS;
+    template <int AHEAD = 2, class Visit> __device__ void each(Visit visit) const {
+        const u32 whole = aligned(values) ? count / WIDTH : 0, step = THREADS;
         // Also of the last pass all at once, which a loop that the compiler unrolls leaves to one after the other.
-        for (u32 i = first; i < whole; i += AHEAD * step) {
+        for (u32 i = threadIdx.x; i < whole; i += AHEAD * step) {
             Vector vectors[AHEAD];
 #pragma unroll
             for (u32 a = 0; a < AHEAD; ++a)
@@ -95,7 +95,7 @@ struct Logits {
                 for (u32 j = 0; j < WIDTH; ++j) visit((i + a * step) * WIDTH + j, widen(vectors[a].parts[j]));
             }
         }
-        for (u32 i = whole * WIDTH + first; i < count; i += step) visit(i, widen(values[i]));
+        for (u32 i = whole * WIDTH + threadIdx.x; i < count; i += step) visit(i, widen(values[i]));
     }
 };
 // Some of their keys, in shared memory.
@@ -202,7 +202,7 @@ __device__ u64 found_at(float value, u32 at) {
     return (u64)(value != value ? (u32)NOT_A_NUMBER : key_of(value)) << 32 | ~at;
 }
 // Of this thread's elements: the largest key, and ~ the lowest of the indices that have it; 0 where it has none.
-__device__ u64 largest_of(const Logits& logits, u32 part = 0, u32 parts = 1) {
+__device__ u64 largest_of(const Logits& logits) {
     float best = __uint_as_float(0x7FC00000u);  // NaN, of which no element is known to be no larger
     u32 at = ~0u;
     bool wrong = false;
@@ -210,7 +210,7 @@ __device__ u64 largest_of(const Logits& logits, u32 part = 0, u32 parts = 1) {
     logits.each<8>([&](u32 i, float value) {
         if (!(value <= best)) best = value, at = i;  // of those that tie the first stays
         wrong |= value != value;
-    }, part, parts);
+    });
     if (wrong) return (u64)(u32)NOT_A_NUMBER << 32;
     return at == ~0u ? 0 : found_at(best, at);
 }

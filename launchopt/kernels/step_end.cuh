@@ -32,8 +32,8 @@ __device__ inline u64 largest_of_all(u64* found, u32 share) {
 }
 
 // That all blocks are through the list is waited for before inputs are replaced, not just that the last instruction is
-// complete: who has no share of that may still read them. To load the counter with acquire, and a barrier, is what instructions do to
-// see what others stored: the L1 cache has nothing older.
+// complete: who has no share of that may still read them. To load the counter with acquire, and a barrier, is what
+// instructions do to see what others stored: the L1 cache has nothing older.
 __device__ inline void wait_for_all(const u32* ended, u32 launch) {
     if (threadIdx.x == 0)
         while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}
