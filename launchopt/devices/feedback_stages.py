@@ -1,8 +1,9 @@
 """What a launch that feeds back its own results is told before it: its rows, in memory that the device reads.
 
 In: batches, before they are launched. Out: the address of each one's arguments, a stage of a ring. Launches are on one
-stream, so when one of them has told of a token, all launches before it have ended: their stages are free. That is
-looked up where tokens are told of, which costs less than an event behind each launch.
+stream, and each waits for the end of the one before it, so when one of them has told of a token, all launches before it
+have ended: their stages are free. That is looked up where tokens are told of, which costs less than an event behind
+each launch.
 """
 
 from __future__ import annotations

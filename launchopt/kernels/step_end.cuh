@@ -2,7 +2,7 @@
 // have fewer tiles of GEMMs.
 //
 // The host is told of a token as soon as it is known, while the next inputs are made of it: who uses these is a later launch
-// on the same stream, which does not begin before this one has ended.
+// on the same stream, which waits for the end of this one.
 __shared__ u64 row_words[ROW_WORDS];
 static_assert(sizeof(sampling::Room) <= sizeof(Memory::inputs), "it lies there");
 
