@@ -18,7 +18,6 @@ from launchopt import recorder as rec
 from launchopt.command import Dtype
 from launchopt.devices.feedback_stages import STAGES
 from launchopt.devices.instruction_words import Word
-from launchopt.devices.launch_ahead import LaunchAhead
 from launchopt.devices.lt_steps import step_of
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
@@ -166,6 +165,8 @@ def test_the_compiled_loop_admits_all_that_waits(
     replicas: int, kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing is admitted by Python."""
+    from launchopt.devices.launch_ahead import LaunchAhead
+
     asked, admit = list[bool](), LaunchAhead.admit
 
     def noted(ahead: LaunchAhead, program: Any, arguments: int) -> bool:
