@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from launching import recorded
 from program_interpreter import NONE, SEED, records_of, steps_of
 
@@ -68,6 +69,20 @@ def _drive(ring: Ring, back: Ring, stream: ChainStream, most: int) -> None:
             while not back.pop(told):
                 pass
     ring.close()
+
+
+def asked_of_python(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each launch was admitted that the compiled loop has not admitted itself: from now on."""
+    from launchopt.devices.launch_ahead import LaunchAhead
+
+    asked, admit = list[bool](), LaunchAhead.admit
+
+    def noted(ahead: LaunchAhead, program: Any, arguments: int) -> bool:
+        asked.append(admit(ahead, program, arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(LaunchAhead, "admit", noted)
+    return asked
 
 
 class StepRun:

@@ -12,7 +12,7 @@ from fake_megakernel import FakeMegakernel, fake_megakernel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from programs import stream_of
-from step_runs import StepRun, batches
+from step_runs import StepRun, asked_of_python, batches
 
 from launchopt import recorder as rec
 from launchopt.command import Dtype
@@ -165,15 +165,7 @@ def test_the_compiled_loop_admits_all_that_waits(
     replicas: int, kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing is admitted by Python."""
-    from launchopt.devices.launch_ahead import LaunchAhead
-
-    asked, admit = list[bool](), LaunchAhead.admit
-
-    def noted(ahead: LaunchAhead, program: Any, arguments: int) -> bool:
-        asked.append(admit(ahead, program, arguments))
-        return asked[-1]
-
-    monkeypatch.setattr(LaunchAhead, "admit", noted)
+    asked = asked_of_python(monkeypatch)
     stream = stream_of("linear", [(0, 12)] * 2, replicas=replicas)
     run = Rig(kernel, stream, 2)
     run.run_pumped()

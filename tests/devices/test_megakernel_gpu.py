@@ -16,7 +16,7 @@ from fake_megakernel import fake_megakernel
 from numpy.typing import NDArray
 from placed import assert_same
 from programs import requests_of
-from step_runs import StepRun, batches
+from step_runs import StepRun, asked_of_python, batches
 
 from launchopt import recorder as rec
 from launchopt.batcher import Batch, Batcher
@@ -233,17 +233,10 @@ def test_launches_made_ahead_give_what_others_give(name: str, requests: int, sam
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
 def test_launches_that_the_compiled_loop_admits(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the first of each copy of the weights, and of Python's none."""
+    """All but the first of each copy of the weights; Python admits none."""
     from launchopt.devices.cuda import CudaDevice
-    from launchopt.devices.launch_ahead import LaunchAhead
 
-    asked, admit = list[bool](), LaunchAhead.admit
-
-    def noted(ahead: LaunchAhead, program: Any, arguments: int) -> bool:
-        asked.append(admit(ahead, program, arguments))
-        return asked[-1]
-
-    monkeypatch.setattr(LaunchAhead, "admit", noted)
+    asked = asked_of_python(monkeypatch)
     vocab = None if sampling is NONE else 3000
     stream = stream_of("decode", [(0, 3 * TOKENS)], Dtype.bf16, vocab=vocab)
     run = run_of(CudaDevice(0), stream, sampling=sampling)

@@ -1,0 +1,52 @@
+// What GEMMs of a list (gemm.cuh) do with 16 bytes of neighbours, with two as they are stored, and with a warp's values.
+__device__ inline float squares(const uint4& of) {
+    Vector v;
+    v.whole = of;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) sum += widen(v.parts[i]) * widen(v.parts[i]);
+    return sum;
+}
+__device__ inline uint4 normed(const uint4& of, const uint4& gain, float factor) {
+    Vector v, g;
+    v.whole = of, g.whole = gain;
+#if DTYPE == 0
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) v.parts[i] *= factor * g.parts[i];
+    return v.whole;
+#else
+    uint4 made;
+    u32* words = (u32*)&made;
+#pragma unroll
+    for (int i = 0; i < WIDTH; i += 2)
+        words[i / 2] = narrow_two(
+            widen(v.parts[i]) * factor * widen(g.parts[i]), widen(v.parts[i + 1]) * factor * widen(g.parts[i + 1]));
+    return made;
+#endif
+}
+__device__ inline float warp_sum(float value) {
+#pragma unroll
+    for (int step = 16; step; step >>= 1) value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
+    return value;
+}
+
+// Two neighbours as they are stored.
+struct Pair {
+#if DTYPE == 0
+    float2 both;
+    __device__ Pair() {}
+    __device__ Pair(float first, float second) : both{first, second} {}
+    __device__ float first() const { return both.x; }
+    __device__ float second() const { return both.y; }
+    __device__ storage first_stored() const { return both.x; }
+    __device__ storage second_stored() const { return both.y; }
+#else
+    u32 both;
+    __device__ Pair() {}
+    __device__ Pair(float first, float second) : both(narrow_two(first, second)) {}
+    __device__ storage first_stored() const { return (storage)both; }
+    __device__ storage second_stored() const { return (storage)(both >> 16); }
+    __device__ float first() const { return widen(first_stored()); }
+    __device__ float second() const { return widen(second_stored()); }
+#endif
+};
