@@ -22,7 +22,7 @@ class Word(enum.IntEnum):
     N = 2  # columns a request
     K = 3
     REQUESTS = 4  # of this instruction
-    FIRST_REQUEST = 5
+    FIRST_REQUEST = 5  # where it reads sequences, the others follow it
     A = 6  # address, of the first request
     B = 7
     C = 8

@@ -53,7 +53,7 @@ def test_cuda_is_asked_without_waiting(status: int, is_lost: bool, monkeypatch: 
     pytest.importorskip("nvmath")
     from launchopt.devices.cuda import CudaDevice
 
-    device: Any = SimpleNamespace(stream=SimpleNamespace(ptr=7), marks=SimpleNamespace(resident=None))
+    device: Any = SimpleNamespace(stream=SimpleNamespace(ptr=7), marks=SimpleNamespace(resident=None, ahead=None))
     monkeypatch.setattr(cupy.cuda.runtime, "streamQuery", {7: status}.__getitem__)
     if not is_lost:
         CudaDevice.check_alive(device)
