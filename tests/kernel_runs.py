@@ -49,7 +49,7 @@ class Launched:
 
     def __init__(self, instructions: Instructions, dtype: Dtype, feedback: LaunchFeedback, text: str) -> None:
         itemsize = dtype.itemsize
-        tasks, box_bytes = tasks_of(instructions, BLOCKS, itemsize)
+        tasks, box_bytes = tasks_of(instructions, BLOCKS, itemsize, pairs=BLOCKS % 2 == 0)
         self.boxes = np.full(2 * box_bytes + 16, 0xFF, np.uint8)
         first = -(-self.boxes.ctypes.data // 16) * 16
         tasks[tasks[:, Extra.MAILED] == 1, Extra.FROM] += first

@@ -25,6 +25,8 @@ from launchopt.native import Int, call_words, compiled
 # CUlaunchAttribute an id, padding to 8 bytes, and a value of 64.
 CONFIG_BYTES, ATTRIBUTES_BYTES, ATTRIBUTE_COUNT_BYTES, ATTRIBUTE_BYTES = 56, 40, 48, 72
 PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID: the next launch may begin before this one has ended
+CLUSTER_DIMENSION = 4  # also one, of three unsigned ints
+OCCUPANCY = "cuOccupancyMaxActiveClusters"
 LARGEST_STATIC_SHARED_BYTES = 48 << 10
 
 
@@ -124,9 +126,24 @@ def _programmatic(config: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return attribute
 
 
-def _check(status: int) -> None:
+def clusters_at_once(function: Any, size: int, threads: int, shared_bytes: int) -> int:
+    """How many clusters of `size` blocks of a kernel can be on the GPU together; RunError where the driver refuses."""
+    function.max_dynamic_shared_size_bytes = shared_bytes
+    attribute, config = np.zeros(ATTRIBUTE_BYTES, np.uint8), np.zeros(CONFIG_BYTES, np.uint8)
+    attribute[:4].view(np.uint32)[0] = CLUSTER_DIMENSION
+    attribute[8:20].view(np.uint32)[:] = size, 1, 1
+    config[:28].view(np.uint32)[:] = (size, 1, 1, threads, 1, 1, shared_bytes)
+    config[ATTRIBUTES_BYTES:ATTRIBUTE_COUNT_BYTES].view(np.int64)[0] = attribute.ctypes.data
+    config[ATTRIBUTE_COUNT_BYTES : ATTRIBUTE_COUNT_BYTES + 4].view(np.uint32)[0] = 1
+    found = ctypes.c_int()
+    handle, where = ctypes.c_void_p(function.kernel.ptr), ctypes.c_void_p(config.ctypes.data)
+    _check(ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters(ctypes.byref(found), handle, where), OCCUPANCY)
+    return found.value
+
+
+def _check(status: int, call: str = "cuLaunchKernelEx") -> None:
     if status:
-        raise RunError(f"cuLaunchKernelEx failed with CUresult {status}")
+        raise RunError(f"{call} failed with CUresult {status}")
 
 
 class KernelPlans:

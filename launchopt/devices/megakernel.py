@@ -22,7 +22,7 @@ from launchopt.command import W_MN, ShapeKey
 from launchopt.devices.feedback_source import LaunchFeedback
 from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
 from launchopt.devices.instructions import StepCompiler
-from launchopt.devices.kernel_plans import KernelLaunch
+from launchopt.devices.kernel_plans import KernelLaunch, clusters_at_once
 from launchopt.devices.launch_ahead import GATE_WORDS, Gated, LaunchAhead
 from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.lt_steps import step_of
@@ -85,6 +85,7 @@ class Megakernel:
                 f"with {needed_bytes:,} bytes of shared memory a block",
             )
         self._kernels: dict[tuple[tuple[str, int], ...], KernelLaunch] = {}
+        self._has_pairs = self._blocks % 2 == 0 and self._pairs_fit()
 
     def _kernel(self, defines: Mapping[str, int], macros: Mapping[str, int] = NO_MACROS) -> KernelLaunch:
         """The kernel compiled for lists of a kind, and with `macros`."""
@@ -99,6 +100,11 @@ class Megakernel:
             parameters = program, feedback, np.uint32(0), gate
             self._kernels[key] = KernelLaunch(function, THREADS, parameters, self._device.stream, shared_bytes)
         return self._kernels[key]
+
+    def _pairs_fit(self) -> bool:
+        """Whether all blocks are there at once where they come in clusters of two."""
+        nothing = self._device.kernels.function("null", "null_kernel")
+        return 2 * clusters_at_once(nothing, 2, THREADS, self._most_bytes) >= self._blocks
 
     def _ops_bytes(self) -> int:
         """What ROPE and QK want, at the most."""
@@ -141,7 +147,8 @@ class Megakernel:
         """A program of a list, by the kernel compiled with `macros` beside those that follow from the list."""
         kernel = partial(self._kernel, macros=macros)
         words = NO_FEEDBACK if self._feedback is None else self._feedback.words
-        return MegakernelProgram(instructions, self._blocks, self._device.work.dtype.itemsize, kernel, words, stamped)
+        itemsize = self._device.work.dtype.itemsize
+        return MegakernelProgram(instructions, self._blocks, itemsize, kernel, words, stamped, self._has_pairs)
 
     def _program(self, batch: StepBatch) -> MegakernelProgram | None:
         """None where the batch is to be launched otherwise."""

@@ -31,6 +31,7 @@ STAMPS_EACH = 3  # of kernels/megakernel.cu: began, had what it waits for, ended
 class MegakernelProgram:
     """A list on the GPU, and the kernel that runs it on `blocks` blocks: what `kernel` gives for its macros.
 
+    pairs: whether blocks may come in clusters of two.
     known: by what batches of this list are, where they are launched as they come.
     feedback: struct Feedback, where the kernel is compiled to feed back.
     stamps: int64 [blocks, instructions + 1, STAMPS_EACH], of the last launch, behind the instructions' the whole's
@@ -47,8 +48,9 @@ class MegakernelProgram:
         kernel: Callable[[Mapping[str, int]], KernelLaunch],
         feedback: NDArray[np.int64] = NO_FEEDBACK,
         stamped: bool = False,
+        pairs: bool = False,
     ) -> None:
-        tasks, box_bytes = tasks_of(instructions, blocks, itemsize)
+        tasks, box_bytes = tasks_of(instructions, blocks, itemsize, pairs)
         self._boxes = cupy.full(max(2 * box_bytes, 1), EMPTY, np.uint8)
         self._blocks, self._kernel = blocks, kernel(defines_of(tasks))
         first_box = self._boxes.data.ptr

@@ -50,38 +50,39 @@ class Extra(enum.IntEnum):
     STREAMED = WORDS + 6
     TILES_EACH = WORDS + 7
     TILES_MORE = WORDS + 8
-    ROW_USED_BYTES = WORDS + 9
-    ROUND_BYTES = WORDS + 10
-    COLUMN_BYTES = WORDS + 11
-    MAILED = WORDS + 12
-    FROM_BYTES = WORDS + 13
-    FROM = WORDS + 14
-    BOX = WORDS + 15
-    RESULT_M = WORDS + 16
-    RESULT = WORDS + 17
-    RESULT_STRIDE = WORDS + 18
-    GAIN = WORDS + 19
-    NORMED = WORDS + 20
-    NORMED_STRIDE = WORDS + 21
-    THEN = WORDS + 22
-    ADDED = WORDS + 23
-    ADDED_STRIDE = WORDS + 24
-    PAIR_ROWS = WORDS + 25
-    ATTENDS = WORDS + 26
-    CACHE = WORDS + 27
-    SLOTS = WORDS + 28
-    SLOTS_STRIDE = WORDS + 29
-    SCORES = WORDS + 30
-    SCORES_STRIDE = WORDS + 31
-    PROBABILITIES = WORDS + 32
-    PROBABILITIES_STRIDE = WORDS + 33
+    SPLIT = WORDS + 9
+    ROW_USED_BYTES = WORDS + 10
+    ROUND_BYTES = WORDS + 11
+    COLUMN_BYTES = WORDS + 12
+    MAILED = WORDS + 13
+    FROM_BYTES = WORDS + 14
+    FROM = WORDS + 15
+    BOX = WORDS + 16
+    RESULT_M = WORDS + 17
+    RESULT = WORDS + 18
+    RESULT_STRIDE = WORDS + 19
+    GAIN = WORDS + 20
+    NORMED = WORDS + 21
+    NORMED_STRIDE = WORDS + 22
+    THEN = WORDS + 23
+    ADDED = WORDS + 24
+    ADDED_STRIDE = WORDS + 25
+    PAIR_ROWS = WORDS + 26
+    ATTENDS = WORDS + 27
+    CACHE = WORDS + 28
+    SLOTS = WORDS + 29
+    SLOTS_STRIDE = WORDS + 30
+    SCORES = WORDS + 31
+    SCORES_STRIDE = WORDS + 32
+    PROBABILITIES = WORDS + 33
+    PROBABILITIES_STRIDE = WORDS + 34
 
 
 TASK_WORDS = WORDS + len(Extra)
 # Struct Weights.
 WEIGHTS = np.dtype(
     [
-        *((name, "u8") for name in ("a", "gain")),
+        *((name, "u8") for name in ("a", "gain", "split")),
         *((name, "u4") for name in ("row_bytes", "row_used_bytes", "rows", "groups")),
         *((name, "u4") for name in ("tiles_each", "tiles_more", "pieces", "pair_rows")),
     ]
@@ -90,8 +91,11 @@ WEIGHTS = np.dtype(
 Tasks = NDArray[np.int64]  # [instructions, TASK_WORDS]
 
 
-def tasks_of(instructions: Instructions, blocks: int, itemsize: int) -> tuple[Tasks, int]:
-    """Tasks, their boxes at places from 0 on (NOBODY where there is none); and how many bytes these take."""
+def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool = False) -> tuple[Tasks, int]:
+    """Tasks, their boxes at places from 0 on (NOBODY where there is none); and how many bytes these take.
+
+    pairs: whether blocks come in clusters of two, which can share what they do of a GEMM.
+    """
     groups = groups_of(instructions)
     number = {group[0]: i for i, group in enumerate(groups)}
     number[NOBODY] = NOBODY
@@ -103,9 +107,11 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int) -> tuple[Ta
         head = instructions[group[0]]
         for word in (*range(Word.WAIT0, Word.WAIT3 + 1), Word.MAIL):
             row[word] = number[int(head[word])]
-        parts = _parts(row)
-        row[Extra.SHARE] = min(blocks, parts)
-        row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks)
+        parts, together = _parts(row), 1
+        if pairs and _is_split(row):
+            row[Extra.SPLIT], together = 1, 2
+        row[Extra.SHARE] = together * min(blocks // together, parts)
+        row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks // together)
         row[Word.WAITS] = head[Word.WAITS]
         waits = row[Word.WAIT0 : Word.WAIT0 + int(row[Word.WAITS])]
         tasks[waits, Extra.COUNTED] = 1
@@ -156,6 +162,13 @@ def _parts(row: NDArray[np.int64]) -> int:
     return int(-(-row[Extra.RESULT_M] // GEMM_TILE_ROWS) if row[Extra.STREAMED] else row[Word.M])
 
 
+def _is_split(row: NDArray[np.int64]) -> bool:
+    """Whether a pair of blocks shares tiles, each with half of k: where the inputs of all of k have no room at once."""
+    pieces = -(-int(row[Extra.ROW_USED_BYTES]) // PIECE_BYTES)
+    many = compiled_columns(int(row[Word.REQUESTS])) > 1 and row[Extra.ROW_USED_BYTES] > row[Extra.ROUND_BYTES]
+    return bool(row[Extra.STREAMED]) and many and pieces % 2 == 0
+
+
 def _cut(row: NDArray[np.int64], itemsize: int) -> None:
     """Of a streamed GEMM, how much of k is done at once."""
     columns = min(int(row[Word.REQUESTS]), MOST_COLUMNS)
@@ -169,10 +182,10 @@ def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
     streamed = tasks[tasks[:, Extra.STREAMED] == 1]
     found = np.zeros(len(streamed) + 2, WEIGHTS)
     found["a"][:-2], found["rows"][:-2] = streamed[:, Word.A], streamed[:, Word.M]
-    for name in ("gain", "row_used_bytes", "tiles_each", "tiles_more", "pair_rows"):
+    for name in ("gain", "split", "row_used_bytes", "tiles_each", "tiles_more", "pair_rows"):
         found[name][:-2] = streamed[:, Extra[name.upper()]]
     found["row_bytes"][:-2] = streamed[:, Word.LDA] * itemsize
-    found["pieces"][:-2] = -(-streamed[:, Extra.ROW_USED_BYTES] // PIECE_BYTES)
+    found["pieces"][:-2] = -(-streamed[:, Extra.ROW_USED_BYTES] // (PIECE_BYTES << streamed[:, Extra.SPLIT]))
     found["groups"][:-2] = -(-streamed[:, Word.REQUESTS] // MOST_COLUMNS)
     return found
 
@@ -200,6 +213,7 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
         "COLUMNS": compiled_columns(int(tasks[:, Word.REQUESTS].max(initial=1))),
         "OPS": _bits(alone[:, Word.OP].tolist()),
         "FUSED": _bits([*attending, *normed, *filter(None, tasks[:, Extra.THEN].tolist())]),
+        "PAIRS": int(tasks[:, Extra.SPLIT].any()),
         "LOGITS": int(len(tasks) > 0 and tasks[-1, Extra.STREAMED] == 1 and tasks[-1, Extra.THEN] == 0),
         **_attention(tasks[tasks[:, Extra.ATTENDS] == 1]),
     }

@@ -20,6 +20,8 @@
 // devices/feedback_source.py; without it none of this is compiled. -DLOGITS: whether the list ends with a streamed GEMM alone,
 // so that the largest of each column, which is all that greedy sampling wants, is found where they are stored.
 //
+// -DPAIRS=1: blocks come in clusters of two, each of which shares the tiles of some GEMMs of several columns (peer.cuh).
+//
 // A launch may be made before its commands are there: then it waits for the host's word on them (gate.cuh).
 //
 // To find where time goes (runner/bench/megakernel.py): -DSTAMPS=1 writes down when each block began an instruction, had all
@@ -32,6 +34,9 @@
 #endif
 #ifndef LOGITS
 #define LOGITS 0
+#endif
+#ifndef PAIRS
+#define PAIRS 0
 #endif
 #ifndef STAMPS
 #define STAMPS 0
@@ -62,6 +67,7 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #include "weights.cuh"
 #include "tasks.cuh"
 #include "tiles.cuh"
+#include "peer.cuh"
 #include "mail.cuh"
 #include "feedback.cuh"
 #ifdef KIND
@@ -203,7 +209,11 @@ struct Player : Gemm {
     }
 };
 
+#if PAIRS
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(ALL_THREADS, 1)
+#else
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
+#endif
 megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, const __grid_constant__ Gate gate) {
     extern __shared__ __align__(128) char shared[];
     __shared__ Task list[LISTED];
@@ -213,9 +223,14 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
     const u64 began = clock64(), began_ns = global_ns();
 #endif
     Ring::begin(of_slots);
+    Peer::begin();
     if (threadIdx.x == 0) sequence.request = -1;
     barriers_begun();
+#if PAIRS
+    pair_together();
+#else
     __barrier_sync_count(0, ALL_THREADS);
+#endif
     const Ring ring(memory.ring, of_slots);
     if (threadIdx.x >= THREADS) {
         if (!Feed(q.weights, blockIdx.x, ring, gate.word).run()) return;

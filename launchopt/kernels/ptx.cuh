@@ -103,6 +103,30 @@ __device__ inline void barrier_wait(u32 at, u32 phase) {
         "{\n.reg .pred full;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 full, [%0], %1;\n@!full bra again;\n}" ::"r"(at),
         "r"(phase) : "memory");
 }
+// Blocks come in pairs (clusters of two): what one of a pair stores into the shared memory of the other, at addresses as they
+// are there; a barrier of the other is told of it with its bytes.
+__device__ inline void pair_together() {  // by all threads of both; what they have begun is there then
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ inline u32 at_peer(u32 own_address) {
+    u32 address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(own_address), "r"(blockIdx.x % 2 ^ 1));
+    return address;
+}
+__device__ inline void send_to_peer(u32 to, u32 value, u32 barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(value),
+                 "r"(barrier) : "memory");
+}
+__device__ inline void send_to_peer(u32 to, u64 value, u32 barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(to), "l"(value),
+                 "r"(barrier) : "memory");
+}
+__device__ inline bool barrier_try(u32 at, u32 phase) {  // waits for a while
+    u32 full;
+    asm volatile("{\n.reg .pred full;\nmbarrier.try_wait.parity.shared::cta.b64 full, [%1], %2;\nselp.u32 %0, 1, 0, full;\n}"
+                 : "=r"(full) : "r"(at), "r"(phase) : "memory");
+    return full;
+}
 __device__ inline u64 evict_first() {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -23,7 +23,7 @@ struct Task {  // of devices/megakernel_tasks.py: an instruction, or some that a
     i64 enough[MOST_WAITS];      // what a launch adds to the counters it waits for
     i64 counted;                 // whether anybody waits for its own
     i64 streamed;                // whether its weights are in the list of these; then also
-    i64 tiles_each, tiles_more;  // as in Weights
+    i64 tiles_each, tiles_more, split;  // as in Weights
     i64 row_used_bytes, round_bytes;  // of k, and how much of it at once, in whole pieces
     i64 column_bytes;            // from one column of the inputs to the next, in shared memory
     i64 mailed;                  // whether inputs come by mail

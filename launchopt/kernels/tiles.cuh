@@ -9,6 +9,9 @@ enum { SLICE_BYTES = PIECE_BYTES / GROUP_WARPS, CHUNKS = SLICE_BYTES / 64 };
 enum { PASS_ROWS = PASS_TILES * TILE_ROWS, PART_ROWS = PASS_ROWS + 8 };
 enum { INPUT_BYTES = COLUMNS > 1 ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 };  // of all columns, and behind each
 
+#ifndef SLOTS_A_STEP
+#define SLOTS_A_STEP (COLUMNS > 1 ? 4 : 2)
+#endif
 typedef float Parts[COLUMNS][PART_ROWS];  // of each warp
 
 // How many pieces of k are multiplied together, where a block has so few tiles that a piece at a time would leave a warp
@@ -19,9 +22,8 @@ __device__ inline int pieces_together(int tiles, int left_bytes) {
 }
 
 // A warp's slices of some tiles, of a piece or a few, tile by tile. Of a single column they are in registers before the inputs
-// are there, where nothing else wants these; or each slot is waited for when it is wanted. Of several columns, which leave no
-// registers for that, slots are waited for together. Where other ops take so long that the ring is full, a slot is left when it
-// has been multiplied, so that another is under way while the others are.
+// are there, where nothing else wants these. For the tensor cores slots are waited for, and left, as they are multiplied.
+#define BY_TENSOR (DTYPE != 0 && !PRELOADED)
 struct Slices {
     int tiles, pieces;
 #if PRELOADED
@@ -31,16 +33,16 @@ struct Slices {
     u32 from[PASS_TILES];
     __device__ uint4 get(int slot, int chunk) const { return load_shared(from[slot] + chunk * 64); }
 #endif
-    static __device__ u32 place(const Ring& ring, int warp, int lane) {
-        return ring.slot + lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16;
+    static __device__ u32 place(int warp, int lane) {  // in a slot
+        return lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16;
     }
     __device__ void load(Ring& ring, int of_tiles, int left_bytes, int warp, int lane) {
         tiles = of_tiles, pieces = pieces_together(of_tiles, left_bytes);
 #pragma unroll
-        for (int slot = 0; slot < PASS_TILES && !SLOT_BY_SLOT; ++slot) {
+        for (int slot = 0; slot < PASS_TILES && !BY_TENSOR; ++slot) {
             if (slot >= tiles * pieces) break;
-            ring.wait();
-            const u32 at = place(ring, warp, lane);
+            ring.wait<1>(1);
+            const u32 at = ring.slot() + place(warp, lane);
 #if PRELOADED
 #pragma unroll
             for (int chunk = 0; chunk < CHUNKS; ++chunk) of[slot][chunk] = load_shared(at + chunk * 64);
@@ -53,11 +55,9 @@ struct Slices {
 };
 
 // Inputs of a single column in the order in which four words in a row are an operand of a product, without being moved.
-__device__ inline void arrange(uint4& x) {
-#if DTYPE != 0
-    const u32 third = x.z;
-    x.z = x.y, x.y = third;
-#endif
+__device__ inline uint4 arranged(const uint4& x) {
+    if (COLUMNS > 1 || !BY_TENSOR) return x;
+    return {x.x, x.z, x.y, x.w};
 }
 
 #if DTYPE == 0 || PRELOADED
@@ -125,47 +125,77 @@ struct Sums {
 #else
 struct Sums {
     float of[PASS_TILES][2][4];  // columns g, g, g + 8, g + 8 of rows 2 t, 2 t + 1, 2 t, 2 t + 1; of every other product
-    __device__ void add(int slot, const uint4& v, const uint4& x, const uint4& y) {
+    template <int WHICH> __device__ void add(int slot, const uint4& v, const uint4& x, const uint4& y) {
         if (COLUMNS > 1) {
-            mma(of[slot][0], x.x, y.x, x.y, y.y, v.x, v.y);
-            mma(of[slot][1], x.z, y.z, x.w, y.w, v.z, v.w);
+            if (WHICH == 0) mma(of[slot][0], x.x, y.x, x.y, y.y, v.x, v.y);
+            else mma(of[slot][1], x.z, y.z, x.w, y.w, v.z, v.w);
         } else {  // `arranged`: the first product is right in columns g, the second one in g + 8
-            mma(of[slot][0], x.x, x.y, x.z, x.w, v.x, v.y);
-            mma(of[slot][1], x.x, x.y, x.z, x.w, v.z, v.w);
+            if (WHICH == 0) mma(of[slot][0], x.x, x.y, x.z, x.w, v.x, v.y);
+            else mma(of[slot][1], x.x, x.y, x.z, x.w, v.z, v.w);
+        }
+    }
+    // N slots side by side, since a product that waits for the one before takes four times as long. OWN: whether each is of a
+    // piece of its own, so that it has other inputs; left, right: those of columns g and g + 8.
+    template <int N, bool OWN> __device__ void add_slots(int first, const u32* from, u32 left, u32 right) {
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            uint4 v[N], x[N], y[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                v[i] = load_shared(from[i] + chunk * 64);
+                if (i && !OWN) continue;
+                x[i] = load_shared(left + i * PIECE_BYTES + chunk * 64);
+                if (COLUMNS > 1) y[i] = load_shared(right + i * PIECE_BYTES + chunk * 64);
+            }
+#pragma unroll
+            for (int i = 0; i < N; ++i) add<0>(first + i, v[i], x[OWN ? i : 0], y[OWN ? i : 0]);
+#pragma unroll
+            for (int i = 0; i < N; ++i) add<1>(first + i, v[i], x[OWN ? i : 0], y[OWN ? i : 0]);
         }
     }
     // own: how many of the pieces this warp has a slice of; inputs: its slice of the first piece's.
-    __device__ void add(Slices& w, Ring& ring, int own, u32 inputs, u32 column_bytes, int columns, int warp, int lane) {
-        const int g = lane / 4, t = lane % 4;
-        u32 left = inputs + (COLUMNS > 1 ? min(g, columns - 1) * column_bytes : 0) + t * 16;
-        u32 right = COLUMNS > 8 ? inputs + min(g + 8, columns - 1) * column_bytes + t * 16 : left;
-        uint4 x[CHUNKS], y[CHUNKS];
+    __device__ void add(const Slices& w, Ring& ring, int own, u32 inputs, u32 column_bytes, int columns, int warp, int lane) {
+        const int g = lane / 4, t = lane % 4, all = w.tiles * w.pieces, mine = w.tiles * own;
+        const u32 left = inputs + (COLUMNS > 1 ? min(g, columns - 1) * column_bytes : 0) + t * 16;
+        const u32 right = COLUMNS > 8 ? inputs + min(g + 8, columns - 1) * column_bytes + t * 16 : left;
+        const u32 place = Slices::place(warp, lane);
 #pragma unroll
-        for (int slot = 0; slot < PASS_TILES; ++slot) {
-#if SLOT_BY_SLOT
-            if (slot >= w.tiles * w.pieces) break;
-            ring.wait();
-            w.from[slot] = Slices::place(ring, warp, lane);
-            ring.next();
-            if (slot >= w.tiles * own) {
-                ring.leave(lane);
-                continue;
+        for (int slot = 0; slot < PASS_TILES; slot += SLOTS_A_STEP) {
+            if (slot >= all) break;
+            const int count = min((int)SLOTS_A_STEP, all - slot);
+            ring.wait<SLOTS_A_STEP>(count);
+            u32 from[SLOTS_A_STEP];
+#pragma unroll
+            for (int i = 0; i < SLOTS_A_STEP; ++i) from[i] = ring.slot(i) + place;
+            ring.next(count);
+            add_step(w.tiles, slot, from, mine, left, right);
+            if (LEFT_EARLY) ring.leave(lane);
+        }
+    }
+    __device__ void add_step(int tiles, int slot, const u32 (&from)[SLOTS_A_STEP], int mine, u32 left, u32 right) {
+        if (SLOTS_A_STEP == 1) {
+            const u32 piece = (tiles > 2 ? 0 : tiles == 2 ? slot / 2 : slot) * PIECE_BYTES;
+            if (slot < mine) add_slots<1, false>(slot, from, left + piece, right + piece);
+        } else if (tiles == 1) {
+#pragma unroll
+            for (int i = 0; i < SLOTS_A_STEP; i += 2) {
+                const u32 piece = (slot + i) * PIECE_BYTES;
+                if (slot + i + 1 < mine) add_slots<2, true>(slot + i, from + i, left + piece, right + piece);
+                else if (slot + i < mine) add_slots<1, false>(slot + i, from + i, left + piece, right + piece);
             }
-#else
-            if (slot >= w.tiles * own) break;
-#endif
-            if (slot == 0 || w.tiles == 1 || (w.tiles == 2 && slot == 2)) {  // another piece
+        } else if (tiles == 2) {
 #pragma unroll
-                for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-                    x[chunk] = load_shared(left + chunk * 64);
-                    if (COLUMNS > 1) y[chunk] = load_shared(right + chunk * 64);
-                    else arrange(x[chunk]);
-                }
-                left += PIECE_BYTES, right += PIECE_BYTES;
+            for (int i = 0; i < SLOTS_A_STEP; i += 2) {
+                const u32 piece = (slot + i) / 2 * PIECE_BYTES;
+                if (slot + i < mine) add_slots<2, false>(slot + i, from + i, left + piece, right + piece);
             }
-#pragma unroll
-            for (int chunk = 0; chunk < CHUNKS; ++chunk) add(slot, w.get(slot, chunk), x[chunk], y[chunk]);
-            if (LEFT_SINGLY) ring.leave_first(lane);
+        } else if (SLOTS_A_STEP == 2) {
+            if (slot + 1 < mine) add_slots<2, false>(slot, from, left, right);
+            else if (slot < mine) add_slots<1, false>(slot, from, left, right);
+        } else if (mine > 3) {
+            add_slots<SLOTS_A_STEP, false>(slot, from, left, right);
+        } else if (mine == 3) {
+            add_slots<3, false>(slot, from, left, right);
         }
     }
     __device__ void leave(Parts& part, int tiles, int columns, int lane) {

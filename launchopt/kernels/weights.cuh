@@ -11,15 +11,15 @@ enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTE
 enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES };
 enum { BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
 #define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)  // see tiles.cuh
-#define LEFT_SINGLY (DTYPE != 0 && (FUSED || OPS))
-#define SLOT_BY_SLOT (COLUMNS == 1 && LEFT_SINGLY)
+#define LEFT_EARLY (DTYPE != 0 && (FUSED || OPS))
 
 struct Weights {  // of devices/megakernel_tasks.py; the list ends with one of no rows
     u64 a, gain;                 // gain: of row_used_bytes, or 0
+    u64 split;                   // whether a pair of blocks shares tiles, and each has half of k: see `Cut`
     u32 row_bytes, row_used_bytes, rows;
     u32 groups;                  // of columns
-    u32 tiles_each, tiles_more;  // of a block, or pairs of them, and how many of the first blocks have one more
-    u32 pieces;                  // of k
+    u32 tiles_each, tiles_more;  // of a block or pair, or pairs of tiles, and how many of the first ones have one more
+    u32 pieces;                  // of k, of a block
     u32 pair_rows;               // 0, or how far apart the rows of two tiles that go together lie: then tiles come in pairs
 };
 
@@ -27,37 +27,57 @@ __device__ inline int row_of_tile(int tile, u32 pair_rows) {
     return pair_rows ? tile / 2 * TILE_ROWS + tile % 2 * (int)pair_rows : tile * TILE_ROWS;
 }
 
+// What a block has of a GEMM: tiles, and bytes of k.
+struct Cut {
+    int first, last;
+    u32 from, bytes;
+    __device__ Cut() {}
+    __device__ Cut(u32 block, u32 tiles_each, u32 tiles_more, bool in_pairs, bool split, u32 used_bytes) : from(0), bytes(used_bytes) {
+        if (PAIRS && split) {
+            const u32 half = (used_bytes + 2 * PIECE_BYTES - 1) / (2 * PIECE_BYTES) * PIECE_BYTES;
+            from = block % 2 ? half : 0, bytes = block % 2 ? used_bytes - half : half, block /= 2;
+        }
+        first = block * tiles_each + min(block, tiles_more) << in_pairs;
+        last = first + (tiles_each + (block < tiles_more) << in_pairs);
+    }
+};
+
 // What is read, or filled, next. Slots are known by shared addresses, as are their barriers, 8 bytes each.
 struct Ring {
-    u32 first, barriers, slot, barrier, phase, left;  // left: how many have been read since the last `leave`
+    u32 first, barriers, index, phase, left;  // left: how many have been read since the last `leave`
 
-    __device__ Ring(const char* slots, const u64* of_slots) : phase(0), left(0) {
-        slot = first = shared_address(slots), barrier = barriers = shared_address(of_slots);
-    }
+    __device__ Ring(const char* slots, const u64* of_slots)
+        : first(shared_address(slots)), barriers(shared_address(of_slots)), index(0), phase(0), left(0) {}
     static __device__ void begin(const u64* of_slots) {  // by the first BARRIERS threads
         if (threadIdx.x < BARRIERS)
             barrier_begin(shared_address(of_slots + threadIdx.x), threadIdx.x < SLOTS ? 1 : GROUP_WARPS);
     }
-    __device__ void wait() const { barrier_wait(barrier, phase); }  // until the slot is full
-    __device__ void next() {
-        ++left, slot += SLOT_BYTES, barrier += 8;
-        if (slot < first + SLOTS * SLOT_BYTES) return;
-        slot = first, barrier = barriers, phase ^= 1;
+    static __device__ u32 wrapped(u32 i) { return min(i, i - SLOTS); }  // of less than twice as many
+    __device__ u32 slot(u32 ahead = 0) const { return first + wrapped(index + ahead) * SLOT_BYTES; }
+    __device__ u32 barrier() const { return barriers + index * 8; }
+    // Until the next `count` are full, of N at the most: all are asked before the first answer is there.
+    template <int N> __device__ void wait(int count) const {
+        bool all;
+        do {
+            all = true;
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                const u32 at = index + (i < count ? i : 0);
+                all &= barrier_try(barriers + wrapped(at) * 8, phase ^ (at >= SLOTS));
+            }
+        } while (!all);
+    }
+    __device__ void next(u32 count = 1) {
+        left += count, index += count;
+        if (index >= SLOTS) index -= SLOTS, phase ^= 1;
     }
     __device__ void leave(u32 lane) {  // by each warp, when its lanes have read them
         __syncwarp();
-        const u32 own = barrier - (left - lane) * 8;
-        if (lane < left) barrier_arrive(own + (own < barriers ? 2 * SLOTS : SLOTS) * 8);
+        if (lane < left) barrier_arrive(barriers + (SLOTS + wrapped(index + SLOTS - left + lane)) * 8);
         left = 0;
     }
-    __device__ void leave_first(u32 lane) {  // only the first of them
-        __syncwarp();
-        const u32 own = barrier - left * 8;
-        if (lane == 0) barrier_arrive(own + (own < barriers ? 2 * SLOTS : SLOTS) * 8);
-        --left;
-    }
     __device__ void wait_empty() const {
-        barrier_wait(barrier + SLOTS * 8, phase ^ 1);  // the first time it is
+        barrier_wait(barrier() + SLOTS * 8, phase ^ 1);  // the first time it is
         __syncwarp();  // else a lane may still wait when others have filled the slot, and it is empty once more
     }
 };
@@ -69,7 +89,8 @@ struct Feed {
     u64 policy;
     Ring ring;
     u32 block;
-    int lane, first, last;
+    int lane;
+    Cut cut;
     bool waits;  // for the host's word on this launch (gate.cuh), before it fills a slot for the second time
 
     __device__ Feed(const Weights* list, u32 block, const Ring& ring, bool waits)
@@ -81,10 +102,8 @@ struct Feed {
             now = next;
             if (!now.rows) return false;
             next = *++list;
-            const int pairs = now.pair_rows > 0;
-            first = block * now.tiles_each + min(block, now.tiles_more) << pairs;
-            last = first + (now.tiles_each + (block < now.tiles_more) << pairs);
-        } while (first == last);
+            cut = Cut(block, now.tiles_each, now.tiles_more, now.pair_rows > 0, now.split, now.row_used_bytes);
+        } while (cut.first == cut.last);
         return true;
     }
     // False: the launch was called off.
@@ -96,9 +115,9 @@ struct Feed {
                     copy_gain();
                     ring.next();
                 }
-                for (int pass = first; pass < last; pass += PASS_TILES)
+                for (int pass = cut.first; pass < cut.last; pass += PASS_TILES)
                     for (u32 piece = 0; piece < now.pieces; ++piece)
-                        for (int tile = pass, end = min(pass + PASS_TILES, last); tile < end; ++tile) {
+                        for (int tile = pass, end = min(pass + PASS_TILES, cut.last); tile < end; ++tile) {
                             if (!has_room()) return false;
                             copy(tile, piece);
                             ring.next();
@@ -117,25 +136,25 @@ struct Feed {
         __barrier_sync_count(0, ALL_THREADS);
         if (admission) return true;
         // Nobody will read what is under way, but it must not come when the block has ended.
-        const u32 filled = ring.phase ? (u32)SLOTS : (ring.slot - ring.first) / SLOT_BYTES;
+        const u32 filled = ring.phase ? (u32)SLOTS : ring.index;
         for (u32 i = 0; i < filled; ++i) barrier_wait(ring.barriers + 8 * i, 0);
         return false;
     }
     __device__ void copy_gain() {
-        const u32 bytes = WITHOUT == NO_WEIGHTS ? 0 : now.row_used_bytes;
-        if (lane == 0) barrier_expect(ring.barrier, bytes);
-        if (lane == 0 && bytes) copy_bulk(ring.slot, now.gain, bytes, ring.barrier, policy);
+        const u32 bytes = WITHOUT == NO_WEIGHTS ? 0 : cut.bytes;
+        if (lane == 0) barrier_expect(ring.barrier(), bytes);
+        if (lane == 0 && bytes) copy_bulk(ring.slot(), now.gain + cut.from, bytes, ring.barrier(), policy);
         __syncwarp();
     }
     // A piece of a tile, a row a lane.
     __device__ void copy(int tile, u32 piece) {
         const int first = row_of_tile(tile, now.pair_rows), row = first + lane;
         const int rows = min((int)TILE_ROWS, (int)now.rows - first);
-        const u32 bytes = min((u32)PIECE_BYTES, now.row_used_bytes - piece * PIECE_BYTES);
-        if (lane == 0) barrier_expect(ring.barrier, WITHOUT == NO_WEIGHTS ? 0 : rows * bytes);
+        const u32 bytes = min((u32)PIECE_BYTES, cut.bytes - piece * PIECE_BYTES);
+        if (lane == 0) barrier_expect(ring.barrier(), WITHOUT == NO_WEIGHTS ? 0 : rows * bytes);
         if (WITHOUT != NO_WEIGHTS && lane < rows)
-            copy_bulk(ring.slot + lane * ROW_BYTES, now.a + (u64)row * now.row_bytes + piece * PIECE_BYTES, bytes, ring.barrier,
-                      policy);
+            copy_bulk(ring.slot() + lane * ROW_BYTES, now.a + (u64)row * now.row_bytes + cut.from + piece * PIECE_BYTES, bytes,
+                      ring.barrier(), policy);
         __syncwarp();
     }
 };

@@ -38,6 +38,7 @@ struct alignas(8) float2 {
 #define __grid_constant__
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(bytes) alignas(bytes)
 #define __shared__ static __attribute__((section("shared_memory")))
 
@@ -87,6 +88,7 @@ struct Copy {
     unsigned to;
     const char* from;
     unsigned bytes, barrier;
+    unsigned long long word = 0;  // what is copied where `from` is 0
 };
 struct Named {
     int arrived = 0, of = 0;
@@ -100,6 +102,7 @@ struct Block {
     uint3 index;
     unsigned first = 0;  // of its fibers
     int alive = 0;
+    int at_peer = 0;  // threads that have come to a barrier of a pair of blocks, since the launch began
 };
 enum class State { runs, in_warp, at_barrier, ended };
 struct Fiber {
@@ -348,11 +351,36 @@ inline void barrier_arrive(u32 address) { barrier_expect(address, 0); }
 inline void barrier_wait(u32 address, u32 phase) {
     while (barrier_at(address).phase == phase) host::yield();
 }
+inline bool barrier_try(u32 address, u32 phase) {
+    host::yield();
+    return barrier_at(address).phase != phase;
+}
 inline u64 evict_first() { return 0; }
 inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64 = 0) {
     if (to % 16 || from % 16 || bytes % 16) host::fail("a bulk copy of what is not aligned");
     host::grid->now->block->copies.push_back({to, (const char*)from, bytes, barrier});
 }
+// Of blocks that come in pairs.
+inline host::Block& peer_block() {
+    const auto& own = *host::grid->now->block;
+    for (host::Block& each : host::grid->blocks)
+        if (each.index.x == (own.index.x ^ 1)) return each;
+    host::fail("a block without a peer");
+    return host::grid->blocks[0];
+}
+inline void pair_together() {
+    host::Block &own = *host::grid->now->block, &other = peer_block();
+    const int threads = (int)host::grid->threads, all = (own.at_peer++ / threads + 1) * threads;
+    while (own.at_peer < all || other.at_peer < all) host::yield();
+}
+inline u32 at_peer(u32 own_address) { return own_address; }
+template <class T> void send_word(u32 to, T value, u32 barrier) {
+    host::Block& other = peer_block();
+    if (!other.alive) host::fail("a store to a block that has ended");
+    other.copies.push_back({to, nullptr, (unsigned)sizeof value, barrier, value});
+}
+inline void send_to_peer(u32 to, u32 value, u32 barrier) { send_word(to, value, barrier); }
+inline void send_to_peer(u32 to, u64 value, u32 barrier) { send_word(to, value, barrier); }
 #if DTYPE != 0
 inline u32 narrow_two(float first, float second) {
 #if DTYPE == 1

@@ -30,9 +30,9 @@ inline void land(Block& block) {  // some of the copies that are under way
         const Copy copy = block.copies[i];
         block.copies.erase(block.copies.begin() + i);
         char* to = copy.to < STATIC ? aligned(block.dynamic) + copy.to : &__start_shared_memory + (copy.to - STATIC);
-        memcpy(to, copy.from, copy.bytes);
+        memcpy(to, copy.from ? copy.from : (const char*)&copy.word, copy.bytes);
         Barrier& barrier = block.barriers[copy.barrier];
-        barrier.bytes -= copy.bytes;
+        barrier.bytes -= (long)copy.bytes;
         look(barrier);
     }
 }

@@ -47,6 +47,8 @@ PROGRAMS: dict[str, Program] = {
     "decode": linear_program([(m, k) for _, m, k in MODEL.linears()]),
     # Several passes of a block, several pieces of k of which the last is not whole.
     "large": linear_program([(8456, 1024), (1024, 4352)]),
+    # Of several requests cut in two along k; and an LM head of which one block of two stores nothing.
+    "deep": linear_program([(640, 8192), (8192, 640)]),
     "layer": layer_program(MODEL, 2 * TOKENS),
     "paged": layer_program(MODEL, 2 * TOKENS, 4),
     "odd": layer_program(ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False), 2 * TOKENS, 3),
@@ -57,13 +59,26 @@ PROGRAMS: dict[str, Program] = {
 ON_HOST = ("decode", "qkv", "linear_epilogue", "elementwise")
 # Which programs, of how many requests.
 EACH = [("decode", 1), ("decode", 3), ("decode", 16), ("layer", 1), ("layer", 4), ("paged", 1), ("paged", 4)]
-EACH += [("large", 1), ("large", 9), ("large", 18), ("odd", 3), ("qkv", 3), ("linear_epilogue", 3), ("elementwise", 3)]
+EACH += [
+    ("deep", 1),
+    ("deep", 9),
+    ("deep", 18),
+    ("large", 1),
+    ("large", 9),
+    ("large", 18),
+    ("odd", 3),
+    ("qkv", 3),
+    ("linear_epilogue", 3),
+    ("elementwise", 3),
+]
 SOME = [
     ("decode", 1),
     ("decode", 3),
     ("decode", 16),
     ("large", 1),
     ("large", 9),
+    ("deep", 2),
+    ("deep", 16),
     ("layer", 4),
     ("paged", 1),
     ("odd", 3),
@@ -205,7 +220,7 @@ def test_sampled_tokens_are_those_of_baseline(name: str, sampling: Sampling) -> 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
-@pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("large", 16), ("paged", 1), ("layer", 4)])
+@pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("large", 16), ("deep", 16), ("paged", 1), ("layer", 4)])
 def test_launches_made_ahead_give_what_others_give(name: str, requests: int, sampling: Sampling) -> None:
     """To the bit; one after the other, and where all that was launched is waited for between two."""
     from launchopt.devices.cuda import CudaDevice
@@ -292,7 +307,9 @@ class Counted:
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_K, TOP_P], ids=lambda sampling: sampling.kind.name)
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("decode", 2), ("decode", 16), ("paged", 4)])
+@pytest.mark.parametrize(
+    ("name", "requests"), [("decode", 1), ("decode", 2), ("decode", 16), ("deep", 16), ("paged", 4)]
+)
 def test_a_launch_feeds_back_what_it_has_computed(
     name: str, requests: int, dtype: Dtype, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
