@@ -49,12 +49,12 @@ class OnGpu(np.ndarray[Any, Any]):
 class FakeMemory:
     """Of CuPy what `devices.megakernel` calls. `under_way`: addresses that launches use of which no end was awaited."""
 
-    def __init__(self) -> None:
+    def __init__(self, multiprocessors: int) -> None:
         self._there: weakref.WeakValueDictionary[int, OnGpu] = weakref.WeakValueDictionary()
         self.under_way: set[int] = set()
         self.freed_early: list[int] = []
         stream = SimpleNamespace(synchronize=lambda: None)
-        attributes = {"MultiProcessorCount": MULTIPROCESSORS, "MaxSharedMemoryPerBlockOptin": SHARED_BYTES}
+        attributes = {"MultiProcessorCount": multiprocessors, "MaxSharedMemoryPerBlockOptin": SHARED_BYTES}
         device = SimpleNamespace(attributes=attributes, compute_capability="90")
         self.cuda = SimpleNamespace(get_current_stream=lambda: stream, Device=lambda: device)
 
@@ -89,11 +89,14 @@ class FakeMemory:
 
 class FakeMegakernel:
     """`launched`: of each launch the instructions; `rows`: how many it has fed back; `waited`: how many were admitted,
-    and `in_vain` how many called off, of those that waited for the host's word.
+    and `in_vain` how many called off, of those that waited for the host's word; `split`: how many GEMMs of each program
+    pairs of blocks share.
     """
 
-    def __init__(self, device: FakeCuda, memory: FakeMemory) -> None:
+    def __init__(self, device: FakeCuda, memory: FakeMemory, multiprocessors: int, clusters: int) -> None:
         self.device, self.memory = device, memory
+        self.blocks, self._clusters = multiprocessors, clusters
+        self.split: list[int] = []
         self.launched: list[Instructions] = []
         self.rows: list[int] = []
         self.waited = self.in_vain = 0
@@ -101,14 +104,22 @@ class FakeMegakernel:
         self._numbers: dict[int, int] = {}
         self._lists: dict[bytes, Instructions] = {}  # by the words of their tasks, which lack those done with another
 
-    def tasks_of(self, instructions: Instructions, blocks: int, itemsize: int) -> Any:
+    def tasks_of(self, instructions: Instructions, blocks: int, itemsize: int, pairs: bool) -> Any:
         """In place of `megakernel_tasks.tasks_of`: whose list a program's tasks are."""
-        tasks, box_bytes = tasks_of(instructions, blocks, itemsize)
+        tasks, box_bytes = tasks_of(instructions, blocks, itemsize, pairs)
+        self.split.append(int(tasks[:, Extra.SPLIT].sum()))
         self._lists[tasks[:, :WORDS].tobytes()] = instructions.copy()
         return tasks, box_bytes
 
-    def function(self, file: str, name: str, head: str, **defines: int) -> Any:
+    def clusters_at_once(self, function: Any, size: int, threads: int, shared_bytes: int) -> int:
+        """In place of `kernel_plans.clusters_at_once`."""
+        assert (function.defines, size, threads, shared_bytes) == ({}, 2, 288, SHARED_BYTES)
+        return self._clusters
+
+    def function(self, file: str, name: str, head: str = "", **defines: int) -> Any:
         """In place of the device's."""
+        if (file, name) == ("null", "null_kernel"):
+            return SimpleNamespace(defines=defines)
         assert (file, name) == ("megakernel", "megakernel")
         feedback = self.device.launch_feedback
         assert head == ("" if feedback is None else feedback.head)
@@ -172,7 +183,7 @@ class FakeMegakernel:
         from launchopt.devices.launch_ahead import GATE_WORDS
         from launchopt.devices.megakernel_program import NUMBER, PROGRAM_WORDS
 
-        assert blocks == MULTIPROCESSORS, "all must be there at once"
+        assert blocks == self.blocks, "all must be there at once"
         assert (words.dtype, words.shape) == (np.int64, (PROGRAM_WORDS + len(FIELDS) + 1 + GATE_WORDS,))
         program, number = words[:PROGRAM_WORDS], int(words[NUMBER])
         tasks_at = int(program[0])
@@ -186,6 +197,7 @@ class FakeMegakernel:
         assert (counters.dtype, len(counters)) == (np.uint32, count + 1)
         assert not counters.any(), "nobody but the kernel counts"
         self._check(tasks, weights.view(WEIGHTS), box_bytes)
+        assert defines["PAIRS"] == tasks[:, Extra.SPLIT].any()
         requests, instructions = int(tasks[:, Word.REQUESTS].max()), self._lists[tasks[:, :WORDS].tobytes()]
         assert defines["COLUMNS"] == (1 if requests == 1 else 16)
         is_alone = instructions[:, Word.FUSED] == 0
@@ -234,7 +246,9 @@ class FakeMegakernel:
         streamed = tasks[tasks[:, Extra.STREAMED] == 1]
         assert weights["a"].tolist() == [*streamed[:, Word.A].tolist(), 0, 0]
         assert weights["rows"].tolist() == [*streamed[:, Word.M].tolist(), 0, 0]
-        tiles = streamed[:, Extra.TILES_EACH] * MULTIPROCESSORS + streamed[:, Extra.TILES_MORE]
+        assert weights["split"].tolist() == [*streamed[:, Extra.SPLIT].tolist(), 0, 0]
+        units = self.blocks >> streamed[:, Extra.SPLIT]
+        tiles = streamed[:, Extra.TILES_EACH] * units + streamed[:, Extra.TILES_MORE]
         assert tiles.tolist() == (-(-streamed[:, Extra.RESULT_M] // 8)).tolist()
         boxes = []
         for i, row in enumerate(tasks):
@@ -267,13 +281,16 @@ def _compiled_as(row: NDArray[np.int64], is_alone: bool) -> int:
 
 
 @contextmanager
-def fake_megakernel() -> Iterator[FakeMegakernel]:
-    """The device; skips where `fake_cuda` does. At the end: nothing was freed that was in use."""
+def fake_megakernel(multiprocessors: int = MULTIPROCESSORS, clusters: int = 0) -> Iterator[FakeMegakernel]:
+    """The device; skips where `fake_cuda` does. At the end: nothing was freed that was in use.
+
+    clusters: of two blocks, how many it can have at once.
+    """
     with fake_cuda() as device, pytest.MonkeyPatch.context() as patch:
         from launchopt.devices import launch_ahead, megakernel, megakernel_program
 
-        memory = FakeMemory()
-        made = FakeMegakernel(device, memory)
+        memory = FakeMemory(multiprocessors)
+        made = FakeMegakernel(device, memory, multiprocessors, clusters)
         patch.setattr(device, "state_of_sequences", None, raising=False)
         patch.setattr(device, "kernels", made)
         patch.setattr(device, "synchronize", made.all_done)
@@ -285,5 +302,6 @@ def fake_megakernel() -> Iterator[FakeMegakernel]:
         patch.setattr(launch_ahead, "pinned", np.zeros)
         patch.setattr(megakernel_program, "tasks_of", made.tasks_of)
         patch.setattr(megakernel, "KernelLaunch", made.launch)
+        patch.setattr(megakernel, "clusters_at_once", made.clusters_at_once)
         yield made
         assert memory.freed_early == []

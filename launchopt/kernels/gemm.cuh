@@ -72,7 +72,8 @@ struct Gemm {
             while (mailed && !arrived(found[i])) found[i] = load_relaxed(from + i * THREADS * 16);
             store_shared(to + i * THREADS * 16, ARRANGED ? arranged(found[i]) : found[i]);
         }
-        take<ARRANGED>(from, to, THREADS * 16, THREADS * 16, FIRST_LOOKS, (vectors - own.vector + THREADS - 1) / THREADS, mailed);
+        const int count = (vectors - own.vector + THREADS - 1) / THREADS;
+        take<ARRANGED>(from, to, THREADS * 16, THREADS * 16, FIRST_LOOKS, count, mailed);
 #else
         if (own.part >= columns) return;
         to += own.part * (u32)task.column_bytes;
@@ -87,7 +88,8 @@ struct Gemm {
 #endif
     }
     // Vectors `done` to `count`.
-    template <bool ARRANGED> __device__ void take(u64 from, u32 to, u64 step, u32 step_to, int done, int count, bool mailed) const {
+    template <bool ARRANGED>
+    __device__ void take(u64 from, u32 to, u64 step, u32 step_to, int done, int count, bool mailed) const {
 #pragma unroll 1
         for (int j = done; j < count; j += LOOKS) {
             const u64 at = from + j * step;
@@ -183,7 +185,7 @@ struct Gemm {
         int first, to;          // of all rows, and of results
         Pair added;
     };
-    // Whether a tile of a pass is the other's of the pair, who stores it.
+    // Whether the other of two blocks stores a tile of a pass that they share.
     __device__ bool is_peers(const Task& task, int tile, int tiles) const {
         return PAIRS && task.split && (tile >= Peer::first_half(tiles, task.pair_rows > 0)) != peer.rank;
     }
@@ -210,7 +212,7 @@ struct Gemm {
         }
         return sum;
     }
-    // Give the other of the pair what this block has of its tiles, and have what it has of these here. Returns the first own row.
+    // Give the other block what this one has of its tiles, and wait for what it has of the own ones; the first row of these.
     __device__ int swap(const Task& task, const Place& to, int tiles, int columns) const {
         const int half = Peer::first_half(tiles, task.pair_rows > 0) * TILE_ROWS, rows = tiles * TILE_ROWS;
         if (to.row < rows && to.column < columns && (to.row >= half) != peer.rank)
@@ -271,8 +273,8 @@ struct Gemm {
 #pragma unroll
         for (int step = HOLDERS / 2; step; step >>= 1) word = sampling::larger(word, __shfl_xor_sync(0xFFFFFFFFu, word, step));
         const int own = threadIdx.x / HOLDERS;
-        if (threadIdx.x % HOLDERS == 0 && own < columns)
-            store_relaxed((u64)(found + (column + own) * gridDim.x + block), max(word, 1ull));  // 1: none of a pair's is its own
+        if (threadIdx.x % HOLDERS == 0 && own < columns)  // of two blocks that share tiles one may have stored none
+            store_relaxed((u64)(found + (column + own) * gridDim.x + block), max(word, 1ull));
     }
 #else
     __device__ bool finds_in(u64) const { return false; }
@@ -297,9 +299,10 @@ struct Gemm {
         }
     }
     __device__ void streamed(const Task& task, u64 i, int column, int columns) {
-        const Cut cut(block, (u32)task.tiles_each, (u32)task.tiles_more, (FUSED >> OP_SILU_MUL & 1) && task.pair_rows, task.split,
-                      (u32)task.row_used_bytes);
-        const int first = cut.first, last = cut.last, from = (int)cut.from, all = (int)cut.bytes, at_once = (int)task.round_bytes;
+        const bool in_pairs = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows;
+        const Cut cut(block, (u32)task.tiles_each, (u32)task.tiles_more, in_pairs, task.split, (u32)task.row_used_bytes);
+        const int first = cut.first, last = cut.last, from = (int)cut.from;
+        const int all = (int)cut.bytes, at_once = (int)task.round_bytes;
         const u32 column_bytes = (u32)task.column_bytes;
         const bool finds = finds_in(i);
         if (finds) begin_find();

@@ -20,7 +20,7 @@
 // devices/feedback_source.py; without it none of this is compiled. -DLOGITS: whether the list ends with a streamed GEMM alone,
 // so that the largest of each column, which is all that greedy sampling wants, is found where they are stored.
 //
-// -DPAIRS=1: blocks come in clusters of two, each of which shares the tiles of some GEMMs of several columns (peer.cuh).
+// -DPAIRS=1: blocks come in clusters of two, which share the tiles of some GEMMs of several columns (peer.cuh).
 //
 // A launch may be made before its commands are there: then it waits for the host's word on them (gate.cuh).
 //

@@ -1,26 +1,29 @@
-// The two blocks of a pair, where GEMMs of several columns share their tiles (-DPAIRS=1): each multiplies half of k, so that it
-// needs half of the inputs, which are what all multiprocessors have to fetch. What a block has of the other's tiles it sends
-// there, past memory and the L2 cache.
+// The two blocks of a cluster, where they share the tiles of a GEMM of several columns (-DPAIRS=1): each multiplies half of k,
+// so that it needs half of the inputs, which every multiprocessor has to fetch. Of each pass the first one stores the first
+// half of the tiles; what the second one has of these is sent there, past memory and the L2 cache; and the other way round.
 //
-// A buffer is filled again two passes later. By then whoever had it has sent what the filler waited for in between.
+// There are two buffers, for every other pass. One is filled again when its reader has sent what it has of the pass between,
+// for which the filler has waited. Where that pass leaves the filler nothing to store, it waits for nobody: then the host sees
+// to it that what comes next follows from the reader's results (devices/megakernel_tasks.py, `Splits`).
 enum { OWN_ROWS = PASS_ROWS / 2 };  // of a pass, at the most
 #if PAIRS
 __shared__ float from_peer[2][COLUMNS][OWN_ROWS];
 __shared__ u64 of_peer[2];  // barriers, of each buffer
 
 struct Peer {
-    u32 rank, turn;  // of the pair; passes that are over
+    u32 rank, turn;  // in the cluster; passes that are over
 
     __device__ Peer() : rank(blockIdx.x % 2), turn(0) {}
     static __device__ void begin() {
         if (threadIdx.x < 2) barrier_begin(shared_address(of_peer + threadIdx.x), 1);
     }
-    // Which tiles of a pass are the first one's: the others are the second one's.
+    // How many tiles of a pass the first one stores: the second one has the others.
     static __device__ int first_half(int tiles, bool in_pairs) { return in_pairs ? min(tiles, 2) : (tiles + 1) / 2; }
 
     __device__ void send(int row, int column, const float2& sum) const {
         const u64 both = (u64)__float_as_uint(sum.y) << 32 | __float_as_uint(sum.x);
-        send_to_peer(at_peer(shared_address(&from_peer[turn % 2][column][row])), both, at_peer(shared_address(of_peer + turn % 2)));
+        const u32 to = at_peer(shared_address(&from_peer[turn % 2][column][row]));
+        send_to_peer(to, both, at_peer(shared_address(of_peer + turn % 2)));
     }
     // By all threads: until what the other has of `rows` rows is here.
     __device__ void wait(int rows, int columns) const {

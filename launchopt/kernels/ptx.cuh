@@ -103,9 +103,9 @@ __device__ inline void barrier_wait(u32 at, u32 phase) {
         "{\n.reg .pred full;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 full, [%0], %1;\n@!full bra again;\n}" ::"r"(at),
         "r"(phase) : "memory");
 }
-// Blocks come in pairs (clusters of two): what one of a pair stores into the shared memory of the other, at addresses as they
-// are there; a barrier of the other is told of it with its bytes.
-__device__ inline void pair_together() {  // by all threads of both; what they have begun is there then
+// Of blocks in clusters of two: what one stores into the shared memory of the other, at addresses as they are there; a barrier
+// of the other is told of its bytes.
+__device__ inline void pair_together() {  // by all threads of both: what they have begun is there then
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 __device__ inline u32 at_peer(u32 own_address) {

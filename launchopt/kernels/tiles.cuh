@@ -9,8 +9,9 @@ enum { SLICE_BYTES = PIECE_BYTES / GROUP_WARPS, CHUNKS = SLICE_BYTES / 64 };
 enum { PASS_ROWS = PASS_TILES * TILE_ROWS, PART_ROWS = PASS_ROWS + 8 };
 enum { INPUT_BYTES = COLUMNS > 1 ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 };  // of all columns, and behind each
 
+// How many slots are waited for, and multiplied, together, by tensor cores.
 #ifndef SLOTS_A_STEP
-#define SLOTS_A_STEP (COLUMNS > 1 ? 4 : 2)
+#define SLOTS_A_STEP (COLUMNS > 1 ? PASS_TILES : 2)
 #endif
 typedef float Parts[COLUMNS][PART_ROWS];  // of each warp
 

@@ -15,10 +15,10 @@ enum { BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind thes
 
 struct Weights {  // of devices/megakernel_tasks.py; the list ends with one of no rows
     u64 a, gain;                 // gain: of row_used_bytes, or 0
-    u64 split;                   // whether a pair of blocks shares tiles, and each has half of k: see `Cut`
+    u64 split;                   // whether two blocks share tiles, and each has half of k (peer.cuh)
     u32 row_bytes, row_used_bytes, rows;
     u32 groups;                  // of columns
-    u32 tiles_each, tiles_more;  // of a block or pair, or pairs of tiles, and how many of the first ones have one more
+    u32 tiles_each, tiles_more;  // of a block, or of two that share them, and how many of the first have one more; or pairs
     u32 pieces;                  // of k, of a block
     u32 pair_rows;               // 0, or how far apart the rows of two tiles that go together lie: then tiles come in pairs
 };
@@ -32,7 +32,8 @@ struct Cut {
     int first, last;
     u32 from, bytes;
     __device__ Cut() {}
-    __device__ Cut(u32 block, u32 tiles_each, u32 tiles_more, bool in_pairs, bool split, u32 used_bytes) : from(0), bytes(used_bytes) {
+    __device__ Cut(u32 block, u32 tiles_each, u32 tiles_more, bool in_pairs, bool split, u32 used_bytes)
+        : from(0), bytes(used_bytes) {
         if (PAIRS && split) {
             const u32 half = (used_bytes + 2 * PIECE_BYTES - 1) / (2 * PIECE_BYTES) * PIECE_BYTES;
             from = block % 2 ? half : 0, bytes = block % 2 ? used_bytes - half : half, block /= 2;

@@ -131,6 +131,47 @@ def test_all_parameters_may_be_given_anew(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(seen) == 3
 
 
+class FakeOccupancy:
+    """A stand-in for libcuda: of each question the kernel, and the launch by cuda.h."""
+
+    def __init__(self, clusters: int, status: int = 0) -> None:
+        self.asked: list[tuple[int | None, tuple[int, ...], int, list[tuple[int, bytes]]]] = []
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_void_p, ctypes.c_void_p)
+
+        def answer(found: Any, handle: int | None, where: int) -> int:
+            config = read_config(where)
+            sizes = tuple(getattr(config, f"{what}_{axis}") for what in ("grid", "block") for axis in "xyz")
+            attributes = [(each.id, bytes(each.value)) for each in config.attributes[: config.attribute_count]]
+            self.asked.append((handle, sizes, config.shared_bytes, attributes))
+            found[0] = clusters
+            return status
+
+        self.cuOccupancyMaxActiveClusters = kind(answer)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_how_many_clusters_there_are_at_once_the_driver_says(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, function = FakeOccupancy(66), kernel(1 << 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", {"libcuda.so.1": fake}.__getitem__)
+        assert kp.clusters_at_once(function, size, 288, 200_000) == 66
+    dimensions = np.array([size, 1, 1], np.uint32).tobytes().ljust(64, b"\0")
+    assert fake.asked == [(1 << 40, (size, 1, 1, 288, 1, 1), 200_000, [(4, dimensions)])]
+    assert function.max_dynamic_shared_size_bytes == 200_000, "beyond 48 KiB a kernel must be told"
+
+
+def test_an_id_of_clusters_is_as_in_the_bindings() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver")
+    assert driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION == kp.CLUSTER_DIMENSION
+
+
+def test_where_the_driver_cannot_say_how_many_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", lambda name: FakeOccupancy(0, status=912))
+        with pytest.raises(RunError, match="cuOccupancyMaxActiveClusters failed with CUresult 912"):
+            kp.clusters_at_once(kernel(), 2, 288, 0)
+
+
 def test_what_the_driver_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeKernels(words=1, fail_at=1)
     monkeypatch.setattr(kp, "launch_address", lambda: fake.address)

@@ -6,7 +6,9 @@ Structs are read from the CUDA text, word by word, and compared with what the ho
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import cuda_on_host
 import pytest
 from kernel_text import HEADERS, INCLUDE, SOURCES, constant, fields, included, names, numbered, text_of
 
@@ -35,6 +37,14 @@ def test_a_source_has_each_header_once(name: str) -> None:
         assert text.count(body) == (header in headers), header
     assert text.count('extern "C"') >= 1
     assert text.count("{") == text.count("}")
+
+
+def test_the_host_knows_all_that_ptx_is_for() -> None:
+    """By the names of the functions."""
+    declared = set(re.findall(r"__device__ inline [\w]+&? (\w+)\(", text_of("ptx.cuh")))
+    on_host = (Path(cuda_on_host.__file__).parent / "cuda_on_host.h").read_text(encoding="utf-8")
+    assert {"barrier_try", "pair_together", "at_peer", "send_to_peer"} <= declared
+    assert declared <= set(re.findall(r"^inline [\w:]+&? (\w+)\(", on_host, re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", SOURCES + HEADERS)
@@ -158,6 +168,9 @@ def test_a_block_has_the_shared_memory_that_its_struct_takes() -> None:
     rows, warps = constant(text, "TILE_ROWS"), constant(text, "GROUP_WARPS")
     assert (warps, constant(text, "PASS_TILES") * rows + 8) == (tasks.WARPS, tasks.PART_ROWS)
     assert rows * (constant(text, "PIECE_BYTES") + 64) == tasks.SLOT_BYTES
+    assert re.findall(r"OWN_ROWS = PASS_ROWS / (\d)", text) == ["2"], (
+        "of a pass, a block of a pair stores half at the most"
+    )
     least = tasks.LEAST_SLOTS
     assert least - (least // 2 - 1) >= constant(text, "PASS_TILES"), "see MOST_UNTOLD: what a pass wants can come"
     assert warps * 32 == constant(text, "THREADS")
@@ -177,7 +190,9 @@ def test_all_blocks_of_the_launch_can_be_resident() -> None:
     from launchopt.devices import megakernel
 
     text = source("megakernel")
-    bounds = re.findall(r"__launch_bounds__\((\w+), (\d+)\)\s+megakernel\(", text)
-    assert bounds == [("ALL_THREADS", str(megakernel.BLOCKS_A_MULTIPROCESSOR))]
+    heads = re.findall(r'extern "C" __global__ void (.*__launch_bounds__.*)$', text, re.MULTILINE)
+    bounds = f"__launch_bounds__(ALL_THREADS, {megakernel.BLOCKS_A_MULTIPROCESSOR})"
+    assert heads == [f"__cluster_dims__(2, 1, 1) {bounds}", bounds], "in pairs, and not"
+    assert re.findall(r"__launch_bounds__\(.*\)\n#endif\nmegakernel\(", text)
     assert "ALL_THREADS = THREADS + 32 }" in text
     assert constant(text, "THREADS") + 32 == megakernel.THREADS

@@ -11,7 +11,7 @@ from composing import configured
 from fake_megakernel import FakeMegakernel, fake_megakernel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from programs import stream_of
+from programs import requests_of, stream_of
 from step_runs import StepRun, asked_of_python, batches
 
 from launchopt import recorder as rec
@@ -27,6 +27,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv
+from launchopt.workloads.program import linear_program
 from runner.mode_groups import mode_settings
 
 NAMES = ("linear", "square", "qkv", "linear_epilogue", "elementwise")
@@ -295,6 +296,27 @@ def test_with_an_lm_head_and_sampling(kernel: FakeMegakernel) -> None:
     run.check()
     assert kernel.rows == [each[0, Word.REQUESTS] for each in kernel.launched] != []
     run.close()
+
+
+# -- Blocks that come in pairs
+
+
+@pytest.mark.parametrize(
+    ("multiprocessors", "clusters", "split"), [(4, 2, 1), (4, 3, 1), (4, 1, 0), (4, 0, 0), (3, 2, 0), (2, 1, 1)]
+)
+def test_pairs_of_blocks_share_gemms_where_all_are_there_at_once(
+    multiprocessors: int, clusters: int, split: int
+) -> None:
+    """Of an odd number one would have no other. Lists of one request have nothing to share."""
+    program = linear_program([(64, 2048), (2048, 64)])
+    stream = ChainStream(program, 1, requests_of([(0, 3)] * 16), Dtype.fp32, 1)
+    with fake_megakernel(multiprocessors, clusters) as kernel:
+        run = Rig(kernel, stream, 16)
+        assert sorted(kernel.split) == [0, split]
+        run.run()
+        run.check()
+        assert [int(each[0, Word.REQUESTS]) for each in kernel.launched] == [16, 16]
+        run.close()
 
 
 # -- What a launch feeds back itself

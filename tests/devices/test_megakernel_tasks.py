@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instruction_runs import InstructionRun
 from numpy.typing import NDArray
-from programs import stream_of
+from programs import requests_of, stream_of
 from step_runs import batches
 
 from launchopt.command import Dtype, Op
@@ -29,6 +29,7 @@ from launchopt.devices.instruction_words import (
 )
 from launchopt.devices.megakernel_tasks import (
     ALIGNMENT_BYTES,
+    PIECE_BYTES,
     TASK_WORDS,
     Extra,
     Tasks,
@@ -38,6 +39,7 @@ from launchopt.devices.megakernel_tasks import (
 )
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import linear_program
 
 BLOCKS = 5
 SLOTS, QKV, ATTENTION, OUT, GATE_UP, DOWN = range(1 + len(STAGES))
@@ -201,12 +203,13 @@ def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -
         "COLUMNS": columns,
         "OPS": bits(Op.SLOT_MAP),
         "FUSED": fused,
+        "PAIRS": 0,
         "LOGITS": 0,
         **shape,
     }
     alone, _ = tasks_of(compiled(stream, fuse=False), BLOCKS, stream.dtype.itemsize)
     ops = bits(*(Op(op) for op in set(compiled(stream)[:, Word.OP].tolist()) - {Op.GEMM}))
-    assert defines_of(alone) == {"COLUMNS": columns, "OPS": ops, "FUSED": 0, "LOGITS": 0}, (
+    assert defines_of(alone) == {"COLUMNS": columns, "OPS": ops, "FUSED": 0, "PAIRS": 0, "LOGITS": 0}, (
         "GEMMs have their weights ahead of time"
     )
 
@@ -216,7 +219,8 @@ def test_of_a_layer_with_relu_both_are_compiled() -> None:
     tasks, _ = tasks_of(compiled(layer_stream(1, model=plain)), BLOCKS, 4)
     fused = bits(Op.ROPE, Op.NORM, Op.ADD)
     shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
-    assert defines_of(tasks) == {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused, "LOGITS": 0, **shape}
+    own = {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused}
+    assert defines_of(tasks) == {**own, "PAIRS": 0, "LOGITS": 0, **shape}
     assert not tasks[:, Extra.PAIR_ROWS].any()
 
 
@@ -233,7 +237,7 @@ def test_of_a_model_of_odd_sizes_all_is_compiled_by_itself() -> None:
     tasks, box_bytes = tasks_of(program, BLOCKS, 4)
     ops = bits(*(Op(op) for op in set(program[:, Word.OP].tolist())))
     assert ops & bits(Op.GEMM)
-    assert defines_of(tasks) == {"COLUMNS": 16, "OPS": ops, "FUSED": 0, "LOGITS": 0}
+    assert defines_of(tasks) == {"COLUMNS": 16, "OPS": ops, "FUSED": 0, "PAIRS": 0, "LOGITS": 0}
     assert (len(tasks), box_bytes) == (len(program), 0)
 
 
@@ -253,11 +257,107 @@ def test_weights_are_told_with_the_gain_and_the_pairs(requests: int, dtype: Dtyp
         assert weights[name][:-2].tolist() == layer.tasks[STREAMED, Extra[name.upper()]].tolist()
 
 
+# -- GEMMs that a pair of blocks shares
+
+
+def shared_list(k: int, requests: int, dtype: Dtype = Dtype.bf16, m: int = 256) -> Instructions:
+    """A GEMM of so large a k, and one whose k is small."""
+    stream = ChainStream(linear_program([(m, k), (k, m)]), 1, requests_of([(0, 2)] * requests), dtype, 1)
+    return compiled(stream)
+
+
+# In bytes of k; of 16 columns 4,096 are done at once, of 8 twice, of 2 eight times as many.
+SPLIT = [(16, 8192), (9, 16384), (16, 6400), (5, 16384), (2, 65536)]
+WHOLE = [
+    *((1, 65536), (2, 32768), (8, 8192), (16, 4096)),  # all of k has room
+    *((16, 4352), (16, 6144), (16, 10240), (2, 32768 + 256)),  # halves would not be whole pieces
+    (18, 8192),  # columns of two groups
+]
+
+
+@pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("requests", "k_bytes", "is_split"), [*((*each, 1) for each in SPLIT), *((*each, 0) for each in WHOLE)]
+)
+def test_gemms_are_split_where_the_inputs_have_no_room(
+    requests: int, k_bytes: int, is_split: int, dtype: Dtype
+) -> None:
+    """Of several columns, into halves of whole pieces."""
+    program = shared_list(k_bytes // dtype.itemsize, requests, dtype)
+    tasks, _ = tasks_of(program, 4, dtype.itemsize, pairs=True)
+    assert tasks[:, Extra.STREAMED].tolist() == [1, 1]
+    assert tasks[:, Extra.SPLIT].tolist() == [is_split, 0]
+    assert defines_of(tasks)["PAIRS"] == is_split
+    alone, _ = tasks_of(program, 4, dtype.itemsize)
+    assert not alone[:, Extra.SPLIT].any()
+    assert defines_of(alone)["PAIRS"] == 0
+
+
+def test_gemms_whose_weights_are_not_streamed_are_not_split() -> None:
+    tasks, _ = tasks_of(shared_list(8192 + 8, 16), 4, 2, pairs=True)
+    assert tasks[:, [Extra.STREAMED, Extra.SPLIT]].tolist() == [[0, 0], [1, 0]]
+
+
+@pytest.mark.parametrize("blocks", [2, 4, 6, 64, 66, 132])
+def test_tiles_of_a_split_gemm_are_a_pairs(blocks: int) -> None:
+    """Both blocks of a pair have a share, whoever stores; who comes after waits for, or has mail from, all of these."""
+    tasks, _ = tasks_of(shared_list(8192, 16), blocks, 2, pairs=True)
+    assert tasks[:, Extra.SPLIT].tolist() == [1, 0]
+    assert tasks[0, [Extra.TILES_EACH, Extra.TILES_MORE]].tolist() == [*divmod(32, blocks // 2)]
+    assert tasks[0, Extra.SHARE] == 2 * min(blocks // 2, 32)
+    assert tasks[1, [Extra.TILES_EACH, Extra.TILES_MORE]].tolist() == [*divmod(1024, blocks)]
+    assert tasks[1, Extra.SHARE] == blocks
+
+
+def test_a_split_gemm_is_complete_when_both_of_each_pair_are() -> None:
+    tasks, _ = tasks_of(shared_list(8192, 16, m=24), 4, 2, pairs=True)
+    assert tasks[:, Extra.STREAMED].tolist() == [1, 0], "so that it has no mail"
+    assert tasks[0, [Extra.SPLIT, Extra.SHARE, Extra.COUNTED]].tolist() == [1, 4, 1]
+    assert tasks[1, [Word.WAIT0, Extra.ENOUGH0]].tolist() == [0, 4]
+
+
+@pytest.mark.parametrize(("k_bytes", "pieces"), [(8192, 2), (6400, 2), (16384, 4), (16384 - 256, 4)])
+def test_weights_of_a_split_gemm_are_half_the_pieces_each(k_bytes: int, pieces: int) -> None:
+    tasks, _ = tasks_of(shared_list(k_bytes // 2, 16), 4, 2, pairs=True)
+    weights = weights_of(tasks, 2)
+    assert weights["split"].tolist() == [1, 0, 0, 0]
+    assert weights["pieces"].tolist() == [pieces, 1, 0, 0]
+    assert weights["row_used_bytes"].tolist() == [k_bytes, 512, 0, 0]
+    assert weights_of(tasks_of(shared_list(k_bytes // 2, 16), 4, 2)[0], 2)["pieces"].tolist() == [2 * pieces, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("linears", "blocks", "is_split"),
+    [
+        ([(2048, 2048)], 4, [1, 1, 1]),
+        ([(2048, 2048)], 6, [1, 0, 1]),  # of 85 tiles the last pass is one tile
+        ([(320, 2048), (2048, 320)], 6, [1, 0] * 3),  # of 13, but who follows has all results
+        ([(320, 2048), (2048, 256)], 6, [1, 0, 0, 0, 0, 0]),  # not the last tiles'
+        ([(320, 2048), (16, 320), (2048, 16)], 6, [1, 0, 0] + [0, 0, 0] * 2),  # not each block has a tile of it
+    ],
+)
+def test_what_follows_a_pass_with_nothing_for_the_second_block(
+    linears: list[tuple[int, int]], blocks: int, is_split: list[int]
+) -> None:
+    """It is not split unless each block has had all results in between."""
+    stream = ChainStream(linear_program(linears), 3, requests_of([(0, 2)] * 16), Dtype.fp32, 1)
+    tasks, _ = tasks_of(compiled(stream), blocks, 4, pairs=True)
+    assert tasks[:, Extra.SPLIT].tolist() == is_split
+
+
+def test_of_a_layer_down_is_split_with_what_is_done_behind_it() -> None:
+    tall = ModelShape("tall", 256, 2, 8, 2, 32, 2048)
+    program = compiled(layer_stream(16, model=tall))
+    tasks, _ = tasks_of(program, 4, 4, pairs=True)
+    assert tasks[:, Extra.SPLIT].tolist() == [i == DOWN for i in range(6)]
+    assert tasks[DOWN, [Extra.THEN, Extra.MAILED, Extra.SHARE]].tolist() == [Op.ADD, 1, 4]
+
+
 # -- Any lists
 
 
-def check(program: Instructions, tasks: Tasks, box_bytes: int, itemsize: int) -> None:
-    """A task each, those that it waits for by their own numbers, and boxes apart."""
+def check(program: Instructions, tasks: Tasks, box_bytes: int, itemsize: int, blocks: int) -> None:
+    """A task each, those that it waits for by their own numbers, boxes apart, and what is split in whole halves."""
     groups = groups_of(program)
     heads = np.array([group[0] for group in groups])
     assert len(tasks) == len(groups) == (program[:, Word.FUSED] != PART).sum()
@@ -272,7 +372,16 @@ def check(program: Instructions, tasks: Tasks, box_bytes: int, itemsize: int) ->
         assert row[Extra.ENOUGH0 : Extra.ENOUGH0 + count].tolist() == tasks[own, Extra.SHARE].tolist()
         assert tasks[own, Extra.COUNTED].all()
         assert row[Extra.STREAMED] == any(streamable(each, itemsize) for each in program[group])
-        assert 1 <= row[Extra.SHARE] <= BLOCKS
+        assert 1 <= row[Extra.SHARE] <= blocks
+        if row[Extra.SPLIT]:
+            assert row[Extra.STREAMED]
+            assert row[Extra.SHARE] % 2 == 0
+            assert not row[Extra.GAIN], "a norm wants all of k"
+            assert -(-row[Extra.ROW_USED_BYTES] // PIECE_BYTES) % 2 == 0
+        if row[Extra.STREAMED]:
+            units = blocks // (1 + row[Extra.SPLIT])
+            tiles = -(-int(row[Extra.RESULT_M]) // GEMM_TILE_ROWS)
+            assert row[Extra.TILES_EACH] * units + row[Extra.TILES_MORE] == tiles
         if row[Extra.BOX] != NOBODY:
             assert i in tasks[:, Word.MAIL]
             size = int(row[Extra.RESULT_M] * row[Word.REQUESTS]) * itemsize
@@ -289,14 +398,23 @@ def test_of_any_layer(stream: ChainStream, most: int, seed: int) -> None:
     rig, itemsize = InstructionRun(stream, fuse=True), stream.dtype.itemsize
     for batch in batches(stream, most, seed or None):
         program = rig.compiler.compile(batch)
-        check(program, *tasks_of(program, BLOCKS, itemsize), itemsize)
+        for blocks, pairs in ((BLOCKS, False), (4, True)):
+            check(program, *tasks_of(program, blocks, itemsize, pairs), itemsize, blocks)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from([32, 200, 256]), st.integers(1, 40), st.integers(1, 18), st.sampled_from([2, 4, 34]))
+def test_of_any_size_of_k(m: int, slices: int, requests: int, blocks: int) -> None:
+    """Also of what is split."""
+    program = shared_list(128 * slices, requests, m=m)
+    check(program, *tasks_of(program, blocks, 2, pairs=True), 2, blocks)
 
 
 def test_joins_are_tasks_too() -> None:
     stream = stream_of("linear", [(0, 3)] * 6, layers=2)
     program = InstructionRun(stream, fuse=True).compiler.compile(next(iter(batches(stream, 6))))
     tasks, box_bytes = tasks_of(program, BLOCKS, stream.dtype.itemsize)
-    check(program, tasks, box_bytes, stream.dtype.itemsize)
+    check(program, tasks, box_bytes, stream.dtype.itemsize, BLOCKS)
     (join,) = np.flatnonzero(tasks[:, Word.OP] == JOIN)
     assert tasks[join, [Extra.SHARE, Extra.COUNTED]].tolist() == [1, 1]
     assert tasks[:, :WORDS].tolist() == program.tolist()
