@@ -1,181 +1,22 @@
 // A streamed GEMM (weights.cuh, tiles.cuh) by a block, with what is done as one with it: a norm before, a sum or SiLU times
 // gate behind (devices/fusion.py).
-struct Memory {  // shared, of a block; ops take what they need from its beginning
-    char inputs[INPUT_BYTES + COLUMNS * INPUT_GAP_BYTES];
-    Parts part[GROUP_WARPS];
-    alignas(128) char ring[SLOTS * SLOT_BYTES];  // bulk copies to odd multiples of 16 are slower (RESIDENT.md)
-};
-
-__shared__ float norm_sums[GROUP_WARPS];
 enum { HOLDERS = PASS_ROWS / 2 };  // threads that store a column
 
 #ifdef KIND
 __shared__ u64 largest[HOLDERS * COLUMNS];
 #endif
 
-// A block of the grid, and where it is in the list.
-struct Gemm {
-    Program q;
-    u32 launch, block;
-    Memory& memory;
-    Ring ring;
-    int warp, lane;
-    u64 now, other;  // where the boxes of this launch lie, and those of the next one, from the first ones on
+struct Gemm : Inputs {
     Peer peer;
-    u64* found;      // where the largest logits of each column and block go, [columns, blocks], or 0: see step_end.cuh
+    u64* found;  // where the largest logits of each column and block go, [columns, blocks], or 0: see step_end.cuh
 
     __device__ Gemm(const Program& q, u32 launch, u64* found, Memory& memory, const Ring& ring)
-        : q(q), launch(launch), block(blockIdx.x), memory(memory), ring(ring), warp(threadIdx.x / 32), lane(threadIdx.x % 32),
-          found(found) {
-        now = launch % 2 * q.box_bytes, other = (launch + 1) % 2 * q.box_bytes;
-    }
+        : Inputs(q, launch, memory, ring), found(found) {}
     __device__ u64* stamps(u64 i) const { return q.stamps + (block * (q.count + 1) + i) * STAMPS_EACH; }
     __device__ void stamp(u64 i, int which) const {
 #if STAMPS
         if (threadIdx.x == 0) stamps(i)[which] = clock64();
 #endif
-    }
-
-    // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all columns, of every
-    // other one where there are few vectors, or several of the only one. The first few are asked for beforehand (`look`), so
-    // that what else is to be done meanwhile takes no time of its own.
-    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 || PRELOADED ? 1 : 2 };
-    struct Share {
-        int part, parts, vector;  // of the threads; of k
-        __device__ Share(int bytes) : part(0), parts(1), vector(threadIdx.x) {
-            if (COLUMNS > 1 && bytes <= THREADS / 2 * 16) part = vector / (THREADS / 2), parts = 2, vector %= THREADS / 2;
-        }
-    };
-    __device__ u64 inputs_of(const Task& task, int column, int first, const Share& own) const {
-        return task.from + (task.mailed ? now : 0) + (column + own.part) * task.from_bytes + first + own.vector * 16;
-    }
-    __device__ void look(const Task& task, int column, int columns, int first, int bytes, uint4 (&found)[FIRST_LOOKS]) const {
-        const Share own(bytes);
-        const u64 from = inputs_of(task, column, first, own);
-#pragma unroll
-        for (int i = 0; i < FIRST_LOOKS; ++i)
-            if ((COLUMNS == 1 || (lane == 0 && own.part < columns)) && own.vector + i * THREADS < bytes / 16)
-                found[i] = load_relaxed(from + i * THREADS * 16);
-    }
-    // is_first: whether others may have to be waited for long.
-    template <bool ARRANGED = true> __device__ void gather(
-        const Task& task, int column, int columns, int first, int bytes, bool is_first, uint4 (&found)[FIRST_LOOKS]) const {
-        const bool mailed = task.mailed;
-        const int vectors = bytes / 16;
-        const Share own(bytes);
-        u64 from = inputs_of(task, column, first, own);
-        u32 to = shared_address(memory.inputs) + own.vector * 16;
-#if COLUMNS == 1
-#pragma unroll
-        for (int i = 0; i < FIRST_LOOKS; ++i) {
-            if (own.vector + i * THREADS >= vectors) return;
-            while (mailed && !arrived(found[i])) found[i] = load_relaxed(from + i * THREADS * 16);
-            store_shared(to + i * THREADS * 16, ARRANGED ? arranged(found[i]) : found[i]);
-        }
-        const int count = (vectors - own.vector + THREADS - 1) / THREADS;
-        take<ARRANGED>(from, to, THREADS * 16, THREADS * 16, FIRST_LOOKS, count, mailed);
-#else
-        if (own.part >= columns) return;
-        to += own.part * (u32)task.column_bytes;
-#pragma unroll 1
-        for (int vector = own.vector; vector < vectors; vector += THREADS, from += THREADS * 16, to += THREADS * 16) {
-            // One of a warp's at first until it is there, since all of them at once would keep the cache from others.
-            if (mailed && is_first && lane == 0)
-                while (!arrived(found[0])) found[0] = load_relaxed(from);
-            take<ARRANGED>(from, to, own.parts * task.from_bytes, own.parts * (u32)task.column_bytes, 0,
-                 (columns - own.part + own.parts - 1) / own.parts, mailed);
-        }
-#endif
-    }
-    // Vectors `done` to `count`.
-    template <bool ARRANGED>
-    __device__ void take(u64 from, u32 to, u64 step, u32 step_to, int done, int count, bool mailed) const {
-#pragma unroll 1
-        for (int j = done; j < count; j += LOOKS) {
-            const u64 at = from + j * step;
-            const u32 place = to + j * step_to;
-            uint4 found[LOOKS];
-#pragma unroll
-            for (int i = 0; i < LOOKS; ++i)
-                if (j + i < count) found[i] = load_relaxed(at + i * step);
-            for (bool there = !mailed; !there;) {  // those that are not are asked for again together
-                there = true;
-#pragma unroll
-                for (int i = 0; i < LOOKS; ++i) {
-                    if (j + i >= count || arrived(found[i])) continue;
-                    there = false;
-                    found[i] = load_relaxed(at + i * step);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < LOOKS; ++i)
-                if (j + i < count) store_shared(place + i * step_to, ARRANGED ? arranged(found[i]) : found[i]);
-        }
-    }
-
-    // The same of whole columns, and their norms in place of them. Each vector is stored by one block. gain: a shared address.
-    __device__ void gather_normed(const Task& task, u32 gain, int column, int columns, uint4 (&found)[FIRST_LOOKS]) {
-        gather<false>(task, column, columns, 0, (int)task.row_used_bytes, true, found);
-#if COLUMNS == 1  // a thread has what it has put there
-        norm_by_all(task, gain, column);
-#else
-        __syncthreads();
-        if (warp < columns) norm_two(task, gain, column, columns);
-#endif
-    }
-    __device__ static float factor_of(float squares, int bytes) {
-        return rsqrtf(__fdividef(squares, (float)(bytes / (int)sizeof(storage))) + 1e-5f);
-    }
-#if COLUMNS > 1
-    // A warp has two columns, of which one does not wait for the other; the second one may not be there.
-    __device__ void norm_two(const Task& task, u32 gain, int column, int columns) const {
-        const int bytes = (int)task.row_used_bytes, own = lane * 16, last = (int)task.share - 1;
-        const int second = warp + GROUP_WARPS;
-        const bool both = second < columns;
-        const u32 one = shared_address(memory.inputs) + warp * (u32)task.column_bytes;
-        const u32 other = both ? one + GROUP_WARPS * (u32)task.column_bytes : one;
-        float sum = 0.0f, other_sum = 0.0f;
-#pragma unroll 2
-        for (int at = own; at < bytes; at += 512)
-            sum += squares(load_shared(one + at)), other_sum += squares(load_shared(other + at));
-        const float factor = factor_of(warp_sum(sum), bytes), other_factor = factor_of(warp_sum(other_sum), bytes);
-        const bool stores = min(warp, last) == block, stores_other = both && min(second, last) == block;
-        const u64 to = task.normed + (column + warp) * task.normed_stride;
-#pragma unroll 2
-        for (int at = own; at < bytes; at += 512) {
-            const uint4 own_gain = load_shared(gain + at);
-            const uint4 made = normed(load_shared(one + at), own_gain, factor);
-            const uint4 other_made = normed(load_shared(other + at), own_gain, other_factor);
-            store_shared(one + at, made);
-            if (both) store_shared(other + at, other_made);
-            if (stores) *(uint4*)(to + at) = made;
-            if (stores_other) *(uint4*)(to + GROUP_WARPS * task.normed_stride + at) = other_made;
-        }
-    }
-#else
-    __device__ void norm_by_all(const Task& task, u32 gain, int column) const {
-        const int bytes = (int)task.row_used_bytes, own = threadIdx.x * 16;
-        const u32 inputs = shared_address(memory.inputs);
-        float sum = 0.0f;
-#pragma unroll 2
-        for (int at = own; at < bytes; at += THREADS * 16) sum += squares(load_shared(inputs + at));
-        const float factor = factor_of(block_sum(warp_sum(sum)), bytes);
-        int storing = warp;
-#pragma unroll 2
-        for (int at = own; at < bytes; at += THREADS * 16, storing += GROUP_WARPS) {
-            const uint4 made = normed(load_shared(inputs + at), load_shared(gain + at), factor);
-            store_shared(inputs + at, arranged(made));
-            if (min(storing, (int)task.share - 1) == block) *(uint4*)(task.normed + column * task.normed_stride + at) = made;
-        }
-    }
-#endif
-    __device__ float block_sum(float value) const {
-        if (lane == 0) norm_sums[warp] = value;
-        __syncthreads();
-        value = 0.0f;
-#pragma unroll
-        for (int i = 0; i < GROUP_WARPS; ++i) value += norm_sums[i];
-        return value;
     }
 
     // What all warps have of a pass, added up and stored, two rows a thread.

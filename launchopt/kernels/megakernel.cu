@@ -75,6 +75,7 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #define FINDS (LOGITS && sampling::KIND == sampling::GREEDY)
 #endif
 #include "vectors.cuh"
+#include "inputs.cuh"
 #include "gemm.cuh"
 #include "attend.cuh"
 #if DTYPE == 0

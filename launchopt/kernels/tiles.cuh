@@ -135,8 +135,8 @@ struct Sums {
             else mma(of[slot][1], x.x, x.y, x.z, x.w, v.z, v.w);
         }
     }
-    // N slots side by side, since a product that waits for the one before takes four times as long. OWN: whether each is of a
-    // piece of its own, so that it has other inputs; left, right: those of columns g and g + 8.
+    // N slots side by side, so that no product waits for the one before. OWN: whether each is of a piece of its own, so that it
+    // has other inputs; left, right: those of columns g and g + 8.
     template <int N, bool OWN> __device__ void add_slots(int first, const u32* from, u32 left, u32 right) {
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
