@@ -118,9 +118,14 @@ class KernelLaunch:
 
 def _programmatic(config: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Have launches of a CUlaunchConfig use programmatic stream serialization; returns what must be kept for that."""
+    return _with_attribute(config, PROGRAMMATIC_STREAM_SERIALIZATION, 1)
+
+
+def _with_attribute(config: NDArray[np.uint8], attribute_id: int, *values: int) -> NDArray[np.uint8]:
+    """Give a CUlaunchConfig its only attribute, of 32-bit values; returns what must be kept for that."""
     attribute = np.zeros(ATTRIBUTE_BYTES, np.uint8)
-    attribute[:4].view(np.uint32)[0] = PROGRAMMATIC_STREAM_SERIALIZATION
-    attribute[8:12].view(np.int32)[0] = 1
+    attribute[:4].view(np.uint32)[0] = attribute_id
+    attribute[8 : 8 + 4 * len(values)].view(np.uint32)[:] = values
     config[ATTRIBUTES_BYTES:ATTRIBUTE_COUNT_BYTES].view(np.int64)[0] = attribute.ctypes.data
     config[ATTRIBUTE_COUNT_BYTES : ATTRIBUTE_COUNT_BYTES + 4].view(np.uint32)[0] = 1
     return attribute
@@ -129,15 +134,12 @@ def _programmatic(config: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def clusters_at_once(function: Any, size: int, threads: int, shared_bytes: int) -> int:
     """How many clusters of `size` blocks of a kernel can be on the GPU together; RunError where the driver refuses."""
     function.max_dynamic_shared_size_bytes = shared_bytes
-    attribute, config = np.zeros(ATTRIBUTE_BYTES, np.uint8), np.zeros(CONFIG_BYTES, np.uint8)
-    attribute[:4].view(np.uint32)[0] = CLUSTER_DIMENSION
-    attribute[8:20].view(np.uint32)[:] = size, 1, 1
+    config, found = np.zeros(CONFIG_BYTES, np.uint8), ctypes.c_int()
     config[:28].view(np.uint32)[:] = (size, 1, 1, threads, 1, 1, shared_bytes)
-    config[ATTRIBUTES_BYTES:ATTRIBUTE_COUNT_BYTES].view(np.int64)[0] = attribute.ctypes.data
-    config[ATTRIBUTE_COUNT_BYTES : ATTRIBUTE_COUNT_BYTES + 4].view(np.uint32)[0] = 1
-    found = ctypes.c_int()
+    kept = _with_attribute(config, CLUSTER_DIMENSION, size, 1, 1)
     handle, where = ctypes.c_void_p(function.kernel.ptr), ctypes.c_void_p(config.ctypes.data)
     _check(ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters(ctypes.byref(found), handle, where), OCCUPANCY)
+    del kept  # the driver has read it
     return found.value
 
 

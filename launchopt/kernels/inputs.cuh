@@ -69,7 +69,7 @@ struct Inputs {
             if (mailed && is_first && lane == 0)
                 while (!arrived(found[0])) found[0] = load_relaxed(from);
             take<ARRANGED>(from, to, own.parts * task.from_bytes, own.parts * (u32)task.column_bytes, 0,
-                 (columns - own.part + own.parts - 1) / own.parts, mailed);
+                           (columns - own.part + own.parts - 1) / own.parts, mailed);
         }
 #endif
     }
@@ -115,6 +115,7 @@ struct Inputs {
 #if COLUMNS > 1
     // A warp has two columns, of which one does not wait for the other; the second one may not be there.
     __device__ void norm_two(const Task& task, u32 gain, int column, int columns) const {
+        enum { WARP_BYTES = 32 * 16 };
         const int bytes = (int)task.row_used_bytes, own = lane * 16, last = (int)task.share - 1;
         const int second = warp + GROUP_WARPS;
         const bool both = second < columns;
@@ -122,13 +123,13 @@ struct Inputs {
         const u32 other = both ? one + GROUP_WARPS * (u32)task.column_bytes : one;
         float sum = 0.0f, other_sum = 0.0f;
 #pragma unroll 2
-        for (int at = own; at < bytes; at += 512)
+        for (int at = own; at < bytes; at += WARP_BYTES)
             sum += squares(load_shared(one + at)), other_sum += squares(load_shared(other + at));
         const float factor = factor_of(warp_sum(sum), bytes), other_factor = factor_of(warp_sum(other_sum), bytes);
         const bool stores = min(warp, last) == block, stores_other = both && min(second, last) == block;
         const u64 to = task.normed + (column + warp) * task.normed_stride;
 #pragma unroll 2
-        for (int at = own; at < bytes; at += 512) {
+        for (int at = own; at < bytes; at += WARP_BYTES) {
             const uint4 own_gain = load_shared(gain + at);
             const uint4 made = normed(load_shared(one + at), own_gain, factor);
             const uint4 other_made = normed(load_shared(other + at), own_gain, other_factor);
