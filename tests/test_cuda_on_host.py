@@ -67,8 +67,7 @@ def test_threads_that_wait_for_each_other_for_good_are_told_of() -> None:
         launch(built_of(APART, "apart()"), (1,), 64, 0, 0)
 
 
-def test_who_waits_for_what_never_comes_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuda_on_host.MOST_TURNS", 1000)
+def test_who_waits_for_what_never_comes_is_told_of() -> None:
     word = np.zeros(1, np.uint32)
     with pytest.raises(RuntimeError, match="does not end"):
-        launch(built_of(ENDLESS, "endless((volatile unsigned*)arguments)"), (1,), 32, 0, word.ctypes.data)
+        launch(built_of(ENDLESS, "endless((volatile unsigned*)arguments)"), (1,), 32, 0, word.ctypes.data, most_turns=1000)

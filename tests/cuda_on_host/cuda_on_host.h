@@ -2,18 +2,17 @@
 // goes on next, chance says. Barriers, warp collectives and mbarriers are those of the device; bulk copies come late. What it
 // finds: wrong indices, threads that miss a barrier, waits that nobody ends, slots that are filled too early. What it does
 // not: anything about the order in which memory becomes visible.
+#include <setjmp.h>
+#include <time.h>
 #include <ucontext.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
-#include <random>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -106,11 +105,24 @@ struct Block {
 };
 enum class State { runs, in_warp, at_barrier, ended };
 struct Fiber {
-    ucontext_t context;
+    ucontext_t start;
+    jmp_buf at;  // where it goes on
+    bool begun = false;
     Block* block;
     unsigned thread;
     State state = State::runs;
     int barrier = 0;
+};
+
+// SplitMix64 (Steele, Lea and Flood 2014): <random> would take as long to compile as a kernel does.
+struct Chance {
+    unsigned long long state;
+    unsigned long long operator()() {
+        unsigned long long z = state += 0x9E3779B97F4A7C15ull;
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+        z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+        return z ^ z >> 31;
+    }
 };
 
 struct Grid {
@@ -118,8 +130,8 @@ struct Grid {
     std::vector<Fiber> fibers;
     Fiber* now = nullptr;
     Block* resident = nullptr;
-    ucontext_t scheduler;
-    std::mt19937_64 chance;
+    jmp_buf scheduler;
+    Chance chance;
     std::string fault;
     unsigned threads = 0;
     uint3 size;  // blocks
@@ -127,7 +139,17 @@ struct Grid {
 };
 inline Grid* grid;
 
-inline void yield() { swapcontext(&grid->now->context, &grid->scheduler); }
+// By jumps: swapcontext asks the kernel for the mask of signals each time.
+inline void yield() {
+    if (!_setjmp(grid->now->at)) _longjmp(grid->scheduler, 1);
+}
+inline void go_on(Fiber& fiber) {  // until it yields
+    grid->now = &fiber;
+    if (_setjmp(grid->scheduler)) return;
+    if (fiber.begun) _longjmp(fiber.at, 1);
+    fiber.begun = true;
+    setcontext(&fiber.start);
+}
 inline void fail(const std::string& what) {
     if (grid->fault.empty()) grid->fault = what;
     while (true) yield();
@@ -331,7 +353,11 @@ inline u64 clock64() {
     host::yield();
     return ++cycles;
 }
-inline u64 global_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+inline u64 global_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1'000'000'000ull * now.tv_sec + now.tv_nsec;
+}
 inline void barrier_begin(u32 address, u32 count) {
     host::grid->now->block->barriers[address] = {(int)count, (int)count};
 }

@@ -41,7 +41,7 @@ inline void land(Block& block) {  // some of the copies that are under way
 inline std::string run(uint3 size, unsigned first, unsigned count, unsigned threads, unsigned dynamic_bytes, u64 seed, void* arguments, u64 most_turns) {
     Grid own;
     grid = &own;
-    own.chance.seed(seed), own.threads = threads, own.size = size, own.arguments = arguments;
+    own.chance.state = seed, own.threads = threads, own.size = size, own.arguments = arguments;
     own.blocks.resize(count), own.fibers.resize(count * threads);
     const size_t bytes = &__stop_shared_memory - &__start_shared_memory;
     static std::vector<std::unique_ptr<char[]>> stacks;
@@ -56,9 +56,9 @@ inline std::string run(uint3 size, unsigned first, unsigned count, unsigned thre
             Fiber& fiber = own.fibers[b * threads + t];
             ++block.warps[t / 32].alive;
             fiber.block = &block, fiber.thread = t;
-            getcontext(&fiber.context);
-            fiber.context.uc_stack.ss_sp = stacks[b * threads + t].get(), fiber.context.uc_stack.ss_size = STACK_BYTES;
-            makecontext(&fiber.context, body, 0);
+            getcontext(&fiber.start);
+            fiber.start.uc_stack.ss_sp = stacks[b * threads + t].get(), fiber.start.uc_stack.ss_size = STACK_BYTES;
+            makecontext(&fiber.start, body, 0);
         }
     }
     for (u64 turn = 0; own.fault.empty(); ++turn) {
@@ -76,8 +76,7 @@ inline std::string run(uint3 size, unsigned first, unsigned count, unsigned thre
             Fiber& fiber = own.fibers[block.first + (from + i) % threads];
             if (fiber.state != State::runs || own.chance() % 8 == 0) continue;
             moved = true;
-            own.now = &fiber;
-            swapcontext(&own.scheduler, &fiber.context);
+            go_on(fiber);
         }
         if (moved || !own.fault.empty()) continue;
         bool any = !block.copies.empty();
