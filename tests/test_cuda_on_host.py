@@ -68,6 +68,6 @@ def test_threads_that_wait_for_each_other_for_good_are_told_of() -> None:
 
 
 def test_who_waits_for_what_never_comes_is_told_of() -> None:
-    word = np.zeros(1, np.uint32)
+    word, library = np.zeros(1, np.uint32), built_of(ENDLESS, "endless((volatile unsigned*)arguments)")
     with pytest.raises(RuntimeError, match="does not end"):
-        launch(built_of(ENDLESS, "endless((volatile unsigned*)arguments)"), (1,), 32, 0, word.ctypes.data, most_turns=1000)
+        launch(library, (1,), 32, 0, word.ctypes.data, most_turns=1000)

@@ -5,25 +5,15 @@ tests/golden/errors.txt holds every message; `UPDATE_GOLDEN=1` writes it anew.
 
 import os
 import re
-import subprocess
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO
 
 import pytest
-from own_process import environ_of
+from refusals import HYDRAS, LIMIT_S, OURS, Outcome, forked_outcomes, typed_outcome, words_of
 
 from launchopt.devices import find_device
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/errors.txt"
-OURS, HYDRAS = 2, 1  # exit codes: who found it
-LIMIT_S = 2.0  # of processor time: how long a refusal takes where nobody else computes
-PATIENCE_S = 120.0  # after which it hangs, however busy this machine is
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 ROW = "2023-11-16 18:17:03.9799600,4,2\n"
@@ -236,54 +226,10 @@ def has_gpu() -> bool:
     return find_device("auto", 0)[0].kind == "cuda"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    exit_code: int
-    stdout: str
-    stderr: str
-    cpu_s: float  # of its own and of processes that it waited for
-    left: list[str]
-
-
-def typed(case: str) -> list[str]:
-    words = case.split(" ")
-    return words if any(word.startswith("device=") for word in words) else [*words, "device=cpu"]
-
-
-def text_of(file: IO[str]) -> str:
-    file.seek(0)
-    return file.read()
-
-
-def start(case: str, folder: Path) -> Outcome:
-    folder.mkdir()
-    for name, text in INPUTS.items():
-        (folder / name).write_text(text)
-    with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
-        words = [sys.executable, "-m", "runner", *typed(case)]
-        process = subprocess.Popen(words, cwd=folder, env=environ_of(), stdout=stdout, stderr=stderr)
-        hang = threading.Timer(PATIENCE_S, process.kill)
-        hang.start()
-        _, status, usage = os.wait4(process.pid, 0)
-        hang.cancel()
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out, said = text_of(stdout), text_of(stderr)
-    left = sorted(path.name for path in folder.iterdir() if path.name not in INPUTS)
-    left += [path.name for path in Path("/dev/shm").glob(f"launchopt_{process.pid}_*")]
-    return Outcome(process.returncode, out, said, usage.ru_utime + usage.ru_stime, left)
-
-
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """Every case's outcome."""
-    base = tmp_path_factory.mktemp("bad")
-
-    def outcome(numbered: tuple[int, str]) -> Outcome:
-        number, case = numbered
-        return start(case, base / str(number))
-
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(CASES, pool.map(outcome, enumerate(CASES)), strict=True))
+    return forked_outcomes(CASES, INPUTS, tmp_path_factory.mktemp("bad"))
 
 
 def said_by_hydra(stderr: str) -> list[str]:
@@ -298,7 +244,6 @@ def test_refused_at_once_in_few_words_with_nothing_left(case: str, outcomes: dic
     if case == "device=cuda" and has_gpu():
         pytest.skip("this machine has a GPU")
     outcome, (exit_code, words) = outcomes[case], CASES[case]
-    print(f"{outcome.cpu_s:.2f} s")
     assert "Traceback" not in outcome.stderr
     assert outcome.exit_code == exit_code
     if exit_code == OURS:
@@ -312,6 +257,15 @@ def test_refused_at_once_in_few_words_with_nothing_left(case: str, outcomes: dic
     assert outcome.cpu_s < LIMIT_S
 
 
+@pytest.mark.parametrize(
+    "case", ["mode=nope", "+hydra.callbacks.x._target_=os.system", "workload.commands=2000000000", "hydra.run.dir=file"]
+)
+def test_who_types_it_is_told_the_same(case: str, outcomes: dict[str, Outcome], tmp_path: Path) -> None:
+    typed, forked = typed_outcome(case, INPUTS, tmp_path / "typed"), outcomes[case]
+    assert normalised(typed.stderr) == normalised(forked.stderr)
+    assert (typed.exit_code, typed.stdout, typed.left) == (forked.exit_code, forked.stdout, forked.left)
+
+
 def normalised(stderr: str) -> str:
     """The message, less what depends on the machine."""
     text = stderr.replace(str(ROOT), "CHECKOUT")
@@ -322,7 +276,7 @@ def normalised(stderr: str) -> str:
 
 def test_messages(outcomes: dict[str, Outcome]) -> None:
     entries = {
-        case: f"$ python -m runner {' '.join(typed(case))}\nexit {outcome.exit_code}\n{normalised(outcome.stderr)}\n"
+        case: f"$ python -m runner {' '.join(words_of(case))}\nexit {outcome.exit_code}\n{normalised(outcome.stderr)}\n"
         for case, outcome in outcomes.items()
     }
     if os.environ.get("UPDATE_GOLDEN"):

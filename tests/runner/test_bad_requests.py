@@ -1,13 +1,10 @@
 """Bad input about requests: refused in seconds, in one line that names it, with nothing left behind.
 
-What is bad about one setting alone is in test_bad_input.py, whose way of starting runs this shares.
+What is bad about one setting alone is in test_bad_input.py.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
-import test_bad_input as bad
-from test_bad_input import HYDRAS, LIMIT_S, OURS, Outcome
+from refusals import HYDRAS, LIMIT_S, OURS, Outcome, forked_outcomes
 
 OWN = "arrival_ms,prompt_tokens,output_tokens"
 AFTER = f"{OWN},after"
@@ -116,15 +113,7 @@ CASES: dict[str, tuple[int, str]] = {
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """Every case's outcome."""
-    base = tmp_path_factory.mktemp("bad_requests")
-
-    def outcome(numbered: tuple[int, str]) -> Outcome:
-        number, case = numbered
-        return bad.start(case, base / str(number))
-
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr(bad, "INPUTS", INPUTS)
-        return dict(zip(CASES, pool.map(outcome, enumerate(CASES)), strict=True))
+    return forked_outcomes(CASES, INPUTS, tmp_path_factory.mktemp("bad_requests"))
 
 
 @pytest.mark.parametrize("case", CASES)
