@@ -39,6 +39,7 @@ from runner.bench import (
     recorder,
     resident,
     ring,
+    starting,
     tracing,
 )
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
@@ -46,7 +47,7 @@ from runner.terminal import console
 
 SUITES = (
     *("ring", "batcher", "recorder", "posting", "dispatch"),
-    *("resident", "stream", "megakernel", "copies", "tracing", "modes", "pipeline"),
+    *("resident", "stream", "megakernel", "copies", "tracing", "modes", "pipeline", "starting"),
 )
 
 
@@ -109,6 +110,7 @@ def _suite(name: str, device: str, folder: Path) -> Suite:
         "batcher": batcher.suite,
         "recorder": recorder.suite,
         "posting": posting.suite,
+        "starting": starting.suite,
     }
     if name in plain:
         return plain[name]

@@ -19,7 +19,8 @@ BENCH = schema(
     (
         "suite",
         pa.string(),
-        "ring, batcher, recorder, posting, dispatch, resident, stream, megakernel, copies, tracing, modes or pipeline",
+        "ring, batcher, recorder, posting, dispatch, resident, stream, megakernel, copies, tracing, modes, pipeline or "
+        "starting",
     ),
     ("case", pa.string(), "what was measured"),
     ("unit", pa.string(), "of median, low, high, goal and samples"),
