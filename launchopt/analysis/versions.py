@@ -1,9 +1,10 @@
 """What each version of a kernel brought: a file kept beside its last figures, as a table.
 
 In: versions.json, `{"about": ..., "measures": {name: unit}, "versions": [{"kernel", "version", "change", "figures"}]}`,
-figures by measure; what was not measured of a version is left out. Where there are any, also `"runs"`, the version of
-each kernel that is not history, `"goals": {name: most}`, and `"accounts": [{"what", "parts": {name: figure}, "unit"}]`,
-where the time of one thing goes, in ns unless there is a unit. Out: Markdown, a table a kernel.
+figures by measure; what was not measured of a version is left out. Where there are any, also `"notes": [...]`, how
+figures were taken, `"runs"`, the version of each kernel that is not history, `"goals": {name: most}`, and `"accounts":
+[{"what", "parts": {name: figure}, "unit"}]`, where the time of one thing goes, in ns unless there is a unit. Out:
+Markdown, a table a kernel.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Versions:
     """Those of some kernels on one machine."""
 
     about: str
+    notes: tuple[str, ...]
     measures: dict[str, str]  # what was measured, and in which unit
     versions: tuple[Version, ...]
     goals: dict[str, float]  # of a measure
@@ -59,7 +61,7 @@ def read_versions(path: Path) -> Versions:
         goals = _figures(found.get("goals", {}))
         accounts = tuple(map(_account, found.get("accounts", [])))
         runs = {str(kernel): int(version) for kernel, version in found.get("runs", {}).items()}
-        made = Versions(str(found["about"]), measures, versions, goals, runs, accounts)
+        made = Versions(str(found["about"]), _notes(found.get("notes", [])), measures, versions, goals, runs, accounts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(path, None, f"not a list of versions ({type(error).__name__}: {error})") from None
     if strange := {name for each in (goals, *(each.figures for each in versions)) for name in each} - measures.keys():
@@ -75,6 +77,12 @@ def _version(row: dict[str, Any]) -> Version:
 
 def _account(row: dict[str, Any]) -> Account:
     return Account(str(row["what"]), _figures(row["parts"]), str(row.get("unit", "ns")))
+
+
+def _notes(found: object) -> tuple[str, ...]:
+    if not isinstance(found, list):
+        raise TypeError("notes are no list")
+    return tuple(map(str, found))
 
 
 def _figures(found: dict[str, Any]) -> dict[str, float]:
@@ -100,6 +108,9 @@ def _lines(found: Versions) -> Iterator[str]:
             yield "| " + " | ".join(f"**{cell}**" if runs and i != 1 else cell for i, cell in enumerate(cells)) + " |"
         if found.goals.keys() & set(names):
             yield "| " + " | ".join(["goal", "", *_cells(found.goals, names)]) + " |"
+    if found.notes:
+        yield "\nHow these figures were taken:\n"
+        yield from (f"- {note}" for note in found.notes)
     for account in found.accounts:
         parts = (f"{name} {value:,.4g} {account.unit}" for name, value in account.parts.items())
         yield f"\n{account.what}: " + ", ".join(parts) + "."

@@ -64,6 +64,12 @@ def test_goals_and_accounts(tmp_path: Path) -> None:
     assert lines[-4:] == ["", "A command: poll 2,090 ns, rest 4.4 ns.", "", "Clock: idle 1,980 MHz."]
 
 
+def test_how_figures_were_taken_is_below_the_tables(tmp_path: Path) -> None:
+    found = read_versions(written(tmp_path, GOOD | {"notes": ["one: by hand", "two: asleep"]}))
+    lines = versions_markdown(found).splitlines()
+    assert lines[-5:] == ["", "How these figures were taken:", "", "- one: by hand", "- two: asleep"]
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -74,6 +80,7 @@ def test_goals_and_accounts(tmp_path: Path) -> None:
         (GOOD | {"goals": {"speed": 1}}, "figures of no measure: speed"),
         (GOOD | {"runs": {"two": 2}}, "no such version: two 2"),
         (GOOD | {"runs": {"two": "last"}}, "not a list of versions"),
+        (GOOD | {"notes": "one"}, "notes are no list"),
         (GOOD | {"accounts": [{"what": "nothing"}]}, "not a list of versions"),
         (GOOD | {"versions": [GOOD["versions"][0] | {"figures": {"round trip": "fast"}}]}, "not a list of versions"),  # type: ignore[index]
     ],
