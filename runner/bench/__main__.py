@@ -39,7 +39,6 @@ from runner.bench import (
     recorder,
     resident,
     ring,
-    starting,
     tracing,
 )
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
@@ -47,7 +46,7 @@ from runner.terminal import console
 
 SUITES = (
     *("ring", "batcher", "recorder", "posting", "dispatch"),
-    *("resident", "stream", "megakernel", "copies", "tracing", "modes", "pipeline", "starting"),
+    *("resident", "stream", "megakernel", "copies", "tracing", "modes", "pipeline"),
 )
 
 
@@ -110,7 +109,6 @@ def _suite(name: str, device: str, folder: Path) -> Suite:
         "batcher": batcher.suite,
         "recorder": recorder.suite,
         "posting": posting.suite,
-        "starting": starting.suite,
     }
     if name in plain:
         return plain[name]

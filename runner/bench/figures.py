@@ -19,8 +19,7 @@ BENCH = schema(
     (
         "suite",
         pa.string(),
-        "ring, batcher, recorder, posting, dispatch, resident, stream, megakernel, copies, tracing, modes, pipeline or "
-        "starting",
+        "ring, batcher, recorder, posting, dispatch, resident, stream, megakernel, copies, tracing, modes or pipeline",
     ),
     ("case", pa.string(), "what was measured"),
     ("unit", pa.string(), "of median, low, high, goal and samples"),

@@ -22,7 +22,8 @@ RATES = (  # workload, dtype, commands, goal in commands/s
     ("gemv_256", "fp32", 2_000_000, 12e6),
     ("gemv_256", "fp16", 2_000_000, 20e6),
 )
-GOAL_HELP_S, GOAL_RUN_S = 1.0, 4.0
+REFUSED = "workload.commands=2000000000"  # more than any memory holds: found at the end of the plan
+GOAL_HELP_S, GOAL_REFUSED_S, GOAL_RUN_S = 1.0, 2.0, 4.0
 GOAL_JOB_S = {"cpu": 1.0, "cuda": 3.0}
 
 
@@ -33,10 +34,12 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
         if device == "cuda":
             for workload, dtype, commands, goal in RATES:
                 yield from _rate(root, workload, dtype, commands, goal, repeats)
-        samples = [_seconds(["--help"], root) for _ in range(repeats)]
+        samples = [seconds(["--help"]) for _ in range(repeats)]
         yield Figure("pipeline", "--help, whole process", "s", samples, GOAL_HELP_S)
+        samples = [seconds([REFUSED, "device=cpu"], exit_code=2) for _ in range(repeats)]
+        yield Figure("pipeline", "a setting that is refused, whole process", "s", samples, GOAL_REFUSED_S)
         one = ["device=cpu", "workload.commands=1000", f"hydra.run.dir={root}/one"]
-        samples = [_seconds(one, root) for _ in range(repeats)]
+        samples = [seconds(one) for _ in range(repeats)]
         yield Figure("pipeline", "1,000 commands on the cpu device, whole process", "s", samples, GOAL_RUN_S)
         samples = [_further_job_s(root / f"sweep{repeat}", device) for repeat in range(repeats)]
         yield Figure(
@@ -44,15 +47,16 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
         )
 
 
-def _run(arguments: Sequence[str], cwd: Path) -> None:
+def _run(arguments: Sequence[str], exit_code: int = 0) -> None:
     done = subprocess.run([sys.executable, "-m", "runner", *arguments], capture_output=True, text=True, cwd=Path.cwd())
-    if done.returncode:
-        raise RunError(f"python -m runner {' '.join(arguments)}: {done.stderr.strip()[-300:]}")
+    if done.returncode != exit_code:
+        raise RunError(f"python -m runner {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
 
 
-def _seconds(arguments: Sequence[str], cwd: Path) -> float:
+def seconds(arguments: Sequence[str], exit_code: int = 0) -> float:
+    """Until `python -m runner` with these words has ended; RunError where it ends with another exit code."""
     start_ns = time.perf_counter_ns()
-    _run(arguments, cwd)
+    _run(arguments, exit_code)
     return (time.perf_counter_ns() - start_ns) / 1e9
 
 
@@ -60,7 +64,7 @@ def _rate(root: Path, workload: str, dtype: str, commands: int, goal: float, rep
     folder = root / f"{workload}_{dtype}"
     settings = [f"workload={workload}", f"workload.dtype={dtype}", f"workload.commands={commands}"]
     settings += ["mode=batched", "batching.max_batch=512", "timing=host", "device=cuda", "record.launches=none"]
-    _run([*settings, f"repeats={repeats}", f"hydra.run.dir={folder}"], root)
+    _run([*settings, f"repeats={repeats}", f"hydra.run.dir={folder}"])
     rows = results.read_summaries([folder])
     case = f"{workload} {dtype}, batched at 512"
     rates = [row["commands_per_s"] for row in rows]
@@ -80,8 +84,8 @@ def _further_job_s(folder: Path, device: str) -> float:
     """Time of a sweep of five jobs less that of one of one, less the runs themselves, a job."""
     jobs = 5
     settings = ["-m", f"device={device}", "workload=gemv_256", "workload.commands=1000", "workload.replicas=64"]
-    one = _seconds([*settings, "seed=0", f"hydra.sweep.dir={folder}/one"], folder)
+    one = seconds([*settings, "seed=0", f"hydra.sweep.dir={folder}/one"])
     seeds = ",".join(map(str, range(jobs)))
-    five = _seconds([*settings, f"seed={seeds}", f"hydra.sweep.dir={folder}/five"], folder)
+    five = seconds([*settings, f"seed={seeds}", f"hydra.sweep.dir={folder}/five"])
     work_s = [sum(row["wall_ms"] for row in results.read_summaries([folder / name])) / 1e3 for name in ("one", "five")]
     return float((five - work_s[1]) - (one - work_s[0])) / (jobs - 1)
