@@ -111,7 +111,7 @@ def test_one_wrong_element_of_a_last_step_is_found_wherever_it_is(name: str, dty
             last = 11 - 1  # of the first head: position 10 is its last
             unseen = output[0, 11 : run.stream.attention.ctx]
             assert np.isnan(to_float32(unseen, dtype)).all()
-        faults = (0.5, math.nan) if at % 2 else (math.nan, 0.5)  # of the first and the last element: the other next time
+        faults = (0.5, math.nan) if at % 2 else (math.nan, 0.5)  # of its first, its last element
         for feature, fault in zip((0, last), faults, strict=True):
             kept = output[0, feature]
             run.set(output, (0, feature), to_float32(output[0, feature : feature + 1], dtype)[0] + fault)
