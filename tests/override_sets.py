@@ -197,7 +197,7 @@ class Outcome:
 
     @property
     def fault(self) -> str | None:
-        """What the issue forbids."""
+        """What must not be."""
         if isinstance(self.exit_code, BaseException):
             return "".join(traceback.format_exception(self.exit_code))
         if "Traceback" in self.stderr:

@@ -1,10 +1,10 @@
 """What each version of a kernel brought: a file kept beside its last figures, as a table.
 
 In: versions.json, `{"about": ..., "measures": {name: unit}, "versions": [{"kernel", "version", "change", "figures"}]}`,
-figures by measure; what was not measured of a version is left out. Where there are any, also `"notes": [...]`, how
-figures were taken, `"runs"`, the version of each kernel that is not history, `"goals": {name: most}`, and `"accounts":
-[{"what", "parts": {name: figure}, "unit"}]`, where the time of one thing goes, in ns unless there is a unit. Out:
-Markdown, a table a kernel.
+figures by measure; what was not measured of a version is left out. The first sentence of a change is its line in the
+table. Where there are any, also `"notes": [...]`, how figures were taken, `"runs"`, the version of each kernel that is
+not history, `"goals": {name: most}`, and `"accounts": [{"what", "parts": {name: figure}, "unit"}]`, where the time of
+one thing goes, in ns unless there is a unit. Out: Markdown, a table a kernel.
 """
 
 from __future__ import annotations
@@ -103,17 +103,26 @@ def _lines(found: Versions) -> Iterator[str]:
         yield "| | " + " | ".join(["what changed", *(f"{name}, {found.measures[name]}" for name in names)]) + " |"
         yield "| ---: | --- |" + " ---: |" * len(names)
         for each in own:
-            cells = [str(each.version), each.change, *_cells(each.figures, names)]
+            cells = [str(each.version), _first_sentence(each.change)[0], *_cells(each.figures, names)]
             runs = found.runs.get(kernel) == each.version
             yield "| " + " | ".join(f"**{cell}**" if runs and i != 1 else cell for i, cell in enumerate(cells)) + " |"
         if found.goals.keys() & set(names):
             yield "| " + " | ".join(["goal", "", *_cells(found.goals, names)]) + " |"
+        if more := [(each.version, _first_sentence(each.change)[1]) for each in own if _first_sentence(each.change)[1]]:
+            yield "\nMore on these:\n"
+            yield from (f"- {version}: {text}" for version, text in more)
     if found.notes:
         yield "\nHow these figures were taken:\n"
         yield from (f"- {note}" for note in found.notes)
     for account in found.accounts:
         parts = (f"{name} {value:,.4g} {account.unit}" for name, value in account.parts.items())
         yield f"\n{account.what}: " + ", ".join(parts) + "."
+
+
+def _first_sentence(change: str) -> tuple[str, str]:
+    """And what comes behind it: a cell of a table is no place for both."""
+    first, _, more = change.partition(". ")
+    return first, more
 
 
 def _cells(figures: dict[str, float], names: list[str]) -> list[str]:

@@ -64,6 +64,22 @@ def test_goals_and_accounts(tmp_path: Path) -> None:
     assert lines[-4:] == ["", "A command: poll 2,090 ns, rest 4.4 ns.", "", "Clock: idle 1,980 MHz."]
 
 
+def test_a_table_has_the_first_sentence_of_a_change(tmp_path: Path) -> None:
+    """What else there is to say is below it, and before the next kernel."""
+    first = GOOD["versions"][0] | {"change": "first. It took 1.5 us. No more"}  # type: ignore[index]
+    content = GOOD | {"versions": [first, *GOOD["versions"][1:]]}  # type: ignore[index]
+    lines = versions_markdown(read_versions(written(tmp_path, content))).splitlines()
+    assert lines[6:13] == [
+        "| 1 | first | 6.02 | — |",
+        "| 2 | faster | 3.5 | 70 |",
+        "",
+        "More on these:",
+        "",
+        "- 1: It took 1.5 us. No more",
+        "",
+    ]
+
+
 def test_how_figures_were_taken_is_below_the_tables(tmp_path: Path) -> None:
     found = read_versions(written(tmp_path, GOOD | {"notes": ["one: by hand", "two: asleep"]}))
     lines = versions_markdown(found).splitlines()

@@ -89,7 +89,7 @@ def test_a_primary_config_of_ones_own_is_looked_at(tmp_path: Path) -> None:
 def test_mutants_of_our_own_files(tmp_path: Path) -> None:
     """Each is refused or planned; what parses as a plan is one."""
     originals = sorted((CONF / "workload").glob("*.yaml"))
-    for number in range(int(os.environ.get("LAUNCHOPT_MUTANTS", "30"))):
+    for number in range(int(os.environ.get("LAUNCHOPT_MUTANTS", "15"))):
         generator = random.Random(number)
         folder = tmp_path / str(number)
         (folder / "user/workload").mkdir(parents=True)

@@ -18,7 +18,7 @@ from launchopt.errors import ConfigError
 from runner import app
 from runner.door import check_words
 
-SETS = 120  # here
+SETS = 60  # here
 BATCHES = 6
 
 
