@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from own_process import environ_of
 
 OURS, HYDRAS = 2, 1  # exit codes: who found it
-LIMIT_S = 2.0  # of processor time, with all libraries loaded: how long a refusal takes
+LIMIT_S = 4.0  # of processor time, with all libraries loaded, on a slow machine: what starts to work takes longer
 PATIENCE_S = 120.0  # after which it hangs, however busy this machine is
 AT_ONCE = 2
 FORKED = Path(__file__).with_name("forked.py")
