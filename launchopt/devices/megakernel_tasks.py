@@ -19,6 +19,7 @@ from launchopt.devices.instruction_words import (
     GEMM_TILE_ROWS,
     JOIN,
     MOST_COLUMNS,
+    MOST_WAITS,
     NOBODY,
     WORDS,
     Instructions,
@@ -94,7 +95,8 @@ Tasks = NDArray[np.int64]  # [instructions, TASK_WORDS]
 def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool = False) -> tuple[Tasks, int]:
     """Tasks, their boxes at places from 0 on (NOBODY where there is none); and how many bytes these take.
 
-    pairs: whether blocks come in clusters of two, which can share what they do of a GEMM.
+    pairs: whether blocks come in clusters of two, which can share what they do of a GEMM. Nothing is shared where
+    somebody would have to wait for more than MOST_WAITS because of it.
     """
     groups = groups_of(instructions)
     number = {group[0]: i for i, group in enumerate(groups)}
@@ -113,6 +115,8 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
         row[Extra.SHARE] = together * min(blocks // together, parts)
         row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks // together)
         row[Word.WAITS] = head[Word.WAITS]
+        if splits and not _await_added(tasks, i):
+            return tasks_of(instructions, blocks, itemsize)
         waits = row[Word.WAIT0 : Word.WAIT0 + int(row[Word.WAITS])]
         tasks[waits, Extra.COUNTED] = 1
         row[Extra.ENOUGH0 : Extra.ENOUGH0 + len(waits)] = tasks[waits, Extra.SHARE]
@@ -160,6 +164,25 @@ def _parts(row: NDArray[np.int64]) -> int:
     if row[Word.OP] != Op.GEMM:
         return int(row[Word.GRID_X : Word.GRID_Z + 1].prod())
     return int(-(-row[Extra.RESULT_M] // GEMM_TILE_ROWS) if row[Extra.STREAMED] else row[Word.M])
+
+
+def _await_added(tasks: Tasks, i: int) -> bool:
+    """Have task i wait for who stored what it adds, where it is cut in another way; False where it waits for too many.
+
+    Of those that are cut alike each thread has stored what it adds itself, and need not wait (`instruction_order`).
+    """
+    row = tasks[i]
+    if row[Extra.THEN] != Op.ADD:
+        return True
+    stored = (tasks[:i, Extra.RESULT] == row[Extra.ADDED]) & (tasks[:i, Extra.STREAMED] == 1)
+    for j in np.flatnonzero(stored & (tasks[:i, Extra.SPLIT] != row[Extra.SPLIT])).tolist():
+        count = int(row[Word.WAITS])
+        if j in row[Word.WAIT0 : Word.WAIT0 + count]:
+            continue
+        if count == MOST_WAITS:
+            return False
+        row[Word.WAIT0 + count], row[Word.WAITS] = j, count + 1
+    return True
 
 
 class Splits:

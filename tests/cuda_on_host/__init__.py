@@ -5,6 +5,7 @@ In: a source, its macros, and how a thread of it is called. Out: launches of it,
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import re
 import shutil
@@ -16,6 +17,10 @@ from pathlib import Path
 from launchopt.kernels import source
 
 HERE = Path(__file__).parent
+PARTS = ("fibers", "ptx", "races")
+SOURCE = "kernel.cpp"
+# What has a kernel call races.cpp for each of its loads and stores, and lines for what that finds.
+WATCHED = ("-g", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1")
 MOST_TURNS = 2_000_000  # of a block: who needs more waits for what does not come
 # What functions do whose bodies are PTX, by how they begin.
 BODIES = {
@@ -49,27 +54,36 @@ def built(name: str, call: str, **macros: int) -> ctypes.CDLL:
 
 
 @cache
-def built_of(text: str, call: str, **macros: int) -> ctypes.CDLL:
-    """The library of a source, whose threads run `call`, a statement about `arguments`, the address of a launch."""
-    folder = Path(tempfile.mkdtemp(prefix="cuda_on_host_"))
-    parts = [
-        '#include "cuda_on_host.h"',
-        _on_host(text),
-        f"#define KERNEL_CALL {call}",
-        '#include "launch.h"',
-        "",
-    ]
-    (folder / "kernel.cpp").write_text("\n".join(parts), encoding="utf-8")
-    flags = [f"-I{HERE}", *(f"-D{key}={value}" for key, value in macros.items())]
-    # -Og: of a test's time most is the compiler's. A jump to another fiber's stack is none that a fortified one allows.
-    how = ["-std=c++17", "-Og", "-U_FORTIFY_SOURCE", "-w", "-shared", "-fPIC"]
-    command = ["g++", *how, *flags, "kernel.cpp", "-o", "kernel.so"]
-    subprocess.run(command, check=True, cwd=folder)
+def _folder() -> Path:
+    """Of this process, until it ends, with what all libraries have in common."""
+    place = tempfile.TemporaryDirectory(prefix="cuda_on_host_")
+    atexit.register(place.cleanup)
+    folder = Path(place.name)
+    _compile(folder, "-O2", "-c", *(f"{HERE / part}.cpp" for part in PARTS))
+    return folder
+
+
+def _compile(folder: Path, *arguments: str) -> None:
+    subprocess.run(["g++", "-std=c++17", "-U_FORTIFY_SOURCE", "-w", "-fPIC", *arguments], check=True, cwd=folder)
+
+
+@cache
+def built_of(text: str, call: str, races: bool = False, **macros: int) -> ctypes.CDLL:
+    """The library of a source, whose threads run `call`, a statement about `arguments`, the address of a launch.
+
+    races: launches also look for what threads do to the same memory without an order between them (races.h).
+    """
+    folder = Path(tempfile.mkdtemp(dir=_folder()))
+    call = f"void host::run_thread(void* arguments) {{ {call}; }}"
+    (folder / SOURCE).write_text(f'#include "cuda_on_host.h"\n{_on_host(text)}\n{call}\n', encoding="utf-8")
+    # -Og: of a test's time most is the compiler's.
+    flags = ["-Og", f"-I{HERE}", *(f"-D{key}={value}" for key, value in macros.items()), *(WATCHED if races else ())]
+    _compile(folder, *flags, "-c", SOURCE)
+    _compile(folder, "-shared", "kernel.o", *(f"../{part}.o" for part in PARTS), "-o", "kernel.so")
     made = ctypes.CDLL(str(folder / "kernel.so"))
     made.launch.restype = ctypes.c_char_p
     word, long = ctypes.c_uint, ctypes.c_ulonglong
     made.launch.argtypes = [ctypes.POINTER(word), word, word, word, long, ctypes.c_void_p, long]
-    shutil.rmtree(folder)
     return made
 
 
@@ -89,4 +103,13 @@ def launch(
     """
     size = (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
     if fault := library.launch(size, at_once, threads, shared_bytes, seed, arguments, most_turns):
-        raise RuntimeError(fault.decode())
+        raise RuntimeError(re.sub(r"\{pc:(\w+)\}", lambda found: _line(library, found[1]), fault.decode()))
+
+
+def _line(library: ctypes.CDLL, offset: str) -> str:
+    """Of the kernel's text, that an instruction is of."""
+    command = ["addr2line", "-e", library._name, offset]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    number = re.search(r":(\d+)", found)
+    lines = (Path(library._name).parent / SOURCE).read_text(encoding="utf-8").splitlines()
+    return f" in `{lines[int(number[1]) - 1].strip()}`" if number else ""

@@ -1,0 +1,100 @@
+// How threads of a grid are fibers of one process: what there is of blocks, warps and barriers. See cuda_on_host.h.
+#pragma once
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda_on_host.h"
+
+extern char __start_shared_memory __attribute__((visibility("hidden")));  // of the block that runs
+extern char __stop_shared_memory __attribute__((visibility("hidden")));
+
+namespace host {
+constexpr unsigned STATIC = 1u << 30;  // shared addresses from here on are of variables, below of dynamic memory
+constexpr size_t STACK_BYTES = 96 << 10;
+constexpr int ALL = -1;  // the barrier of all threads that have not ended
+typedef std::shared_ptr<const std::vector<u32>> Clock;  // of all threads: see races.h
+
+struct Warp {
+    int arrived = 0, alive = 0;
+    bool orders = false;  // what lanes that meet have stored: a shuffle does not
+    u32 words[32][6];
+};
+struct Barrier {
+    int count = 1, pending = 1;
+    long bytes = 0;
+    unsigned phase = 0;
+    // For races.h: who began it, and when; which of all threads its copies are; what arrived brings, and has brought.
+    u32 begun_by = 0, begun = 0, copies = 0, copied = 0;
+    std::vector<u32> gathered;
+    Clock passed;
+};
+struct Copy {
+    u32 to;
+    const char* from;
+    u32 bytes, barrier;
+    u64 word = 0;  // what is copied where `from` is 0
+    u32 clock = 0;  // for races.h, as what its issuer knew is
+    Clock known;
+};
+struct Named {
+    int arrived = 0, of = 0;
+};
+struct Block {
+    std::vector<char> dynamic, variables;
+    std::map<u32, Barrier> barriers;
+    std::map<int, Named> named;
+    std::vector<Copy> copies;
+    std::vector<Warp> warps;
+    uint3 index;
+    unsigned number = 0, first = 0;  // of those that are there at once; of its fibers
+    int alive = 0;
+    int at_peer = 0;  // threads that have come to a barrier of a pair of blocks, since the launch began
+};
+enum class State { runs, in_warp, at_barrier, ended };
+struct Fiber {
+    ucontext_t start;
+    jmp_buf at;  // where it goes on
+    bool begun = false;
+    char* stack;
+    Block* block;
+    unsigned thread;
+    State state = State::runs;
+    int barrier = 0;
+};
+
+// SplitMix64 (Steele, Lea and Flood 2014).
+struct Chance {
+    u64 state;
+    u64 operator()() {
+        u64 z = state += 0x9E3779B97F4A7C15ull;
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+        z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+        return z ^ z >> 31;
+    }
+};
+
+struct Grid {
+    std::vector<Block> blocks;
+    std::vector<Fiber> fibers;
+    Fiber* now = nullptr;
+    Block* resident = nullptr;
+    jmp_buf scheduler;
+    Chance chance;
+    std::string fault;
+    unsigned threads = 0;
+    uint3 size;  // blocks
+    void* arguments = nullptr;
+};
+extern Grid* grid;
+
+[[noreturn]] void fail(const std::string& what);
+char* aligned(std::vector<char>& memory);  // where dynamic memory begins
+char* at(u32 shared_address);
+void warp_together(bool orders);
+void look(Barrier& barrier);  // whether a phase has ended
+}  // namespace host

@@ -1,0 +1,164 @@
+// What the functions of ptx.cuh, and CUDA's own that have to do with other threads, are on the host.
+#include <time.h>
+
+#include "fibers.h"
+#include "races.h"
+
+using races::Order;
+#define CALLER (const char*)__builtin_return_address(0)
+
+namespace host {
+static Warp& own_warp() { return grid->now->block->warps[grid->now->thread / 32]; }
+
+void give(const void* value, size_t bytes) {
+    memcpy(own_warp().words[grid->now->thread % 32], value, bytes);
+    warp_together(false);
+}
+void given(unsigned lane, void* value, size_t bytes) { memcpy(value, own_warp().words[lane], bytes); }
+void taken() { warp_together(false); }
+
+static float half_of(int dtype, unsigned short bits) {
+    return dtype == 1 ? half_bits(bits) : __uint_as_float((u32)bits << 16);
+}
+void multiply(int dtype, float (&c)[4], const u32 (&own)[6]) {
+    const unsigned lane = grid->now->thread % 32, g = lane / 4, t = lane % 4;
+    const Warp& warp = own_warp();
+    give(own, sizeof own);
+    auto element = [&](int of, int word, int k) {
+        return half_of(dtype, (unsigned short)(warp.words[4 * of + k % 8 / 2][word] >> 16 * (k % 2)));
+    };
+    for (int i = 0; i < 4; ++i)
+        for (int k = 0; k < 16; ++k)
+            c[i] += element(g, i / 2 + 2 * (k / 8), k) * element(2 * t + i % 2, 4 + k / 8, k);
+    taken();
+}
+
+static void need_aligned(u64 address, const char* what) {
+    if (address % 16) fail(std::string(what) + " at an address that is not aligned, " + std::to_string(address));
+}
+// Of blocks that come in pairs.
+static Block& peer_block() {
+    for (Block& each : grid->blocks)
+        if (each.index.x == (grid->now->block->index.x ^ 1)) return each;
+    fail("a block without a peer");
+}
+static Barrier& barrier_at(Block& block, u32 address) {
+    if (!block.barriers.count(address)) fail("no barrier at shared address " + std::to_string(address));
+    return block.barriers[address];
+}
+static Barrier& barrier_at(u32 address) { return barrier_at(*grid->now->block, address); }
+static void push(Block& block, Copy copy, const char* from) {
+    if (races::on) races::copy(block, barrier_at(block, copy.barrier), copy, from);
+    block.copies.push_back(copy);
+}
+static void expect(u32 address, u32 bytes, const char* from) {
+    Barrier& barrier = barrier_at(address);
+    if (!barrier.pending) fail("a slot is filled again before it was full");
+    if (races::on) races::arrive(barrier, from);
+    barrier.bytes += bytes, --barrier.pending;
+    look(barrier);
+}
+template <class T> T load(const T* at, Order order, const char* from) {
+    yield();
+    if (races::on) races::load(at, sizeof(T), order, from);
+    return *at;
+}
+template <class T> void store(T* to, const T& value, Order order, const char* from) {
+    if (races::on) races::store(to, sizeof(T), order, from);
+    *to = value;
+}
+template <class T> T add(T* to, T value, const char* from) {
+    if (races::on) races::exchange(to, sizeof(T), from);
+    const T before = *to;
+    *to += value;
+    return before;
+}
+template <class T> void send_word(u32 to, T value, u32 barrier, const char* from) {
+    Block& other = peer_block();
+    if (!other.alive) fail("a store to a block that has ended");
+    push(other, {to, nullptr, (u32)sizeof value, barrier, value}, from);
+}
+}  // namespace host
+
+using namespace host;
+
+void fence() {
+    if (races::on) races::fence();
+}
+void __threadfence() { fence(); }
+u32 atomicAdd(u32* to, u32 value) { return add(to, value, CALLER); }
+u64 atomicAdd(u64* to, u64 value) { return add(to, value, CALLER); }
+
+u32 shared_address(const void* pointer) {
+    const char* p = (const char*)pointer;
+    if (p >= &__start_shared_memory && p < &__stop_shared_memory) return STATIC + (u32)(p - &__start_shared_memory);
+    return (u32)(p - dynamic_begin());
+}
+uint4 load_shared(u32 address) {
+    need_aligned(address, "a vector in shared memory");
+    const char* from = at(address);
+    if (races::on) races::read(from, 16, CALLER);
+    return *(const uint4*)from;
+}
+void store_shared(u32 address, const uint4& value) {
+    need_aligned(address, "a vector in shared memory");
+    char* to = at(address);
+    if (races::on) races::write(to, 16, CALLER);
+    *(uint4*)to = value;
+}
+uint4 load_relaxed(u64 address) {
+    need_aligned(address, "a vector");
+    return load((const uint4*)address, Order::relaxed, CALLER);
+}
+u64 load_relaxed(const u64* from) { return load(from, Order::relaxed, CALLER); }
+u64 load_system(const u64* from) { return load(from, Order::relaxed, CALLER); }
+u32 load_acquire(const u32* from) { return load(from, Order::acquire, CALLER); }
+u64 load_acquire(const u64* from) { return load(from, Order::acquire, CALLER); }
+u64 load_acquire_system(const u64* from) { return load(from, Order::acquire, CALLER); }
+void store_relaxed(u64 to, u32 value) { store((u32*)to, value, Order::relaxed, CALLER); }
+void store_relaxed(u64 to, const uint2& value) { store((uint2*)to, value, Order::relaxed, CALLER); }
+void store_relaxed(u64 to, u64 value) { store((u64*)to, value, Order::relaxed, CALLER); }
+void store_system(u64* to, u64 value) { store(to, value, Order::relaxed, CALLER); }
+void store_two(ulonglong2* to, u64 first, u64 second) { store(to, ulonglong2{first, second}, Order::relaxed, CALLER); }
+void store_release(u64* to, u64 value) { store(to, value, Order::release, CALLER); }
+void store_release_system(u64* to, u64 value) { store(to, value, Order::release, CALLER); }
+
+u64 clock64() {  // goes on by one each time that somebody asks
+    static u64 cycles = 0;
+    yield();
+    return ++cycles;
+}
+u64 global_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1'000'000'000ull * now.tv_sec + now.tv_nsec;
+}
+
+void barrier_begin(u32 address, u32 count) {
+    Barrier& barrier = grid->now->block->barriers[address] = {(int)count, (int)count};
+    if (races::on) races::begin(barrier);
+}
+void barrier_expect(u32 address, u32 bytes) { expect(address, bytes, CALLER); }
+void barrier_arrive(u32 address) { expect(address, 0, CALLER); }
+void barrier_wait(u32 address, u32 phase) {
+    while (barrier_at(address).phase == phase) yield();
+    if (races::on) races::pass(barrier_at(address), CALLER);
+}
+bool barrier_try(u32 address, u32 phase) {
+    yield();
+    if (barrier_at(address).phase == phase) return false;
+    if (races::on) races::pass(barrier_at(address), CALLER);
+    return true;
+}
+void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64) {
+    if (to % 16 || from % 16 || bytes % 16) fail("a bulk copy of what is not aligned");
+    push(*grid->now->block, {to, (const char*)from, bytes, barrier}, CALLER);
+}
+void pair_together() {
+    Block &own = *grid->now->block, &other = peer_block();
+    const int threads = (int)grid->threads, all = (own.at_peer++ / threads + 1) * threads;
+    if (races::on && own.at_peer == all && other.at_peer == all) races::meet(own, other);
+    while (own.at_peer < all || other.at_peer < all) yield();
+}
+void send_to_peer(u32 to, u32 value, u32 barrier) { send_word(to, value, barrier, CALLER); }
+void send_to_peer(u32 to, u64 value, u32 barrier) { send_word(to, value, barrier, CALLER); }
