@@ -38,6 +38,11 @@ PROGRAMS: dict[str, Program] = {
     "layer": layer_program(MODEL, 2 * TOKENS),
     "linear_epilogue": linear_epilogue_program(128),
 }
+# Of 9 requests and more, what two blocks share; of halves twice as much.
+HEAD = linear_program([(64, 1600), (1600, 64)])  # an LM head of k = 1600
+TALL = layer_program(ModelShape("tall", 128, 2, 4, 2, 32, 1600), 2 * TOKENS)  # `down`
+WIDE = layer_program(ModelShape("wide", 1600, 2, 2, 1, 32, 40), 2 * TOKENS)  # what reads hidden rows
+SHORT = linear_program([(24, 3200), (3200, 24)])
 
 CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[19], *(Gate*)(w + 20))"
 BLOCKS, THREADS, SLOTS, PROGRAM_WORDS, NUMBER, GATE, GATE_WORDS = 3, 288, 6, 6, 19, 20, 5

@@ -20,7 +20,12 @@ HERE = Path(__file__).parent
 PARTS = ("fibers", "ptx", "races")
 SOURCE = "kernel.cpp"
 # What has a kernel call races.cpp for each of its loads and stores, and lines for what that finds.
-WATCHED = ("-g", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1")
+WATCHED = (
+    "-g",
+    "-fsanitize=thread",
+    "--param=tsan-instrument-func-entry-exit=0",
+    "--param=tsan-distinguish-volatile=1",
+)
 MOST_TURNS = 2_000_000  # of a block: who needs more waits for what does not come
 # What functions do whose bodies are PTX, by how they begin.
 BODIES = {
@@ -48,9 +53,9 @@ def _on_host(text: str) -> str:
     return text.replace(TYPES, "")
 
 
-def built(name: str, call: str, **macros: int) -> ctypes.CDLL:
+def built(name: str, call: str, races: bool = False, **macros: int) -> ctypes.CDLL:
     """The library of a file of launchopt/kernels."""
-    return built_of(source(name), call, **macros)
+    return built_of(source(name), call, races, **macros)
 
 
 @cache

@@ -12,7 +12,7 @@ import kernel_runs
 import numpy as np
 import pytest
 from cuda_on_host import can_build
-from kernel_runs import BLOCKS, PROGRAMS, TOKENS, KernelRun, done_by, really_at
+from kernel_runs import BLOCKS, HEAD, PROGRAMS, SHORT, TALL, TOKENS, WIDE, KernelRun, done_by, really_at
 from numpy.typing import NDArray
 from program_interpreter import NONE
 from programs import requests_of
@@ -69,10 +69,6 @@ def test_a_block_adds_what_others_stored_once_they_have(monkeypatch: pytest.Monk
 # -- GEMMs whose halves of k the two blocks of a pair multiply
 
 GREEDY = Sampling(SamplingKind.greedy)
-HEAD = linear_program([(64, 1600), (1600, 64)])  # with an LM head of k = 1600
-TALL = layer_program(ModelShape("tall", 128, 2, 4, 2, 32, 1600), 2 * TOKENS)  # `down` is split
-WIDE = layer_program(ModelShape("wide", 1600, 2, 2, 1, 32, 40), 2 * TOKENS)  # what reads hidden rows is
-SHORT = linear_program([(24, 3200), (3200, 24)])
 PEER_WAIT = "peer.wait(peer.rank ? rows - half : half, columns);"
 
 

@@ -353,6 +353,38 @@ def test_of_a_layer_down_is_split_with_what_is_done_behind_it() -> None:
     assert tasks[DOWN, [Extra.THEN, Extra.MAILED, Extra.SHARE]].tolist() == [Op.ADD, 1, 4]
 
 
+def whom(row: NDArray[np.int64]) -> list[int]:
+    found: list[int] = row[Word.WAIT0 : Word.WAIT0 + int(row[Word.WAITS])].tolist()
+    return found
+
+
+def tall_list(layers: int) -> Instructions:
+    """Of layers whose `down` is shared, and `out` is not; each adds what the other one stored."""
+    return compiled(layer_stream(16, model=ModelShape("tall", 256, 2, 8, 2, 32, 2048), layers=layers))
+
+
+def test_who_adds_what_is_cut_in_another_way_waits_for_it() -> None:
+    """Another block may have stored it. Of what is cut alike each thread has stored it itself."""
+    program = tall_list(2)
+    tasks, _ = tasks_of(program, 4, 4, pairs=True)
+    outs, downs = ([each, each + len(STAGES)] for each in (OUT, DOWN))
+    assert tasks[downs, Extra.SPLIT].tolist() == [1, 1]
+    assert [whom(tasks[row]) for row in (*outs, *downs)] == [[], [downs[0]], [outs[0]], [outs[1]]]
+    assert tasks[[*outs, *downs], Extra.COUNTED].tolist() == [1, 1, 1, 0]
+    assert tasks[outs[1], Extra.ENOUGH0] == tasks[downs[0], Extra.SHARE]
+    alone, _ = tasks_of(program, 4, 4)
+    assert not alone[[*outs, *downs], Word.WAITS].any()
+
+
+def test_nothing_is_shared_where_somebody_would_wait_for_too_many() -> None:
+    program = tall_list(1)
+    heads = [group[0] for group in groups_of(program)]
+    assert tasks_of(program, 4, 4, pairs=True)[0][:, Extra.SPLIT].any()
+    program[heads[-1], Word.WAITS], program[heads[-1], Word.WAIT0 : Word.WAIT3 + 1] = 4, heads[:OUT] + heads[-2:-1]
+    tasks, _ = tasks_of(program, 4, 4, pairs=True)
+    assert not tasks[:, Extra.SPLIT].any()
+
+
 # -- Any lists
 
 

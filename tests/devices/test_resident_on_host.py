@@ -1,4 +1,7 @@
-"""kernels/persistent.cu itself on the host (cuda_on_host): products, order, laps of its rings, what follows an END."""
+"""kernels/persistent.cu itself on the host (cuda_on_host): products, order, laps of its rings, what follows an END.
+
+Its threads do nothing to the same memory without an order (cuda_on_host/races.h).
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class Resident:
         settings = [len(self.shapes), BITS, ENTRY_BITS, BLOCKS * GROUPS - 1, patience_ns, direct_bytes]
         self.queue = np.array(addresses + settings, np.int64)
         self.argument = np.array([self.queue.ctypes.data], np.int64)
-        self.kernel = built("persistent", CALL, DTYPE=int(dtype))
+        self.kernel = built("persistent", CALL, races=True, DTYPE=int(dtype))
 
     def launch(self, seed: int, **limits: int) -> None:
         """Until the kernel ends."""

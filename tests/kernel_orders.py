@@ -1,0 +1,131 @@
+"""What makes an order between threads of kernels/megakernel.cu: each barrier, fence and wait left out in turn.
+
+In: the kernel's text, and lists of instructions that use all of it. Out: a line for each, with what noticed it; most
+are noticed as races (cuda_on_host/races.h). It takes half an hour on a core:
+
+    PYTHONPATH=.:tests python tests/kernel_orders.py > orders.txt
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import kernel_runs
+from cuda_on_host import built_of
+from gated_runs import Gated
+from kernel_runs import HEAD, PROGRAMS, SHORT, TALL, TOKENS, WIDE, KernelRun, done_by
+from program_interpreter import NONE
+from programs import requests_of
+
+from launchopt.command import Dtype
+from launchopt.kernels import source
+from launchopt.sampling import Sampling, SamplingKind
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import Program, layer_program
+
+# Inputs are replaced when all blocks have loaded theirs, and used them. PTX's memory model wants a fence between these
+# loads and the counter, which the kernel leaves out where a block stores nothing that is read behind it.
+COUNTED, FENCED = "if (!FINDS) __threadfence();", "__threadfence();"
+KERNEL = source("megakernel").replace(COUNTED, FENCED)
+GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.7, 20, seed=3)
+TOP_P = Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
+HEADS = layer_program(
+    ModelShape("heads", 128, 2, 8, 4, 16, 128), 2 * TOKENS
+)  # of one request more than there are blocks
+GROUPED = layer_program(ModelShape("grouped", 128, 2, 8, 1, 16, 128), 2 * TOKENS)
+
+Step = Callable[[str], KernelRun]  # of a text
+
+
+def stepped(
+    program: Program,
+    requests: int,
+    dtype: Dtype,
+    sampling: Sampling = NONE,
+    layers: int = 1,
+    blocks: int = 3,
+    made: type[KernelRun] = KernelRun,
+    text: str = KERNEL,
+) -> KernelRun:
+    """Two tokens of each request; four blocks come in pairs."""
+    vocab = None if sampling is NONE else 60
+    stream = ChainStream(program, layers, requests_of([(0, 2)] * requests), dtype, 1, vocab)
+    with watched(blocks):
+        return done_by(made(stream, sampling, text=text))
+
+
+@contextmanager
+def watched(blocks: int) -> Iterator[None]:
+    """Kernels are built to look for races."""
+    before = kernel_runs.built_of, kernel_runs.BLOCKS
+    kernel_runs.built_of, kernel_runs.BLOCKS = partial(built_of, races=True), blocks
+    try:
+        yield
+    finally:
+        kernel_runs.built_of, kernel_runs.BLOCKS = before
+
+
+LISTS: dict[str, Callable[..., KernelRun]] = {
+    "layers": partial(stepped, PROGRAMS["layer"], 1, Dtype.bf16, layers=2),
+    "layers, 4 requests": partial(stepped, PROGRAMS["layer"], 4, Dtype.fp32, layers=2),
+    "shared down": partial(stepped, TALL, 9, Dtype.fp32, layers=2, blocks=4),
+    "greedy": partial(stepped, PROGRAMS["decode"], 5, Dtype.fp32, GREEDY),
+    "top k": partial(stepped, PROGRAMS["decode"], 5, Dtype.bf16, TOP_K),
+    "top p": partial(stepped, PROGRAMS["decode"], 1, Dtype.bf16, TOP_P),
+    "ops by themselves": partial(stepped, PROGRAMS["odd"], 18, Dtype.fp32),
+    "several passes": partial(stepped, PROGRAMS["deep"], 18, Dtype.bf16),
+    "many heads": partial(stepped, HEADS, 1, Dtype.fp32),
+    "a large group": partial(stepped, GROUPED, 2, Dtype.fp32),
+    "shared hidden rows": partial(stepped, WIDE, 9, Dtype.fp32, blocks=4),
+    "shared head": partial(stepped, HEAD, 16, Dtype.fp32, GREEDY, blocks=4),
+    "one tile of a pair": partial(stepped, SHORT, 16, Dtype.bf16, blocks=4),
+    "made ahead": partial(stepped, PROGRAMS["large"], 1, Dtype.bf16, made=Gated),
+}
+
+CALLS = "__syncthreads|__syncwarp|__barrier_sync_count|__threadfence|pair_together|barrier_wait"
+CALLS += "|wait_for_all|wait_empty|wait"
+STATEMENT = re.compile(rf"\b(?:peer\.|ring\.)?(?:{CALLS})(?:<\w+>)?\((?:[^()]|\([^()]*\))*\);")
+
+
+def statements(text: str) -> list[tuple[int, int]]:
+    """Where each begins and ends: not in what ptx.cuh has, nor in macros."""
+    ptx = source("ptx.cuh")
+    first = text.index(ptx)
+    found = [each.span() for each in STATEMENT.finditer(text)]
+    lines = {start: text[text.rfind("\n", 0, start) + 1 : start] for start, _ in found}
+    return [
+        (start, end)
+        for start, end in found
+        if not first <= start < first + len(ptx) and not lines[start].lstrip().startswith(("//", "#"))
+    ]
+
+
+def without(text: str, statement: tuple[int, int]) -> str:
+    start, end = statement
+    return f"{text[:start]};{text[end:]}"
+
+
+def noticed(text: str) -> str:
+    """By which list, and what was; empty: by none."""
+    for name, step in LISTS.items():
+        try:
+            run = step(text=text)
+        except (RuntimeError, AssertionError) as error:
+            return f"{name}: {error}"
+        if not run.verify().ok:
+            return f"{name}: wrong outputs"
+    return ""
+
+
+def main() -> None:
+    for start, end in statements(KERNEL):
+        line = KERNEL[KERNEL.rfind("\n", 0, start) + 1 : KERNEL.index("\n", end)].strip()
+        print(f"{line}\n    {noticed(without(KERNEL, (start, end))) or 'not noticed'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
