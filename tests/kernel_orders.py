@@ -16,7 +16,7 @@ from functools import partial
 import kernel_runs
 from cuda_on_host import built_of
 from gated_runs import Gated
-from kernel_runs import HEAD, PROGRAMS, SHORT, TALL, TOKENS, WIDE, KernelRun, done_by
+from kernel_runs import HEAD, PROGRAMS, SHORT, TALL, TOKENS, WIDE, KernelRun, attended, done_by
 from program_interpreter import NONE
 from programs import requests_of
 
@@ -27,18 +27,22 @@ from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import Program, layer_program
 
-# Inputs are replaced when all blocks have loaded theirs, and used them. PTX's memory model wants a fence between these
-# loads and the counter, which the kernel leaves out where a block stores nothing that is read behind it.
-COUNTED, FENCED = "if (!FINDS) __threadfence();", "__threadfence();"
-KERNEL = source("megakernel").replace(COUNTED, FENCED)
+# Where PTX's memory model knows no order, and none is needed; by a list that does it. In KERNEL there is one.
+INNOCENT = {
+    # Inputs are replaced when all blocks have loaded theirs, and used them: a counter without a fence tells of that.
+    "greedy": ("if (!FINDS) __threadfence();", "__threadfence();"),
+    # Values are loaded of tokens that the cache does not have yet, and not used; the new one's is stored meanwhile.
+    "a long context": ("it.mix();", "it.mix();\n        __syncthreads();"),
+}
+SOURCE = KERNEL = source("megakernel")
+for _before, _after in INNOCENT.values():
+    KERNEL = KERNEL.replace(_before, _after)
 GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.7, 20, seed=3)
 TOP_P = Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
 HEADS = layer_program(
     ModelShape("heads", 128, 2, 8, 4, 16, 128), 2 * TOKENS
 )  # of one request more than there are blocks
 GROUPED = layer_program(ModelShape("grouped", 128, 2, 8, 1, 16, 128), 2 * TOKENS)
-
-Step = Callable[[str], KernelRun]  # of a text
 
 
 def stepped(
@@ -56,6 +60,11 @@ def stepped(
     stream = ChainStream(program, layers, requests_of([(0, 2)] * requests), dtype, 1, vocab)
     with watched(blocks):
         return done_by(made(stream, sampling, text=text))
+
+
+def with_attention(heads: tuple[int, int, int], sizes: list[tuple[int, int]], text: str = KERNEL) -> KernelRun:
+    with watched(3):
+        return attended(Dtype.bf16, heads, 16, sizes, text)
 
 
 @contextmanager
@@ -78,6 +87,7 @@ LISTS: dict[str, Callable[..., KernelRun]] = {
     "top p": partial(stepped, PROGRAMS["decode"], 1, Dtype.bf16, TOP_P),
     "ops by themselves": partial(stepped, PROGRAMS["odd"], 18, Dtype.fp32),
     "several passes": partial(stepped, PROGRAMS["deep"], 18, Dtype.bf16),
+    "a long context": partial(with_attention, (1, 2, 16), [(62, 3)]),
     "many heads": partial(stepped, HEADS, 1, Dtype.fp32),
     "a large group": partial(stepped, GROUPED, 2, Dtype.fp32),
     "shared hidden rows": partial(stepped, WIDE, 9, Dtype.fp32, blocks=4),

@@ -9,9 +9,10 @@ from cuda_on_host import built_of, launch
 from instruction_runs import InstructionRun, Ordered, in_order
 from numpy.typing import NDArray
 from program_interpreter import NONE
+from programs import requests_of
 from step_runs import batches
 
-from launchopt.command import Dtype
+from launchopt.command import Dtype, Op
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.feedback_source import ARGUMENTS, FOUND, ROWS, LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback_stages import WORDS, FeedbackStages
@@ -139,4 +140,22 @@ def done_by(run: KernelRun, seed: int = 0) -> KernelRun:
     run.launches = seed
     for batch in batches(run.stream, run.stream.requests):
         run.step(batch)
+    return run
+
+
+def attended(
+    dtype: Dtype,
+    heads: tuple[int, int, int],
+    page: int | None,
+    sizes: list[tuple[int, int]],
+    text: str | None = None,
+) -> KernelRun:
+    """A layer of requests of so many (prompt, output) tokens; heads: of keys, queries of each, features."""
+    kv_heads, group, head_dim = heads
+    requests = requests_of(sizes)
+    shape = ModelShape("attention", 64, 1, kv_heads * group, kv_heads, head_dim, 64)
+    run = done_by(
+        KernelRun(ChainStream(layer_program(shape, requests.longest, page), 1, requests, dtype, 1), text=text)
+    )
+    assert any(each.defines["FUSED"] >> Op.ROPE & 1 for each in run.lists.values())
     return run

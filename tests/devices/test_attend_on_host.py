@@ -6,15 +6,10 @@ import kernel_runs
 import numpy as np
 import pytest
 from cuda_on_host import can_build
-from kernel_runs import KernelRun
+from kernel_runs import attended
 from numpy.typing import NDArray
-from programs import requests_of
-from step_runs import batches
 
-from launchopt.command import Dtype, Op
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import layer_program
+from launchopt.command import Dtype
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
@@ -35,25 +30,12 @@ ATTENTION: list[tuple[Dtype, tuple[int, int, int], int | None, list[tuple[int, i
 ]
 
 
-def attention_run(
-    dtype: Dtype, heads: tuple[int, int, int], page: int | None, sizes: list[tuple[int, int]]
-) -> KernelRun:
-    kv_heads, group, head_dim = heads
-    requests = requests_of(sizes)
-    shape = ModelShape("attention", 64, 1, kv_heads * group, kv_heads, head_dim, 64)
-    run = KernelRun(ChainStream(layer_program(shape, requests.longest, page), 1, requests, dtype, 1))
-    for batch in batches(run.stream, len(sizes)):
-        run.step(batch)
-    assert any(each.defines["FUSED"] >> Op.ROPE & 1 for each in run.lists.values())
-    return run
-
-
 @pytest.mark.parametrize(("dtype", "heads", "page", "sizes"), ATTENTION, ids=str)
 def test_attention_of_contexts_and_heads(
     dtype: Dtype, heads: tuple[int, int, int], page: int | None, sizes: list[tuple[int, int]]
 ) -> None:
     """Contexts about where a warp, a block, and what is read ahead have all they can; features of all sizes."""
-    assert attention_run(dtype, heads, page, sizes).verify().ok
+    assert attended(dtype, heads, page, sizes).verify().ok
 
 
 @pytest.mark.parametrize(("dtype", "page"), [(Dtype.bf16, 5), (Dtype.fp32, 16)], ids=str)
@@ -64,6 +46,6 @@ def test_attention_whose_shape_is_not_compiled_in(monkeypatch: pytest.MonkeyPatc
         return {name: value for name, value in compiled(tasks).items() if name not in shape}
 
     monkeypatch.setattr(kernel_runs, "defines_of", without_shape)
-    run = attention_run(dtype, (1, 4, 32), page, [(15, 2)])
+    run = attended(dtype, (1, 4, 32), page, [(15, 2)])
     assert not any(name in each.defines for name in shape for each in run.lists.values())
     assert run.verify().ok
