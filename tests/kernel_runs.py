@@ -21,7 +21,7 @@ from launchopt.devices.instruction_words import NOBODY, Instructions, Word
 from launchopt.devices.megakernel_tasks import SLOT_BYTES, Extra, defines_of, fixed_bytes, tasks_of, weights_of
 from launchopt.devices.steps import facts_of
 from launchopt.kernels import source
-from launchopt.sampling import Sampling
+from launchopt.sampling import Sampling, SamplingKind
 from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
@@ -44,6 +44,8 @@ HEAD = linear_program([(64, 1600), (1600, 64)])  # an LM head of k = 1600
 TALL = layer_program(ModelShape("tall", 128, 2, 4, 2, 32, 1600), 2 * TOKENS)  # `down`
 WIDE = layer_program(ModelShape("wide", 1600, 2, 2, 1, 32, 40), 2 * TOKENS)  # what reads hidden rows
 SHORT = linear_program([(24, 3200), (3200, 24)])
+GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.7, 20, seed=3)
+TOP_P = Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
 
 CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[19], *(Gate*)(w + 20))"
 BLOCKS, THREADS, SLOTS, PROGRAM_WORDS, NUMBER, GATE, GATE_WORDS = 3, 288, 6, 6, 19, 20, 5

@@ -74,7 +74,8 @@ void warp_together(bool orders) {
 static void block_together(int id, int count) {
     Fiber& own = *grid->now;
     Named& named = own.block->named[id];
-    if (named.arrived && named.of != count && id != ALL) fail("barrier " + std::to_string(id) + " is for " + std::to_string(named.of));
+    if (named.arrived && named.of != count && id != ALL)
+        fail("barrier " + std::to_string(id) + " is for " + std::to_string(named.of));
     named.of = count;
     if (++named.arrived == (id == ALL ? own.block->alive : count)) return wake_all(own.block, id);
     own.state = State::at_barrier, own.barrier = id;
@@ -178,15 +179,16 @@ void __barrier_sync_count(unsigned id, unsigned count) { host::block_together(id
 void __syncwarp() { host::warp_together(true); }
 
 // 0, or a text of why it did not end. at_once: how many blocks are there together, one after the other the rest.
-extern "C" const char* launch(
-    const unsigned* size, unsigned at_once, unsigned threads, unsigned dynamic_bytes, u64 seed, void* arguments, u64 most_turns) {
+extern "C" const char* launch(const unsigned* size, unsigned at_once, unsigned threads, unsigned dynamic_bytes, u64 seed,
+                              void* arguments, u64 most_turns) {
     static std::string fault;
     const unsigned blocks = size[0] * size[1] * size[2];
     fault.clear();
     for (unsigned first = 0; first < blocks && fault.empty(); first += at_once) {
         host::Grid own;
         host::grid = &own;
-        own.chance.state = seed + first, own.threads = threads, own.size = {size[0], size[1], size[2]}, own.arguments = arguments;
+        own.chance.state = seed + first, own.threads = threads, own.arguments = arguments;
+        own.size = {size[0], size[1], size[2]};
         host::begin(own, first, std::min(at_once, blocks - first), dynamic_bytes);
         races::begin();
         host::run(own, most_turns);

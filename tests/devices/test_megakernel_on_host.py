@@ -12,7 +12,21 @@ import kernel_runs
 import numpy as np
 import pytest
 from cuda_on_host import can_build
-from kernel_runs import BLOCKS, HEAD, PROGRAMS, SHORT, TALL, TOKENS, WIDE, KernelRun, done_by, really_at
+from kernel_runs import (
+    BLOCKS,
+    GREEDY,
+    HEAD,
+    PROGRAMS,
+    SHORT,
+    TALL,
+    TOKENS,
+    TOP_K,
+    TOP_P,
+    WIDE,
+    KernelRun,
+    done_by,
+    really_at,
+)
 from numpy.typing import NDArray
 from program_interpreter import NONE
 from programs import requests_of
@@ -23,7 +37,7 @@ from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.instruction_words import Word
 from launchopt.devices.megakernel_tasks import Extra
 from launchopt.kernels import source
-from launchopt.sampling import Sampling, SamplingKind
+from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import Program, layer_program, linear_program
@@ -68,7 +82,6 @@ def test_a_block_adds_what_others_stored_once_they_have(monkeypatch: pytest.Monk
 
 # -- GEMMs whose halves of k the two blocks of a pair multiply
 
-GREEDY = Sampling(SamplingKind.greedy)
 PEER_WAIT = "peer.wait(peer.rank ? rows - half : half, columns);"
 
 
@@ -169,7 +182,6 @@ def test_a_block_waits_for_what_the_other_one_has(monkeypatch: pytest.MonkeyPatc
 
 # -- What is fed back
 
-TOP_K, TOP_P = Sampling(SamplingKind.top_k, 0.7, 20, seed=3), Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
 FED = [(dtype, sampling, BLOCKS + 2) for dtype in Dtype for sampling in (NONE, GREEDY)]
 FED += [(Dtype.bf16, TOP_K, 2), (Dtype.fp32, TOP_P, 2), (Dtype.bf16, GREEDY, 1), (Dtype.bf16, NONE, 1)]
 FED += [(Dtype.bf16, TOP_K, 1)]  # by one block

@@ -46,6 +46,7 @@ SLOTS, QKV, ATTENTION, OUT, GATE_UP, DOWN = range(1 + len(STAGES))
 WIDTHS = {QKV: 384, ATTENTION: 256, OUT: 256, GATE_UP: 384, DOWN: 256}  # of what each gives in the end
 STREAMED = [QKV, OUT, GATE_UP, DOWN]
 EVERY = [(1, Dtype.fp32), (3, Dtype.fp32), (1, Dtype.bf16), (3, Dtype.bf16)]
+TILES = [Extra.SPLIT, Extra.TILES_EACH, Extra.TILES_MORE]
 every = pytest.mark.parametrize(("requests", "dtype"), EVERY, ids=lambda value: getattr(value, "name", value))
 
 
@@ -358,9 +359,10 @@ def whom(row: NDArray[np.int64]) -> list[int]:
     return found
 
 
-def tall_list(layers: int) -> Instructions:
+def tall_list(layers: int, requests: int = 16, intermediate: int = 2048) -> Instructions:
     """Of layers whose `down` is shared, and `out` is not; each adds what the other one stored."""
-    return compiled(layer_stream(16, model=ModelShape("tall", 256, 2, 8, 2, 32, 2048), layers=layers))
+    tall = ModelShape("tall", 256, 2, 8, 2, 32, intermediate)
+    return compiled(layer_stream(requests, model=tall, layers=layers))
 
 
 def test_who_adds_what_is_cut_in_another_way_waits_for_it() -> None:
@@ -440,6 +442,19 @@ def test_of_any_size_of_k(m: int, slices: int, requests: int, blocks: int) -> No
     """Also of what is split."""
     program = shared_list(128 * slices, requests, m=m)
     check(program, *tasks_of(program, blocks, 2, pairs=True), 2, blocks)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 3), st.integers(2, 18), st.sampled_from([1024, 2048, 4096]), st.sampled_from([2, 4, 6, 34]))
+def test_of_any_sums(layers: int, requests: int, intermediate: int, blocks: int) -> None:
+    """What is added has been stored by the own block, or is waited for."""
+    tasks, _ = tasks_of(tall_list(layers, requests, intermediate), blocks, 4, pairs=True)
+    sums = np.flatnonzero(tasks[:, Extra.THEN] == Op.ADD)
+    assert len(sums) == 2 * layers
+    for before, i in pairwise(sums.tolist()):
+        assert tasks[before, Extra.RESULT] == tasks[i, Extra.ADDED]
+        is_cut_alike = (tasks[i, TILES] == tasks[before, TILES]).all()
+        assert whom(tasks[i]) == ([] if is_cut_alike else [before])
 
 
 def test_joins_are_tasks_too() -> None:
