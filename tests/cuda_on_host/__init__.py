@@ -26,6 +26,7 @@ WATCHED = (
     "--param=tsan-instrument-func-entry-exit=0",
     "--param=tsan-distinguish-volatile=1",
 )
+WATCHED_SINCE = 11  # of g++
 MOST_TURNS = 2_000_000  # of a block: who needs more waits for what does not come
 # What functions do whose bodies are PTX, by how they begin.
 BODIES = {
@@ -40,6 +41,15 @@ TYPES = "typedef unsigned u32;\ntypedef unsigned long long u64;\n"  # which the 
 
 def can_build() -> bool:
     return shutil.which("g++") is not None
+
+
+@cache
+def can_find_races() -> bool:
+    """Whether g++ is new enough for WATCHED."""
+    if not can_build():
+        return False
+    version = subprocess.run(["g++", "-dumpversion"], check=True, capture_output=True, text=True).stdout
+    return int(version.split(".")[0]) >= WATCHED_SINCE
 
 
 def _on_host(text: str) -> str:

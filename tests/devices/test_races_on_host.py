@@ -6,10 +6,10 @@ Whatever order they happened to run in. What makes the order is needed: without 
 from __future__ import annotations
 
 import pytest
-from cuda_on_host import can_build
+from cuda_on_host import can_find_races
 from kernel_orders import INNOCENT, KERNEL, LISTS, SOURCE, statements, without
 
-pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+pytestmark = pytest.mark.skipif(not can_find_races(), reason="needs g++ 11")
 
 
 @pytest.mark.parametrize("name", LISTS)
