@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <unordered_map>
 
@@ -20,8 +21,8 @@ struct Access {
     u32 thread : 31, is_atomic : 1;
 };
 struct Cell {
-    Access write;
-    std::vector<Access> reads;  // since then, of which none is known to be before another
+    Access write, read;  // reads since then, of which none is known to be before another: mostly there is but one
+    std::unique_ptr<std::vector<Access>> more;
 };
 struct Thread {
     Clock known;    // of each thread, up to when this one sees what that has done
@@ -120,6 +121,22 @@ std::string place_of(const char* from) {
                ", and without an order " + name_of(before.thread) + (wrote ? " stores there" : " loads from there") +
                place_of(before.from));
 }
+// Those that are before this one need not be known, since who comes behind this one comes behind them.
+void add_read(Cell& cell, u32 thread, const Access& now) {
+    const auto is_known = [&](const Access& each) {
+        return !is_before(each, thread) || (each.clock && now.is_atomic && !each.is_atomic);
+    };
+    if (cell.more) {
+        auto& more = *cell.more;
+        more.erase(std::remove_if(more.begin(), more.end(), [&](const Access& each) { return !is_known(each); }), more.end());
+    }
+    if (!is_known(cell.read)) {
+        cell.read = now;
+        return;
+    }
+    if (!cell.more) cell.more.reset(new std::vector<Access>);
+    cell.more->push_back(now);
+}
 // `thread` orders: who issued it; `now`: who is to be noted.
 void note(u64 key, size_t bytes, u32 thread, const Access& now, bool writes) {
     for (const u64 last = key + bytes; key < last; key += CELL_BYTES) {
@@ -128,18 +145,15 @@ void note(u64 key, size_t bytes, u32 thread, const Access& now, bool writes) {
             return !(before.is_atomic && now.is_atomic) && !is_before(before, thread);
         };
         if (races(cell.write)) report(key, cell.write, true, now, writes);
-        if (writes) {
-            for (const Access& each : cell.reads)
-                if (races(each)) report(key, each, false, now, writes);
-            cell.write = now, cell.reads.clear();
+        if (!writes) {
+            add_read(cell, thread, now);
             continue;
         }
-        // Those that are before this one need not be known, since who comes behind this one comes behind them.
-        size_t kept = 0;
-        for (const Access& each : cell.reads)
-            if (!is_before(each, thread) || (now.is_atomic && !each.is_atomic)) cell.reads[kept++] = each;
-        cell.reads.resize(kept);
-        cell.reads.push_back(now);
+        if (races(cell.read)) report(key, cell.read, false, now, writes);
+        if (cell.more)
+            for (const Access& each : *cell.more)
+                if (races(each)) report(key, each, false, now, writes);
+        cell.write = now, cell.read = {}, cell.more.reset();
     }
 }
 void note(const void* at, size_t bytes, bool writes, bool is_atomic, const char* from) {
