@@ -14,6 +14,9 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from launchopt.kernels import source
 
 HERE = Path(__file__).parent
@@ -99,8 +102,15 @@ def built_of(text: str, call: str, races: bool = False, **macros: int) -> ctypes
     made = ctypes.CDLL(str(folder / "kernel.so"))
     made.launch.restype = ctypes.c_char_p
     word, long = ctypes.c_uint, ctypes.c_ulonglong
-    made.launch.argtypes = [ctypes.POINTER(word), word, word, word, long, ctypes.c_void_p, long]
+    made.launch.argtypes = [ctypes.POINTER(word), word, word, word, long, ctypes.c_void_p, long, ctypes.c_void_p]
+    made.stack_bytes.restype = long
     return made
+
+
+@cache
+def _stacks(size: int) -> NDArray[np.uint8]:
+    """Of all libraries in turn: only what is used of it is memory."""
+    return np.empty(size, np.uint8)
 
 
 def launch(
@@ -118,7 +128,8 @@ def launch(
     grid: blocks, of up to three dimensions, of which `at_once` are there at a time. seed: of who goes on next.
     """
     size = (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
-    if fault := library.launch(size, at_once, threads, shared_bytes, seed, arguments, most_turns):
+    stacks = _stacks(1 << (at_once * threads * library.stack_bytes() - 1).bit_length()).ctypes.data
+    if fault := library.launch(size, at_once, threads, shared_bytes, seed, arguments, most_turns, stacks):
         raise RuntimeError(re.sub(r"\{pc:(\w+)\}", lambda found: _line(library, found[1]), fault.decode()))
 
 

@@ -123,12 +123,10 @@ static void land(Block& block) {  // some of the copies that are under way
 }
 
 // Blocks `first` to `first + count` of a grid, all there at once, of `own.size` and so on.
-static void begin(Grid& own, unsigned first, unsigned count, unsigned dynamic_bytes) {
+static void begin(Grid& own, unsigned first, unsigned count, unsigned dynamic_bytes, char* stacks) {
     const unsigned threads = own.threads;
     const size_t bytes = &__stop_shared_memory - &__start_shared_memory;
-    static std::vector<std::unique_ptr<char[]>> stacks;
     own.blocks.resize(count), own.fibers.resize(count * threads);
-    while (stacks.size() < own.fibers.size()) stacks.emplace_back(new char[STACK_BYTES]);
     for (unsigned b = 0; b < count; ++b) {
         Block& block = own.blocks[b];
         const unsigned at = first + b;
@@ -138,7 +136,7 @@ static void begin(Grid& own, unsigned first, unsigned count, unsigned dynamic_by
         for (unsigned t = 0; t < threads; ++t) {
             Fiber& fiber = own.fibers[b * threads + t];
             ++block.warps[t / 32].alive;
-            fiber.block = &block, fiber.thread = t, fiber.stack = stacks[b * threads + t].get();
+            fiber.block = &block, fiber.thread = t, fiber.stack = stacks + (b * threads + t) * STACK_BYTES;
             getcontext(&fiber.start);
             fiber.start.uc_stack.ss_sp = fiber.stack, fiber.start.uc_stack.ss_size = STACK_BYTES;
             makecontext(&fiber.start, body, 0);
@@ -178,9 +176,11 @@ void __syncthreads() { host::block_together(host::ALL, 0); }
 void __barrier_sync_count(unsigned id, unsigned count) { host::block_together(id, count); }
 void __syncwarp() { host::warp_together(true); }
 
-// 0, or a text of why it did not end. at_once: how many blocks are there together, one after the other the rest.
+extern "C" u64 stack_bytes() { return host::STACK_BYTES; }
+// 0, or a text of why it did not end. at_once: how many blocks are there together, one after the other the rest; each thread of
+// these has a stack.
 extern "C" const char* launch(const unsigned* size, unsigned at_once, unsigned threads, unsigned dynamic_bytes, u64 seed,
-                              void* arguments, u64 most_turns) {
+                              void* arguments, u64 most_turns, char* stacks) {
     static std::string fault;
     const unsigned blocks = size[0] * size[1] * size[2];
     fault.clear();
@@ -189,7 +189,7 @@ extern "C" const char* launch(const unsigned* size, unsigned at_once, unsigned t
         host::grid = &own;
         own.chance.state = seed + first, own.threads = threads, own.arguments = arguments;
         own.size = {size[0], size[1], size[2]};
-        host::begin(own, first, std::min(at_once, blocks - first), dynamic_bytes);
+        host::begin(own, first, std::min(at_once, blocks - first), dynamic_bytes, stacks);
         races::begin();
         host::run(own, most_turns);
         races::end();
