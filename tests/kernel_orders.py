@@ -1,7 +1,7 @@
 """What makes an order between threads of kernels/megakernel.cu: each barrier, fence and wait left out in turn.
 
 In: the kernel's text, and lists of instructions that use all of it. Out: a line for each, with what noticed it; most
-are noticed as races (cuda_on_host/races.h). It takes half an hour on two cores:
+are noticed as races (cuda_on_host/races.h). Each takes from seconds to minutes:
 
     PYTHONPATH=.:tests python tests/kernel_orders.py > orders.txt
 """
@@ -121,13 +121,17 @@ def statements(text: str) -> list[tuple[int, int]]:
     """Where each begins and ends: not in what ptx.cuh has, nor in macros."""
     ptx = source("ptx.cuh")
     first = text.index(ptx)
-    found = [each.span() for each in STATEMENT.finditer(text)]
-    lines = {start: text[text.rfind("\n", 0, start) + 1 : start] for start, _ in found}
     return [
         (start, end)
-        for start, end in found
-        if not first <= start < first + len(ptx) and not lines[start].lstrip().startswith(("//", "#"))
+        for start, end in (each.span() for each in STATEMENT.finditer(text))
+        if not first <= start < first + len(ptx) and not text.startswith(("//", "#"), beginning(text, start))
     ]
+
+
+def beginning(text: str, place: int) -> int:
+    """Of its line, less what that is indented."""
+    line = text.rfind("\n", 0, place) + 1
+    return line + len(text[line:]) - len(text[line:].lstrip())
 
 
 def without(text: str, statement: tuple[int, int]) -> str:
@@ -160,7 +164,7 @@ def main() -> None:
         return
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for (start, end), text in zip(found, pool.map(told, map(str, range(len(found)))), strict=True):
-            line = KERNEL[KERNEL.rfind("\n", 0, start) + 1 : KERNEL.index("\n", end)].strip()
+            line = KERNEL[beginning(KERNEL, start) : KERNEL.index("\n", end)]
             print(f"{line}\n    {text}", end="", flush=True)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from cuda_on_host import can_find_races
-from kernel_orders import INNOCENT, KERNEL, LISTS, SOURCE, statements, without
+from kernel_orders import INNOCENT, KERNEL, LISTS, SOURCE, beginning, statements, without
 
 pytestmark = pytest.mark.skipif(not can_find_races(), reason="needs g++ 11")
 
@@ -42,12 +42,6 @@ NEEDED = {
 
 @pytest.mark.parametrize("line", NEEDED)
 def test_what_makes_an_order_is_needed(line: str) -> None:
-    (found,) = (each for each in statements(KERNEL) if KERNEL.startswith(line, beginning(each[0])))
+    (found,) = (each for each in statements(KERNEL) if KERNEL.startswith(line, beginning(KERNEL, each[0])))
     with pytest.raises(RuntimeError, match="a race: "):
         LISTS[NEEDED[line]](text=without(KERNEL, found))
-
-
-def beginning(place: int) -> int:
-    """Of its line, less what it is indented."""
-    line = KERNEL.rfind("\n", 0, place) + 1
-    return line + len(KERNEL[line:]) - len(KERNEL[line:].lstrip())
