@@ -17,8 +17,15 @@ from launchopt.devices import lt_chain as lc
 from launchopt.devices.feedback_source import ARGUMENTS, FOUND, ROWS, LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback_stages import WORDS, FeedbackStages
 from launchopt.devices.instruction_interpreter import Placed
-from launchopt.devices.instruction_words import NOBODY, Instructions, Word
-from launchopt.devices.megakernel_tasks import SLOT_BYTES, Extra, defines_of, fixed_bytes, tasks_of, weights_of
+from launchopt.devices.instruction_words import Instructions, Word
+from launchopt.devices.megakernel_tasks import (
+    SLOT_BYTES,
+    defines_of,
+    fixed_bytes,
+    place_boxes,
+    tasks_of,
+    weights_of,
+)
 from launchopt.devices.steps import facts_of
 from launchopt.kernels import source
 from launchopt.sampling import Sampling, SamplingKind
@@ -59,10 +66,7 @@ class Launched:
         itemsize = dtype.itemsize
         tasks, box_bytes = tasks_of(instructions, BLOCKS, itemsize, pairs=BLOCKS % 2 == 0)
         self.boxes = np.full(2 * box_bytes + 16, 0xFF, np.uint8)
-        first = -(-self.boxes.ctypes.data // 16) * 16
-        tasks[tasks[:, Extra.MAILED] == 1, Extra.FROM] += first
-        box = tasks[:, Extra.BOX]
-        box[:] = np.where(box == NOBODY, 0, box + first)
+        place_boxes(tasks, -(-self.boxes.ctypes.data // 16) * 16)
         self.tasks, self.weights = tasks, weights_of(tasks, itemsize)
         self.counters = np.zeros(len(tasks) + 1, np.uint32)
         places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]

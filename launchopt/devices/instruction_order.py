@@ -7,7 +7,7 @@ Who waits for whom follows from memory alone (`dependencies`). Two things need n
 sent its inputs element by element as they are made: whose they are says MAIL. Nothing else follows from having had
 mail: not that anything was stored. And a sum with what a GEMM of as many rows stored before is of one thread's own
 numbers, since both are cut alike: where the order follows from all else, nobody is waited for. (Where two blocks share
-one of both they are not: `megakernel_tasks` has the sum wait.)
+one of both they are not: `megakernel_tasks` has it come by mail, or waited for.)
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices import feedback_source as fs
-from launchopt.devices.instruction_words import NOBODY, Instructions, Word
+from launchopt.devices.instruction_words import Instructions, Word
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.launch_ahead import GATE_WORDS
-from launchopt.devices.megakernel_tasks import Extra, defines_of, tasks_of, weights_of
+from launchopt.devices.megakernel_tasks import defines_of, place_boxes, tasks_of, weights_of
 from launchopt.devices.step_keys import StepKey
 
 EMPTY = 0xFF  # of kernels/mail.cuh, each byte
@@ -53,10 +53,7 @@ class MegakernelProgram:
         tasks, box_bytes = tasks_of(instructions, blocks, itemsize, pairs)
         self._boxes = cupy.full(max(2 * box_bytes, 1), EMPTY, np.uint8)
         self._blocks, self._kernel = blocks, kernel(defines_of(tasks))
-        first_box = self._boxes.data.ptr
-        tasks[tasks[:, Extra.MAILED] == 1, Extra.FROM] += first_box
-        box = tasks[:, Extra.BOX]
-        box[:] = np.where(box == NOBODY, 0, box + first_box)
+        place_boxes(tasks, self._boxes.data.ptr)
         self._counters = cupy.zeros(len(tasks) + 1, np.uint32)  # the last one: of blocks that are through
         self._tasks = cupy.asarray(tasks)
         self._weights = cupy.asarray(weights_of(tasks, itemsize).view(np.uint64))

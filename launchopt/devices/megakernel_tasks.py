@@ -68,17 +68,20 @@ class Extra(enum.IntEnum):
     THEN = WORDS + 23
     ADDED = WORDS + 24
     ADDED_STRIDE = WORDS + 25
-    PAIR_ROWS = WORDS + 26
-    ATTENDS = WORDS + 27
-    CACHE = WORDS + 28
-    SLOTS = WORDS + 29
-    SLOTS_STRIDE = WORDS + 30
-    SCORES = WORDS + 31
-    SCORES_STRIDE = WORDS + 32
-    PROBABILITIES = WORDS + 33
-    PROBABILITIES_STRIDE = WORDS + 34
+    ADDED_MAILED = WORDS + 26
+    PAIR_ROWS = WORDS + 27
+    ATTENDS = WORDS + 28
+    CACHE = WORDS + 29
+    SLOTS = WORDS + 30
+    SLOTS_STRIDE = WORDS + 31
+    SCORES = WORDS + 32
+    SCORES_STRIDE = WORDS + 33
+    PROBABILITIES = WORDS + 34
+    PROBABILITIES_STRIDE = WORDS + 35
 
 
+SENT = [Word.REQUESTS, Word.FIRST_REQUEST, Extra.RESULT_STRIDE]
+WANTED = [Word.REQUESTS, Word.FIRST_REQUEST, Extra.ADDED_STRIDE]
 TASK_WORDS = WORDS + len(Extra)
 # Struct Weights.
 WEIGHTS = np.dtype(
@@ -115,7 +118,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
         row[Extra.SHARE] = together * min(blocks // together, parts)
         row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks // together)
         row[Word.WAITS] = head[Word.WAITS]
-        if splits and not _await_added(tasks, i):
+        if splits and not _find_added(tasks, i, itemsize):
             return tasks_of(instructions, blocks, itemsize)
         waits = row[Word.WAIT0 : Word.WAIT0 + int(row[Word.WAITS])]
         tasks[waits, Extra.COUNTED] = 1
@@ -166,17 +169,31 @@ def _parts(row: NDArray[np.int64]) -> int:
     return int(-(-row[Extra.RESULT_M] // GEMM_TILE_ROWS) if row[Extra.STREAMED] else row[Word.M])
 
 
-def _await_added(tasks: Tasks, i: int) -> bool:
-    """Have task i wait for who stored what it adds, where it is cut in another way; False where it waits for too many.
+def place_boxes(tasks: Tasks, first: int) -> None:
+    """Have tasks know where boxes are in memory, the first one at the address `first`; 0 where there is none."""
+    for flag, word in ((Extra.MAILED, Extra.FROM), (Extra.ADDED_MAILED, Extra.ADDED)):
+        tasks[tasks[:, flag] == 1, word] += first
+    box = tasks[:, Extra.BOX]
+    box[:] = np.where(box == NOBODY, 0, box + first)
+
+
+def _find_added(tasks: Tasks, i: int, itemsize: int) -> bool:
+    """Have task i take what it adds from where it was sent to, or wait for it, if it is cut in another way.
 
     Of those that are cut alike each thread has stored what it adds itself, and need not wait (`instruction_order`).
+    False where it would wait for too many.
     """
     row = tasks[i]
     if row[Extra.THEN] != Op.ADD:
         return True
     stored = (tasks[:i, Extra.RESULT] == row[Extra.ADDED]) & (tasks[:i, Extra.STREAMED] == 1)
     for j in np.flatnonzero(stored & (tasks[:i, Extra.SPLIT] != row[Extra.SPLIT])).tolist():
-        count = int(row[Word.WAITS])
+        box, count = tasks[j, Extra.BOX], int(row[Word.WAITS])
+        same = (tasks[j, SENT] == row[WANTED]).all()
+        if box != NOBODY and same:
+            row[Extra.ADDED], row[Extra.ADDED_STRIDE] = box, tasks[j, Extra.RESULT_M] * itemsize
+            row[Extra.ADDED_MAILED] = 1
+            break
         if j in row[Word.WAIT0 : Word.WAIT0 + count]:
             continue
         if count == MOST_WAITS:

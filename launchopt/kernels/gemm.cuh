@@ -40,9 +40,21 @@ struct Gemm : Inputs {
         made.to = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows ? tile / 2 * TILE_ROWS + below : made.first;
         made.rows = (int)task.in.m - made.first;
         made.box = task.box ? task.box + (u32)(j * (int)task.result_m + made.to) * sizeof(storage) : 0;
-        if ((FUSED >> OP_ADD & 1) && task.then == OP_ADD && made.rows > 0)
-            made.added = *(const Pair*)((const storage*)(task.added + j * task.added_stride) + made.to);
+        if ((FUSED >> OP_ADD & 1) && task.then == OP_ADD && made.rows > 0) {
+            if (PAIRS && task.added_mailed) made.added.both = receive(added_at(task, j, made.to));
+            else made.added = *(const Pair*)added_at(task, j, made.to);
+        }
         return made;
+    }
+    // What is added to a GEMM's results has been stored by the same thread, or comes by mail.
+    __device__ u64 added_at(const Task& task, int column, int to) const {
+        return task.added + (PAIRS && task.added_mailed ? now : 0) + column * task.added_stride + to * sizeof(storage);
+    }
+    __device__ Pair added(const Task& task, const Place& to, int column) const {
+        Pair found = to.added;
+        if (PAIRS && task.added_mailed)
+            while (!arrived(found.both)) found.both = receive(added_at(task, column, to.to));
+        return found;
     }
     __device__ float2 total(int row, int column) const {  // of this block
         float2 sum = {0.0f, 0.0f};
@@ -79,7 +91,8 @@ struct Gemm : Inputs {
         Pair result = own;
         bool is_result = true;
         if ((FUSED >> OP_ADD & 1) && task.then == OP_ADD) {
-            result = Pair(own.first() + to.added.first(), own.second() + to.added.second());
+            const Pair more = added(task, to, column + to.column);
+            result = Pair(own.first() + more.first(), own.second() + more.second());
         } else if ((FUSED >> OP_SILU_MUL & 1) && task.then == OP_SILU_MUL) {
             is_result = !(to.row & TILE_ROWS);  // else the other factor
             if (is_result) {

@@ -13,11 +13,20 @@ __device__ inline void send(u64 box, u64 other_box, const float2& both) {
     store_relaxed(box, uint2{__float_as_uint(both.x), __float_as_uint(both.y)});
     *(uint2*)other_box = {EMPTY, EMPTY};
 }
+__device__ inline float2 receive(u64 box) {
+    const u64 found = load_relaxed((const u64*)box);
+    return {__uint_as_float((u32)found), __uint_as_float((u32)(found >> 32))};
+}
+__device__ inline bool arrived(const float2& both) {
+    return WITHOUT == NO_WAITS || max(__float_as_uint(both.x), __float_as_uint(both.y)) != EMPTY;
+}
 #else
 __device__ inline void send(u64 box, u64 other_box, u32 both) {
     store_relaxed(box, both);
     *(u32*)other_box = EMPTY;
 }
+__device__ inline u32 receive(u64 box) { return load_relaxed((const u32*)box); }
+__device__ inline bool arrived(u32 both) { return WITHOUT == NO_WAITS || both != EMPTY; }
 #endif
 
 __device__ inline bool arrived(const uint4& found) {

@@ -30,6 +30,11 @@ __device__ inline void store_relaxed(u64 at, const uint2& v) {
 __device__ inline void store_relaxed(u64 at, u64 value) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
+__device__ inline u32 load_relaxed(const u32* from) {
+    u32 value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
 __device__ inline u64 load_relaxed(const u64* from) {
     u64 value;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");

@@ -38,6 +38,7 @@ struct Task {  // of devices/megakernel_tasks.py: an instruction, or some that a
     i64 then;                    // the op after a GEMM, or 0
     u64 added;                   // to what a GEMM gives, by OP_ADD
     i64 added_stride;
+    i64 added_mailed;            // whether that comes by mail: this thread has not stored it
     i64 pair_rows;               // as in Weights: of OP_SILU_MUL
     i64 attends;                 // whether it is attention (attend.cuh), whose words `in` has, in.c being the rotated rows
     u64 cache, slots;

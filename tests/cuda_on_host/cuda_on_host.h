@@ -152,6 +152,7 @@ u32 shared_address(const void* pointer);
 uint4 load_shared(u32 address);
 void store_shared(u32 address, const uint4& value);
 uint4 load_relaxed(u64 address);
+u32 load_relaxed(const u32* from);
 u64 load_relaxed(const u64* from);
 void store_relaxed(u64 address, u32 value);
 void store_relaxed(u64 address, const uint2& value);

@@ -110,6 +110,7 @@ uint4 load_relaxed(u64 address) {
     need_aligned(address, "a vector");
     return load((const uint4*)address, Order::relaxed, CALLER);
 }
+u32 load_relaxed(const u32* from) { return load(from, Order::relaxed, CALLER); }
 u64 load_relaxed(const u64* from) { return load(from, Order::relaxed, CALLER); }
 u64 load_system(const u64* from) { return load(from, Order::relaxed, CALLER); }
 u32 load_acquire(const u32* from) { return load(from, Order::acquire, CALLER); }

@@ -34,6 +34,7 @@ from launchopt.devices.megakernel_tasks import (
     Extra,
     Tasks,
     defines_of,
+    place_boxes,
     tasks_of,
     weights_of,
 )
@@ -365,21 +366,38 @@ def tall_list(layers: int, requests: int = 16, intermediate: int = 2048) -> Inst
     return compiled(layer_stream(requests, model=tall, layers=layers))
 
 
-def test_who_adds_what_is_cut_in_another_way_waits_for_it() -> None:
+def test_who_adds_what_is_cut_in_another_way_has_it_by_mail() -> None:
     """Another block may have stored it. Of what is cut alike each thread has stored it itself."""
     program = tall_list(2)
     tasks, _ = tasks_of(program, 4, 4, pairs=True)
     outs, downs = ([each, each + len(STAGES)] for each in (OUT, DOWN))
     assert tasks[downs, Extra.SPLIT].tolist() == [1, 1]
+    others = {outs[1]: downs[0], downs[0]: outs[0], downs[1]: outs[1]}
+    assert np.flatnonzero(tasks[:, Extra.ADDED_MAILED]).tolist() == sorted(others)
+    assert all(tasks[row, Extra.ADDED] == tasks[other, Extra.BOX] for row, other in others.items())
+    assert not tasks[[*outs, *downs], Word.WAITS].any()
+    places, before = list(others), tasks.copy()
+    place_boxes(tasks, 1024)
+    assert (tasks[places, Extra.ADDED] == before[places, Extra.ADDED] + 1024).all()
+    assert tasks[outs[0], Extra.ADDED] == before[outs[0], Extra.ADDED]
+    alone, _ = tasks_of(program, 4, 4)
+    assert not alone[:, Extra.ADDED_MAILED].any()
+
+
+def test_who_adds_what_nobody_has_by_mail_waits_for_it() -> None:
+    program = tall_list(2)
+    program[:, Word.MAIL] = NOBODY
+    tasks, _ = tasks_of(program, 4, 4, pairs=True)
+    outs, downs = ([each, each + len(STAGES)] for each in (OUT, DOWN))
     assert [whom(tasks[row]) for row in (*outs, *downs)] == [[], [downs[0]], [outs[0]], [outs[1]]]
     assert tasks[[*outs, *downs], Extra.COUNTED].tolist() == [1, 1, 1, 0]
     assert tasks[outs[1], Extra.ENOUGH0] == tasks[downs[0], Extra.SHARE]
-    alone, _ = tasks_of(program, 4, 4)
-    assert not alone[[*outs, *downs], Word.WAITS].any()
+    assert not tasks[:, Extra.ADDED_MAILED].any()
 
 
 def test_nothing_is_shared_where_somebody_would_wait_for_too_many() -> None:
     program = tall_list(1)
+    program[:, Word.MAIL] = NOBODY
     heads = [group[0] for group in groups_of(program)]
     assert tasks_of(program, 4, 4, pairs=True)[0][:, Extra.SPLIT].any()
     program[heads[-1], Word.WAITS], program[heads[-1], Word.WAIT0 : Word.WAIT3 + 1] = 4, heads[:OUT] + heads[-2:-1]
@@ -447,14 +465,15 @@ def test_of_any_size_of_k(m: int, slices: int, requests: int, blocks: int) -> No
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 3), st.integers(2, 18), st.sampled_from([1024, 2048, 4096]), st.sampled_from([2, 4, 6, 34]))
 def test_of_any_sums(layers: int, requests: int, intermediate: int, blocks: int) -> None:
-    """What is added has been stored by the own block, or is waited for."""
+    """What is added has been stored by the own block, or comes by mail."""
     tasks, _ = tasks_of(tall_list(layers, requests, intermediate), blocks, 4, pairs=True)
     sums = np.flatnonzero(tasks[:, Extra.THEN] == Op.ADD)
     assert len(sums) == 2 * layers
     for before, i in pairwise(sums.tolist()):
-        assert tasks[before, Extra.RESULT] == tasks[i, Extra.ADDED]
-        is_cut_alike = (tasks[i, TILES] == tasks[before, TILES]).all()
-        assert whom(tasks[i]) == ([] if is_cut_alike else [before])
+        is_cut_alike = bool((tasks[i, TILES] == tasks[before, TILES]).all())
+        assert tasks[i, Extra.ADDED] == tasks[before, Extra.RESULT if is_cut_alike else Extra.BOX]
+        assert tasks[i, Extra.ADDED_MAILED] == (not is_cut_alike)
+        assert whom(tasks[i]) == []
 
 
 def test_joins_are_tasks_too() -> None:
