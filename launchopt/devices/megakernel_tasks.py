@@ -106,19 +106,19 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
     number[NOBODY] = NOBODY
     tasks = np.zeros((len(groups), TASK_WORDS), np.int64)
     tasks[:, Extra.BOX] = NOBODY
-    box_bytes, splits = 0, Splits(tasks, blocks) if pairs else None
+    box_bytes = 0
     for i, (row, group) in enumerate(zip(tasks, groups, strict=True)):
         _describe(row, instructions[group], itemsize)
         head = instructions[group[0]]
         for word in (*range(Word.WAIT0, Word.WAIT3 + 1), Word.MAIL):
             row[word] = number[int(head[word])]
         parts, together = _parts(row), 1
-        if splits and splits.take(i, parts):
+        if pairs and _is_shared(row):
             row[Extra.SPLIT], together = 1, 2
         row[Extra.SHARE] = together * min(blocks // together, parts)
         row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks // together)
         row[Word.WAITS] = head[Word.WAITS]
-        if splits and not _find_added(tasks, i, itemsize):
+        if pairs and not _find_added(tasks, i, itemsize):
             return tasks_of(instructions, blocks, itemsize)
         waits = row[Word.WAIT0 : Word.WAIT0 + int(row[Word.WAITS])]
         tasks[waits, Extra.COUNTED] = 1
@@ -202,47 +202,11 @@ def _find_added(tasks: Tasks, i: int, itemsize: int) -> bool:
     return True
 
 
-class Splits:
-    """Which GEMMs of a list two blocks of a cluster share, half of k each: where the inputs of all of k have no room at
-    once.
-
-    Of a pass the first block stores the first half of the tiles, and waits for what the second one has of them. Where
-    the second one has none to store, it waits for nobody, and must not come to the next shared GEMM before the first
-    one has taken what it was sent (kernels/peer.cuh). So there is no next one until it has had all results of this one
-    itself, as inputs of another GEMM. For that reason, too, all columns are of one group.
-    """
-
-    def __init__(self, tasks: Tasks, blocks: int) -> None:
-        self._tasks, self._blocks = tasks, blocks
-        self._open = NOBODY  # the last shared GEMM, until the next one may come
-
-    def take(self, i: int, parts: int) -> bool:
-        """Whether task i, of so many tiles, or pairs of them, is shared; tasks are asked for in order."""
-        if self._open == NOBODY and self._is_deep(self._tasks[i]):
-            self._open = i if self._leaves_one_idle(i, parts) else NOBODY
-            return True
-        if self._open != NOBODY and self._has_all_results(i, parts):
-            self._open = NOBODY
-        return False
-
-    @staticmethod
-    def _is_deep(row: NDArray[np.int64]) -> bool:
-        pieces, requests = -(-int(row[Extra.ROW_USED_BYTES]) // PIECE_BYTES), int(row[Word.REQUESTS])
-        is_deep = bool(row[Extra.ROW_USED_BYTES] > row[Extra.ROUND_BYTES])
-        return bool(row[Extra.STREAMED]) and 1 < requests <= MOST_COLUMNS and is_deep and pieces % 2 == 0
-
-    def _leaves_one_idle(self, i: int, parts: int) -> bool:
-        """Whether in some pass of some two blocks there is but one tile, or pair of tiles."""
-        each, more = divmod(parts, self._blocks // 2)
-        of_pass = PASS_TILES // 2 if self._tasks[i, Extra.PAIR_ROWS] else PASS_TILES
-        return any(count % of_pass == 1 for count in {each, each + (more > 0)})
-
-    def _has_all_results(self, i: int, parts: int) -> bool:
-        """Whether each block that shares the last one has all of its results as inputs of task i."""
-        row, shared = self._tasks[i], self._tasks[self._open]
-        if not row[Extra.STREAMED] or row[Word.MAIL] != self._open:
-            return False
-        return bool(row[Word.K] == shared[Extra.RESULT_M] and min(parts, self._blocks) >= shared[Extra.SHARE])
+def _is_shared(row: NDArray[np.int64]) -> bool:
+    """Whether two blocks of a cluster share a GEMM, half of k each: where inputs of all of k have no room at once."""
+    pieces = -(-int(row[Extra.ROW_USED_BYTES]) // PIECE_BYTES)
+    is_deep = bool(row[Extra.STREAMED]) and bool(row[Extra.ROW_USED_BYTES] > row[Extra.ROUND_BYTES])
+    return is_deep and bool(row[Word.REQUESTS] > 1) and pieces % 2 == 0
 
 
 def _cut(row: NDArray[np.int64], itemsize: int) -> None:

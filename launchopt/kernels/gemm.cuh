@@ -26,15 +26,11 @@ struct Gemm : Inputs {
         int first, to;          // of all rows, and of results
         Pair added;
     };
-    // Whether the other of two blocks stores a tile of a pass that they share.
-    __device__ bool is_peers(const Task& task, int tile, int tiles) const {
-        return PAIRS && task.split && (tile >= Peer::first_half(tiles, task.pair_rows > 0)) != peer.rank;
-    }
     __device__ Place place(const Task& task, int pass, int tiles, int column, int columns) const {
         Place made;
         made.row = threadIdx.x % (PASS_ROWS / 2) * 2, made.column = threadIdx.x / (PASS_ROWS / 2), made.rows = 0;
         if (made.row >= tiles * TILE_ROWS || made.column >= columns) return made;
-        if (is_peers(task, made.row / TILE_ROWS, tiles)) return made;
+        if (PAIRS && task.split && peer.has(made.row)) return made;
         const int j = column + made.column, tile = pass + made.row / TILE_ROWS, below = made.row % TILE_ROWS;
         made.first = row_of_tile(tile, (u32)task.pair_rows) + below;
         made.to = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows ? tile / 2 * TILE_ROWS + below : made.first;
@@ -65,25 +61,23 @@ struct Gemm : Inputs {
         }
         return sum;
     }
-    // Give the other block what this one has of its tiles, and wait for what it has of the own ones; the first row of these.
-    __device__ int swap(const Task& task, const Place& to, int tiles, int columns) const {
-        const int half = Peer::first_half(tiles, task.pair_rows > 0) * TILE_ROWS, rows = tiles * TILE_ROWS;
-        if (to.row < rows && to.column < columns && (to.row >= half) != peer.rank)
-            peer.send(to.row - (peer.rank ? 0 : half), to.column, total(to.row, to.column));
-        peer.wait(peer.rank ? rows - half : half, columns);
-        return peer.rank ? half : 0;
+    // Give the other block what this one has of its rows, and wait for what it has of the own ones.
+    __device__ void swap(const Place& to, int tiles, int columns) const {
+        if (to.row < tiles * TILE_ROWS && to.column < columns && peer.has(to.row))
+            peer.send(to.row, to.column, total(to.row, to.column));
+        peer.wait(tiles, columns);
     }
     __device__ void store(const Task& task, const Place& to, int tiles, int column, int columns, bool finds) {
         const bool split = PAIRS && task.split;
-        const int first_own = split ? swap(task, to, tiles, columns) : 0;
-        if (to.rows > 0) store_own(task, to, column, finds, split, first_own);
+        if (split) swap(to, tiles, columns);
+        if (to.rows > 0) store_own(task, to, column, finds, split);
         if (split) peer.next();
     }
-    __device__ void store_own(const Task& task, const Place& to, int column, bool finds, bool split, int first_own) const {
+    __device__ void store_own(const Task& task, const Place& to, int column, bool finds, bool split) const {
         const auto whole = [&](int row) {
             float2 sum = total(row, to.column);
             if (!split) return sum;
-            const float2 more = peer.had(row - first_own, to.column);
+            const float2 more = peer.had(row, to.column);
             return float2{sum.x + more.x, sum.y + more.y};
         };
         const float2 sum = whole(to.row);

@@ -6,7 +6,6 @@ What is fed back at its end is what the host makes of the same results, to the b
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import kernel_runs
 import numpy as np
@@ -82,7 +81,7 @@ def test_a_block_adds_what_others_stored_once_they_have(monkeypatch: pytest.Monk
 
 # -- GEMMs whose halves of k the two blocks of a pair multiply
 
-PEER_WAIT = "peer.wait(peer.rank ? rows - half : half, columns);"
+PEER_WAIT = "peer.wait(tiles, columns);"
 
 
 class Paired(KernelRun):
@@ -114,7 +113,7 @@ def paired_stream(
 SPLIT = [
     (TALL, 16, Dtype.fp32, {(8, Op.ADD)}),
     (WIDE, 9, Dtype.fp32, {(8, 0), (3, Op.SILU_MUL), (2, Op.SILU_MUL)}),
-    (SHORT, 16, Dtype.bf16, {(2, 0), (1, 0)}),  # of one tile the second block stores nothing
+    (SHORT, 34, Dtype.bf16, {(2, 0), (1, 0)}),  # of columns in three groups
     (linear_program([(64, 4096), (4096, 64)]), 16, Dtype.fp32, {(4, 0)}),
 ]
 
@@ -149,14 +148,14 @@ def test_the_largest_logits_are_found_by_who_has_stored_them(vocab: int, monkeyp
     assert not any(each.found.any() for each in run.lists.values())
 
 
-def test_a_block_of_a_pair_may_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one tile the second block has nothing to wait for, but the results of the first one, in what follows."""
+@pytest.mark.parametrize("requests", [9, 34])
+def test_a_block_of_a_pair_may_be_late(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one tile each pass, and several groups of columns; the other one waits for it."""
     monkeypatch.setattr(kernel_runs, "BLOCKS", 4)
-    monkeypatch.setattr(kernel_runs, "launch", partial(kernel_runs.launch, most_turns=300_000))
     late = "if (!peer.rank && !threadIdx.x) for (int i = 0; i < 300; ++i) __nanosleep(1);\n"
     text, program = source("megakernel"), linear_program([(16, 1600), (1600, 16)])
     assert text.count(PEER_WAIT) == 1
-    stream = ChainStream(program, 4, requests_of([(0, 2)] * 9), Dtype.fp32, 1)
+    stream = ChainStream(program, 4, requests_of([(0, 2)] * requests), Dtype.fp32, 1)
     run = Paired(stream, text=text.replace(PEER_WAIT, late + PEER_WAIT))
     assert run.tiles == {(1, 0)}
     assert run.verify().ok

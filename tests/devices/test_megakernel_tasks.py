@@ -269,11 +269,10 @@ def shared_list(k: int, requests: int, dtype: Dtype = Dtype.bf16, m: int = 256) 
 
 
 # In bytes of k; of 16 columns 4,096 are done at once, of 8 twice, of 2 eight times as many.
-SPLIT = [(16, 8192), (9, 16384), (16, 6400), (5, 16384), (2, 65536)]
+SPLIT = [(16, 8192), (9, 16384), (16, 6400), (5, 16384), (2, 65536), (18, 8192)]
 WHOLE = [
     *((1, 65536), (2, 32768), (8, 8192), (16, 4096)),  # all of k has room
     *((16, 4352), (16, 6144), (16, 10240), (2, 32768 + 256)),  # halves would not be whole pieces
-    (18, 8192),  # columns of two groups
 ]
 
 
@@ -326,25 +325,6 @@ def test_weights_of_a_split_gemm_are_half_the_pieces_each(k_bytes: int, pieces: 
     assert weights["pieces"].tolist() == [pieces, 1, 0, 0]
     assert weights["row_used_bytes"].tolist() == [k_bytes, 512, 0, 0]
     assert weights_of(tasks_of(shared_list(k_bytes // 2, 16), 4, 2)[0], 2)["pieces"].tolist() == [2 * pieces, 1, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("linears", "blocks", "is_split"),
-    [
-        ([(2048, 2048)], 4, [1, 1, 1]),
-        ([(2048, 2048)], 6, [1, 0, 1]),  # of 85 tiles the last pass is one tile
-        ([(320, 2048), (2048, 320)], 6, [1, 0] * 3),  # of 13, but who follows has all results
-        ([(320, 2048), (2048, 256)], 6, [1, 0, 0, 0, 0, 0]),  # not the last tiles'
-        ([(320, 2048), (16, 320), (2048, 16)], 6, [1, 0, 0] + [0, 0, 0] * 2),  # not each block has a tile of it
-    ],
-)
-def test_what_follows_a_pass_with_nothing_for_the_second_block(
-    linears: list[tuple[int, int]], blocks: int, is_split: list[int]
-) -> None:
-    """It is not split unless each block has had all results in between."""
-    stream = ChainStream(linear_program(linears), 3, requests_of([(0, 2)] * 16), Dtype.fp32, 1)
-    tasks, _ = tasks_of(compiled(stream), blocks, 4, pairs=True)
-    assert tasks[:, Extra.SPLIT].tolist() == is_split
 
 
 def test_of_a_layer_down_is_split_with_what_is_done_behind_it() -> None:
