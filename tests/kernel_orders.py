@@ -44,16 +44,7 @@ from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import Program, layer_program
 
-# Where PTX's memory model knows no order, and none is needed; by a list that does it. In KERNEL there is one.
-INNOCENT = {
-    # Inputs are replaced when all blocks have loaded theirs, and used them: a counter without a fence tells of that.
-    "greedy": ("if (!FINDS) __threadfence();", "__threadfence();"),
-    # Values are loaded of tokens that the cache does not have yet, and not used; the new one's is stored meanwhile.
-    "a long context": ("it.mix();", "it.mix();\n        __syncthreads();"),
-}
-SOURCE = KERNEL = source("megakernel")
-for _before, _after in INNOCENT.values():
-    KERNEL = KERNEL.replace(_before, _after)
+KERNEL = source("megakernel")
 HEADS = layer_program(
     ModelShape("heads", 128, 2, 8, 4, 16, 128), 2 * TOKENS
 )  # of one request more than there are blocks

@@ -189,6 +189,7 @@ __device__ void attend(const Task& task, u32 place, u64 now, u64 other, char* sc
         it.soften();
         __syncthreads();
         it.mix();
+        __syncthreads();  // values have been loaded, also of this token, which the cache does not have yet
         it.store();
     }
 }

@@ -166,7 +166,6 @@ struct Gemm : Inputs {
             if (is_normed) ring.wait<1>(1), ring.next();
             w.load(ring, tiles, min(all, at_once), warp, lane);
             if (at_once < all || pass == first) {
-                if (pass > first || column) __syncthreads();  // all have read what was there
                 if (is_normed) gather_normed(task, gain, column, columns, found);
                 else gather(task, column, columns, from, min(all, at_once), true, found);
                 __syncthreads();
@@ -188,6 +187,7 @@ struct Gemm : Inputs {
             __syncthreads();
             ring.leave(lane);
             store(task, to, tiles, column, columns, finds);
+            // Before sums, or inputs, are replaced.
             if (pass + PASS_TILES < last || column + COLUMNS < task.in.requests) __syncthreads();
         }
         if (finds) say_found(column, columns);

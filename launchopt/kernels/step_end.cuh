@@ -46,7 +46,7 @@ __device__ __noinline__ void feed_back(const Feedback& feed, const Gate& gate, u
                                        sampling::Room& room) {
     __barrier_sync_count(0, ALL_THREADS);  // of this block everything is stored and read; and the words are there
     if (threadIdx.x == 0) {
-        if (!FINDS) __threadfence();
+        __threadfence();
         atomicAdd(ended, 1u);
     }
     u64 row = first_row(), began_ns = 0;

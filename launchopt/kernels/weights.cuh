@@ -145,7 +145,6 @@ struct Feed {
         const u32 bytes = WITHOUT == NO_WEIGHTS ? 0 : cut.bytes;
         if (lane == 0) barrier_expect(ring.barrier(), bytes);
         if (lane == 0 && bytes) copy_bulk(ring.slot(), now.gain + cut.from, bytes, ring.barrier(), policy);
-        __syncwarp();
     }
     // A piece of a tile, a row a lane.
     __device__ void copy(int tile, u32 piece) {
@@ -156,6 +155,5 @@ struct Feed {
         if (WITHOUT != NO_WEIGHTS && lane < rows)
             copy_bulk(ring.slot() + lane * ROW_BYTES, now.a + (u64)row * now.row_bytes + cut.from + piece * PIECE_BYTES, bytes,
                       ring.barrier(), policy);
-        __syncwarp();
     }
 };
