@@ -54,7 +54,7 @@ class Extra(enum.IntEnum):
     SPLIT = WORDS + 9
     ROW_USED_BYTES = WORDS + 10
     ROUND_BYTES = WORDS + 11
-    COLUMN_BYTES = WORDS + 12
+    INPUT_ROW_BYTES = WORDS + 12
     MAILED = WORDS + 13
     FROM_BYTES = WORDS + 14
     FROM = WORDS + 15
@@ -213,7 +213,7 @@ def _cut(row: NDArray[np.int64], itemsize: int) -> None:
     """Of a streamed GEMM, how much of k is done at once."""
     columns = min(int(row[Word.REQUESTS]), MOST_COLUMNS)
     row[Extra.ROUND_BYTES] = INPUT_BYTES[compiled_columns(columns)] >> (columns - 1).bit_length()
-    row[Extra.COLUMN_BYTES] = row[Extra.ROUND_BYTES] + INPUT_GAP_BYTES
+    row[Extra.INPUT_ROW_BYTES] = (row[Extra.ROUND_BYTES] << (columns > 1)) + INPUT_GAP_BYTES
     row[Extra.ROW_USED_BYTES] = row[Word.K] * itemsize
 
 
@@ -232,7 +232,7 @@ def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
 
 def fixed_bytes(columns: int) -> int:
     """Of struct Memory, but for the ring, which begins at a whole RING_ALIGNMENT_BYTES; `columns`: as compiled."""
-    used = INPUT_BYTES[columns] + columns * INPUT_GAP_BYTES + WARPS * columns * PART_ROWS * 4
+    used = INPUT_BYTES[columns] + -(-columns // 2) * INPUT_GAP_BYTES + WARPS * columns * PART_ROWS * 4
     return -(-used // RING_ALIGNMENT_BYTES) * RING_ALIGNMENT_BYTES
 
 

@@ -133,13 +133,13 @@ struct Gemm : Inputs {
     static __device__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
     // Pieces of all tiles, as many as `bytes` of k are, the first ones' weights loaded; `then`: bytes of the next round.
-    __device__ void multiply_round(Sums& sums, Slices& w, u32 column_bytes, int tiles, int bytes, int then, int columns) {
-        u32 inputs = shared_address(memory.inputs) + warp * SLICE_BYTES;
+    __device__ void multiply_round(Sums& sums, Slices& w, u32 row_bytes, int tiles, int bytes, int then, int columns) {
+        u32 inputs = shared_address(memory.inputs) + warp * SLICE_BYTES * TOGETHER;
 #pragma unroll 1
         for (int left = bytes;;) {
             const int own = min(w.pieces, (left - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES);
-            sums.add(w, ring, max(own, 0), inputs, column_bytes, columns, warp, lane);
-            left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES;
+            sums.add(w, ring, max(own, 0), inputs, row_bytes, columns, warp, lane);
+            left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES * TOGETHER;
             if (left <= 0 && !then) return;
             ring.leave(lane);
             w.load(ring, tiles, left > 0 ? left : then, warp, lane);
@@ -151,7 +151,7 @@ struct Gemm : Inputs {
         const Cut cut(block, (u32)task.tiles_each, (u32)task.tiles_more, in_pairs, task.split, (u32)task.row_used_bytes);
         const int first = cut.first, last = cut.last, from = (int)cut.from;
         const int all = (int)cut.bytes, at_once = (int)task.round_bytes;
-        const u32 column_bytes = (u32)task.column_bytes;
+        const u32 row_bytes = (u32)task.input_row_bytes;
         const bool finds = finds_in(i);
         if (finds) begin_find();
 #pragma unroll 1
@@ -176,7 +176,7 @@ struct Gemm : Inputs {
 #pragma unroll 1
             for (int round = 0;;) {
                 const int bytes = min(all - round, at_once);
-                multiply_round(sums, w, column_bytes, tiles, bytes, min(all - round - bytes, at_once), columns);
+                multiply_round(sums, w, row_bytes, tiles, bytes, min(all - round - bytes, at_once), columns);
                 if ((round += at_once) >= all) break;
                 __syncthreads();
                 look(task, column, columns, from + round, min(all - round, at_once), found);

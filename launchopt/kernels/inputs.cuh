@@ -1,7 +1,7 @@
 // What a block multiplies a GEMM's weights with: inputs of its columns, from memory or as they come by mail, in shared memory;
 // and the norm that is done as one with it.
 struct Memory {  // shared, of a block; ops take what they need from its beginning
-    char inputs[INPUT_BYTES + COLUMNS * INPUT_GAP_BYTES];
+    char inputs[INPUT_BYTES + COLUMNS / TOGETHER * INPUT_GAP_BYTES];
     Parts part[GROUP_WARPS];
     alignas(128) char ring[SLOTS * SLOT_BYTES];  // bulk copies to odd multiples of 16 are slower (RESIDENT.md)
 };
@@ -22,7 +22,7 @@ struct Inputs {
         now = launch % 2 * q.box_bytes, other = (launch + 1) % 2 * q.box_bytes;
     }
 
-    // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all columns, of every
+    // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all rows, of every
     // other one where there are few vectors, or several of the only one. The first few are asked for beforehand (`look`), so
     // that what else is to be done meanwhile takes no time of its own.
     enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 || PRELOADED ? 1 : 2 };
@@ -59,43 +59,64 @@ struct Inputs {
             store_shared(to + i * THREADS * 16, ARRANGED ? arranged(found[i]) : found[i]);
         }
         const int count = (vectors - own.vector + THREADS - 1) / THREADS;
-        take<ARRANGED>(from, to, THREADS * 16, THREADS * 16, FIRST_LOOKS, count, mailed);
-#else
-        if (own.part >= columns) return;
-        to += own.part * (u32)task.column_bytes;
 #pragma unroll 1
-        for (int vector = own.vector; vector < vectors; vector += THREADS, from += THREADS * 16, to += THREADS * 16) {
+        for (int j = FIRST_LOOKS; j < count; j += LOOKS) {
+            uint4 more[LOOKS];
+            ask(mailed, more, from + j * THREADS * 16, [&](int i, u64& at) { at += i * THREADS * 16; return j + i < count; });
+#pragma unroll
+            for (int i = 0; i < LOOKS; ++i)
+                if (j + i < count) store_shared(to + (j + i) * THREADS * 16, ARRANGED ? arranged(more[i]) : more[i]);
+        }
+#else
+        const int rows = input_rows(columns);
+        if (own.part >= rows) return;
+#pragma unroll 1
+        for (int vector = own.vector; vector < vectors; vector += THREADS, from += THREADS * 16) {
             // One of a warp's at first until it is there, since all of them at once would keep the cache from others.
             if (mailed && is_first && lane == 0)
                 while (!arrived(found[0])) found[0] = load_relaxed(from);
-            take<ARRANGED>(from, to, own.parts * task.from_bytes, own.parts * (u32)task.column_bytes, 0,
-                           (columns - own.part + own.parts - 1) / own.parts, mailed);
+            take(task, columns, own, vector, from);
         }
 #endif
     }
-    // Vectors `done` to `count`.
-    template <bool ARRANGED>
-    __device__ void take(u64 from, u32 to, u64 step, u32 step_to, int done, int count, bool mailed) const {
+#if COLUMNS > 1
+    // A vector of each of the own rows.
+    __device__ void take(const Task& task, int columns, const Share& own, int vector, u64 from) const {
+        const int rows = input_rows(columns);
+        const u64 step = own.parts * task.from_bytes, apart = rows * task.from_bytes;
 #pragma unroll 1
-        for (int j = done; j < count; j += LOOKS) {
-            const u64 at = from + j * step;
-            const u32 place = to + j * step_to;
+        for (int row = own.part; row < rows; row += own.parts * LOOKS / 2, from += LOOKS / 2 * step) {
             uint4 found[LOOKS];
+            ask(task.mailed, found, from, [&](int i, u64& at) {
+                const int column = row + i / 2 * own.parts;
+                at += i / 2 * step + i % 2 * apart;
+                return column < rows && column + i % 2 * rows < columns;
+            });
 #pragma unroll
-            for (int i = 0; i < LOOKS; ++i)
-                if (j + i < count) found[i] = load_relaxed(at + i * step);
-            for (bool there = !mailed; !there;) {  // those that are not are asked for again together
-                there = true;
-#pragma unroll
-                for (int i = 0; i < LOOKS; ++i) {
-                    if (j + i >= count || arrived(found[i])) continue;
-                    there = false;
-                    found[i] = load_relaxed(at + i * step);
-                }
+            for (int i = 0; i < LOOKS; i += 2) {
+                const int to = row + i / 2 * own.parts;
+                if (to < rows)
+                    store_both(shared_address(memory.inputs) + to * (u32)task.input_row_bytes, vector, found[i], found[i + 1]);
             }
+        }
+    }
+#endif
+    // Some vectors from `from` on, or zeros: which are there to be had, and where, says `each`.
+    template <class Each> __device__ static void ask(bool mailed, uint4 (&found)[LOOKS], u64 from, Each each) {
 #pragma unroll
-            for (int i = 0; i < LOOKS; ++i)
-                if (j + i < count) store_shared(place + i * step_to, ARRANGED ? arranged(found[i]) : found[i]);
+        for (int i = 0; i < LOOKS; ++i) {
+            u64 at = from;
+            found[i] = each(i, at) ? load_relaxed(at) : uint4{0, 0, 0, 0};
+        }
+        for (bool there = !mailed; !there;) {  // those that are not there yet are asked for again together
+            there = true;
+#pragma unroll
+            for (int i = 0; i < LOOKS; ++i) {
+                u64 at = from;
+                if (arrived(found[i]) || !each(i, at)) continue;
+                there = false;
+                found[i] = load_relaxed(at);
+            }
         }
     }
 
@@ -106,37 +127,37 @@ struct Inputs {
         norm_by_all(task, gain, column);
 #else
         __syncthreads();
-        if (warp < columns) norm_two(task, gain, column, columns);
+        if (warp < input_rows(columns)) norm_row(task, gain, column, columns);
 #endif
     }
     __device__ static float factor_of(float squares, int bytes) {
         return rsqrtf(__fdividef(squares, (float)(bytes / (int)sizeof(storage))) + 1e-5f);
     }
 #if COLUMNS > 1
-    // A warp has two columns, of which one does not wait for the other; the second one may not be there.
-    __device__ void norm_two(const Task& task, u32 gain, int column, int columns) const {
-        enum { WARP_BYTES = 32 * 16 };
-        const int bytes = (int)task.row_used_bytes, own = lane * 16, last = (int)task.share - 1;
-        const int second = warp + GROUP_WARPS;
-        const bool both = second < columns;
-        const u32 one = shared_address(memory.inputs) + warp * (u32)task.column_bytes;
-        const u32 other = both ? one + GROUP_WARPS * (u32)task.column_bytes : one;
+    // A warp has a row, of whose two columns one does not wait for the other; the second one may not be there.
+    __device__ void norm_row(const Task& task, u32 gain, int column, int columns) const {
+        const int bytes = (int)task.row_used_bytes, vectors = bytes / 16, last = (int)task.share - 1;
+        const int second = warp + input_rows(columns);
+        const u32 row = shared_address(memory.inputs) + warp * (u32)task.input_row_bytes;
+        uint4 one, other;
         float sum = 0.0f, other_sum = 0.0f;
 #pragma unroll 2
-        for (int at = own; at < bytes; at += WARP_BYTES)
-            sum += squares(load_shared(one + at)), other_sum += squares(load_shared(other + at));
+        for (int vector = lane; vector < vectors; vector += 32) {
+            load_both(row, vector, one, other);
+            sum += squares(one), other_sum += squares(other);
+        }
         const float factor = factor_of(warp_sum(sum), bytes), other_factor = factor_of(warp_sum(other_sum), bytes);
-        const bool stores = min(warp, last) == block, stores_other = both && min(second, last) == block;
+        const bool stores = min(warp, last) == block, stores_other = second < columns && min(second, last) == block;
         const u64 to = task.normed + (column + warp) * task.normed_stride;
+        const u64 to_other = task.normed + (column + second) * task.normed_stride;
 #pragma unroll 2
-        for (int at = own; at < bytes; at += WARP_BYTES) {
-            const uint4 own_gain = load_shared(gain + at);
-            const uint4 made = normed(load_shared(one + at), own_gain, factor);
-            const uint4 other_made = normed(load_shared(other + at), own_gain, other_factor);
-            store_shared(one + at, made);
-            if (both) store_shared(other + at, other_made);
-            if (stores) *(uint4*)(to + at) = made;
-            if (stores_other) *(uint4*)(to + GROUP_WARPS * task.normed_stride + at) = other_made;
+        for (int vector = lane; vector < vectors; vector += 32) {
+            const uint4 own_gain = load_shared(gain + vector * 16);
+            load_both(row, vector, one, other);
+            one = normed(one, own_gain, factor), other = normed(other, own_gain, other_factor);
+            store_both(row, vector, one, other);
+            if (stores) *(uint4*)(to + vector * 16) = one;
+            if (stores_other) *(uint4*)(to_other + vector * 16) = other;
         }
     }
 #else

@@ -25,7 +25,7 @@ struct Task {  // of devices/megakernel_tasks.py: an instruction, or some that a
     i64 streamed;                // whether its weights are in the list of these; then also
     i64 tiles_each, tiles_more, split;  // as in Weights
     i64 row_used_bytes, round_bytes;  // of k, and how much of it at once, in whole pieces
-    i64 column_bytes;            // from one column of the inputs to the next, in shared memory
+    i64 input_row_bytes;         // from a row of the inputs to the next, in shared memory (tiles.cuh)
     i64 mailed;                  // whether inputs come by mail
     i64 from_bytes;              // from one column of them to the next
     u64 from, box;               // inputs, or the first box that has them; the first box for results, or 0

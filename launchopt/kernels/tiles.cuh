@@ -2,18 +2,45 @@
 // fp32, by multiply-adds. The warps of a block have a SLICE_BYTES of each piece of k; what they have is added up in the end.
 //
 // mma.m16n8k16 wants, of thread 4 g + t, inputs at columns g and g + 8 and weights at row g, at k = 2 t, 2 t + 1 and 8 more.
-// Which k is which does not matter as long as both agree: here a thread takes 8 neighbours of 32, k = 8 t to 8 t + 7, in one
-// load, and uses them in two products. Rows, and columns, lie an odd number of 64 bytes apart, so that a quarter of a warp,
-// which reads 64 bytes of two of them, has no conflict. Columns that there are not repeat another one.
+// Which k is which does not matter as long as both agree: here a thread takes 8 neighbours of 32, k = 8 t to 8 t + 7, and uses
+// them in two products. Rows of weights, and of inputs, lie an odd number of 64 bytes apart, so that a quarter of a warp, which
+// reads 64 bytes of two of them, has no conflict.
+//
+// Of several columns two lie together, in a row: what one product wants of both is then 16 bytes, which come into registers as
+// it wants them. Rows that there are not repeat another one.
 enum { SLICE_BYTES = PIECE_BYTES / GROUP_WARPS, CHUNKS = SLICE_BYTES / 64 };
 enum { PASS_ROWS = PASS_TILES * TILE_ROWS, PART_ROWS = PASS_ROWS + 8 };
-enum { INPUT_BYTES = COLUMNS > 1 ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 };  // of all columns, and behind each
+enum { TOGETHER = COLUMNS > 1 ? 2 : 1 };  // columns of a row of inputs
+enum { INPUT_BYTES = COLUMNS > 1 ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 };  // of all rows, and behind each
 
 // How many slots are waited for, and multiplied, together, by tensor cores.
 #ifndef SLOTS_A_STEP
 #define SLOTS_A_STEP (COLUMNS > 1 ? PASS_TILES : 2)
 #endif
 typedef float Parts[COLUMNS][PART_ROWS];  // of each warp
+
+#if COLUMNS > 1
+enum { MOST_INPUT_ROWS = COLUMNS / 2 };
+// Row i has the columns i and i + input_rows: of each vector of both, words by turns, its first half and its second half, 64
+// bytes of either beside each other. Which come first alternates, so that nor has who stores vectors a conflict.
+__device__ inline int input_rows(int columns) { return (columns + 1) / 2; }
+__device__ inline u32 half_vector(u32 row, int vector, int half) {
+    return row + vector / 4 * 128 + (vector / 4 + half) % 2 * 64 + vector % 4 * 16;
+}
+__device__ inline void store_both(u32 row, int vector, const uint4& one, const uint4& other) {
+    store_shared(half_vector(row, vector, 0), uint4{one.x, other.x, one.y, other.y});
+    store_shared(half_vector(row, vector, 1), uint4{one.z, other.z, one.w, other.w});
+}
+__device__ inline void load_both(u32 row, int vector, uint4& one, uint4& other) {
+    const uint4 first = load_shared(half_vector(row, vector, 0)), second = load_shared(half_vector(row, vector, 1));
+    one = {first.x, first.z, second.x, second.z}, other = {first.y, first.w, second.y, second.w};
+}
+// Of 16 columns of a product, which one it is of so many; -1: of none.
+__device__ inline int column_of(int i, int columns) {
+    const int rows = input_rows(columns), column = i < MOST_INPUT_ROWS ? i : i - MOST_INPUT_ROWS + rows;
+    return i % MOST_INPUT_ROWS < rows && column < columns ? column : -1;
+}
+#endif
 
 // How many pieces of k are multiplied together, where a block has so few tiles that a piece at a time would leave a warp
 // waiting for its own last product.
@@ -68,16 +95,29 @@ struct Sums {
     enum { CHAINS = COLUMNS == 1 ? 2 : 1 };  // of sums that do not wait for each other
     float of[PASS_TILES][COLUMNS][CHAINS];
     // own: how many of the pieces this warp has a slice of; slice: of the first piece's inputs.
-    __device__ void add(const Slices& w, Ring&, int own, u32 slice, u32 column_bytes, int columns, int, int lane) {
-        slice += lane % 4 * 16;
-        if (DTYPE == 0) add_tiles<0>(w, own, slice, column_bytes, columns);
-        else if (w.tiles == PASS_TILES) add_tiles<PASS_TILES>(w, own, slice, column_bytes, columns);
-        else if (w.tiles == 3) add_tiles<3>(w, own, slice, column_bytes, columns);
-        else if (w.tiles == 2) add_tiles<2>(w, own, slice, column_bytes, columns);
-        else add_tiles<1>(w, own, slice, column_bytes, columns);
+    __device__ void add(const Slices& w, Ring&, int own, u32 slice, u32 row_bytes, int columns, int, int lane) {
+        if (DTYPE == 0) add_tiles<0>(w, own, slice, row_bytes, columns, lane % 4);
+        else if (w.tiles == PASS_TILES) add_tiles<PASS_TILES>(w, own, slice, row_bytes, columns, lane % 4);
+        else if (w.tiles == 3) add_tiles<3>(w, own, slice, row_bytes, columns, lane % 4);
+        else if (w.tiles == 2) add_tiles<2>(w, own, slice, row_bytes, columns, lane % 4);
+        else add_tiles<1>(w, own, slice, row_bytes, columns, lane % 4);
+    }
+    // A vector of weights of each tile times those of a column's inputs.
+    template <int TILES, int MOST>
+    __device__ void add_column(const Slices& w, int first, int column, const Vector (&v)[MOST], const uint4& inputs) {
+        Vector x;
+        x.whole = inputs;
+#pragma unroll
+        for (int tile = 0; tile < MOST; ++tile) {
+            if (!TILES && tile >= w.tiles) break;
+#pragma unroll
+            for (int e = 0; e < WIDTH; ++e)
+                of[first + tile][column][e % CHAINS] += widen(v[tile].parts[e]) * widen(x.parts[e]);
+        }
     }
     // TILES: of a piece, or 0 where that is known later and pieces come one at a time.
-    template <int TILES> __device__ void add_tiles(const Slices& w, int own, u32 slice, u32 column_bytes, int columns) {
+    template <int TILES>
+    __device__ void add_tiles(const Slices& w, int own, u32 slice, u32 row_bytes, int columns, int vector) {
         enum { MOST = TILES ? TILES : PASS_TILES };
 #pragma unroll
         for (int piece = 0; piece < PASS_TILES / MOST; ++piece) {
@@ -88,18 +128,18 @@ struct Sums {
 #pragma unroll
                 for (int tile = 0; tile < MOST; ++tile)
                     if (TILES || tile < w.tiles) v[tile].whole = w.get(piece * MOST + tile, chunk);
+#if COLUMNS == 1
+                const uint4 x = load_shared(slice + piece * PIECE_BYTES + chunk * 64 + vector * 16);
+                add_column<TILES>(w, piece * MOST, 0, v, x);
+#else
 #pragma unroll
-                for (int j = 0; j < COLUMNS; ++j) {
-                    Vector x;
-                    x.whole = load_shared(slice + min(j, columns - 1) * column_bytes + piece * PIECE_BYTES + chunk * 64);
-#pragma unroll
-                    for (int tile = 0; tile < MOST; ++tile) {
-                        if (!TILES && tile >= w.tiles) break;
-#pragma unroll
-                        for (int e = 0; e < WIDTH; ++e)
-                            of[piece * MOST + tile][j][e % CHAINS] += widen(v[tile].parts[e]) * widen(x.parts[e]);
-                    }
+                for (int row = 0; row < MOST_INPUT_ROWS; ++row) {
+                    uint4 one, other;
+                    load_both(slice + min(row, input_rows(columns) - 1) * row_bytes, chunk * 4 + vector, one, other);
+                    add_column<TILES>(w, piece * MOST, row, v, one);
+                    add_column<TILES>(w, piece * MOST, row + MOST_INPUT_ROWS, v, other);
                 }
+#endif
             }
         }
     }
@@ -118,7 +158,12 @@ struct Sums {
                 float& sum = of[tile][j][0];
                 sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
                 sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-                if (lane % 4 == j % 4) part[j][tile * TILE_ROWS + lane / 4] = sum;
+#if COLUMNS == 1
+                const int column = 0;
+#else
+                const int column = column_of(j, columns);
+#endif
+                if (lane % 4 == j % 4 && column >= 0) part[column][tile * TILE_ROWS + lane / 4] = sum;
             }
         }
     }
@@ -126,39 +171,50 @@ struct Sums {
 #else
 struct Sums {
     float of[PASS_TILES][2][4];  // columns g, g, g + 8, g + 8 of rows 2 t, 2 t + 1, 2 t, 2 t + 1; of every other product
-    template <int WHICH> __device__ void add(int slot, const uint4& v, const uint4& x, const uint4& y) {
-        if (COLUMNS > 1) {
-            if (WHICH == 0) mma(of[slot][0], x.x, y.x, x.y, y.y, v.x, v.y);
-            else mma(of[slot][1], x.z, y.z, x.w, y.w, v.z, v.w);
-        } else {  // `arranged`: the first product is right in columns g, the second one in g + 8
-            if (WHICH == 0) mma(of[slot][0], x.x, x.y, x.z, x.w, v.x, v.y);
-            else mma(of[slot][1], x.x, x.y, x.z, x.w, v.z, v.w);
-        }
-    }
-    // N slots side by side, so that no product waits for the one before. OWN: whether each is of a piece of its own, so that it
-    // has other inputs; left, right: those of columns g and g + 8.
-    template <int N, bool OWN> __device__ void add_slots(int first, const u32* from, u32 left, u32 right) {
-#pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            uint4 v[N], x[N], y[N];
+    // N slots side by side, so that no product waits for the one before, and each vector comes while those before it are
+    // multiplied. OWN: whether each slot is of a piece of its own, so that it has other inputs.
+    template <int N, bool OWN> struct Chunk {
+        uint4 v[N], x[OWN ? N : 1][TOGETHER];
+        __device__ void load(int chunk, const u32* from, u32 inputs) {
 #pragma unroll
             for (int i = 0; i < N; ++i) {
                 v[i] = load_shared(from[i] + chunk * 64);
                 if (i && !OWN) continue;
-                x[i] = load_shared(left + i * PIECE_BYTES + chunk * 64);
-                if (COLUMNS > 1) y[i] = load_shared(right + i * PIECE_BYTES + chunk * 64);
+                const u32 at = inputs + (i * PIECE_BYTES + chunk * 64) * TOGETHER;
+#pragma unroll
+                for (int half = 0; half < TOGETHER; ++half) x[i][half] = load_shared(at + (chunk + half) % TOGETHER * 64);
             }
+        }
+    };
+    // Of a single column the inputs are `arranged`: the first product is right in columns g, the second one in g + 8.
+    template <int N, bool OWN> __device__ void multiply(int first, const Chunk<N, OWN>& by) {
 #pragma unroll
-            for (int i = 0; i < N; ++i) add<0>(first + i, v[i], x[OWN ? i : 0], y[OWN ? i : 0]);
+        for (int i = 0; i < N; ++i) {
+            const uint4& x = by.x[OWN ? i : 0][0];
+            mma(of[first + i][0], x.x, x.y, x.z, x.w, by.v[i].x, by.v[i].y);
+        }
 #pragma unroll
-            for (int i = 0; i < N; ++i) add<1>(first + i, v[i], x[OWN ? i : 0], y[OWN ? i : 0]);
+        for (int i = 0; i < N; ++i) {
+            const uint4& x = by.x[OWN ? i : 0][TOGETHER - 1];
+            mma(of[first + i][1], x.x, x.y, x.z, x.w, by.v[i].z, by.v[i].w);
+        }
+    }
+    template <int N, bool OWN> __device__ void add_slots(int first, const u32* from, u32 inputs) {
+        Chunk<N, OWN> chunks[2];
+        chunks[0].load(0, from, inputs);
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            if (chunk + 1 < CHUNKS) chunks[(chunk + 1) % 2].load(chunk + 1, from, inputs);
+            multiply(first, chunks[chunk % 2]);
         }
     }
     // own: how many of the pieces this warp has a slice of; inputs: its slice of the first piece's.
-    __device__ void add(const Slices& w, Ring& ring, int own, u32 inputs, u32 column_bytes, int columns, int warp, int lane) {
-        const int g = lane / 4, t = lane % 4, all = w.tiles * w.pieces, mine = w.tiles * own;
-        const u32 left = inputs + (COLUMNS > 1 ? min(g, columns - 1) * column_bytes : 0) + t * 16;
-        const u32 right = COLUMNS > 8 ? inputs + min(g + 8, columns - 1) * column_bytes + t * 16 : left;
+    __device__ void add(const Slices& w, Ring& ring, int own, u32 inputs, u32 row_bytes, int columns, int warp, int lane) {
+        const int all = w.tiles * w.pieces, mine = w.tiles * own;
+        inputs += lane % 4 * 16;
+#if COLUMNS > 1
+        inputs += min(lane / 4, input_rows(columns) - 1) * row_bytes;
+#endif
         const u32 place = Slices::place(warp, lane);
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES; slot += SLOTS_A_STEP) {
@@ -169,34 +225,33 @@ struct Sums {
 #pragma unroll
             for (int i = 0; i < SLOTS_A_STEP; ++i) from[i] = ring.slot(i) + place;
             ring.next(count);
-            add_step(w.tiles, slot, from, mine, left, right);
+            add_step(w.tiles, slot, from, mine, inputs);
             if (LEFT_EARLY) ring.leave(lane);
         }
     }
-    __device__ void add_step(int tiles, int slot, const u32 (&from)[SLOTS_A_STEP], int mine, u32 left, u32 right) {
+    __device__ void add_step(int tiles, int slot, const u32 (&from)[SLOTS_A_STEP], int mine, u32 inputs) {
+        enum { BYTES = PIECE_BYTES * TOGETHER };
         if (SLOTS_A_STEP == 1) {
-            const u32 piece = (tiles > 2 ? 0 : tiles == 2 ? slot / 2 : slot) * PIECE_BYTES;
-            if (slot < mine) add_slots<1, false>(slot, from, left + piece, right + piece);
+            if (slot < mine) add_slots<1, false>(slot, from, inputs + (tiles > 2 ? 0 : tiles == 2 ? slot / 2 : slot) * BYTES);
         } else if (tiles == 1) {
 #pragma unroll
             for (int i = 0; i < SLOTS_A_STEP; i += 2) {
-                const u32 piece = (slot + i) * PIECE_BYTES;
-                if (slot + i + 1 < mine) add_slots<2, true>(slot + i, from + i, left + piece, right + piece);
-                else if (slot + i < mine) add_slots<1, false>(slot + i, from + i, left + piece, right + piece);
+                const u32 piece = inputs + (slot + i) * BYTES;
+                if (slot + i + 1 < mine) add_slots<2, true>(slot + i, from + i, piece);
+                else if (slot + i < mine) add_slots<1, false>(slot + i, from + i, piece);
             }
         } else if (tiles == 2) {
 #pragma unroll
             for (int i = 0; i < SLOTS_A_STEP; i += 2) {
-                const u32 piece = (slot + i) / 2 * PIECE_BYTES;
-                if (slot + i < mine) add_slots<2, false>(slot + i, from + i, left + piece, right + piece);
+                if (slot + i < mine) add_slots<2, false>(slot + i, from + i, inputs + (slot + i) / 2 * BYTES);
             }
         } else if (SLOTS_A_STEP == 2) {
-            if (slot + 1 < mine) add_slots<2, false>(slot, from, left, right);
-            else if (slot < mine) add_slots<1, false>(slot, from, left, right);
+            if (slot + 1 < mine) add_slots<2, false>(slot, from, inputs);
+            else if (slot < mine) add_slots<1, false>(slot, from, inputs);
         } else if (mine > 3) {
-            add_slots<SLOTS_A_STEP, false>(slot, from, left, right);
+            add_slots<SLOTS_A_STEP, false>(slot, from, inputs);
         } else if (mine == 3) {
-            add_slots<3, false>(slot, from, left, right);
+            add_slots<3, false>(slot, from, inputs);
         }
     }
     __device__ void leave(Parts& part, int tiles, int columns, int lane) {
@@ -214,8 +269,12 @@ struct Sums {
             if (tile >= tiles) break;
             const float(&sum)[4] = of[tile][0];
             const int row = tile * TILE_ROWS + 2 * t;
-            if (g < columns) *(float2*)&part[COLUMNS > 1 ? g : 0][row] = {sum[0], sum[1]};
-            if (COLUMNS > 8 && g + 8 < columns) *(float2*)&part[COLUMNS > 8 ? g + 8 : 0][row] = {sum[2], sum[3]};
+#if COLUMNS == 1
+            if (g == 0) *(float2*)&part[0][row] = {sum[0], sum[1]};
+#else
+            if (const int column = column_of(g, columns); column >= 0) *(float2*)&part[column][row] = {sum[0], sum[1]};
+            if (const int column = column_of(g + 8, columns); column >= 0) *(float2*)&part[column][row] = {sum[2], sum[3]};
+#endif
         }
     }
 };
