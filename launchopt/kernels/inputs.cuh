@@ -62,7 +62,8 @@ struct Inputs {
 #pragma unroll 1
         for (int j = FIRST_LOOKS; j < count; j += LOOKS) {
             uint4 more[LOOKS];
-            ask(mailed, more, from + j * THREADS * 16, [&](int i, u64& at) { at += i * THREADS * 16; return j + i < count; });
+            enum { STEP = THREADS * 16 };
+            ask(mailed, more, {from + j * STEP, 2 * STEP, STEP, (count - j + 1) / 2, (count - j) / 2});
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i)
                 if (j + i < count) store_shared(to + (j + i) * THREADS * 16, ARRANGED ? arranged(more[i]) : more[i]);
@@ -84,36 +85,40 @@ struct Inputs {
     __device__ void take(const Task& task, int columns, const Share& own, int vector, u64 from) const {
         const int rows = input_rows(columns);
         const u64 step = own.parts * task.from_bytes, apart = rows * task.from_bytes;
+        const u32 step_to = own.parts * (u32)task.input_row_bytes;
+        u32 to = shared_address(memory.inputs) + own.part * (u32)task.input_row_bytes;
+        // Of how many rows the first column is still to be had, and of how many the second one.
+        int left = (rows - own.part + own.parts - 1) / own.parts;
+        int second = (columns - rows - own.part + own.parts - 1) / own.parts;
 #pragma unroll 1
-        for (int row = own.part; row < rows; row += own.parts * LOOKS / 2, from += LOOKS / 2 * step) {
+        for (; left > 0; left -= LOOKS / 2, second -= LOOKS / 2, from += LOOKS / 2 * step, to += LOOKS / 2 * step_to) {
             uint4 found[LOOKS];
-            ask(task.mailed, found, from, [&](int i, u64& at) {
-                const int column = row + i / 2 * own.parts;
-                at += i / 2 * step + i % 2 * apart;
-                return column < rows && column + i % 2 * rows < columns;
-            });
+            ask(task.mailed, found, {from, step, apart, left, second});
 #pragma unroll
-            for (int i = 0; i < LOOKS; i += 2) {
-                const int to = row + i / 2 * own.parts;
-                if (to < rows)
-                    store_both(shared_address(memory.inputs) + to * (u32)task.input_row_bytes, vector, found[i], found[i + 1]);
-            }
+            for (int i = 0; i < LOOKS; i += 2)
+                if (i / 2 < left) store_both(to + i / 2 * step_to, vector, found[i], found[i + 1]);
         }
     }
 #endif
-    // Some vectors from `from` on, or zeros: which are there to be had, and where, says `each`.
-    template <class Each> __device__ static void ask(bool mailed, uint4 (&found)[LOOKS], u64 from, Each each) {
-#pragma unroll
-        for (int i = 0; i < LOOKS; ++i) {
-            u64 at = from;
-            found[i] = each(i, at) ? load_relaxed(at) : uint4{0, 0, 0, 0};
+    // Vectors two by two: so many of the first ones, and of the second ones, which lie `apart`.
+    struct Walk {
+        u64 from, step, apart;
+        int first, second;
+        __device__ bool has(int i, u64& at) const {
+            at = from + i / 2 * step + i % 2 * apart;
+            return i / 2 < (i % 2 ? second : first);
         }
+    };
+    // Some of them, or zeros.
+    __device__ static void ask(bool mailed, uint4 (&found)[LOOKS], Walk of) {
+        u64 at;
+#pragma unroll
+        for (int i = 0; i < LOOKS; ++i) found[i] = of.has(i, at) ? load_relaxed(at) : uint4{0, 0, 0, 0};
         for (bool there = !mailed; !there;) {  // those that are not there yet are asked for again together
             there = true;
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i) {
-                u64 at = from;
-                if (arrived(found[i]) || !each(i, at)) continue;
+                if (arrived(found[i]) || !of.has(i, at)) continue;
                 there = false;
                 found[i] = load_relaxed(at);
             }
