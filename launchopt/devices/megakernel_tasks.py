@@ -29,7 +29,7 @@ from launchopt.devices.instruction_words import (
     streamable,
 )
 
-PIECE_BYTES, PASS_TILES = 2048, 4  # of kernels/weights.cuh
+PIECE_BYTES = 2048  # of kernels/weights.cuh
 INPUT_BYTES, INPUT_GAP_BYTES = {1: 32 << 10, MOST_COLUMNS: 64 << 10}, 64  # of kernels/tiles.cuh, by COLUMNS
 WARPS, PART_ROWS = 8, 40
 SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
@@ -80,6 +80,7 @@ class Extra(enum.IntEnum):
     PROBABILITIES_STRIDE = WORDS + 35
 
 
+# Of who sent something, and of who adds it: what must be the same.
 SENT = [Word.REQUESTS, Word.FIRST_REQUEST, Extra.RESULT_STRIDE]
 WANTED = [Word.REQUESTS, Word.FIRST_REQUEST, Extra.ADDED_STRIDE]
 TASK_WORDS = WORDS + len(Extra)
