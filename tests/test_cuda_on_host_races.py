@@ -61,7 +61,7 @@ RACES = {
     ),
 }
 PAIR = "IS(0) barrier_begin(full, 1); pair_together();"
-SEND = "IS(40) send_to_peer(at_peer(shared_address(kept)), 1u, full); IS(0) barrier_expect(full, 4);"
+SEND = "IS(40) send_to_peer(at_peer(shared_address(kept)), 1ull, full); IS(0) barrier_expect(full, 8);"
 SENT, BOTH = "word[64 * blockIdx.x + threadIdx.x] = kept[0];", "pair_together();"
 ORDERED_BLOCKS = {
     "shared memory": "IS(0) kept[0] = blockIdx.x, *(u32*)dynamic_memory() = 1;",

@@ -179,27 +179,26 @@ def place_boxes(tasks: Tasks, first: int) -> None:
 
 
 def _find_added(tasks: Tasks, i: int, itemsize: int) -> bool:
-    """Have task i take what it adds from where it was sent to, or wait for it, if it is cut in another way.
+    """Have task i take what it adds from where it was sent to, or wait for it, if who stored it is cut in another way.
 
-    Of those that are cut alike each thread has stored what it adds itself, and need not wait (`instruction_order`).
-    False where it would wait for too many.
+    That is the last one that did. Where both are cut alike each thread has stored what it adds itself, and need not
+    wait (`instruction_order`). False where it would wait for too many.
     """
     row = tasks[i]
-    if row[Extra.THEN] != Op.ADD:
-        return True
     stored = (tasks[:i, Extra.RESULT] == row[Extra.ADDED]) & (tasks[:i, Extra.STREAMED] == 1)
-    for j in np.flatnonzero(stored & (tasks[:i, Extra.SPLIT] != row[Extra.SPLIT])).tolist():
-        box, count = tasks[j, Extra.BOX], int(row[Word.WAITS])
-        same = (tasks[j, SENT] == row[WANTED]).all()
-        if box != NOBODY and same:
-            row[Extra.ADDED], row[Extra.ADDED_STRIDE] = box, tasks[j, Extra.RESULT_M] * itemsize
-            row[Extra.ADDED_MAILED] = 1
-            break
-        if j in row[Word.WAIT0 : Word.WAIT0 + count]:
-            continue
-        if count == MOST_WAITS:
-            return False
-        row[Word.WAIT0 + count], row[Word.WAITS] = j, count + 1
+    if row[Extra.THEN] != Op.ADD or not stored.any():
+        return True
+    j = int(np.flatnonzero(stored)[-1])
+    box, count = tasks[j, Extra.BOX], int(row[Word.WAITS])
+    if tasks[j, Extra.SPLIT] == row[Extra.SPLIT] or j in row[Word.WAIT0 : Word.WAIT0 + count]:
+        return True
+    if box != NOBODY and (tasks[j, SENT] == row[WANTED]).all():
+        row[Extra.ADDED], row[Extra.ADDED_STRIDE] = box, tasks[j, Extra.RESULT_M] * itemsize
+        row[Extra.ADDED_MAILED] = 1
+        return True
+    if count == MOST_WAITS:
+        return False
+    row[Word.WAIT0 + count], row[Word.WAITS] = j, count + 1
     return True
 
 

@@ -121,7 +121,7 @@ struct Gemm : Inputs {
 #pragma unroll
         for (int step = HOLDERS / 2; step; step >>= 1) word = sampling::larger(word, __shfl_xor_sync(0xFFFFFFFFu, word, step));
         const int own = threadIdx.x / HOLDERS;
-        if (threadIdx.x % HOLDERS == 0 && own < columns)  // of two blocks that share tiles one may have stored none
+        if (threadIdx.x % HOLDERS == 0 && own < columns)  // of two blocks that share rows one may have stored none
             store_relaxed((u64)(found + (column + own) * gridDim.x + block), max(word, 1ull));
     }
 #else

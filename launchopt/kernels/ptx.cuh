@@ -118,10 +118,6 @@ __device__ inline u32 at_peer(u32 own_address) {
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(own_address), "r"(blockIdx.x % 2 ^ 1));
     return address;
 }
-__device__ inline void send_to_peer(u32 to, u32 value, u32 barrier) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(value),
-                 "r"(barrier) : "memory");
-}
 __device__ inline void send_to_peer(u32 to, u64 value, u32 barrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(to), "l"(value),
                  "r"(barrier) : "memory");

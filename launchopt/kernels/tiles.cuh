@@ -170,7 +170,7 @@ struct Sums {
 };
 #else
 struct Sums {
-    float of[PASS_TILES][2][4];  // columns g, g, g + 8, g + 8 of rows 2 t, 2 t + 1, 2 t, 2 t + 1; of every other product
+    float of[PASS_TILES][2][4];  // of g, g, g + 8, g + 8 (column_of) rows 2 t, 2 t + 1, 2 t, 2 t + 1; of every other product
     // N slots side by side, so that no product waits for the one before, and each vector comes while those before it are
     // multiplied. OWN: whether each slot is of a piece of its own, so that it has other inputs.
     template <int N, bool OWN> struct Chunk {

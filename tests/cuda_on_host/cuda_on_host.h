@@ -180,7 +180,6 @@ inline u64 evict_first() { return 0; }
 void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64 policy = 0);
 void pair_together();
 inline u32 at_peer(u32 own_address) { return own_address; }
-void send_to_peer(u32 to, u32 value, u32 barrier);
 void send_to_peer(u32 to, u64 value, u32 barrier);
 
 // -- Numbers of 16 bits, as they are stored.

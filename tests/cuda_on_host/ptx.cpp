@@ -73,11 +73,6 @@ template <class T> T add(T* to, T value, const char* from) {
     *to += value;
     return before;
 }
-template <class T> void send_word(u32 to, T value, u32 barrier, const char* from) {
-    Block& other = peer_block();
-    if (!other.alive) fail("a store to a block that has ended");
-    push(other, {to, nullptr, (u32)sizeof value, barrier, value}, from);
-}
 }  // namespace host
 
 using namespace host;
@@ -161,5 +156,8 @@ void pair_together() {
     if (races::on && own.at_peer == all && other.at_peer == all) races::meet(own, other);
     while (own.at_peer < all || other.at_peer < all) yield();
 }
-void send_to_peer(u32 to, u32 value, u32 barrier) { send_word(to, value, barrier, CALLER); }
-void send_to_peer(u32 to, u64 value, u32 barrier) { send_word(to, value, barrier, CALLER); }
+void send_to_peer(u32 to, u64 value, u32 barrier) {
+    Block& other = peer_block();
+    if (!other.alive) fail("a store to a block that has ended");
+    push(other, {to, nullptr, (u32)sizeof value, barrier, value}, CALLER);
+}

@@ -126,6 +126,21 @@ def test_who_adds_what_is_cut_in_another_way_has_it_by_mail() -> None:
     assert not alone[:, Extra.ADDED_MAILED].any()
 
 
+def test_what_is_added_is_what_was_stored_there_last() -> None:
+    """Both layers' `out` store to the same place; the second `down` adds the second one's."""
+    program = tall_list(2)
+    heads = [group[0] for group in groups_of(program)]
+    (first, second), downs = ([each, each + len(STAGES)] for each in (OUT, DOWN))
+    sums = program[[heads[task] + 1 for task in (first, second, *downs)]]
+    assert (sums[:, Word.OP] == Op.ADD).all()
+    program[heads[first] + 1, Word.C] = program[heads[downs[0]] + 1, Word.A] = sums[1, Word.C]
+    tasks, _ = tasks_of(program, 4, 4, pairs=True)
+    assert tasks[downs, Extra.ADDED].tolist() == tasks[[first, second], Extra.BOX].tolist()
+    program[:, Word.MAIL] = NOBODY
+    tasks, _ = tasks_of(program, 4, 4, pairs=True)
+    assert [whom(tasks[row]) for row in downs] == [[first], [second]]
+
+
 def test_who_adds_what_nobody_has_by_mail_waits_for_it() -> None:
     program = tall_list(2)
     program[:, Word.MAIL] = NOBODY
