@@ -158,16 +158,18 @@ struct Gemm : Inputs {
         for (int pass = first; pass < last; pass += PASS_TILES) {
             const int tiles = min((int)PASS_TILES, last - pass);
             uint4 found[FIRST_LOOKS];
-            if (pass == first || at_once < all) look(task, column, columns, from, min(all, at_once), found);
+            const bool gathers = pass == first || at_once < all;
+            Share own;
+            if (gathers) own = share(task, column, columns, from, min(all, at_once)), look(own, found);
             const Place to = place(task, pass, tiles, column, columns);
             Slices w;
             const u32 gain = ring.slot();
             const bool is_normed = (FUSED >> OP_NORM & 1) && task.gain && pass == first;
             if (is_normed) ring.wait<1>(1), ring.next();
             w.load(ring, tiles, min(all, at_once), warp, lane);
-            if (at_once < all || pass == first) {
-                if (is_normed) gather_normed(task, gain, column, columns, found);
-                else gather(task, column, columns, from, min(all, at_once), true, found);
+            if (gathers) {
+                if (is_normed) gather_normed(task, own, gain, column, columns, found);
+                else gather(own, true, found);
                 __syncthreads();
                 if (BY_TENSOR) ring.leave(lane);  // the gain's slot
                 if (pass == first && !column) stamp(i, READY);
@@ -179,8 +181,9 @@ struct Gemm : Inputs {
                 multiply_round(sums, w, row_bytes, tiles, bytes, min(all - round - bytes, at_once), columns);
                 if ((round += at_once) >= all) break;
                 __syncthreads();
-                look(task, column, columns, from + round, min(all - round, at_once), found);
-                gather(task, column, columns, from + round, min(all - round, at_once), false, found);
+                own = share(task, column, columns, from + round, min(all - round, at_once));
+                look(own, found);
+                gather(own, false, found);
                 __syncthreads();
             }
             sums.leave(memory.part[warp], tiles, columns, lane);

@@ -23,80 +23,90 @@ struct Inputs {
     }
 
     // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all rows, of every
-    // other one where there are few vectors, or several of the only one. The first few are asked for beforehand (`look`), so
-    // that what else is to be done meanwhile takes no time of its own.
+    // other one where there are few vectors, or several of the only one. What it has is found out before any of it is there,
+    // and the first few are asked for then (`look`), so that what else is to be done meanwhile takes no time of its own.
     enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 || PRELOADED ? 1 : 2 };
     struct Share {
-        int part, parts, vector;  // of the threads; of k
-        __device__ Share(int bytes) : part(0), parts(1), vector(threadIdx.x) {
-            if (COLUMNS > 1 && bytes <= THREADS / 2 * 16) part = vector / (THREADS / 2), parts = 2, vector %= THREADS / 2;
-        }
+        u64 from;             // the first vector of the first column
+        int vector, vectors;  // of k: the first one, behind which each THREADS-th comes; of all
+        bool mailed;
+#if COLUMNS > 1
+        u64 step, apart;    // to the next row's first column; of a row to the second column
+        u32 to, step_to;    // the first row, in shared memory, and to the next one
+        int rows, seconds;  // of which the first column is to be had, and the second one
+#endif
     };
-    __device__ u64 inputs_of(const Task& task, int column, int first, const Share& own) const {
-        return task.from + (task.mailed ? now : 0) + (column + own.part) * task.from_bytes + first + own.vector * 16;
+    __device__ Share share(const Task& task, int column, int columns, int first, int bytes) const {
+        const bool few = COLUMNS > 1 && bytes <= THREADS / 2 * 16;  // a thread in two has every other row
+        const int vector = few ? threadIdx.x % (THREADS / 2) : threadIdx.x, part = few ? threadIdx.x / (THREADS / 2) : 0;
+        Share own;
+        own.vector = vector, own.vectors = bytes / 16, own.mailed = task.mailed;
+        own.from = task.from + (own.mailed ? now : 0) + (column + part) * task.from_bytes + first + vector * 16;
+        settle(own.from);
+#if COLUMNS > 1
+        const int rows = input_rows(columns);
+        own.step = task.from_bytes << few, own.apart = rows * task.from_bytes;
+        own.step_to = (u32)task.input_row_bytes << few;
+        own.to = shared_address(memory.inputs) + part * (u32)task.input_row_bytes;
+        own.rows = (rows - part + few) >> few, own.seconds = (columns - rows - part + few) >> few;
+        settle(own.step), settle(own.apart);
+#endif
+        return own;
     }
-    __device__ void look(const Task& task, int column, int columns, int first, int bytes, uint4 (&found)[FIRST_LOOKS]) const {
-        const Share own(bytes);
-        const u64 from = inputs_of(task, column, first, own);
+    __device__ void look(const Share& own, uint4 (&found)[FIRST_LOOKS]) const {
+#if COLUMNS > 1
+        if (lane || own.rows <= 0) return;
+#endif
 #pragma unroll
         for (int i = 0; i < FIRST_LOOKS; ++i)
-            if ((COLUMNS == 1 || (lane == 0 && own.part < columns)) && own.vector + i * THREADS < bytes / 16)
-                found[i] = load_relaxed(from + i * THREADS * 16);
+            if (own.vector + i * THREADS < own.vectors) found[i] = load_relaxed(own.from + i * THREADS * 16);
     }
     // is_first: whether others may have to be waited for long.
-    template <bool ARRANGED = true> __device__ void gather(
-        const Task& task, int column, int columns, int first, int bytes, bool is_first, uint4 (&found)[FIRST_LOOKS]) const {
-        const bool mailed = task.mailed;
-        const int vectors = bytes / 16;
-        const Share own(bytes);
-        u64 from = inputs_of(task, column, first, own);
-        u32 to = shared_address(memory.inputs) + own.vector * 16;
+    template <bool ARRANGED = true>
+    __device__ void gather(const Share& own, bool is_first, uint4 (&found)[FIRST_LOOKS]) const {
 #if COLUMNS == 1
+        const u32 to = shared_address(memory.inputs) + own.vector * 16;
 #pragma unroll
         for (int i = 0; i < FIRST_LOOKS; ++i) {
-            if (own.vector + i * THREADS >= vectors) return;
-            while (mailed && !arrived(found[i])) found[i] = load_relaxed(from + i * THREADS * 16);
+            if (own.vector + i * THREADS >= own.vectors) return;
+            while (own.mailed && !arrived(found[i])) found[i] = load_relaxed(own.from + i * THREADS * 16);
             store_shared(to + i * THREADS * 16, ARRANGED ? arranged(found[i]) : found[i]);
         }
-        const int count = (vectors - own.vector + THREADS - 1) / THREADS;
+        const int count = (own.vectors - own.vector + THREADS - 1) / THREADS;
 #pragma unroll 1
         for (int j = FIRST_LOOKS; j < count; j += LOOKS) {
             uint4 more[LOOKS];
             enum { STEP = THREADS * 16 };
-            ask(mailed, more, {from + j * STEP, 2 * STEP, STEP, (count - j + 1) / 2, (count - j) / 2});
+            ask(own.mailed, more, {own.from + j * STEP, 2 * STEP, STEP, (count - j + 1) / 2, (count - j) / 2});
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i)
                 if (j + i < count) store_shared(to + (j + i) * THREADS * 16, ARRANGED ? arranged(more[i]) : more[i]);
         }
 #else
-        const int rows = input_rows(columns);
-        if (own.part >= rows) return;
+        if (own.rows <= 0) return;
+        u64 from = own.from;
 #pragma unroll 1
-        for (int vector = own.vector; vector < vectors; vector += THREADS, from += THREADS * 16) {
+        for (int vector = own.vector; vector < own.vectors; vector += THREADS, from += THREADS * 16) {
+            const Both to(own.to, vector);
             // One of a warp's at first until it is there, since all of them at once would keep the cache from others.
-            if (mailed && is_first && lane == 0)
+            if (own.mailed && is_first && lane == 0)
                 while (!arrived(found[0])) found[0] = load_relaxed(from);
-            take(task, columns, own, vector, from);
+            take(own, to, from);
         }
 #endif
     }
 #if COLUMNS > 1
     // A vector of each of the own rows.
-    __device__ void take(const Task& task, int columns, const Share& own, int vector, u64 from) const {
-        const int rows = input_rows(columns);
-        const u64 step = own.parts * task.from_bytes, apart = rows * task.from_bytes;
-        const u32 step_to = own.parts * (u32)task.input_row_bytes;
-        u32 to = shared_address(memory.inputs) + own.part * (u32)task.input_row_bytes;
-        // Of how many rows the first column is still to be had, and of how many the second one.
-        int left = (rows - own.part + own.parts - 1) / own.parts;
-        int second = (columns - rows - own.part + own.parts - 1) / own.parts;
+    __device__ void take(const Share& own, const Both& to, u64 from) const {
+        u32 further = 0;
 #pragma unroll 1
-        for (; left > 0; left -= LOOKS / 2, second -= LOOKS / 2, from += LOOKS / 2 * step, to += LOOKS / 2 * step_to) {
+        for (int done = 0; done < own.rows; done += LOOKS / 2) {
             uint4 found[LOOKS];
-            ask(task.mailed, found, {from, step, apart, left, second});
+            ask(own.mailed, found, {from, own.step, own.apart, own.rows - done, own.seconds - done});
 #pragma unroll
             for (int i = 0; i < LOOKS; i += 2)
-                if (i / 2 < left) store_both(to + i / 2 * step_to, vector, found[i], found[i + 1]);
+                if (done + i / 2 < own.rows) to.store(further + i / 2 * own.step_to, found[i], found[i + 1]);
+            from += LOOKS / 2 * own.step, further += LOOKS / 2 * own.step_to;
         }
     }
 #endif
@@ -114,20 +124,21 @@ struct Inputs {
         u64 at;
 #pragma unroll
         for (int i = 0; i < LOOKS; ++i) found[i] = of.has(i, at) ? load_relaxed(at) : uint4{0, 0, 0, 0};
-        for (bool there = !mailed; !there;) {  // those that are not there yet are asked for again together
-            there = true;
+        while (mailed) {
+            bool all = true;
 #pragma unroll
-            for (int i = 0; i < LOOKS; ++i) {
-                if (arrived(found[i]) || !of.has(i, at)) continue;
-                there = false;
-                found[i] = load_relaxed(at);
-            }
+            for (int i = 0; i < LOOKS; ++i) all &= arrived(found[i]);
+            if (all) return;
+#pragma unroll
+            for (int i = 0; i < LOOKS; ++i)  // those that are not there yet are asked for again together
+                if (!arrived(found[i]) && of.has(i, at)) found[i] = load_relaxed(at);
         }
     }
 
     // The same of whole columns, and their norms in place of them. Each vector is stored by one block. gain: a shared address.
-    __device__ void gather_normed(const Task& task, u32 gain, int column, int columns, uint4 (&found)[FIRST_LOOKS]) {
-        gather<false>(task, column, columns, 0, (int)task.row_used_bytes, true, found);
+    __device__ void gather_normed(
+        const Task& task, const Share& own, u32 gain, int column, int columns, uint4 (&found)[FIRST_LOOKS]) {
+        gather<false>(own, true, found);
 #if COLUMNS == 1  // a thread has what it has put there
         norm_by_all(task, gain, column);
 #else
@@ -141,28 +152,32 @@ struct Inputs {
 #if COLUMNS > 1
     // A warp has a row, of whose two columns one does not wait for the other; the second one may not be there.
     __device__ void norm_row(const Task& task, u32 gain, int column, int columns) const {
-        const int bytes = (int)task.row_used_bytes, vectors = bytes / 16, last = (int)task.share - 1;
-        const int second = warp + input_rows(columns);
-        const u32 row = shared_address(memory.inputs) + warp * (u32)task.input_row_bytes;
+        enum { STEP = 32 * 16 };
+        const int bytes = (int)task.row_used_bytes, own = lane * 16;
+        const Both row(shared_address(memory.inputs) + warp * (u32)task.input_row_bytes, lane);
         uint4 one, other;
         float sum = 0.0f, other_sum = 0.0f;
 #pragma unroll 2
-        for (int vector = lane; vector < vectors; vector += 32) {
-            load_both(row, vector, one, other);
+        for (int at = 0; own + at < bytes; at += STEP) {
+            row.load(2 * at, one, other);
             sum += squares(one), other_sum += squares(other);
         }
         const float factor = factor_of(warp_sum(sum), bytes), other_factor = factor_of(warp_sum(other_sum), bytes);
-        const bool stores = min(warp, last) == block, stores_other = second < columns && min(second, last) == block;
-        const u64 to = task.normed + (column + warp) * task.normed_stride;
-        const u64 to_other = task.normed + (column + second) * task.normed_stride;
 #pragma unroll 2
-        for (int vector = lane; vector < vectors; vector += 32) {
-            const uint4 own_gain = load_shared(gain + vector * 16);
-            load_both(row, vector, one, other);
-            one = normed(one, own_gain, factor), other = normed(other, own_gain, other_factor);
-            store_both(row, vector, one, other);
-            if (stores) *(uint4*)(to + vector * 16) = one;
-            if (stores_other) *(uint4*)(to_other + vector * 16) = other;
+        for (int at = 0; own + at < bytes; at += STEP) {
+            const uint4 own_gain = load_shared(gain + own + at);
+            row.load(2 * at, one, other);
+            row.store(2 * at, normed(one, own_gain, factor), normed(other, own_gain, other_factor));
+        }
+        const int last = (int)task.share - 1, second = warp + input_rows(columns);
+        const bool stores = min(warp, last) == block, stores_other = second < columns && min(second, last) == block;
+        if (!stores && !stores_other) return;
+        const u64 to = task.normed + (column + warp) * task.normed_stride + own;
+        const u64 to_other = task.normed + (column + second) * task.normed_stride + own;
+        for (int at = 0; own + at < bytes; at += STEP) {
+            row.load(2 * at, one, other);
+            if (stores) *(uint4*)(to + at) = one;
+            if (stores_other) *(uint4*)(to_other + at) = other;
         }
     }
 #else

@@ -13,6 +13,8 @@ __device__ inline uint4 load_shared(u32 at) {
 __device__ inline void store_shared(u32 at, const uint4& v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+// The compiler has it here, not where it is used.
+__device__ inline void settle(u64& value) { asm volatile("" : "+l"(value)); }
 
 // Past the L1 cache; each of the words is whole.
 __device__ inline uint4 load_relaxed(u64 at) {

@@ -24,17 +24,21 @@ enum { MOST_INPUT_ROWS = COLUMNS / 2 };
 // Row i has the columns i and i + input_rows: of each vector of both, words by turns, its first half and its second half, 64
 // bytes of either beside each other. Which come first alternates, so that nor has who stores vectors a conflict.
 __device__ inline int input_rows(int columns) { return (columns + 1) / 2; }
-__device__ inline u32 half_vector(u32 row, int vector, int half) {
-    return row + vector / 4 * 128 + (vector / 4 + half) % 2 * 64 + vector % 4 * 16;
-}
-__device__ inline void store_both(u32 row, int vector, const uint4& one, const uint4& other) {
-    store_shared(half_vector(row, vector, 0), uint4{one.x, other.x, one.y, other.y});
-    store_shared(half_vector(row, vector, 1), uint4{one.z, other.z, one.w, other.w});
-}
-__device__ inline void load_both(u32 row, int vector, uint4& one, uint4& other) {
-    const uint4 first = load_shared(half_vector(row, vector, 0)), second = load_shared(half_vector(row, vector, 1));
-    one = {first.x, first.z, second.x, second.z}, other = {first.y, first.w, second.y, second.w};
-}
+struct Both {  // a vector of both columns of a row; `further`: of another row, or a multiple of 8 vectors behind it
+    u32 first, second;
+    __device__ Both(u32 row, u32 vector) {
+        const u32 turned = vector / 4 % 2 * 64;
+        row += vector / 4 * 128 + vector % 4 * 16, first = row + turned, second = row + 64 - turned;
+    }
+    __device__ void store(u32 further, const uint4& one, const uint4& other) const {
+        store_shared(first + further, uint4{one.x, other.x, one.y, other.y});
+        store_shared(second + further, uint4{one.z, other.z, one.w, other.w});
+    }
+    __device__ void load(u32 further, uint4& one, uint4& other) const {
+        const uint4 x = load_shared(first + further), y = load_shared(second + further);
+        one = {x.x, x.z, y.x, y.z}, other = {x.y, x.w, y.y, y.w};
+    }
+};
 // Of 16 columns of a product, which one it is of so many; -1: of none.
 __device__ inline int column_of(int i, int columns) {
     const int rows = input_rows(columns), column = i < MOST_INPUT_ROWS ? i : i - MOST_INPUT_ROWS + rows;
@@ -45,7 +49,7 @@ __device__ inline int column_of(int i, int columns) {
 // How many pieces of k are multiplied together, where a block has so few tiles that a piece at a time would leave a warp
 // waiting for its own last product.
 __device__ inline int pieces_together(int tiles, int left_bytes) {
-    const int most = DTYPE == 0 || tiles > 2 ? 1 : PASS_TILES / tiles;
+    const int most = DTYPE == 0 || tiles > 2 ? 1 : PASS_TILES >> (tiles - 1);
     return min(most, (left_bytes + PIECE_BYTES - 1) / PIECE_BYTES);
 }
 
@@ -112,7 +116,7 @@ struct Sums {
             if (!TILES && tile >= w.tiles) break;
 #pragma unroll
             for (int e = 0; e < WIDTH; ++e)
-                of[first + tile][column][e % CHAINS] += widen(v[tile].parts[e]) * widen(x.parts[e]);
+                of[first + tile][column][e % CHAINS] += v[tile].wide(e) * x.wide(e);
         }
     }
     // TILES: of a piece, or 0 where that is known later and pieces come one at a time.
@@ -135,7 +139,7 @@ struct Sums {
 #pragma unroll
                 for (int row = 0; row < MOST_INPUT_ROWS; ++row) {
                     uint4 one, other;
-                    load_both(slice + min(row, input_rows(columns) - 1) * row_bytes, chunk * 4 + vector, one, other);
+                    Both(slice, chunk * 4 + vector).load(min(row, input_rows(columns) - 1) * row_bytes, one, other);
                     add_column<TILES>(w, piece * MOST, row, v, one);
                     add_column<TILES>(w, piece * MOST, row + MOST_INPUT_ROWS, v, other);
                 }

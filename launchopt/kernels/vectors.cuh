@@ -4,7 +4,7 @@ __device__ inline float squares(const uint4& of) {
     v.whole = of;
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) sum += widen(v.parts[i]) * widen(v.parts[i]);
+    for (int i = 0; i < WIDTH; ++i) sum += v.wide(i) * v.wide(i);
     return sum;
 }
 __device__ inline uint4 normed(const uint4& of, const uint4& gain, float factor) {
@@ -19,8 +19,7 @@ __device__ inline uint4 normed(const uint4& of, const uint4& gain, float factor)
     u32* words = (u32*)&made;
 #pragma unroll
     for (int i = 0; i < WIDTH; i += 2)
-        words[i / 2] = narrow_two(
-            widen(v.parts[i]) * factor * widen(g.parts[i]), widen(v.parts[i + 1]) * factor * widen(g.parts[i + 1]));
+        words[i / 2] = narrow_two(v.wide(i) * factor * g.wide(i), v.wide(i + 1) * factor * g.wide(i + 1));
     return made;
 #endif
 }

@@ -149,6 +149,7 @@ inline bool __any_sync(unsigned mask, bool own) { return __ballot_sync(mask, own
 
 // -- What ptx.cuh has for the device.
 u32 shared_address(const void* pointer);
+inline void settle(u64&) {}
 uint4 load_shared(u32 address);
 void store_shared(u32 address, const uint4& value);
 uint4 load_relaxed(u64 address);
