@@ -166,24 +166,28 @@ struct Gemm : Inputs {
             const u32 gain = ring.slot();
             const bool is_normed = (FUSED >> OP_NORM & 1) && task.gain && pass == first;
             if (is_normed) ring.wait<1>(1), ring.next();
-            w.load(ring, tiles, min(all, at_once), warp, lane);
+            if (!AWAITED || !gathers) w.load(ring, tiles, min(all, at_once), warp, lane);
             if (gathers) {
                 if (is_normed) gather_normed(task, own, gain, column, columns, found);
                 else gather(own, true, found);
-                __syncthreads();
                 if (BY_TENSOR) ring.leave(lane);  // the gain's slot
+                if (AWAITED) w.load(ring, tiles, min(all, at_once), warp, lane);
+                __syncthreads();
                 if (pass == first && !column) stamp(i, READY);
             }
             Sums sums = {};
 #pragma unroll 1
             for (int round = 0;;) {
                 const int bytes = min(all - round, at_once);
-                multiply_round(sums, w, row_bytes, tiles, bytes, min(all - round - bytes, at_once), columns);
+                const int then = min(all - round - bytes, at_once);
+                multiply_round(sums, w, row_bytes, tiles, bytes, AWAITED ? 0 : then, columns);
                 if ((round += at_once) >= all) break;
+                if (AWAITED) ring.leave(lane);
                 __syncthreads();
                 own = share(task, column, columns, from + round, min(all - round, at_once));
                 look(own, found);
                 gather(own, false, found);
+                if (AWAITED) w.load(ring, tiles, then, warp, lane);
                 __syncthreads();
             }
             sums.leave(memory.part[warp], tiles, columns, lane);

@@ -56,6 +56,7 @@ __device__ inline int pieces_together(int tiles, int left_bytes) {
 // A warp's slices of some tiles, of a piece or a few, tile by tile. Of a single column they are in registers before the inputs
 // are there, where nothing else wants these. For the tensor cores slots are waited for, and left, as they are multiplied.
 #define BY_TENSOR (DTYPE != 0 && !PRELOADED)
+#define AWAITED (BY_TENSOR && SLOTS_A_STEP == PASS_TILES)  // all of them at once, when the inputs are there
 struct Slices {
     int tiles, pieces;
 #if PRELOADED
@@ -70,6 +71,13 @@ struct Slices {
     }
     __device__ void load(Ring& ring, int of_tiles, int left_bytes, int warp, int lane) {
         tiles = of_tiles, pieces = pieces_together(of_tiles, left_bytes);
+#if AWAITED
+        ring.wait<PASS_TILES>(tiles * pieces);
+#pragma unroll
+        for (int slot = 0; slot < PASS_TILES; ++slot) from[slot] = ring.slot(slot) + place(warp, lane);
+        ring.next(tiles * pieces);
+        return;
+#endif
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES && !BY_TENSOR; ++slot) {
             if (slot >= tiles * pieces) break;
@@ -218,6 +226,11 @@ struct Sums {
         inputs += lane % 4 * 16;
 #if COLUMNS > 1
         inputs += min(lane / 4, input_rows(columns) - 1) * row_bytes;
+#endif
+#if AWAITED
+        add_step(w.tiles, 0, w.from, mine, inputs);
+        if (LEFT_EARLY) ring.leave(lane);
+        return;
 #endif
         const u32 place = Slices::place(warp, lane);
 #pragma unroll
