@@ -23,7 +23,8 @@ def test_there_is_none(name: str) -> None:
 # How a line begins, and a list of which threads have no order without it.
 NEEDED = {
     "barrier_wait(barrier() + SLOTS * 8": "layers",  # until a slot has been read
-    "ring.wait<SLOTS_A_STEP>": "several passes",  # until it is full
+    "ring.wait<PASS_TILES>": "several passes",  # until they are full
+    "ring.wait<SLOTS_A_STEP>": "layers",
     "__syncwarp();\n        if (lane < left) barrier_arrive": "layers",  # before it is told that it has been read
     "peer.wait(": "shared down",
     "__threadfence();\n        atomicAdd(q.counters": "layers",
