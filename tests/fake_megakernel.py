@@ -30,7 +30,8 @@ from launchopt.devices.feedback_source import FIELDS
 from launchopt.devices.fusion import ATTENTION
 from launchopt.devices.instruction_interpreter import Memory, random_order, run
 from launchopt.devices.instruction_words import JOIN, NOBODY, WORDS, Instructions, Word
-from launchopt.devices.megakernel_tasks import TASK_WORDS, WEIGHTS, Extra, tasks_of
+from launchopt.devices.megakernel_tasks import Extra, Tasks, copies_of, tasks_of
+from launchopt.devices.megakernel_words import TASK, WEIGHTS, packed
 from launchopt.feedback import HostFeedback
 from launchopt.sampling import Sampling, SamplingKind
 
@@ -102,6 +103,7 @@ class FakeMegakernel:
         self.waited = self.in_vain = 0
         self._waits: tuple[dict[str, int], int, NDArray[np.int64]] | None = None
         self._numbers: dict[int, int] = {}
+        self._tables: list[Tasks] = []  # of all programs
         self._lists: dict[bytes, Instructions] = {}  # by the words of their tasks, which lack those done with another
 
     def tasks_of(self, instructions: Instructions, blocks: int, itemsize: int, pairs: bool) -> Any:
@@ -109,6 +111,7 @@ class FakeMegakernel:
         tasks, box_bytes = tasks_of(instructions, blocks, itemsize, pairs)
         self.split.append(int(tasks[:, Extra.SPLIT].sum()))
         self._lists[tasks[:, :WORDS].tobytes()] = instructions.copy()
+        self._tables.append(tasks)
         return tasks, box_bytes
 
     def clusters_at_once(self, function: Any, size: int, threads: int, shared_bytes: int) -> int:
@@ -193,7 +196,8 @@ class FakeMegakernel:
         tasks, counters, weights = (np.asarray(self.memory.at(place)) for place in places.values())
         count, box_bytes, stamps = program.tolist()[-3:]
         assert self.memory.at(stamps).size == 0, "the clock is only read on demand"
-        assert (tasks.dtype, tasks.shape) == (np.int64, (count, TASK_WORDS))
+        assert (tasks.dtype, tasks.nbytes) == (np.uint64, count * TASK.itemsize)
+        tasks = next(each for each in self._tables if packed(each).tobytes() == tasks.tobytes())
         assert (counters.dtype, len(counters)) == (np.uint32, count + 1)
         assert not counters.any(), "nobody but the kernel counts"
         self._check(tasks, weights.view(WEIGHTS), box_bytes)
@@ -264,7 +268,7 @@ class FakeMegakernel:
         assert all(one[1] <= other[0] for one, other in pairwise(boxes))
         if boxes:
             own = self.memory.holding(boxes[0][0])
-            assert own.nbytes == 2 * box_bytes
+            assert own.nbytes == 2 * copies_of(tasks) * box_bytes
             assert (own == EMPTY).all(), "until the kernel fills it"
             assert boxes[-1][1] <= own.data.ptr + box_bytes
 

@@ -20,12 +20,13 @@ from launchopt.devices.instruction_interpreter import Placed
 from launchopt.devices.instruction_words import Instructions, Word
 from launchopt.devices.megakernel_tasks import (
     SLOT_BYTES,
+    copies_of,
     defines_of,
     fixed_bytes,
     place_boxes,
     tasks_of,
-    weights_of,
 )
+from launchopt.devices.megakernel_words import packed, weights_of
 from launchopt.devices.steps import facts_of
 from launchopt.kernels import source
 from launchopt.sampling import Sampling, SamplingKind
@@ -65,11 +66,11 @@ class Launched:
     def __init__(self, instructions: Instructions, dtype: Dtype, feedback: LaunchFeedback, text: str) -> None:
         itemsize = dtype.itemsize
         tasks, box_bytes = tasks_of(instructions, BLOCKS, itemsize, pairs=BLOCKS % 2 == 0)
-        self.boxes = np.full(2 * box_bytes + 16, 0xFF, np.uint8)
+        self.boxes = np.full(2 * copies_of(tasks) * box_bytes + 16, 0xFF, np.uint8)
         place_boxes(tasks, -(-self.boxes.ctypes.data // 16) * 16)
-        self.tasks, self.weights = tasks, weights_of(tasks, itemsize)
+        self.tasks, self.packed, self.weights = tasks, packed(tasks), weights_of(tasks, itemsize)
         self.counters = np.zeros(len(tasks) + 1, np.uint32)
-        places = [part.ctypes.data for part in (self.tasks, self.counters, self.weights)]
+        places = [part.ctypes.data for part in (self.packed, self.counters, self.weights)]
         program = np.array([*places, len(tasks), box_bytes, 0], np.int64)
         self.words: NDArray[np.int64] = np.concatenate([program, feedback.words, np.zeros(1 + GATE_WORDS, np.int64)])
         self.found = np.zeros(BLOCKS * int(tasks[:, Word.REQUESTS].max()), np.uint64)

@@ -37,7 +37,7 @@ def constant(text: str, name: str) -> int:
 
 def numbered(text: str, first: str) -> dict[str, int]:
     """The enum that begins with a name, by C's rules."""
-    (body,) = re.findall(rf"enum \{{ ({first}\b[^}}]*) \}};", without_comments(text))
+    (body,) = re.findall(rf"enum \{{\s+({first}\b[^}}]*?)\s+\}};", without_comments(text))
     found: dict[str, int] = {}
     for each in body.split(","):
         name, _, value = (part.strip() for part in each.partition("="))
@@ -47,7 +47,7 @@ def numbered(text: str, first: str) -> dict[str, int]:
 
 def fields(text: str, struct: str) -> list[tuple[str, str]]:
     """Type and name of each word of a struct; of an array those of its elements, numbered."""
-    (body,) = re.findall(rf"struct {struct} \{{(.*?)\n\}};", text, re.DOTALL)
+    (body,) = re.findall(rf"struct (?:alignas\(\d+\) )?{struct} \{{(.*?)\n\}};", text, re.DOTALL)
     found = []
     for declared in filter(None, (each.strip() for each in without_comments(body).split(";"))):
         kind, names = re.match(r"((?:const )?\w+\b)(.*)", declared, re.DOTALL).groups()

@@ -63,6 +63,7 @@ JOIN = -1  # in OP
 GEMM_TILE_ROWS, MOST_COLUMNS = 8, 16  # of kernels/weights.cuh and skinny.cuh
 # To which operands must be aligned for weights to be copied ahead of time, and what k must be whole ones of.
 VECTOR_BYTES, SLICE_BYTES = 16, 256
+STREAMED_BYTES_APART = 1 << 28  # what two requests' inputs lie less apart than, so that all lie within 32 bits
 POSITIONED_OPS = (Op.ROPE, Op.QK, Op.SOFTMAX, Op.AV)
 VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)
 
@@ -87,4 +88,4 @@ def streamable(row: Instruction, itemsize: int) -> bool:
         return False
     apart = row[Word.STRIDE_B] if row[Word.REQUESTS] > 1 else 0
     whole = (row[Word.A] | row[Word.B] | apart | row[Word.LDA] * itemsize) % VECTOR_BYTES == 0
-    return bool(whole and row[Word.K] * itemsize % SLICE_BYTES == 0)
+    return bool(whole and 0 <= apart < STREAMED_BYTES_APART and row[Word.K] * itemsize % SLICE_BYTES == 0)

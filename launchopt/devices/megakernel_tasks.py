@@ -1,10 +1,9 @@
 """What kernels/megakernel.cu needs to know beside a list of instructions: how a grid goes about each.
 
-In: a list (`instructions`), and how many blocks the grid has. Out: struct Task of each instruction, or of those that
-are done as one: the row of the one that matters, behind it how many blocks have a share of it, how far the counters
-that it waits for come a launch, how a GEMM's work is cut, where its mail lies, and what the others need; struct Weights
-of the GEMMs whose weights are copied ahead of time, in the order of the list; and how the kernel is to be compiled for
-such a list, with what shared memory.
+In: a list (`instructions`), and how many blocks the grid has. Out: a task of each instruction, or of those that are
+done as one: the row of the one that matters, behind it how many blocks have a share of it, how far the counters that
+it waits for come a launch, how a GEMM's work is cut, where its mail lies, and what the others need (the kernel is told
+in the words of `megakernel_words`); and how the kernel is to be compiled for such a list, with what shared memory.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ PIECE_BYTES = 2048  # of kernels/weights.cuh
 INPUT_BYTES, INPUT_GAP_BYTES = {1: 32 << 10, MOST_COLUMNS: 64 << 10}, 64  # of kernels/tiles.cuh, by COLUMNS
 WARPS, PART_ROWS = 8, 40
 SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
+COPIES = 4  # of each box, for a single column
 STATIC_BYTES = 8 << 10  # what ops declare for themselves, at the most
 LEAST_SLOTS = 6
 ALIGNMENT_BYTES = 256
@@ -40,7 +40,7 @@ RING_ALIGNMENT_BYTES = 128
 
 
 class Extra(enum.IntEnum):
-    """A column of a task, behind those of its instruction: see struct Task."""
+    """A column of a task, behind those of its instruction: see struct Task of kernels/tasks.cuh."""
 
     SHARE = WORDS
     ENOUGH0 = WORDS + 1
@@ -84,15 +84,6 @@ class Extra(enum.IntEnum):
 SENT = [Word.REQUESTS, Word.FIRST_REQUEST, Extra.RESULT_STRIDE]
 WANTED = [Word.REQUESTS, Word.FIRST_REQUEST, Extra.ADDED_STRIDE]
 TASK_WORDS = WORDS + len(Extra)
-# Struct Weights.
-WEIGHTS = np.dtype(
-    [
-        *((name, "u8") for name in ("a", "gain", "split")),
-        *((name, "u4") for name in ("row_bytes", "row_used_bytes", "rows", "groups")),
-        *((name, "u4") for name in ("tiles_each", "tiles_more", "pieces", "pair_rows")),
-    ]
-)
-
 Tasks = NDArray[np.int64]  # [instructions, TASK_WORDS]
 
 
@@ -217,19 +208,6 @@ def _cut(row: NDArray[np.int64], itemsize: int) -> None:
     row[Extra.ROW_USED_BYTES] = row[Word.K] * itemsize
 
 
-def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
-    """Of each streamed GEMM, in order, where its weights lie; last one of no rows, and one for who looks further."""
-    streamed = tasks[tasks[:, Extra.STREAMED] == 1]
-    found = np.zeros(len(streamed) + 2, WEIGHTS)
-    found["a"][:-2], found["rows"][:-2] = streamed[:, Word.A], streamed[:, Word.M]
-    for name in ("gain", "split", "row_used_bytes", "tiles_each", "tiles_more", "pair_rows"):
-        found[name][:-2] = streamed[:, Extra[name.upper()]]
-    found["row_bytes"][:-2] = streamed[:, Word.LDA] * itemsize
-    found["pieces"][:-2] = -(-streamed[:, Extra.ROW_USED_BYTES] // (PIECE_BYTES << streamed[:, Extra.SPLIT]))
-    found["groups"][:-2] = -(-streamed[:, Word.REQUESTS] // MOST_COLUMNS)
-    return found
-
-
 def fixed_bytes(columns: int) -> int:
     """Of struct Memory, but for the ring, which begins at a whole RING_ALIGNMENT_BYTES; `columns`: as compiled."""
     used = INPUT_BYTES[columns] + -(-columns // 2) * INPUT_GAP_BYTES + WARPS * columns * PART_ROWS * 4
@@ -253,10 +231,18 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
         "COLUMNS": compiled_columns(int(tasks[:, Word.REQUESTS].max(initial=1))),
         "OPS": _bits(alone[:, Word.OP].tolist()),
         "FUSED": _bits([*attending, *normed, *filter(None, tasks[:, Extra.THEN].tolist())]),
+        "GROUPS": int(tasks[:, Word.REQUESTS].max(initial=1) > MOST_COLUMNS),
+        "COUNTS": int(tasks[:, Extra.COUNTED].any()),
+        "COPIES": copies_of(tasks),
         "PAIRS": int(tasks[:, Extra.SPLIT].any()),
         "LOGITS": int(len(tasks) > 0 and tasks[-1, Extra.STREAMED] == 1 and tasks[-1, Extra.THEN] == 0),
         **_attention(tasks[tasks[:, Extra.ATTENDS] == 1]),
     }
+
+
+def copies_of(tasks: Tasks) -> int:
+    """How many there are of each box (kernels/mail.cuh): of several columns, which lie in more lines, one."""
+    return COPIES if tasks[:, Word.REQUESTS].max(initial=1) == 1 else 1
 
 
 def _attention(attending: Tasks) -> dict[str, int]:

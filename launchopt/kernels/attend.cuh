@@ -19,7 +19,7 @@ __shared__ Sequence sequence;
 
 struct Attention {
     const Task& task;
-    u64 now, other;  // as in Gemm
+    const Boxes boxes;
     int request, head, start, stop, earlier, whole, slot;  // earlier: tokens that the cache has
     bool known;  // `sequence` is this one's
     const int* pages;
@@ -33,7 +33,7 @@ struct Attention {
 #endif
     storage *rows, *scores;  // [group + 2][head_dim]: queries, key, value; [group][whole]: scores, then probabilities
 
-    __device__ Attention(const Task& task, u64 now, u64 other, char* scratch, int item) : task(task), now(now), other(other) {
+    __device__ Attention(const Task& task, const Boxes& boxes, char* scratch, int item) : task(task), boxes(boxes) {
         const Instruction& in = task.in;
         const int heads = (int)in.kv_heads;
         request = item / heads, head = item - request * heads;
@@ -96,8 +96,8 @@ struct Attention {
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)
             cosines[e] = sequence.turned[vector * WIDTH + e], sines[e] = sequence.turned[(half + vector) * WIDTH + e];
-        const bool mailed = task.mailed;
-        const u64 at = task.from + (mailed ? now : 0) + request * task.from_bytes +
+        const bool mailed = task.flags & MAILED;
+        const u64 at = task.from + (mailed ? boxes.own : 0) + (u64)request * task.from_bytes +
                        (place(section) + vector * WIDTH) * sizeof(storage);
         Vector x, y;
         do {
@@ -142,7 +142,7 @@ struct Attention {
     }
     // Two neighbours of the results.
     __device__ void give(int to, const Pair& made) const {
-        if (box) send(box + now + to * sizeof(storage), box + other + to * sizeof(storage), made.both);
+        if (box) boxes.send(box + boxes.now + to * sizeof(storage), made.both);
         *(Pair*)((storage*)(task.result + request * task.result_stride) + head * group * head_dim + to) = made;
     }
     // What nobody waits for in this launch: rows, of which a key and a value go to the cache, too (a token beyond ctx has no
@@ -172,11 +172,12 @@ template <class Products>
 #if COLUMNS > 1
 __noinline__  // its registers, beside those of several columns, would be too many
 #endif
-__device__ void attend(const Task& task, u32 place, u64 now, u64 other, char* scratch, u64* ready) {
+__device__ void attend(const Task& task, u32 place, u64 box_bytes, u32 launch, char* scratch, u64* ready) {
+    const Boxes boxes(box_bytes, launch, blockIdx.x);
     const int items = (int)(task.in.requests * task.in.kv_heads), blocks = (int)task.share;
     for (int item = place; item < items; item += blocks) {
         if (item >= blocks) __syncthreads();  // all have read what was there
-        Products it(task, now, other, scratch, item);
+        Products it(task, boxes, scratch, item);
         it.look();
         it.learn();
         it.gather();

@@ -8,10 +8,10 @@ __shared__ u64 largest[HOLDERS * COLUMNS];
 
 struct Gemm : Inputs {
     Peer peer;
-    u64* found;  // where the largest logits of each column and block go, [columns, blocks], or 0: see step_end.cuh
+    const Feedback& feed;
 
-    __device__ Gemm(const Program& q, u32 launch, u64* found, Memory& memory, const Ring& ring)
-        : Inputs(q, launch, memory, ring), found(found) {}
+    __device__ Gemm(const Program& q, u32 launch, const Feedback& feed, Memory& memory, const Ring& ring)
+        : Inputs(q, launch, memory, ring), feed(feed) {}
     __device__ u64* stamps(u64 i) const { return q.stamps + (block * (q.count + 1) + i) * STAMPS_EACH; }
     __device__ void stamp(u64 i, int which) const {
 #if STAMPS
@@ -21,35 +21,40 @@ struct Gemm : Inputs {
 
     // What all warps have of a pass, added up and stored, two rows a thread.
     struct Place {
-        u64 box;
-        int row, column, rows;  // of this thread, in a pass; rows that there are from its first on
-        int first, to;          // of all rows, and of results
+        u64 c, box;             // where its outputs go, and its results, if anybody has these by mail
+        int row, column, rows;  // of this thread, in a pass; rows that there are from its first on, or 0
+        u32 first, to;          // of all rows, and of results
         Pair added;
     };
-    __device__ Place place(const Task& task, int pass, int tiles, int column, int columns) const {
+    __device__ Place place(const Task& task, u32 flags, u32 pass, int tiles, int column, int columns) const {
         Place made;
         made.row = threadIdx.x % (PASS_ROWS / 2) * 2, made.column = threadIdx.x / (PASS_ROWS / 2), made.rows = 0;
         if (made.row >= tiles * TILE_ROWS || made.column >= columns) return made;
-        if (PAIRS && task.split && peer.has(made.row)) return made;
-        const int j = column + made.column, tile = pass + made.row / TILE_ROWS, below = made.row % TILE_ROWS;
-        made.first = row_of_tile(tile, (u32)task.pair_rows) + below;
-        made.to = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows ? tile / 2 * TILE_ROWS + below : made.first;
-        made.rows = (int)task.in.m - made.first;
-        made.box = task.box ? task.box + (u32)(j * (int)task.result_m + made.to) * sizeof(storage) : 0;
-        if ((FUSED >> OP_ADD & 1) && task.then == OP_ADD && made.rows > 0) {
-            if (PAIRS && task.added_mailed) made.added.both = receive(added_at(task, j, made.to));
-            else made.added = *(const Pair*)added_at(task, j, made.to);
+        if (PAIRS && (flags & SPLIT) && peer.has(made.row)) return made;
+        const u32 j = column + made.column, tile = pass + (u32)made.row / TILE_ROWS, below = (u32)made.row % TILE_ROWS;
+        made.first = row_of_tile(tile, pair_rows_of(task, flags)) + below;
+        made.to = is_gated(flags) ? tile / 2 * TILE_ROWS + below : made.first;
+        made.rows = (int)((u32)task.in.m - made.first);
+        made.c = task.c + j * task.stride_c + made.first * sizeof(storage);
+        made.box = task.box ? task.box + boxes.now + (j * task.result_m + made.to) * (u32)sizeof(storage) : 0;
+        if (adds(flags) && made.rows > 0) {
+            if (PAIRS && (flags & ADDED_MAILED)) made.added.both = receive(added_at(task, flags, j, made.to));
+            else made.added = *(const Pair*)added_at(task, flags, j, made.to);
         }
         return made;
     }
+    static __device__ bool is_gated(u32 flags) { return (FUSED >> OP_SILU_MUL & 1) && (flags & GATED); }
+    static __device__ bool adds(u32 flags) { return (FUSED >> OP_ADD & 1) && (flags & ADDS); }
+    static __device__ u32 pair_rows_of(const Task& task, u32 flags) { return is_gated(flags) ? task.pair_rows : 0; }
     // What is added to a GEMM's results has been stored by the same thread, or comes by mail.
-    __device__ u64 added_at(const Task& task, int column, int to) const {
-        return task.added + (PAIRS && task.added_mailed ? now : 0) + column * task.added_stride + to * sizeof(storage);
+    __device__ u64 added_at(const Task& task, u32 flags, u32 column, u32 to) const {
+        const u64 from = task.added + (PAIRS && (flags & ADDED_MAILED) ? boxes.own : 0);
+        return from + column * task.added_stride + to * sizeof(storage);
     }
-    __device__ Pair added(const Task& task, const Place& to, int column) const {
+    __device__ Pair added(const Task& task, u32 flags, const Place& to, int column) const {
         Pair found = to.added;
-        if (PAIRS && task.added_mailed)
-            while (!arrived(found.both)) found.both = receive(added_at(task, column, to.to));
+        if (PAIRS && (flags & ADDED_MAILED))
+            while (!arrived(found.both)) found.both = receive(added_at(task, flags, column, to.to));
         return found;
     }
     __device__ float2 total(int row, int column) const {  // of this block
@@ -67,16 +72,16 @@ struct Gemm : Inputs {
             peer.send(to.row, to.column, total(to.row, to.column));
         peer.wait(tiles, columns);
     }
-    __device__ void store(const Task& task, const Place& to, int tiles, int column, int columns, bool finds) {
-        const bool split = PAIRS && task.split;
+    __device__ void store(const Task& task, u32 flags, const Place& to, int tiles, int column, int columns, bool finds) {
+        const bool split = PAIRS && (flags & SPLIT);
         if (split) swap(to, tiles, columns);
-        if (to.rows > 0) store_own(task, to, column, finds, split);
+        if (to.rows > 0) store_own(task, flags, to, column, finds);
         if (split) peer.next();
     }
-    __device__ void store_own(const Task& task, const Place& to, int column, bool finds, bool split) const {
+    __device__ void store_own(const Task& task, u32 flags, const Place& to, int column, bool finds) const {
         const auto whole = [&](int row) {
             float2 sum = total(row, to.column);
-            if (!split) return sum;
+            if (!PAIRS || !(flags & SPLIT)) return sum;
             const float2 more = peer.had(row, to.column);
             return float2{sum.x + more.x, sum.y + more.y};
         };
@@ -84,10 +89,10 @@ struct Gemm : Inputs {
         const Pair own(sum.x, sum.y);
         Pair result = own;
         bool is_result = true;
-        if ((FUSED >> OP_ADD & 1) && task.then == OP_ADD) {
-            const Pair more = added(task, to, column + to.column);
+        if (adds(flags)) {
+            const Pair more = added(task, flags, to, column + to.column);
             result = Pair(own.first() + more.first(), own.second() + more.second());
-        } else if ((FUSED >> OP_SILU_MUL & 1) && task.then == OP_SILU_MUL) {
+        } else if (is_gated(flags)) {
             is_result = !(to.row & TILE_ROWS);  // else the other factor
             if (is_result) {
                 const float2 sum_up = whole(to.row + TILE_ROWS);
@@ -95,18 +100,18 @@ struct Gemm : Inputs {
                 result = Pair(silu(own.first()) * up.first(), silu(own.second()) * up.second());
             }
         }
-        if (to.box && is_result) send(to.box + now, to.box + other, result.both);
-        const int j = column + to.column;
-        storage* c = (storage*)(task.in.c + j * task.in.stride_c) + to.first;
+        if (to.box && is_result) boxes.send(to.box, result.both);
+        storage* const c = (storage*)to.c;
         c[0] = own.first_stored();
         if (to.rows > 1) c[1] = own.second_stored();
-        if (FUSED && task.then && is_result) *(Pair*)((storage*)(task.result + j * task.result_stride) + to.to) = result;
+        if ((adds(flags) || is_gated(flags)) && is_result)
+            *(Pair*)((storage*)(task.result + (column + to.column) * task.result_stride) + to.to) = result;
         if (finds) find(to, own);
     }
 
 #ifdef KIND
     // Of the largest logits, as sampling.cuh has them, each thread has its own rows' of all passes; then the block's are told.
-    __device__ bool finds_in(u64 i) const { return FINDS && found && i + 1 == q.count; }
+    __device__ bool finds_in(u64 i) const { return FINDS && i + 1 == q.count && feed.rows; }
     __device__ void begin_find() const {
         if (threadIdx.x < HOLDERS * COLUMNS) largest[threadIdx.x] = 0;
     }
@@ -122,7 +127,7 @@ struct Gemm : Inputs {
         for (int step = HOLDERS / 2; step; step >>= 1) word = sampling::larger(word, __shfl_xor_sync(0xFFFFFFFFu, word, step));
         const int own = threadIdx.x / HOLDERS;
         if (threadIdx.x % HOLDERS == 0 && own < columns)  // of two blocks that share rows one may have stored none
-            store_relaxed((u64)(found + (column + own) * gridDim.x + block), max(word, 1ull));
+            store_relaxed((u64)(feed.found + (column + own) * gridDim.x + block), max(word, 1ull));
     }
 #else
     __device__ bool finds_in(u64) const { return false; }
@@ -132,77 +137,90 @@ struct Gemm : Inputs {
 #endif
     static __device__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
-    // Pieces of all tiles, as many as `bytes` of k are, the first ones' weights loaded; `then`: bytes of the next round.
-    __device__ void multiply_round(Sums& sums, Slices& w, u32 row_bytes, int tiles, int bytes, int then, int columns) {
-        u32 inputs = shared_address(memory.inputs) + warp * SLICE_BYTES * TOGETHER;
+    // Pieces of all tiles, as many as are multiplied together, one after another; the first ones' weights are loaded. Where all
+    // of k is not at once in shared memory, its inputs come round by round: the first ones are there.
+    __device__ void multiply(
+        Sums& sums, Slices& w, const Task& task, u32 flags, const Cut& cut, int tiles, int column, int columns) {
+        const u32 own_inputs = shared_address(memory.inputs) + warp * SLICE_BYTES * TOGETHER;
+        int left = (int)min(cut.bytes, task.round_bytes), rest = (int)cut.bytes - left;  // of this round, and behind it
+        u32 inputs = own_inputs;
 #pragma unroll 1
-        for (int left = bytes;;) {
+        while (true) {
             const int own = min(w.pieces, (left - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES);
-            sums.add(w, ring, max(own, 0), inputs, row_bytes, columns, warp, lane);
+            sums.add(w, ring, max(own, 0), inputs, task.input_row_bytes, columns, warp, lane);
             left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES * TOGETHER;
-            if (left <= 0 && !then) return;
+            const bool is_over = left <= 0;
+            if (is_over && !rest) return;
             ring.leave(lane);
-            w.load(ring, tiles, left > 0 ? left : then, warp, lane);
-            if (left <= 0) return;
+            if (is_over) left = min(rest, (int)task.round_bytes);
+            if (!is_over || !AWAITED) w.load(ring, tiles, left, warp, lane);
+            if (is_over) {
+                next_round(w, task, flags, cut.from + (cut.bytes - rest), left, tiles, column, columns);
+                rest -= left, inputs = own_inputs;
+            }
+            w.await(ring);
         }
     }
-    __device__ void streamed(const Task& task, u64 i, int column, int columns) {
-        const bool in_pairs = (FUSED >> OP_SILU_MUL & 1) && task.pair_rows;
-        const Cut cut(block, (u32)task.tiles_each, (u32)task.tiles_more, in_pairs, task.split, (u32)task.row_used_bytes);
-        const int first = cut.first, last = cut.last, from = (int)cut.from;
-        const int all = (int)cut.bytes, at_once = (int)task.round_bytes;
-        const u32 row_bytes = (u32)task.input_row_bytes;
+    __device__ void next_round(
+        Slices& w, const Task& task, u32 flags, u32 from, int bytes, int tiles, int column, int columns) {
+        __syncthreads();
+        uint4 found[FIRST_LOOKS];
+        const Share own = share(task, flags, column, columns, from, bytes);
+        look(own, found);
+        gather(own, false, false, found, [&] {
+            if (AWAITED) w.load(ring, tiles, bytes, warp, lane);
+        });
+        __syncthreads();
+    }
+    __device__ void streamed(const Task& task, u32 flags, u64 i, int column, int columns, bool is_last) {
+        const Cut cut(block, flags & SPLIT, task.tiles_each, task.tiles_more, is_gated(flags), task.bytes, task.other_bytes);
         const bool finds = finds_in(i);
         if (finds) begin_find();
+        bool is_first = true;
+        u32 pass = cut.first;
 #pragma unroll 1
-        for (int pass = first; pass < last; pass += PASS_TILES) {
-            const int tiles = min((int)PASS_TILES, last - pass);
+        while (true) {
+            const u32 at_once = min(task.round_bytes, cut.bytes);
+            const int tiles = min((int)PASS_TILES, (int)(cut.last - pass));
+            const bool gathers = is_first || at_once < cut.bytes;
+            const bool is_normed = (FUSED >> OP_NORM & 1) && (flags & NORMED) && is_first;
             uint4 found[FIRST_LOOKS];
-            const bool gathers = pass == first || at_once < all;
             Share own;
-            if (gathers) own = share(task, column, columns, from, min(all, at_once)), look(own, found);
-            const Place to = place(task, pass, tiles, column, columns);
+            if (gathers) own = share(task, flags, column, columns, cut.from, at_once), look(own, found);
+            else own.forgo();
+            Place to;
             Slices w;
             const u32 gain = ring.slot();
-            const bool is_normed = (FUSED >> OP_NORM & 1) && task.gain && pass == first;
-            if (is_normed) ring.wait<1>(1), ring.next();
-            if (!AWAITED || !gathers) w.load(ring, tiles, min(all, at_once), warp, lane);
+            gather(own, true, is_normed, found, [&] {
+                to = place(task, flags, pass, tiles, column, columns);
+                if (is_normed) ring.wait<1>(1), ring.next();
+                w.load(ring, tiles, at_once, warp, lane);
+            });
             if (gathers) {
-                if (is_normed) gather_normed(task, own, gain, column, columns, found);
-                else gather(own, true, found);
-                if (BY_TENSOR) ring.leave(lane);  // the gain's slot
-                if (AWAITED) w.load(ring, tiles, min(all, at_once), warp, lane);
+                if (is_normed) norm(task, gain, column, columns);
+                if (BY_TENSOR && is_normed) ring.leave(lane);  // the gain's slot
                 __syncthreads();
-                if (pass == first && !column) stamp(i, READY);
+                if (is_first && !column) stamp(i, READY);
             }
+            w.await(ring);
             Sums sums = {};
-#pragma unroll 1
-            for (int round = 0;;) {
-                const int bytes = min(all - round, at_once);
-                const int then = min(all - round - bytes, at_once);
-                multiply_round(sums, w, row_bytes, tiles, bytes, AWAITED ? 0 : then, columns);
-                if ((round += at_once) >= all) break;
-                if (AWAITED) ring.leave(lane);
-                __syncthreads();
-                own = share(task, column, columns, from + round, min(all - round, at_once));
-                look(own, found);
-                gather(own, false, found);
-                if (AWAITED) w.load(ring, tiles, then, warp, lane);
-                __syncthreads();
-            }
+            multiply(sums, w, task, flags, cut, tiles, column, columns);
             sums.leave(memory.part[warp], tiles, columns, lane);
-            __syncthreads();
             ring.leave(lane);
-            store(task, to, tiles, column, columns, finds);
-            // Before sums, or inputs, are replaced.
-            if (pass + PASS_TILES < last || column + COLUMNS < task.in.requests) __syncthreads();
+            __syncthreads();
+            store(task, flags, to, tiles, column, columns, finds);
+            is_first = false, pass += PASS_TILES;
+            if (pass >= cut.last && is_last) break;
+            __syncthreads();  // before sums, or inputs, are replaced
+            if (pass >= cut.last) break;
         }
         if (finds) say_found(column, columns);
     }
-    __device__ void streamed(const Task& task, u64 i) {
-        if (COLUMNS == 1) return streamed(task, i, 0, 1);
+    __device__ void streamed(const Task& task, u32 flags, u64 i) {
+        const int all = (int)task.requests;
+        if (!GROUPS) return streamed(task, flags, i, 0, COLUMNS == 1 ? 1 : all, true);
 #pragma unroll 1
-        for (int column = 0, all = (int)task.in.requests; column < all; column += COLUMNS)
-            streamed(task, i, column, min((int)COLUMNS, all - column));
+        for (int column = 0; column < all; column += COLUMNS)
+            streamed(task, flags, i, column, min((int)COLUMNS, all - column), all - column <= COLUMNS);
     }
 };

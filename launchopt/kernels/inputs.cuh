@@ -15,130 +15,164 @@ struct Inputs {
     Memory& memory;
     Ring ring;
     int warp, lane;
-    u64 now, other;  // where the boxes of this launch lie, and those of the next one, from the first ones on
+    Boxes boxes;
 
     __device__ Inputs(const Program& q, u32 launch, Memory& memory, const Ring& ring)
-        : q(q), launch(launch), block(blockIdx.x), memory(memory), ring(ring), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {
-        now = launch % 2 * q.box_bytes, other = (launch + 1) % 2 * q.box_bytes;
+        : q(q), launch(launch), block(blockIdx.x), memory(memory), ring(ring), warp(threadIdx.x / 32), lane(threadIdx.x % 32),
+          boxes(q.box_bytes, launch, blockIdx.x) {
+        settle(block);
     }
 
     // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all rows, of every
     // other one where there are few vectors, or several of the only one. What it has is found out before any of it is there,
     // and the first few are asked for then (`look`), so that what else is to be done meanwhile takes no time of its own.
-    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 || PRELOADED ? 1 : 2 };
+    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 ? 1 : 2 };
     struct Share {
         u64 from;             // the first vector of the first column
         int vector, vectors;  // of k: the first one, behind which each THREADS-th comes; of all
         bool mailed;
 #if COLUMNS > 1
-        u64 step, apart;    // to the next row's first column; of a row to the second column
+        u32 step, apart;    // to the next row's first column; of a row to the second column
         u32 to, step_to;    // the first row, in shared memory, and to the next one
         int rows, seconds;  // of which the first column is to be had, and the second one
 #endif
+        __device__ void forgo() { vectors = 0; }
     };
-    __device__ Share share(const Task& task, int column, int columns, int first, int bytes) const {
+    __device__ Share share(const Task& task, u32 flags, u32 column, u32 columns, u32 first, u32 bytes) const {
         const bool few = COLUMNS > 1 && bytes <= THREADS / 2 * 16;  // a thread in two has every other row
-        const int vector = few ? threadIdx.x % (THREADS / 2) : threadIdx.x, part = few ? threadIdx.x / (THREADS / 2) : 0;
+        const u32 vector = few ? threadIdx.x % (THREADS / 2) : threadIdx.x, part = few ? threadIdx.x / (THREADS / 2) : 0;
         Share own;
-        own.vector = vector, own.vectors = bytes / 16, own.mailed = task.mailed;
-        own.from = task.from + (own.mailed ? now : 0) + (column + part) * task.from_bytes + first + vector * 16;
+        own.vector = vector, own.vectors = bytes / 16, own.mailed = flags & MAILED;
+        own.from = task.from + (own.mailed ? boxes.own : 0) + (u64)(column + part) * task.from_bytes + (first + vector * 16);
         settle(own.from);
 #if COLUMNS > 1
-        const int rows = input_rows(columns);
+        const u32 rows = input_rows(columns);
         own.step = task.from_bytes << few, own.apart = rows * task.from_bytes;
-        own.step_to = (u32)task.input_row_bytes << few;
-        own.to = shared_address(memory.inputs) + part * (u32)task.input_row_bytes;
-        own.rows = (rows - part + few) >> few, own.seconds = (columns - rows - part + few) >> few;
+        own.step_to = task.input_row_bytes << few;
+        own.to = shared_address(memory.inputs) + part * task.input_row_bytes;
+        own.rows = (int)(rows - part + few) >> few, own.seconds = (int)(columns - rows - part + few) >> few;
         settle(own.step), settle(own.apart);
+        if (own.rows <= 0) own.forgo();
 #endif
         return own;
     }
     __device__ void look(const Share& own, uint4 (&found)[FIRST_LOOKS]) const {
 #if COLUMNS > 1
-        if (lane || own.rows <= 0) return;
+        if (lane) return;
 #endif
 #pragma unroll
         for (int i = 0; i < FIRST_LOOKS; ++i)
             if (own.vector + i * THREADS < own.vectors) found[i] = load_relaxed(own.from + i * THREADS * 16);
     }
-    // is_first: whether others may have to be waited for long.
-    template <bool ARRANGED = true>
-    __device__ void gather(const Share& own, bool is_first, uint4 (&found)[FIRST_LOOKS]) const {
+    // Vectors two by two: so many of the first ones, and of the second ones, which lie `apart`.
+    struct Walk {
+        u64 from;
+        u32 step, apart;
+        int first, second;
+        __device__ u64 at(int i) const { return from + i / 2 * step + i % 2 * apart; }
+        __device__ bool has(int i) const { return i / 2 < (i % 2 ? second : first); }
+        // Some of them, or zeros.
+        __device__ void ask(uint4 (&found)[LOOKS]) const {
+#pragma unroll
+            for (int i = 0; i < LOOKS; ++i) found[i] = has(i) ? load_relaxed(at(i)) : uint4{0, 0, 0, 0};
+        }
+        static __device__ bool waits(const uint4 (&found)[LOOKS]) {
+            return COLUMNS > 1 ? __any_sync(0xFFFFFFFFu, !all_arrived(found)) : !all_arrived(found);
+        }
+        // Until all of them have arrived, of several columns all of the warp's: those that have not are asked for again
+        // together.
+        __device__ void collect(uint4 (&found)[LOOKS]) const {
+            while (waits(found)) {
+#pragma unroll
+                for (int i = 0; i < LOOKS; ++i)
+                    if (!arrived(found[i]) && has(i)) found[i] = load_relaxed(at(i));
+            }
+        }
+    };
+
+    // is_first: whether others may have to be waited for long; is_normed: whether a norm is done before products.
+    // meanwhile: what is done when the first few have been asked for, also by who has nothing to gather.
 #if COLUMNS == 1
+    template <class Do>
+    __device__ void gather(
+        const Share& own, bool, bool is_normed, uint4 (&found)[FIRST_LOOKS], const Do& meanwhile) const {
+        const auto put = [&](u32 to, const uint4& vector) { store_shared(to, is_normed ? vector : arranged(vector)); };
+        meanwhile();
         const u32 to = shared_address(memory.inputs) + own.vector * 16;
 #pragma unroll
         for (int i = 0; i < FIRST_LOOKS; ++i) {
-            if (own.vector + i * THREADS >= own.vectors) return;
-            while (own.mailed && !arrived(found[i])) found[i] = load_relaxed(own.from + i * THREADS * 16);
-            store_shared(to + i * THREADS * 16, ARRANGED ? arranged(found[i]) : found[i]);
+            if (own.vector - lane + i * THREADS >= own.vectors) return;  // the whole warp
+            const bool has = own.vector + i * THREADS < own.vectors;
+            while (has && own.mailed && !arrived(found[i])) found[i] = load_relaxed(own.from + i * THREADS * 16);
+            __syncwarp();  // else lanes whose vector came sooner go on by themselves, and the others do all again
+            if (has) put(to + i * THREADS * 16, found[i]);
         }
         const int count = (own.vectors - own.vector + THREADS - 1) / THREADS;
 #pragma unroll 1
         for (int j = FIRST_LOOKS; j < count; j += LOOKS) {
-            uint4 more[LOOKS];
             enum { STEP = THREADS * 16 };
-            ask(own.mailed, more, {own.from + j * STEP, 2 * STEP, STEP, (count - j + 1) / 2, (count - j) / 2});
+            const Walk some = {own.from + j * STEP, 2 * STEP, STEP, (count - j + 1) / 2, (count - j) / 2};
+            uint4 more[LOOKS];
+            some.ask(more);
+            if (own.mailed) some.collect(more);
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i)
-                if (j + i < count) store_shared(to + (j + i) * THREADS * 16, ARRANGED ? arranged(more[i]) : more[i]);
+                if (j + i < count) put(to + (j + i) * THREADS * 16, more[i]);
         }
-#else
-        if (own.rows <= 0) return;
-        u64 from = own.from;
-#pragma unroll 1
-        for (int vector = own.vector; vector < own.vectors; vector += THREADS, from += THREADS * 16) {
-            const Both to(own.to, vector);
-            // One of a warp's at first until it is there, since all of them at once would keep the cache from others.
-            if (own.mailed && is_first && lane == 0)
-                while (!arrived(found[0])) found[0] = load_relaxed(from);
-            take(own, to, from);
-        }
-#endif
     }
-#if COLUMNS > 1
-    // A vector of each of the own rows.
-    __device__ void take(const Share& own, const Both& to, u64 from) const {
-        u32 further = 0;
+#else
+    // All lanes of a warp go through it together.
+    template <class Do>
+    __device__ void gather(
+        const Share& own, bool is_first, bool, uint4 (&found)[FIRST_LOOKS], const Do& meanwhile) const {
+        Batch batch(own, lane);
+        uint4 more[LOOKS];
+        const bool has = batch.is_left(own);
+        if (has && own.mailed && is_first) poll(own, found[0]);
+        if (has) batch.some(own, lane).ask(more);
+        meanwhile();
+        const Both to(own.to, own.vector);
+        if (has) batch.put(own, lane, more, to);
 #pragma unroll 1
-        for (int done = 0; done < own.rows; done += LOOKS / 2) {
-            uint4 found[LOOKS];
-            ask(own.mailed, found, {from, own.step, own.apart, own.rows - done, own.seconds - done});
+        while (batch.is_left(own)) {
+            batch.some(own, lane).ask(more);
+            batch.put(own, lane, more, to);
+        }
+    }
+    // What is asked for at once, of a warp: vectors of so many rows, from one of them on.
+    struct Batch {
+        int first, done;  // the first lane's vector; rows before
+        u64 from;
+        u32 further;
+        __device__ Batch(const Share& own, int lane) : first(own.vector - lane), done(0), from(own.from), further(0) {}
+        __device__ bool is_left(const Share& own) const { return first < own.vectors; }
+        __device__ Walk some(const Share& own, int lane) const {
+            const bool has = first + lane < own.vectors;
+            return {from, own.step, own.apart, has ? own.rows - done : 0, has ? own.seconds - done : 0};
+        }
+        // When they are there; on to the next ones.
+        __device__ void put(const Share& own, int lane, uint4 (&more)[LOOKS], const Both& to) {
+            const Walk these = some(own, lane);
+            if (own.mailed) these.collect(more);
 #pragma unroll
             for (int i = 0; i < LOOKS; i += 2)
-                if (done + i / 2 < own.rows) to.store(further + i / 2 * own.step_to, found[i], found[i + 1]);
-            from += LOOKS / 2 * own.step, further += LOOKS / 2 * own.step_to;
-        }
-    }
-#endif
-    // Vectors two by two: so many of the first ones, and of the second ones, which lie `apart`.
-    struct Walk {
-        u64 from, step, apart;
-        int first, second;
-        __device__ bool has(int i, u64& at) const {
-            at = from + i / 2 * step + i % 2 * apart;
-            return i / 2 < (i % 2 ? second : first);
+                if (these.has(i)) to.store(further + i / 2 * own.step_to, more[i], more[i + 1]);
+            done += LOOKS / 2, from += LOOKS / 2 * own.step, further += LOOKS / 2 * own.step_to;
+            if (done < own.rows) return;
+            first += THREADS, done = 0;
+            const int behind = first + lane - own.vector;
+            from = own.from + behind * 16, further = behind * 16 * TOGETHER;
         }
     };
-    // Some of them, or zeros.
-    __device__ static void ask(bool mailed, uint4 (&found)[LOOKS], Walk of) {
-        u64 at;
-#pragma unroll
-        for (int i = 0; i < LOOKS; ++i) found[i] = of.has(i, at) ? load_relaxed(at) : uint4{0, 0, 0, 0};
-        while (mailed) {
-            bool all = true;
-#pragma unroll
-            for (int i = 0; i < LOOKS; ++i) all &= arrived(found[i]);
-            if (all) return;
-#pragma unroll
-            for (int i = 0; i < LOOKS; ++i)  // those that are not there yet are asked for again together
-                if (!arrived(found[i]) && of.has(i, at)) found[i] = load_relaxed(at);
-        }
+    // Until the first one of a warp's is there, since all of them at once would keep the cache from others.
+    __device__ void poll(const Share& own, uint4& found) const {
+        if (lane == 0)
+            while (!arrived(found)) found = load_relaxed(own.from);
+        __syncwarp();
     }
-
-    // The same of whole columns, and their norms in place of them. Each vector is stored by one block. gain: a shared address.
-    __device__ void gather_normed(
-        const Task& task, const Share& own, u32 gain, int column, int columns, uint4 (&found)[FIRST_LOOKS]) {
-        gather<false>(own, true, found);
+#endif
+    // The norms of whole columns, in place of them. Each vector is stored by one block. gain: a shared address.
+    __device__ void norm(const Task& task, u32 gain, int column, int columns) const {
 #if COLUMNS == 1  // a thread has what it has put there
         norm_by_all(task, gain, column);
 #else
@@ -153,8 +187,8 @@ struct Inputs {
     // A warp has a row, of whose two columns one does not wait for the other; the second one may not be there.
     __device__ void norm_row(const Task& task, u32 gain, int column, int columns) const {
         enum { STEP = 32 * 16 };
-        const int bytes = (int)task.row_used_bytes, own = lane * 16;
-        const Both row(shared_address(memory.inputs) + warp * (u32)task.input_row_bytes, lane);
+        const int bytes = (int)task.bytes, own = lane * 16;
+        const Both row(shared_address(memory.inputs) + warp * task.input_row_bytes, lane);
         uint4 one, other;
         float sum = 0.0f, other_sum = 0.0f;
 #pragma unroll 2
@@ -182,7 +216,7 @@ struct Inputs {
     }
 #else
     __device__ void norm_by_all(const Task& task, u32 gain, int column) const {
-        const int bytes = (int)task.row_used_bytes, own = threadIdx.x * 16;
+        const int bytes = (int)task.bytes, own = threadIdx.x * 16;
         const u32 inputs = shared_address(memory.inputs);
         float sum = 0.0f;
 #pragma unroll 2

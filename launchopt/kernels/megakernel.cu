@@ -20,6 +20,8 @@
 // devices/feedback_source.py; without it none of this is compiled. -DLOGITS: whether the list ends with a streamed GEMM alone,
 // so that the largest of each column, which is all that greedy sampling wants, is found where they are stored.
 //
+// -DGROUPS=0: no instruction has more than COLUMNS requests. -DCOUNTS=0: nobody waits for a counter.
+//
 // -DPAIRS=1: blocks come in clusters of two, which share the tiles of some GEMMs of several columns (peer.cuh).
 //
 // A launch may be made before its commands are there: then it waits for the host's word on them (gate.cuh).
@@ -34,6 +36,15 @@
 #endif
 #ifndef LOGITS
 #define LOGITS 0
+#endif
+#ifndef GROUPS
+#define GROUPS 1
+#endif
+#ifndef COUNTS
+#define COUNTS 1
+#endif
+#ifndef COPIES
+#define COPIES 1
 #endif
 #ifndef PAIRS
 #define PAIRS 0
@@ -149,63 +160,53 @@ __device__ __noinline__ void play_blocks(const Instruction& in, u32 block, u32 b
 // What all blocks of the grid do alike.
 struct Player : Gemm {
     Task* list;
-    u64 ahead[(sizeof(Task) / 8 + 31) / 32];  // a task on its way: of the second warp
 
-    __device__ Player(const Program& q, u32 launch, u64* found, Memory& memory, Task* list, const Ring& ring)
-        : Gemm(q, launch, found, memory, ring), list(list) {}
-    // By the second warp: a task is read two instructions before its turn, and put into the list in the next one, before
-    // a barrier.
-    __device__ void fetch(u64 i) {
-        if (warp != 1 || i >= q.count) return;
-        const u64* from = (const u64*)(q.tasks + i);
-#pragma unroll
-        for (int part = 0; part < sizeof(ahead) / 8; ++part) {
-            const int word = part * 32 + lane;
-            if (word < sizeof(Task) / 8) ahead[part] = from[word];
-        }
-    }
-    __device__ void enlist(u64 i) {
-        if (warp != 1 || i >= q.count) return;
-        u64* to = (u64*)(list + i % LISTED);
-#pragma unroll
-        for (int part = 0; part < sizeof(ahead) / 8; ++part) {
-            const int word = part * 32 + lane;
-            if (word < sizeof(Task) / 8) to[word] = ahead[part];
-        }
+    __device__ Player(const Program& q, u32 launch, const Feedback& feed, Memory& memory, Task* list, const Ring& ring)
+        : Gemm(q, launch, feed, memory, ring), list(list) {}
+    // By the last warp, which has the least to do for a single column: the copy of a task begins three instructions before its
+    // turn, where nobody reads the one that was there any more, and is waited for in the next one, so that a barrier lies
+    // between that and who reads it.
+    __device__ bool fetches() const { return warp == GROUP_WARPS - 1; }
+    __device__ void fetch(u32 i) const {
+        static_assert(sizeof(Task) % 16 == 0 && sizeof(Task) <= 32 * 16, "one for each lane");
+        if (i < q.count && lane < sizeof(Task) / 16)
+            copy_later(shared_address(list + i % LISTED) + lane * 16, (u64)(q.tasks + i) + lane * 16);
     }
     // Which of those with a share it is, if it has one. Attention is for the last blocks, which have fewer tiles of GEMMs.
-    __device__ u32 place_in(const Task& task) const {
-        return (FUSED >> OP_ROPE & 1) && task.attends ? gridDim.x - 1 - block : block;
-    }
+    __device__ u32 place_in(u32 flags) const { return attends(flags) ? gridDim.x - 1 - block : block; }
+    static __device__ bool attends(u32 flags) { return (FUSED >> OP_ROPE & 1) && (flags & ATTENDS); }
     // Until all that it waits for is complete; a barrier must follow.
     __device__ void wait(const Task& task) {
-        if (WITHOUT == NO_WAITS || threadIdx.x >= task.in.waits) return;
-        const u32 enough = (u32)task.enough[threadIdx.x] * launch;
-        const u32* counter = q.counters + task.in.wait[threadIdx.x];
+        if (WITHOUT == NO_WAITS || threadIdx.x >= MOST_WAITS || !task.enough[threadIdx.x]) return;
+        const u32 enough = task.enough[threadIdx.x] * launch;
+        const u32* counter = q.counters + task.wait[threadIdx.x];
         while ((int)(load_acquire(counter) - enough) < 0) {}
     }
-    __device__ void complete(const Task& task, u64 i) {
-        if (!task.counted) return;
+    __device__ void complete(u64 i) {
         __syncthreads();
         if (threadIdx.x) return;
         __threadfence();
         atomicAdd(q.counters + i, 1u);
     }
 
-    __device__ void play(const Task& task, u64 i) {
+    __device__ void play_other(const Task& task, u32 flags, u64 i) {
+        stamp(i, READY);
+        if (attends(flags)) attend<Products>(task, place_in(flags), q.box_bytes, launch, memory.inputs, stamps(i) + READY);
+        else if ((OPS >> OP_GEMM & 1) && task.in.op == OP_GEMM) by_rows(task.in, block, task.share, memory.part);
+        else if (OPS && task.in.op != JOIN) play_blocks(task.in, block, task.share);
+        __syncthreads();  // a streamed one has had a barrier
+    }
+    __device__ void play(const Task& task, u32 flags, u64 i) {
         stamp(i, BEGAN);
-        if (task.in.waits) {
+        if (COUNTS && (flags & WAITS)) {
             wait(task);
+            __syncwarp();
             // What comes by mail is waited for where it is read; what else is read before any other barrier is not.
-            if (!task.streamed || !task.mailed || task.then == OP_ADD) __syncthreads();
+            if ((flags & (STREAMED | MAILED | ADDS)) != (STREAMED | MAILED)) __syncthreads();
         }
-        if (!task.streamed) stamp(i, READY);
-        if (task.streamed) streamed(task, i);
-        else if ((FUSED >> OP_ROPE & 1) && task.attends)
-            attend<Products>(task, place_in(task), now, other, memory.inputs, stamps(i) + READY);
-        else if ((OPS >> OP_GEMM & 1) && task.in.op == OP_GEMM) by_rows(task.in, block, (u32)task.share, memory.part);
-        else if (OPS && task.in.op != JOIN) play_blocks(task.in, block, (u32)task.share);
-        complete(task, i);
+        if (flags & STREAMED) streamed(task, flags, i);
+        else play_other(task, flags, i);
+        if (COUNTS && (flags & COUNTED)) complete(i);
         stamp(i, DONE);
     }
 };
@@ -242,28 +243,28 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
 #endif
         return;
     }
-    Player player(q, launch, feed.rows ? feed.found : nullptr, memory, list, ring);
-    if (player.warp < 2) {  // a task each
-        for (u64 part = player.lane; part < sizeof(Task) / 8 && player.warp < player.q.count; part += 32)
-            ((u64*)(list + player.warp))[part] = ((const u64*)(player.q.tasks + player.warp))[part];
+    Player player(q, launch, feed, memory, list, ring);
+    if (player.fetches()) {
+        for (u32 i = 0; i < 3; ++i) player.fetch(i);
+        wait_for_copies();
     }
-    player.fetch(2);
     const bool goes_on = !gate.word || admitted(gate);
     wait_for_earlier();  // also of one that is called off, since the next one waits for this one only
     if (!goes_on) return;
     if (threadIdx.x == 0) let_next_begin();
     if (!gate.word) __syncthreads();
-    for (u64 i = 0; i < player.q.count; ++i) {
+    for (u32 i = 0; i < (u32)player.q.count; ++i) {
         const Task& task = list[i % LISTED];
-        const bool streamed = task.streamed, shares = player.place_in(task) < task.share;
-        if (shares) player.play(task, i);
-        player.enlist(i + 2);
+        const u32 flags = task.flags;
+        if (player.place_in(flags) < task.share) player.play(task, flags, i);
+        else __syncthreads();
+        if (!player.fetches()) continue;
+        wait_for_copies();
         player.fetch(i + 3);
-        if (!shares || !streamed) __syncthreads();  // a streamed one has had a barrier
     }
 #ifdef KIND
     const u64 count = player.q.count;
-    const u32 share = FINDS ? (u32)list[(count - 1) % LISTED].share : 0;
+    const u32 share = FINDS ? list[(count - 1) % LISTED].share : 0;
     feed_back(feed, gate, player.q.counters + count, launch, share, *(sampling::Room*)memory.inputs);
 #endif
 #if STAMPS

@@ -13,8 +13,14 @@ __device__ inline uint4 load_shared(u32 at) {
 __device__ inline void store_shared(u32 at, const uint4& v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+// A copy that does not go through registers: it is there when the thread that has asked for it has waited for its copies.
+__device__ inline void copy_later(u32 to, u64 from) {  // of 16 bytes
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // The compiler has it here, not where it is used.
 __device__ inline void settle(u64& value) { asm volatile("" : "+l"(value)); }
+__device__ inline void settle(u32& value) { asm volatile("" : "+r"(value)); }
 
 // Past the L1 cache; each of the words is whole.
 __device__ inline uint4 load_relaxed(u64 at) {
@@ -124,9 +130,16 @@ __device__ inline void send_to_peer(u32 to, u64 value, u32 barrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(to), "l"(value),
                  "r"(barrier) : "memory");
 }
-__device__ inline bool barrier_try(u32 at, u32 phase) {  // waits for a while
+// Whether the phase is over; `try` waits for a while.
+__device__ inline bool barrier_try(u32 at, u32 phase) {
     u32 full;
     asm volatile("{\n.reg .pred full;\nmbarrier.try_wait.parity.shared::cta.b64 full, [%1], %2;\nselp.u32 %0, 1, 0, full;\n}"
+                 : "=r"(full) : "r"(at), "r"(phase) : "memory");
+    return full;
+}
+__device__ inline bool barrier_test(u32 at, u32 phase) {
+    u32 full;
+    asm volatile("{\n.reg .pred full;\nmbarrier.test_wait.parity.shared::cta.b64 full, [%1], %2;\nselp.u32 %0, 1, 0, full;\n}"
                  : "=r"(full) : "r"(at), "r"(phase) : "memory");
     return full;
 }

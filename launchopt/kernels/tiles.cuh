@@ -23,7 +23,7 @@ typedef float Parts[COLUMNS][PART_ROWS];  // of each warp
 enum { MOST_INPUT_ROWS = COLUMNS / 2 };
 // Row i has the columns i and i + input_rows: of each vector of both, words by turns, its first half and its second half, 64
 // bytes of either beside each other. Which come first alternates, so that nor has who stores vectors a conflict.
-__device__ inline int input_rows(int columns) { return (columns + 1) / 2; }
+__device__ inline int input_rows(int columns) { return (u32)(columns + 1) / 2; }
 struct Both {  // a vector of both columns of a row; `further`: of another row, or a multiple of 8 vectors behind it
     u32 first, second;
     __device__ Both(u32 row, u32 vector) {
@@ -64,6 +64,7 @@ struct Slices {
     __device__ uint4 get(int slot, int chunk) const { return of[slot][chunk]; }
 #else
     u32 from[PASS_TILES];
+    bool are_full;  // as each lane has seen them
     __device__ uint4 get(int slot, int chunk) const { return load_shared(from[slot] + chunk * 64); }
 #endif
     static __device__ u32 place(int warp, int lane) {  // in a slot
@@ -72,16 +73,16 @@ struct Slices {
     __device__ void load(Ring& ring, int of_tiles, int left_bytes, int warp, int lane) {
         tiles = of_tiles, pieces = pieces_together(of_tiles, left_bytes);
 #if AWAITED
-        ring.wait<PASS_TILES>(tiles * pieces);
+        are_full = ring.are_full<PASS_TILES>(tiles * pieces);
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES; ++slot) from[slot] = ring.slot(slot) + place(warp, lane);
-        ring.next(tiles * pieces);
         return;
 #endif
+        if (PRELOADED) ring.wait<PASS_TILES>(tiles * pieces);
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES && !BY_TENSOR; ++slot) {
             if (slot >= tiles * pieces) break;
-            ring.wait<1>(1);
+            if (!PRELOADED) ring.wait<1>(1);
             const u32 at = ring.slot() + place(warp, lane);
 #if PRELOADED
 #pragma unroll
@@ -91,6 +92,14 @@ struct Slices {
 #endif
             ring.next();
         }
+    }
+    // When the inputs are there, and all that was read before is left: those that were not full are waited for now, since the
+    // inputs need not wait for them.
+    __device__ void await(Ring& ring) const {
+#if AWAITED
+        if (__any_sync(0xFFFFFFFFu, !are_full)) ring.wait<PASS_TILES>(tiles * pieces);
+        ring.next(tiles * pieces);
+#endif
     }
 };
 
@@ -162,6 +171,16 @@ struct Sums {
         // Those of pieces that were multiplied together.
         if (DTYPE != 0 && tiles == 1) of[0][0][0] += of[1][0][0] + of[2][0][0] + of[3][0][0];
         if (DTYPE != 0 && tiles == 2) of[0][0][0] += of[2][0][0], of[1][0][0] += of[3][0][0];
+#if COLUMNS == 1
+        // Four lanes have a part of four tiles each; in the end each of them has all of one tile.
+        static_assert(PASS_TILES == 4, "as many as lanes that share a row");
+        const bool odd = lane & 1, upper = lane & 2;
+        const auto met = [](float own, float other, int at) { return own + __shfl_xor_sync(0xFFFFFFFFu, other, at); };
+        const float low = met(odd ? of[1][0][0] : of[0][0][0], odd ? of[0][0][0] : of[1][0][0], 1);
+        const float high = met(odd ? of[3][0][0] : of[2][0][0], odd ? of[2][0][0] : of[3][0][0], 1);
+        const float sum = met(upper ? high : low, upper ? low : high, 2);
+        if (lane % 4 < tiles) part[0][lane % 4 * TILE_ROWS + lane / 4] = sum;
+#else
 #pragma unroll
         for (int tile = 0; tile < PASS_TILES; ++tile) {
             if (tile >= tiles) break;
@@ -170,14 +189,11 @@ struct Sums {
                 float& sum = of[tile][j][0];
                 sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
                 sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-#if COLUMNS == 1
-                const int column = 0;
-#else
                 const int column = column_of(j, columns);
-#endif
                 if (lane % 4 == j % 4 && column >= 0) part[column][tile * TILE_ROWS + lane / 4] = sum;
             }
         }
+#endif
     }
 };
 #else

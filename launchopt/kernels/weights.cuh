@@ -13,31 +13,29 @@ enum { BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind thes
 #define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)  // see tiles.cuh
 #define LEFT_EARLY (DTYPE != 0 && (FUSED || OPS))
 
-struct Weights {  // of devices/megakernel_tasks.py; the list ends with one of no rows
-    u64 a, gain;                 // gain: of row_used_bytes, or 0
-    u64 split;                   // whether two blocks share tiles, and each has half of k (peer.cuh)
-    u32 row_bytes, row_used_bytes, rows;
+struct Weights {  // of devices/megakernel_words.py; the list ends with one of no rows
+    u64 a, gain;                 // gain: of as many bytes as k has, or 0
+    u32 row_bytes, rows;
     u32 groups;                  // of columns
-    u32 tiles_each, tiles_more;  // of a block, or of two that share them, and how many of the first have one more; or pairs
     u32 pieces;                  // of k, of a block
     u32 pair_rows;               // 0, or how far apart the rows of two tiles that go together lie: then tiles come in pairs
+    u32 split, tiles_each, tiles_more, bytes, other_bytes;  // see Cut
 };
 
-__device__ inline int row_of_tile(int tile, u32 pair_rows) {
-    return pair_rows ? tile / 2 * TILE_ROWS + tile % 2 * (int)pair_rows : tile * TILE_ROWS;
+__device__ inline u32 row_of_tile(u32 tile, u32 pair_rows) {
+    return pair_rows ? tile / 2 * TILE_ROWS + tile % 2 * pair_rows : tile * TILE_ROWS;
 }
 
-// What a block has of a GEMM: tiles, and bytes of k.
+// What a block has of a GEMM: tiles, and bytes of k. split: 1 where two blocks share tiles, else 0; tiles_each: of a block, or
+// of two that share them, or pairs of tiles; tiles_more: how many of the first have one more. bytes: of k, and, where it is
+// split, of the second one of two.
 struct Cut {
-    int first, last;
-    u32 from, bytes;
+    u32 first, last, from, bytes;
     __device__ Cut() {}
-    __device__ Cut(u32 block, u32 tiles_each, u32 tiles_more, bool in_pairs, bool split, u32 used_bytes)
-        : from(0), bytes(used_bytes) {
-        if (PAIRS && split) {
-            const u32 half = (used_bytes + 2 * PIECE_BYTES - 1) / (2 * PIECE_BYTES) * PIECE_BYTES;
-            from = block % 2 ? half : 0, bytes = block % 2 ? used_bytes - half : half, block /= 2;
-        }
+    __device__ Cut(u32 block, u32 split, u32 tiles_each, u32 tiles_more, u32 in_pairs, u32 bytes, u32 other_bytes) {
+        const bool second = PAIRS && (block & split);
+        from = second ? bytes : 0, this->bytes = second ? other_bytes : bytes;
+        if (PAIRS) block >>= split;
         first = block * tiles_each + min(block, tiles_more) << in_pairs;
         last = first + (tiles_each + (block < tiles_more) << in_pairs);
     }
@@ -56,17 +54,19 @@ struct Ring {
     static __device__ u32 wrapped(u32 i) { return min(i, i - SLOTS); }  // of less than twice as many
     __device__ u32 slot(u32 ahead = 0) const { return first + wrapped(index + ahead) * SLOT_BYTES; }
     __device__ u32 barrier() const { return barriers + index * 8; }
-    // Until the next `count` are full, of N at the most: all are asked before the first answer is there.
-    template <int N> __device__ void wait(int count) const {
-        bool all;
-        do {
-            all = true;
+    // Whether the next `count` are full, of N at the most: all are asked before the first answer is there.
+    template <int N, bool WAITS = false> __device__ bool are_full(int count) const {
+        bool all = true;
 #pragma unroll
-            for (int i = 0; i < N; ++i) {
-                const u32 at = index + (i < count ? i : 0);
-                all &= barrier_try(barriers + wrapped(at) * 8, phase ^ (at >= SLOTS));
-            }
-        } while (!all);
+        for (int i = 0; i < N; ++i) {
+            const u32 at = index + (i < count ? i : 0);
+            const u32 of_slot = barriers + wrapped(at) * 8, in_phase = phase ^ (at >= SLOTS);
+            all &= WAITS ? barrier_try(of_slot, in_phase) : barrier_test(of_slot, in_phase);
+        }
+        return all;
+    }
+    template <int N> __device__ void wait(int count) const {
+        while (!are_full<N, true>(count)) {}
     }
     __device__ void next(u32 count = 1) {
         left += count, index += count;
@@ -103,7 +103,7 @@ struct Feed {
             now = next;
             if (!now.rows) return false;
             next = *++list;
-            cut = Cut(block, now.tiles_each, now.tiles_more, now.pair_rows > 0, now.split, now.row_used_bytes);
+            cut = Cut(block, now.split, now.tiles_each, now.tiles_more, now.pair_rows > 0, now.bytes, now.other_bytes);
         } while (cut.first == cut.last);
         return true;
     }
@@ -116,9 +116,9 @@ struct Feed {
                     copy_gain();
                     ring.next();
                 }
-                for (int pass = cut.first; pass < cut.last; pass += PASS_TILES)
+                for (u32 pass = cut.first; pass < cut.last; pass += PASS_TILES)
                     for (u32 piece = 0; piece < now.pieces; ++piece)
-                        for (int tile = pass, end = min(pass + PASS_TILES, cut.last); tile < end; ++tile) {
+                        for (u32 tile = pass, end = min(pass + PASS_TILES, cut.last); tile < end; ++tile) {
                             if (!has_room()) return false;
                             copy(tile, piece);
                             ring.next();
@@ -147,12 +147,12 @@ struct Feed {
         if (lane == 0 && bytes) copy_bulk(ring.slot(), now.gain + cut.from, bytes, ring.barrier(), policy);
     }
     // A piece of a tile, a row a lane.
-    __device__ void copy(int tile, u32 piece) {
-        const int first = row_of_tile(tile, now.pair_rows), row = first + lane;
-        const int rows = min((int)TILE_ROWS, (int)now.rows - first);
+    __device__ void copy(u32 tile, u32 piece) {
+        const u32 first = row_of_tile(tile, now.pair_rows), row = first + lane;
+        const u32 rows = min((u32)TILE_ROWS, now.rows - first);
         const u32 bytes = min((u32)PIECE_BYTES, cut.bytes - piece * PIECE_BYTES);
         if (lane == 0) barrier_expect(ring.barrier(), WITHOUT == NO_WEIGHTS ? 0 : rows * bytes);
-        if (WITHOUT != NO_WEIGHTS && lane < rows)
+        if (WITHOUT != NO_WEIGHTS && (u32)lane < rows)
             copy_bulk(ring.slot() + lane * ROW_BYTES, now.a + (u64)row * now.row_bytes + cut.from + piece * PIECE_BYTES, bytes,
                       ring.barrier(), policy);
     }

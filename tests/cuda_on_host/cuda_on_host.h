@@ -150,8 +150,11 @@ inline bool __any_sync(unsigned mask, bool own) { return __ballot_sync(mask, own
 // -- What ptx.cuh has for the device.
 u32 shared_address(const void* pointer);
 inline void settle(u64&) {}
+inline void settle(u32&) {}
 uint4 load_shared(u32 address);
 void store_shared(u32 address, const uint4& value);
+void copy_later(u32 to, u64 from);
+void wait_for_copies();
 uint4 load_relaxed(u64 address);
 u32 load_relaxed(const u32* from);
 u64 load_relaxed(const u64* from);
@@ -177,6 +180,7 @@ void barrier_expect(u32 address, u32 bytes);
 void barrier_arrive(u32 address);
 void barrier_wait(u32 address, u32 phase);
 bool barrier_try(u32 address, u32 phase);
+inline bool barrier_test(u32 address, u32 phase) { return barrier_try(address, phase); }
 inline u64 evict_first() { return 0; }
 void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64 policy = 0);
 void pair_together();

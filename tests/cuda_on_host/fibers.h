@@ -65,6 +65,7 @@ struct Fiber {
     unsigned thread;
     State state = State::runs;
     int barrier = 0;
+    std::vector<std::pair<char*, const char*>> later;  // copies that it has not waited for: to, from
 };
 
 // SplitMix64 (Steele, Lea and Flood 2014).

@@ -101,6 +101,21 @@ void store_shared(u32 address, const uint4& value) {
     if (races::on) races::write(to, 16, CALLER);
     *(uint4*)to = value;
 }
+// What is there between a copy's begin and when it is waited for may be anything.
+void copy_later(u32 address, u64 from) {
+    need_aligned(address, "a copy to shared memory"), need_aligned(from, "a copy");
+    char* to = at(address);
+    if (races::on) races::read((const char*)from, 16, CALLER), races::write(to, 16, CALLER);
+    memset(to, 0xA5, 16);
+    grid->now->later.push_back({to, (const char*)from});
+}
+void wait_for_copies() {
+    for (const auto& [to, from] : grid->now->later) {
+        if (races::on) races::write(to, 16, CALLER);
+        memcpy(to, from, 16);
+    }
+    grid->now->later.clear();
+}
 uint4 load_relaxed(u64 address) {
     need_aligned(address, "a vector");
     return load((const uint4*)address, Order::relaxed, CALLER);

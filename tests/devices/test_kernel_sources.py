@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import cuda_on_host
+import numpy as np
 import pytest
 from kernel_text import HEADERS, INCLUDE, SOURCES, constant, fields, included, names, numbered, text_of
 
@@ -17,6 +18,7 @@ from launchopt.devices import feedback_source as feedback
 from launchopt.devices import feedback_stages, fusion
 from launchopt.devices import instruction_words as ins
 from launchopt.devices import megakernel_tasks as tasks
+from launchopt.devices import megakernel_words as words
 from launchopt.devices.op_kernels import ARGS
 from launchopt.kernels import source
 from launchopt.sampling import SamplingKind
@@ -61,9 +63,10 @@ def test_no_header_is_left_over() -> None:
 
 def test_an_instruction_has_the_columns_of_a_list() -> None:
     found = fields(source("megakernel"), "Instruction")
-    assert [name.upper() for _, name in found] == [word.name for word in ins.Word]
+    told = [word for word in ins.Word if word < ins.Word.WAITS]
+    assert [name.upper() for _, name in found] == [word.name for word in told]
     addresses = {ins.Word.A, ins.Word.B, ins.Word.C, ins.Word.POSITIONS, ins.Word.TABLE}
-    kinds = ["double" if word is ins.Word.THETA else "u64" if word in addresses else "i64" for word in ins.Word]
+    kinds = ["double" if word is ins.Word.THETA else "u64" if word in addresses else "i64" for word in told]
     assert [kind for kind, _ in found] == kinds, "a word each"
 
 
@@ -91,10 +94,17 @@ def test_constants_of_lists_are_those_of_the_kernel() -> None:
 
 def test_tasks_and_weights_are_told_in_the_words_of_their_structs() -> None:
     text = source("megakernel")
-    assert names(text, "Task")[0] == "in", "the instruction's come first"
-    assert [name.upper() for name in names(text, "Task")[1:]] == [each.name for each in tasks.Extra]
-    kinds = {"u64": "<u8", "u32": "<u4"}
-    assert [(name, kinds[kind]) for kind, name in fields(text, "Weights")] == tasks.WEIGHTS.descr
+    kinds = {"u64": "<u8", "u32": "<u4", "i64": "<i8"}
+    *found, (kind, name) = fields(text, "Task")
+    assert (kind, name, words.TASK[name]) == ("Instruction", "in", np.dtype(("<i8", ins.Word.WAITS)))
+    told = [(each, words.TASK[each]) for each in words.TASK.names[:-1]]
+    places = {each: range(kind.shape[0]) if kind.shape else [""] for each, kind in told}
+    assert [(name, kinds[kind]) for kind, name in found] == [
+        (f"{each}{place}", kind.base.str) for each, kind in told for place in places[each]
+    ]
+    assert words.TASK.itemsize % 16 == 0, "it is copied by as many bytes"
+    assert [(name, kinds[kind]) for kind, name in fields(text, "Weights")] == words.WEIGHTS.descr
+    assert numbered(text, "SPLIT") == {str(flag.name): int(flag) for flag in words.Flag}
     for name in ("PIECE_BYTES", "MOST_COLUMNS", "INPUT_GAP_BYTES"):
         assert constant(text, name) == getattr(tasks, name)
     assert constant(text, "PIECE_BYTES") == ins.SLICE_BYTES * constant(text, "GROUP_WARPS"), "a slice a warp"

@@ -19,6 +19,7 @@ from launchopt.command import Dtype
 from launchopt.devices.feedback_stages import STAGES
 from launchopt.devices.instruction_words import Word
 from launchopt.devices.lt_steps import step_of
+from launchopt.devices.megakernel_words import TASK
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.modes.megakernel import CACHED, MegakernelMode
@@ -214,7 +215,7 @@ def test_likely_lists_are_there_before_a_run_and_none_is_made_in_it(kernel: Fake
 
 def test_of_the_likely_ones_none_is_larger_than_a_batch_can_be(kernel: FakeMegakernel) -> None:
     run = Rig(kernel, stream_of("linear", [(0, 3)] * 4), 3)
-    assert {int(each._tasks[0, Word.REQUESTS]) for each in run.steps._programs.values()} == {1, 3}
+    assert {int(np.asarray(each._tasks).view(TASK)["requests"][0]) for each in run.steps._programs.values()} == {1, 3}
     run.close()
 
 

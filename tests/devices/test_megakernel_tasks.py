@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instruction_runs import InstructionRun
 from numpy.typing import NDArray
-from programs import stream_of
+from programs import requests_of, stream_of
 from step_runs import batches
 from task_checks import check_tasks
 
@@ -25,14 +25,16 @@ from launchopt.devices.instruction_words import (
 )
 from launchopt.devices.megakernel_tasks import (
     ALIGNMENT_BYTES,
+    COPIES,
     TASK_WORDS,
     Extra,
     defines_of,
     tasks_of,
-    weights_of,
 )
+from launchopt.devices.megakernel_words import weights_of
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import linear_program
 
 BLOCKS = 5
 SLOTS, QKV, ATTENTION, OUT, GATE_UP, DOWN = range(1 + len(STAGES))
@@ -187,8 +189,8 @@ def bits(*ops: Op) -> int:
     return sum(1 << op for op in ops)
 
 
-@pytest.mark.parametrize(("requests", "columns"), [(1, 1), (3, 16)])
-def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -> None:
+@pytest.mark.parametrize(("requests", "columns", "copies"), [(1, 1, COPIES), (3, 16, 1)])
+def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int, copies: int) -> None:
     together, stream = Layer(requests), layer_stream(requests)
     fused = bits(Op.ROPE, Op.NORM, Op.ADD, Op.SILU_MUL)
     shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
@@ -196,15 +198,19 @@ def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -
         "COLUMNS": columns,
         "OPS": bits(Op.SLOT_MAP),
         "FUSED": fused,
+        "GROUPS": 0,
+        "COUNTS": 1,
+        "COPIES": copies,
         "PAIRS": 0,
         "LOGITS": 0,
         **shape,
     }
     alone, _ = tasks_of(compiled(stream, fuse=False), BLOCKS, stream.dtype.itemsize)
     ops = bits(*(Op(op) for op in set(compiled(stream)[:, Word.OP].tolist()) - {Op.GEMM}))
-    assert defines_of(alone) == {"COLUMNS": columns, "OPS": ops, "FUSED": 0, "PAIRS": 0, "LOGITS": 0}, (
-        "GEMMs have their weights ahead of time"
-    )
+    assert defines_of(alone) == {
+        **{"COLUMNS": columns, "OPS": ops, "FUSED": 0},  # GEMMs have their weights ahead of time
+        **{"GROUPS": 0, "COUNTS": 1, "COPIES": copies, "PAIRS": 0, "LOGITS": 0},
+    }
 
 
 def test_of_a_layer_with_relu_both_are_compiled() -> None:
@@ -213,7 +219,7 @@ def test_of_a_layer_with_relu_both_are_compiled() -> None:
     fused = bits(Op.ROPE, Op.NORM, Op.ADD)
     shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
     own = {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused}
-    assert defines_of(tasks) == {**own, "PAIRS": 0, "LOGITS": 0, **shape}
+    assert defines_of(tasks) == {**own, "GROUPS": 0, "COUNTS": 1, "COPIES": COPIES, "PAIRS": 0, "LOGITS": 0, **shape}
     assert not tasks[:, Extra.PAIR_ROWS].any()
 
 
@@ -230,7 +236,8 @@ def test_of_a_model_of_odd_sizes_all_is_compiled_by_itself() -> None:
     tasks, box_bytes = tasks_of(program, BLOCKS, 4)
     ops = bits(*(Op(op) for op in set(program[:, Word.OP].tolist())))
     assert ops & bits(Op.GEMM)
-    assert defines_of(tasks) == {"COLUMNS": 16, "OPS": ops, "FUSED": 0, "PAIRS": 0, "LOGITS": 0}
+    own = {"COLUMNS": 16, "OPS": ops, "FUSED": 0, "GROUPS": 0, "COUNTS": 1}
+    assert defines_of(tasks) == {**own, "COPIES": 1, "PAIRS": 0, "LOGITS": 0}
     assert (len(tasks), box_bytes) == (len(program), 0)
 
 
@@ -245,7 +252,7 @@ def test_weights_are_told_with_the_gain_and_the_pairs(requests: int, dtype: Dtyp
     assert weights["gain"][:-2].tolist() == [layer.of("norm1", Word.A)[0], 0, layer.of("norm2", Word.A)[0], 0]
     assert weights["pair_rows"][:-2].tolist() == [0, 0, MODEL.intermediate, 0]
     assert weights["rows"][:-2].tolist() == [384, 256, 768, 256]
-    assert weights["row_used_bytes"][:-2].tolist() == [256 * dtype.itemsize] * 3 + [384 * dtype.itemsize]
+    assert weights["bytes"][:-2].tolist() == [256 * dtype.itemsize] * 3 + [384 * dtype.itemsize]
     for name in ("tiles_each", "tiles_more"):
         assert weights[name][:-2].tolist() == layer.tasks[STREAMED, Extra[name.upper()]].tolist()
 
@@ -268,3 +275,16 @@ def test_joins_are_tasks_too() -> None:
     (join,) = np.flatnonzero(tasks[:, Word.OP] == JOIN)
     assert tasks[join, [Extra.SHARE, Extra.COUNTED]].tolist() == [1, 1]
     assert tasks[:, :WORDS].tolist() == program.tolist()
+
+
+@pytest.mark.parametrize(("requests", "groups"), [(16, 0), (17, 1)])
+def test_of_more_requests_than_columns_there_are_groups(requests: int, groups: int) -> None:
+    assert defines_of(Layer(requests).tasks)["GROUPS"] == groups
+
+
+def test_where_all_comes_by_mail_nobody_counts() -> None:
+    stream = ChainStream(linear_program([(256, 128), (128, 256)]), 2, requests_of([(0, 2)]), Dtype.fp16, 1)
+    tasks, _ = tasks_of(compiled(stream), BLOCKS, 2)
+    assert (defines_of(tasks)["COUNTS"], int(tasks[:, Extra.COUNTED].sum())) == (0, 0)
+    tasks[0, Extra.COUNTED] = 1
+    assert defines_of(tasks)["COUNTS"] == 1

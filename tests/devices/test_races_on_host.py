@@ -23,13 +23,13 @@ def test_there_is_none(name: str) -> None:
 # How a line begins, and a list of which threads have no order without it.
 NEEDED = {
     "barrier_wait(barrier() + SLOTS * 8": "layers",  # until a slot has been read
-    "ring.wait<PASS_TILES>": "several passes",  # until they are full
+    "if (__any_sync(0xFFFFFFFFu, !are_full))": "several passes",  # until they are full
     "ring.wait<SLOTS_A_STEP>": "layers",
     "__syncwarp();\n        if (lane < left) barrier_arrive": "layers",  # before it is told that it has been read
     "peer.wait(": "shared down",
     "__threadfence();\n        atomicAdd(q.counters": "layers",
     "if (FINDS) wait_for_all(": "greedy",
-    "if (!task.streamed || !task.mailed": "layers",
+    "if ((flags & (STREAMED | MAILED | ADDS))": "layers",
 }
 
 

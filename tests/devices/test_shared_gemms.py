@@ -15,7 +15,8 @@ from task_checks import check_tasks
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.instruction_words import NOBODY, Instructions, Word, groups_of
-from launchopt.devices.megakernel_tasks import Extra, defines_of, place_boxes, tasks_of, weights_of
+from launchopt.devices.megakernel_tasks import PIECE_BYTES, Extra, defines_of, place_boxes, tasks_of
+from launchopt.devices.megakernel_words import packed, weights_of
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import linear_program
@@ -85,7 +86,10 @@ def test_weights_of_a_split_gemm_are_half_the_pieces_each(k_bytes: int, pieces: 
     weights = weights_of(tasks, 2)
     assert weights["split"].tolist() == [1, 0, 0, 0]
     assert weights["pieces"].tolist() == [pieces, 1, 0, 0]
-    assert weights["row_used_bytes"].tolist() == [k_bytes, 512, 0, 0]
+    first = pieces * PIECE_BYTES
+    assert weights["bytes"].tolist() == [first, 512, 0, 0]
+    assert weights["other_bytes"].tolist() == [k_bytes - first, 0, 0, 0]
+    assert packed(tasks)[["bytes", "other_bytes"]].tolist() == weights[["bytes", "other_bytes"]][:2].tolist()
     assert weights_of(tasks_of(shared_list(k_bytes // 2, 16), 4, 2)[0], 2)["pieces"].tolist() == [2 * pieces, 1, 0, 0]
 
 

@@ -14,7 +14,8 @@ from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.feedback_source import ARGUMENTS, FIELDS, ROWS, head_of, words_of
 from launchopt.devices.feedback_stages import WORDS
-from launchopt.devices.megakernel_tasks import SLOT_BYTES, WEIGHTS, fixed_bytes
+from launchopt.devices.megakernel_tasks import SLOT_BYTES, fixed_bytes
+from launchopt.devices.megakernel_words import WEIGHTS
 from launchopt.kernels import source
 from launchopt.sampling import Sampling, SamplingKind, sample
 
