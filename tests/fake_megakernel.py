@@ -30,7 +30,7 @@ from launchopt.devices.feedback_source import FIELDS
 from launchopt.devices.fusion import ATTENTION
 from launchopt.devices.instruction_interpreter import Memory, random_order, run
 from launchopt.devices.instruction_words import JOIN, NOBODY, WORDS, Instructions, Word
-from launchopt.devices.megakernel_tasks import Extra, Tasks, copies_of, tasks_of
+from launchopt.devices.megakernel_tasks import Extra, Tasks, tasks_of
 from launchopt.devices.megakernel_words import TASK, WEIGHTS, packed
 from launchopt.feedback import HostFeedback
 from launchopt.sampling import Sampling, SamplingKind
@@ -268,7 +268,7 @@ class FakeMegakernel:
         assert all(one[1] <= other[0] for one, other in pairwise(boxes))
         if boxes:
             own = self.memory.holding(boxes[0][0])
-            assert own.nbytes == 2 * copies_of(tasks) * box_bytes
+            assert own.nbytes == 2 * box_bytes
             assert (own == EMPTY).all(), "until the kernel fills it"
             assert boxes[-1][1] <= own.data.ptr + box_bytes
 

@@ -20,7 +20,6 @@ from launchopt.devices.instruction_interpreter import Placed
 from launchopt.devices.instruction_words import Instructions, Word
 from launchopt.devices.megakernel_tasks import (
     SLOT_BYTES,
-    copies_of,
     defines_of,
     fixed_bytes,
     place_boxes,
@@ -66,7 +65,7 @@ class Launched:
     def __init__(self, instructions: Instructions, dtype: Dtype, feedback: LaunchFeedback, text: str) -> None:
         itemsize = dtype.itemsize
         tasks, box_bytes = tasks_of(instructions, BLOCKS, itemsize, pairs=BLOCKS % 2 == 0)
-        self.boxes = np.full(2 * copies_of(tasks) * box_bytes + 16, 0xFF, np.uint8)
+        self.boxes = np.full(2 * box_bytes + 16, 0xFF, np.uint8)
         place_boxes(tasks, -(-self.boxes.ctypes.data // 16) * 16)
         self.tasks, self.packed, self.weights = tasks, packed(tasks), weights_of(tasks, itemsize)
         self.counters = np.zeros(len(tasks) + 1, np.uint32)

@@ -16,7 +16,7 @@ from launchopt.devices import feedback_source as fs
 from launchopt.devices.instruction_words import Instructions, Word
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.launch_ahead import GATE_WORDS
-from launchopt.devices.megakernel_tasks import copies_of, defines_of, place_boxes, tasks_of
+from launchopt.devices.megakernel_tasks import defines_of, place_boxes, tasks_of
 from launchopt.devices.megakernel_words import packed, weights_of
 from launchopt.devices.step_keys import StepKey
 
@@ -52,7 +52,7 @@ class MegakernelProgram:
         pairs: bool = False,
     ) -> None:
         tasks, box_bytes = tasks_of(instructions, blocks, itemsize, pairs)
-        self._boxes = cupy.full(max(2 * copies_of(tasks) * box_bytes, 1), EMPTY, np.uint8)
+        self._boxes = cupy.full(max(2 * box_bytes, 1), EMPTY, np.uint8)
         self._blocks, self._kernel = blocks, kernel(defines_of(tasks))
         place_boxes(tasks, self._boxes.data.ptr)
         self._counters = cupy.zeros(len(tasks) + 1, np.uint32)  # the last one: of blocks that are through

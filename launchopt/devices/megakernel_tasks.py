@@ -32,7 +32,6 @@ PIECE_BYTES = 2048  # of kernels/weights.cuh
 INPUT_BYTES, INPUT_GAP_BYTES = {1: 32 << 10, MOST_COLUMNS: 64 << 10}, 64  # of kernels/tiles.cuh, by COLUMNS
 WARPS, PART_ROWS = 8, 40
 SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
-COPIES = 4  # of each box, for a single column
 STATIC_BYTES = 8 << 10  # what ops declare for themselves, at the most
 LEAST_SLOTS = 6
 ALIGNMENT_BYTES = 256
@@ -233,16 +232,10 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
         "FUSED": _bits([*attending, *normed, *filter(None, tasks[:, Extra.THEN].tolist())]),
         "GROUPS": int(tasks[:, Word.REQUESTS].max(initial=1) > MOST_COLUMNS),
         "COUNTS": int(tasks[:, Extra.COUNTED].any()),
-        "COPIES": copies_of(tasks),
         "PAIRS": int(tasks[:, Extra.SPLIT].any()),
         "LOGITS": int(len(tasks) > 0 and tasks[-1, Extra.STREAMED] == 1 and tasks[-1, Extra.THEN] == 0),
         **_attention(tasks[tasks[:, Extra.ATTENDS] == 1]),
     }
-
-
-def copies_of(tasks: Tasks) -> int:
-    """How many there are of each box (kernels/mail.cuh): of several columns, which lie in more lines, one."""
-    return COPIES if tasks[:, Word.REQUESTS].max(initial=1) == 1 else 1
 
 
 def _attention(attending: Tasks) -> dict[str, int]:

@@ -97,7 +97,7 @@ struct Attention {
         for (int e = 0; e < WIDTH; ++e)
             cosines[e] = sequence.turned[vector * WIDTH + e], sines[e] = sequence.turned[(half + vector) * WIDTH + e];
         const bool mailed = task.flags & MAILED;
-        const u64 at = task.from + (mailed ? boxes.own : 0) + (u64)request * task.from_bytes +
+        const u64 at = task.from + (mailed ? boxes.now : 0) + (u64)request * task.from_bytes +
                        (place(section) + vector * WIDTH) * sizeof(storage);
         Vector x, y;
         do {
@@ -173,7 +173,7 @@ template <class Products>
 __noinline__  // its registers, beside those of several columns, would be too many
 #endif
 __device__ void attend(const Task& task, u32 place, u64 box_bytes, u32 launch, char* scratch, u64* ready) {
-    const Boxes boxes(box_bytes, launch, blockIdx.x);
+    const Boxes boxes(box_bytes, launch);
     const int items = (int)(task.in.requests * task.in.kv_heads), blocks = (int)task.share;
     for (int item = place; item < items; item += blocks) {
         if (item >= blocks) __syncthreads();  // all have read what was there

@@ -19,7 +19,7 @@ struct Inputs {
 
     __device__ Inputs(const Program& q, u32 launch, Memory& memory, const Ring& ring)
         : q(q), launch(launch), block(blockIdx.x), memory(memory), ring(ring), warp(threadIdx.x / 32), lane(threadIdx.x % 32),
-          boxes(q.box_bytes, launch, blockIdx.x) {
+          boxes(q.box_bytes, launch) {
         settle(block);
     }
 
@@ -43,7 +43,7 @@ struct Inputs {
         const u32 vector = few ? threadIdx.x % (THREADS / 2) : threadIdx.x, part = few ? threadIdx.x / (THREADS / 2) : 0;
         Share own;
         own.vector = vector, own.vectors = bytes / 16, own.mailed = flags & MAILED;
-        own.from = task.from + (own.mailed ? boxes.own : 0) + (u64)(column + part) * task.from_bytes + (first + vector * 16);
+        own.from = task.from + (own.mailed ? boxes.now : 0) + (u64)(column + part) * task.from_bytes + (first + vector * 16);
         settle(own.from);
 #if COLUMNS > 1
         const u32 rows = input_rows(columns);

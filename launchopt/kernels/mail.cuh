@@ -5,9 +5,6 @@
 // EMPTY is a NaN that arithmetic does not make: results that are none have the sign and payload of 0x7FFFFFFF, and narrow to
 // 0x7FFF. Words are written whole. There are two boxes, for every other launch: what one launch has filled the next one
 // empties, and the end of a launch lies between that and who fills it again.
-//
-// Of a single column all blocks read the same few lines, again and again until they have what they want, and whoever stores
-// there waits in line with them: so that there are -DCOPIES of each box, which as many blocks in turn read.
 #define EMPTY 0xFFFFFFFFu
 
 // Two neighbours.
@@ -41,17 +38,13 @@ template <int N> __device__ inline bool all_arrived(const uint4 (&found)[N]) {
     return WITHOUT == NO_WAITS || most != EMPTY;
 }
 
-// Where boxes lie, from the first ones on: all of this launch, one copy behind another, and all of the next one.
+// Where the boxes of this launch lie, from the first ones on; the next one's lie as many bytes behind, or before.
 struct Boxes {
-    u64 copy_bytes, now, own;  // own: the copy that this block reads
-    __device__ Boxes(u64 copy_bytes, u32 launch, u32 block)
-        : copy_bytes(copy_bytes), now(launch % 2 * COPIES * copy_bytes), own(now + block % COPIES * copy_bytes) {}
-    // To a box of this launch, in all copies.
+    u64 bytes, now;
+    __device__ Boxes(u64 bytes, u32 launch) : bytes(bytes), now(launch % 2 * bytes) {}
+    // To a box of this launch.
     template <class T> __device__ void send(u64 box, const T& both) const {
-#pragma unroll
-        for (int i = 0; i < COPIES; ++i) put(box + i * copy_bytes, both);
-        const u64 other = box + (COPIES * copy_bytes - 2 * now);
-#pragma unroll
-        for (int i = 0; i < COPIES; ++i) empty(other + i * copy_bytes, both);
+        put(box, both);
+        empty(box + (bytes - 2 * now), both);
     }
 };

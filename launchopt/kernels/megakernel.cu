@@ -43,9 +43,6 @@
 #ifndef COUNTS
 #define COUNTS 1
 #endif
-#ifndef COPIES
-#define COPIES 1
-#endif
 #ifndef PAIRS
 #define PAIRS 0
 #endif

@@ -25,7 +25,6 @@ from launchopt.devices.instruction_words import (
 )
 from launchopt.devices.megakernel_tasks import (
     ALIGNMENT_BYTES,
-    COPIES,
     TASK_WORDS,
     Extra,
     defines_of,
@@ -189,8 +188,8 @@ def bits(*ops: Op) -> int:
     return sum(1 << op for op in ops)
 
 
-@pytest.mark.parametrize(("requests", "columns", "copies"), [(1, 1, COPIES), (3, 16, 1)])
-def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int, copies: int) -> None:
+@pytest.mark.parametrize(("requests", "columns"), [(1, 1), (3, 16)])
+def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -> None:
     together, stream = Layer(requests), layer_stream(requests)
     fused = bits(Op.ROPE, Op.NORM, Op.ADD, Op.SILU_MUL)
     shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
@@ -200,7 +199,6 @@ def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int, c
         "FUSED": fused,
         "GROUPS": 0,
         "COUNTS": 1,
-        "COPIES": copies,
         "PAIRS": 0,
         "LOGITS": 0,
         **shape,
@@ -209,7 +207,7 @@ def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int, c
     ops = bits(*(Op(op) for op in set(compiled(stream)[:, Word.OP].tolist()) - {Op.GEMM}))
     assert defines_of(alone) == {
         **{"COLUMNS": columns, "OPS": ops, "FUSED": 0},  # GEMMs have their weights ahead of time
-        **{"GROUPS": 0, "COUNTS": 1, "COPIES": copies, "PAIRS": 0, "LOGITS": 0},
+        **{"GROUPS": 0, "COUNTS": 1, "PAIRS": 0, "LOGITS": 0},
     }
 
 
@@ -219,7 +217,7 @@ def test_of_a_layer_with_relu_both_are_compiled() -> None:
     fused = bits(Op.ROPE, Op.NORM, Op.ADD)
     shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
     own = {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused}
-    assert defines_of(tasks) == {**own, "GROUPS": 0, "COUNTS": 1, "COPIES": COPIES, "PAIRS": 0, "LOGITS": 0, **shape}
+    assert defines_of(tasks) == {**own, "GROUPS": 0, "COUNTS": 1, "PAIRS": 0, "LOGITS": 0, **shape}
     assert not tasks[:, Extra.PAIR_ROWS].any()
 
 
@@ -237,7 +235,7 @@ def test_of_a_model_of_odd_sizes_all_is_compiled_by_itself() -> None:
     ops = bits(*(Op(op) for op in set(program[:, Word.OP].tolist())))
     assert ops & bits(Op.GEMM)
     own = {"COLUMNS": 16, "OPS": ops, "FUSED": 0, "GROUPS": 0, "COUNTS": 1}
-    assert defines_of(tasks) == {**own, "COPIES": 1, "PAIRS": 0, "LOGITS": 0}
+    assert defines_of(tasks) == {**own, "PAIRS": 0, "LOGITS": 0}
     assert (len(tasks), box_bytes) == (len(program), 0)
 
 
