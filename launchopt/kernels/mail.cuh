@@ -30,7 +30,7 @@ __device__ inline bool arrived(u32 both) { return WITHOUT == NO_WAITS || both !=
 __device__ inline bool arrived(const uint4& found) {
     return WITHOUT == NO_WAITS || max(max(found.x, found.y), max(found.z, found.w)) != EMPTY;
 }
-// As one question.
+// Whether all of them have: one question.
 template <int N> __device__ inline bool all_arrived(const uint4 (&found)[N]) {
     u32 most = 0;
 #pragma unroll
