@@ -1,4 +1,4 @@
-"""Tests marked `gpu` are skipped, with the reason, on a machine that has no usable GPU."""
+"""Tests marked `gpu` are skipped, with the reason, where there is no usable GPU; files that take minutes come first."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ import functools
 import pytest
 
 from launchopt.errors import DeviceError
+
+# Where each file is one process's (scripts/check.sh), none is alone with one of these in the end.
+LONGEST = ("test_races_on_host", "test_megakernel_on_host", "test_kills", "test_bad_overrides", "test_resident_on_host")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 @functools.cache
