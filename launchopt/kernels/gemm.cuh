@@ -1,5 +1,5 @@
-// A streamed GEMM (weights.cuh, tiles.cuh) by a block, with what is done as one with it: a norm before, a sum or SiLU times
-// gate behind (devices/fusion.py).
+// A streamed GEMM (weights.cuh, tiles.cuh, sums.cuh) by a block, with what is done as one with it: a norm before, a sum or SiLU
+// times gate behind (devices/fusion.py).
 enum { HOLDERS = PASS_ROWS / 2 };  // threads that store a column
 
 #ifdef KIND
@@ -116,8 +116,8 @@ struct Gemm : Inputs {
         if (threadIdx.x < HOLDERS * COLUMNS) largest[threadIdx.x] = 0;
     }
     __device__ void find(const Place& to, const Pair& own) const {
-        u64 most = sampling::found_at(own.first(), (u32)to.first);
-        if (to.rows > 1) most = sampling::larger(most, sampling::found_at(own.second(), (u32)to.first + 1));
+        u64 most = sampling::found_at(own.first(), to.first);
+        if (to.rows > 1) most = sampling::larger(most, sampling::found_at(own.second(), to.first + 1));
         largest[threadIdx.x] = sampling::larger(largest[threadIdx.x], most);
     }
     __device__ void say_found(int column, int columns) const {

@@ -75,6 +75,7 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #include "weights.cuh"
 #include "tasks.cuh"
 #include "tiles.cuh"
+#include "sums.cuh"
 #include "peer.cuh"
 #include "mail.cuh"
 #include "feedback.cuh"
