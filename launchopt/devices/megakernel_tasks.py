@@ -28,13 +28,14 @@ from launchopt.devices.instruction_words import (
     streamable,
 )
 
-PIECE_BYTES = 2048  # of kernels/weights.cuh
+PIECE_BYTES, PASS_TILES = 2048, 4  # of kernels/weights.cuh
 INPUT_BYTES, INPUT_GAP_BYTES = {1: 32 << 10, MOST_COLUMNS: 64 << 10}, 64  # of kernels/tiles.cuh, by COLUMNS
 WARPS, PART_ROWS = 8, 40
 SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
 STATIC_BYTES = 8 << 10  # what ops declare for themselves, at the most
 LEAST_SLOTS = 6
 ALIGNMENT_BYTES = 256
+SECTORS_APART = 2  # of a box, from one to the next: see kernels/mail.cuh
 RING_ALIGNMENT_BYTES = 128
 
 
@@ -77,6 +78,7 @@ class Extra(enum.IntEnum):
     SCORES_STRIDE = WORDS + 33
     PROBABILITIES = WORDS + 34
     PROBABILITIES_STRIDE = WORDS + 35
+    ONE_STEP = WORDS + 36
 
 
 # Of who sent something, and of who adds it: what must be the same.
@@ -108,6 +110,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
             row[Extra.SPLIT], together = 1, 2
         row[Extra.SHARE] = together * min(blocks // together, parts)
         row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks // together)
+        row[Extra.ONE_STEP] = _is_one_step(row, itemsize)
         row[Word.WAITS] = head[Word.WAITS]
         if pairs and not _find_added(tasks, i, itemsize):
             return tasks_of(instructions, blocks, itemsize)
@@ -117,7 +120,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
         if row[Word.MAIL] == NOBODY:
             continue
         sender = tasks[row[Word.MAIL]]
-        column_bytes = int(sender[Extra.RESULT_M]) * itemsize
+        column_bytes = int(sender[Extra.RESULT_M]) * itemsize * SECTORS_APART
         if sender[Extra.BOX] == NOBODY:
             sender[Extra.BOX] = box_bytes
             box_bytes += -(-int(sender[Word.REQUESTS]) * column_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -183,7 +186,7 @@ def _find_added(tasks: Tasks, i: int, itemsize: int) -> bool:
     if tasks[j, Extra.SPLIT] == row[Extra.SPLIT] or j in row[Word.WAIT0 : Word.WAIT0 + count]:
         return True
     if box != NOBODY and (tasks[j, SENT] == row[WANTED]).all():
-        row[Extra.ADDED], row[Extra.ADDED_STRIDE] = box, tasks[j, Extra.RESULT_M] * itemsize
+        row[Extra.ADDED], row[Extra.ADDED_STRIDE] = box, tasks[j, Extra.RESULT_M] * itemsize * SECTORS_APART
         row[Extra.ADDED_MAILED] = 1
         return True
     if count == MOST_WAITS:
@@ -205,6 +208,16 @@ def _cut(row: NDArray[np.int64], itemsize: int) -> None:
     row[Extra.ROUND_BYTES] = INPUT_BYTES[compiled_columns(columns)] >> (columns - 1).bit_length()
     row[Extra.INPUT_ROW_BYTES] = (row[Extra.ROUND_BYTES] << (columns > 1)) + INPUT_GAP_BYTES
     row[Extra.ROW_USED_BYTES] = row[Word.K] * itemsize
+
+
+def _is_one_step(row: NDArray[np.int64], itemsize: int) -> bool:
+    """Whether no block has more of a streamed GEMM than slots are waited for together, and inputs there is room for."""
+    if not row[Extra.STREAMED] or row[Word.REQUESTS] > MOST_COLUMNS:
+        return False
+    tiles = int(row[Extra.TILES_EACH] + (row[Extra.TILES_MORE] > 0)) << int(row[Extra.PAIR_ROWS] > 0)
+    pieces = -(-int(row[Extra.ROW_USED_BYTES]) // (PIECE_BYTES << int(row[Extra.SPLIT])))
+    together = PASS_TILES >> (tiles - 1) if itemsize < 4 and tiles <= 2 else 1  # pieces_together of kernels/tiles.cuh
+    return tiles <= PASS_TILES and pieces <= together and pieces * PIECE_BYTES <= row[Extra.ROUND_BYTES]
 
 
 def fixed_bytes(columns: int) -> int:
@@ -232,6 +245,7 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
         "FUSED": _bits([*attending, *normed, *filter(None, tasks[:, Extra.THEN].tolist())]),
         "GROUPS": int(tasks[:, Word.REQUESTS].max(initial=1) > MOST_COLUMNS),
         "COUNTS": int(tasks[:, Extra.COUNTED].any()),
+        "ONE_STEP": int(tasks[tasks[:, Extra.STREAMED] == 1, Extra.ONE_STEP].all()),
         "PAIRS": int(tasks[:, Extra.SPLIT].any()),
         "LOGITS": int(len(tasks) > 0 and tasks[-1, Extra.STREAMED] == 1 and tasks[-1, Extra.THEN] == 0),
         **_attention(tasks[tasks[:, Extra.ATTENDS] == 1]),

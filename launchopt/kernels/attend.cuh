@@ -51,7 +51,7 @@ struct Attention {
         pages = (const int*)in.table + r * in.pages;
         row_bytes = heads * head_dim * (u32)sizeof(storage);
         cache = (char*)task.cache + head * head_dim * sizeof(storage);
-        box = task.box ? task.box + (request * (int)task.result_m + head * group * head_dim) * sizeof(storage) : 0;
+        box = task.box ? task.box + box_of(request, task.result_m) : 0;
     }
     __device__ u32 page_tokens() const { return PAGE_TOKENS ? PAGE_TOKENS : (u32)task.in.page_tokens; }
     // Where section i of `rows` begins in a request's row of q, k and v.
@@ -97,11 +97,12 @@ struct Attention {
         for (int e = 0; e < WIDTH; ++e)
             cosines[e] = sequence.turned[vector * WIDTH + e], sines[e] = sequence.turned[(half + vector) * WIDTH + e];
         const bool mailed = task.flags & MAILED;
-        const u64 at = task.from + (mailed ? boxes.now : 0) + (u64)request * task.from_bytes +
-                       (place(section) + vector * WIDTH) * sizeof(storage);
+        const u64 from = task.from + (mailed ? boxes.now : 0) + (u64)request * task.from_bytes;
+        const u32 first = (place(section) + vector * WIDTH) * sizeof(storage), second = first + half * 16;
+        const u64 at = from + (mailed ? in_box(first) : first), other = from + (mailed ? in_box(second) : second);
         Vector x, y;
         do {
-            x.whole = load_relaxed(at), y.whole = load_relaxed(at + half * 16);
+            x.whole = load_relaxed(at), y.whole = load_relaxed(other);
         } while (mailed && !(arrived(x.whole) && arrived(y.whole)));
         if (section <= group) {
 #pragma unroll
@@ -142,7 +143,7 @@ struct Attention {
     }
     // Two neighbours of the results.
     __device__ void give(int to, const Pair& made) const {
-        if (box) boxes.send(box + boxes.now + to * sizeof(storage), made.both);
+        if (box) boxes.send(box + boxes.now + in_box((head * group * head_dim + to) * sizeof(storage)), made.both);
         *(Pair*)((storage*)(task.result + request * task.result_stride) + head * group * head_dim + to) = made;
     }
     // What nobody waits for in this launch: rows, of which a key and a value go to the cache, too (a token beyond ctx has no

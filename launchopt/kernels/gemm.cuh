@@ -36,7 +36,8 @@ struct Gemm : Inputs {
         made.to = is_gated(flags) ? tile / 2 * TILE_ROWS + below : made.first;
         made.rows = (int)((u32)task.in.m - made.first);
         made.c = task.c + j * task.stride_c + made.first * sizeof(storage);
-        made.box = task.box ? task.box + boxes.now + (j * task.result_m + made.to) * (u32)sizeof(storage) : 0;
+        const u64 box = task.box + boxes.now + box_of(j, task.result_m) + in_box(made.to * (u32)sizeof(storage));
+        made.box = task.box ? box : 0;
         if (adds(flags) && made.rows > 0) {
             if (PAIRS && (flags & ADDED_MAILED)) made.added.both = receive(added_at(task, flags, j, made.to));
             else made.added = *(const Pair*)added_at(task, flags, j, made.to);
@@ -48,8 +49,9 @@ struct Gemm : Inputs {
     static __device__ u32 pair_rows_of(const Task& task, u32 flags) { return is_gated(flags) ? task.pair_rows : 0; }
     // What is added to a GEMM's results has been stored by the same thread, or comes by mail.
     __device__ u64 added_at(const Task& task, u32 flags, u32 column, u32 to) const {
-        const u64 from = task.added + (PAIRS && (flags & ADDED_MAILED) ? boxes.now : 0);
-        return from + column * task.added_stride + to * sizeof(storage);
+        const u32 offset = to * (u32)sizeof(storage);
+        return task.added + column * task.added_stride +
+               (PAIRS && (flags & ADDED_MAILED) ? boxes.now + in_box(offset) : offset);
     }
     __device__ Pair added(const Task& task, u32 flags, const Place& to, int column) const {
         Pair found = to.added;
@@ -142,12 +144,14 @@ struct Gemm : Inputs {
     __device__ void multiply(
         Sums& sums, Slices& w, const Task& task, u32 flags, const Cut& cut, int tiles, int column, int columns) {
         const u32 own_inputs = shared_address(memory.inputs) + warp * SLICE_BYTES * TOGETHER;
-        int left = (int)min(cut.bytes, task.round_bytes), rest = (int)cut.bytes - left;  // of this round, and behind it
+        int left = (int)(ONE_STEP ? cut.bytes : min(cut.bytes, task.round_bytes));  // of this round
+        int rest = (int)cut.bytes - left;                                           // and behind it
         u32 inputs = own_inputs;
 #pragma unroll 1
         while (true) {
             const int own = min(w.pieces, (left - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES);
             sums.add(w, ring, max(own, 0), inputs, task.input_row_bytes, columns, warp, lane);
+            if (ONE_STEP) return;
             left -= w.pieces * PIECE_BYTES, inputs += w.pieces * PIECE_BYTES * TOGETHER;
             const bool is_over = left <= 0;
             if (is_over && !rest) return;
@@ -164,10 +168,8 @@ struct Gemm : Inputs {
     __device__ void next_round(
         Slices& w, const Task& task, u32 flags, u32 from, int bytes, int tiles, int column, int columns) {
         __syncthreads();
-        uint4 found[FIRST_LOOKS];
         const Share own = share(task, flags, column, columns, from, bytes);
-        look(own, found);
-        gather(own, false, false, found, [&] {
+        gather(own, false, false, [&] {
             if (AWAITED) w.load(ring, tiles, bytes, warp, lane);
         });
         __syncthreads();
@@ -180,18 +182,17 @@ struct Gemm : Inputs {
         u32 pass = cut.first;
 #pragma unroll 1
         while (true) {
-            const u32 at_once = min(task.round_bytes, cut.bytes);
-            const int tiles = min((int)PASS_TILES, (int)(cut.last - pass));
-            const bool gathers = is_first || at_once < cut.bytes;
+            const u32 at_once = ONE_STEP ? cut.bytes : min(task.round_bytes, cut.bytes);
+            const int tiles = ONE_STEP ? (int)(cut.last - cut.first) : min((int)PASS_TILES, (int)(cut.last - pass));
+            const bool gathers = ONE_STEP || is_first || at_once < cut.bytes;
             const bool is_normed = (FUSED >> OP_NORM & 1) && (flags & NORMED) && is_first;
-            uint4 found[FIRST_LOOKS];
             Share own;
-            if (gathers) own = share(task, flags, column, columns, cut.from, at_once), look(own, found);
+            if (gathers) own = share(task, flags, column, columns, cut.from, at_once);
             else own.forgo();
             Place to;
             Slices w;
             const u32 gain = ring.slot();
-            gather(own, true, is_normed, found, [&] {
+            gather(own, true, is_normed, [&] {
                 to = place(task, flags, pass, tiles, column, columns);
                 if (is_normed) ring.wait<1>(1), ring.next();
                 w.load(ring, tiles, at_once, warp, lane);
@@ -206,9 +207,10 @@ struct Gemm : Inputs {
             Sums sums = {};
             multiply(sums, w, task, flags, cut, tiles, column, columns);
             sums.leave(memory.part[warp], tiles, columns, lane);
-            ring.leave(lane);
             __syncthreads();
             store(task, flags, to, tiles, column, columns, finds);
+            ring.leave(lane);  // behind what others wait for, since copies of weights would be in its way
+            if (ONE_STEP) break;
             is_first = false, pass += PASS_TILES;
             if (pass >= cut.last && is_last) break;
             __syncthreads();  // before sums, or inputs, are replaced

@@ -24,9 +24,8 @@ struct Inputs {
     }
 
     // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all rows, of every
-    // other one where there are few vectors, or several of the only one. What it has is found out before any of it is there,
-    // and the first few are asked for then (`look`), so that what else is to be done meanwhile takes no time of its own.
-    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = COLUMNS > 1 ? 1 : 2 };
+    // other one where there are few vectors, or several of the only one.
+    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = 2 };
     struct Share {
         u64 from;             // the first vector of the first column
         int vector, vectors;  // of k: the first one, behind which each THREADS-th comes; of all
@@ -37,13 +36,16 @@ struct Inputs {
         int rows, seconds;  // of which the first column is to be had, and the second one
 #endif
         __device__ void forgo() { vectors = 0; }
+        // From a vector to one so many whole sectors behind it.
+        __device__ u32 bytes_of(u32 vectors) const { return vectors * 16 * (mailed ? SECTORS_APART : 1); }
     };
     __device__ Share share(const Task& task, u32 flags, u32 column, u32 columns, u32 first, u32 bytes) const {
         const bool few = COLUMNS > 1 && bytes <= THREADS / 2 * 16;  // a thread in two has every other row
         const u32 vector = few ? threadIdx.x % (THREADS / 2) : threadIdx.x, part = few ? threadIdx.x / (THREADS / 2) : 0;
         Share own;
         own.vector = vector, own.vectors = bytes / 16, own.mailed = flags & MAILED;
-        own.from = task.from + (own.mailed ? boxes.now : 0) + (u64)(column + part) * task.from_bytes + (first + vector * 16);
+        const u32 offset = first + vector * 16;
+        own.from = task.from + (own.mailed ? boxes.now + in_box(offset) : offset) + (u64)(column + part) * task.from_bytes;
         settle(own.from);
 #if COLUMNS > 1
         const u32 rows = input_rows(columns);
@@ -55,14 +57,6 @@ struct Inputs {
         if (own.rows <= 0) own.forgo();
 #endif
         return own;
-    }
-    __device__ void look(const Share& own, uint4 (&found)[FIRST_LOOKS]) const {
-#if COLUMNS > 1
-        if (lane) return;
-#endif
-#pragma unroll
-        for (int i = 0; i < FIRST_LOOKS; ++i)
-            if (own.vector + i * THREADS < own.vectors) found[i] = load_relaxed(own.from + i * THREADS * 16);
     }
     // Vectors two by two: so many of the first ones, and of the second ones, which lie `apart`.
     struct Walk {
@@ -91,27 +85,29 @@ struct Inputs {
     };
 
     // is_first: whether others may have to be waited for long; is_normed: whether a norm is done before products.
-    // meanwhile: what is done when the first few have been asked for, also by who has nothing to gather.
+    // meanwhile: what is done before inputs are there, also by who has nothing to gather.
 #if COLUMNS == 1
-    template <class Do>
-    __device__ void gather(
-        const Share& own, bool, bool is_normed, uint4 (&found)[FIRST_LOOKS], const Do& meanwhile) const {
+    // Nothing is asked for before all else is done: who asks sooner keeps the cache from those who send.
+    template <class Do> __device__ void gather(const Share& own, bool, bool is_normed, const Do& meanwhile) const {
         const auto put = [&](u32 to, const uint4& vector) { store_shared(to, is_normed ? vector : arranged(vector)); };
         meanwhile();
-        const u32 to = shared_address(memory.inputs) + own.vector * 16;
+        const u32 to = shared_address(memory.inputs) + own.vector * 16, step = own.bytes_of(THREADS);
+        uint4 found[FIRST_LOOKS];
+#pragma unroll
+        for (int i = 0; i < FIRST_LOOKS; ++i)
+            if (own.vector + i * THREADS < own.vectors) found[i] = load_relaxed(own.from + i * step);
 #pragma unroll
         for (int i = 0; i < FIRST_LOOKS; ++i) {
             if (own.vector - lane + i * THREADS >= own.vectors) return;  // the whole warp
             const bool has = own.vector + i * THREADS < own.vectors;
-            while (has && own.mailed && !arrived(found[i])) found[i] = load_relaxed(own.from + i * THREADS * 16);
-            __syncwarp();  // else lanes whose vector came sooner go on by themselves, and the others do all again
+            while (has && own.mailed && !arrived(found[i])) found[i] = load_relaxed(own.from + i * step);
+            if (P_MEETS) __syncwarp();  // else lanes whose vector came sooner go on by themselves, and the others do all again
             if (has) put(to + i * THREADS * 16, found[i]);
         }
         const int count = (own.vectors - own.vector + THREADS - 1) / THREADS;
 #pragma unroll 1
         for (int j = FIRST_LOOKS; j < count; j += LOOKS) {
-            enum { STEP = THREADS * 16 };
-            const Walk some = {own.from + j * STEP, 2 * STEP, STEP, (count - j + 1) / 2, (count - j) / 2};
+            const Walk some = {own.from + j * step, 2 * step, step, (count - j + 1) / 2, (count - j) / 2};
             uint4 more[LOOKS];
             some.ask(more);
             if (own.mailed) some.collect(more);
@@ -122,13 +118,11 @@ struct Inputs {
     }
 #else
     // All lanes of a warp go through it together.
-    template <class Do>
-    __device__ void gather(
-        const Share& own, bool is_first, bool, uint4 (&found)[FIRST_LOOKS], const Do& meanwhile) const {
+    template <class Do> __device__ void gather(const Share& own, bool is_first, bool, const Do& meanwhile) const {
         Batch batch(own, lane);
         uint4 more[LOOKS];
         const bool has = batch.is_left(own);
-        if (has && own.mailed && is_first) poll(own, found[0]);
+        if (has && own.mailed && is_first) poll(own);
         if (has) batch.some(own, lane).ask(more);
         meanwhile();
         const Both to(own.to, own.vector);
@@ -161,13 +155,13 @@ struct Inputs {
             if (done < own.rows) return;
             first += THREADS, done = 0;
             const int behind = first + lane - own.vector;
-            from = own.from + behind * 16, further = behind * 16 * TOGETHER;
+            from = own.from + own.bytes_of(behind), further = behind * 16 * TOGETHER;
         }
     };
     // Until the first one of a warp's is there, since all of them at once would keep the cache from others.
-    __device__ void poll(const Share& own, uint4& found) const {
+    __device__ void poll(const Share& own) const {
         if (lane == 0)
-            while (!arrived(found)) found = load_relaxed(own.from);
+            while (!arrived(load_relaxed(own.from))) {}
         __syncwarp();
     }
 #endif

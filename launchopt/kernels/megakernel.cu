@@ -20,7 +20,9 @@
 // devices/feedback_source.py; without it none of this is compiled. -DLOGITS: whether the list ends with a streamed GEMM alone,
 // so that the largest of each column, which is all that greedy sampling wants, is found where they are stored.
 //
-// -DGROUPS=0: no instruction has more than COLUMNS requests. -DCOUNTS=0: nobody waits for a counter.
+// -DGROUPS=0: no instruction has more than COLUMNS requests. -DCOUNTS=0: nobody waits for a counter. -DONE_STEP=1: no block has
+// more of a streamed GEMM than slots are waited for together, and inputs there is room for at once; then no loop is around it,
+// whose head alone is some 50 cycles.
 //
 // -DPAIRS=1: blocks come in clusters of two, which share the tiles of some GEMMs of several columns (peer.cuh).
 //
@@ -42,6 +44,15 @@
 #endif
 #ifndef COUNTS
 #define COUNTS 1
+#endif
+#ifndef ONE_STEP
+#define ONE_STEP 0
+#endif
+#ifndef P_MEETS
+#define P_MEETS 1
+#endif
+#ifndef P_WIDE
+#define P_WIDE 0
 #endif
 #ifndef PAIRS
 #define PAIRS 0

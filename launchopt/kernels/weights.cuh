@@ -66,7 +66,8 @@ struct Ring {
         return all;
     }
     template <int N> __device__ void wait(int count) const {
-        while (!are_full<N, true>(count)) {}
+        if (are_full<N, true>(count)) return;
+        while (!are_full<N, true>(count)) {}  // apart, since the head of a loop is some 50 cycles by itself
     }
     __device__ void next(u32 count = 1) {
         left += count, index += count;
