@@ -35,7 +35,7 @@ SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
 STATIC_BYTES = 8 << 10  # what ops declare for themselves, at the most
 LEAST_SLOTS = 6
 ALIGNMENT_BYTES = 256
-SECTORS_APART = 2  # of a box, from one to the next: see kernels/mail.cuh
+SECTORS_APART = {1: 2, MOST_COLUMNS: 1}  # of boxes, by COLUMNS: see kernels/mail.cuh
 RING_ALIGNMENT_BYTES = 128
 
 
@@ -99,7 +99,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
     number[NOBODY] = NOBODY
     tasks = np.zeros((len(groups), TASK_WORDS), np.int64)
     tasks[:, Extra.BOX] = NOBODY
-    box_bytes = 0
+    apart, box_bytes = SECTORS_APART[compiled_columns(int(instructions[:, Word.REQUESTS].max(initial=1)))], 0
     for i, (row, group) in enumerate(zip(tasks, groups, strict=True)):
         _describe(row, instructions[group], itemsize)
         head = instructions[group[0]]
@@ -120,7 +120,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
         if row[Word.MAIL] == NOBODY:
             continue
         sender = tasks[row[Word.MAIL]]
-        column_bytes = int(sender[Extra.RESULT_M]) * itemsize * SECTORS_APART
+        column_bytes = int(sender[Extra.RESULT_M]) * itemsize * apart
         if sender[Extra.BOX] == NOBODY:
             sender[Extra.BOX] = box_bytes
             box_bytes += -(-int(sender[Word.REQUESTS]) * column_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -186,7 +186,7 @@ def _find_added(tasks: Tasks, i: int, itemsize: int) -> bool:
     if tasks[j, Extra.SPLIT] == row[Extra.SPLIT] or j in row[Word.WAIT0 : Word.WAIT0 + count]:
         return True
     if box != NOBODY and (tasks[j, SENT] == row[WANTED]).all():
-        row[Extra.ADDED], row[Extra.ADDED_STRIDE] = box, tasks[j, Extra.RESULT_M] * itemsize * SECTORS_APART
+        row[Extra.ADDED], row[Extra.ADDED_STRIDE] = box, tasks[j, Extra.RESULT_M] * itemsize
         row[Extra.ADDED_MAILED] = 1
         return True
     if count == MOST_WAITS:

@@ -49,9 +49,8 @@ struct Gemm : Inputs {
     static __device__ u32 pair_rows_of(const Task& task, u32 flags) { return is_gated(flags) ? task.pair_rows : 0; }
     // What is added to a GEMM's results has been stored by the same thread, or comes by mail.
     __device__ u64 added_at(const Task& task, u32 flags, u32 column, u32 to) const {
-        const u32 offset = to * (u32)sizeof(storage);
-        return task.added + column * task.added_stride +
-               (PAIRS && (flags & ADDED_MAILED) ? boxes.now + in_box(offset) : offset);
+        const u64 from = task.added + (PAIRS && (flags & ADDED_MAILED) ? boxes.now : 0);
+        return from + column * task.added_stride + to * sizeof(storage);
     }
     __device__ Pair added(const Task& task, u32 flags, const Place& to, int column) const {
         Pair found = to.added;

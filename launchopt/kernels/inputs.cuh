@@ -101,7 +101,7 @@ struct Inputs {
             if (own.vector - lane + i * THREADS >= own.vectors) return;  // the whole warp
             const bool has = own.vector + i * THREADS < own.vectors;
             while (has && own.mailed && !arrived(found[i])) found[i] = load_relaxed(own.from + i * step);
-            if (P_MEETS) __syncwarp();  // else lanes whose vector came sooner go on by themselves, and the others do all again
+            __syncwarp();  // else lanes whose vector came sooner go on by themselves, and the others do all again
             if (has) put(to + i * THREADS * 16, found[i]);
         }
         const int count = (own.vectors - own.vector + THREADS - 1) / THREADS;

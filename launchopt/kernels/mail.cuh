@@ -38,8 +38,9 @@ template <int N> __device__ inline bool all_arrived(const uint4 (&found)[N]) {
     return WITHOUT == NO_WAITS || most != EMPTY;
 }
 
-// Of memory every other sector of the L2 cache is a box's, so that more slices of that share what all blocks ask for at once.
-enum { SECTOR_BYTES = 32, SECTORS_APART = 2 };
+// Of a single column every other sector of the L2 cache is a box's, so that more slices of that share what all blocks ask for
+// at once. Of several, boxes lie dense: there it is the number of bytes that counts.
+enum { SECTOR_BYTES = 32, SECTORS_APART = COLUMNS == 1 ? 2 : 1 };
 __device__ inline u32 in_box(u32 bytes) { return bytes + bytes / SECTOR_BYTES * SECTOR_BYTES * (SECTORS_APART - 1); }
 __device__ inline u32 box_of(u32 column, u32 features) { return column * features * SECTORS_APART * (u32)sizeof(storage); }
 

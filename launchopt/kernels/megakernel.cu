@@ -48,12 +48,6 @@
 #ifndef ONE_STEP
 #define ONE_STEP 0
 #endif
-#ifndef P_MEETS
-#define P_MEETS 1
-#endif
-#ifndef P_WIDE
-#define P_WIDE 0
-#endif
 #ifndef PAIRS
 #define PAIRS 0
 #endif
