@@ -216,8 +216,8 @@ def _is_one_step(row: NDArray[np.int64], itemsize: int) -> bool:
         return False
     tiles = int(row[Extra.TILES_EACH] + (row[Extra.TILES_MORE] > 0)) << int(row[Extra.PAIR_ROWS] > 0)
     pieces = -(-int(row[Extra.ROW_USED_BYTES]) // (PIECE_BYTES << int(row[Extra.SPLIT])))
-    together = PASS_TILES >> (tiles - 1) if itemsize < 4 and tiles <= 2 else 1  # pieces_together of kernels/tiles.cuh
-    return tiles <= PASS_TILES and pieces <= together and pieces * PIECE_BYTES <= row[Extra.ROUND_BYTES]
+    together = pieces == 1 or itemsize < 4  # pieces_together of kernels/tiles.cuh
+    return together and tiles * pieces <= PASS_TILES and pieces * PIECE_BYTES <= int(row[Extra.ROUND_BYTES])
 
 
 def fixed_bytes(columns: int) -> int:

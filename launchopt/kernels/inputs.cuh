@@ -117,12 +117,14 @@ struct Inputs {
         }
     }
 #else
-    // All lanes of a warp go through it together.
+    // All lanes of a warp go through it together; what it polls for is asked for before all else.
     template <class Do> __device__ void gather(const Share& own, bool is_first, bool, const Do& meanwhile) const {
+        const bool has = own.vector - lane < own.vectors, polls = has && own.mailed && is_first;
+        uint4 found = {EMPTY, EMPTY, EMPTY, EMPTY};
+        if (polls && lane == 0) found = load_relaxed(own.from);
         Batch batch(own, lane);
         uint4 more[LOOKS];
-        const bool has = batch.is_left(own);
-        if (has && own.mailed && is_first) poll(own);
+        if (polls) poll(own, found);
         if (has) batch.some(own, lane).ask(more);
         meanwhile();
         const Both to(own.to, own.vector);
@@ -159,9 +161,9 @@ struct Inputs {
         }
     };
     // Until the first one of a warp's is there, since all of them at once would keep the cache from others.
-    __device__ void poll(const Share& own) const {
+    __device__ void poll(const Share& own, uint4& found) const {
         if (lane == 0)
-            while (!arrived(load_relaxed(own.from))) {}
+            while (!arrived(found)) found = load_relaxed(own.from);
         __syncwarp();
     }
 #endif

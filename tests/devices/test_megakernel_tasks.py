@@ -37,6 +37,7 @@ from launchopt.workloads.program import linear_program
 
 BLOCKS = 5
 SLOTS, QKV, ATTENTION, OUT, GATE_UP, DOWN = range(1 + len(STAGES))
+APART = {1: 2, 3: 1}  # sectors of a box, by how many requests there are
 WIDTHS = {QKV: 384, ATTENTION: 256, OUT: 256, GATE_UP: 384, DOWN: 256}  # of what each gives in the end
 STREAMED = [QKV, OUT, GATE_UP, DOWN]
 EVERY = [(1, Dtype.fp32), (3, Dtype.fp32), (1, Dtype.bf16), (3, Dtype.bf16)]
@@ -123,12 +124,12 @@ def test_a_norm_before_and_what_comes_after(requests: int, dtype: Dtype) -> None
 
 @every
 def test_inputs_come_from_what_the_first_one_reads(requests: int, dtype: Dtype) -> None:
-    """Unless by mail: then from the sender's box, which has all of its results one after another."""
+    """Unless by mail: then from the sender's box, which has all of its results one after another, of one with gaps."""
     layer = Layer(requests, dtype)
     assert layer.words(QKV, Extra.FROM, Extra.FROM_BYTES) == layer.of("norm1", Word.B, Word.STRIDE_B)
     for i, sender in ((ATTENTION, QKV), (OUT, ATTENTION), (GATE_UP, OUT), (DOWN, GATE_UP)):
         box = layer.words(sender, Extra.BOX)
-        assert layer.words(i, Extra.FROM, Extra.FROM_BYTES) == [*box, WIDTHS[sender] * layer.itemsize]
+        assert layer.words(i, Extra.FROM, Extra.FROM_BYTES) == [*box, WIDTHS[sender] * layer.itemsize * APART[requests]]
 
 
 @every
@@ -137,7 +138,7 @@ def test_boxes_have_room_for_results(requests: int, dtype: Dtype) -> None:
     layer, at = Layer(requests, dtype), 0
     for i in (QKV, ATTENTION, OUT, GATE_UP):
         assert layer.words(i, Extra.BOX) == [at]
-        at += -(-requests * WIDTHS[i] * layer.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        at += -(-requests * WIDTHS[i] * layer.itemsize * APART[requests] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     assert layer.box_bytes == at
     assert [layer.words(i, Extra.BOX) for i in (SLOTS, DOWN)] == [[NOBODY]] * 2, "nobody has mail from these"
 
@@ -199,6 +200,7 @@ def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -
         "FUSED": fused,
         "GROUPS": 0,
         "COUNTS": 1,
+        "ONE_STEP": 0,
         "PAIRS": 0,
         "LOGITS": 0,
         **shape,
@@ -207,7 +209,7 @@ def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -
     ops = bits(*(Op(op) for op in set(compiled(stream)[:, Word.OP].tolist()) - {Op.GEMM}))
     assert defines_of(alone) == {
         **{"COLUMNS": columns, "OPS": ops, "FUSED": 0},  # GEMMs have their weights ahead of time
-        **{"GROUPS": 0, "COUNTS": 1, "PAIRS": 0, "LOGITS": 0},
+        **{"GROUPS": 0, "COUNTS": 1, "ONE_STEP": 0, "PAIRS": 0, "LOGITS": 0},
     }
 
 
@@ -217,8 +219,38 @@ def test_of_a_layer_with_relu_both_are_compiled() -> None:
     fused = bits(Op.ROPE, Op.NORM, Op.ADD)
     shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
     own = {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused}
-    assert defines_of(tasks) == {**own, "GROUPS": 0, "COUNTS": 1, "PAIRS": 0, "LOGITS": 0, **shape}
+    assert defines_of(tasks) == {**own, "GROUPS": 0, "COUNTS": 1, "ONE_STEP": 0, "PAIRS": 0, "LOGITS": 0, **shape}
     assert not tasks[:, Extra.PAIR_ROWS].any()
+
+
+@pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16])
+@pytest.mark.parametrize(
+    ("requests", "m", "k", "blocks", "is_one_step"),
+    [
+        (1, 256, 512, 8, {Dtype.fp32: True, Dtype.bf16: True}),  # 4 tiles of a piece
+        (1, 264, 512, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # one block has 5
+        (1, 128, 1024, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # 2 tiles; of halves still a piece
+        (1, 128, 2048, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # of 2 pieces, which are multiplied together
+        (1, 136, 2048, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # one block has 3
+        (1, 64, 4096, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # a tile of 4 pieces
+        (1, 64, 4224, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # of a little more
+        (16, 64, 2048, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # of 16 columns as much as there is room for
+        (16, 64, 2176, 8, {Dtype.fp32: False, Dtype.bf16: False}),
+        (17, 64, 512, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # a second group of columns
+    ],
+)
+def test_a_gemm_is_done_in_one_step_where_no_block_has_more_than_that(
+    requests: int, m: int, k: int, blocks: int, is_one_step: dict[Dtype, bool], dtype: Dtype
+) -> None:
+    itemsize = dtype.itemsize
+    program = compiled(layer_stream(1, dtype), fuse=False)
+    row = program[program[:, Word.OP] == Op.GEMM][:1].copy()
+    row[0, [Word.M, Word.K, Word.LDA, Word.REQUESTS]] = m, k, k, requests
+    row[0, [Word.STRIDE_B, Word.STRIDE_C]] = k * itemsize, m * itemsize
+    row[0, Word.WAITS], row[0, [*range(Word.WAIT0, Word.WAIT3 + 1), Word.MAIL]] = 0, NOBODY
+    tasks, _ = tasks_of(row, blocks, itemsize)
+    assert tasks[0, Extra.STREAMED] == 1
+    assert bool(defines_of(tasks)["ONE_STEP"]) == is_one_step[dtype]
 
 
 def test_attentions_of_several_shapes_are_compiled_for_none() -> None:
@@ -235,7 +267,7 @@ def test_of_a_model_of_odd_sizes_all_is_compiled_by_itself() -> None:
     ops = bits(*(Op(op) for op in set(program[:, Word.OP].tolist())))
     assert ops & bits(Op.GEMM)
     own = {"COLUMNS": 16, "OPS": ops, "FUSED": 0, "GROUPS": 0, "COUNTS": 1}
-    assert defines_of(tasks) == {**own, "PAIRS": 0, "LOGITS": 0}
+    assert defines_of(tasks) == {**own, "ONE_STEP": 1, "PAIRS": 0, "LOGITS": 0}
     assert (len(tasks), box_bytes) == (len(program), 0)
 
 
