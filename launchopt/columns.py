@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 4  # 1 had no token columns, 2 none of what a mode costs once, 3 no launch delays, clocks or energy
-
 
 def schema(*columns: tuple[str, pa.DataType, str]) -> pa.Schema:
     """A Parquet schema of (name, type, doc) columns."""

@@ -16,8 +16,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SCHEMA_VERSION, SUMMARY, TOKENS
+from launchopt.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SUMMARY, TOKENS
 from launchopt.errors import ConfigError, DataError
+from launchopt.manifest import SCHEMA_VERSION
 from launchopt.results import missing_columns
 
 TABLES = {

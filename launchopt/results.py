@@ -10,25 +10,24 @@
     manifest.json       status, composed config, environment, versions, ceilings, what went wrong
 
 Their columns are documented in `columns`. The composed config is in the Parquet metadata under `launchopt.config`.
-Files are written under a temporary name and renamed, so that a reader never sees half of one. Those of an earlier
+Readers never see half of a file (`whole_file`). Those of an earlier
 schema version are read too: what they lack is null.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SCHEMA_VERSION, SUMMARY, TOKENS
-from launchopt.errors import DataError, RunError
-from launchopt.json_file import read_json
-from launchopt.reserve import reason
+from launchopt.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SUMMARY, TOKENS
+from launchopt.errors import DataError
+from launchopt.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
+from launchopt.whole_file import atomically, written
 
 __all__ = [
     "COMMANDS",
@@ -91,53 +90,6 @@ def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any], confi
 def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mapping[str, Any]) -> None:
     """`write_table` for a few rows."""
     write_table(path, schema, {name: [row[name] for row in rows] for name in schema.names}, config)
-
-
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write `manifest.json` atomically."""
-    text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, default=str) + "\n"
-    written(folder / "manifest.json", lambda temporary: temporary.write_text(text))
-
-
-def written(path: Path, write: Callable[[Path], object]) -> None:
-    """`atomically`, with a RunError where the disk does not take the file: names folder, file and reason."""
-    try:
-        atomically(path, write)
-    except OSError as error:
-        raise RunError(f"{path.parent}: {path.name} cannot be written: {reason(error)}") from None
-
-
-def atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Have `write` make a file under a temporary name beside `path`, then give it its name."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a run's folder; DataError where it is missing or broken."""
-    path = folder / "manifest.json"
-    try:
-        manifest = read_json(path)
-    except FileNotFoundError:
-        raise DataError(path, None, "no manifest: not a folder of a run") from None
-    except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
-    if not isinstance(manifest, dict):
-        raise DataError(path, None, "not the manifest of a run")
-    return manifest
-
-
-def read_manifests(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """The manifests at or below `folders`, or beside a file, in path order; DataError where one is broken."""
-    manifests = []
-    for folder in folders:
-        within = folder.parent.glob if folder.is_file() else folder.rglob
-        manifests += [read_manifest(path.parent) for path in sorted(within("manifest.json"))]
-    return manifests
 
 
 def read_summaries(folders: Iterable[Path]) -> list[Row]:

@@ -8,10 +8,8 @@ import sys
 def main() -> None:
     """Run the application and end the process with its exit code."""
     try:
-        from runner.arrow import without_pandas
         from runner.door import run
 
-        without_pandas()
         code = run()
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)

@@ -23,6 +23,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
+from launchopt.manifest import read_manifest, write_manifest
 from runner import children
 from runner.folder_lock import FolderLock, check_writable
 from runner.help import conf_folder, help_text, mode_lines
@@ -188,8 +189,6 @@ def _plan(composed: DictConfig) -> Any:
 
 def _note_refusal(folder: Path, job: SweepJob, error: LaunchoptError) -> None:
     """A manifest that says why, where there are no results that it would belie."""
-    from launchopt.results import write_manifest
-
     if not is_finished(folder, earlier_run(folder)):
         clear(folder)
         write_manifest(folder, {"status": "refused", "error": str(error), "overrides": job.overrides})
@@ -198,6 +197,9 @@ def _note_refusal(folder: Path, job: SweepJob, error: LaunchoptError) -> None:
 def _run(plan: Any, folder: Path, overrides: list[str]) -> LaunchoptError | None:
     """Execute a plan into its folder and say how it went; what it failed of, None where it did not."""
     children.start_early()  # they import while this process does
+    from runner.arrow import without_pandas
+
+    without_pandas()
     from launchopt import results
     from runner.run import execute
     from runner.terminal import console, summary_table
@@ -233,8 +235,6 @@ def _unforeseen(folder: Path, error: Exception) -> LaunchoptError:
 
 def _settle(folder: Path, failure: LaunchoptError) -> None:
     """Have the manifest say what the run failed of, wherever that was noticed."""
-    from launchopt.results import read_manifest, write_manifest
-
     with contextlib.suppress(OSError, LaunchoptError):  # on a full disk standard error has to do
         about = read_manifest(folder) if (folder / "manifest.json").exists() else {}
         if about.get("status") not in ("interrupted", "refused"):

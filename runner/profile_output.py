@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 
 from launchopt.errors import DataError
-from launchopt.results import atomically
+from launchopt.whole_file import atomically
 from runner.terminal import PIPED_COLUMNS, console
 
 Cell = str | int | float | bool | None

@@ -26,7 +26,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
-from launchopt.results import atomically
+from launchopt.whole_file import atomically
 from runner.resume import SWEEP, asked
 
 SCHEMA_VERSION = 1

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from launchopt.errors import DataError
-from launchopt.results import atomically
+from launchopt.whole_file import atomically
 
 
 def write_text(path: Path, text: str) -> None:

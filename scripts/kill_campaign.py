@@ -48,8 +48,9 @@ from rich.table import Table
 from launchopt.devices.cpu_info import cpu_info
 from launchopt.environment import environment
 from launchopt.errors import DataError
-from launchopt.results import atomically, read_manifest, write_manifest
+from launchopt.manifest import read_manifest, write_manifest
 from launchopt.ring import CLOSED_BIT, HEAD, TAIL, Ring
+from launchopt.whole_file import atomically
 from runner.leftovers import FOLDER, held, tidy
 from runner.terminal import console
 

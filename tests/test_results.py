@@ -156,29 +156,6 @@ def test_a_write_that_fails_leaves_nothing_and_takes_nothing(
     )
 
 
-def test_manifest_round_trip(tmp_path: Path) -> None:
-    results.write_manifest(tmp_path, {"status": "running"})
-    results.write_manifest(tmp_path, {"status": "ok", "folder": Path("somewhere")})
-    assert results.read_manifest(tmp_path) == {
-        "schema_version": results.SCHEMA_VERSION,
-        "status": "ok",
-        "folder": "somewhere",
-    }
-    assert [file.name for file in tmp_path.iterdir()] == ["manifest.json"]
-
-
-def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        results.read_manifest(tmp_path)
-    assert str(caught.value) == f"{tmp_path / 'manifest.json'}: no manifest: not a folder of a run"
-
-
-def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"status": ')
-    with pytest.raises(DataError, match=r"manifest\.json: cannot be read as JSON \(Expecting value"):
-        results.read_manifest(tmp_path)
-
-
 @pytest.mark.parametrize("name", ["", "nowhere", "nowhere/summary.parquet"])
 def test_a_folder_without_a_summary_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:

@@ -1,0 +1,47 @@
+"""A run's manifest.json: what it was, with what, and how it ended.
+
+In: a run's folder. Out: its manifest, written, or read back. Apart from `results`, so that a run that is refused, or
+done already, is told so before anything that reads tables is imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from launchopt.errors import DataError
+from launchopt.json_file import read_json
+from launchopt.whole_file import written
+
+SCHEMA_VERSION = 4  # 1 had no token columns, 2 none of what a mode costs once, 3 no launch delays, clocks or energy
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write `manifest.json` atomically."""
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, default=str) + "\n"
+    written(folder / "manifest.json", lambda temporary: temporary.write_text(text))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a run's folder; DataError where it is missing or broken."""
+    path = folder / "manifest.json"
+    try:
+        manifest = read_json(path)
+    except FileNotFoundError:
+        raise DataError(path, None, "no manifest: not a folder of a run") from None
+    except (OSError, ValueError) as error:
+        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+    if not isinstance(manifest, dict):
+        raise DataError(path, None, "not the manifest of a run")
+    return manifest
+
+
+def read_manifests(folders: Iterable[Path]) -> list[dict[str, Any]]:
+    """The manifests at or below `folders`, or beside a file, in path order; DataError where one is broken."""
+    manifests = []
+    for folder in folders:
+        within = folder.parent.glob if folder.is_file() else folder.rglob
+        manifests += [read_manifest(path.parent) for path in sorted(within("manifest.json"))]
+    return manifests
