@@ -10,6 +10,9 @@ from subprocess import PIPE
 import pytest
 from own_process import environ_of
 
+from launchopt.errors import DataError
+from launchopt.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
+
 NOTHING_RUN = """
 import contextlib, sys
 from runner.door import run
@@ -17,9 +20,6 @@ with contextlib.suppress(SystemExit):
     run({words})
 sys.exit(3 if {{"pyarrow", "numba"}} & set(sys.modules) else 0)
 """
-
-from launchopt.errors import DataError
-from launchopt.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
 
 
 def test_round_trip(tmp_path: Path) -> None:
