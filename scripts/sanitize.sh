@@ -36,7 +36,8 @@ for job in "${jobs[@]}"; do
         summary=$(grep -E "ERROR SUMMARY|RACECHECK SUMMARY" "$log" | tail -n 1 | sed 's/^=* *//' || true)
         echo "$tool, $job: ${summary:-no summary}, exit code $status"
         if [ "$status" -ne 0 ] || [ -z "$summary" ]; then
-            tail -n 40 "$log" >&2
+            # What the tool says of the first things it found, then how the run ended.
+            { grep -m 60 '^=========' "$log" || true; grep -v '^=========' "$log" | tail -n 40; } >&2
             found=1
         fi
         rm -f "$log"

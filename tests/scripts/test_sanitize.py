@@ -48,3 +48,12 @@ def test_what_was_found_or_said_nothing_fails(script: str, tmp_path: Path) -> No
     assert done.returncode == 1
     assert all("mode=persistent workload=decode" in line for line in done.stdout.splitlines())
     assert len(done.stdout.splitlines()) == 2
+
+
+def test_what_was_found_first_is_shown_however_much_the_run_says_behind_it(tmp_path: Path) -> None:
+    said = 'echo "========= Error: Race reported at line 7"; seq 1000; echo the end; exit 9'
+    done = ran(tmp_path, said, "mode=persistent", "workload=decode")
+    assert done.returncode == 1
+    assert done.stderr.count("========= Error: Race reported at line 7\n") == 2
+    assert done.stderr.count("\nthe end\n") == 2
+    assert len(done.stderr.splitlines()) < 100
