@@ -37,7 +37,7 @@ for job in "${jobs[@]}"; do
         echo "$tool, $job: ${summary:-no summary}, exit code $status"
         if [ "$status" -ne 0 ] || [ -z "$summary" ]; then
             # What the tool says of the first things it found, then how the run ended.
-            { grep -m 60 '^=========' "$log" || true; grep -v '^=========' "$log" | tail -n 40; } >&2
+            { grep -m 60 '^=========' "$log" || true; grep -v '^=========' "$log" | tail -n 40 || true; } >&2
             found=1
         fi
         rm -f "$log"
