@@ -251,6 +251,10 @@ class Ring:
         """Publish a control word."""
         _store(self._header, offset, np.uint64(value))
 
+    def stop(self) -> None:
+        """Tell both sides to give up: a plain store, since it publishes nothing, and needs nothing compiled."""
+        self._header[STOP] = 1
+
     def reset(self) -> None:
         """Empty the ring for the next run; only while neither side uses it."""
         self._header[:] = 0

@@ -16,7 +16,7 @@ from typing import Any
 
 from launchopt.errors import RunError
 from launchopt.producer import Production
-from launchopt.ring import CLOSED_BIT, HEAD, START_NS, STOP, TAIL, Ring
+from launchopt.ring import CLOSED_BIT, HEAD, START_NS, TAIL, Ring
 from launchopt.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.timing.nvtx_ranges import is_profiled
@@ -211,7 +211,7 @@ class Session:
     def close(self) -> None:
         """End the children that were not kept, remove the ring."""
         with contextlib.suppress(Exception):
-            self._ring.set_word(STOP, 1)
+            self._ring.stop()
         try:
             for child in self._children:
                 child.end()

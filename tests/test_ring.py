@@ -116,7 +116,8 @@ def test_capacity_must_be_a_power_of_two(capacity: int) -> None:
 def test_reset_makes_it_as_new() -> None:
     with Ring.create(4) as ring:
         ring.push(ring_peer.numbered(0, 3))
-        ring.set_word(STOP, 1)
+        ring.stop()
+        assert ring.word(STOP) == 1
         ring.close()
         ring.reset()
         assert [ring.word(word) for word in (HEAD, TAIL, STOP)] == [0, 0, 0]

@@ -20,7 +20,7 @@ from launchopt.analysis.step_account import account, floor_of
 from launchopt.errors import RunError
 from launchopt.recorder import Strategy
 from launchopt.results import Row, write_rows
-from launchopt.ring import STOP, Ring
+from launchopt.ring import Ring
 from runner.bench import account as table
 from runner.bench.account import Measured
 from runner.bench.figures import Figure
@@ -138,7 +138,7 @@ def _producer(job: Job, ring: Ring) -> Iterator[Child]:
         producer.send_job(job)
         yield producer
     finally:
-        ring.set_word(STOP, 1)
+        ring.stop()
         producer.end()
 
 
