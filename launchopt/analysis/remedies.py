@@ -95,7 +95,9 @@ def break_even(extra_ms: float, saved_ms_per_command: float, verdict: Verdict | 
         return Payback.UNDECIDED
     if saved_ms_per_command <= 0 or verdict in (Verdict.SLOWER, Verdict.SAME):
         return Payback.NEVER
-    return Payback.AT_ONCE if extra_ms <= 0 else math.ceil(extra_ms / saved_ms_per_command)
+    if extra_ms <= 0:
+        return Payback.AT_ONCE
+    return max(math.ceil(extra_ms / saved_ms_per_command), 1)  # a quotient may be too small to be told from 0
 
 
 def build_remedies(rows: Iterable[Row], refusals: Refusals | None = None) -> list[RemedyTable]:

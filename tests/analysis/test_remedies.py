@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from launchopt.analysis.interval import Verdict
@@ -44,6 +44,7 @@ def remedy(rows: list[Row], mode: str) -> Remedy:
 
 
 @given(costs_ms, times_ms, costs_ms, times_ms)
+@example(5e-324, 1.0, 0.0, 3.0)
 def test_from_the_break_even_on_the_remedy_is_ahead(cost: float, time: float, base_cost: float, base: float) -> None:
     """Each side of the answer is costed out; close to it only rounding decides."""
     assume(abs(base - time) > 1e-9)
