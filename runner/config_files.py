@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ yaml: Any = import_module("yaml")  # it has no types
 
 MOST_BYTES = 64 << 10  # of a file; the largest of ours: under 2 KiB
 MOST_NODES = 10_000  # with every alias written out
+MOST_OPEN = 100  # brackets
 CODE_KEYS = ("_target_", "()")
 GROUPS = ("mode", "hydra")  # besides the folders of conf/
 PLAIN_TAG = "tag:yaml.org,2002:"
@@ -61,7 +64,10 @@ def _check(path: Path) -> None:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise DataError(path, None, f"over {MOST_BYTES >> 10} KiB: not a config of this program")
-        root = yaml.compose(content.decode("utf-8"), Loader=yaml.SafeLoader)
+        text = content.decode("utf-8")
+        if _most_open(text) > MOST_OPEN:
+            raise RecursionError
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
         nodes = _nodes(path, root, {}) if root is not None else 0
     except OSError as error:
         raise DataError(path, None, f"cannot be read: {error.strerror or error}") from None
@@ -75,6 +81,12 @@ def _check(path: Path) -> None:
         raise DataError(path, line, f"not YAML ({getattr(error, 'problem', None) or error})") from None
     if nodes > MOST_NODES:
         raise DataError(path, None, f"over {MOST_NODES} values, aliases written out")
+
+
+def _most_open(text: str) -> int:
+    """How many brackets are open at once, also of those in quotes: YAML's reader takes over a second for thousands."""
+    steps = (1 if bracket[0] in "[{" else -1 for bracket in re.finditer(r"[][{}]", text))
+    return max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0))
 
 
 def _nodes(path: Path, node: Any, known: dict[int, int]) -> int:
