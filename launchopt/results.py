@@ -10,8 +10,8 @@
     manifest.json       status, composed config, environment, versions, ceilings, what went wrong
 
 Their columns are documented in `columns`. The composed config is in the Parquet metadata under `launchopt.config`.
-Readers never see half of a file (`whole_file`). Those of an earlier
-schema version are read too: what they lack is null.
+Readers never see half of a file (`whole_file`). Those of an earlier schema version are read, too, with nulls for what
+they lack.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from launchopt.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SUMMARY, TOKENS
 from launchopt.errors import DataError
 from launchopt.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
-from launchopt.whole_file import atomically, written
+from launchopt.whole_file import written
 
 __all__ = [
     "COMMANDS",
@@ -38,7 +38,6 @@ __all__ = [
     "SUMMARY",
     "TOKENS",
     "Row",
-    "atomically",
     "metadata",
     "missing_columns",
     "read_histograms",
@@ -80,7 +79,7 @@ def metadata(config: Mapping[str, Any]) -> dict[str, str]:
 def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Write one Parquet file atomically; `columns` maps every name of `schema` to values of one length.
 
-    RunError where the disk does not take it; so too of the two below.
+    RunError where the disk does not take it; so too of `write_rows`.
     """
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata(config)))

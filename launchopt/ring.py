@@ -4,9 +4,8 @@ One process creates it (`Ring.create`) and unlinks it whatever happens; others `
 carries its own turn: the producer copies a record in and publishes it with a release store of its last word, and the
 consumer looks at that word of the next record alone. So one record moves one cache line, where a shared `head` would
 move two. Room is given back with a release store of `tail`, which the producer reads only when the room it knows of is
-used up. Each side writes only its own words, 128
-bytes apart, so that neither core steals the other's cache line (nor its prefetched neighbour).
-Neither call blocks: who finds no room, or no record, waits with a `Waiter`.
+used up. Each side writes only its own words, 128 bytes apart, so that neither core steals the other's cache line (nor
+its prefetched neighbour). Neither call blocks: who finds no room, or no record, waits with a `waiter.Waiter`.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import time
-from collections.abc import Callable
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import TracebackType
@@ -281,24 +278,3 @@ class Ring:
 @compiled
 def _store(header: NDArray[np.uint64], offset: int, value: np.uint64) -> None:
     store_release(header, offset, value)
-
-
-class Waiter:
-    """Spin first, since the other side is usually nanoseconds away; then sleep, so that it gets the core.
-
-    Two processes that only spin starve each other on a busy two-core machine. `spin` is a ring's `await_record` or
-    `await_room`.
-    """
-
-    def __init__(self, spin: Callable[[int], bool], spin_us: float, sleep_us: float) -> None:
-        self._spin, self._spin_ns, self._sleep_ns = spin, int(spin_us * 1e3), int(sleep_us * 1e3)
-
-    def wait(self, until_ns: int | None = None) -> None:
-        """Return when there is what `spin` looks for, at `until_ns` (CLOCK_MONOTONIC), or after one sleep."""
-        spin_ns, sleep_ns = self._spin_ns, self._sleep_ns
-        if until_ns is not None:
-            left_ns = max(0, until_ns - time.monotonic_ns())
-            # A deadline within a sleep's reach is spun for: a sleep overshoots by tens of microseconds.
-            spin_ns = left_ns if left_ns <= spin_ns + sleep_ns else spin_ns
-        if not self._spin(spin_ns) and (until_ns is None or time.monotonic_ns() < until_ns):
-            time.sleep(sleep_ns * 1e-9)

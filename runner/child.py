@@ -26,8 +26,9 @@ from launchopt.devices.cuda_errors import GpuErrors
 from launchopt.driver import Driver
 from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, LaunchoptError
 from launchopt.producer import Production, drive, produce
-from launchopt.ring import Ring, Waiter
+from launchopt.ring import Ring
 from launchopt.timing.nvtx_ranges import is_profiled
+from launchopt.waiter import Waiter
 from launchopt.workloads.chain import DUE_NS, ChainStream
 from launchopt.workloads.stream import Block
 from runner.job import Job

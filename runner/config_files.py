@@ -27,6 +27,7 @@ yaml: Any = import_module("yaml")  # it has no types
 MOST_BYTES = 64 << 10  # of a file; the largest of ours: under 2 KiB
 MOST_NODES = 10_000  # with every alias written out
 MOST_OPEN = 100  # brackets
+TOO_DEEP = "nested too deeply, or an alias within itself"
 CODE_KEYS = ("_target_", "()")
 GROUPS = ("mode", "hydra")  # besides the folders of conf/
 PLAIN_TAG = "tag:yaml.org,2002:"
@@ -66,7 +67,7 @@ def _check(path: Path) -> None:
             raise DataError(path, None, f"over {MOST_BYTES >> 10} KiB: not a config of this program")
         text = content.decode("utf-8")
         if _most_open(text) > MOST_OPEN:
-            raise RecursionError
+            raise DataError(path, None, TOO_DEEP)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         nodes = _nodes(path, root, {}) if root is not None else 0
     except OSError as error:
@@ -74,7 +75,7 @@ def _check(path: Path) -> None:
     except UnicodeDecodeError as error:
         raise DataError(path, None, f"not UTF-8 (byte {error.start + 1})") from None
     except RecursionError:
-        raise DataError(path, None, "nested too deeply, or an alias within itself") from None
+        raise DataError(path, None, TOO_DEEP) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else int(mark.line) + 1

@@ -16,7 +16,8 @@ from launchopt.devices.pump import PumpSettings
 from launchopt.errors import Interrupted
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder
-from launchopt.ring import STOP, Ring, Waiter
+from launchopt.ring import STOP, Ring
+from launchopt.waiter import Waiter
 from runner.chains import Chains
 
 

@@ -37,7 +37,8 @@ from launchopt.devices.cpu_info import cpu_info
 from launchopt.environment import environment
 from launchopt.errors import DataError
 from launchopt.recorder import Recorder, Strategy, note
-from launchopt.ring import HEAD, MOST_AT_ONCE, STOP, TAIL, Ring, Waiter
+from launchopt.ring import HEAD, MOST_AT_ONCE, STOP, TAIL, Ring
+from launchopt.waiter import Waiter
 from runner.written import write_json
 
 LAP = 1 << 22

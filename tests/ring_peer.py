@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from launchopt.command import COMMAND_DTYPE, Records
-from launchopt.ring import Ring, Waiter
+from launchopt.ring import Ring
+from launchopt.waiter import Waiter
 
 
 def numbered(first: int, count: int) -> Records:

@@ -87,7 +87,7 @@ struct Inputs {
     // is_first: whether others may have to be waited for long; is_normed: whether a norm is done before products.
     // meanwhile: what is done before inputs are there, also by who has nothing to gather.
 #if COLUMNS == 1
-    // Nothing is asked for before all else is done: who asks sooner keeps the cache from those who send.
+    // Nothing is asked for before all else is done: what is asked for sooner comes later (RESIDENT.md, version 40).
     template <class Do> __device__ void gather(const Share& own, bool, bool is_normed, const Do& meanwhile) const {
         const auto put = [&](u32 to, const uint4& vector) { store_shared(to, is_normed ? vector : arranged(vector)); };
         meanwhile();

@@ -11,7 +11,8 @@ import pytest
 
 from launchopt.command import Dtype
 from launchopt.producer import produce
-from launchopt.ring import Ring, Waiter
+from launchopt.ring import Ring
+from launchopt.waiter import Waiter
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment, arenas_of
 from runner.bench.dispatch import job
