@@ -16,7 +16,12 @@ struct Gate {
     u64* heard;        // by all blocks
     u64 tag, patience_ns;
 };
-__shared__ u64 admission;  // what the word says below its tag
+__shared__ u64 admission;  // what the word says below its tag,
+__shared__ u64 is_known;   // a barrier, on which it is there: who fetches weights waits for it only when it has to know
+
+__device__ inline void begin_gate() {
+    if (threadIdx.x == 0) barrier_begin(shared_address(&is_known), 1);
+}
 
 __device__ inline bool is_for(u64 word, u64 tag) { return word >> 64 - TAG_BITS == tag; }
 
@@ -31,7 +36,7 @@ __device__ inline u64 ask(const Gate& gate) {
     }
 }
 
-// By all who go through the list, with the warp that fetches weights: whether they are to.
+// By all who go through the list: whether they are to. The warp that fetches weights need not have come as far.
 __device__ __noinline__ bool admitted(const Gate& gate) {
     if (threadIdx.x == 0) {
         u64 word;
@@ -43,7 +48,15 @@ __device__ __noinline__ bool admitted(const Gate& gate) {
             while (!is_for(word, gate.tag));
         }
         admission = word << TAG_BITS >> TAG_BITS;
+        barrier_arrive(shared_address(&is_known));
     }
-    __barrier_sync_count(0, ALL_THREADS);
+    __syncthreads();
+    return admission;
+}
+
+// The same, by a warp that does not.
+__device__ inline bool learns_admission() {
+    barrier_wait(shared_address(&is_known), 0);
+    __syncwarp();
     return admission;
 }

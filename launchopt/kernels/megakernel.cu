@@ -228,6 +228,7 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
     const u64 began = clock64(), began_ns = global_ns();
 #endif
     Ring::begin(of_slots);
+    begin_gate();
     Peer::begin();
     if (threadIdx.x == 0) sequence.request = -1;
     barriers_begun();

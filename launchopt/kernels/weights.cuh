@@ -135,8 +135,7 @@ struct Feed {
     }
     __device__ bool is_admitted() {
         waits = false;
-        __barrier_sync_count(0, ALL_THREADS);
-        if (admission) return true;
+        if (learns_admission()) return true;
         // Nobody will read what is under way, but it must not come when the block has ended.
         const u32 filled = ring.phase ? (u32)SLOTS : ring.index;
         for (u32 i = 0; i < filled; ++i) barrier_wait(ring.barriers + 8 * i, 0);
