@@ -2,6 +2,7 @@
 #include "storage.cuh"
 #include "feedback.cuh"
 #include "sampling.cuh"
+#include "next_inputs.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) feedback(const __grid_constant__ Feedback feed) {
     __shared__ sampling::Room room;

@@ -86,6 +86,7 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #include "feedback.cuh"
 #ifdef KIND
 #include "sampling.cuh"
+#include "next_inputs.cuh"
 #define FINDS (LOGITS && sampling::KIND == sampling::GREEDY)
 #endif
 #include "vectors.cuh"

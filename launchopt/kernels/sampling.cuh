@@ -1,6 +1,5 @@
-// From the last outputs of a token to the inputs of the next one: sampling, or scaling, by a block a row. What the kernel of
-// its own (feedback.cu) and the end of a whole step (step_end.cuh) have in common. devices/feedback_source.py defines the
-// constants, and -DKIND.
+// From logits to a token, by a block a row. What a kernel of its own (feedback.cu) and the end of a whole step (step_end.cuh)
+// have in common. devices/feedback_source.py defines the constants, and -DKIND.
 //
 // Logits are compared as keys: unsigned integers in the order of the floats, 0 below them all.
 //
@@ -15,7 +14,7 @@ enum { WARPS = THREADS / 32, PIECES = 32, NOT_A_NUMBER = ~0 };  // the key of no
 struct Room {  // shared memory of a block
     union {
         u32 keys[CAPACITY];         // with sampling
-        double sums[PARTIAL_SUMS];  // without
+        double sums[THREADS];  // without
     };
     u64 part[PIECES + 1];
     u32 filled;  // of keys
@@ -238,58 +237,5 @@ __device__ int sampled(const storage* values, u32 vocab, u64 counter, u64 start,
     }
     const u64 bits = mixed(start + (counter + 1) * GOLDEN) >> (64 - U_BITS);
     return (int)chosen_of(logits, threshold, bits, scale, part);
-}
-
-// To a root mean square of 1/sqrt(3). Sums of squares in the order of feedback.scaled, signs as in feedback.signed.
-__device__ void scaled(const storage* source, storage* target, storage* history, u64 counter, u32 hidden, double* sums) {
-    for (u32 t = threadIdx.x; t < PARTIAL_SUMS; t += THREADS) {
-        double own = 0;
-        for (u32 i = t; i < hidden; i += PARTIAL_SUMS) {
-            double value = widen(source[i]);
-            own = __dadd_rn(own, __dmul_rn(value, value));
-        }
-        sums[t] = own;
-    }
-    for (u32 half = PARTIAL_SUMS / 2; half; half /= 2) {
-        __syncthreads();
-        for (u32 t = threadIdx.x; t < half; t += THREADS) sums[t] = __dadd_rn(sums[t], sums[t + half]);
-    }
-    __syncthreads();
-    const double sum = sums[0];
-    const u64 start = mixed((counter + 1) * GOLDEN);
-    const double factor = sum == 0 ? 1 : __dsqrt_rn(__ddiv_rn((double)hidden, __dmul_rn(3.0, sum)));
-    for (u32 i = threadIdx.x; i < hidden; i += THREADS) {
-        storage value = source[i];
-        if (history) history[i] = value;
-        const float scaled = __double2float_rn(__dmul_rn((double)widen(value), factor));
-        const bool turned = mixed(start + (i / 64 + 1) * GOLDEN) >> i % 64 & 1;
-        target[i] = narrow(turned ? -scaled : scaled);
-    }
-}
-
-__device__ void copy_row(const storage* source, storage* target, u32 hidden) {
-    if ((((u64)source | (u64)target | hidden * sizeof(storage)) & 15) == 0) {
-        const u32 width = hidden * sizeof(storage) / 16;
-        for (u32 i = threadIdx.x; i < width; i += THREADS) ((int4*)target)[i] = ((const int4*)source)[i];
-    } else {
-        for (u32 i = threadIdx.x; i < hidden; i += THREADS) target[i] = source[i];
-    }
-}
-
-// Of a row, of which all threads have the words: its token, 0 without sampling; the next inputs, which follow from that; and
-// who is told, by one thread.
-__device__ int token_of(const Feedback& feed, const u64* words, Room& room) {
-    if (KIND == NONE) return 0;
-    return sampled((const storage*)words[0], (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k,
-                   feed.p, room);
-}
-__device__ void go_on(const Feedback& feed, const u64* words, int id, Room& room) {
-    storage* target = (storage*)words[1];
-    if (KIND == NONE)
-        scaled((const storage*)words[0], target, (storage*)words[2], words[4], (u32)feed.hidden, room.sums);
-    else copy_row((const storage*)(feed.embedding + (id < 0 ? 0 : id) * feed.row_bytes), target, (u32)feed.hidden);
-}
-__device__ void tell(const u64* words, int id) {
-    if (words[3]) *(volatile int*)words[3] = id;
 }
 }  // namespace sampling
