@@ -41,10 +41,11 @@ __device__ __noinline__ bool admitted(const Gate& gate) {
     if (threadIdx.x == 0) {
         u64 word;
         if (blockIdx.x == 0) {
-            store_release(gate.heard, word = ask(gate));
+            word = ask(gate);
+            store_relaxed((u64)gate.heard, word);
         } else {
             wait_for_earlier();  // whose end takes longer while others keep asking the L2 cache
-            do word = load_acquire(gate.heard);
+            do word = load_relaxed(gate.heard);
             while (!is_for(word, gate.tag));
         }
         admission = word << TAG_BITS >> TAG_BITS;
