@@ -6,8 +6,9 @@
 // know that they are admitted, its own come where those have ended. What others store it reads, and stores itself, behind
 // `wait_for_earlier`.
 //
-// One thread asks the host, over the bus; the others learn it from that through the L2 cache. Who hears nothing for long
-// takes the launch to be called off, and says so: a host that is gone must not keep the GPU.
+// One thread asks the host, over the bus; the others learn it from that through the L2 cache, and no more than that: what
+// else the host has stored is there for who asks the host. Who hears nothing for long takes the launch to be called off, and
+// says so: a host that is gone must not keep the GPU.
 enum { TAG_BITS = 16 };
 
 struct Gate {

@@ -242,7 +242,7 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
     if (threadIdx.x >= THREADS) {
         if (!Feed(q.weights, blockIdx.x, ring, gate.word).run()) return;
 #ifdef KIND
-        // From the host: well before they are needed.
+        // From the host, well before they are needed. What it has staged is there for who has its word from the host itself.
         if (gate.word && first_row() < feed.rows) load_acquire_system(gate.word);
         read_row(feed, gate, first_row(), threadIdx.x - THREADS);
         __barrier_sync_count(0, ALL_THREADS);

@@ -115,6 +115,7 @@ void __syncthreads();
 void __barrier_sync_count(unsigned id, unsigned count);
 void __syncwarp();
 void __threadfence();
+void count_release(u32* counter);
 inline void __threadfence_system() { __threadfence(); }
 inline void __nanosleep(unsigned) { host::yield(); }
 u32 atomicAdd(u32* to, u32 value);

@@ -81,6 +81,10 @@ void fence() {
     if (races::on) races::fence();
 }
 void __threadfence() { fence(); }
+void count_release(u32* counter) {
+    fence();
+    add(counter, 1u, CALLER);
+}
 u32 atomicAdd(u32* to, u32 value) { return add(to, value, CALLER); }
 u64 atomicAdd(u64* to, u64 value) { return add(to, value, CALLER); }
 
