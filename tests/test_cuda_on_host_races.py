@@ -17,6 +17,7 @@ TAKE = "word[threadIdx.x] = load_shared(slots + LANE % 2 * 16).x;"
 GIVE, HAVE = "IS(0) { word[99] = 1; store_release(flag, 1ull); }", "while (!load_acquire(flag)) {}"
 SAY, HEAR = "store_relaxed((u64)flag, 1ull);", "while (!load_relaxed(flag)) {}"
 OTHER = "word[threadIdx.x] = kept[threadIdx.x ^ 33];"
+ALL = "while (load_acquire((u32*)flag) < 64) {}"
 ORDERED = {
     "barrier": f"kept[threadIdx.x] = 1; __syncthreads(); {OTHER}",
     "barrier of some": "if (threadIdx.x < 32) kept[LANE] = 1; __barrier_sync_count(3, 64); word[threadIdx.x] = *kept;",
@@ -30,6 +31,8 @@ ORDERED = {
     "IS(50) { while (!load_acquire(flag + 1)) {} word[99] = 2; }",
     "the last to count": "word[threadIdx.x] = 1; __threadfence(); if (atomicAdd(flag, 1ull) < 63) return;"
     "__threadfence(); for (int i = 0; i < 64; ++i) kept[0] += word[i];",
+    "all have counted themselves": f"word[threadIdx.x] = 1; count_release((u32*)flag); {ALL}"
+    "word[threadIdx.x ^ 33] = 2;",
     "atomics": "atomicAdd(word, 1u); store_relaxed((u64)flag, (u64)threadIdx.x); load_relaxed(flag);",
     "volatile": "*(volatile u32*)word = 1;",
     "a copy": f"{BEGIN} {FILL} {WAIT} {TAKE}",
@@ -49,6 +52,10 @@ RACES = {
         GLOBAL,
         "word[threadIdx.x] = 1; __threadfence(); if (atomicAdd(flag, 1ull) < 60) return;"
         "__threadfence(); for (int i = 0; i < 64; ++i) kept[threadIdx.x] += word[i];",
+    ),
+    "counted without a release": (
+        GLOBAL,
+        f"word[threadIdx.x] = 1; atomicAdd((u32*)flag, 1u); {ALL} word[threadIdx.x ^ 33] = 2;",
     ),
     "an atomic and a store": (GLOBAL, "atomicAdd(word, 1u); IS(40) *word = 1;"),
     "a copy that is not waited for": (SHARED, f"{BEGIN} {FILL} {TAKE} {WAIT}"),

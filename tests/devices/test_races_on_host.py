@@ -30,6 +30,7 @@ NEEDED = {
     "__threadfence();\n        atomicAdd(q.counters": "layers",
     "if (FINDS) wait_for_all(": "greedy",
     "if ((flags & (STREAMED | MAILED | ADDS))": "layers",
+    "barrier_wait(shared_address(&is_known)": "made ahead",  # until the host's word is there for who fetches weights
 }
 
 
