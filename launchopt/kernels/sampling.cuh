@@ -14,7 +14,7 @@ enum { WARPS = THREADS / 32, PIECES = 32, NOT_A_NUMBER = ~0 };  // the key of no
 struct Room {  // shared memory of a block
     union {
         u32 keys[CAPACITY];         // with sampling
-        double sums[THREADS];  // without
+        double sums[THREADS];       // without
     };
     u64 part[PIECES + 1];
     u32 filled;  // of keys
