@@ -1,4 +1,4 @@
-// From the last outputs of a token to the inputs of the next one, a block a row (sampling.cuh; devices/gpu_feedback.py).
+// From the last outputs of a token to the inputs of the next one, a block a row (next_inputs.cuh; devices/gpu_feedback.py).
 #include "storage.cuh"
 #include "feedback.cuh"
 #include "sampling.cuh"

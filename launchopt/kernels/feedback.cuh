@@ -1,4 +1,4 @@
-// What is to be known of rows that are fed back (sampling.cuh), in the words of devices/feedback_source.py.
+// What is to be known of rows that are fed back (next_inputs.cuh), in the words of devices/feedback_source.py.
 enum { ROW_WORDS = 5 };  // addresses of source, target, history (or 0) and id, and the number that is drawn
 
 struct Feedback {

@@ -73,15 +73,7 @@ __device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {
 __device__ inline void fence() {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
-// With the order between what the host and other blocks have stored before, and what is read, or stored, behind.
-__device__ inline u64 load_acquire(const u64* from) {
-    u64 value;
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-    return value;
-}
-__device__ inline void store_release(u64* to, u64 value) {
-    asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
+// With the order between what the host has stored before, and what is read, or stored, behind.
 __device__ inline u64 load_acquire_system(const u64* from) {
     u64 value;
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");

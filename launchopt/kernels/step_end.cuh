@@ -1,4 +1,4 @@
-// The end of a whole step (megakernel.cu): rows are fed back (sampling.cuh), a row a block, by the last blocks first, which
+// The end of a whole step (megakernel.cu): rows are fed back (next_inputs.cuh), a row a block, by the last blocks first, which
 // have fewer tiles of GEMMs.
 //
 // The host is told of a token as soon as it is known, while the next inputs are made of it: who uses these is a later launch
