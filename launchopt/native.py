@@ -94,6 +94,21 @@ def store_release(typing_context: Any, array: Any, index: Any, value: Any) -> An
 
 
 @intrinsic
+def store_fence(typing_context: Any) -> Any:
+    """What was stored before is on its way, in memory of any kind, before anything that is stored after."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if platform.machine() == "x86_64":  # where stores that are combined wait for company otherwise
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.sfence"), [])
+        else:
+            builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
 def cpu_pause(typing_context: Any) -> Any:
     """Tell the core that this is a spin loop."""
 

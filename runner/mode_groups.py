@@ -56,6 +56,7 @@ class Megakernel(Graph):
     """One launch a step."""
 
     ahead: bool = True  # whether the next launch is made while a step runs, and waits for its commands on the GPU
+    bar1: bool = True  # whether the word that it waits for may lie in the GPU's memory, where the host can store there
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class Persistent(Mode):
     """No launches: a kernel that stays."""
 
     patience_s: float = 60.0  # without a command the kernel ends, and the run fails
+    bar1: bool = True  # whether the ring that it polls may lie in the GPU's memory, where the host can store there
 
     def __post_init__(self) -> None:
         check_mode(self.name)

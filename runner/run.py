@@ -145,7 +145,8 @@ def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None, signals: Sign
     tokens, config = TokenResults(plan, run.folder, run.manifest["run_id"]), plan.config
     progress_of_job = limited(progress, config.job_timeout_s)
     with Session(plan.job(run.folder), progress_of_job, watch, config.watchdog_s) as session, tokens:
-        run.manifest |= {"device_versions": session.about["versions"], "ceilings": session.about["ceilings"]}
+        about = dict(session.about)
+        run.manifest |= {"device_versions": about.pop("versions"), **about}
         for arm, repeat in run.rounds:
             terminal.expects(run.rounds.runs)
             with signals.finishing(label := run.rounds.label(arm, repeat)):

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_cuda import FakeCuda, fake_cuda
+from fake_words import FakeWords
 from resident_ring import Posted, Reader, multiplied
 
 from launchopt.batcher import FlushReason
@@ -222,6 +223,7 @@ def fake_resident_cuda() -> Iterator[FakeResidentCuda]:
         patch.setattr(resident, "ctypes", SimpleNamespace(CDLL=lambda name: driver, **names))
         patch.setattr(resident, "cupy", _fake_cupy())
         patch.setattr(resident, "pinned", np.zeros)
+        patch.setattr(resident, "PolledWords", FakeWords)
         yield FakeResidentCuda()
 
 

@@ -14,7 +14,10 @@ from launchopt.workloads.chain import ChainStream
 
 
 class Gated(KernelRun):
-    """Launches are made before their commands are there, two of each that are called off, or hear nothing, first."""
+    """Launches are made before their commands are there, two of each that are called off, or hear nothing, first.
+
+    All blocks of every other launch ask for the word themselves, as where it lies near them.
+    """
 
     patience_ns = 60_000_000_000
 
@@ -48,8 +51,9 @@ class Gated(KernelRun):
 
     def gated(self, made: Launched, rows: int, patience_ns: int = patience_ns) -> None:
         self.tag += 1
-        words = self.said.ctypes.data, self.said[1:].ctypes.data, self.heard.ctypes.data, self.tag, patience_ns
-        made.launch(self.launches, 0, rows, np.array(words, np.int64))
+        places = [each.ctypes.data for each in (self.said, self.said[1:], self.heard)]
+        gate = np.array([*places, self.tag, patience_ns, self.tag % 2], np.int64)
+        made.launch(self.launches, 0, rows, gate)
         assert self.heard[0] >> np.uint64(48) == self.tag
 
     def bytes_of(self, made: Launched) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import platform
+import re
 import threading
 import time
 from typing import Any
@@ -20,6 +22,7 @@ from launchopt.native import (
     load_acquire,
     load_word,
     monotonic_ns,
+    store_fence,
     store_release,
     store_word,
 )
@@ -56,6 +59,14 @@ def words(address: int, arguments: Any) -> Any:
 @compiled
 def write(address: int, value: Any) -> None:
     store_word(address, value)
+
+
+@compiled
+def store_both(array: NDArray[np.uint64], first: np.uint64, second: np.uint64) -> None:
+    array[0] = first
+    store_fence()
+    array[1] = second
+    store_fence()
 
 
 @compiled
@@ -155,3 +166,41 @@ def test_a_word_that_others_write_is_read_anew() -> None:
     memory[0] = -3
     waiter.join(60)
     assert found == [-3]
+
+
+def test_stores_before_a_fence_and_after_it_arrive() -> None:
+    """It has no value and takes none."""
+    memory = np.full(3, 7, np.uint64)
+    for i in range(100):
+        store_both(memory, np.uint64(i), np.uint64(2**64 - 1 - i))
+        assert memory.tolist() == [i, 2**64 - 1 - i, 7]
+
+
+def test_a_fence_of_this_machine() -> None:
+    """Stores that are combined are told to leave; elsewhere, a fence of everything."""
+    store_both(np.zeros(3, np.uint64), np.uint64(1), np.uint64(2))
+    (code,) = store_both.inspect_asm().values()  # type: ignore[attr-defined]
+    if platform.machine() == "x86_64":
+        assert len(re.findall(r"\bsfence\b", code)) >= 2
+
+
+@pytest.mark.parametrize("stores", [1, 3, 1000])
+def test_what_is_stored_before_a_fence_is_seen_before_what_comes_after_it(stores: int) -> None:
+    """By another thread: who sees the second word sees the first one of the same round, or a later one."""
+    memory = np.zeros(3, np.uint64)
+    store_both(memory, np.uint64(0), np.uint64(0))
+    load(memory, 1)
+
+    def go_on() -> None:
+        for i in range(1, stores + 1):
+            store_both(memory, np.uint64(i), np.uint64(i))
+
+    writer = threading.Thread(target=go_on, daemon=True)
+    writer.start()
+    seen = 0
+    until_s = time.monotonic() + 60
+    while seen < stores and time.monotonic() < until_s:
+        seen = int(load(memory, 1))
+        assert int(load(memory, 0)) >= seen
+    writer.join(60)
+    assert seen == stores

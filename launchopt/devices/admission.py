@@ -15,12 +15,20 @@ from numpy.typing import NDArray
 from launchopt.command import W_MN
 from launchopt.devices.feedback_stages import FeedbackStages, stage_ends
 from launchopt.devices.step_keys import StepKey, is_key
-from launchopt.native import Int, compiled, monotonic_ns, store_release
+from launchopt.native import Int, compiled, monotonic_ns, store_fence, store_release
 
 TAG_SHIFT = np.uint64(48)  # of kernels/gate.cuh
 # Words of `expected`. WAITS: whether a launch does; PLACE, TAG: of its word; UNTIL_NS: then it may have given up.
 WAITS, ROWS, SIZE, MN, PROBE, PLACE, TAG, UNTIL_NS, ADMITTED = range(9)
 EXPECTED_WORDS = 9
+
+
+@compiled
+def say(said: Any, place: Int, word: np.uint64) -> None:
+    """Have the GPU see word `place`, and before that all that was stored before it (`polled_words`)."""
+    store_fence()
+    store_release(said, place, word)
+    store_fence()
 
 
 @compiled
@@ -38,8 +46,7 @@ def admit(rows: Int, size: Int, batcher: Any, flights: Any, admission: Any) -> I
     stage = stage_ends(words, size, ended, table, facts, stages, flights, state)
     if stage < 0:
         return False
-    word = np.uint64(expected[TAG]) << TAG_SHIFT | np.uint64(addresses[stage])
-    store_release(said, expected[PLACE], word)  # behind what is staged
+    say(said, expected[PLACE], np.uint64(expected[TAG]) << TAG_SHIFT | np.uint64(addresses[stage]))
     expected[WAITS], expected[ADMITTED] = 0, 1
     return True
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from launchopt.command import W_SLOT_C_REQUEST
 from launchopt.devices.resident_loops import post
 from launchopt.devices.runs import HIGH, run_end, slots_of
-from launchopt.native import Int, call_matmul, call_words, compiled, monotonic_ns, store_word
+from launchopt.native import Int, call_matmul, call_words, compiled, monotonic_ns, store_fence, store_word
 from launchopt.recorder import LaunchFacts, note
 
 # Columns of `shapes`. For a packed batch the bases are the scratch's, and the slots 0.
@@ -154,6 +154,8 @@ def launch_each(
             if status != OK:
                 break
             at += 1
+        if plans[shape[PLAN0] + 1, KIND] == RESIDENT:
+            store_fence()
         end_ns = monotonic_ns()
         if at > begun:
             what: LaunchFacts = (batch + begun, int(shape_of[begun]), shape[ONE_IS], reason, flush_ns)

@@ -49,10 +49,13 @@ NO_MACROS: Mapping[str, int] = MappingProxyType({})
 class Megakernel:
     """Steps of a device's stream, the lists of at most `bound` kinds at a time. `device`: a CudaDevice.
 
-    ahead: whether launches may be made before their commands are there.
+    ahead: whether launches may be made before their commands are there. bar1: whether what they poll may lie in the
+    GPU's memory.
     """
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], bound: int, ahead: bool = True) -> None:
+    def __init__(
+        self, device: Any, limits: Mapping[ShapeKey, int], bound: int, ahead: bool = True, bar1: bool = True
+    ) -> None:
         self._device, self._bound = device, bound
         self._launched = CoalescedSteps(device, limits)
         self._steps = self._launched.steps
@@ -61,7 +64,7 @@ class Megakernel:
         if ahead and self._feedback:  # else no launch could be told later where its results go
             stream = self._steps.stream
             longest = int(np.diff(stream.kind_stops, prepend=0).max())
-            self.ahead = LaunchAhead(self._feedback.stages, longest + 2 * stream.requests)
+            self.ahead = LaunchAhead(self._feedback.stages, longest + 2 * stream.requests, bar1)
         state = device.state_of_sequences
         addresses = (
             SeqAddresses()

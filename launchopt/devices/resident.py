@@ -19,6 +19,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices import resident_loops as rl
 from launchopt.devices.cuda_steps import pinned
+from launchopt.devices.polled_words import PolledWords
 from launchopt.devices.resident_shapes import shape_words
 from launchopt.errors import RunError
 
@@ -31,25 +32,28 @@ STATE, ABORT = 0, 1  # words of what the host and the kernel tell each other
 
 
 class Resident:
-    """`device`: a CudaDevice. `requests`: how many have an order to be kept, 0: none. `patience_s`: for a command."""
+    """`device`: a CudaDevice. `requests`: how many have an order to be kept, 0: none. `patience_s`: for a command.
 
-    def __init__(self, device: Any, requests: int, spare: int, patience_s: float) -> None:
+    bar1: whether its ring may lie in the GPU's memory.
+    """
+
+    def __init__(self, device: Any, requests: int, spare: int, patience_s: float, bar1: bool = True) -> None:
         self._device, self._patience_ns = device, int(patience_s * 1e9)
         attributes = cupy.cuda.Device().attributes
         self._blocks = int(attributes["MultiProcessorCount"]) - spare
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._event = cupy.cuda.Event(disable_timing=True)
-        self.use()
         capacity, entries = 1 << CAPACITY_BITS, 1 << ENTRY_BITS
-        self._ring, self._host_done = pinned(rl.COMMAND_WORDS * capacity, np.int64), pinned(capacity, np.int64)
-        self._control = pinned(16, np.int64)
+        self.polled = PolledWords(rl.COMMAND_WORDS * capacity, np.int64, bar1)
+        self.use()
+        self._host_done, self._control = pinned(capacity, np.int64), pinned(16, np.int64)
         # Entries, completions, the ticket, whether it gave up, progress; arrivals of tiles.
         self._words = cupy.zeros(ENTRY_WORDS * entries + capacity + 4, np.uint64)
         self._arrived = cupy.zeros(capacity, np.uint32)
         self._shapes: list[list[int]] = []
         self._last: NDArray[np.int64] = np.zeros(1 << max(0, requests - 1).bit_length(), np.int64)
         self._queue = np.zeros(rl.QUEUE_WORDS, np.int64)
-        self._queue[rl.RING], self._queue[rl.DONE] = self._ring.ctypes.data, self._host_done.ctypes.data
+        self._queue[rl.RING], self._queue[rl.DONE] = self.polled.array.ctypes.data, self._host_done.ctypes.data
         self._queue[rl.STATE] = self._control[STATE:].ctypes.data
         self._queue[rl.LAST] = self._last.ctypes.data if requests else 0
         self._queue[rl.BITS], self._queue[rl.MASK] = CAPACITY_BITS, len(self._last) - 1
@@ -71,7 +75,7 @@ class Resident:
         """All shapes are planned: put the tables on the GPU."""
         self._table = cupy.asarray(np.array(self._shapes, np.int64))
         ticket = self._done + (8 << CAPACITY_BITS)
-        addresses = [self._ring.ctypes.data, self._host_done.ctypes.data, self._control.ctypes.data]
+        addresses = [self.polled.address, self._host_done.ctypes.data, self._control.ctypes.data]
         addresses += [self._words.data.ptr, self._done, ticket, ticket + 8, ticket + 16]
         addresses += [self._arrived.data.ptr, self._table.data.ptr]
         workers = GROUPS * self._blocks - 1
@@ -80,7 +84,8 @@ class Resident:
 
     def use(self, **macros: int) -> None:
         """From the next start on, the kernel compiled with `macros`."""
-        self._function = self._device.kernels.function("persistent", "persistent", **macros)
+        near = int(self.polled.is_near)
+        self._function = self._device.kernels.function("persistent", "persistent", NEAR=near, **macros)
 
     def start(self) -> None:
         """A new run: everything from the beginning; the device is idle."""
@@ -91,8 +96,9 @@ class Resident:
         """As `start`, but the kernel does not run yet."""
         for array in (self._words, self._arrived):
             array.fill(0)
-        for words in (self._ring, self._host_done, self._last, self._control):
+        for words in (self._host_done, self._last, self._control):
             words.fill(0)
+        self.polled.clear()
         self._queue[rl.NEXT] = 0
         cupy.cuda.get_current_stream().synchronize()
         self.starts = 0
@@ -112,7 +118,7 @@ class Resident:
         """Have it end when it has done what was posted; what is put on the device's stream from now on comes after."""
         if not self.running:
             return
-        rl.post(self.queue, 0, 0, 0, 0, rl.END)
+        rl.post_end(self.queue)
         self._event.record(self._stream)
         self._device.stream.wait_event(self._event)
         self.running = False
@@ -122,7 +128,7 @@ class Resident:
 
         It waits for no host, and does the same however often it is run, as a profiler does.
         """
-        rl.post(self.queue, 0, 0, 0, 0, rl.END)
+        rl.post_end(self.queue)
         begin, end = cupy.cuda.Event(), cupy.cuda.Event()
         begin.record(self._stream)
         self.resume()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from launchopt.native import Int, compiled, cpu_pause, load_word, store_word
+from launchopt.native import Int, compiled, cpu_pause, load_word, store_fence, store_word
 
 # Words of a queue: addresses of the ring, of the completions, of the kernel's state and of the last command of each
 # request (0: no order is asked for); the capacity's logarithm; how many commands were posted; how many requests have a
@@ -32,7 +32,10 @@ def tag_of(index: Int, bits: Int) -> Int:
 
 @compiled
 def post(queue: Int, a: Int, b: Int, c: Int, request: Int, shape: Int) -> Int:
-    """One command of `shape`, a number of the kernel's; waits for its slot, or returns GONE."""
+    """One command of `shape`, a number of the kernel's; waits for its slot, or returns GONE.
+
+    The last of some is seen at a `store_fence` behind it (`polled_words`).
+    """
     index, bits = load_word(queue + 8 * NEXT), load_word(queue + 8 * BITS)
     capacity, state = np.int64(1) << bits, load_word(queue + 8 * STATE)
     slot = index & (capacity - 1)
@@ -59,3 +62,11 @@ def post(queue: Int, a: Int, b: Int, c: Int, request: Int, shape: Int) -> Int:
     store_word(at + 24, tag | (before << 16) | shape)
     store_word(queue + 8 * NEXT, index + 1)
     return OK
+
+
+@compiled
+def post_end(queue: Int) -> Int:
+    """No command follows."""
+    status = post(queue, 0, 0, 0, 0, END)
+    store_fence()
+    return status

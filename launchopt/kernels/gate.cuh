@@ -6,9 +6,10 @@
 // know that they are admitted, its own come where those have ended. What others store it reads, and stores itself, behind
 // `wait_for_earlier`.
 //
-// One thread asks the host, over the bus; the others learn it from that through the L2 cache, and no more than that: what
-// else the host has stored is there for who asks the host. Who hears nothing for long takes the launch to be called off, and
-// says so: a host that is gone must not keep the GPU.
+// The word lies in the GPU's memory where the host can store there, and all blocks ask for it. Else one thread asks the host,
+// over the bus, and the others learn it from that through the L2 cache. It says no more than that: what else the host has
+// stored is there for who asks once more with acquire. Who hears nothing for long takes the launch to be called off and says so:
+// a host that is gone must not keep the GPU. That is for the first block to say, so long before that the others ask it alone.
 enum { TAG_BITS = 16 };
 
 struct Gate {
@@ -16,6 +17,7 @@ struct Gate {
     u64* gave_up;      // there, too: the tag of a launch that heard nothing
     u64* heard;        // by all blocks
     u64 tag, patience_ns;
+    u64 near;          // 1 where the word lies in the GPU's memory, so that all blocks ask for it themselves
 };
 __shared__ u64 admission;  // what the word says below its tag,
 __shared__ u64 is_known;   // a barrier, on which it is there: who fetches weights waits for it only when it has to know
@@ -29,11 +31,20 @@ __device__ inline bool is_for(u64 word, u64 tag) { return word >> 64 - TAG_BITS 
 __device__ inline u64 ask(const Gate& gate) {
     const u64 since_ns = global_ns();
     while (true) {
-        const u64 word = load_acquire_system(gate.word);
+        const u64 word = load_system(gate.word);
         if (is_for(word, gate.tag)) return word;
         if (global_ns() - since_ns < gate.patience_ns) continue;
         store_release_system(gate.gave_up, gate.tag);
         return gate.tag << 64 - TAG_BITS;
+    }
+}
+
+__device__ inline u64 learn(const Gate& gate) {
+    const u64 until_ns = global_ns() + gate.near * (gate.patience_ns / 4);
+    wait_for_earlier();  // whose end takes longer while others keep asking the L2 cache
+    while (true) {
+        const u64 word = load_system(global_ns() < until_ns ? gate.word : gate.heard);
+        if (is_for(word, gate.tag)) return word;
     }
 }
 
@@ -45,9 +56,7 @@ __device__ __noinline__ bool admitted(const Gate& gate) {
             word = ask(gate);
             store_relaxed((u64)gate.heard, word);
         } else {
-            wait_for_earlier();  // whose end takes longer while others keep asking the L2 cache
-            do word = load_relaxed(gate.heard);
-            while (!is_for(word, gate.tag));
+            word = learn(gate);
         }
         admission = word << TAG_BITS >> TAG_BITS;
         barrier_arrive(shared_address(&is_known));

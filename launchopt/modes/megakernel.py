@@ -41,7 +41,8 @@ class MegakernelMode(Mode):
         from launchopt.devices.megakernel import Megakernel
 
         ahead = self.options.get("ahead", True) and not self.traced and not nvtx_ranges.is_profiled()
-        self._steps: Any = Megakernel(device, limits, self.options.get("cached", CACHED), ahead)
+        bar1 = self.options.get("bar1", True)
+        self._steps: Any = Megakernel(device, limits, self.options.get("cached", CACHED), ahead, bar1)
         self.ahead = self._steps.ahead
         self._steps.compile_likely()
 

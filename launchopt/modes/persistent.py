@@ -60,7 +60,8 @@ class Persistent(Mode):
         chained = isinstance(stream, ChainStream)
         requests = stream.requests if chained or not stream.independent else 0
         patience_s = self.options.get("patience_s", PATIENCE_S)
-        self._device, self.resident = gpu, Resident(gpu, requests, SPARE if chained else 0, patience_s)
+        spare, bar1 = SPARE if chained else 0, self.options.get("bar1", True)
+        self._device, self.resident = gpu, Resident(gpu, requests, spare, patience_s, bar1)
         self.tables = gpu.base.fork()
         self.packable_bytes = [0] * len(limits)
         self._taken = np.array([takes(shape) for shape in limits])

@@ -43,8 +43,9 @@ class Environment:
 
 def environment(source: Source) -> Environment:
     """Gather it from the manifests, and clocks from the rows too."""
-    parts = ("environment", "device_versions", "ceilings", "garbage_collection")
-    flat = [dict(_flat({part: run.manifest.get(part) for part in parts})) for run in source.runs]
+    parts = ("environment", "device_versions", "ceilings", "polled_words", "garbage_collection")
+    told = [{part: run.manifest[part] for part in parts if run.manifest.get(part) is not None} for run in source.runs]
+    flat = [dict(_flat(each)) if each else {} for each in told]
     machine = [(name.removeprefix("environment."), _joined(values)) for name, values in _by_name(flat).items()]
     configs = [dict(_flat(run.manifest.get("config") or {})) for run in source.runs]
     by_name = _by_name(configs)

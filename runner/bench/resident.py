@@ -21,7 +21,7 @@ from launchopt.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
 from launchopt.devices import resident_loops as rl
 from launchopt.devices.lt_launch import launch_at
-from launchopt.native import compiled, cpu_pause, load_word, monotonic_ns
+from launchopt.native import compiled, cpu_pause, load_word, monotonic_ns, store_fence
 from launchopt.ring import Ring
 from launchopt.timing import nvtx_ranges
 from launchopt.verify import verify
@@ -50,6 +50,7 @@ def _round_trips(words: NDArray[np.uint64], shape: Table, plans: Table, contexts
         index, start_ns = load_word(queue + 8 * rl.NEXT), monotonic_ns()
         if launch_at(words, i, shape, 1, plans, contexts) != rl.OK:
             return i
+        store_fence()
         while load_word(done + 8 * (index & mask)) != index + 1:
             cpu_pause()
         ns[i] = monotonic_ns() - start_ns
@@ -74,6 +75,7 @@ def _post(words: NDArray[np.uint64], shape: Table, plans: Table, contexts: Table
     for i in range(len(words)):
         if launch_at(words, i, shape, 1, plans, contexts) != rl.OK:
             return i
+    store_fence()
     return len(words)
 
 

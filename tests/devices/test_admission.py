@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from programs import stream_of
 from step_runs import batches
 
 from launchopt.devices import lt_chain as lc
-from launchopt.devices.admission import Admission, admit
+from launchopt.devices.admission import Admission, admit, say
 from launchopt.devices.feedback_stages import WORDS, FeedbackStages
 from launchopt.devices.step_keys import StepKeys
 from launchopt.devices.steps import Flights, facts_of, places_needed
+from launchopt.native import compiled
 from launchopt.ring import Ring
 from launchopt.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.workloads.chain import ChainStream
@@ -59,6 +62,24 @@ class Rig:
     def contents(self) -> bytes:
         """All that is told."""
         return b"".join(each.tobytes() for each in (self.said, self.memory, self.flights.done, *self.flights.arrays))
+
+
+@compiled
+def say_all(said: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
+    for place in range(len(words)):
+        say(said, place, words[place])
+
+
+def test_a_word_is_said_in_its_place() -> None:
+    """By Python and by compiled code; in memory of any kind, as `polled_words` has it."""
+    expected = np.array([0, 1, TAG << 48 | DONE, 2**64 - 1], np.uint64)
+    for said in (np.zeros(PLACES, np.uint64), np.frombuffer((ctypes.c_uint8 * 64)(), np.uint64, PLACES)):
+        for place in (2, 0, 3, 1):
+            say(said, place, expected[place])
+            assert said[place] == expected[place]
+        assert said.tolist() == expected.tolist()
+        say_all(said, expected[::-1].copy())
+        assert said.tolist() == expected[::-1].tolist()
 
 
 @pytest.mark.parametrize("vocab", [None, 50])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_words import FakeWords
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class Gpu(la.LaunchAhead):
     """With the host's words in memory of its own, and no compiled loop (test_admission)."""
 
     def __init__(self) -> None:
-        super().__init__(SimpleNamespace(addresses=None, arrays=None), 3)  # type: ignore[arg-type]
+        super().__init__(SimpleNamespace(addresses=None, arrays=None), 3, near=True)  # type: ignore[arg-type]
 
     @property
     def is_expected(self) -> bool:
@@ -62,7 +63,7 @@ class Gpu(la.LaunchAhead):
     @property
     def said(self) -> tuple[int, int]:
         """Of the launch made last: its tag, if something was said to it, and what is below."""
-        return divmod(int(self._words[self._tag % la.WORDS]), 1 << int(TAG_SHIFT))
+        return divmod(int(self.polled.array[self._tag % la.WORDS]), 1 << int(TAG_SHIFT))
 
     def give_up(self, tag: int) -> None:
         self._gave_up[0] = tag
@@ -78,6 +79,7 @@ def ahead_of() -> Iterator[Any]:
         zeros = lambda count, dtype: SimpleNamespace(data=SimpleNamespace(ptr=8))  # noqa: E731
         patch.setattr(la, "cupy", SimpleNamespace(zeros=zeros))
         patch.setattr(la, "pinned", np.zeros)
+        patch.setattr(la, "PolledWords", FakeWords)
         yield Gpu
 
 
@@ -238,6 +240,7 @@ def test_each_launch_is_made_once_or_called_off(asked: list[tuple[int, bool, boo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(la, "cupy", SimpleNamespace(zeros=lambda n, kind: SimpleNamespace(data=SimpleNamespace(ptr=8))))
         patch.setattr(la, "pinned", np.zeros)
+        patch.setattr(la, "PolledWords", FakeWords)
         ahead, programs, admitted, recent = Gpu(), [Launches() for _ in range(4)], 0, list[int]()
         ahead.skip_to(tag)
         for number, feeds_back, drops in asked:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from composing import configured
 from fake_megakernel import FakeMegakernel, fake_megakernel
+from fake_words import NOT_NEAR
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from programs import requests_of, stream_of
@@ -46,10 +47,11 @@ class Rig(StepRun):
         cached: int = CACHED,
         ahead: bool = True,
         traced: bool = False,
+        bar1: bool = True,
         **how: Any,
     ) -> None:
         device: Any = kernel.device
-        mode: Any = MegakernelMode(cached=cached, ahead=ahead)
+        mode: Any = MegakernelMode(cached=cached, ahead=ahead, bar1=bar1)
         mode.traced = traced
         super().__init__(mode, stream, most, device, **how)
         self.kernel, self.steps = kernel, mode._steps
@@ -178,6 +180,15 @@ def test_the_compiled_loop_admits_all_that_waits(
     assert kernel.waited == launches - len(asked)
     assert kernel.in_vain == run.mode.ahead.called_off == 1
     assert kernel.device.fed_back == 1, "the first token, by a launch of its own"
+    run.close()
+
+
+@pytest.mark.parametrize("bar1", [True, False])
+def test_where_the_word_lies_that_a_launch_waits_for(bar1: bool, kernel: FakeMegakernel) -> None:
+    run = Rig(kernel, stream_of("linear", [(0, 6)] * 2), 2, bar1=bar1)
+    assert run.mode.polled_words == ("GPU memory, by BAR1" if bar1 else f"host memory: {NOT_NEAR}")
+    run.run()
+    assert kernel.waited > 0
     run.close()
 
 
@@ -369,7 +380,7 @@ def test_what_it_takes() -> None:
 
 def test_how_many_lists_are_kept_is_a_setting() -> None:
     config = configured("mode=megakernel", "mode.cached=7", "workload=decode", "model=tiny")
-    assert config.mode.options == {"cached": 7, "ahead": True}
-    assert mode_settings("megakernel").options == {"cached": CACHED, "ahead": True}
+    assert config.mode.options == {"cached": 7, "ahead": True, "bar1": True}
+    assert mode_settings("megakernel").options == {"cached": CACHED, "ahead": True, "bar1": True}
     with pytest.raises(ConfigError, match=r"mode\.cached=0: must be from 1 to 4096"):
         configured("mode=megakernel", "mode.cached=0", "workload=decode", "model=tiny")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_words import FakeWords
 from kernel_text import constant, fields, names, numbered
 
 from launchopt.command import Dtype, ShapeKey
@@ -48,7 +49,7 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[s
     from launchopt.devices import resident
 
     made: Any = resident.Resident.__new__(resident.Resident)
-    made._ring, made._host_done, made._control = (np.zeros(1, np.int64) for _ in range(3))
+    made.polled, made._host_done, made._control = FakeWords(1, np.int64), *np.zeros((2, 1), np.int64)
     words = 1 << 40
     made._words, made._arrived = on_gpu(words), on_gpu(1 << 42)
     made._done = words + 8 * resident.ENTRY_WORDS * (1 << resident.ENTRY_BITS)
@@ -65,7 +66,7 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[s
     assert parameters.dtype == np.int64
     after_done = made._done + (8 << resident.CAPACITY_BITS)
     expected = {
-        "ring": made._ring.ctypes.data,
+        "ring": made.polled.address,
         "host_done": made._host_done.ctypes.data,
         "control": made._control.ctypes.data,
         "entries": words,

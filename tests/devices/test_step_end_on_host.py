@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
 GREEDY = Sampling(SamplingKind.greedy)
 THREADS, SLOTS, PROGRAM_WORDS, HIDDEN, MOST_ROWS = 288, 6, 6, 24, 7
-NUMBER, GATE_WORDS = PROGRAM_WORDS + len(FIELDS), 5
+NUMBER, GATE_WORDS = PROGRAM_WORDS + len(FIELDS), 6
 CALL = (
     "u64* w = (u64*)arguments; "
     f"megakernel(*(Program*)w, *(Feedback*)(w + {PROGRAM_WORDS}), (u32)w[{NUMBER}], *(Gate*)(w + {NUMBER + 1}))"

@@ -1,0 +1,26 @@
+"""Of a report's environment: what the manifests say of the machine, said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recorded_runs import manifest, write_run
+
+from launchopt.manifest import write_manifest
+from launchopt.report.environment import environment
+from launchopt.report.source import read_source
+
+
+def test_where_polled_words_lie_is_said_where_a_run_has_any(tmp_path: Path) -> None:
+    """Manifests of runs without any, as older ones are, say nothing of it."""
+    folders = [write_run(tmp_path / name, name) for name in ("old", "new")]
+    before = environment(read_source(folders)).machine
+    assert not [name for name, _ in before if name.startswith("polled")]
+    where = "GPU memory, by BAR1"
+    write_manifest(folders[1], manifest("new", polled_words={"persistent": where}))
+    (alone,) = (dict(environment(read_source([folder])).machine) for folder in folders[1:])
+    assert alone["polled_words.persistent"] == where
+    after = environment(read_source(folders)).machine
+    (told,) = (value for name, value in after if name.startswith("polled"))
+    assert where in told
+    assert [each for each in after if each[1] != told] == before

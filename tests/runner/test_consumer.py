@@ -1,0 +1,22 @@
+"""What a consumer tells of itself before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from launchopt.command import Dtype
+from launchopt.modes.batched import Batched
+from launchopt.ring import Ring
+from launchopt.workloads.gemv import gemv
+from runner.bench.dispatch import job
+from runner.consumer import Consumer
+from runner.job import Arm
+
+
+def test_where_polled_words_lie_is_told_of_modes_that_have_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = gemv(16, 1, 64, 96, Dtype.fp32, 32, False, 0)
+    arms = Arm("baseline", 1, 1e6, None), Arm("batched", 16, 1e6, None)
+    with Ring.create(128) as ring, Consumer(job(stream, ring, "cpu", arms)) as consumer:
+        assert set(consumer.about()) == {"versions", "ceilings"}
+        monkeypatch.setattr(Batched, "polled_words", "GPU memory, by BAR1")
+        assert consumer.about()["polled_words"] == {"batched": "GPU memory, by BAR1"}
