@@ -1,21 +1,8 @@
 // The dispatcher (persistent.cu): takes commands from the host's ring, and hands them out to workers as tiles. It is the first
-// warp of a group; a small command that comes alone is done by that group: to hand it out would take longer.
-enum { AT_ONCE = 8, DEEP = 128 };  // commands of a poll, and of one while many come
+// warp of a group; a short command that comes alone is done by that group, or by it alone: to hand it out would take longer.
 enum { LOOKS = 4, FEW = 5, MOST_TILES = 512 };
-enum { ANSWER_CYCLES = 350 };  // that the next poll leaves later after a completion, beside what passes anyway: see `run`
 
-struct __align__(128) Desk {
-    u64 staged[DEEP][COMMAND_WORDS];  // as they lie in the ring
-    u64 copied;                       // mbarrier of the copy
-    u64 next, tile, oldest;           // commands and tiles so far, in all; the first not known to be complete
-    u32 copies;
-    u32 first_tile[MOST_CAPACITY];    // of the command in a slot
-    Lone lone[NEAR_SHAPES + 1];       // the last one: any other shape
-    Lone alone;                       // what the group is to do with the first one staged; no vectors: it is over
-};
-__shared__ Desk desk;
-
-// For as long as a turn of the dispatcher takes: what it knows is in registers then, what it has handed out on the desk, too.
+// For as long as a turn of it takes: what it knows is in registers then, what it has handed out on the desk, too.
 struct Dispatcher {
     const int lane;
     u64 *const entries, next, tile, oldest;
@@ -34,21 +21,18 @@ struct Dispatcher {
     __device__ u32 slot(u64 index) const { return (u32)index & ((1u << capacity_bits) - 1); }
     __device__ u64 ring_tag(u64 index) const { return (index >> capacity_bits) + 1 & 0xFFFF; }
 
-    // How many commands wait in the ring, up to AT_ONCE or to an END; these are staged.
-    __device__ int poll() {
+    // How many commands these words are, up to an END; they are staged. there: a bit for each word that is.
+    __device__ int stage(u64 word, u32 there) {
         const int row = lane / COMMAND_WORDS, column = lane % COMMAND_WORDS;
-        const u64 word = load_system(queue.ring + slot(next + row) * COMMAND_WORDS + column);
-        const bool there = word >> TAG_SHIFT == ring_tag(next + row);
-        const u32 missing = ~__ballot_sync(0xFFFFFFFFu, there);
-        const u32 ends = __ballot_sync(0xFFFFFFFFu, there && column == COMMAND_WORDS - 1 && (word & 0xFFFF) == END);
+        const u32 ends = there & __ballot_sync(0xFFFFFFFFu, column == COMMAND_WORDS - 1 && (word & 0xFFFF) == END);
         desk.staged[row][column] = word;
         __syncwarp();
-        if (missing == ~((1u << COMMAND_WORDS) - 1)) return 1;  // a lone one is not to wait for what follows
-        const int found = missing ? (__ffs(missing) - 1) / COMMAND_WORDS : AT_ONCE;
+        if (there == FIRST) return 1;  // a lone one is not to wait for what follows
+        const int found = ~there ? (__ffs(~there) - 1) / COMMAND_WORDS : AT_ONCE;
         return ends ? min(found, __ffs(ends) / COMMAND_WORDS) : found;
     }
 
-    // The same for up to DEEP, by a bulk copy: loads of so much, a sector each, would take longer. Words are looked at
+    // How many there are, up to DEEP, by a bulk copy: loads of so much, a sector each, would take longer. Words are looked at
     // once they are here, and every word tells whether it was there.
     __device__ int poll_deep() {
         const u32 at = slot(next), most = min((u32)DEEP, (1u << capacity_bits) - at), bytes = most * COMMAND_WORDS * 8;
@@ -82,8 +66,10 @@ struct Dispatcher {
     __device__ u64* entry(u64 number) const { return entries + (number & ((1ull << entry_bits) - 1)) * ENTRY_WORDS; }
     __device__ u64 entry_tag(u64 number) const { return ((number >> entry_bits) + 1) << TAG_SHIFT; }
 
-    // Until `tiles` more fit, and one for each worker's END: entries are free when their command is complete.
-    __device__ void make_room(u32 tiles) {
+    // Until `tiles` more fit, of so many commands, and one for each worker's END: entries are free when their command is
+    // complete. So is each whose slot the host has used again.
+    __device__ void make_room(u32 tiles, u32 commands) {
+        oldest = max(oldest + (1u << capacity_bits), next + commands) - (1u << capacity_bits);
         const u32 most = (1u << entry_bits) - (u32)queue.workers - tiles;
         while (oldest < next && (u32)tile - desk.first_tile[slot(oldest)] > most) {
             bool done[LOOKS];
@@ -104,7 +90,7 @@ struct Dispatcher {
 
     // Those staged from `first` to `stop`, a tile each, a lane each.
     __device__ void hand_out_whole(int first, int stop) {
-        make_room(stop - first);
+        make_room(stop - first, stop - first);
         for (int i = first + lane; i < stop; i += 32) {
             const u64 number = tile + i - first, index = next + i - first, tag = entry_tag(number);
             const u64* staged = desk.staged[i];
@@ -125,7 +111,7 @@ struct Dispatcher {
         const u64 last = staged[3] & PAYLOAD;
         const Shape& s = shapes[(u32)last & 0xFFFF];
         const u32 all = (u32)s.rows, rows = max((u32)s.least_rows, (all + most - 1) / most), tiles = (all + rows - 1) / rows;
-        make_room(tiles);
+        make_room(tiles, 1);
         if (lane == 0) desk.first_tile[slot(next)] = (u32)tile;
         const u64 a = staged[0] & PAYLOAD, b = staged[1] & PAYLOAD, c = staged[2] & PAYLOAD;
         const u64 order = last >> 16 << 32 | (u32)next, kind = (u64)tiles << 16 | last & 0xFFFF;
@@ -162,19 +148,6 @@ struct Dispatcher {
         if (whole < count) hand_out_whole(whole, count);
     }
 
-    // Whether the group is to do the only one staged: it has nothing to wait for.
-    __device__ bool takes_alone() {
-        const ulonglong2* staged = (const ulonglong2*)desk.staged[0];
-        const ulonglong2 first = staged[0];
-        const u64 last = staged[1].y & PAYLOAD;
-        const Lone alone = desk.lone[min((u32)last & 0xFFFF, (u32)NEAR_SHAPES)];
-        if (!alone.vectors || (u32)(first.x | first.y) & 15) return false;
-        const u32 wait = (u32)(last >> 16);
-        if (wait && !is_done((u32)next - wait)) return false;
-        if (lane == 0) desk.alone = alone;
-        return true;
-    }
-
     __device__ void end(u64 state) {
         for (u64 t = lane; t < queue.workers; t += 32) {
             const u64 tag = entry_tag(tile + t);
@@ -184,7 +157,7 @@ struct Dispatcher {
             store_two(to + 2, tag, tag | END);
         }
         if (lane == 0) {
-            desk.alone.vectors = 0;
+            desk.alone.like.vectors = 0;
             queue.progress[0] = next + 1, queue.progress[1] = tile + queue.workers;
             if (state == ENDED) complete((u32)next, 1);
             else store_relaxed((u64)queue.gone, (u64)1);
@@ -201,31 +174,35 @@ struct Dispatcher {
         return __any_sync(0xFFFFFFFFu, over) ? GAVE_UP : RUNNING;
     }
 
-    // Until there is something on the desk for the group. told: it has just told the host of a completion. A poll that left
-    // at once would be on its way when the host answers, find nothing, and hold up the next one by its own round trip.
-    __device__ void run(bool told) {
-        for (const i64 since = clock64(); told && clock64() - since < ANSWER_CYCLES;) {}
-        bool deep = false;
+    // Until there is something on the desk for the group; or in the ring for `serve_small`: then it returns true.
+    __device__ bool run() {
         u32 polls = 0;
-        u64 since_ns = global_ns();
+        u64 since_ns = 0, taken = load_relaxed(queue.ticket);
+        const u64* from = place_of(next, lane);
         for (;;) {
-            u64 taken = lane ? 0 : load_relaxed(queue.ticket);
-            const int found = deep ? poll_deep() : poll();
-            if (!found) {
-                deep = false;
-                if (const u64 state = rest(++polls, since_ns)) return end(state);
+            const u64 word = load_system(from);
+            const u32 there = __ballot_sync(0xFFFFFFFFu, word >> TAG_SHIFT == ring_tag(next + lane / COMMAND_WORDS));
+            if ((there & FIRST) != FIRST) {
+                taken = load_relaxed(queue.ticket);  // it is here before the next word is
+                if (++polls < BUSY_POLLS) continue;
+                if (polls == BUSY_POLLS) since_ns = global_ns();
+                if (const u64 state = rest(polls, since_ns)) return end(state), false;
                 continue;
             }
-            if (found == 1 && takes_alone()) return;
-            if (polls > BUSY_POLLS) since_ns = global_ns();
-            polls = 0;
-            deep = found >= AT_ONCE;
-            taken = __shfl_sync(0xFFFFFFFFu, taken, 0);
-            const u32 idle = taken > tile ? (u32)(taken - tile) : 0;
-            const bool ends = shape_of(found - 1) == END;
-            hand_out_all(found - ends, idle);
+            if (Single single; there == FIRST && is_single(word, next, single)) {
+                if (lane == 0) desk.alone = single;
+                return is_small(single.like);
+            }
+            for (int found = stage(word, there); found; found = found < AT_ONCE ? 0 : poll_deep()) {
+                const u32 idle = taken > tile ? (u32)(taken - tile) : 0;
+                const bool ends = shape_of(found - 1) == END;
+                hand_out_all(found - ends, idle);
+                keep();
+                if (ends) return end(ENDED), false;
+                taken = load_relaxed(queue.ticket);
+            }
             keep();
-            if (ends) return end(ENDED);
+            from = place_of(next, lane), polls = 0;
         }
     }
 };
@@ -243,24 +220,17 @@ __device__ __noinline__ void dispatch() {
         barriers_begun();
     }
     group_barrier(0);
-    for (bool told = false;; told = true) {
-        if (warp == 0) Dispatcher(lane).run(told);
+    for (;;) {
+        while (warp == 0 && Dispatcher(lane).run()) serve_small(lane);
         group_barrier(0);
-        const ulonglong2* staged = (const ulonglong2*)desk.staged[0];
-        const ulonglong2 first = staged[0];
-        const u64 c = staged[1].x & PAYLOAD;
-        const Lone alone = desk.alone;
-        if (!alone.vectors) return;
+        const Single alone = desk.alone;
+        if (!alone.like.vectors) return;
 #if !WITHOUT
-        multiply(alone, first.x & PAYLOAD, first.y & PAYLOAD, c, warp, lane);
+        multiply(alone, warp, lane);
 #endif
         group_barrier(0);
-        if (threadIdx.x == 0) {
-            const u32 index = (u32)desk.next;
-            complete(index, 1);
-            desk.first_tile[slot_of(index)] = (u32)desk.tile;
-            ++desk.next;
-        }
+        if (threadIdx.x == 0) complete_single(desk.next);
         __syncwarp();
+        if (warp == 0) await_answer();
     }
 }

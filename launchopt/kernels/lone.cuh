@@ -6,6 +6,10 @@ enum { LONE_ROWS = 2, LONE_VECTORS = 256 };  // of a warp at once; the longest k
 struct __align__(16) Lone {
     u32 rows, vectors, row_bytes, step_bytes;
 };
+struct Single {
+    Lone like;
+    u64 a, b, c;
+};
 __device__ inline Lone lone_of(const Shape& s) {
     const i64 vector = WIDTH, bytes = s.rows * s.k * (i64)sizeof(storage);
     if (s.columns > 1 || bytes > (i64)queue.direct_bytes || s.k > LONE_VECTORS * vector) return {};
@@ -15,27 +19,58 @@ __device__ inline Lone lone_of(const Shape& s) {
     return {(u32)s.rows, (u32)(s.k / vector), (u32)row_bytes, (u32)step_bytes};
 }
 
-// C = A B^T of one column, LONE_ROWS rows a warp at once.
-__device__ inline void multiply(const Lone& s, u64 a, u64 b, u64 c, int warp, int lane) {
+// The sums of N rows over LANES lanes beside each other: the N-th parts of these have a row each then, in sums[0]. Each step
+// adds lanes up; while a lane has several rows, it gives half of them away.
+template <int LANES, int N> __device__ inline void add_lanes(float (&sums)[N][1], int lane) {
+#pragma unroll
+    for (int half = N / 2, step = LANES / 2; half; half /= 2, step /= 2)
+#pragma unroll
+        for (int r = 0; r < half; ++r) {
+            const float above = sums[r + half][0], below = sums[r][0];
+            sums[r][0] = (lane & step ? above : below) + __shfl_xor_sync(0xFFFFFFFFu, lane & step ? below : above, step);
+        }
+#pragma unroll
+    for (int step = LANES / N / 2; step; step /= 2) sums[0][0] += __shfl_xor_sync(0xFFFFFFFFu, sums[0][0], step);
+}
+
+// Whether a warp alone has it all in its registers.
+enum { SMALL_ROWS = 16, SMALL_VECTORS = 16 };
+__device__ inline bool is_small(const Lone& s) { return s.rows <= SMALL_ROWS && s.vectors <= SMALL_VECTORS; }
+
+// C = A B^T of one column and few rows, by one warp: each half of it has half of the rows, and each lane a vector of all
+// these. All is asked for at once; what lies beyond the last row or vector is that one, again.
+__device__ inline void multiply_small(const Single& s, int lane) {
+    enum { LANES = 32 / 2, ROWS = SMALL_ROWS / 2 };
+    const u32 first = lane / LANES * ROWS, vector = lane % LANES, last = s.like.rows - 1;
+    const u32 at = min(vector, s.like.vectors - 1) * 16;
+    const uint4 x = input_vector<true>((const storage*)(s.b + at));
+    uint4 rows[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+        rows[r] = read_once((const storage*)(s.a + at + (u64)min(first + r, last) * s.like.row_bytes));
+    __syncwarp();  // as in `add_vectors`
+    float sums[ROWS][1];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) sums[r][0] = vector < s.like.vectors ? add_product(0.f, rows[r], x) : 0.f;
+    add_lanes<LANES>(sums, lane);
+    const u32 own = first + vector / (LANES / ROWS);
+    if (vector % (LANES / ROWS) == 0 && own <= last) *(storage*)(s.c + (u64)own * s.like.step_bytes) = narrow(sums[0][0]);
+}
+
+// C = A B^T of one column, by the group: LONE_ROWS rows a warp at once.
+__device__ inline void multiply(const Single& single, int warp, int lane) {
     enum { LANES = 32 / LONE_ROWS };  // that have a sum, in the end
+    const Lone& s = single.like;
 #pragma unroll 1
     for (u32 row = warp * LONE_ROWS; row < s.rows; row += GROUP_WARPS * LONE_ROWS) {
         const storage* rows[LONE_ROWS];
 #pragma unroll
-        for (int r = 0; r < LONE_ROWS; ++r) rows[r] = (const storage*)(a + (u64)min(row + r, s.rows - 1) * s.row_bytes);
+        for (int r = 0; r < LONE_ROWS; ++r)
+            rows[r] = (const storage*)(single.a + (u64)min(row + r, s.rows - 1) * s.row_bytes);
         float sums[LONE_ROWS][1] = {};
-        add_vectors<true, LONE_ROWS>(sums, rows, (const storage*)b, (int)s.vectors, lane, 32);
-        // Each step adds lanes up; while a lane has several rows, it gives half of them away.
-#pragma unroll
-        for (int half = LONE_ROWS / 2, step = 16; half; half /= 2, step /= 2)
-#pragma unroll
-            for (int r = 0; r < half; ++r) {
-                const float above = sums[r + half][0], below = sums[r][0];
-                sums[r][0] = (lane & step ? above : below) + __shfl_xor_sync(0xFFFFFFFFu, lane & step ? below : above, step);
-            }
-#pragma unroll
-        for (int step = LANES / 2; step; step /= 2) sums[0][0] += __shfl_xor_sync(0xFFFFFFFFu, sums[0][0], step);
+        add_vectors<true, LONE_ROWS>(sums, rows, (const storage*)single.b, (int)s.vectors, lane, 32);
+        add_lanes<32>(sums, lane);
         const u32 own = row + lane / LANES;
-        if (lane % LANES == 0 && own < s.rows) *(storage*)(c + (u64)own * s.step_bytes) = narrow(sums[0][0]);
+        if (lane % LANES == 0 && own < s.rows) *(storage*)(single.c + (u64)own * s.step_bytes) = narrow(sums[0][0]);
     }
 }

@@ -29,6 +29,7 @@
 #include "ptx.cuh"
 #include "queue.cuh"
 #include "lone.cuh"
+#include "desk.cuh"
 #include "dispatcher.cuh"
 
 __device__ void work(int group, u64* words, float (*part)[MOST_COLUMNS]) {

@@ -17,12 +17,10 @@ import pytest
 from own_process import ROOT, environ_of
 
 from launchopt import results
-from launchopt.batcher import Batcher
-from launchopt.command import COMMAND_DTYPE, Dtype, as_words
+from launchopt.command import Dtype
 from launchopt.devices.resident_loops import GAVE_UP_LINE
 from launchopt.devices.resident_shapes import takes
 from launchopt.ring import START_NS, Ring
-from launchopt.verify import verify
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.bench.dispatch import job
@@ -118,33 +116,6 @@ def test_a_million_commands_each_of_which_is_checked() -> None:
     stream = gemv(16, 1, 64, 1_000_000, Dtype.fp32, 500, True, 0)
     (row,) = ran(stream)
     assert_right(row, stream, 1)
-
-
-@in_each_dtype
-def test_commands_that_come_alone(dtype: Dtype) -> None:
-    """Each when the one before is complete: what the dispatcher's group takes, and what it hands out."""
-    pairs = [(1, 8), (3, 64), (16, 64), (33, 264), (64, 256), (7, 1000), (5, 2056), (40, 65), (300, 512)]
-    stream = GemmStream(pairs, 3, [Segment(1, 2)], dtype, 2, independent=True)
-    words = as_words(np.concatenate([block.records for block in stream.blocks()]))
-    with Ring.create(CAPACITY) as ring:
-        plain = job(stream, ring, "cuda", (Arm("persistent", 1, 0.0, None),))
-        with Consumer(replace(plain, verify_columns=ALL_COLUMNS)) as consumer:
-            mode: Any = consumer.modes[0]
-            records = words.reshape(-1).view(COMMAND_DTYPE)
-            shape_of = Batcher(stream.shapes, [1] * len(stream.shapes), 0).classify(
-                records, np.zeros(len(words), np.int32)
-            )
-            consumer.arm(0, rehearsal=False)
-            for i in range(len(words)):
-                mode.submit_each(words[i : i + 1], shape_of[i : i + 1], 0)
-                limit_s = time.monotonic() + LATE_S
-                while mode.resident._host_done[i] != i + 1:
-                    assert time.monotonic() < limit_s
-            mode.resident.pause()
-            consumer.device.synchronize()
-            checked = verify(stream, consumer.device.arenas, ALL_COLUMNS, 0)
-    assert checked.ok
-    assert checked.compared_share == 1.0
 
 
 def test_runs_one_after_the_other_begin_anew() -> None:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 CALL = "persistent(*(const Queue**)arguments)"
 BLOCKS, GROUPS, GROUP_THREADS = 2, 2, 256  # a block has four groups on a GPU
 BITS, ENTRY_BITS, ENTRY_WORDS = 5, 6, 8  # rings of few commands, and tiles, so that there are laps
-PATIENCE_NS, NEVER = 0, 10**15
+PATIENCE_NS, NEVER, PATIENCE_S = 0, 10**15, 60.0
 NUMBERS = {Dtype.fp32: np.float32, Dtype.fp16: np.float16}
 UNIT = {Dtype.fp32: 2.0**-22, Dtype.fp16: 2.0**-9}
 
@@ -55,6 +55,13 @@ class Resident:
 
     def end(self) -> None:
         self.ring.post(0, 0, 0, 0, rl.END)
+
+    def wait_for(self, count: int) -> None:
+        """Until the host has been told of the last `count`, or all that the ring holds."""
+        until_s = time.monotonic() + PATIENCE_S
+        while self.completed < min(count, self.ring.capacity):
+            assert time.monotonic() < until_s, "the kernel has ended, or does not go on"
+            time.sleep(1e-4)
 
     @property
     def completed(self) -> int:
@@ -166,8 +173,7 @@ def test_commands_that_come_while_it_runs(dtype: Dtype, direct_bytes: int) -> No
     def post() -> None:
         for i, each in enumerate(products):
             if i < 12 or i % 6 == 0:
-                while resident.completed < min(i, resident.ring.capacity):
-                    time.sleep(1e-4)
+                resident.wait_for(i)
             each.post(resident, i % 2)
         resident.end()
 
@@ -179,6 +185,32 @@ def test_commands_that_come_while_it_runs(dtype: Dtype, direct_bytes: int) -> No
         each.assert_right()
     assert int(resident.control[0]) == rl.ENDED
     assert resident.completed == len(products) + 1
+
+
+def test_lone_commands_between_many() -> None:
+    """A poll of many finds none, then comes a lone one, which the dispatcher's group does; then many again."""
+    generator = np.random.default_rng(5)
+    resident = Resident(Dtype.fp32, 0, 64 << 10)
+    products, begun = list[Product](), set[int]()
+    for count in (8, 1, 8, 1, 12, 1, 8, 8):
+        begun.add(len(products))
+        a, b = (generator.standard_normal((rows, 8)).astype(np.float32) for rows in (3, 1))
+        products += [Product(0, a, b, np.full((1, 3), np.nan, np.float32)) for _ in range(count)]
+    products[0].describe(resident)
+
+    def post() -> None:
+        for i, each in enumerate(products):
+            if i in begun:
+                resident.wait_for(i)
+            each.post(resident)
+        resident.end()
+
+    with ThreadPoolExecutor() as pool:
+        posted = pool.submit(post)
+        resident.launch(1, most_turns=1 << 60)
+        posted.result()
+    for each in products:
+        each.assert_right()
 
 
 def test_it_gives_up_where_nothing_comes() -> None:

@@ -1,0 +1,74 @@
+// What the dispatcher's group has in common (dispatcher.cuh), and what its first warp does by itself: it looks for commands in
+// the ring, and does small ones that come alone.
+enum { AT_ONCE = 8, DEEP = 128 };  // commands of a poll, and of one while many come
+enum { FIRST = (1 << COMMAND_WORDS) - 1 };  // the bits of the first one's words, where each lane has a word
+// That the next poll leaves later after a completion, beside what passes anyway: see `await_answer`. -DNEAR=1: the ring lies in
+// the GPU's memory, where a poll takes no trip over the bus.
+#ifndef NEAR
+#define NEAR 0
+#endif
+enum { ANSWER_CYCLES = NEAR ? 0 : 350 };
+
+struct __align__(128) Desk {
+    u64 staged[DEEP][COMMAND_WORDS];  // as they lie in the ring
+    u64 copied;                       // mbarrier of the copy
+    u64 next, tile, oldest;           // commands and tiles so far, in all; the first not known to be complete
+    u32 copies;
+    u32 first_tile[MOST_CAPACITY];    // of the command in a slot
+    Lone lone[NEAR_SHAPES + 1];       // the last one: any other shape
+    Single alone;                     // what the group is to do; no vectors: it is over
+};
+__shared__ Desk desk;
+
+// A lane's word of the next commands, AT_ONCE of them.
+__device__ inline const u64* place_of(u64 next, int lane) {
+    return queue.ring + slot_of((u32)next + lane / COMMAND_WORDS) * COMMAND_WORDS + lane % COMMAND_WORDS;
+}
+__device__ inline u64 ring_tag_of(u64 index) { return (index >> queue.capacity_bits) + 1 & 0xFFFF; }
+
+// Whether the only one there is, of which each lane has its `word`, is not handed out, and has nothing to wait for.
+__device__ inline bool is_single(u64 word, u64 next, Single& single) {
+    const u64 last = __shfl_sync(0xFFFFFFFFu, word, 3) & PAYLOAD;
+    single.a = __shfl_sync(0xFFFFFFFFu, word, 0) & PAYLOAD, single.b = __shfl_sync(0xFFFFFFFFu, word, 1) & PAYLOAD;
+    single.c = __shfl_sync(0xFFFFFFFFu, word, 2) & PAYLOAD;
+    single.like = desk.lone[min((u32)last & 0xFFFF, (u32)NEAR_SHAPES)];
+    if (!single.like.vectors || (u32)(single.a | single.b) & 15) return false;
+    const u32 wait = (u32)(last >> 16);
+    return !wait || is_done((u32)next - wait);
+}
+
+// The host has just been told of a completion. A poll that left at once would be on its way when it answers, find nothing,
+// and hold up the next one by its own round trip.
+__device__ inline void await_answer() {
+    for (const i64 since = clock64(); clock64() - since < ANSWER_CYCLES;) {}
+}
+
+// By one thread, when those have met who have multiplied.
+__device__ inline void complete_single(u64 index) {
+    complete((u32)index, 1);
+    desk.first_tile[slot_of((u32)index)] = (u32)desk.tile;
+    desk.next = index + 1;
+}
+
+// By the dispatcher's warp: small lone commands, one after the other, until something else is there, or nothing for long. All
+// that it does is in few instructions beside each other, which are asked for again and again.
+__device__ inline void serve_small(int lane) {
+    u64 next = desk.next, tag = ring_tag_of(next + lane / COMMAND_WORDS);
+    const u64* from = place_of(next, lane);
+    for (u32 polls = 0; polls < BUSY_POLLS; ++polls) {
+        const u64 word = load_system(from);
+        const u32 there = __ballot_sync(0xFFFFFFFFu, word >> TAG_SHIFT == tag);
+        if ((there & FIRST) != FIRST) continue;
+        Single single;
+        if (there != FIRST || !is_single(word, next, single) || !is_small(single.like)) return;
+#if !WITHOUT
+        multiply_small(single, lane);
+#endif
+        __syncwarp();
+        if (lane == 0) complete_single(next);
+        __syncwarp();
+        ++next, polls = 0;
+        from = place_of(next, lane), tag = ring_tag_of(next + lane / COMMAND_WORDS);
+        await_answer();
+    }
+}

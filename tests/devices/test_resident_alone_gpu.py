@@ -1,0 +1,111 @@
+"""The resident kernel on a GPU by commands posted one by one, or some at once, when those before are complete."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from launchopt.batcher import Batcher
+from launchopt.command import COMMAND_DTYPE, Dtype, as_words
+from launchopt.ring import Ring
+from launchopt.verify import verify
+from launchopt.workloads.stream import GemmStream, Segment
+from runner.bench.dispatch import job
+from runner.consumer import Consumer
+from runner.job import Arm
+
+pytestmark = pytest.mark.gpu
+
+ALL_COLUMNS = 1 << 20
+CAPACITY = 1 << 14
+LATE_S, PATIENCE_S = 0.3, 0.4
+in_each_place = pytest.mark.parametrize("bar1", [True, False])
+
+
+class Posting:
+    """Commands of a stream, which are posted in their order."""
+
+    def __init__(self, stream: GemmStream, consumer: Consumer) -> None:
+        self.mode: Any = consumer.modes[0]
+        self._words = as_words(np.concatenate([block.records for block in stream.blocks()]))
+        records = self._words.reshape(-1).view(COMMAND_DTYPE)
+        batcher = Batcher(stream.shapes, [1] * len(stream.shapes), 0)
+        self._shape_of = batcher.classify(records, np.zeros(len(self._words), np.int32))
+        self.posted = 0
+
+    def post(self, count: int) -> None:
+        first, self.posted = self.posted, self.posted + count
+        self.mode.submit_each(self._words[first : self.posted], self._shape_of[first : self.posted], 0)
+
+    def wait(self) -> None:
+        """Until all that was posted is complete."""
+        done, limit_s = self.mode.resident._host_done, time.monotonic() + LATE_S
+        recent = np.arange(max(0, self.posted - len(done)), self.posted)
+        while (done[recent % len(done)] != recent + 1).any():
+            self.mode.resident.check_alive()
+            assert time.monotonic() < limit_s
+
+
+@contextmanager
+def posting(stream: GemmStream, **options: Any) -> Iterator[Posting]:
+    """At the end: all of the stream has been posted, and each of its outputs is right."""
+    with Ring.create(CAPACITY) as ring:
+        plain = job(stream, ring, "cuda", (Arm("persistent", 1, 0.0, None, options),))
+        with Consumer(replace(plain, verify_columns=ALL_COLUMNS)) as consumer:
+            consumer.arm(0, rehearsal=False)
+            on = Posting(stream, consumer)
+            yield on
+            assert on.posted == stream.commands
+            on.mode.resident.pause()
+            consumer.device.synchronize()
+            on.mode.resident.check()
+            checked = verify(stream, consumer.device.arenas, ALL_COLUMNS, 0)
+    assert checked.ok
+    assert checked.compared_share == 1.0
+
+
+@in_each_place
+@pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
+def test_commands_that_come_alone(dtype: Dtype, bar1: bool) -> None:
+    """What the dispatcher does alone, what its group does, and what is handed out."""
+    pairs = [(1, 8), (3, 64), (16, 64), (16, 128), (33, 264), (64, 256), (7, 1000), (5, 2056), (40, 65), (300, 512)]
+    stream = GemmStream(pairs, 3, [Segment(1, 2)], dtype, 2, independent=True)
+    with posting(stream, bar1=bar1) as on:
+        for _ in range(stream.commands):
+            on.post(1)
+            on.wait()
+
+
+@in_each_place
+def test_many_after_some_after_one(bar1: bool) -> None:
+    """By polls of one, of some and of many, of which some find nothing; many laps of the ring."""
+    generator = np.random.default_rng(11)
+    stream = GemmStream(
+        [(16, 64), (9, 40), (33, 264), (300, 64)], 500, [Segment(1, 10)], Dtype.fp32, 500, independent=True
+    )
+    with posting(stream, bar1=bar1) as on:
+        while left := stream.commands - on.posted:
+            on.post(min(left, int(generator.choice([1, 1, 1, 2, 7, 8, 8, 9, 16, 24, 40, 300]))))
+            if generator.random() < 0.8:
+                on.wait()
+
+
+@in_each_place
+def test_patience_is_with_the_last_command(bar1: bool) -> None:
+    """Commands have come for longer than the kernel waits for one; then comes none for a while."""
+    stream = GemmStream([(300, 512)], 1, [Segment(1, 20_000)], Dtype.fp32, 1, independent=True)
+    with posting(stream, bar1=bar1, patience_s=PATIENCE_S) as on:
+        until_s = time.monotonic() + 2 * PATIENCE_S
+        while time.monotonic() < until_s:
+            if on.posted < stream.commands - 1:
+                on.post(1)
+            time.sleep(1e-4)
+        time.sleep(PATIENCE_S / 4)
+        on.post(stream.commands - on.posted)
+        on.wait()
