@@ -8,13 +8,13 @@
 //
 // The word lies in the GPU's memory where the host can store there, and all blocks ask for it. Else one thread asks the host,
 // over the bus, and the others learn it from that through the L2 cache. It says no more than that: what else the host has
-// stored is there for who asks once more with acquire. Who hears nothing for long takes the launch to be called off and says so:
-// a host that is gone must not keep the GPU. That is for the first block to say, so long before that the others ask it alone.
+// stored is there for who asks once more with acquire. Who hears nothing for long takes the launch to be called off, and says
+// so, since a host that is gone must not keep the GPU: this the first block does, which the others ask alone long before.
 enum { TAG_BITS = 16 };
 
 struct Gate {
-    const u64* word;   // in the host's memory; 0: this launch need not wait
-    u64* gave_up;      // there, too: the tag of a launch that heard nothing
+    const u64* word;   // of the host; 0: this launch need not wait
+    u64* gave_up;      // in the host's memory: the tag of a launch that heard nothing
     u64* heard;        // by all blocks
     u64 tag, patience_ns;
     u64 near;          // 1 where the word lies in the GPU's memory, so that all blocks ask for it themselves

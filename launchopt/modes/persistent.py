@@ -1,4 +1,4 @@
-"""persistent: one kernel that stays on the GPU and takes every command from a ring in the host's memory.
+"""persistent: one kernel that stays on the GPU and takes every command from a ring that the host fills.
 
 A command costs the host four stores, and no launch at all (launchopt/kernels/persistent.cu). The kernel multiplies
 GEMMs of up to 16 columns, or rows; for anything else it is ended, cuBLASLt is called, and it is started again. A kernel
