@@ -6,7 +6,7 @@ its L2 cache. The host reaches it through BAR1, which is mapped by the GPU's Vul
 to CUDA as external memory. Elsewhere the words are pinned memory of the host, which the GPU reads by the same address.
 
 Stores through BAR1 are combined: they leave the core when a line is full, or at a `native.store_fence`, in any order.
-To read the words would take the host a trip over the bus. Tried on x86; other hosts have pinned memory.
+To read the words would take the host a trip over the bus. Tried on x86 without a profiler; else it is pinned memory.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from launchopt.devices.cuda_steps import pinned
 from launchopt.devices.vulkan_memory import Memory, VulkanError, VulkanGpu, vulkan_gpu
 from launchopt.native import compiled, store_fence
+from launchopt.timing import nvtx_ranges
 
 GRANULE_BYTES = 64 << 10  # of BAR1's pages
 TRIED = ("x86_64", "AMD64")
@@ -63,6 +64,8 @@ class PolledWords:
     def _map(self, count: int, dtype: np.dtype[Any]) -> None:
         if platform.machine() not in TRIED:
             raise VulkanError(f"not tried on {platform.machine()}")
+        if nvtx_ranges.is_profiled():
+            raise VulkanError("not tried under a profiler")
         wanted = -(-count * dtype.itemsize // GRANULE_BYTES) * GRANULE_BYTES
         gpu = vulkan_gpu(_uuid())
         memory = gpu.allocate(wanted)

@@ -199,7 +199,7 @@ class VulkanGpu:
 
 @cache
 def vulkan_gpu(uuid: bytes) -> VulkanGpu:
-    """Made once a process: that takes 0.1 to 0.2 s."""
+    """Made once a process: that takes 0.1 to 0.6 s."""
     return VulkanGpu(uuid)
 
 

@@ -137,6 +137,12 @@ def test_a_host_that_was_not_tried(rig: Rig, monkeypatch: pytest.MonkeyPatch) ->
     assert rig.fds == []
 
 
+def test_a_profiler(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/tool.so")
+    assert in_host_memory(pw.PolledWords(8, np.int64), 8, "not tried under a profiler")
+    assert rig.fds == []
+
+
 def test_a_driver_that_has_no_such_memory(rig: Rig) -> None:
     rig.refusal = "no Vulkan driver: it is not there"
     assert in_host_memory(pw.PolledWords(8, np.int64), 8, rig.refusal)
