@@ -55,9 +55,10 @@ def other_machine(a: Manifest | None, b: Manifest | None) -> list[str]:
 
 
 def remarks(a: Manifest, b: Manifest) -> list[str]:
-    """What may differ, and should be known: revision, packages, settings, status of the run."""
+    """What may differ, and should be known: revision, packages, settings, where polled words lie, status of the run."""
     found = [_revisions(a, b), *_packages(a, b)]
     found += [text for key, text in _settings(a, b) if key.partition(".")[0] not in _WORK_SETTINGS]
+    found += _polled_words(a, b)
     for name in ("platform", "python"):
         one, other = _at(a, ("environment", name)), _at(b, ("environment", name))
         found += [differing(name, one, other)] if one != other else []
@@ -96,6 +97,13 @@ def _packages(a: Manifest, b: Manifest) -> list[str]:
     one, other = versions(a), versions(b)
     names = sorted(one.keys() | other.keys())
     return [differing(name, one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)]
+
+
+def _polled_words(a: Manifest, b: Manifest) -> list[str]:
+    """Of modes that both tell of: an earlier version had them in the host's memory without a word."""
+    one, other = a.get("polled_words") or {}, b.get("polled_words") or {}
+    modes = sorted(mode for mode in one.keys() & other.keys() if one[mode] != other[mode])
+    return [differing(f"words that {mode} polls", one[mode], other[mode]) for mode in modes]
 
 
 def _settings(a: Manifest, b: Manifest) -> Iterable[tuple[str, str]]:

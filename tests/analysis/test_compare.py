@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launchopt.analysis import compare_text
+from launchopt.analysis import compare_text, likeness
 from launchopt.analysis.arms import Run, Side
 from launchopt.analysis.compare import OPEN_LOOP, SEPARATELY, Outcome, compare, metrics, unit_of
 from launchopt.analysis.interval import Interval, Verdict
@@ -255,6 +255,14 @@ def test_revision_packages_and_other_settings_are_named_and_allowed() -> None:
         "python: 3.12.3 in A, 3.11 in B",
         "B: its run ended with status interrupted",
     }
+
+
+def test_where_polled_words_lie_is_named_if_both_tell() -> None:
+    near, far = {"persistent": "GPU memory, by BAR1"}, {"persistent": "host memory: mode.bar1=false"}
+    ours, theirs = run(repeats(*NINE), polled_words=near), run(repeats(*NINE), polled_words=far)
+    expected = "words that persistent polls: GPU memory, by BAR1 in A, host memory: mode.bar1=false in B"
+    assert expected in likeness.remarks(ours.manifest, theirs.manifest)
+    assert not any("polls" in text for text in likeness.remarks(ours.manifest, run(repeats(*NINE)).manifest))
 
 
 def test_settings_that_one_version_does_not_know_differ_in_nothing() -> None:
