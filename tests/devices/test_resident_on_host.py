@@ -160,19 +160,12 @@ def test_a_request_s_commands_follow_one_another(direct_bytes: int) -> None:
         each.assert_right()
 
 
-@pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
-@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
-def test_commands_that_come_while_it_runs(dtype: Dtype, direct_bytes: int) -> None:
-    """Lone ones, each posted once the last one is complete, and some at once; two requests' in order."""
-    generator = np.random.default_rng([dtype, direct_bytes])
-    resident = Resident(dtype, 2, direct_bytes)
-    products = [product(generator, number, dtype) for number in range(24)]
-    for each in products:
-        each.describe(resident)
+def done_while_posted(resident: Resident, products: list[Product], begun: set[int]) -> None:
+    """Of two requests in turn; each of `begun` when all before it are complete."""
 
     def post() -> None:
         for i, each in enumerate(products):
-            if i < 12 or i % 6 == 0:
+            if i in begun:
                 resident.wait_for(i)
             each.post(resident, i % 2)
         resident.end()
@@ -183,34 +176,36 @@ def test_commands_that_come_while_it_runs(dtype: Dtype, direct_bytes: int) -> No
         posted.result()
     for each in products:
         each.assert_right()
+
+
+@pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
+@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
+def test_commands_that_come_while_it_runs(dtype: Dtype, direct_bytes: int) -> None:
+    """Lone ones, each posted once the last one is complete, and some at once; two requests' in order."""
+    generator = np.random.default_rng([dtype, direct_bytes])
+    resident = Resident(dtype, 2, direct_bytes)
+    products = [product(generator, number, dtype) for number in range(24)]
+    for each in products:
+        each.describe(resident)
+
+    done_while_posted(resident, products, {*range(12), *range(12, 24, 6)})
     assert int(resident.control[0]) == rl.ENDED
     assert resident.completed == len(products) + 1
 
 
-def test_lone_commands_between_many() -> None:
-    """A poll of many finds none, then comes a lone one, which the dispatcher's group does; then many again."""
+@pytest.mark.parametrize("rows", [3, 20])
+def test_lone_commands_between_many(rows: int) -> None:
+    """A poll of many finds none, then comes a lone one, which the dispatcher's warp does, or its group; then many."""
     generator = np.random.default_rng(5)
     resident = Resident(Dtype.fp32, 0, 64 << 10)
     products, begun = list[Product](), set[int]()
     for count in (8, 1, 8, 1, 12, 1, 8, 8):
         begun.add(len(products))
-        a, b = (generator.standard_normal((rows, 8)).astype(np.float32) for rows in (3, 1))
-        products += [Product(0, a, b, np.full((1, 3), np.nan, np.float32)) for _ in range(count)]
+        a, b = (generator.standard_normal((size, 8)).astype(np.float32) for size in (rows, 1))
+        products += [Product(0, a, b, np.full((1, rows), np.nan, np.float32)) for _ in range(count)]
     products[0].describe(resident)
 
-    def post() -> None:
-        for i, each in enumerate(products):
-            if i in begun:
-                resident.wait_for(i)
-            each.post(resident)
-        resident.end()
-
-    with ThreadPoolExecutor() as pool:
-        posted = pool.submit(post)
-        resident.launch(1, most_turns=1 << 60)
-        posted.result()
-    for each in products:
-        each.assert_right()
+    done_while_posted(resident, products, begun)
 
 
 def test_it_gives_up_where_nothing_comes() -> None:
