@@ -28,8 +28,11 @@ from launchopt.devices.megakernel_tasks import (
 from launchopt.devices.megakernel_words import packed, weights_of
 from launchopt.devices.steps import facts_of
 from launchopt.kernels import source
+from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.step_batcher import StepBatch
+from launchopt.verify import Verification
+from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import Program, layer_program, linear_epilogue_program, linear_program
@@ -124,6 +127,10 @@ class KernelRun(InstructionRun):
 
     def launch(self, made: Launched, arguments: int, rows: int) -> None:
         made.launch(self.launches, arguments, rows)
+
+    def verify(self) -> Verification:
+        ids = self._flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+        return verify_chain(self.stream, self.arenas, self.sampling, ids, 64, 0, MegakernelMode.unwritten)
 
     @property
     def ids(self) -> list[int]:

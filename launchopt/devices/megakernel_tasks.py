@@ -63,22 +63,20 @@ class Extra(enum.IntEnum):
     RESULT = WORDS + 18
     RESULT_STRIDE = WORDS + 19
     GAIN = WORDS + 20
-    NORMED = WORDS + 21
-    NORMED_STRIDE = WORDS + 22
-    THEN = WORDS + 23
-    ADDED = WORDS + 24
-    ADDED_STRIDE = WORDS + 25
-    ADDED_MAILED = WORDS + 26
-    PAIR_ROWS = WORDS + 27
-    ATTENDS = WORDS + 28
-    CACHE = WORDS + 29
-    SLOTS = WORDS + 30
-    SLOTS_STRIDE = WORDS + 31
-    SCORES = WORDS + 32
-    SCORES_STRIDE = WORDS + 33
-    PROBABILITIES = WORDS + 34
-    PROBABILITIES_STRIDE = WORDS + 35
-    ONE_STEP = WORDS + 36
+    THEN = WORDS + 21
+    ADDED = WORDS + 22
+    ADDED_STRIDE = WORDS + 23
+    ADDED_MAILED = WORDS + 24
+    PAIR_ROWS = WORDS + 25
+    ATTENDS = WORDS + 26
+    CACHE = WORDS + 27
+    SLOTS = WORDS + 28
+    SLOTS_STRIDE = WORDS + 29
+    SCORES = WORDS + 30
+    SCORES_STRIDE = WORDS + 31
+    PROBABILITIES = WORDS + 32
+    PROBABILITIES_STRIDE = WORDS + 33
+    ONE_STEP = WORDS + 34
 
 
 # Of who sent something, and of who adds it: what must be the same.
@@ -140,7 +138,7 @@ def _describe(row: NDArray[np.int64], members: Instructions, itemsize: int) -> N
     if gemms:
         _cut(row, itemsize)
         if at:
-            row[Extra.GAIN], row[Extra.NORMED], row[Extra.NORMED_STRIDE] = first[[Word.A, Word.C, Word.STRIDE_C]]
+            row[Extra.GAIN] = first[Word.A]
         if len(members) > at + 1:
             row[Extra.THEN], row[Extra.ADDED], row[Extra.ADDED_STRIDE] = last[[Word.OP, Word.A, Word.STRIDE_A]]
             row[Extra.PAIR_ROWS] = last[Word.M] if last[Word.OP] == Op.SILU_MUL else 0

@@ -31,6 +31,7 @@ class Flag(enum.IntFlag):
     ADDS = 128
     ADDED_MAILED = 256
     GATED = 512
+    NORMED_ODD = 1024
 
 
 TASK = np.dtype(
@@ -41,8 +42,7 @@ TASK = np.dtype(
         *(("box", "<u8"), ("c", "<u8")),
         *(("stride_c", "<i8"), ("result_m", "<u4"), ("pair_rows", "<u4")),
         *(("result", "<u8"), ("result_stride", "<i8")),
-        *(("gain", "<u8"), ("normed", "<u8"), ("normed_stride", "<i8")),
-        *(("added", "<u8"), ("added_stride", "<i8")),
+        *(("gain", "<u8"), ("added", "<u8"), ("added_stride", "<i8")),
         *(("cache", "<u8"), ("slots", "<u8"), ("slots_stride", "<i8")),
         *(("scores", "<u8"), ("scores_stride", "<i8"), ("probabilities", "<u8"), ("probabilities_stride", "<i8")),
         *((name, "<u4", (MOST_WAITS,)) for name in ("wait", "enough")),
@@ -102,6 +102,7 @@ def _flags(tasks: Tasks) -> dict[Flag, NDArray[np.bool_]]:
     same = Flag.SPLIT, Flag.STREAMED, Flag.MAILED, Flag.COUNTED, Flag.ATTENDS, Flag.ADDED_MAILED
     found = {flag: tasks[:, Extra[str(flag.name)]] == 1 for flag in same}
     found[Flag.WAITS], found[Flag.NORMED] = tasks[:, Word.WAITS] > 0, tasks[:, Extra.GAIN] != 0
+    found[Flag.NORMED_ODD] = found[Flag.NORMED] & (np.cumsum(found[Flag.NORMED]) % 2 == 0)
     found[Flag.ADDS], found[Flag.GATED] = (tasks[:, Extra.THEN] == op for op in (Op.ADD, Op.SILU_MUL))
     return found
 

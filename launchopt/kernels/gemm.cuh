@@ -45,6 +45,7 @@ struct Gemm : Inputs {
         return made;
     }
     static __device__ bool is_gated(u32 flags) { return (FUSED >> OP_SILU_MUL & 1) && (flags & GATED); }
+    static __device__ bool is_after_norm(u32 flags) { return (FUSED >> OP_NORM & 1) && (flags & NORMED); }
     static __device__ bool adds(u32 flags) { return (FUSED >> OP_ADD & 1) && (flags & ADDS); }
     static __device__ u32 pair_rows_of(const Task& task, u32 flags) { return is_gated(flags) ? task.pair_rows : 0; }
     // What is added to a GEMM's results has been stored by the same thread, or comes by mail.
@@ -76,12 +77,15 @@ struct Gemm : Inputs {
     __device__ void store(const Task& task, u32 flags, const Place& to, int tiles, int column, int columns, bool finds) {
         const bool split = PAIRS && (flags & SPLIT);
         if (split) swap(to, tiles, columns);
-        if (to.rows > 0) store_own(task, flags, to, column, finds);
+        if (to.rows > 0) store_own(task, flags, to, column, columns, finds);
         if (split) peer.next();
     }
-    __device__ void store_own(const Task& task, u32 flags, const Place& to, int column, bool finds) const {
+    __device__ void store_own(
+        const Task& task, u32 flags, const Place& to, int column, int columns, bool finds) const {
+        const float factor = is_after_norm(flags) ? factor_of(task, flags, to.column, columns) : 1.0f;
         const auto whole = [&](int row) {
             float2 sum = total(row, to.column);
+            if (FUSED >> OP_NORM & 1) sum.x *= factor, sum.y *= factor;
             if (!PAIRS || !(flags & SPLIT)) return sum;
             const float2 more = peer.had(row, to.column);
             return float2{sum.x + more.x, sum.y + more.y};
@@ -168,7 +172,7 @@ struct Gemm : Inputs {
         Slices& w, const Task& task, u32 flags, u32 from, int bytes, int tiles, int column, int columns) {
         __syncthreads();
         const Share own = share(task, flags, column, columns, from, bytes);
-        gather(own, false, false, [&] {
+        gather(own, false, 0, false, [&] {
             if (AWAITED) w.load(ring, tiles, bytes, warp, lane);
         });
         __syncthreads();
@@ -184,20 +188,19 @@ struct Gemm : Inputs {
             const u32 at_once = ONE_STEP ? cut.bytes : min(task.round_bytes, cut.bytes);
             const int tiles = ONE_STEP ? (int)(cut.last - cut.first) : min((int)PASS_TILES, (int)(cut.last - pass));
             const bool gathers = ONE_STEP || is_first || at_once < cut.bytes;
-            const bool is_normed = (FUSED >> OP_NORM & 1) && (flags & NORMED) && is_first;
+            const bool is_normed = is_after_norm(flags) && is_first;
             Share own;
             if (gathers) own = share(task, flags, column, columns, cut.from, at_once);
             else own.forgo();
             Place to;
             Slices w;
-            const u32 gain = ring.slot();
-            gather(own, true, is_normed, [&] {
+            const u32 gain = is_normed ? ring.slot() : 0;
+            gather(own, true, gain, is_odd(flags), [&] {
                 to = place(task, flags, pass, tiles, column, columns);
                 if (is_normed) ring.wait<1>(1), ring.next();
                 w.load(ring, tiles, at_once, warp, lane);
             });
             if (gathers) {
-                if (is_normed) norm(task, gain, column, columns);
                 if (BY_TENSOR && is_normed) ring.leave(lane);  // the gain's slot
                 __syncthreads();
                 if (is_first && !column) stamp(i, READY);

@@ -1,12 +1,16 @@
 // What a block multiplies a GEMM's weights with: inputs of its columns, from memory or as they come by mail, in shared memory;
 // and the norm that is done as one with it.
+//
+// A norm's factor is the same for a whole column, so that it is left for what the GEMM gives: inputs are multiplied by the gain
+// as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor. What the
+// norm gives by itself is nowhere.
 struct Memory {  // shared, of a block; ops take what they need from its beginning
     char inputs[INPUT_BYTES + COLUMNS / TOGETHER * INPUT_GAP_BYTES];
     Parts part[GROUP_WARPS];
     alignas(128) char ring[SLOTS * SLOT_BYTES];  // bulk copies to odd multiples of 16 are slower (RESIDENT.md)
 };
 
-__shared__ float norm_sums[GROUP_WARPS];
+__shared__ float norm_sums[2][GROUP_WARPS][COLUMNS];  // of squares, by each warp; for every other norm of the list
 
 // A block of the grid, and where it is in the list.
 struct Inputs {
@@ -39,9 +43,11 @@ struct Inputs {
         // From a vector to one so many whole sectors behind it.
         __device__ u32 bytes_of(u32 vectors) const { return vectors * 16 * (mailed ? SECTORS_APART : 1); }
     };
+    // Bytes of k of which a thread in two has every other row.
+    static __device__ bool few(u32 bytes) { return COLUMNS > 1 && bytes <= THREADS / 2 * 16; }
     __device__ Share share(const Task& task, u32 flags, u32 column, u32 columns, u32 first, u32 bytes) const {
-        const bool few = COLUMNS > 1 && bytes <= THREADS / 2 * 16;  // a thread in two has every other row
-        const u32 vector = few ? threadIdx.x % (THREADS / 2) : threadIdx.x, part = few ? threadIdx.x / (THREADS / 2) : 0;
+        const bool halved = few(bytes);
+        const u32 vector = halved ? threadIdx.x % (THREADS / 2) : threadIdx.x, part = halved ? threadIdx.x / (THREADS / 2) : 0;
         Share own;
         own.vector = vector, own.vectors = bytes / 16, own.mailed = flags & MAILED;
         const u32 offset = first + vector * 16;
@@ -49,10 +55,10 @@ struct Inputs {
         settle(own.from);
 #if COLUMNS > 1
         const u32 rows = input_rows(columns);
-        own.step = task.from_bytes << few, own.apart = rows * task.from_bytes;
-        own.step_to = task.input_row_bytes << few;
+        own.step = task.from_bytes << halved, own.apart = rows * task.from_bytes;
+        own.step_to = task.input_row_bytes << halved;
         own.to = shared_address(memory.inputs) + part * task.input_row_bytes;
-        own.rows = (int)(rows - part + few) >> few, own.seconds = (int)(columns - rows - part + few) >> few;
+        own.rows = (int)(rows - part + halved) >> halved, own.seconds = (int)(columns - rows - part + halved) >> halved;
         settle(own.step), settle(own.apart);
         if (own.rows <= 0) own.forgo();
 #endif
@@ -84,26 +90,40 @@ struct Inputs {
         }
     };
 
-    // is_first: whether others may have to be waited for long; is_normed: whether a norm is done before products.
-    // meanwhile: what is done before inputs are there, also by who has nothing to gather.
+    // is_first: whether others may have to be waited for long. gain: a shared address, of the norm before products, or 0; of
+    // that, a thread has FIRST_LOOKS vectors at the most, or, of several columns, one of each (devices/fusion.py).
+    // meanwhile: what is done before inputs are there, also by who has nothing to gather; then the gain is. is_odd: see
+    // `norm_sums`.
 #if COLUMNS == 1
+    __device__ void leave_squares(float sum, bool is_odd) const {
+        sum = warp_sum(sum);
+        if (lane == 0) norm_sums[is_odd][warp][0] = sum;
+    }
     // Nothing is asked for before all else is done: what is asked for sooner comes later (RESIDENT.md, version 40).
-    template <class Do> __device__ void gather(const Share& own, bool, bool is_normed, const Do& meanwhile) const {
-        const auto put = [&](u32 to, const uint4& vector) { store_shared(to, is_normed ? vector : arranged(vector)); };
-        meanwhile();
+    template <class Do> __device__ void gather(const Share& own, bool, u32 gain, bool is_odd, const Do& meanwhile) const {
         const u32 to = shared_address(memory.inputs) + own.vector * 16, step = own.bytes_of(THREADS);
+        meanwhile();
         uint4 found[FIRST_LOOKS];
+        float sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < FIRST_LOOKS; ++i)
             if (own.vector + i * THREADS < own.vectors) found[i] = load_relaxed(own.from + i * step);
 #pragma unroll
         for (int i = 0; i < FIRST_LOOKS; ++i) {
-            if (own.vector - lane + i * THREADS >= own.vectors) return;  // the whole warp
+            if (own.vector - lane + i * THREADS >= own.vectors) {  // the whole warp
+                if (gain) leave_squares(sum, is_odd);
+                return;
+            }
             const bool has = own.vector + i * THREADS < own.vectors;
             while (has && own.mailed && !arrived(found[i])) found[i] = load_relaxed(own.from + i * step);
             __syncwarp();  // else lanes whose vector came sooner go on by themselves, and the others do all again
-            if (has) put(to + i * THREADS * 16, found[i]);
+            if (has && gain) {
+                sum += squares(found[i]);
+                found[i] = product(found[i], load_shared(gain + (own.vector + i * THREADS) * 16));
+            }
+            if (has) store_shared(to + i * THREADS * 16, arranged(found[i]));
         }
+        if (gain) return leave_squares(sum, is_odd);
         const int count = (own.vectors - own.vector + THREADS - 1) / THREADS;
 #pragma unroll 1
         for (int j = FIRST_LOOKS; j < count; j += LOOKS) {
@@ -113,12 +133,12 @@ struct Inputs {
             if (own.mailed) some.collect(more);
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i)
-                if (j + i < count) put(to + (j + i) * THREADS * 16, more[i]);
+                if (j + i < count) store_shared(to + (j + i) * THREADS * 16, arranged(more[i]));
         }
     }
 #else
     // All lanes of a warp go through it together; what it polls for is asked for before all else.
-    template <class Do> __device__ void gather(const Share& own, bool is_first, bool, const Do& meanwhile) const {
+    template <class Do> __device__ void gather(const Share& own, bool is_first, u32 gain, bool is_odd, const Do& meanwhile) const {
         const bool has = own.vector - lane < own.vectors, polls = has && own.mailed && is_first;
         uint4 found = {EMPTY, EMPTY, EMPTY, EMPTY};
         if (polls && lane == 0) found = load_relaxed(own.from);
@@ -128,11 +148,14 @@ struct Inputs {
         if (has) batch.some(own, lane).ask(more);
         meanwhile();
         const Both to(own.to, own.vector);
-        if (has) batch.put(own, lane, more, to);
+        float* const sums = norm_sums[is_odd][warp];
+        if (gain && !has && lane < COLUMNS) sums[lane] = 0.0f;
+        if (!has) return;
 #pragma unroll 1
-        while (batch.is_left(own)) {
+        while (true) {  // with one place for all that is done with them: code takes its time to come, too
+            batch.put(own, lane, more, to, gain, sums);
+            if (!batch.is_left(own)) return;
             batch.some(own, lane).ask(more);
-            batch.put(own, lane, more, to);
         }
     }
     // What is asked for at once, of a warp: vectors of so many rows, from one of them on.
@@ -146,10 +169,18 @@ struct Inputs {
             const bool has = first + lane < own.vectors;
             return {from, own.step, own.apart, has ? own.rows - done : 0, has ? own.seconds - done : 0};
         }
-        // When they are there; on to the next ones.
-        __device__ void put(const Share& own, int lane, uint4 (&more)[LOOKS], const Both& to) {
+        // When they are there, times the gain; on to the next ones. sums: of squares, in the order in which they are asked for.
+        __device__ void put(const Share& own, int lane, uint4 (&more)[LOOKS], const Both& to, u32 gain, float* sums) {
             const Walk these = some(own, lane);
             if (own.mailed) these.collect(more);
+            if (gain) {
+                float of[LOOKS];
+                const uint4 by = load_shared(gain + min(own.vector, own.vectors - 1) * 16);
+#pragma unroll
+                for (int i = 0; i < LOOKS; ++i) of[i] = squares(more[i]), more[i] = product(more[i], by);
+                const float sum = warp_sums(of, lane);
+                if (lane % (32 / LOOKS) == 0) sums[2 * done + lane / (32 / LOOKS)] = sum;
+            }
 #pragma unroll
             for (int i = 0; i < LOOKS; i += 2)
                 if (these.has(i)) to.store(further + i / 2 * own.step_to, more[i], more[i + 1]);
@@ -167,72 +198,21 @@ struct Inputs {
         __syncwarp();
     }
 #endif
-    // The norms of whole columns, in place of them. Each vector is stored by one block. gain: a shared address.
-    __device__ void norm(const Task& task, u32 gain, int column, int columns) const {
-#if COLUMNS == 1  // a thread has what it has put there
-        norm_by_all(task, gain, column);
-#else
-        __syncthreads();
-        if (warp < input_rows(columns)) norm_row(task, gain, column, columns);
-#endif
-    }
-    __device__ static float factor_of(float squares, int bytes) {
-        return rsqrtf(__fdividef(squares, (float)(bytes / (int)sizeof(storage))) + 1e-5f);
-    }
+    // What all else of a norm is multiplied by, of a column of `columns`.
+    __device__ float factor_of(const Task& task, u32 flags, int column, int columns) const {
+        const float(&sums)[GROUP_WARPS][COLUMNS] = norm_sums[is_odd(flags)];
+        int place = 0, first = 0;
+        bool halved = false;
 #if COLUMNS > 1
-    // A warp has a row, of whose two columns one does not wait for the other; the second one may not be there.
-    __device__ void norm_row(const Task& task, u32 gain, int column, int columns) const {
-        enum { STEP = 32 * 16 };
-        const int bytes = (int)task.bytes, own = lane * 16;
-        const Both row(shared_address(memory.inputs) + warp * task.input_row_bytes, lane);
-        uint4 one, other;
-        float sum = 0.0f, other_sum = 0.0f;
-#pragma unroll 2
-        for (int at = 0; own + at < bytes; at += STEP) {
-            row.load(2 * at, one, other);
-            sum += squares(one), other_sum += squares(other);
-        }
-        const float factor = factor_of(warp_sum(sum), bytes), other_factor = factor_of(warp_sum(other_sum), bytes);
-#pragma unroll 2
-        for (int at = 0; own + at < bytes; at += STEP) {
-            const uint4 own_gain = load_shared(gain + own + at);
-            row.load(2 * at, one, other);
-            row.store(2 * at, normed(one, own_gain, factor), normed(other, own_gain, other_factor));
-        }
-        const int last = (int)task.share - 1, second = warp + input_rows(columns);
-        const bool stores = min(warp, last) == block, stores_other = second < columns && min(second, last) == block;
-        if (!stores && !stores_other) return;
-        const u64 to = task.normed + (column + warp) * task.normed_stride + own;
-        const u64 to_other = task.normed + (column + second) * task.normed_stride + own;
-        for (int at = 0; own + at < bytes; at += STEP) {
-            row.load(2 * at, one, other);
-            if (stores) *(uint4*)(to + at) = one;
-            if (stores_other) *(uint4*)(to_other + at) = other;
-        }
-    }
-#else
-    __device__ void norm_by_all(const Task& task, u32 gain, int column) const {
-        const int bytes = (int)task.bytes, own = threadIdx.x * 16;
-        const u32 inputs = shared_address(memory.inputs);
-        float sum = 0.0f;
-#pragma unroll 2
-        for (int at = own; at < bytes; at += THREADS * 16) sum += squares(load_shared(inputs + at));
-        const float factor = factor_of(block_sum(warp_sum(sum)), bytes);
-        int storing = warp;
-#pragma unroll 2
-        for (int at = own; at < bytes; at += THREADS * 16, storing += GROUP_WARPS) {
-            const uint4 made = normed(load_shared(inputs + at), load_shared(gain + at), factor);
-            store_shared(inputs + at, arranged(made));
-            if (min(storing, (int)task.share - 1) == block) *(uint4*)(task.normed + column * task.normed_stride + at) = made;
-        }
-    }
+        const int rows = input_rows(columns), second = column >= rows, row = column - (second ? rows : 0);
+        halved = few(task.bytes);
+        place = 2 * (row >> halved) + second, first = halved ? row % 2 * (GROUP_WARPS / 2) : 0;
 #endif
-    __device__ float block_sum(float value) const {
-        if (lane == 0) norm_sums[warp] = value;
-        __syncthreads();
-        value = 0.0f;
+        float squares = 0.0f;
 #pragma unroll
-        for (int i = 0; i < GROUP_WARPS; ++i) value += norm_sums[i];
-        return value;
+        for (int i = 0; i < GROUP_WARPS; ++i)
+            if (!halved || i < GROUP_WARPS / 2) squares += sums[first + i][place];
+        return rsqrtf(__fdividef(squares, (float)(task.bytes / sizeof(storage))) + 1e-5f);
     }
+    static __device__ bool is_odd(u32 flags) { return flags & NORMED_ODD; }
 };

@@ -165,6 +165,16 @@ __device__ inline u32 narrow_two(float first, float second) {
 #endif
     return both;
 }
+// Of two and two, each product rounded once.
+__device__ inline u32 multiply_two(u32 of, u32 by) {
+    u32 both;
+#if DTYPE == 1
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(both) : "r"(of), "r"(by));
+#else
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(both) : "r"(of), "r"(by));
+#endif
+    return both;
+}
 #if DTYPE == 1
 #define MMA_TYPES "f32.f16.f16.f32"
 #else

@@ -27,7 +27,8 @@ enum {
     NORMED = 64,        // of a GEMM: a norm is done before it,
     ADDS = 128,         // or OP_ADD behind it,
     ADDED_MAILED = 256, // of something that comes by mail, since this thread has not stored it;
-    GATED = 512         // or OP_SILU_MUL
+    GATED = 512,        // or OP_SILU_MUL
+    NORMED_ODD = 1024   // of GEMMs with a norm every other one in the list
 };
 
 // An instruction, or some that are done as one, and how this grid goes about it. What a GEMM wants first comes first, so that
@@ -45,8 +46,7 @@ struct alignas(16) Task {
     u32 result_m, pair_rows;     // results: what the last of the instructions that are done as one gives, of so many features
     u64 result;
     i64 result_stride;
-    u64 gain, normed;            // of the norm before a GEMM: its gain, and where its outputs go
-    i64 normed_stride;
+    u64 gain;                    // of the norm before a GEMM
     u64 added;                   // to what a GEMM gives
     i64 added_stride;
     u64 cache, slots;

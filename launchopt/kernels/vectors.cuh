@@ -7,26 +7,51 @@ __device__ inline float squares(const uint4& of) {
     for (int i = 0; i < WIDTH; ++i) sum += v.wide(i) * v.wide(i);
     return sum;
 }
-__device__ inline uint4 normed(const uint4& of, const uint4& gain, float factor) {
-    Vector v, g;
-    v.whole = of, g.whole = gain;
+__device__ inline uint4 scaled(const uint4& of, float factor) {
+    Vector v;
+    v.whole = of;
 #if DTYPE == 0
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) v.parts[i] *= factor * g.parts[i];
+    for (int i = 0; i < WIDTH; ++i) v.parts[i] *= factor;
     return v.whole;
 #else
     uint4 made;
     u32* words = (u32*)&made;
 #pragma unroll
-    for (int i = 0; i < WIDTH; i += 2)
-        words[i / 2] = narrow_two(v.wide(i) * factor * g.wide(i), v.wide(i + 1) * factor * g.wide(i + 1));
+    for (int i = 0; i < WIDTH; i += 2) words[i / 2] = narrow_two(v.wide(i) * factor, v.wide(i + 1) * factor);
     return made;
+#endif
+}
+__device__ inline uint4 product(const uint4& of, const uint4& by) {
+#if DTYPE == 0
+    Vector v, g;
+    v.whole = of, g.whole = by;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) v.parts[i] *= g.parts[i];
+    return v.whole;
+#else
+    return {multiply_two(of.x, by.x), multiply_two(of.y, by.y), multiply_two(of.z, by.z), multiply_two(of.w, by.w)};
 #endif
 }
 __device__ inline float warp_sum(float value) {
 #pragma unroll
     for (int step = 16; step; step >>= 1) value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
     return value;
+}
+// Of N values of each lane: a lane has the sum of one of them, the lane / (32 / N)-th. `of` is used up.
+template <int N> __device__ inline float warp_sums(float (&of)[N], int lane) {
+#pragma unroll
+    for (int step = 16, half = N / 2; half; step >>= 1, half >>= 1) {
+        const bool upper = lane & step;
+#pragma unroll
+        for (int i = 0; i < half; ++i) {
+            const float own = upper ? of[i + half] : of[i], other = upper ? of[i] : of[i + half];
+            of[i] = own + __shfl_xor_sync(0xFFFFFFFFu, other, step);
+        }
+    }
+#pragma unroll
+    for (int step = 16 / N; step; step >>= 1) of[0] += __shfl_xor_sync(0xFFFFFFFFu, of[0], step);
+    return of[0];
 }
 
 // Two neighbours as they are stored.

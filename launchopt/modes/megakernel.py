@@ -35,6 +35,7 @@ class MegakernelMode(Mode):
     summary = "one launch of an interpreting kernel a step of all requests"
     takes = Takes.steps
     devices = ("cuda",)
+    unwritten = frozenset({"norm1", "norm2"})  # what a norm gives is left in two parts: kernels/inputs.cuh
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Compile the kernel, and the lists that are likely to be asked for."""
