@@ -1,9 +1,10 @@
 """Which instructions of a list are done as one, by whoever runs it: the fewer there are, the less is waited for.
 
 In: instructions one after another, as the step has them. Out: FUSED of each. Nothing else changes: each still reads and
-writes all that it did by itself, so that all of it can be checked.
+writes all that it did by itself, so that all of it can be checked, but for a norm.
 
-* A norm before a GEMM: every block of the GEMM makes the norm of all its inputs for itself, and stores a part of it.
+* A norm before a GEMM that alone reads it: every block of the GEMM makes the norm of all its inputs for itself, in two
+  parts (kernels/inputs.cuh), so that it is written nowhere.
 * A sum with something after a GEMM, or SiLU times gate: by the thread that has the GEMM's own outputs.
 * Rotation, the cache's writes, and attention: a block for all of a request and kv head.
 """
@@ -38,7 +39,7 @@ def fused(rows: Instructions, itemsize: int) -> Instructions:
     made = rows.copy()
     i = 0
     while i < len(made):
-        count = _attention(made[i:], itemsize) or _around_gemm(made[i:], itemsize)
+        count = _attention(made[i:], itemsize) or (_is_read_once(made, i) and _around_gemm(made[i:], itemsize))
         made[i, Word.FUSED] = count
         made[i + 1 : i + 1 + count, Word.FUSED] = PART
         i += 1 + count
@@ -57,6 +58,12 @@ def _whole(row: Instruction, roles: str) -> bool:
     addresses = [int(row[Word[role]]) for role in roles]
     strides = [int(row[Word[f"STRIDE_{role}"]]) for role in roles] if row[Word.REQUESTS] > 1 else []
     return bool(row[Word.N] == 1) and not np.bitwise_or.reduce([*addresses, *strides]) % VECTOR_BYTES
+
+
+def _is_read_once(rows: Instructions, i: int) -> bool:
+    """Whether what a norm gives is one instruction's B, and nobody's A; true of all that is no norm."""
+    readers = (rows[:, [Word.A, Word.B]] == rows[i, Word.C]).sum(axis=0)
+    return bool(rows[i, Word.OP] != Op.NORM or (readers == [0, 1]).all())
 
 
 def _around_gemm(rows: Instructions, itemsize: int) -> int:

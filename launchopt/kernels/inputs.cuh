@@ -2,8 +2,8 @@
 // and the norm that is done as one with it.
 //
 // A norm's factor is the same for a whole column, so that it is left for what the GEMM gives: inputs are multiplied by the gain
-// as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor. What the
-// norm gives by itself is nowhere.
+// as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor; but in fp16
+// an input times its gain must be below 65,520, which it need not be with the factor. What the norm gives by itself is nowhere.
 struct Memory {  // shared, of a block; ops take what they need from its beginning
     char inputs[INPUT_BYTES + COLUMNS / TOGETHER * INPUT_GAP_BYTES];
     Parts part[GROUP_WARPS];
@@ -138,7 +138,8 @@ struct Inputs {
     }
 #else
     // All lanes of a warp go through it together; what it polls for is asked for before all else.
-    template <class Do> __device__ void gather(const Share& own, bool is_first, u32 gain, bool is_odd, const Do& meanwhile) const {
+    template <class Do>
+    __device__ void gather(const Share& own, bool is_first, u32 gain, bool is_odd, const Do& meanwhile) const {
         const bool has = own.vector - lane < own.vectors, polls = has && own.mailed && is_first;
         uint4 found = {EMPTY, EMPTY, EMPTY, EMPTY};
         if (polls && lane == 0) found = load_relaxed(own.from);

@@ -7,21 +7,6 @@ __device__ inline float squares(const uint4& of) {
     for (int i = 0; i < WIDTH; ++i) sum += v.wide(i) * v.wide(i);
     return sum;
 }
-__device__ inline uint4 scaled(const uint4& of, float factor) {
-    Vector v;
-    v.whole = of;
-#if DTYPE == 0
-#pragma unroll
-    for (int i = 0; i < WIDTH; ++i) v.parts[i] *= factor;
-    return v.whole;
-#else
-    uint4 made;
-    u32* words = (u32*)&made;
-#pragma unroll
-    for (int i = 0; i < WIDTH; i += 2) words[i / 2] = narrow_two(v.wide(i) * factor, v.wide(i + 1) * factor);
-    return made;
-#endif
-}
 __device__ inline uint4 product(const uint4& of, const uint4& by) {
 #if DTYPE == 0
     Vector v, g;

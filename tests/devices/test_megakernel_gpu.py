@@ -20,10 +20,11 @@ from step_runs import StepRun, asked_of_python, batches
 
 from launchopt import recorder as rec
 from launchopt.batcher import Batch, Batcher
-from launchopt.command import COMMAND_DTYPE, Dtype
+from launchopt.command import COMMAND_DTYPE, Dtype, Op
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.instruction_interpreter import Memory
 from launchopt.devices.instruction_interpreter import run as interpret
+from launchopt.devices.instruction_words import Instructions, Word
 from launchopt.modes.baseline import Baseline
 from launchopt.modes.coalesced import Coalesced
 from launchopt.modes.megakernel import MegakernelMode
@@ -407,6 +408,22 @@ def finish(run: StepRun) -> None:
     close(run)
 
 
+def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return array.reshape(-1).view(np.uint8)
+
+
+def forget_norms(
+    instructions: Instructions, itemsize: int, start: int, expected: NDArray[np.uint8], kept: NDArray[np.uint8]
+) -> None:
+    """What norms that are one with a GEMM give is as it was before, of an array from address `start` on."""
+    for row in instructions[(instructions[:, Word.OP] == Op.NORM) & (instructions[:, Word.FUSED] > 0)]:
+        for request in range(int(row[Word.REQUESTS])):
+            at = int(row[Word.C] + request * row[Word.STRIDE_C]) - start
+            if 0 <= at < len(kept):
+                own = slice(at, at + int(row[Word.M]) * itemsize)
+                expected[own] = kept[own]
+
+
 @cases(SOME)
 def test_memory_is_what_numpy_makes_of_the_same_list(
     device: Any, name: str, requests: int, dtype: Dtype, monkeypatch: pytest.MonkeyPatch
@@ -424,6 +441,9 @@ def test_memory_is_what_numpy_makes_of_the_same_list(
     kept, expected = ([on_host(array) for array in arrays] for _ in range(2))
     memory = {address_of(array): copy for array, copy in zip(arrays, expected, strict=True)}
     interpret(instructions, Memory(memory), dtype)
+    if hasattr(arrays[0], "get"):  # by the kernel itself, not by what stands in for it
+        for array, copy, own in zip(arrays, expected, kept, strict=True):
+            forget_norms(instructions, dtype.itemsize, address_of(array), bytes_of(copy), bytes_of(own))
     assert any(now.tobytes() != old.tobytes() for now, old in zip(expected, kept, strict=True)), "nothing was done"
     found = one_launch(run, batch)
     for now, then in zip(found, expected, strict=True):
