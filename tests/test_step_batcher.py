@@ -301,7 +301,7 @@ def test_a_step_out_of_turn_is_an_error(when: str) -> None:
         assert len(taken(batcher)) == 1
     if when == "finished":
         batcher.landed(1)
-    with pytest.raises(RunError, match="command 41 begins a step of request 1 out of turn"):
+    with pytest.raises(RunError, match="command 41 begins or ends a step of request 1 out of turn"):
         taken(batcher, step_of(1, 1, first=41))
 
 
