@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import recorded
 from step_loops import (
+    AHEAD,
     CONTINUOUS,
     GREEDY,
     HOUR_NS,
@@ -35,8 +36,9 @@ from launchopt.devices import lt_chain as lc
 from launchopt.driver import REHEARSED, Driver, Schedule
 from launchopt.errors import Interrupted, RunError
 from launchopt.recorder import Recorder
-from launchopt.ring import STOP
+from launchopt.ring import START_NS, STOP
 from launchopt.step_batcher import StepBatch
+from launchopt.workloads import chain as ch
 
 SIDE_BY_SIDE = [(0, 4)] * 6
 MIXED = [(5, 3), (0, 4), (1, 1), (9, 2), (3, 0), (4, 5)]
@@ -58,13 +60,14 @@ devices = pytest.mark.parametrize(
 @devices
 @pytest.mark.parametrize("sizes", [SIDE_BY_SIDE, MIXED], ids=["decode", "prompts"])
 @pytest.mark.parametrize("limit", [1, 2, 64])
+@pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
 def test_every_step_leaves_once_and_every_token_is_right(
-    sizes: list[tuple[int, int]], device: Maker, limit: int
+    sizes: list[tuple[int, int]], device: Maker, limit: int, ahead: bool
 ) -> None:
     """With no deadline at all: limits and stalls alone bring everything to its end."""
     stream = stream_of(sizes, vocab_of(device), chunk=4)
-    with looping(stream, limit, device) as loop:
-        loop.run()
+    with looping(stream, limit, device, ahead=ahead) as loop:
+        loop.run(Schedule(ahead=ahead))
         loop.check()
     assert loop.batcher.flushes[FlushReason.deadline] == 0
     if limit == 1:
@@ -79,14 +82,44 @@ def test_every_step_leaves_once_and_every_token_is_right(
     limit=st.integers(1, 8),
     capacity=st.sampled_from([4, 16, 4096]),
     device=st.sampled_from([computing(), SAMPLING, pretending(), pretending(0.0005)]),
+    ahead=st.booleans(),
 )
 def test_every_token_is_right_whatever_the_requests(
-    sizes: list[tuple[int, int]], chunk: int | None, limit: int, capacity: int, device: Maker
+    sizes: list[tuple[int, int]], chunk: int | None, limit: int, capacity: int, device: Maker, ahead: bool
 ) -> None:
     """Also with rings that are smaller than a step."""
     stream = stream_of(sizes, vocab_of(device), chunk)
-    with looping(stream, limit, device, capacity=capacity) as loop:
-        loop.run()
+    with looping(stream, limit, device, capacity=capacity, ahead=ahead) as loop:
+        loop.run(Schedule(ahead=ahead))
+        loop.check()
+
+
+@pytest.mark.parametrize("limit", [64, 3], ids=["all at once", "by halves"])
+def test_all_but_the_last_command_of_a_step_come_while_the_one_before_is_on_the_device(limit: int) -> None:
+    """That takes longer than it takes to push them: of the last commands alone any come after a token."""
+    stream = stream_of(SIDE_BY_SIDE)
+    with looping(stream, limit, pretending(0.05), ahead=True) as loop:
+        loop.run(AHEAD)
+        loop.check()
+        run, tokens = recorded(loop.recorder), loop.tokens
+        zero_ns = loop.ring.word(START_NS)
+    assert tokens is not None
+    order = run.commands[:, rec.REQUEST_STEP].view(np.uint64)
+    rows = len(TINY) * LAYERS
+    for request in range(len(SIDE_BY_SIDE)):
+        own = run.commands[order >> np.uint64(32) == request]
+        enqueue_ns = own[np.argsort(own[:, rec.REQUEST_STEP]), rec.ENQUEUE_NS].reshape(-1, rows) - zero_ns
+        first = int(stream.table[request, ch.FIRST_TOKEN])
+        done_ns, issue_ns = tokens.done_ns[first : first + 3], tokens.issue_ns[first : first + 4]
+        assert (enqueue_ns[1:, :-1] < done_ns[:, None]).all()
+        assert (enqueue_ns[1:, -1] >= done_ns).all()
+        assert enqueue_ns[1:, -1].tolist() == issue_ns[1:].tolist()
+
+
+def test_steps_that_no_batch_was_told_of_are_not_ahead() -> None:
+    """One whose records may not come early: the driver that would push them waits for a word that never comes."""
+    with looping(stream_of(SIDE_BY_SIDE), device=pretending(0.001)) as loop:
+        loop.run(AHEAD)
         loop.check()
 
 
