@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import recorded
 from step_loops import (
-    AHEAD,
     CONTINUOUS,
     GREEDY,
     HOUR_NS,
@@ -36,9 +35,8 @@ from launchopt.devices import lt_chain as lc
 from launchopt.driver import REHEARSED, Driver, Schedule
 from launchopt.errors import Interrupted, RunError
 from launchopt.recorder import Recorder
-from launchopt.ring import START_NS, STOP
+from launchopt.ring import STOP
 from launchopt.step_batcher import StepBatch
-from launchopt.workloads import chain as ch
 
 SIDE_BY_SIDE = [(0, 4)] * 6
 MIXED = [(5, 3), (0, 4), (1, 1), (9, 2), (3, 0), (4, 5)]
@@ -91,35 +89,6 @@ def test_every_token_is_right_whatever_the_requests(
     stream = stream_of(sizes, vocab_of(device), chunk)
     with looping(stream, limit, device, capacity=capacity, ahead=ahead) as loop:
         loop.run(Schedule(ahead=ahead))
-        loop.check()
-
-
-@pytest.mark.parametrize("limit", [64, 3], ids=["all at once", "by halves"])
-def test_all_but_the_last_command_of_a_step_come_while_the_one_before_is_on_the_device(limit: int) -> None:
-    """That takes longer than it takes to push them: of the last commands alone any come after a token."""
-    stream = stream_of(SIDE_BY_SIDE)
-    with looping(stream, limit, pretending(0.05), ahead=True) as loop:
-        loop.run(AHEAD)
-        loop.check()
-        run, tokens = recorded(loop.recorder), loop.tokens
-        zero_ns = loop.ring.word(START_NS)
-    assert tokens is not None
-    order = run.commands[:, rec.REQUEST_STEP].view(np.uint64)
-    rows = len(TINY) * LAYERS
-    for request in range(len(SIDE_BY_SIDE)):
-        own = run.commands[order >> np.uint64(32) == request]
-        enqueue_ns = own[np.argsort(own[:, rec.REQUEST_STEP]), rec.ENQUEUE_NS].reshape(-1, rows) - zero_ns
-        first = int(stream.table[request, ch.FIRST_TOKEN])
-        done_ns, issue_ns = tokens.done_ns[first : first + 3], tokens.issue_ns[first : first + 4]
-        assert (enqueue_ns[1:, :-1] < done_ns[:, None]).all()
-        assert (enqueue_ns[1:, -1] >= done_ns).all()
-        assert enqueue_ns[1:, -1].tolist() == issue_ns[1:].tolist()
-
-
-def test_steps_that_no_batch_was_told_of_are_not_ahead() -> None:
-    """One whose records may not come early: the driver that would push them waits for a word that never comes."""
-    with looping(stream_of(SIDE_BY_SIDE), device=pretending(0.001)) as loop:
-        loop.run(AHEAD)
         loop.check()
 
 
