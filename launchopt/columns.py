@@ -57,7 +57,12 @@ SUMMARY = schema(
     ),
     ("overloaded", _BOOL, "the rate could not be held: see completed_rate_per_s; null in a closed loop"),
     ("requests", _I64, "requests in the stream; gemv: every command is one"),
-    ("scheduler", _TEXT, "none: a request goes on when its token is done; continuous: all go on in steps"),
+    (
+        "scheduler",
+        _TEXT,
+        "none: a request goes on when its token is done; none, steps ahead: the same for a step's last "
+        "command, and modes that take whole steps get the others before; continuous: all go on in steps",
+    ),
     ("sampling", _TEXT, "between tokens: none, greedy, top_k or top_p; null without tokens"),
     ("sampling_where", _TEXT, "cpu or gpu; null without sampling"),
     ("max_batch", _I32, "a bucket is flushed at this many commands"),

@@ -9,6 +9,12 @@ Schedulers. `none`: a request's next step is issued as soon as the last is done.
 steps; requests join and leave between them, each running request gets one token, and prompts get what is left of
 `budget_tokens` columns, chunk by chunk, oldest first.
 
+Ahead (`Schedule.ahead`, with scheduler none). What a step's commands are does not depend on the token before it, which
+is fed back where it was made. So while a request's step runs all records of its next but the last are pushed, with the
+time of that as their time of arrival, as soon as the consumer has said that the step has left its buckets
+(`ring.LEFT`). The last is pushed when the driver was told that the step is done, as without: between two tokens passes
+one record a request.
+
 The loop is compiled (`issuing`); Python sleeps for it and looks at STOP. Times are CLOCK_MONOTONIC ns.
 """
 
@@ -34,11 +40,16 @@ REHEARSED = 8  # requests: so many that where their inputs lie scattered they ar
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How steps are scheduled. `budget_tokens`: most columns of a continuous step, unless one chunk has more."""
+    """How steps are scheduled. `budget_tokens`: most columns of a continuous step, unless one chunk has more.
+
+    ahead: a step's records but the last are pushed while the one before it runs; for consumers of whole steps that
+    allow it, and not for continuous steps.
+    """
 
     continuous: bool = False
     budget_tokens: int = 2048
     most_running: int = 1 << 30
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,7 @@ class Driver:
         settings[sr.CHUNK_UNITS] = (stream.chunk_tokens or 0) * stream.units(stream.hidden)
         settings[sr.SPIN_NS], settings[sr.CONTINUOUS] = int(spin_us * 1e3), int(schedule.continuous)
         settings[sr.BUDGET], settings[sr.MOST_RUNNING] = schedule.budget_tokens, schedule.most_running
+        settings[sr.AHEAD] = schedule.ahead
         template = as_words(stream.template)
         moves, stops = stream.replica_moves, np.asarray(stream.kind_stops, np.int64)
         origins = stream.a_from, stream.b_from, stream.c_from

@@ -17,11 +17,14 @@ from launchopt.command import NO_TOKEN, W_K_OP_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C
 from launchopt.native import Int, compiled, cpu_pause, monotonic_ns
 from launchopt.ring import has_record, pop_words
 from launchopt.step_records import (
+    AHEAD,
     ARRIVED_NS,
     BUDGET,
     CONTINUOUS,
     COUNT,
     DECODE_KIND,
+    EARLY,
+    ENDED_AT,
     HIGH,
     LOW,
     MOST_RUNNING,
@@ -36,6 +39,7 @@ from launchopt.step_records import (
     next_step,
     own_room,
     prepare_next,
+    push_early,
     push_step,
     records_ahead,
 )
@@ -44,6 +48,7 @@ from launchopt.workloads import chain as ch
 DONE, BLOCKED, IDLE = range(3)  # why the loop came back
 POLLS = 16  # looks at what is done between two at the clock
 OWNED_AT_ONCE = 64  # slots between two looks at what is done: under 1 us where another core has their lines
+EARLY_AT_ONCE = 64  # records, likewise
 MOST_OWNED = 8192  # slots: 512 KiB, which a core's own cache holds; more would drive out those owned first
 # Words of `state`. TO_OWN: slots from the head on that the prepared steps will go to, known when all are; OWNED: of
 # those, how many are this core's own since the last step was issued.
@@ -62,7 +67,7 @@ def _kind(request: Int, table: Table, progress: Table, settings: Table) -> Int:
 
 @compiled
 def _emit(request: Int, static: Any, state: Table, progress: Table, issue_ns: Table, ahead: Any) -> None:
-    """Issue a request's next step: BLOCK is where its records are, which are to be pushed."""
+    """Issue a request's next step: BLOCK is where its records are, of which those not pushed early are to be."""
     table, token = static[1], progress[request, TOKENS_DONE]
     now_ns = monotonic_ns()
     enqueue_ns = progress[request, ARRIVED_NS] if progress[request, STEPS] == 0 else now_ns
@@ -70,7 +75,9 @@ def _emit(request: Int, static: Any, state: Table, progress: Table, issue_ns: Ta
     count = ahead[1][place, COUNT]
     if issue_ns[table[request, ch.FIRST_TOKEN] + token] == 0:
         issue_ns[table[request, ch.FIRST_TOKEN] + token] = now_ns
-    state[BLOCK], state[BLOCK_NEXT], state[BLOCK_COUNT], state[BLOCK_NS] = place, 0, count, enqueue_ns
+    early, progress[request, EARLY] = progress[request, EARLY], 0
+    progress[request, ENDED_AT] = state[SEQ] + count - early
+    state[BLOCK], state[BLOCK_NEXT], state[BLOCK_COUNT], state[BLOCK_NS] = place, early, count, enqueue_ns
     state[OUTSTANDING] += 1
     state[NEXT_AHEAD] = state[OWNED] = 0
 
@@ -189,13 +196,23 @@ def _form_step(static: Any, state: Table, progress: Table, lists: Any, issue: Ta
 
 @compiled
 def _get_ahead(ring: Any, static: Any, state: Table, progress: Table, ahead: Any) -> Int:
-    """Do a piece of what can be done before a step may be issued: its records, then its room; whether there was any."""
+    """Do a piece of what can be done before a step may be issued; whether there was any.
+
+    First records are filled in; where steps are pushed ahead all but the last go out; then comes room for the rest.
+    """
     ready = ahead[1]
     if state[NEXT_AHEAD] < len(ready):
         state[NEXT_AHEAD] = prepare_next(state[NEXT_AHEAD], static, progress, ahead)
         if state[NEXT_AHEAD] == len(ready):
-            state[TO_OWN] = min(records_ahead(ready), MOST_OWNED)
+            state[TO_OWN] = min(records_ahead(ready, progress), MOST_OWNED)
         return True
+    if static[0][AHEAD] != 0:
+        early = push_early(ring[0], ring[1], EARLY_AT_ONCE, state[SEQ], progress, ahead)
+        if early > 0:
+            state[SEQ] += early
+            state[OWNED] = max(0, state[OWNED] - early)
+            state[TO_OWN] = min(records_ahead(ready, progress), MOST_OWNED)
+            return True
     owned = state[OWNED]
     if owned < state[TO_OWN]:
         state[OWNED] = own_room(ring[0], ring[1], owned, min(state[TO_OWN], owned + OWNED_AT_ONCE))

@@ -29,7 +29,8 @@ from launchopt.reserve import claim, reason
 HEAD, START_NS, KNOWN_TAIL = 0, 1, 2  # producer: records pushed; the run's zero; the tail when it last looked
 TAIL = 16  # consumer: records popped
 STOP = 32  # parent: give up
-HEADER_WORDS = 48
+LEFT = 48  # consumer of steps that are pushed ahead: all steps that ended among the first so many records have left
+HEADER_WORDS = 64
 CLOSED_BIT = 1 << 63  # of head: no more will come
 STAMP_EVERY = 256  # records pushed under one reading of the clock
 MOST_AT_ONCE = 4096  # records a consumer takes in one go: bounds what it makes of them in Python

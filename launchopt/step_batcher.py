@@ -3,7 +3,9 @@
 In: popped records, those of a request in order, those of several mixed in any way. They gather until the record that
 ends the step has come; then the step is held in the bucket of its kind (rows, and what the first of them asks for).
 Out: the records of a bucket in one array, row by row of the template, in each row the requests in ascending order.
-`landed` says that a request was told of the end of its step; only then may its next begin.
+`landed` says that a request was told of the end of its step; only then may its next begin. With `ahead` it may begin as
+soon as its step has left, and only the last record waits: what came early is here, and the step is complete, so that it
+can be held and leave, when that has come.
 
 A stall is when every live request is held, since nobody else can come before somebody left; then all buckets leave,
 the largest first. Live is who has begun a first step and was not told of the end of the last. Where requests go on in
@@ -31,7 +33,7 @@ REASONS = tuple(FlushReason)  # by number
 SHARED_KINDS = 2  # chunks of prompts, and output tokens; beside them each request has a prompt's end of its own length
 WRONG = {
     sb.UNKNOWN_REQUEST: "is of request {request}, which the workload did not announce",
-    sb.OUT_OF_TURN: "begins a step of request {request} out of turn: one before it is not done, or was the last",
+    sb.OUT_OF_TURN: "begins or ends a step of request {request} out of turn: one before is not done, or was the last",
     sb.TOO_LONG: "of request {request} does not end its step, which is longer than announced",
     sb.TOO_MANY_KINDS: "of request {request} ends a step of one kind too many",
 }
@@ -64,7 +66,8 @@ class StepBatcher:
 
     steps: how many each request has (`steps_of_requests`). rows: of the longest step. idle_ns: flush when nothing came
     for so long, None for never. kinds: most kinds of steps, None where only the ends of prompts differ. expected:
-    which requests come at once, so that the first steps wait for each other; None: live is who has begun.
+    which requests come at once, so that the first steps wait for each other; None: live is who has begun. ahead: all
+    records of a step but the last may come when the one before it has left; not where requests go on in rounds.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class StepBatcher:
         in_rounds: bool = False,
         kinds: int | None = None,
         expected: NDArray[np.bool_] | None = None,
+        ahead: bool = False,
     ) -> None:
         requests = len(steps)
         kinds, limit = requests + SHARED_KINDS if kinds is None else kinds, min(limit, requests)
@@ -95,7 +99,7 @@ class StepBatcher:
         # Row by row where all may leave together: then that is a batch as it is. Else a step's records are neighbours.
         self._counts[sb.MOST_ROWS] = rows
         self._counts[[sb.REQUEST_STEP, sb.ROW_STEP]] = (1, requests) if limit == requests else (rows, 1)
-        self._counts[sb.ON_STALL], self._counts[sb.IN_ROUNDS] = on_stall, in_rounds
+        self._counts[sb.ON_STALL], self._counts[sb.IN_ROUNDS], self._counts[sb.EARLY] = on_stall, in_rounds, ahead
         if expected is not None:
             self._steps[:, sb.EXPECTED] = expected
             self._counts[sb.LIVE] = np.count_nonzero(expected)
@@ -104,7 +108,7 @@ class StepBatcher:
             *(self._store, self._steps, self._table, self._kinds),
             *(self._out, members, self._counts),
         )
-        self.flushes = [0] * len(FlushReason)
+        self.flushes, self.ahead = [0] * len(FlushReason), ahead
 
     @property
     def held(self) -> int:
@@ -134,6 +138,7 @@ class StepBatcher:
             if kind == sb.NO_KIND:
                 return
             size, rows = sb.let_go(kind, self.arrays)
+            sb.stamp_left(size, rows, self.arrays)
             yield self.left(reason, size, rows)
 
     def left(self, reason: int, size: int, rows: int) -> StepBatch:

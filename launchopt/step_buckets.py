@@ -19,24 +19,28 @@ from launchopt.buckets import KEY_MASK
 from launchopt.command import W_ELIGIBLE, W_K_OP_DTYPE, W_MN, W_SLOT_C_REQUEST, Flag
 from launchopt.native import Int, compiled
 from launchopt.order import REQUEST_SHIFT, STEP_END
+from launchopt.shellsort import sort
 
 NO_KIND, UNKNOWN_REQUEST, OUT_OF_TURN, TOO_LONG, TOO_MANY_KINDS = range(-1, -6, -1)
 ROUND_END = np.uint64(int(Flag.ROUND_END) << 48)  # in its word of a record
 FULL, DEADLINE, IDLE, DRAIN, STALL = (int(reason) for reason in FlushReason)
 NEVER = -1
-# Columns of `steps`. FILLED: records of the step that is arriving; NEXT: the next request of the same bucket.
-TOTAL, LANDED, STATE, FILLED, NEXT, EXPECTED = range(6)
-STEP_COLUMNS = 6
-AWAY, ARRIVING, HELD_HERE, LEFT = range(4)  # of STATE: nothing of a step is here, some, all; it left and is not told of
+# Columns of `steps`. FILLED: records of the step that is arriving; NEXT: the next request of the same bucket;
+# COMPLETE_NS: when the step was, where records come early.
+TOTAL, LANDED, STATE, FILLED, NEXT, EXPECTED, COMPLETE_NS = range(7)
+STEP_COLUMNS = 7
+# Of STATE: nothing of a step is here, some, all; it left and is not told of (records of the next may be here).
+AWAY, ARRIVING, HELD_HERE, LEFT = range(4)
 # Columns of `kinds`. OPENED_NS: since when the oldest is held; FIRST, LAST: requests; OLDER, NEWER: buckets.
 COUNT, ROWS, OPENED_NS, FIRST, LAST, OLDER, NEWER = range(7)
 KIND_COLUMNS = 7
 KEY_MN, KEY_K, KEY_ROWS, KEY_KIND = range(4)  # columns of `table`; the kind is stored + 1, 0 is an empty place
 # Words of `counts`. OLDEST, NEWEST: buckets; ALL_LEAVE: a stall goes on until nothing is held.
 HELD, LIVE, PARTIAL, KINDS, OLDEST, NEWEST, ALL_LEAVE, ROUND_ENDED, LAST_NS = range(9)
-# Never changed. MOST_ROWS: of a step. REQUEST_STEP, ROW_STEP: places of the store to the next request, or row.
-LIMIT, TIMEOUT_NS, IDLE_NS, ON_STALL, IN_ROUNDS, MOST_ROWS, REQUEST_STEP, ROW_STEP = range(9, 17)
-COUNT_WORDS = 17
+# Never changed. MOST_ROWS: of a step. REQUEST_STEP, ROW_STEP: places of the store to the next request, or row. EARLY:
+# all records of a step but the last may come as soon as the one before it has left.
+LIMIT, TIMEOUT_NS, IDLE_NS, ON_STALL, IN_ROUNDS, MOST_ROWS, REQUEST_STEP, ROW_STEP, EARLY = range(9, 18)
+COUNT_WORDS = 18
 
 Words = NDArray[np.uint64]
 Table = NDArray[np.int64]
@@ -71,8 +75,11 @@ def _hold(request: Int, rows: Int, before: Int, now_ns: Int, batcher: StepArrays
     store, steps, table, kinds, _, _, counts = batcher
     place = request * counts[REQUEST_STEP]
     first = store[place]
-    for row in range(before):
-        store[place + row * counts[ROW_STEP], W_ELIGIBLE] = np.uint64(now_ns)
+    if counts[EARLY] != 0:
+        steps[request, COMPLETE_NS] = now_ns  # into its records when it has left: it is waited for
+    else:
+        for row in range(before):
+            store[place + row * counts[ROW_STEP], W_ELIGIBLE] = np.uint64(now_ns)
     kind = _kind_of(first[W_MN], first[W_K_OP_DTYPE] & KEY_MASK, rows, table, kinds, counts)
     if kind == TOO_MANY_KINDS:
         return kind
@@ -106,8 +113,11 @@ def _copy(to: Words, at: np.uint64, words: Words, i: Int, eligible: np.uint64) -
 
 @compiled
 def _begin(request: Int, steps: Table, counts: Table) -> Int:
-    """A request's next step begins to arrive; False where it may not."""
+    """A request's next step begins to arrive, early or not; False where it may not."""
     step = steps[request]
+    if step[STATE] == LEFT and counts[EARLY] != 0 and step[LANDED] + 1 < step[TOTAL]:
+        counts[PARTIAL] += 1
+        return True
     if step[STATE] != AWAY or step[LANDED] == step[TOTAL]:
         return False
     step[STATE] = ARRIVING
@@ -152,6 +162,8 @@ def take_steps(words: Words, start: Int, now_ns: Int, batcher: StepArrays) -> tu
         rows, last = row + stop - start, words[stop - 1, W_K_OP_DTYPE]
         steps[request, FILLED], start = rows, stop
         if last & STEP_END != np.uint64(0):
+            if steps[request, STATE] == LEFT:
+                return stop - 1, OUT_OF_TURN  # nobody could know by then that the step before is done
             counts[ROUND_ENDED] |= last & ROUND_END != np.uint64(0)
             kind = _hold(request, rows, row, now_ns, batcher)
             if kind == TOO_MANY_KINDS:
@@ -221,22 +233,6 @@ def next_due_ns(far_ns: Int, kinds: Table, counts: Table) -> Int:
 
 
 @compiled
-def _sort(values: Table, count: Int) -> None:
-    """Ascending, in place: Shell's, since most come in order already."""
-    gap = 1
-    while gap < count // 3:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for i in range(gap, count):
-            value, j = values[i], i
-            while j >= gap and values[j - gap] > value:
-                values[j] = values[j - gap]
-                j -= gap
-            values[j] = value
-        gap //= 3
-
-
-@compiled
 def _gather(size: Int, rows: Int, batcher: StepArrays) -> None:
     """The records of `members` into `out`."""
     store, _, _, _, out, members, counts = batcher
@@ -255,7 +251,7 @@ def let_go(kind: Int, batcher: StepArrays) -> tuple[int, int]:
     for i in range(size):
         members[i] = request
         request = steps[request, NEXT]
-    _sort(members, size)
+    sort(members, size)
     if size < len(steps):
         _gather(size, rows, batcher)
     for i in range(size):
@@ -274,9 +270,20 @@ def let_go(kind: Int, batcher: StepArrays) -> tuple[int, int]:
 
 
 @compiled
+def stamp_left(size: Int, rows: Int, batcher: StepArrays) -> None:
+    """Records that came early are eligible since their step was complete: into those of the batch that left last."""
+    store, steps, _, _, out, members, counts = batcher
+    if counts[EARLY] != 0:
+        words = store if size == len(steps) else out
+        for row in range(rows):
+            for i in range(size):
+                words[row * size + i, W_ELIGIBLE] = np.uint64(steps[members[i], COMPLETE_NS])
+
+
+@compiled
 def land_step(request: Int, batcher: StepArrays) -> None:
     """A request was told that the step which left is done."""
     step, counts = batcher[1][request], batcher[6]
-    step[STATE] = AWAY
+    step[STATE] = ARRIVING if step[FILLED] > 0 else AWAY
     step[LANDED] += 1
     counts[LIVE] -= step[LANDED] == step[TOTAL]

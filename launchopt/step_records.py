@@ -2,7 +2,9 @@
 
 All words but two follow from the step alone: the sequence number and the time of arrival, which are written when the
 step is pushed (`push_step`). So a driver that waits prepares what comes next, and shows it to nobody before its time.
-Meanwhile the slots of the ring that it will go to are made this core's own (`own_room`).
+Meanwhile the slots of the ring that it will go to are made this core's own (`own_room`). Where steps are pushed ahead
+all records but the last go into the ring as soon as the request's step before has left (`push_early`): no step can be
+launched before its last record, and that is pushed when the step is issued.
 
 `Ahead` is where steps are prepared: `blocks`, uint64 [places, longest step, WORDS], and `ready`, int64 [places,
 READY_COLUMNS], what is in each. A request has one place, which it may share with others.
@@ -27,16 +29,17 @@ from launchopt.command import (
     W_TURN,
     WORDS,
 )
-from launchopt.native import Int, compiled, store_release
-from launchopt.ring import HEAD, room_for
+from launchopt.native import Int, compiled, load_acquire, monotonic_ns, store_release
+from launchopt.ring import HEAD, LEFT, room_for
 from launchopt.workloads import chain as ch
 
 # Words of `settings`.
-REQUESTS, DECODE_KIND, CHUNK_KIND, CHUNK_UNITS, REPLICAS, SPIN_NS, CONTINUOUS, BUDGET, MOST_RUNNING = range(9)
-SETTING_WORDS = 9
-# Columns of `progress`, a row a request: steps done, commands issued, times, tokens done.
-STEPS, COMMANDS, ARRIVED_NS, NOTICED_NS, TOKENS_DONE = range(5)
-PROGRESS_COLUMNS = 5
+REQUESTS, DECODE_KIND, CHUNK_KIND, CHUNK_UNITS, REPLICAS, SPIN_NS, CONTINUOUS, BUDGET, MOST_RUNNING, AHEAD = range(10)
+SETTING_WORDS = 10
+# Columns of `progress`, a row a request: steps done, commands issued, times, tokens done. ENDED_AT: records pushed when
+# the last of the step issued last is; EARLY: records of the next step that are.
+STEPS, COMMANDS, ARRIVED_NS, NOTICED_NS, TOKENS_DONE, ENDED_AT, EARLY = range(7)
+PROGRESS_COLUMNS = 7
 # Columns of `ready`. REQUEST: whose step a place holds, NOBODY's where there is none; COUNT: its records; IS_ISSUED: it
 # was issued, so that the one after it may take its place.
 REQUEST, STEP, COUNT, IS_ISSUED = range(4)
@@ -169,12 +172,35 @@ def own_room(header: Words, data: Words, first: Int, stop: Int) -> Int:
 
 
 @compiled
-def records_ahead(ready: Table) -> Int:
-    """How many records the steps have that are prepared and were not issued."""
+def push_early(header: Words, data: Words, most: Int, seq: Int, progress: Table, ahead: Any) -> Int:
+    """Push up to `most` records, without the last, of one prepared step whose request's step has left; how many.
+
+    Only where the ring has room for all of them, and for the last record of every prepared step: that never waits for
+    room because of what came early. How far a request's step got is in `progress`: its place may be another's soon.
+    """
+    blocks, ready = ahead
+    left = load_acquire(header, LEFT)
+    for place in range(len(ready)):
+        request = ready[place, REQUEST]
+        if request == NOBODY or ready[place, IS_ISSUED] != 0 or np.uint64(progress[request, ENDED_AT]) > left:
+            continue
+        first, last = progress[request, EARLY], ready[place, COUNT] - 1
+        wanted = last - first + len(ready)
+        if first < last and room_for(header, data, wanted) == wanted:
+            stop = min(last, first + most)
+            push_step(header, data, blocks[place, first:stop], seq, monotonic_ns())
+            progress[request, EARLY] = stop
+            return stop - first
+    return 0
+
+
+@compiled
+def records_ahead(ready: Table, progress: Table) -> Int:
+    """How many records the steps have that are prepared and were not issued, less those that were pushed early."""
     count = 0
     for place in range(len(ready)):
         if ready[place, REQUEST] != NOBODY and ready[place, IS_ISSUED] == 0:
-            count += ready[place, COUNT]
+            count += ready[place, COUNT] - progress[ready[place, REQUEST], EARLY]
     return count
 
 

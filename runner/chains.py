@@ -67,6 +67,7 @@ class Chains:
             on_stall=job.on_stall,
             in_rounds=job.schedule.continuous,
             expected=self.expected(rehearsal),
+            ahead=arm.ahead,
         )
         follows = mode.submit, self._device.feed_back, self._device.check_alive
         admission = mode.ahead.admission if mode.ahead else None

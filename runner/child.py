@@ -16,6 +16,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain, islice
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
@@ -31,7 +32,7 @@ from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.waiter import Waiter
 from launchopt.workloads.chain import DUE_NS, ChainStream
 from launchopt.workloads.stream import Block
-from runner.job import Job
+from runner.job import Arm, Job
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 REHEARSAL_COMMANDS = 64  # enough to load every compiled loop of the path
@@ -136,16 +137,17 @@ def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
     open_loop = bool(stream.table[:, DUE_NS].any())
     with Ring.attach(job.back_name, job.back_capacity) as back:
 
-        def once(rehearsal: bool) -> Production:
-            driver = Driver(stream, job.schedule, job.spin_us, job.sleep_us, rehearsal)
+        def once(arm: Arm, rehearsal: bool) -> Production:
+            schedule = replace(job.schedule, ahead=arm.ahead)
+            driver = Driver(stream, schedule, job.spin_us, job.sleep_us, rehearsal)
             return drive(driver, ring, back, open_loop)
 
         pipe.send(("ready", None))
-        while (message := pipe.recv()[0]) in ("run", "rehearse"):
-            pipe.send(("produced", once(message == "rehearse")))
-            if message == "run":
+        while (message := pipe.recv())[0] in ("run", "rehearse"):
+            pipe.send(("produced", once(job.arms[message[1]], message[0] == "rehearse")))
+            if message[0] == "run":
                 pipe.send(("ready", None))
-        _exit_unless_done(message)
+        _exit_unless_done(message[0])
 
 
 def _consume(job: Job, pipe: Connection) -> None:

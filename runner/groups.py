@@ -227,9 +227,13 @@ class Scheduler:
     chunk_tokens: int | None = None  # most columns of a prompt's step; null: whole prompts
     budget_tokens: int | None = None  # most columns of a step, over all requests
     max_running: int | None = None  # most requests that take part; null: all
+    ahead: bool = False  # while a step runs push the next one's commands but the last (modes of whole steps)
 
     def __post_init__(self) -> None:
         fixed("scheduler.kind", self.kind, "none", "continuous")
+        if self.ahead and self.kind == "continuous":
+            why = "goes with scheduler=none: who takes part in a continuous step is known only when it begins"
+            raise ConfigError("scheduler.ahead", "true", why)
         for key in ("chunk_tokens", "budget_tokens", "max_running"):
             within(f"scheduler.{key}", getattr(self, key), 1)
         if self.budget_tokens is not None and (self.chunk_tokens is None or self.budget_tokens < self.chunk_tokens):

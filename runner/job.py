@@ -26,6 +26,7 @@ class Arm:
     timeout_us: float
     idle_us: float | None
     options: dict[str, Any] = field(default_factory=dict)  # the mode's settings
+    ahead: bool = False  # a step's commands but the last are pushed while the one before it runs
 
     def limits(self, stream: Stream, takes: Takes) -> dict[ShapeKey, int]:
         """Most commands a batch of each shape can hold; in the order of the stream's shapes."""

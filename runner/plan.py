@@ -6,7 +6,7 @@ Everything that can be refused is refused here, before a folder is made or a byt
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +146,25 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
             asked = arm.mode == config.mode.name or takes is Takes.steps  # beside another, one that keeps order may run
             why = UNBREAKABLE.get(takes) if asked else None
         if why is None:
-            able.append(arm)
+            able.append(replace(arm, ahead=_gets_ahead(config, arm, kind, stream)))
         elif arm.mode == config.mode.name or config.against != [ALL]:
             raise ConfigError("mode" if arm.mode == config.mode.name else "against", arm.mode, why)
         else:
             refused[arm.mode] = why
     return tuple(able), refused
+
+
+def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream) -> bool:
+    """Whether steps are pushed ahead for a mode; ConfigError where that was asked for of one that takes none."""
+    takes = mode_class(arm.mode).takes_of(stream)
+    if not config.scheduler.ahead or takes is Takes.steps:
+        return config.scheduler.ahead
+    if arm.mode == config.mode.name:
+        able = (name for name in MODES if mode_class(name).refusal(kind, stream) is None)
+        others = (name for name in able if mode_class(name).takes_of(stream) is Takes.steps)
+        why = f"mode={arm.mode} takes {takes.value}, and only whole steps can wait for their last command"
+        raise ConfigError("scheduler.ahead", "true", f"{why}: use one of {', '.join(sorted(others))}")
+    return False
 
 
 def sampling_of(config: Config) -> Sampling:

@@ -195,7 +195,7 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
         "input_footprint_bytes": stream.input_bytes,
         "arrival": "replay" if _has_gaps(plan) else config.arrival.kind,
         "requests": stream.requests,
-        "scheduler": config.scheduler.kind,
+        "scheduler": config.scheduler.kind + (", steps ahead" if config.scheduler.ahead else ""),
         "max_batch": config.batching.max_batch,
         "timeout_us": config.batching.timeout_us,
         "producer_blocked_ms": produced.blocked_ns / 1e6,

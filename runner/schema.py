@@ -174,6 +174,8 @@ class Config:
             raise ConfigError("sampling", self.sampling.kind.value, why)
         if self.scheduler.kind != "none":
             raise ConfigError("scheduler", self.scheduler.kind, why)
+        if self.scheduler.ahead:
+            raise ConfigError("scheduler.ahead", "true", why)
         if self.record.tokens is groups.Record.all:
             raise ConfigError("record.tokens", "all", why)
 

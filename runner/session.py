@@ -114,7 +114,7 @@ class Session:
         self._await(self._consumer, "armed", label)
         if self._watch and kind == "run":
             self._watch.begin()
-        self._tell(self._producer, kind)
+        self._tell(self._producer, kind, index)
         moving = (self._consumer, self._producer)
         produced: Production = self._await(self._producer, "produced", label, moving)
         self._await(self._consumer, "consumed", label, moving[:1])

@@ -16,13 +16,13 @@ from program_interpreter import steps_of as kinds_of
 from launchopt.arrivals.requests import Requests
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
 from launchopt.driver import Driver, Schedule, Tokens
-from launchopt.ring import START_NS, STOP, Ring
+from launchopt.ring import LEFT, START_NS, STOP, Ring
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 
 LAYER = [(24, 8), (8, 8), (300, 8), (8, 140)]
 PATIENCE_S = 30.0  # after which whoever is still waiting will wait forever
-NONE, CONTINUOUS = Schedule(), Schedule(continuous=True)
+NONE, CONTINUOUS, AHEAD = Schedule(), Schedule(continuous=True), Schedule(ahead=True)
 
 
 def stream_of(
@@ -97,10 +97,13 @@ class Peer:
     """Pops records, a random few at a time; tells of the ends of steps after a while, in any order.
 
     groups: which requests have a step together. Then none may begin before all before it are told of, and nothing is
-    told of before all of its group have come.
+    told of before all of its group have come. ahead: it says now and then that all steps which have come have left;
+    from then on their requests' next ones may come, but for the last record.
     """
 
-    def __init__(self, stream: ChainStream, run: Run, seed: int, groups: Sequence[Sequence[int]] = ()) -> None:
+    def __init__(
+        self, stream: ChainStream, run: Run, seed: int, groups: Sequence[Sequence[int]] = (), ahead: bool = False
+    ) -> None:
         self.stream, self.run, self.random = stream, run, np.random.default_rng(seed)
         self.records: list[Records] = []
         self.popped_ns: list[int] = []
@@ -112,6 +115,8 @@ class Peer:
         self.answers: list[int] = []  # requests, in order
         self.group_of = [at for at, group in enumerate(groups) for _ in group]
         self.stops = np.cumsum([len(group) for group in groups]).tolist()
+        self.ahead, self.left, self.early = ahead, 0, 0  # records all of whose steps left, those that came early
+        self.ended_at: Counter[int] = Counter()  # records until a request's last end of a step
 
     def pop(self, most: int = 16) -> int:
         buffer = np.zeros(int(self.random.integers(1, most + 1)), COMMAND_DTYPE)
@@ -124,8 +129,12 @@ class Peer:
     def _see(self, record: Records, now_ns: int) -> None:
         request = int(record["request"])
         steps_begun = self.begun.count(request)
-        if steps_begun == self.ended[request]:  # a new step
-            assert self.told[request] == steps_begun
+        is_new = steps_begun == self.ended[request]
+        if self.told[request] < steps_begun + is_new - 1:  # the step before is not told of
+            assert not record["flags"]
+            assert 0 < self.ended_at[request] <= self.left
+            self.early += 1
+        if is_new:
             if self.group_of:
                 group = self.group_of[len(self.begun)]
                 assert self.told.total() >= (self.stops[group - 1] if group else 0)
@@ -134,6 +143,7 @@ class Peer:
         self.popped_ns.append(now_ns)
         if record["flags"] & Flag.STEP_END:
             self.ended[request] += 1
+            self.ended_at[request] = len(self.records)
             self.pending.append(record)
 
     def answer(self) -> bool:
@@ -162,6 +172,9 @@ class Peer:
             assert time.monotonic() < end, "the driver and its consumer wait for each other"
             assert self.run.error is None
             wants = self.random.random()
+            if self.ahead and self.random.random() < 0.3:
+                self.left = len(self.records)
+                self.run.ring.set_word(LEFT, self.left)
             if not (wants < 0.6 and self.pop()) and not (wants > 0.4 and self.answer()):
                 self.run.ring.await_record(10_000)
         return self.run.finish()
@@ -184,7 +197,8 @@ class Peer:
             assert tokens.late_ns[request] >= 0
             assert tokens.arrived_ns[request] + tokens.late_ns[request] <= issued[0]
             assert issued[0] <= np.array(self.popped_ns)[records["request"] == request][0] - start_ns
-            goes_on = [int(own["enqueue_ns"][own["token"] == token][0]) for token in range(1, len(issued))]
+            which = -1 if self.ahead else 0  # what waits for the token before: the last record, or all
+            goes_on = [int(own["enqueue_ns"][own["token"] == token][which]) for token in range(1, len(issued))]
             assert (issued[1:] + start_ns).tolist() == goes_on
             assert (issued <= done).all()
             assert (done[:-1] <= issued[1:]).all()

@@ -41,7 +41,7 @@ LAYERS, VOCAB = 2, 256
 PATIENCE_S = 30.0  # after which whoever is still waiting will wait forever
 HOUR_NS = 3600 * 10**9
 PLAIN, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)
-NONE, CONTINUOUS = Schedule(), Schedule(continuous=True)
+NONE, CONTINUOUS, AHEAD = Schedule(), Schedule(continuous=True), Schedule(ahead=True)
 
 
 def stream_of(
@@ -227,6 +227,7 @@ def looping(
     recorder: Recorder | None = None,
     table: NDArray[np.int64] | None = None,
     spin_ns: int = 20_000,
+    ahead: bool = False,
 ) -> Iterator[Loop]:
     rows = int(np.diff(stream.kind_stops, prepend=0).max())
     batcher = StepBatcher(
@@ -238,6 +239,7 @@ def looping(
         on_stall=on_stall,
         in_rounds=in_rounds,
         kinds=len(stream.kinds),
+        ahead=ahead,
     )
     recorder = recorder or Recorder(stream.commands, rows * limit)
     wait = PumpSettings(timeout_ns, idle_ns, spin_ns, sleep_ns=20_000, pack_bytes_per_launch=0)

@@ -132,10 +132,14 @@ class Model:
 
 
 class Issuer:
-    """As a driver: each request's records in order, a step only when the one before it was told of."""
+    """As a driver: each request's records in order, a step only when the one before it was told of.
 
-    def __init__(self, plans: Sequence[Sequence[int]], rounds: Sequence[bool]) -> None:
-        self.plans, self.rounds = plans, rounds
+    ahead: all records of a step but the last also when the one before it has left.
+    """
+
+    def __init__(self, plans: Sequence[Sequence[int]], rounds: Sequence[bool], ahead: bool = False) -> None:
+        self.plans, self.rounds, self.ahead = plans, rounds, ahead
+        self.left: set[int] = set()  # requests whose step left, and was not told of
         self.begun = [0] * len(plans)
         self.rest: dict[int, deque[np.void]] = {}  # request -> records of its step to come
         self.under_way: set[int] = set()  # requests whose step was pushed, and not told of
@@ -145,8 +149,16 @@ class Issuer:
     @property
     def able(self) -> list[int]:
         """Who can push."""
-        begin = (r for r, plan in enumerate(self.plans) if r not in self.under_way and self.begun[r] < len(plan))
-        return sorted({*self.rest, *begin})
+        goes_on = {r for r, plan in enumerate(self.plans) if r not in self.rest and self.begun[r] < len(plan)}
+        begin = {r for r in goes_on if r not in self.under_way}
+        early = {r for r in goes_on & self.left if self.ahead and KINDS[self.plans[r][self.begun[r]]][0] > 1}
+        return sorted({r for r, rest in self.rest.items() if r not in self.left or len(rest) > 1} | begin | early)
+
+    def landed(self, request: int) -> None:
+        """A request was told of its step."""
+        self.left.remove(request)
+        if request not in self.rest:
+            self.under_way.remove(request)
 
     def push(self, request: int, most: int) -> list[tuple[np.void, int]]:
         """Up to `most` records of a request, each with the kind of its step."""
@@ -162,7 +174,7 @@ class Issuer:
             self.steps += 1
             self.under_way.add(request)
         out: list[tuple[np.void, int]] = []
-        while self.rest[request] and len(out) < most:
+        while len(self.rest[request]) > (request in self.left) and len(out) < most:
             out.append((self.rest[request].popleft(), kind))
         if not self.rest[request]:
             del self.rest[request]

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from driver_runs import CONTINUOUS, NONE, PATIENCE_S, Peer, running, stream_of
+from driver_runs import AHEAD, CONTINUOUS, NONE, PATIENCE_S, Peer, running, stream_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from program_interpreter import steps_of as kinds_of
 from programs import program_streams
 
+from launchopt import step_records as sr
 from launchopt.driver import REHEARSED, Schedule
 from launchopt.errors import Interrupted
 from launchopt.ring import START_NS, STOP
@@ -64,6 +65,42 @@ def test_every_request_goes_step_by_step_to_its_end(
         peer = Peer(stream, run, seed)
         tokens, commands, _ = peer.play()
         peer.check(tokens, commands)
+
+
+@properties
+@given(
+    stream=streams(due_ns=1 * MS),
+    capacity=st.sampled_from([2, 16, 64, 256]),
+    places=st.sampled_from([1, 2, 64]),
+    seed=st.integers(0, 99),
+)
+def test_steps_that_are_pushed_ahead_wait_for_their_last_record(
+    stream: ChainStream, capacity: int, places: int, seed: int
+) -> None:
+    """None of a request whose step has not left, and the last when it is told of; also where requests share places."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sr, "MOST_PLACES", places)
+        with running(stream, AHEAD, capacity) as run:
+            peer = Peer(stream, run, seed, ahead=True)
+            tokens, commands, _ = peer.play()
+            peer.check(tokens, commands)
+
+
+@properties
+@given(stream=program_streams(most_layers=2), capacity=st.sampled_from([64, 1024]), seed=st.integers(0, 99))
+def test_programs_are_pushed_ahead_node_by_node(stream: ChainStream, capacity: int, seed: int) -> None:
+    with running(stream, AHEAD, capacity) as run:
+        peer = Peer(stream, run, seed, ahead=True)
+        tokens, commands, _ = peer.play()
+        peer.check(tokens, commands)
+
+
+def test_nothing_is_pushed_ahead_of_who_does_not_say_that_steps_have_left() -> None:
+    stream = stream_of([(3, 5)] * 4)
+    with running(stream, AHEAD) as run:
+        peer = Peer(stream, run, seed=7)
+        peer.check(*peer.play()[:2])
+    assert peer.early == 0
 
 
 @properties

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
-from driver_runs import CONTINUOUS, NONE, expected_records, stream_of
+from driver_runs import AHEAD, CONTINUOUS, NONE, expected_records, stream_of
 from program_interpreter import steps_of as kinds_of
 
 from launchopt import issuing as iss
 from launchopt import step_records as sr
-from launchopt.command import COMMAND_DTYPE, W_SEQ
+from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records
 from launchopt.driver import Driver, Schedule
-from launchopt.ring import HEAD, TAIL, Ring
+from launchopt.ring import HEAD, LEFT, TAIL, Ring
 from launchopt.workloads.chain import ChainStream
 
 MARKED = 2**40  # in the word of a slot that is stored to
@@ -89,3 +91,69 @@ def test_no_more_room_is_owned_than_a_cache_holds() -> None:
         assert sr.MOST_PLACES * waiting.longest > iss.MOST_OWNED
         waiting.wait()
         assert waiting.owned == list(range(iss.MOST_OWNED))
+
+
+def tell(waiting: Waiting, end: Records) -> None:
+    assert waiting.back.push(end) == 1
+
+
+def test_all_but_the_last_record_go_out_ahead_and_own_room_waits_for_the_rest() -> None:
+    """As soon as the step before has left; the last when that is told of, and no step is made up."""
+    with Waiting(stream_of([(0, 4)]), AHEAD, capacity=64) as waiting:
+        out, longest = np.zeros(64, COMMAND_DTYPE), waiting.longest
+        for step in range(1, 5):
+            waiting.ring.arrays[1][:, W_SEQ] = MARKED
+            waiting.wait()
+            head = step * longest
+            assert waiting.ring.word(HEAD) == head, "nobody has said that the step has left"
+            popped = waiting.ring.pop(out)
+            end = out[popped - 1 : popped].copy()
+            assert end["flags"][0] & Flag.STEP_END
+            waiting.ring.set_word(LEFT, head - 1)
+            waiting.wait()
+            assert waiting.ring.word(HEAD) == head
+            waiting.ring.set_word(LEFT, head)
+            before_ns = time.monotonic_ns()
+            waiting.wait()
+            told_ns = time.monotonic_ns()
+            early = (longest - 1) * (step < 4)
+            assert waiting.ring.word(HEAD) == head + early
+            assert waiting.ring.pop(out) == early
+            assert not out["flags"][:early].any()
+            assert ((before_ns <= out["enqueue_ns"][:early]) & (out["enqueue_ns"][:early] <= told_ns)).all()
+            assert waiting.owned[:1] == [0] * (step < 4), "room for the last record"
+            tell(waiting, end)
+            if step == 4:
+                assert waiting.driver._enter(waiting.ring, waiting.back) == iss.DONE
+
+
+def test_no_more_goes_out_ahead_than_there_is_room_for() -> None:
+    """Whole steps, with room for a last record of each place beside them."""
+    for capacity, early in ((8, 0), (16, 7), (32, 7)):
+        with Waiting(stream_of([(0, 3)]), AHEAD, capacity) as waiting:
+            out = np.zeros(8, COMMAND_DTYPE)
+            waiting.wait()
+            assert waiting.ring.pop(out[:4]) == 4
+            waiting.ring.set_word(LEFT, 8)
+            waiting.wait()
+            assert waiting.ring.word(HEAD) == 8 + early
+
+
+def test_what_went_out_ahead_is_not_forgotten_where_requests_share_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record once, though the second request's step takes the place of what was prepared of the first's."""
+    monkeypatch.setattr(sr, "MOST_PLACES", 1)
+    with Waiting(stream_of([(0, 2), (0, 2)]), AHEAD, capacity=64) as waiting:
+        out = np.zeros(64, COMMAND_DTYPE)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 16
+        ends = out[[7, 15]].copy()
+        waiting.ring.set_word(LEFT, 16)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 7
+        assert (out["request"][:7] == 1).all()
+        for end, count in ((ends[:1], 8), (ends[1:], 1)):
+            tell(waiting, end)
+            waiting.wait()
+            assert waiting.ring.pop(out) == count
+            assert (out["request"][:count] == end["request"]).all()
+            assert out["step"][:count].tolist() == list(range(16 - count, 16))

@@ -170,7 +170,7 @@ def test_records_ahead_are_those_of_steps_that_may_be_issued_without_more_ado(
     stream: ChainStream, places: int, seed: int
 ) -> None:
     issuing, random = Issuing(stream, places), np.random.default_rng(seed)
-    assert sr.records_ahead(issuing.ahead[1]) == 0
+    assert sr.records_ahead(issuing.ahead[1], issuing.progress) == 0
     for request in random.integers(stream.requests, size=8).tolist():
         steps = steps_of(stream, request)
         if issuing.progress[request, sr.STEPS] < len(steps):
@@ -180,4 +180,4 @@ def test_records_ahead_are_those_of_steps_that_may_be_issued_without_more_ado(
             if prepares:
                 issuing.prepare()
             sizes = [len(records_of(stream, *step)) for step in issuing.prepared]
-            assert sr.records_ahead(issuing.ahead[1]) == sum(sizes)
+            assert sr.records_ahead(issuing.ahead[1], issuing.progress) == sum(sizes)

@@ -3,7 +3,7 @@
 Between two batches no Python runs. `submit(batch, flush_ns)` launches one; then `feed_back` gets the ends of its steps,
 as with `chain_pump`, and the compiled loop goes on: it tells whoever issued a step when the device is done with it,
 gathers records, and comes back with the next batch (FLUSH). What leaves, and when, is the batcher's to say; of the
-settings only those that say how to wait are used here.
+settings only those that say how to wait are used here. Where records may come early the loop says when (`ring.LEFT`).
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from launchopt.devices.admission import Admission, admit
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.steps import Flights
 from launchopt.errors import Interrupted, RunError
-from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
+from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
 from launchopt.order import REQUEST_SHIFT
 from launchopt.recorder import NEXT_LAUNCH, Recorder, wants_room
-from launchopt.ring import HEADER_WORDS, STOP, TAIL, Ring, has_record, is_closed, ready_words, release_words
+from launchopt.ring import HEADER_WORDS, LEFT, STOP, TAIL, Ring, has_record, is_closed, ready_words, release_words
 from launchopt.step_batcher import StepBatch, StepBatcher
 
 FLUSH, WRONG = lp.SPECIAL, lp.UNKNOWN  # why the loop came back, beside lt_pump's: a batch; a record that is wrong
 MOST_AT_ONCE = 512  # records popped in one go: 32 KiB stay in a core's nearest cache until they are gathered
+MOST_EARLY = 64  # the same where records come while a step runs: between two looks whether it is done
 # Words of `state` behind those of lt_pump. CODE: what is wrong; FIRST: where in the ring those are that are being read.
 CODE, FIRST = range(lp.STATE_WORDS, lp.STATE_WORDS + 2)
 STATE_WORDS = lp.STATE_WORDS + 2
 # A batch is told of by ROWS in place of a bucket, SIZE (requests), REASON and FLUSH_NS.
 ROWS = lp.BUCKET
 # Words of `settings`.
-SPIN_NS, SLEEP_NS = range(2)
+SPIN_NS, SLEEP_NS, AT_ONCE = range(3)
 
 Table = NDArray[np.int64]
 
@@ -76,13 +77,23 @@ def _wait(ring: Any, back: Any, flights: Any, batcher: Any, settings: Table, sta
 
 
 @compiled
-def _refill(header: NDArray[np.uint64], data: NDArray[np.uint64], state: Table) -> None:
+def _refill(header: NDArray[np.uint64], data: NDArray[np.uint64], most: Int, state: Table) -> None:
     """Give back what was read, and look for more: records are gathered from where they lie in the ring."""
     if state[lp.COUNT] > 0:
         release_words(header, state[lp.COUNT])
     state[FIRST], state[lp.NEXT] = header[TAIL] & np.uint64(len(data) - 1), 0
-    state[lp.COUNT] = ready_words(header, data, MOST_AT_ONCE)
+    state[lp.COUNT] = ready_words(header, data, most)
     state[lp.NOW_NS] = monotonic_ns()
+
+
+@compiled
+def _let_early(header: NDArray[np.uint64], batcher: Any, state: Table) -> None:
+    """A batch has left: where nothing is held any more, say that the next steps of all that left may come early."""
+    counts = batcher[6]
+    if counts[sb.EARLY] != 0:
+        if counts[sb.HELD] == 0:
+            store_release(header, LEFT, header[TAIL] + np.uint64(state[lp.NEXT]))
+        sb.stamp_left(state[lp.SIZE], state[ROWS], batcher)
 
 
 @compiled
@@ -104,7 +115,7 @@ def pump_steps(
         if wants_room(*records):
             return lp.SPOOL
         if state[lp.NEXT] == state[lp.COUNT]:
-            _refill(header, data, state)
+            _refill(header, data, settings[AT_ONCE], state)
             if load_acquire(header, STOP) != np.uint64(0):
                 return lp.STOPPED
         drained = lp.is_drained(header)
@@ -119,6 +130,7 @@ def pump_steps(
             state[lp.REASON] = reason
             if admission is not None:
                 admit(state[ROWS], state[lp.SIZE], batcher, flights, admission)
+            _let_early(header, batcher, state)
             return FLUSH
         if state[lp.COUNT] > 0:
             continue
@@ -161,7 +173,7 @@ class StepPump:
             batcher.arrays,
             flights.arrays,
             (recorder.launches, recorder.commands, recorder.cursor),
-            np.array([settings.spin_ns, settings.sleep_ns], np.int64),
+            np.array([settings.spin_ns, settings.sleep_ns, MOST_EARLY if batcher.ahead else MOST_AT_ONCE], np.int64),
             self._state,
             None if admission is None else admission.arrays,
         )

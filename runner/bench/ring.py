@@ -3,7 +3,8 @@
 The peer is a spawned process. Bulk: the producer pushes blocks, the consumer pops what is there and checks the last
 sequence number. Round trip: one record through one ring and back through another, in a compiled loop on both sides.
 Steps: whole steps of several requests are pushed, and gathered into a batch by the peer, which tells when; with the
-ring's slots owned beforehand and not, in turn. Beside it: `multiprocessing.Queue`, and iceoryx2 where it is installed.
+ring's slots owned beforehand and not, in turn, and with all records but the last of each pushed beforehand. Beside it:
+`multiprocessing.Queue`, and iceoryx2 where it is installed.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ def suite(repeats: int) -> Iterator[Figure]:
     yield Figure("ring", case, "us", plain)
     yield Figure("ring", f"{case}, slots owned beforehand", "us", owned)
     yield Figure("ring", f"{case}, slots owned beforehand over not", "x", ratios(owned, plain))
+    samples = [_steps_ahead() for _ in range(repeats)]
+    yield Figure("ring", f"{STEPS} steps of {ROWS} records, all but the last of each pushed before", "us", samples)
     samples = [_queue() for _ in range(repeats)]
     yield Figure("ring", "multiprocessing.Queue, for comparison", "records/s", samples, higher_is_better=True)
     if samples := [rate for rate in (_iceoryx() for _ in range(repeats)) if rate]:
@@ -168,9 +171,9 @@ def _gather(there: Any, back: Any, record: NDArray[np.uint64], batcher: sb.StepA
         push_words(back[0], back[1], record, False)
 
 
-def gather_all(there_name: str, back_name: str, rounds: int) -> None:
+def gather_all(there_name: str, back_name: str, rounds: int, ahead: bool = False) -> None:
     """Peer: each round's steps into a batch, and a record back that says when it was whole."""
-    batcher = StepBatcher(np.full(STEPS, rounds), ROWS, STEPS, FAR_NS)
+    batcher = StepBatcher(np.full(STEPS, rounds), ROWS, STEPS, FAR_NS, ahead=ahead)
     with Ring.attach(there_name, DEFAULT_CAPACITY) as there, Ring.attach(back_name, DEFAULT_CAPACITY) as back:
         _gather(there.arrays, back.arrays, np.zeros((1, WORDS), np.uint64), batcher.arrays, rounds)
 
@@ -192,18 +195,46 @@ def _push_rounds(there: Any, back: Any, steps: NDArray[np.uint64], record: Any, 
         times_ns[i] = np.int64(record[0, W_ENQUEUE]) - start_ns
 
 
-def _steps() -> NDArray[np.float64]:
-    """us until all steps were gathered, slots not owned and owned beforehand: medians; the first rounds left out."""
+@compiled
+def _push_ahead(there: Any, back: Any, steps: NDArray[np.uint64], record: Any, times_ns: NDArray[np.int64]) -> None:
+    """ns from the first step's last record pushed to all gathered; the others were pushed before."""
+    (header, data), (count, rows, _) = there, steps.shape
+    for i in range(len(times_ns)):
+        start_ns = monotonic_ns() + WAIT_NS
+        for step in range(count):
+            push_step(header, data, steps[step, : rows - 1], 0, 0)
+        own_room(header, data, 0, count)
+        while monotonic_ns() < start_ns:
+            cpu_pause()
+        start_ns = monotonic_ns()
+        for step in range(count):
+            push_step(header, data, steps[step, rows - 1 :], 0, 0)
+        _receive(back[0], back[1], record)
+        times_ns[i] = np.int64(record[0, W_ENQUEUE]) - start_ns
+
+
+def _step_times_ns(push: Callable[..., None], ahead: bool) -> NDArray[np.int64]:
+    """What `push` measured in each of its rounds; the first are left out."""
     steps = np.zeros((STEPS, ROWS, WORDS), np.uint64)
     steps[:, :, W_SLOT_C_REQUEST] = np.arange(STEPS, dtype=np.uint64)[:, None] << np.uint64(REQUEST_SHIFT)
     steps[:, -1, W_K_OP_DTYPE] = STEP_END
     with ExitStack() as stack:
         there, back = (stack.enter_context(Ring.create(DEFAULT_CAPACITY)) for _ in range(2))
         record, times_ns = np.zeros((1, WORDS), np.uint64), np.zeros(2 * ROUNDS + 100, np.int64)
-        args = (there.name, back.name, len(times_ns))
-        _with_peer(gather_all, args, lambda: _push_rounds(there.arrays, back.arrays, steps, record, times_ns))
-    medians: NDArray[np.float64] = np.median(times_ns[100:].reshape(-1, 2), axis=0) / 1e3
+        args = (there.name, back.name, len(times_ns), ahead)
+        _with_peer(gather_all, args, lambda: push(there.arrays, back.arrays, steps, record, times_ns))
+    return times_ns[100:]
+
+
+def _steps() -> NDArray[np.float64]:
+    """us until all steps were gathered, slots not owned and owned beforehand: medians."""
+    medians: NDArray[np.float64] = np.median(_step_times_ns(_push_rounds, False).reshape(-1, 2), axis=0) / 1e3
     return medians
+
+
+def _steps_ahead() -> float:
+    """us until all steps were gathered of which all records but the last were pushed before: the median."""
+    return float(np.median(_step_times_ns(_push_ahead, True)) / 1e3)
 
 
 def put_all(queue: Any, messages: int) -> None:

@@ -58,13 +58,14 @@ devices = pytest.mark.parametrize(
 @devices
 @pytest.mark.parametrize("sizes", [SIDE_BY_SIDE, MIXED], ids=["decode", "prompts"])
 @pytest.mark.parametrize("limit", [1, 2, 64])
+@pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
 def test_every_step_leaves_once_and_every_token_is_right(
-    sizes: list[tuple[int, int]], device: Maker, limit: int
+    sizes: list[tuple[int, int]], device: Maker, limit: int, ahead: bool
 ) -> None:
     """With no deadline at all: limits and stalls alone bring everything to its end."""
     stream = stream_of(sizes, vocab_of(device), chunk=4)
-    with looping(stream, limit, device) as loop:
-        loop.run()
+    with looping(stream, limit, device, ahead=ahead) as loop:
+        loop.run(Schedule(ahead=ahead))
         loop.check()
     assert loop.batcher.flushes[FlushReason.deadline] == 0
     if limit == 1:
@@ -79,14 +80,15 @@ def test_every_step_leaves_once_and_every_token_is_right(
     limit=st.integers(1, 8),
     capacity=st.sampled_from([4, 16, 4096]),
     device=st.sampled_from([computing(), SAMPLING, pretending(), pretending(0.0005)]),
+    ahead=st.booleans(),
 )
 def test_every_token_is_right_whatever_the_requests(
-    sizes: list[tuple[int, int]], chunk: int | None, limit: int, capacity: int, device: Maker
+    sizes: list[tuple[int, int]], chunk: int | None, limit: int, capacity: int, device: Maker, ahead: bool
 ) -> None:
     """Also with rings that are smaller than a step."""
     stream = stream_of(sizes, vocab_of(device), chunk)
-    with looping(stream, limit, device, capacity=capacity) as loop:
-        loop.run()
+    with looping(stream, limit, device, capacity=capacity, ahead=ahead) as loop:
+        loop.run(Schedule(ahead=ahead))
         loop.check()
 
 

@@ -69,6 +69,7 @@ RUNS = {
     "gemv": f"{GEMV} workload.commands={GEMV_COUNT} arrival=poisson arrival.rate_per_s={GEMV_RATE} seed={GEMV_SEED}"
     " record.commands=all",
     "whole": CHUNKED,
+    "ahead": f"{CHUNKED} mode=graph scheduler.ahead=true against=[batched,coalesced] record.commands=all",
     "continuous": f"{CHUNKED} scheduler=continuous scheduler.chunk_tokens=16 scheduler.budget_tokens=24"
     " scheduler.max_running=3 record.commands=all",
     "prefill": f"{TINY} workload=prefill workload.prompts=3 workload.tokens=20 against=[baseline] record.commands=all"
@@ -344,6 +345,20 @@ def test_batches_hold_several_requests_and_no_request_twice(ran: Callable[[str],
 def test_chunks_change_when_and_not_what(ran: Callable[[str], Ran]) -> None:
     hashes = {row["token_hash"] for name in ("whole", "continuous") for row in ran(name).rows.values()}
     assert len(hashes) == 1
+
+
+def test_who_is_given_steps_ahead_generates_the_same(ran: Callable[[str], Ran]) -> None:
+    """All of a step's commands but the last may be asked for before its token is, by modes of whole steps alone."""
+    run = ran("ahead")
+    hashes = {row["token_hash"] for name in ("whole", "ahead") for row in ran(name).rows.values()}
+    assert len(hashes) == 1
+    assert {row["scheduler"] for row in run.rows.values()} == {"none, steps ahead"}
+    for mode, part in run.table("commands").groupby("mode"):
+        for _, own in part.sort_values("step").groupby("request"):
+            times_ns = own["enqueue_ns"].to_numpy()
+            assert (np.diff(times_ns) >= 0).all()
+            if mode == "batched":
+                assert len(set(times_ns)) == steps_of(40, 4)
 
 
 def test_prompts_come_in_chunks(ran: Callable[[str], Ran]) -> None:
