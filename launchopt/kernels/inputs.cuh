@@ -2,8 +2,8 @@
 // and the norm that is done as one with it.
 //
 // A norm's factor is the same for a whole column, so that it is left for what the GEMM gives: inputs are multiplied by the gain
-// as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor; in fp16
-// an input times its gain must be below 65,520 for that. What the norm gives by itself is nowhere.
+// as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor; but in fp16
+// an input times its gain must be below 65,520, which it need not be with the factor. What the norm gives by itself is nowhere.
 struct Memory {  // shared, of a block; ops take what they need from its beginning
     char inputs[INPUT_BYTES + COLUMNS / TOGETHER * INPUT_GAP_BYTES];
     Parts part[GROUP_WARPS];
@@ -29,7 +29,7 @@ struct Inputs {
 
     // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all rows, of every
     // other one where there are few vectors, or several of the only one.
-    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, HALF = LOOKS / 2, FIRST_LOOKS = 2 };
+    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = 2 };
     struct Share {
         u64 from;             // the first vector of the first column
         int vector, vectors;  // of k: the first one, behind which each THREADS-th comes; of all
@@ -72,19 +72,19 @@ struct Inputs {
         __device__ u64 at(int i) const { return from + i / 2 * step + i % 2 * apart; }
         __device__ bool has(int i) const { return i / 2 < (i % 2 ? second : first); }
         // Some of them, or zeros.
-        template <int N> __device__ void ask(uint4 (&found)[N]) const {
+        __device__ void ask(uint4 (&found)[LOOKS]) const {
 #pragma unroll
-            for (int i = 0; i < N; ++i) found[i] = has(i) ? load_relaxed(at(i)) : uint4{0, 0, 0, 0};
+            for (int i = 0; i < LOOKS; ++i) found[i] = has(i) ? load_relaxed(at(i)) : uint4{0, 0, 0, 0};
         }
-        template <int N> static __device__ bool waits(const uint4 (&found)[N]) {
+        static __device__ bool waits(const uint4 (&found)[LOOKS]) {
             return COLUMNS > 1 ? __any_sync(0xFFFFFFFFu, !all_arrived(found)) : !all_arrived(found);
         }
         // Until all of them have arrived, of several columns all of the warp's: those that have not are asked for again
         // together.
-        template <int N> __device__ void collect(uint4 (&found)[N]) const {
+        __device__ void collect(uint4 (&found)[LOOKS]) const {
             while (waits(found)) {
 #pragma unroll
-                for (int i = 0; i < N; ++i)
+                for (int i = 0; i < LOOKS; ++i)
                     if (!arrived(found[i]) && has(i)) found[i] = load_relaxed(at(i));
             }
         }
@@ -143,23 +143,20 @@ struct Inputs {
         const bool has = own.vector - lane < own.vectors, polls = has && own.mailed && is_first;
         uint4 found = {EMPTY, EMPTY, EMPTY, EMPTY};
         if (polls && lane == 0) found = load_relaxed(own.from);
-        Batch now(own, lane), next(own, lane);
-        uint4 some[HALF], others[HALF];
+        Batch batch(own, lane);
+        uint4 more[LOOKS];
         if (polls) poll(own, found);
-        if (has) next.ask(own, lane, some), next.ask(own, lane, others);
+        if (has) batch.some(own, lane).ask(more);
         meanwhile();
         const Both to(own.to, own.vector);
         float* const sums = norm_sums[is_odd][warp];
         if (gain && !has && lane < COLUMNS) sums[lane] = 0.0f;
         if (!has) return;
 #pragma unroll 1
-        while (true) {  // half of them are under way while the others are put there
-            now.put(own, lane, some, to, gain, sums);
-            if (!now.is_left(own)) return;
-            next.ask(own, lane, some);
-            now.put(own, lane, others, to, gain, sums);
-            if (!now.is_left(own)) return;
-            next.ask(own, lane, others);
+        while (true) {  // with one place for all that is done with them: code takes its time to come, too
+            batch.put(own, lane, more, to, gain, sums);
+            if (!batch.is_left(own)) return;
+            batch.some(own, lane).ask(more);
         }
     }
     // What is asked for at once, of a warp: vectors of so many rows, from one of them on.
@@ -169,35 +166,26 @@ struct Inputs {
         u32 further;
         __device__ Batch(const Share& own, int lane) : first(own.vector - lane), done(0), from(own.from), further(0) {}
         __device__ bool is_left(const Share& own) const { return first < own.vectors; }
-        // For those, if there are any; on to the next ones.
-        __device__ void ask(const Share& own, int lane, uint4 (&found)[HALF]) {
-            if (!is_left(own)) return;
-            some(own, lane).ask(found);
-            go_on(own, lane);
-        }
         __device__ Walk some(const Share& own, int lane) const {
             const bool has = first + lane < own.vectors;
             return {from, own.step, own.apart, has ? own.rows - done : 0, has ? own.seconds - done : 0};
         }
         // When they are there, times the gain; on to the next ones. sums: of squares, in the order in which they are asked for.
-        __device__ void put(const Share& own, int lane, uint4 (&more)[HALF], const Both& to, u32 gain, float* sums) {
+        __device__ void put(const Share& own, int lane, uint4 (&more)[LOOKS], const Both& to, u32 gain, float* sums) {
             const Walk these = some(own, lane);
             if (own.mailed) these.collect(more);
             if (gain) {
-                float of[HALF];
+                float of[LOOKS];
                 const uint4 by = load_shared(gain + min(own.vector, own.vectors - 1) * 16);
 #pragma unroll
-                for (int i = 0; i < HALF; ++i) of[i] = squares(more[i]), more[i] = product(more[i], by);
+                for (int i = 0; i < LOOKS; ++i) of[i] = squares(more[i]), more[i] = product(more[i], by);
                 const float sum = warp_sums(of, lane);
-                if (lane % (32 / HALF) == 0) sums[2 * done + lane / (32 / HALF)] = sum;
+                if (lane % (32 / LOOKS) == 0) sums[2 * done + lane / (32 / LOOKS)] = sum;
             }
 #pragma unroll
-            for (int i = 0; i < HALF; i += 2)
+            for (int i = 0; i < LOOKS; i += 2)
                 if (these.has(i)) to.store(further + i / 2 * own.step_to, more[i], more[i + 1]);
-            go_on(own, lane);
-        }
-        __device__ void go_on(const Share& own, int lane) {
-            done += HALF / 2, from += HALF / 2 * own.step, further += HALF / 2 * own.step_to;
+            done += LOOKS / 2, from += LOOKS / 2 * own.step, further += LOOKS / 2 * own.step_to;
             if (done < own.rows) return;
             first += THREADS, done = 0;
             const int behind = first + lane - own.vector;
