@@ -35,7 +35,14 @@ from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import Program, layer_program, linear_epilogue_program, linear_program
+from launchopt.workloads.program import (
+    INPUT,
+    Node,
+    Program,
+    layer_program,
+    linear_epilogue_program,
+    linear_program,
+)
 
 MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
 TOKENS = 4
@@ -48,6 +55,16 @@ PROGRAMS: dict[str, Program] = {
     "odd": layer_program(ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False), 2 * TOKENS, 3),
     "layer": layer_program(MODEL, 2 * TOKENS),
     "linear_epilogue": linear_epilogue_program(128),
+    # Norms before GEMMs one right behind the other; of k a thread in two has every other row of several columns.
+    "norms": Program(
+        (
+            Node("norm1", Op.NORM, 128, 128, INPUT),
+            Node("one", Op.GEMM, 1152, 128, "norm1"),
+            Node("norm2", Op.NORM, 1152, 1152, "one"),
+            Node("other", Op.GEMM, 128, 1152, "norm2"),
+        ),
+        128,
+    ),
 }
 # Of 9 requests and more, what two blocks share; of halves twice as much.
 HEAD = linear_program([(64, 1600), (1600, 64)])  # an LM head of k = 1600

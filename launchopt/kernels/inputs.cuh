@@ -2,8 +2,8 @@
 // and the norm that is done as one with it.
 //
 // A norm's factor is the same for a whole column, so that it is left for what the GEMM gives: inputs are multiplied by the gain
-// as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor; but in fp16
-// an input times its gain must be below 65,520, which it need not be with the factor. What the norm gives by itself is nowhere.
+// as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor; in fp16
+// an input times its gain must be below 65,520 for that. What the norm gives by itself is nowhere.
 struct Memory {  // shared, of a block; ops take what they need from its beginning
     char inputs[INPUT_BYTES + COLUMNS / TOGETHER * INPUT_GAP_BYTES];
     Parts part[GROUP_WARPS];

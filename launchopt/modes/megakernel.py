@@ -2,10 +2,13 @@
 
 GEMMs and, for workload=layer, norm, rotary embedding, KV write, attention and activation; weights are under way long
 before their turn; blocks wait for each other by counters, or for the data itself, instead of for the ends of kernels
-(launchopt/kernels/megakernel.cu; it needs compute capability 9.0). Prompts, steps of requests that do not lie evenly
-spaced and steps that come for the first time are launched as in mode=coalesced; at most mode.cached=64 lists are kept.
-The same launch samples on the GPU, and feeds results back; in every other mode, and for what is launched as in
-mode=coalesced, that is a launch of its own. So a launch's time on the device has the time of sampling in it here.
+(launchopt/kernels/megakernel.cu; it needs compute capability 9.0). What a norm before a GEMM gives stays inside the
+launch: it is not written, and not checked by itself; what the GEMM gives is, from what went into the norm.
+
+Prompts, steps of requests that do not lie evenly spaced and steps that come for the first time are launched as in
+mode=coalesced; at most mode.cached=64 lists are kept. The same launch samples on the GPU, and feeds results back; in
+every other mode, and for what is launched as in mode=coalesced, that is a launch of its own. So a launch's time on the
+device has the time of sampling in it here.
 
 While a step runs, the launch of the one that is likely to be next is made: it begins where blocks of the step have
 ended, waits on the GPU for the host's word that its commands are there, and stores nothing before (kernels/gate.cuh).
@@ -35,7 +38,7 @@ class MegakernelMode(Mode):
     summary = "one launch of an interpreting kernel a step of all requests"
     takes = Takes.steps
     devices = ("cuda",)
-    unwritten = frozenset({"norm1", "norm2"})  # what a norm gives is left in two parts: kernels/inputs.cuh
+    unwritten = frozenset({"norm1", "norm2"})  # in two parts, one of them behind the GEMM: kernels/inputs.cuh
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Compile the kernel, and the lists that are likely to be asked for."""

@@ -34,6 +34,13 @@ NEEDED = {
 }
 
 
+def test_two_norms_in_a_row_need_sums_of_their_own() -> None:
+    odd = "return flags & NORMED_ODD;"
+    assert KERNEL.count(odd) == 1
+    with pytest.raises(RuntimeError, match=r"a race: .* in `.*sums.*`, and"):
+        LISTS["norms"](text=KERNEL.replace(odd, "return false;"))
+
+
 @pytest.mark.parametrize("line", NEEDED)
 def test_what_makes_an_order_is_needed(line: str) -> None:
     (found,) = (each for each in statements(KERNEL) if KERNEL.startswith(line, beginning(KERNEL, each[0])))
