@@ -105,7 +105,7 @@ def checked(overrides: Sequence[str]) -> Iterator[Consumer]:
     ):
         _told(producer, "ready")
         consumer.arm(0, rehearsal=False)
-        producer.pipe.send(("run",))
+        producer.pipe.send(("run", 0))
         consumer.consume()
         _told(producer, "produced")
         status = consumer.result(0, 0)["row"]["status"]
