@@ -133,7 +133,7 @@ def _produce(job: Job, pipe: Connection) -> None:
 
 
 def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
-    """Issue the steps of every request for every "run", some for a "rehearse", until "done"."""
+    """Issue the steps of every request for every "run" of an arm, some for a "rehearse", until "done"."""
     open_loop = bool(stream.table[:, DUE_NS].any())
     with Ring.attach(job.back_name, job.back_capacity) as back:
 
