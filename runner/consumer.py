@@ -240,7 +240,7 @@ class Consumer:
 
     def _verified(self) -> Verification:
         if self._chains:
-            return self._chains.verify(self._active.unwritten)
+            return self._chains.verify(self._active.unwritten_of(self._stream))
         assert isinstance(self._stream, CommandStream)
         return verify(self._stream, self.device.arenas, self._job.verify_columns, self._job.seed)
 

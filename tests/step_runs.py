@@ -148,7 +148,9 @@ class StepRun:
         """Each command ran once, and what it gave is right."""
         assert list(self.recorder.faults()) == []
         ids = self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-        found = verify_chain(self.stream, self.device.arenas, self.sampling, ids, 64, 0, self.mode.unwritten)
+        found = verify_chain(
+            self.stream, self.device.arenas, self.sampling, ids, 64, 0, self.mode.unwritten_of(self.stream)
+        )
         assert found.ok, found.first_wrong
 
     def launches(self, column: int) -> list[int]:

@@ -93,6 +93,11 @@ class Mode:
         """The form in which it is given this stream."""
         return cls.takes
 
+    @classmethod
+    def unwritten_of(cls, stream: Stream) -> frozenset[str]:
+        """Of its `unwritten` those that a launch of this stream may leave out."""
+        return cls.unwritten
+
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Plan every launch that can come: `limits` says how many commands of a shape a batch can hold."""
 

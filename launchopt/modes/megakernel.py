@@ -24,9 +24,11 @@ from typing import Any
 
 from launchopt.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Device, Stream
+from launchopt.devices.fusion import NORM_BYTES
 from launchopt.modes.base import Mode, Takes
 from launchopt.timing import nvtx_ranges
+from launchopt.workloads.chain import ChainStream
 
 CACHED = 64
 
@@ -39,6 +41,12 @@ class MegakernelMode(Mode):
     takes = Takes.steps
     devices = ("cuda",)
     unwritten = frozenset({"norm1", "norm2"})  # in two parts, one of them behind the GEMM: kernels/inputs.cuh
+
+    @classmethod
+    def unwritten_of(cls, stream: Stream) -> frozenset[str]:
+        """Norms of wide rows are instructions of their own, and written."""
+        wide = isinstance(stream, ChainStream) and stream.hidden * stream.dtype.itemsize > max(NORM_BYTES.values())
+        return frozenset() if wide else cls.unwritten
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Compile the kernel, and the lists that are likely to be asked for."""
