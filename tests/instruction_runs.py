@@ -70,9 +70,11 @@ class InstructionRun:
         """Every step of every request."""
         return [self.step(batch, ordered) for batch in batches(self.stream, most, seed)]
 
+    unwritten: frozenset[str] = frozenset()  # of a program, what nobody writes
+
     def verify(self) -> Verification:
         ids = self._flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-        return verify_chain(self.stream, self.arenas, self.sampling, ids, 64, 0)
+        return verify_chain(self.stream, self.arenas, self.sampling, ids, 64, 0, self.unwritten)
 
     def contents(self) -> dict[str, bytes]:
         """All that was written."""

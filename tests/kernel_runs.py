@@ -31,8 +31,6 @@ from launchopt.kernels import source
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.step_batcher import StepBatch
-from launchopt.verify import Verification
-from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import (
@@ -111,6 +109,8 @@ class KernelRun(InstructionRun):
     feeds: whether it also feeds back what they computed.
     """
 
+    unwritten = MegakernelMode.unwritten
+
     def __init__(
         self, stream: ChainStream, sampling: Sampling = NONE, feeds: bool = True, text: str | None = None
     ) -> None:
@@ -144,10 +144,6 @@ class KernelRun(InstructionRun):
 
     def launch(self, made: Launched, arguments: int, rows: int) -> None:
         made.launch(self.launches, arguments, rows)
-
-    def verify(self) -> Verification:
-        ids = self._flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-        return verify_chain(self.stream, self.arenas, self.sampling, ids, 64, 0, MegakernelMode.unwritten)
 
     @property
     def ids(self) -> list[int]:

@@ -30,7 +30,7 @@ from launchopt.devices.megakernel_program import FEEDBACK_WORDS, NO_FEEDBACK, PR
 from launchopt.devices.megakernel_tasks import (
     LEAST_SLOTS,
     SLOT_BYTES,
-    STATIC_BYTES,
+    STATIC_ATTENTION_BYTES,
     fixed_bytes,
     slots_of,
 )
@@ -79,7 +79,7 @@ class Megakernel:
         self._blocks = BLOCKS_A_MULTIPROCESSOR * int(attributes["MultiProcessorCount"])
         self._most_bytes = int(attributes["MaxSharedMemoryPerBlockOptin"])
         assert self._ops_bytes() <= fixed_bytes(1), "behind that lie weights under way"
-        needed_bytes = STATIC_BYTES + fixed_bytes(MOST_COLUMNS) + LEAST_SLOTS * SLOT_BYTES
+        needed_bytes = STATIC_ATTENTION_BYTES + fixed_bytes(MOST_COLUMNS) + LEAST_SLOTS * SLOT_BYTES
         if self._most_bytes < needed_bytes or capability < LEAST_CAPABILITY:
             raise ConfigError(
                 "mode",
@@ -94,7 +94,7 @@ class Megakernel:
         """The kernel compiled for lists of a kind, and with `macros`."""
         key = tuple({**defines, **macros}.items())
         if key not in self._kernels:
-            slots = slots_of(defines["COLUMNS"], self._most_bytes)
+            slots = slots_of(defines["COLUMNS"], defines["OPS"], self._most_bytes)
             shared_bytes = fixed_bytes(defines["COLUMNS"]) + slots * SLOT_BYTES
             head = "" if self._feedback is None else self._feedback.head
             function = self._device.kernels.function("megakernel", "megakernel", head, SLOTS=slots, **defines, **macros)

@@ -32,7 +32,8 @@ PIECE_BYTES, PASS_TILES = 2048, 4  # of kernels/weights.cuh
 INPUT_BYTES, INPUT_GAP_BYTES = {1: 32 << 10, MOST_COLUMNS: 64 << 10}, 64  # of kernels/tiles.cuh, by COLUMNS
 WARPS, PART_ROWS = 8, 40
 SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
-STATIC_BYTES = 10 << 10  # what the kernel and its ops declare for themselves, at the most: 8,448 bytes
+# What the kernel and its ops declare for themselves: 8,448 bytes at the most, 12,928 with attention by itself (ptxas).
+STATIC_BYTES, STATIC_ATTENTION_BYTES = 10 << 10, 13 << 10
 LEAST_SLOTS = 6
 ALIGNMENT_BYTES = 256
 SECTORS_APART = {1: 2, MOST_COLUMNS: 1}  # of boxes, by COLUMNS: see kernels/mail.cuh
@@ -224,9 +225,10 @@ def fixed_bytes(columns: int) -> int:
     return -(-used // RING_ALIGNMENT_BYTES) * RING_ALIGNMENT_BYTES
 
 
-def slots_of(columns: int, shared_bytes: int) -> int:
-    """How many slots there is room for, of a block's shared memory."""
-    return (shared_bytes - STATIC_BYTES - fixed_bytes(columns)) // SLOT_BYTES
+def slots_of(columns: int, ops: int, shared_bytes: int) -> int:
+    """How many slots there is room for, of a block's shared memory. columns, ops: as compiled."""
+    static_bytes = STATIC_ATTENTION_BYTES if ops & _bits([Op.QK, Op.AV]) else STATIC_BYTES
+    return (shared_bytes - static_bytes - fixed_bytes(columns)) // SLOT_BYTES
 
 
 def defines_of(tasks: Tasks) -> dict[str, int]:

@@ -98,6 +98,16 @@ SILU = split(["norm2+gate_up", "silu_mul"])
 NO_ATTENTION = split(ATTENTION.split("+"))
 
 
+@pytest.mark.parametrize("operand", [Word.A, Word.B], ids=lambda word: word.name)
+@pytest.mark.parametrize("requests", [1, 3])
+def test_a_norm_that_somebody_else_reads_is_by_itself(requests: int, operand: Word) -> None:
+    """Else what it gives would be nowhere."""
+    stream = layer_stream(requests)
+    given = int(compiled(stream, fuse=False)[names_of(stream).index("norm1"), Word.C])
+    assert list(changed({("add2", operand): given}, requests)[1:3]) == ["norm1", "qkv"]
+    assert changed({("add2", operand): given + 16}, requests)[1] == "norm1+qkv"
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("requests", [1, 3])
 def test_a_norm_may_be_as_wide_as_there_is_room_for(requests: int, dtype: Dtype) -> None:
