@@ -184,7 +184,7 @@ def test_a_block_has_the_shared_memory_that_its_struct_takes() -> None:
     least = tasks.LEAST_SLOTS
     assert least - (least // 2 - 1) >= constant(text, "PASS_TILES"), "see MOST_UNTOLD: what a pass wants can come"
     assert warps * 32 == constant(text, "THREADS")
-    assert [tasks.slots_of(columns, 227 << 10) for columns in (1, 16)] == [11, 8], "of an H100"
+    assert [tasks.slots_of(columns, 0, 227 << 10) for columns in (1, 16)] == [11, 8], "of an H100"
 
 
 def test_the_ring_begins_where_bulk_copies_are_fast() -> None:

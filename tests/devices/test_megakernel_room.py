@@ -40,7 +40,3 @@ def test_all_that_is_declared_has_room(columns: int) -> None:
     assert declared_bytes > 4096
     assert declared_bytes + fixed_bytes(columns) + slots * SLOT_BYTES <= MOST_BYTES
     assert slots >= LEAST_SLOTS
-
-
-def test_lists_of_what_is_timed_have_as_many_slots_as_before() -> None:
-    assert [slots_of(columns, bits(Op.SLOT_MAP), MOST_BYTES) for columns in (1, MOST_COLUMNS)] == [11, 8]
