@@ -99,7 +99,7 @@ class Driver:
         self._tokens = tuple(np.zeros(stream.tokens, np.int64) for _ in range(3))
         self._issue = np.zeros(requests + 2, np.int64)
         longest = int(np.diff(stops, prepend=0).max())
-        self._ahead, self._got = sr.ahead_of(requests, longest), np.zeros((1, WORDS), np.uint64)
+        self._ahead, self._got = sr.ahead_of(requests, longest), np.zeros((sr.MOST_PLACES, WORDS), np.uint64)
 
     def run(self, ring: Ring, back: Ring) -> tuple[Tokens, int, int]:
         """Drive every request to its end, then close the ring: tokens, commands pushed, ns blocked by a full ring."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.command import NO_TOKEN, W_K_OP_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, Flag
+from launchopt.command import NO_TOKEN, W_K_OP_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, WORDS, Flag
 from launchopt.native import Int, compiled, cpu_pause, monotonic_ns
 from launchopt.ring import has_record, pop_words
 from launchopt.step_records import (
@@ -66,10 +66,9 @@ def _kind(request: Int, table: Table, progress: Table, settings: Table) -> Int:
 
 
 @compiled
-def _emit(request: Int, static: Any, state: Table, progress: Table, issue_ns: Table, ahead: Any) -> None:
+def _emit(request: Int, now_ns: Int, static: Any, state: Table, progress: Table, issue_ns: Table, ahead: Any) -> None:
     """Issue a request's next step: BLOCK is where its records are, of which those not pushed early are to be."""
     table, token = static[1], progress[request, TOKENS_DONE]
-    now_ns = monotonic_ns()
     enqueue_ns = progress[request, ARRIVED_NS] if progress[request, STEPS] == 0 else now_ns
     place = next_step(request, static, progress, ahead)
     count = ahead[1][place, COUNT]
@@ -80,6 +79,34 @@ def _emit(request: Int, static: Any, state: Table, progress: Table, issue_ns: Ta
     state[BLOCK], state[BLOCK_NEXT], state[BLOCK_COUNT], state[BLOCK_NS] = place, early, count, enqueue_ns
     state[OUTSTANDING] += 1
     state[NEXT_AHEAD] = state[OWNED] = 0
+
+
+@compiled
+def _emit_queued(static: Any, state: Table, progress: Table, queue: Table, issue_ns: Table, ahead: Any) -> None:
+    """Issue the next step of who is first in the queue, and of those behind it whose last record alone is to be pushed.
+
+    These records become one block, in the last place of `ahead`, which is no request's: pushed one by one each would
+    take the cache line of the next slot away from the consumer that looks for it.
+    """
+    blocks, ready = ahead
+    lasts, count, now_ns = len(ready), 0, monotonic_ns()
+    while state[QUEUE_FIRST] != state[QUEUE_STOP]:
+        request = queue[state[QUEUE_FIRST] & (len(queue) - 1)]
+        is_last = progress[request, STEPS] > 0 and progress[request, EARLY] > 0
+        is_last = is_last and progress[request, EARLY] + 1 == ready[request & (lasts - 1), COUNT]
+        if count > 0 and not is_last:
+            break
+        state[QUEUE_FIRST] += 1
+        _emit(request, now_ns, static, state, progress, issue_ns, ahead)
+        if not is_last:
+            return
+        for w in range(WORDS):
+            blocks[lasts, count, w] = blocks[state[BLOCK], state[BLOCK_NEXT], w]
+        progress[request, ENDED_AT] += count
+        count += 1
+        if count == blocks.shape[1]:
+            break
+    state[BLOCK], state[BLOCK_NEXT], state[BLOCK_COUNT] = lasts, 0, count
 
 
 @compiled
@@ -95,20 +122,19 @@ def _arrive(request: Int, due_ns: Int, state: Table, progress: Table, queue: Tab
 
 
 @compiled
-def _complete(record: Words, static: Any, state: Table, progress: Table, tokens: Any, lists: Any) -> None:
+def _complete(record: Words, now_ns: Int, static: Any, state: Table, progress: Table, tokens: Any, lists: Any) -> None:
     """A step is done: its token, and what its request does next."""
     settings, table = static[0], static[1]
     _, done_ns, ids = tokens
     queue, running, later, child, sibling = lists
-    request = np.intp(record[0, W_SLOT_C_REQUEST] >> HIGH)
-    token = record[0, W_STEP] >> HIGH
-    now_ns = monotonic_ns()
+    request = np.intp(record[W_SLOT_C_REQUEST] >> HIGH)
+    token = record[W_STEP] >> HIGH
     state[OUTSTANDING] -= 1
     progress[request, STEPS] += 1
     if token != np.uint64(NO_TOKEN):
         at = table[request, ch.FIRST_TOKEN] + np.intp(token)
         done_ns[at] = now_ns
-        ids[at] = np.int64(np.int32(record[0, W_SLOT_A_B] & LOW))  # NO_ID is negative
+        ids[at] = np.int64(np.int32(record[W_SLOT_A_B] & LOW))  # NO_ID is negative
         progress[request, TOKENS_DONE] += 1
     if _kind(request, table, progress, settings) >= 0:
         if settings[CONTINUOUS] == 0:
@@ -264,19 +290,20 @@ def drive(
                 return BLOCKED
         if issue[0] > issue[1]:  # what a step is made of: issue[2:], issue[1] of issue[0] are out
             issue[1] += 1
-            _emit(issue[1 + issue[1]], static, state, progress, tokens[0], ahead)
+            _emit(issue[1 + issue[1]], monotonic_ns(), static, state, progress, tokens[0], ahead)
             if issue[1] == issue[0]:
                 ahead[0][state[BLOCK], state[BLOCK_COUNT] - 1, W_K_OP_DTYPE] |= ROUND_END
             continue
-        while pop_words(back[0], back[1], got) > 0:
-            _complete(got, static, state, progress, tokens, lists)
+        while has_record(back[0], back[1]):
+            count = pop_words(back[0], back[1], got)
+            now_ns = monotonic_ns()
+            for i in range(count):
+                _complete(got[i], now_ns, static, state, progress, tokens, lists)
         if state[FINISHED] == settings[REQUESTS]:
             return DONE
         if settings[CONTINUOUS] == 0:
             if state[QUEUE_FIRST] != state[QUEUE_STOP]:
-                request = lists[0][state[QUEUE_FIRST] & (len(lists[0]) - 1)]
-                state[QUEUE_FIRST] += 1
-                _emit(request, static, state, progress, tokens[0], ahead)
+                _emit_queued(static, state, progress, lists[0], tokens[0], ahead)
                 continue
         elif state[OUTSTANDING] == 0:
             issue[0], issue[1] = _form_step(static, state, progress, lists, issue[2:]), 0

@@ -6,8 +6,9 @@ Meanwhile the slots of the ring that it will go to are made this core's own (`ow
 all records but the last go into the ring as soon as the request's step before has left (`push_early`): no step can be
 launched before its last record, and that is pushed when the step is issued.
 
-`Ahead` is where steps are prepared: `blocks`, uint64 [places, longest step, WORDS], and `ready`, int64 [places,
-READY_COLUMNS], what is in each. A request has one place, which it may share with others.
+`Ahead` is where steps are prepared: `blocks`, uint64 [places + 1, longest step, WORDS], and `ready`, int64 [places,
+READY_COLUMNS], what is in each. A request has one place, which it may share with others; the place behind these is for
+the last records of several steps, which are pushed together.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def ahead_of(requests: int, longest: int) -> Ahead:
     """Places for the steps of `requests` requests, of up to `longest` commands each; nothing is prepared."""
     places = min(1 << (requests - 1).bit_length(), MOST_PLACES)
     ready = np.full((places, READY_COLUMNS), NOBODY, np.int64)
-    return np.full((places, longest, WORDS), 0, np.uint64), ready  # written to, so that the memory is there
+    return np.full((places + 1, longest, WORDS), 0, np.uint64), ready  # written to, so that the memory is there
 
 
 @compiled

@@ -26,7 +26,18 @@ from launchopt.errors import Interrupted, RunError
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
 from launchopt.order import REQUEST_SHIFT
 from launchopt.recorder import NEXT_LAUNCH, Recorder, wants_room
-from launchopt.ring import HEADER_WORDS, LEFT, STOP, TAIL, Ring, has_record, is_closed, ready_words, release_words
+from launchopt.ring import (
+    HEADER_WORDS,
+    LEFT,
+    STOP,
+    TAIL,
+    Ring,
+    has_record,
+    is_closed,
+    is_drained,
+    ready_words,
+    release_words,
+)
 from launchopt.step_batcher import StepBatch, StepBatcher
 
 FLUSH, WRONG = lp.SPECIAL, lp.UNKNOWN  # why the loop came back, beside lt_pump's: a batch; a record that is wrong
@@ -77,7 +88,7 @@ def _wait(ring: Any, back: Any, flights: Any, batcher: Any, settings: Table, sta
 
 
 @compiled
-def _refill(header: NDArray[np.uint64], data: NDArray[np.uint64], most: Int, state: Table) -> None:
+def refill(header: NDArray[np.uint64], data: NDArray[np.uint64], most: Int, state: Table) -> None:
     """Give back what was read, and look for more: records are gathered from where they lie in the ring."""
     if state[lp.COUNT] > 0:
         release_words(header, state[lp.COUNT])
@@ -115,10 +126,10 @@ def pump_steps(
         if wants_room(*records):
             return lp.SPOOL
         if state[lp.NEXT] == state[lp.COUNT]:
-            _refill(header, data, settings[AT_ONCE], state)
+            refill(header, data, settings[AT_ONCE], state)
             if load_acquire(header, STOP) != np.uint64(0):
                 return lp.STOPPED
-        drained = lp.is_drained(header)
+        drained = is_drained(header)
         words = data[state[FIRST] : state[FIRST] + state[lp.COUNT]]
         state[lp.NEXT], kind, reason = sb.next_kind(words, state[lp.NEXT], state[lp.NOW_NS], drained, batcher)
         if kind < sb.NO_KIND:
@@ -167,7 +178,7 @@ class StepPump:
         self._submit, self._feed_back, self._check_alive = submit, feed_back, check_alive
         self._sleep_s = settings.sleep_ns * 1e-9
         self._state = np.zeros(STATE_WORDS, np.int64)
-        self._arguments: tuple[Any, ...] = (
+        self.arguments: tuple[Any, ...] = (
             ring.arrays,
             back.arrays,
             batcher.arrays,
@@ -183,7 +194,7 @@ class StepPump:
         """Have all machine code at hand before a clock starts: a look at a ring that says stop."""
         stopped = np.zeros(HEADER_WORDS, np.uint64), np.zeros((2, 8), np.uint64)
         stopped[0][STOP] = 1
-        pump_steps(stopped, *self._arguments[1:])
+        pump_steps(stopped, *self.arguments[1:])
         self._flights.collect(stopped[1][:0])
         self._recorder.make_room()
 
@@ -194,7 +205,7 @@ class StepPump:
 
     def run(self) -> None:
         """Until the ring is drained, every step launched and told of."""
-        state, arguments, flights = self._state, self._arguments, self._flights
+        state, arguments, flights = self._state, self.arguments, self._flights
         told = state[ROWS : lp.FLUSH_NS + 1]
         left, submit, collect, feed_back = self._batcher.left, self._submit, flights.collect, self._feed_back
         while True:

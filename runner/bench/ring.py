@@ -28,6 +28,7 @@ from launchopt.step_batcher import StepBatcher
 from launchopt.step_records import own_room, push_step
 from launchopt.waiter import Waiter
 from runner.bench.figures import Figure, ratios
+from runner.bench.peers import with_peer
 
 RECORDS = 20_000_000
 BLOCK = 4096
@@ -66,16 +67,6 @@ def suite(repeats: int) -> Iterator[Figure]:
         yield Figure("ring", "iceoryx2, for comparison", "records/s", samples, higher_is_better=True)
 
 
-def _with_peer(target: Callable[..., None], args: tuple[Any, ...], work: Callable[[], Any]) -> Any:
-    peer = get_context("spawn").Process(target=target, args=args, daemon=True)
-    peer.start()
-    try:
-        return work()
-    finally:
-        peer.join(30)
-        peer.kill()
-
-
 def push_all(name: str, capacity: int, records: int) -> None:
     """Peer: `records` records in blocks."""
     block = np.zeros(BLOCK, COMMAND_DTYPE)
@@ -108,7 +99,7 @@ def _bulk(capacity: int) -> float:
                     waiter.wait()
             return popped / (time.perf_counter_ns() - start_ns) * 1e9
 
-        return float(_with_peer(push_all, (ring.name, capacity, RECORDS), work))
+        return float(with_peer(push_all, (ring.name, capacity, RECORDS), work))
 
 
 @compiled
@@ -146,7 +137,7 @@ def _round_trips() -> NDArray[np.int64]:
         there, back = (stack.enter_context(Ring.create(DEFAULT_CAPACITY)) for _ in range(2))
         record, times_ns = np.zeros((1, WORDS), np.uint64), np.zeros(TRIPS + 1000, np.int64)
         args = (there.name, back.name, DEFAULT_CAPACITY, len(times_ns))
-        _with_peer(echo, args, lambda: _ping(there.arrays, back.arrays, record, times_ns))
+        with_peer(echo, args, lambda: _ping(there.arrays, back.arrays, record, times_ns))
         return times_ns[1000:]
 
 
@@ -222,7 +213,7 @@ def _step_times_ns(push: Callable[..., None], ahead: bool) -> NDArray[np.int64]:
         there, back = (stack.enter_context(Ring.create(DEFAULT_CAPACITY)) for _ in range(2))
         record, times_ns = np.zeros((1, WORDS), np.uint64), np.zeros(2 * ROUNDS + 100, np.int64)
         args = (there.name, back.name, len(times_ns), ahead)
-        _with_peer(gather_all, args, lambda: push(there.arrays, back.arrays, steps, record, times_ns))
+        with_peer(gather_all, args, lambda: push(there.arrays, back.arrays, steps, record, times_ns))
     return times_ns[100:]
 
 
@@ -253,7 +244,7 @@ def _queue() -> float:
             queue.get()
         return (MESSAGES - 1) / (time.perf_counter_ns() - start_ns) * 1e9
 
-    return float(_with_peer(put_all, (queue, MESSAGES), work))
+    return float(with_peer(put_all, (queue, MESSAGES), work))
 
 
 def _iceoryx() -> float | None:
@@ -261,4 +252,4 @@ def _iceoryx() -> float | None:
         return None
     from runner.bench.iceoryx import rate
 
-    return rate(MESSAGES, _with_peer)
+    return rate(MESSAGES, with_peer)
