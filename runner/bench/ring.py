@@ -3,8 +3,8 @@
 The peer is a spawned process. Bulk: the producer pushes blocks, the consumer pops what is there and checks the last
 sequence number. Round trip: one record through one ring and back through another, in a compiled loop on both sides.
 Steps: whole steps of several requests are pushed, and gathered into a batch by the peer, which tells when; with the
-ring's slots owned beforehand and not, in turn, and with all records but the last of each pushed beforehand. Beside it:
-`multiprocessing.Queue`, and iceoryx2 where it is installed.
+ring's slots owned beforehand and not, in turn, and with all records but the last of each pushed beforehand. From tokens
+to the next batch: see `turn`. Beside it: `multiprocessing.Queue`, and iceoryx2 where it is installed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from launchopt.ring import TAIL, Ring, has_record, pop_words, push_words, ready_
 from launchopt.step_batcher import StepBatcher
 from launchopt.step_records import own_room, push_step
 from launchopt.waiter import Waiter
+from runner.bench import turn
 from runner.bench.figures import Figure, ratios
 from runner.bench.peers import with_peer
 
@@ -61,6 +62,9 @@ def suite(repeats: int) -> Iterator[Figure]:
     yield Figure("ring", f"{case}, slots owned beforehand over not", "x", ratios(owned, plain))
     samples = [_steps_ahead() for _ in range(repeats)]
     yield Figure("ring", f"{STEPS} steps of {ROWS} records, all but the last of each pushed before", "us", samples)
+    for requests in (1, STEPS):
+        case = f"{requests} request{'s' * (requests > 1)} of {turn.ROWS} records a step, from tokens to the next batch"
+        yield Figure("ring", case, "us", [turn.turn_us(requests) for _ in range(repeats)])
     samples = [_queue() for _ in range(repeats)]
     yield Figure("ring", "multiprocessing.Queue, for comparison", "records/s", samples, higher_is_better=True)
     if samples := [rate for rate in (_iceoryx() for _ in range(repeats)) if rate]:

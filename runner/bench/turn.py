@@ -32,7 +32,8 @@ from launchopt.workloads.program import linear_program
 from runner.bench.peers import with_peer
 
 TURNS = 1000  # steps of each request
-LAYERS, LINEARS = 32, 7  # 224 commands a step, as many as Llama 3.2 1B has but for two
+LAYERS, LINEARS = 32, 7
+ROWS = LAYERS * LINEARS  # a decode step of Llama 3.2 1B has two more
 CAPACITY = 4096
 STEP_NS = 100_000  # from one batch to its tokens
 FAR_NS = 1 << 62
@@ -57,12 +58,11 @@ def _take_early(ring: Any, batcher: sb.StepArrays, settings: Any, state: NDArray
 
 
 @compiled
-def _turns(
-    pump: Any, staging: Any, words: NDArray[np.uint64], times_ns: NDArray[np.int64]
-) -> Int:
-    """Fill `times_ns`; returns how many batches left. `words`: where they lie."""
+def _turns(pump: Any, staging: Any, words: NDArray[np.uint64], times_ns: NDArray[np.int64]) -> Int:
+    """Drive the loop to its end, and fill `times_ns`; returns how many batches left. `words`: where those lie."""
     ring, back, batcher, flights, records, settings, state, _ = pump
-    rows, places, done, cursor = flights
+    _, places, done, cursor = flights
+    ended, table, facts, stages, staged = staging
     told_ns, turns = 0, 0
     while True:
         code = sp.pump_steps(ring, back, batcher, flights, records, settings, state, None)
@@ -74,7 +74,7 @@ def _turns(
             times_ns[turns] = state[lp.FLUSH_NS] - told_ns
         turns += 1
         size = state[lp.SIZE]
-        stage_ends(words[: state[sp.ROWS] * size], size, *staging[:4], flights, staging[4])
+        stage_ends(words[: state[sp.ROWS] * size], size, ended, table, facts, stages, flights, staged)
         told_ns = monotonic_ns() + STEP_NS
         while monotonic_ns() < told_ns:
             _take_early(ring, batcher, settings, state)
@@ -83,19 +83,22 @@ def _turns(
         told_ns = monotonic_ns()
 
 
+def idle(*_: Any) -> None:
+    """What a mode and a device would do."""
+
+
 def consume(there_name: str, back_name: str, times_name: str, requests: int) -> None:
     """Peer: the consumer's loop, and the times of its turns into a ring's records."""
     stream = stream_of(requests)
-    rows = int(stream.kind_stops[-1])
-    batcher = StepBatcher(steps_of_requests(stream.table), rows, requests, FAR_NS, ahead=True)
-    recorder, settings = Recorder(1, rows * requests), PumpSettings(FAR_NS, None, 1 << 40, 0, 0)
+    batcher = StepBatcher(steps_of_requests(stream.table), ROWS, requests, FAR_NS, ahead=True)
+    recorder, settings = Recorder(1, ROWS * requests), PumpSettings(FAR_NS, None, 1 << 40, 0, 0)
     with ExitStack() as stack:
         there, back, out = (stack.enter_context(Ring.attach(n, CAPACITY)) for n in (there_name, back_name, times_name))
         flights = Flights(stream, back, np.zeros(places_needed(stream), np.uint64))
         flights.reset()
         staged = np.zeros((STAGES, WORDS, requests), np.uint64)
         stages = FeedbackStages(flights, stream.table, facts_of(stream, 0, 0, 0), staged, lambda: None)
-        pump = sp.StepPump(there, back, batcher, flights, *[lambda *_: None] * 3, recorder, settings)
+        pump = sp.StepPump(there, back, batcher, flights, idle, idle, idle, recorder, settings)
         times_ns = out.arrays[1].view(np.int64).reshape(-1)[:TURNS]
         _turns(pump.arguments, stages.arrays, batcher.arrays[0], times_ns)
 
