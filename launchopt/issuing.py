@@ -13,21 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.command import NO_TOKEN, W_K_OP_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, WORDS, Flag
+from launchopt.command import NO_TOKEN, W_K_OP_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, WORDS, Flag
 from launchopt.native import Int, compiled, cpu_pause, monotonic_ns
 from launchopt.ring import has_record, pop_words
+from launchopt.rounds import QUEUE_FIRST, QUEUE_STOP, RUNNING, form_step, next_kind
 from launchopt.step_records import (
     AHEAD,
     ARRIVED_NS,
-    BUDGET,
     CONTINUOUS,
     COUNT,
-    DECODE_KIND,
     EARLY,
     ENDED_AT,
     HIGH,
     LOW,
-    MOST_RUNNING,
     NOTICED_NS,
     REQUESTS,
     SPIN_NS,
@@ -35,7 +33,7 @@ from launchopt.step_records import (
     TOKENS_DONE,
     Table,
     Words,
-    kind_of,
+    lacks_last,
     next_step,
     own_room,
     prepare_next,
@@ -50,19 +48,13 @@ POLLS = 16  # looks at what is done between two at the clock
 OWNED_AT_ONCE = 64  # slots between two looks at what is done: under 1 us where another core has their lines
 EARLY_AT_ONCE = 64  # records, likewise
 MOST_OWNED = 8192  # slots: 512 KiB, which a core's own cache holds; more would drive out those owned first
-# Words of `state`. TO_OWN: slots from the head on that the prepared steps will go to, known when all are; OWNED: of
-# those, how many are this core's own since the last step was issued.
-NEXT_ARRIVAL, QUEUE_FIRST, QUEUE_STOP, BLOCK_NEXT, BLOCK_COUNT, SEQ, FINISHED, OUTSTANDING = range(8)
-RUNNING, LATER, WAKE_NS, BLOCK, BLOCK_NS, NEXT_AHEAD, TO_OWN, OWNED = range(8, 16)
+# Words of `state` behind those of `rounds`. TO_OWN: slots from the head on that the prepared steps will go to, known
+# when all are; OWNED: of those, how many are this core's own since the last step was issued.
+NEXT_ARRIVAL, BLOCK_NEXT, BLOCK_COUNT, SEQ, FINISHED, OUTSTANDING = range(3, 9)
+LATER, WAKE_NS, BLOCK, BLOCK_NS, NEXT_AHEAD, TO_OWN, OWNED = range(9, 16)
 STATE_WORDS = 16
 ROUND_END = np.uint64(int(Flag.ROUND_END) << 48)  # in its word of a record
 FAR_NS = 1 << 62
-
-
-@compiled
-def _kind(request: Int, table: Table, progress: Table, settings: Table) -> Int:
-    """The kind of a request's next step, -1 when it has none."""
-    return kind_of(request, progress[request, STEPS], table, settings)
 
 
 @compiled
@@ -92,8 +84,7 @@ def _emit_queued(static: Any, state: Table, progress: Table, queue: Table, issue
     lasts, count, now_ns = len(ready), 0, monotonic_ns()
     while state[QUEUE_FIRST] != state[QUEUE_STOP]:
         request = queue[state[QUEUE_FIRST] & (len(queue) - 1)]
-        is_last = progress[request, STEPS] > 0 and progress[request, EARLY] > 0
-        is_last = is_last and progress[request, EARLY] + 1 == ready[request & (lasts - 1), COUNT]
+        is_last = lacks_last(request, progress, ready)
         if count > 0 and not is_last:
             break
         state[QUEUE_FIRST] += 1
@@ -136,7 +127,7 @@ def _complete(record: Words, now_ns: Int, static: Any, state: Table, progress: T
         done_ns[at] = now_ns
         ids[at] = np.int64(np.int32(record[W_SLOT_A_B] & LOW))  # NO_ID is negative
         progress[request, TOKENS_DONE] += 1
-    if _kind(request, table, progress, settings) >= 0:
+    if next_kind(request, table, progress, settings) >= 0:
         if settings[CONTINUOUS] == 0:
             _enqueue(request, state, queue)
         return
@@ -180,44 +171,6 @@ def _arrivals(order: Table, state: Table, progress: Table, lists: Any) -> None:
         else:
             state[WAKE_NS] = min(state[WAKE_NS], progress[request, ARRIVED_NS])
             i += 1
-
-
-@compiled
-def _columns(request: Int, static: Any, progress: Table) -> Int:
-    """Columns of a request's next step."""
-    settings, table, stops, template, _, _, _, _ = static
-    kind = _kind(request, table, progress, settings)
-    first = 0 if kind == 0 else stops[kind - 1]
-    return np.int64(template[first, W_MN] >> HIGH)
-
-
-@compiled
-def _form_step(static: Any, state: Table, progress: Table, lists: Any, issue: Table) -> Int:
-    """Continuous: who takes part in the next step, into `issue`; returns how many."""
-    settings, table = static[0], static[1]
-    queue, running, _, _, _ = lists
-    left, count = settings[BUDGET], 0
-    for wants_prompt in range(2):  # tokens first, then prompts with what is left
-        for i in range(state[RUNNING]):
-            request = running[i]
-            is_prompt = _kind(request, table, progress, settings) != settings[DECODE_KIND]
-            columns = _columns(request, static, progress)
-            if is_prompt == (wants_prompt == 1) and (columns <= left or count == 0):
-                issue[count] = request
-                count += 1
-                left -= columns
-    while state[QUEUE_FIRST] != state[QUEUE_STOP] and state[RUNNING] < settings[MOST_RUNNING]:
-        request = queue[state[QUEUE_FIRST] & (len(queue) - 1)]
-        columns = _columns(request, static, progress)
-        if columns > left and count > 0:
-            break
-        state[QUEUE_FIRST] += 1
-        running[state[RUNNING]] = request
-        state[RUNNING] += 1
-        issue[count] = request
-        count += 1
-        left -= columns
-    return count
 
 
 @compiled
@@ -306,7 +259,7 @@ def drive(
                 _emit_queued(static, state, progress, lists[0], tokens[0], ahead)
                 continue
         elif state[OUTSTANDING] == 0:
-            issue[0], issue[1] = _form_step(static, state, progress, lists, issue[2:]), 0
+            issue[0], issue[1] = form_step(static, state, progress, lists, issue[2:]), 0
             if issue[0] > 0:
                 continue
         if not _spun(ring, back, static, state, progress, ahead):

@@ -135,6 +135,15 @@ def next_step(request: Int, static: Any, progress: Table, ahead: Any) -> Int:
 
 
 @compiled
+def lacks_last(request: Int, progress: Table, ready: Table) -> Int:
+    """Whether a request's next step is at hand, of which all records but the last were pushed early."""
+    place, early = request & (len(ready) - 1), progress[request, EARLY]
+    if ready[place, REQUEST] != request or ready[place, STEP] != progress[request, STEPS]:
+        return False  # the place was another's since
+    return early > 0 and early + 1 == ready[place, COUNT]
+
+
+@compiled
 def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: Int) -> Int:
     """As `ring.push_words`, of a step's `words`: numbered from `seq` on, and arrived at `enqueue_ns`.
 

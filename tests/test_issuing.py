@@ -127,6 +127,29 @@ def test_all_but_the_last_record_go_out_ahead_and_own_room_waits_for_the_rest() 
                 assert waiting.driver._enter(waiting.ring, waiting.back) == iss.DONE
 
 
+def test_last_records_go_out_together() -> None:
+    """Of all who were told of their tokens by then, in the order in which they were; and nobody's next step before."""
+    with Waiting(stream_of([(0, 3)] * 3), AHEAD, capacity=64) as waiting:
+        out = np.zeros(64, COMMAND_DTYPE)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 24
+        ends = out[[23, 7]].copy()
+        waiting.ring.set_word(LEFT, 24)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 21
+        waiting.back.push(ends)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 2
+        assert out["request"][:2].tolist() == [2, 0]
+        assert (out["flags"][:2] & Flag.STEP_END).all()
+        assert out["seq"][:2].tolist() == [45, 46]
+        assert out["enqueue_ns"][0] == out["enqueue_ns"][1], "issued at once"
+        waiting.ring.set_word(LEFT, 46)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 7, "of the other one the step has not left"
+        assert (out["request"][:7] == 2).all()
+
+
 def test_no_more_goes_out_ahead_than_there_is_room_for() -> None:
     """Whole steps, with room for a last record of each place beside them."""
     for capacity, early in ((8, 0), (16, 7), (32, 7)):

@@ -41,9 +41,9 @@ SPIN_US = 1000.0
 MODEL = ModelShape("square", 64, LAYERS, 4, 2, 16, 64)
 
 
-def stream_of(requests: int) -> ChainStream:
-    """So many requests of TURNS tokens, all there from the start."""
-    sizes = np.zeros(requests, np.int64), np.zeros(requests, np.int64), np.full(requests, TURNS)
+def stream_of(requests: int, turns: int) -> ChainStream:
+    """So many requests of `turns` tokens, all there from the start."""
+    sizes = np.zeros(requests, np.int64), np.zeros(requests, np.int64), np.full(requests, turns)
     return ChainStream(linear_program([(64, 64)] * LINEARS), LAYERS, Requests(*sizes), Dtype.fp16, 1)
 
 
@@ -87,9 +87,9 @@ def idle(*_: Any) -> None:
     """What a mode and a device would do."""
 
 
-def consume(there_name: str, back_name: str, times_name: str, requests: int) -> None:
+def consume(there_name: str, back_name: str, times_name: str, requests: int, turns: int) -> None:
     """Peer: the consumer's loop, and the times of its turns into a ring's records."""
-    stream = stream_of(requests)
+    stream = stream_of(requests, turns)
     batcher = StepBatcher(steps_of_requests(stream.table), ROWS, requests, FAR_NS, ahead=True)
     recorder, settings = Recorder(1, ROWS * requests), PumpSettings(FAR_NS, None, 1 << 40, 0, 0)
     with ExitStack() as stack:
@@ -99,15 +99,15 @@ def consume(there_name: str, back_name: str, times_name: str, requests: int) -> 
         staged = np.zeros((STAGES, WORDS, requests), np.uint64)
         stages = FeedbackStages(flights, stream.table, facts_of(stream, 0, 0, 0), staged, lambda: None)
         pump = sp.StepPump(there, back, batcher, flights, idle, idle, idle, recorder, settings)
-        times_ns = out.arrays[1].view(np.int64).reshape(-1)[:TURNS]
+        times_ns = out.arrays[1].view(np.int64).reshape(-1)[:turns]
         _turns(pump.arguments, stages.arrays, batcher.arrays[0], times_ns)
 
 
-def turn_us(requests: int) -> float:
+def turn_us(requests: int, turns: int = TURNS) -> float:
     """The median of the turns of so many requests, the first ones left out; us."""
-    driver = Driver(stream_of(requests), Schedule(ahead=True), SPIN_US, 0.0)
+    driver = Driver(stream_of(requests, turns), Schedule(ahead=True), SPIN_US, 0.0)
     with ExitStack() as stack:
         there, back, out = (stack.enter_context(Ring.create(CAPACITY)) for _ in range(3))
-        with_peer(consume, (there.name, back.name, out.name, requests), lambda: driver.run(there, back))
-        times_ns = out.arrays[1].view(np.int64).reshape(-1)[:TURNS].copy()
-    return float(np.median(times_ns[TURNS // 10 :])) / 1e3
+        with_peer(consume, (there.name, back.name, out.name, requests, turns), lambda: driver.run(there, back))
+        times_ns = out.arrays[1].view(np.int64).reshape(-1)[:turns].copy()
+    return float(np.median(times_ns[turns // 10 :])) / 1e3

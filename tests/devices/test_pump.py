@@ -121,9 +121,10 @@ def test_a_lone_command_does_not_wait_for_company(ring: Ring, wait: PumpSettings
     stream = GemmStream([(8, 16)], 1, [Segment(1, 20)], Dtype.fp32, 4)
     fake = FakeLt(stream, {stream.shapes[0]: 16})
     batcher = Batcher(stream.shapes, [16], wait.timeout_ns)
+    pump = fake.pump(ring, batcher, 0, wait)  # with its machine code, before anything comes
     feeder = threading.Thread(target=push_all, args=(ring, stream, 1, 0.002))
     feeder.start()
-    fake.pump(ring, batcher, 0, wait).run(by_batch=True)
+    pump.run(by_batch=True)
     feeder.join()
     assert verify(stream, fake.arenas, 64).ok
     assert batcher.flushes[reason] > 1
