@@ -158,7 +158,7 @@ class StepPump:
     `check_alive` raises for a lost device.
 
     At most the batcher's limit times its rows of commands are noted in `recorder` between two `make_room`.
-    admission: of a mode whose launches may wait for their batch; `submit` comes after that.
+    admission: of a mode whose launches may wait for their batch; `submit` comes after that. arguments: of `pump_steps`.
     """
 
     def __init__(

@@ -27,7 +27,6 @@ from launchopt.recorder import Recorder
 from launchopt.ring import Ring
 from launchopt.step_batcher import StepBatcher, steps_of_requests
 from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import linear_program
 from runner.bench.peers import with_peer
 
@@ -38,7 +37,6 @@ CAPACITY = 4096
 STEP_NS = 100_000  # from one batch to its tokens
 FAR_NS = 1 << 62
 SPIN_US = 1000.0
-MODEL = ModelShape("square", 64, LAYERS, 4, 2, 16, 64)
 
 
 def stream_of(requests: int, turns: int) -> ChainStream:
