@@ -100,6 +100,8 @@ class Batcher:
         self.order: OrderArrays | None = (
             None if requests is None else order_arrays(requests, violated=violated, expected=expected, steps=steps)
         )
+        if self.order is not None:
+            is_stalled(self.order)  # likewise: a rehearsal may meet no stall
 
     @property
     def arrays(self) -> BatcherArrays:
