@@ -30,9 +30,8 @@ HEAD, START_NS, KNOWN_TAIL = 0, 1, 2  # producer: records pushed; the run's zero
 TAIL = 16  # consumer: records popped
 STOP = 32  # parent: give up
 LEFT = 48  # consumer of steps that are pushed ahead: all steps that ended among the first so many records have left
-CLOSED = 64  # producer: not 0 when no more will come; not beside HEAD, since who waits for records looks at it
-HEADER_WORDS = 80
-CLOSED_BIT = 1 << 63  # of head: the same
+HEADER_WORDS = 64
+CLOSED_BIT = 1 << 63  # of head: no more will come
 STAMP_EVERY = 256  # records pushed under one reading of the clock
 MOST_AT_ONCE = 4096  # records a consumer takes in one go: bounds what it makes of them in Python
 POLLS = 64  # looks at a word between two at the clock
@@ -119,13 +118,7 @@ def has_record(header: Words, data: Words) -> Int:
 @compiled
 def is_closed(header: Words) -> Int:
     """Whether no more records will come. Records may be left: look for them after this."""
-    return load_acquire(header, CLOSED) != np.uint64(0)
-
-
-@compiled
-def is_drained(header: Words) -> Int:
-    """Whether no more records will come, and every one was popped."""
-    return is_closed(header) and header[HEAD] == header[TAIL] | np.uint64(CLOSED_BIT)
+    return load_acquire(header, HEAD) >= np.uint64(CLOSED_BIT)
 
 
 @compiled
@@ -276,12 +269,11 @@ class Ring:
     def close(self) -> None:
         """The producer's last word: no more records will come."""
         self.set_word(HEAD, self.word(HEAD) | CLOSED_BIT)
-        self.set_word(CLOSED, 1)
 
     @property
     def drained(self) -> bool:
         """True when the producer has closed and every record was popped."""
-        return bool(is_drained(self._header))
+        return self.word(HEAD) == self.word(TAIL) | CLOSED_BIT
 
 
 @compiled

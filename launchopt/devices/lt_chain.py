@@ -20,7 +20,7 @@ from launchopt.devices.lt_launch import OK, launch_strided
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.order import ends_step, is_stalled, land_step, release, take_ordered
 from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
-from launchopt.ring import STOP, has_record, is_closed, is_drained, push_words
+from launchopt.ring import STOP, has_record, is_closed, push_words
 from launchopt.workloads import chain as ch
 
 # Why the loop came back, beside lt_pump's: steps ended; steps are under way, and nothing happens.
@@ -219,7 +219,7 @@ def pump_chains(
         if bucket == UNKNOWN_SHAPE:
             return lp.UNKNOWN
         if bucket == NO_BUCKET:
-            more, drained = state[lp.NEXT] < state[lp.COUNT], is_drained(header)
+            more, drained = state[lp.NEXT] < state[lp.COUNT], lp.is_drained(header)
             bucket, reason = _next_flush(more, drained, batcher, order, settings, state)
         if bucket != NO_BUCKET:
             code = _flush(bucket, reason, batcher, order, tables, records, ended, state)
@@ -228,7 +228,7 @@ def pump_chains(
             continue
         if state[lp.COUNT] > 0:
             continue
-        if is_drained(header) and active[0] == 0 and cursor[FIRST] == cursor[STOP_AT]:
+        if lp.is_drained(header) and active[0] == 0 and cursor[FIRST] == cursor[STOP_AT]:
             return lp.DRAINED
         if is_quiet(state[lp.NOW_NS], records[2][NEXT_LAUNCH], cursor):
             return QUIET

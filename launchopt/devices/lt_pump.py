@@ -26,7 +26,7 @@ from launchopt.buckets import (
 from launchopt.devices.lt_launch import OK, TOO_MANY_LAUNCHES, launch_each, launch_strided
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
-from launchopt.ring import STOP, has_record, is_closed, is_drained, pop_words
+from launchopt.ring import CLOSED_BIT, HEAD, STOP, TAIL, has_record, is_closed, pop_words
 
 # Why the loop came back.
 DRAINED, STOPPED, IDLE, SPECIAL, FAILED, UNKNOWN, SPOOL = range(7)
@@ -64,6 +64,12 @@ def _spin(header: NDArray[np.uint64], data: NDArray[np.uint64], until_ns: Int) -
             return True
         if monotonic_ns() >= until_ns:
             return False
+
+
+@compiled
+def is_drained(header: NDArray[np.uint64]) -> Int:
+    """The producer has closed the ring, and every record was popped."""
+    return load_acquire(header, HEAD) == load_acquire(header, TAIL) | np.uint64(CLOSED_BIT)
 
 
 @compiled

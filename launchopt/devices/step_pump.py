@@ -26,18 +26,7 @@ from launchopt.errors import Interrupted, RunError
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
 from launchopt.order import REQUEST_SHIFT
 from launchopt.recorder import NEXT_LAUNCH, Recorder, wants_room
-from launchopt.ring import (
-    HEADER_WORDS,
-    LEFT,
-    STOP,
-    TAIL,
-    Ring,
-    has_record,
-    is_closed,
-    is_drained,
-    ready_words,
-    release_words,
-)
+from launchopt.ring import HEADER_WORDS, LEFT, STOP, TAIL, Ring, has_record, is_closed, ready_words, release_words
 from launchopt.step_batcher import StepBatch, StepBatcher
 
 FLUSH, WRONG = lp.SPECIAL, lp.UNKNOWN  # why the loop came back, beside lt_pump's: a batch; a record that is wrong
@@ -129,7 +118,7 @@ def pump_steps(
             refill(header, data, settings[AT_ONCE], state)
             if load_acquire(header, STOP) != np.uint64(0):
                 return lp.STOPPED
-        drained = is_drained(header)
+        drained = lp.is_drained(header)
         words = data[state[FIRST] : state[FIRST] + state[lp.COUNT]]
         state[lp.NEXT], kind, reason = sb.next_kind(words, state[lp.NEXT], state[lp.NOW_NS], drained, batcher)
         if kind < sb.NO_KIND:
