@@ -98,6 +98,7 @@ struct Slices {
     __device__ void await(Ring& ring) const {
 #if AWAITED
         if (__any_sync(0xFFFFFFFFu, !are_full)) ring.wait<PASS_TILES>(tiles * pieces);
+        __syncwarp();
         ring.next(tiles * pieces);
 #endif
     }

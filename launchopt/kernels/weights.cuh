@@ -54,8 +54,14 @@ struct Ring {
     static __device__ u32 wrapped(u32 i) { return min(i, i - SLOTS); }  // of less than twice as many
     __device__ u32 slot(u32 ahead = 0) const { return first + wrapped(index + ahead) * SLOT_BYTES; }
     __device__ u32 barrier() const { return barriers + index * 8; }
-    // Whether the next `count` are full, of N at the most: all are asked before the first answer is there.
+    // Whether the next `count` are full, of N at the most, as a lane has seen them: all are asked before the first answer is
+    // there, or, of many, each lane asks for one.
     template <int N, bool WAITS = false> __device__ bool are_full(int count) const {
+        if (N > 2) {
+            const u32 at = index + min((int)(threadIdx.x % N), count - 1), of_slot = barriers + wrapped(at) * 8;
+            const u32 in_phase = phase ^ (at >= SLOTS);
+            return WAITS ? barrier_try(of_slot, in_phase) : barrier_test(of_slot, in_phase);
+        }
         bool all = true;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
@@ -66,6 +72,11 @@ struct Ring {
         return all;
     }
     template <int N> __device__ void wait(int count) const {
+        if (N > 2) {
+            while (!__all_sync(0xFFFFFFFFu, are_full<N, true>(count))) {}
+            __syncwarp();  // what one lane has seen the others may read
+            return;
+        }
         if (are_full<N, true>(count)) return;
         while (!are_full<N, true>(count)) {}  // apart, since the head of a loop is some 50 cycles by itself
     }
