@@ -98,7 +98,7 @@ struct Slices {
     __device__ void await(Ring& ring) const {
 #if AWAITED
         if (__any_sync(0xFFFFFFFFu, !are_full)) ring.wait<PASS_TILES>(tiles * pieces);
-        __syncwarp();
+        __syncwarp();  // what one lane has seen the others may read
         ring.next(tiles * pieces);
 #endif
     }

@@ -54,8 +54,8 @@ struct Ring {
     static __device__ u32 wrapped(u32 i) { return min(i, i - SLOTS); }  // of less than twice as many
     __device__ u32 slot(u32 ahead = 0) const { return first + wrapped(index + ahead) * SLOT_BYTES; }
     __device__ u32 barrier() const { return barriers + index * 8; }
-    // Whether the next `count` are full, of N at the most, as a lane has seen them: all are asked before the first answer is
-    // there, or, of many, each lane asks for one.
+    // Whether the next `count` are full, of N at the most, as far as a lane knows: of more than two each lane asks for one, so
+    // that a warp asks once; of two each lane asks for both before the first answer is there.
     template <int N, bool WAITS = false> __device__ bool are_full(int count) const {
         if (N > 2) {
             const u32 at = index + min((int)(threadIdx.x % N), count - 1), of_slot = barriers + wrapped(at) * 8;
@@ -71,7 +71,7 @@ struct Ring {
         }
         return all;
     }
-    template <int N> __device__ void wait(int count) const {
+    template <int N> __device__ void wait(int count) const {  // by a whole warp
         if (N > 2) {
             while (!__all_sync(0xFFFFFFFFu, are_full<N, true>(count))) {}
             __syncwarp();  // what one lane has seen the others may read

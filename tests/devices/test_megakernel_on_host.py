@@ -116,11 +116,12 @@ SPLIT = [
     (WIDE, 9, Dtype.fp32, {(8, 0), (3, Op.SILU_MUL), (2, Op.SILU_MUL)}),
     (SHORT, 34, Dtype.bf16, {(2, 0), (1, 0)}),  # of columns in three groups
     (linear_program([(64, 4096), (4096, 64)]), 16, Dtype.fp32, {(4, 0)}),
+    (HEAD, 16, Dtype.bf16, {(4, 0)}),
 ]
 
 
 @pytest.mark.parametrize(
-    ("program", "requests", "dtype", "tiles"), SPLIT, ids=["layer", "silu_mul", "few tiles", "large k"]
+    ("program", "requests", "dtype", "tiles"), SPLIT, ids=["layer", "silu_mul", "few tiles", "large k", "one pass"]
 )
 def test_halves_of_k_are_added_up(
     program: Program, requests: int, dtype: Dtype, tiles: set[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
@@ -129,6 +130,18 @@ def test_halves_of_k_are_added_up(
     run = Paired(paired_stream(program, requests, dtype))
     assert run.launches == 1
     assert run.tiles == tiles
+    assert run.verify().ok
+
+
+def test_o_and_down_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each adds what the other one stored: the same threads did."""
+    monkeypatch.setattr(kernel_runs, "BLOCKS", 8)
+    program = layer_program(ModelShape("o", 128, 2, 9, 3, 64, 1600), 2 * TOKENS)
+    run = Paired(ChainStream(program, 2, requests_of([(0, 2)] * 16), Dtype.fp32, 1))
+    (tasks,) = [each.tasks for each in run.lists.values()]
+    shared = tasks[tasks[:, Extra.SPLIT] == 1]
+    assert shared[:, Extra.THEN].tolist() == [Op.ADD] * 4
+    assert not shared[:, Extra.ADDED_MAILED].any()
     assert run.verify().ok
 
 

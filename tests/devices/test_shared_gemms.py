@@ -57,6 +57,31 @@ def test_gemms_are_split_where_the_inputs_have_no_room(
     assert defines_of(alone)["PAIRS"] == 0
 
 
+@pytest.mark.parametrize(
+    ("requests", "k_bytes", "blocks", "is_split"),
+    [
+        *((16, 4096, 16, 1), (18, 4096, 17, 1), (9, 4096, 64, 1), (16, 2304, 132, 1)),
+        *((16, 4096, 14, 0), (16, 4096, 2, 0)),  # more than a pass of two blocks
+        *((8, 4096, 64, 0), (14, 2304, 64, 0), (1, 4096, 64, 0)),  # inputs take half of their room, or less
+        (16, 2048, 132, 0),  # one piece
+    ],
+)
+def test_gemms_are_split_where_their_inputs_are_many_and_one_pass_is_all_there_is(
+    requests: int, k_bytes: int, blocks: int, is_split: int
+) -> None:
+    tasks, _ = tasks_of(shared_list(k_bytes // 2, requests), blocks, 2, pairs=True)
+    assert tasks[:, [Extra.STREAMED, Extra.SPLIT]].tolist() == [[1, is_split], [1, 0]]
+
+
+def test_a_gemm_behind_a_norm_is_not_split() -> None:
+    """A norm wants all of k. So of a layer whose GEMMs all have one pass, `o` is, and `down` for its large k."""
+    program = compiled(layer_stream(16, model=ModelShape("short", 1024, 2, 8, 2, 128, 2048)))
+    tasks, _ = tasks_of(program, 1024, 4, pairs=True)
+    assert (tasks[:, Extra.GAIN] != 0).sum() == 2
+    assert tasks[:, Extra.SPLIT].tolist() == [i in (OUT, DOWN) for i in range(6)]
+    assert not tasks[:, Extra.ADDED_MAILED].any()
+
+
 def test_gemms_whose_weights_are_not_streamed_are_not_split() -> None:
     tasks, _ = tasks_of(shared_list(8192 + 8, 16), 4, 2, pairs=True)
     assert tasks[:, [Extra.STREAMED, Extra.SPLIT]].tolist() == [[0, 0], [1, 0]]
