@@ -198,15 +198,15 @@ def _is_shared(row: NDArray[np.int64], blocks: int) -> bool:
     """Whether two blocks of a cluster share a GEMM, half of k each: where inputs of all of k have no room at once.
 
     Or where they take more than half of it, and one pass is all that two blocks have of it; unless a norm, which wants
-    all of k, is done with it. There a pass takes longer by what they send each other, and less than inputs do.
+    all of k, is done with it: what the two send each other takes less time then than half of the inputs.
     """
     if not row[Extra.STREAMED] or row[Word.REQUESTS] == 1:
         return False
     used, columns = int(row[Extra.ROW_USED_BYTES]), min(int(row[Word.REQUESTS]), MOST_COLUMNS)
     is_deep = used > row[Extra.ROUND_BYTES]
-    is_wide = 2 * columns * used > INPUT_BYTES[MOST_COLUMNS] and not row[Extra.GAIN]
+    has_many = 2 * columns * used > INPUT_BYTES[MOST_COLUMNS] and not row[Extra.GAIN]
     tiles = -(-_parts(row) // (blocks // 2)) << int(row[Extra.PAIR_ROWS] > 0)
-    return (is_deep or (is_wide and tiles <= PASS_TILES)) and -(-used // PIECE_BYTES) % 2 == 0
+    return (is_deep or (has_many and tiles <= PASS_TILES)) and -(-used // PIECE_BYTES) % 2 == 0
 
 
 def _cut(row: NDArray[np.int64], itemsize: int) -> None:
