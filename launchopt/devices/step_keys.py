@@ -32,9 +32,9 @@ def write_key(words: NDArray[np.uint64], size: int, rows: int, probe: int, key: 
 
 
 @compiled
-def is_key(words: NDArray[np.uint64], size: int, rows: int, probe: int, key: NDArray[np.uint64]) -> Int:
-    """Whether `write_key` would write that."""
-    for row in range(rows):
+def is_key(words: NDArray[np.uint64], size: int, rows: int, probe: int, key: NDArray[np.uint64], known: int) -> Int:
+    """Whether `write_key` would write that. known: so many of the first rows' first words are known to be like that."""
+    for row in range(known, rows):
         if key[row] != words[row * size, W_SLOT_A_B]:
             return False
     for i in range(size):
@@ -68,7 +68,7 @@ class StepKeys:
         mn = words.item(0, W_MN)
         like = rows, size, mn, words.item(0, W_SLOT_A_B)
         last = self._last.get(like)
-        if last and is_key(words, size, rows, last.probe, last.words):
+        if last and is_key(words, size, rows, last.probe, last.words, 0):
             return last
         if len(self._last) >= MOST_KEPT:
             self._last.clear()

@@ -19,7 +19,7 @@ from launchopt import step_buckets as sb
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST
 from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_pump as lp
-from launchopt.devices.admission import Admission, admit
+from launchopt.devices.admission import Admission, admit, look
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.steps import Flights
 from launchopt.errors import Interrupted, RunError
@@ -138,6 +138,8 @@ def pump_steps(
             return lp.DRAINED
         if lc.is_quiet(state[lp.NOW_NS], records[2][NEXT_LAUNCH], cursor):
             return lc.QUIET
+        if admission is not None:
+            look(batcher, admission)
         if not _wait(ring, back, flights, batcher, settings, state):
             return lp.IDLE
 

@@ -4,7 +4,7 @@ The peer is a spawned process. Bulk: the producer pushes blocks, the consumer po
 sequence number. Round trip: one record through one ring and back through another, in a compiled loop on both sides.
 Steps: whole steps of several requests are pushed, and gathered into a batch by the peer, which tells when; with the
 ring's slots owned beforehand and not, in turn, and with all records but the last of each pushed beforehand. From tokens
-to the next batch: see `turn`. Beside it: `multiprocessing.Queue`, and iceoryx2 where it is installed.
+to the next launch: see `turn`. Beside it: `multiprocessing.Queue`, and iceoryx2 where it is installed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def suite(repeats: int) -> Iterator[Figure]:
     samples = [_steps_ahead() for _ in range(repeats)]
     yield Figure("ring", f"{STEPS} steps of {ROWS} records, all but the last of each pushed before", "us", samples)
     for requests in (1, STEPS):
-        case = f"{requests} request{'s' * (requests > 1)} of {turn.ROWS} records a step, from tokens to the next batch"
+        case = f"{requests} request{'s' * (requests > 1)} of {turn.ROWS} records a step, from tokens to the next launch"
         yield Figure("ring", case, "us", [turn.turn_us(requests) for _ in range(repeats)])
     samples = [_queue() for _ in range(repeats)]
     yield Figure("ring", "multiprocessing.Queue, for comparison", "records/s", samples, higher_is_better=True)

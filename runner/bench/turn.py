@@ -1,7 +1,8 @@
-"""From a step's tokens to the batch of the next one: the driver in this process, the consumer's loop in another.
+"""From a step's tokens to the word that admits the next one: the driver here, the consumer's loop in another process.
 
 The consumer's loop is the one of runs, and where a GPU would work it does nothing but take what comes early; then all
-tokens of the step are there at once. Measured is from there until the next step of all requests leaves its bucket.
+tokens of the step are there at once. Measured is from there until the next step of all requests has left its bucket,
+and a launch that waits for it (`admission`) has been told.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from launchopt.command import Dtype
 from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_pump as lp
 from launchopt.devices import step_pump as sp
-from launchopt.devices.feedback_stages import STAGES, WORDS, FeedbackStages, stage_ends
+from launchopt.devices.admission import KNOWN, WAITS, Admission, look
+from launchopt.devices.feedback_stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.pump import PumpSettings
+from launchopt.devices.step_keys import StepKeys
 from launchopt.devices.steps import Flights, facts_of, places_needed
 from launchopt.driver import Driver, Schedule
+from launchopt.errors import RunError
 from launchopt.native import Int, compiled, monotonic_ns
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
@@ -34,7 +38,8 @@ TURNS = 1000  # steps of each request
 LAYERS, LINEARS = 32, 7
 ROWS = LAYERS * LINEARS  # a decode step of Llama 3.2 1B has two more
 CAPACITY = 4096
-STEP_NS = 100_000  # from one batch to its tokens
+UNLIKE = 2  # the first step has inputs of its own; those behind it are like the second one
+STEP_NS = 100_000  # from one launch to its tokens
 FAR_NS = 1 << 62
 SPIN_US = 1000.0
 
@@ -46,39 +51,44 @@ def stream_of(requests: int, turns: int) -> ChainStream:
 
 
 @compiled
-def _take_early(ring: Any, batcher: sb.StepArrays, settings: Any, state: NDArray[np.int64]) -> None:
+def _take_early(ring: Any, batcher: sb.StepArrays, settings: Any, state: NDArray[np.int64], admission: Any) -> None:
     """What the loop does with records while the step runs to which they are next."""
     header, data = ring
     if state[lp.NEXT] == state[lp.COUNT]:
         sp.refill(header, data, settings[sp.AT_ONCE], state)
     words = data[state[sp.FIRST] : state[sp.FIRST] + state[lp.COUNT]]
     state[lp.NEXT], _, _ = sb.next_kind(words, state[lp.NEXT], state[lp.NOW_NS], False, batcher)
+    if state[lp.COUNT] == 0:
+        look(batcher, admission)
 
 
 @compiled
-def _turns(pump: Any, staging: Any, words: NDArray[np.uint64], times_ns: NDArray[np.int64]) -> Int:
-    """Drive the loop to its end, and fill `times_ns`; returns how many batches left. `words`: where those lie."""
-    ring, back, batcher, flights, records, settings, state, _ = pump
+def _tell(flights: Any) -> None:
+    """All tokens of the step that is under way are there."""
     _, places, done, cursor = flights
-    ended, table, facts, stages, staged = staging
-    told_ns, turns = 0, 0
-    while True:
-        code = sp.pump_steps(ring, back, batcher, flights, records, settings, state, None)
-        if code == lp.DRAINED or code == lp.STOPPED or code == sp.WRONG:
-            return turns
-        if code != sp.FLUSH:
-            continue
-        if turns < len(times_ns):
-            times_ns[turns] = state[lp.FLUSH_NS] - told_ns
-        turns += 1
-        size = state[lp.SIZE]
-        stage_ends(words[: state[sp.ROWS] * size], size, ended, table, facts, stages, flights, staged)
-        told_ns = monotonic_ns() + STEP_NS
-        while monotonic_ns() < told_ns:
-            _take_early(ring, batcher, settings, state)
-        for flight in range(cursor[lc.FIRST], cursor[lc.STOP_AT]):
-            done[places[flight & (len(places) - 1)]] = np.uint64(0)
+    for flight in range(cursor[lc.FIRST], cursor[lc.STOP_AT]):
+        done[places[flight & (len(places) - 1)]] = np.uint64(0)
+
+
+@compiled
+def _turns(pump: Any, times_ns: NDArray[np.int64]) -> Int:
+    """All turns, the first step being under way; fills `times_ns`, and returns how many launches were told."""
+    ring, back, batcher, flights, records, settings, state, admission = pump
+    expected = admission[0]
+    for turn in range(len(times_ns) + 1):  # behind the last one come tokens and nothing else
+        expected[WAITS], expected[KNOWN] = 1, 0
+        until_ns = monotonic_ns() + STEP_NS
+        while monotonic_ns() < until_ns:
+            _take_early(ring, batcher, settings, state, admission)
+        _tell(flights)
         told_ns = monotonic_ns()
+        code = lp.IDLE
+        while code == lp.IDLE or code == lc.QUIET:
+            code = sp.pump_steps(ring, back, batcher, flights, records, settings, state, admission)
+        if code != sp.FLUSH or expected[WAITS] != 0:
+            break
+        times_ns[turn] = monotonic_ns() - told_ns
+    return turn
 
 
 def idle(*_: Any) -> None:
@@ -96,9 +106,19 @@ def consume(there_name: str, back_name: str, times_name: str, requests: int, tur
         flights.reset()
         staged = np.zeros((STAGES, WORDS, requests), np.uint64)
         stages = FeedbackStages(flights, stream.table, facts_of(stream, 0, 0, 0), staged, lambda: None)
-        pump = sp.StepPump(there, back, batcher, flights, idle, idle, idle, recorder, settings)
-        times_ns = out.arrays[1].view(np.int64).reshape(-1)[:turns]
-        _turns(pump.arguments, stages.arrays, batcher.arrays[0], times_ns)
+        admission = Admission(np.zeros(1, np.uint64), stages, ROWS + 2 * requests)
+        pump = sp.StepPump(there, back, batcher, flights, idle, idle, idle, recorder, settings, admission)
+        state = pump.arguments[6]
+        for _ in range(UNLIKE):
+            _tell(flights.arrays)
+            while sp.pump_steps(*pump.arguments) != sp.FLUSH:
+                pass
+            batch = batcher.left(state[lp.REASON], state[lp.SIZE], state[sp.ROWS])
+            stages.stage(batch)
+        admission.expect(StepKeys(lambda batch: 0).known(batch), 0, 1, FAR_NS)
+        times_ns = out.arrays[1].view(np.int64).reshape(-1)[: turns - UNLIKE]
+        if (told := _turns(pump.arguments, times_ns)) != turns - UNLIKE:
+            raise RunError(f"step {told + UNLIKE} was not the one that a launch waited for")
 
 
 def turn_us(requests: int, turns: int = TURNS) -> float:
@@ -107,5 +127,5 @@ def turn_us(requests: int, turns: int = TURNS) -> float:
     with ExitStack() as stack:
         there, back, out = (stack.enter_context(Ring.create(CAPACITY)) for _ in range(3))
         with_peer(consume, (there.name, back.name, out.name, requests, turns), lambda: driver.run(there, back))
-        times_ns = out.arrays[1].view(np.int64).reshape(-1)[:turns].copy()
+        times_ns = out.arrays[1].view(np.int64).reshape(-1)[: turns - UNLIKE].copy()
     return float(np.median(times_ns[turns // 10 :])) / 1e3

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from programs import stream_of
 from step_runs import batches
 
+from launchopt import step_buckets as sb
+from launchopt.command import W_SLOT_A_B
 from launchopt.devices import lt_chain as lc
-from launchopt.devices.admission import Admission, admit, say
+from launchopt.devices.admission import KNOWN, Admission, admit, look, say
 from launchopt.devices.feedback_stages import WORDS, FeedbackStages
 from launchopt.devices.step_keys import StepKeys
 from launchopt.devices.steps import Flights, facts_of, places_needed
@@ -58,6 +60,13 @@ class Rig:
     def admit(self, batch: StepBatch) -> bool:
         arrays = self.batcher.arrays, self.flights.arrays, self.admission.arrays
         return bool(admit(batch.rows, batch.size, *arrays))
+
+    def look(self, filled: int) -> int:
+        """So many records of the first request's step have come, and are where batches of all requests lie."""
+        self.batcher.arrays[1][0, sb.FILLED] = filled
+        look(self.batcher.arrays, self.admission.arrays)
+        self.batcher.arrays[1][0, sb.FILLED] = 0
+        return int(self.admission.arrays[0][KNOWN])
 
     def contents(self) -> bytes:
         """All that is told."""
@@ -118,18 +127,42 @@ def test_it_is_told_what_it_would_be_by_python(limit: int, vocab: int | None) ->
 def test_another_batch_is_left_to_python(
     sizes: list[tuple[int, int]], replicas: int, most: int, seed: int, data: st.DataObject
 ) -> None:
-    """Nothing is done then: whether it is the one is what `StepKeys` says."""
+    """Nothing is done then: whether it is the one is what `StepKeys` says, however much was looked at before."""
     stream = stream_of("linear", sizes, replicas=replicas)
     every = [StepBatch(each.words.copy(), each.reason, each.size, each.rows) for each in batches(stream, most, seed)]
     one, other = data.draw(st.sampled_from(every)), data.draw(st.sampled_from(every))
     rig = Rig(stream, stream.requests)
     rig.batcher.arrays[0 if one.size == stream.requests else 4][: len(one.words)] = one.words
     rig.expect(other)
+    for filled in data.draw(st.lists(st.integers(0, one.rows), max_size=3)):
+        rig.look(filled)
     before = rig.contents()
     same = rig.keys.key_of(one) == rig.keys.key_of(other) and (one.size, one.rows) == (other.size, other.rows)
     assert rig.admit(one) == same
     assert (rig.contents() != before) == same
     assert rig.admission.was_admitted() == same
+
+
+def test_what_has_come_is_looked_at_once() -> None:
+    """As far as it is what is expected, where all requests leave together."""
+    stream = stream_of("linear", [(0, 4)] * 3)
+    batch = next(iter(batches(stream, 3)))
+    rig, rows, size = Rig(stream, 3), batch.rows, batch.size
+    store = rig.batcher.arrays[0]
+    store[: len(batch.words)] = batch.words
+    assert rig.look(rows) == 0, "none waits"
+    rig.expect(batch)
+    store[2 * size, W_SLOT_A_B] += 1
+    assert [rig.look(filled) for filled in (1, 0, rows)] == [1, 1, 2]
+    assert refused(rig, batch)
+    store[2 * size, W_SLOT_A_B] -= 1
+    assert [rig.look(filled) for filled in (2, rows - 1)] == [2, rows - 1]
+    assert rig.admit(batch)
+    rig.expect(batch)
+    assert rig.admission.arrays[0][KNOWN] == 0
+    some = Rig(stream, 2)
+    some.expect(next(iter(batches(stream, 2))))
+    assert some.look(rows) == 0
 
 
 def refused(rig: Rig, batch: StepBatch) -> bool:
