@@ -105,7 +105,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
         for word in (*range(Word.WAIT0, Word.WAIT3 + 1), Word.MAIL):
             row[word] = number[int(head[word])]
         parts, together = _parts(row), 1
-        if pairs and _is_shared(row, blocks):
+        if pairs and _is_shared(row, parts, blocks):
             row[Extra.SPLIT], together = 1, 2
         row[Extra.SHARE] = together * min(blocks // together, parts)
         row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks // together)
@@ -194,7 +194,7 @@ def _find_added(tasks: Tasks, i: int, itemsize: int) -> bool:
     return True
 
 
-def _is_shared(row: NDArray[np.int64], blocks: int) -> bool:
+def _is_shared(row: NDArray[np.int64], parts: int, blocks: int) -> bool:
     """Whether two blocks of a cluster share a GEMM, half of k each: where inputs of all of k have no room at once.
 
     Or where they take more than half of it, and one pass is all that two blocks have of it; unless a norm, which wants
@@ -205,7 +205,7 @@ def _is_shared(row: NDArray[np.int64], blocks: int) -> bool:
     used, columns = int(row[Extra.ROW_USED_BYTES]), min(int(row[Word.REQUESTS]), MOST_COLUMNS)
     is_deep = used > row[Extra.ROUND_BYTES]
     has_many = 2 * columns * used > INPUT_BYTES[MOST_COLUMNS] and not row[Extra.GAIN]
-    tiles = -(-_parts(row) // (blocks // 2)) << int(row[Extra.PAIR_ROWS] > 0)
+    tiles = -(-parts // (blocks // 2)) << int(row[Extra.PAIR_ROWS] > 0)
     return (is_deep or (has_many and tiles <= PASS_TILES)) and -(-used // PIECE_BYTES) % 2 == 0
 
 
