@@ -118,6 +118,7 @@ def consume(there_name: str, back_name: str, times_name: str, requests: int, tur
         admission.expect(StepKeys(lambda batch: 0).known(batch), 0, 1, FAR_NS)
         times_ns = out.arrays[1].view(np.int64).reshape(-1)[: turns - UNLIKE]
         if (told := _turns(pump.arguments, times_ns)) != turns - UNLIKE:
+            there.stop()  # the driver would wait for tokens that nobody tells of
             raise RunError(f"step {told + UNLIKE} was not the one that a launch waited for")
 
 
