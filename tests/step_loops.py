@@ -20,8 +20,11 @@ from launchopt.batcher import Batch, FlushReason
 from launchopt.buckets import KEY_MASK
 from launchopt.command import COMMAND_DTYPE, W_ELIGIBLE, W_K_OP_DTYPE, W_MN, Dtype, Flag, Records
 from launchopt.devices import lt_chain as lc
+from launchopt.devices.admission import Admission
 from launchopt.devices.cpu_steps import CpuSteps
+from launchopt.devices.feedback_stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.pump import PumpSettings
+from launchopt.devices.step_keys import StepKeys
 from launchopt.devices.step_pump import StepPump
 from launchopt.devices.steps import Flights, facts_of, places_needed
 from launchopt.driver import Driver, Schedule, Tokens
@@ -150,7 +153,10 @@ def pretending(delay_s: float = 0.0, never: bool = False) -> Maker:
 
 @dataclass
 class Loop:
-    """A consumer of whole steps, and a driver to go with it."""
+    """A consumer of whole steps, and a driver to go with it.
+
+    admission: of a launch made for a batch like the last one, which has given up when that comes.
+    """
 
     stream: ChainStream
     device: Computing | Pretending
@@ -160,6 +166,7 @@ class Loop:
     back: Ring
     flights: Flights
     limit: int
+    admission: Admission | None
     pump: StepPump = field(init=False)
     batches: list[tuple[FlushReason, int, int]] = field(default_factory=list)  # why, how many requests, columns
     tokens: Tokens | None = None
@@ -170,6 +177,8 @@ class Loop:
         assert batch.size <= self.limit
         self.batches.append((batch.reason, batch.size, int(records["n"][0, 0])))
         self.device.submit(batch, flush_ns)
+        if self.admission is not None:
+            self.admission.expect(StepKeys(lambda batch: 0).known(batch), place=0, tag=1, until_ns=0)
 
     def run(self, schedule: Schedule = NONE, rehearsal: bool = False) -> None:
         """Driver and pump to the end; whatever stops the pump stops the driver too."""
@@ -228,6 +237,7 @@ def looping(
     table: NDArray[np.int64] | None = None,
     spin_ns: int = 20_000,
     ahead: bool = False,
+    expecting: bool = False,
 ) -> Iterator[Loop]:
     rows = int(np.diff(stream.kind_stops, prepend=0).max())
     batcher = StepBatcher(
@@ -247,10 +257,17 @@ def looping(
     with Ring.create(capacity) as ring, Ring.create(1 << stream.requests.bit_length()) as back:
         flights = Flights(stream, back, made.done)
         flights.reset()
-        loop = Loop(stream, made, batcher, recorder, ring, back, flights, limit)
+        admission = _admission(stream, flights, rows) if expecting else None
+        loop = Loop(stream, made, batcher, recorder, ring, back, flights, limit, admission)
         follows = made.feed_back, lambda: None
-        loop.pump = StepPump(ring, back, batcher, flights, loop.submit, *follows, recorder, wait)
+        loop.pump = StepPump(ring, back, batcher, flights, loop.submit, *follows, recorder, wait, admission)
         try:
             yield loop
         finally:
             made.close()
+
+
+def _admission(stream: ChainStream, flights: Flights, rows: int) -> Admission:
+    staged = np.zeros((STAGES, WORDS, stream.requests), np.uint64)
+    stages = FeedbackStages(flights, stream.table, facts_of(stream, 0, 0, 0), staged, lambda: None)
+    return Admission(np.zeros(1, np.uint64), stages, rows + 2 * stream.requests)
