@@ -9,7 +9,14 @@ import pytest
 from launchopt.errors import DeviceError
 
 # Where each file is one process's (scripts/check.sh), none is alone with one of these in the end.
-LONGEST = ("test_races_on_host", "test_megakernel_on_host", "test_kills", "test_bad_overrides", "test_resident_on_host")
+LONGEST = (
+    "test_races_on_host",
+    "test_megakernel_on_host",
+    "test_paired_blocks_on_host",
+    "test_kills",
+    "test_bad_overrides",
+    "test_resident_on_host",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
