@@ -31,8 +31,9 @@ from launchopt.devices.feedback_source import FIELDS
 from launchopt.devices.fusion import ATTENTION
 from launchopt.devices.instruction_interpreter import Memory, random_order, run
 from launchopt.devices.instruction_words import JOIN, NOBODY, WORDS, Instructions, Word
-from launchopt.devices.megakernel_tasks import Extra, Tasks, tasks_of
+from launchopt.devices.megakernel_tasks import tasks_of
 from launchopt.devices.megakernel_words import TASK, WEIGHTS, packed
+from launchopt.devices.task_words import Extra, Tasks
 from launchopt.feedback import HostFeedback
 from launchopt.sampling import Sampling, SamplingKind
 

@@ -18,13 +18,9 @@ from launchopt.devices.feedback_source import ARGUMENTS, FOUND, ROWS, LaunchFeed
 from launchopt.devices.feedback_stages import WORDS, FeedbackStages
 from launchopt.devices.instruction_interpreter import Placed
 from launchopt.devices.instruction_words import Instructions, Word
-from launchopt.devices.megakernel_tasks import (
-    SLOT_BYTES,
-    defines_of,
-    fixed_bytes,
-    place_boxes,
-    tasks_of,
-)
+from launchopt.devices.megakernel_boxes import emptied_boxes, place_boxes
+from launchopt.devices.megakernel_room import SLOT_BYTES, fixed_bytes
+from launchopt.devices.megakernel_tasks import defines_of, tasks_of
 from launchopt.devices.megakernel_words import packed, weights_of
 from launchopt.devices.steps import facts_of
 from launchopt.kernels import source
@@ -83,8 +79,13 @@ class Launched:
     def __init__(self, instructions: Instructions, dtype: Dtype, feedback: LaunchFeedback, text: str) -> None:
         itemsize = dtype.itemsize
         tasks, box_bytes = tasks_of(instructions, BLOCKS, itemsize, pairs=BLOCKS % 2 == 0)
-        self.boxes = np.full(2 * box_bytes + 16, 0xFF, np.uint8)
-        place_boxes(tasks, -(-self.boxes.ctypes.data // 16) * 16)
+        self.defines = defines = defines_of(tasks)
+        self.boxes = np.zeros(2 * box_bytes + 16, np.uint8)
+        first = -self.boxes.ctypes.data % 16
+        self.boxes[first : first + 2 * box_bytes] = np.tile(
+            emptied_boxes(tasks, box_bytes, defines["COLUMNS"], itemsize), 2
+        )
+        place_boxes(tasks, self.boxes.ctypes.data + first)
         self.tasks, self.packed, self.weights = tasks, packed(tasks), weights_of(tasks, itemsize)
         self.counters = np.zeros(len(tasks) + 1, np.uint32)
         places = [part.ctypes.data for part in (self.packed, self.counters, self.weights)]
@@ -92,9 +93,8 @@ class Launched:
         self.words: NDArray[np.int64] = np.concatenate([program, feedback.words, np.zeros(1 + GATE_WORDS, np.int64)])
         self.found = np.zeros(BLOCKS * int(tasks[:, Word.REQUESTS].max()), np.uint64)
         self.words[PROGRAM_WORDS + FOUND] = self.found.ctypes.data
-        self.defines = defines = defines_of(tasks)
         self.kernel: ctypes.CDLL = built_of(feedback.head + text, CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
-        self.shared_bytes = fixed_bytes(defines["COLUMNS"]) + SLOTS * SLOT_BYTES
+        self.shared_bytes = fixed_bytes(defines["COLUMNS"], itemsize) + SLOTS * SLOT_BYTES
 
     def launch(self, seed: int, arguments: int = 0, rows: int = 0, gate: NDArray[np.int64] | None = None) -> None:
         self.words[[PROGRAM_WORDS + ARGUMENTS, PROGRAM_WORDS + ROWS]] = arguments, rows

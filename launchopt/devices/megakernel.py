@@ -27,8 +27,9 @@ from launchopt.devices.launch_ahead import GATE_WORDS, Gated, LaunchAhead
 from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.megakernel_program import FEEDBACK_WORDS, NO_FEEDBACK, PROGRAM_WORDS, MegakernelProgram
-from launchopt.devices.megakernel_tasks import (
+from launchopt.devices.megakernel_room import (
     LEAST_SLOTS,
+    SCRATCH_BYTES,
     SLOT_BYTES,
     STATIC_ATTENTION_BYTES,
     fixed_bytes,
@@ -78,8 +79,10 @@ class Megakernel:
         attributes, capability = gpu.attributes, int(gpu.compute_capability)
         self._blocks = BLOCKS_A_MULTIPROCESSOR * int(attributes["MultiProcessorCount"])
         self._most_bytes = int(attributes["MaxSharedMemoryPerBlockOptin"])
-        assert self._ops_bytes() <= fixed_bytes(1), "behind that lie weights under way"
-        needed_bytes = STATIC_ATTENTION_BYTES + fixed_bytes(MOST_COLUMNS) + LEAST_SLOTS * SLOT_BYTES
+        assert self._ops_bytes() <= SCRATCH_BYTES, "behind that lie weights under way"
+        needed_bytes = (
+            STATIC_ATTENTION_BYTES + fixed_bytes(MOST_COLUMNS, device.work.dtype.itemsize) + LEAST_SLOTS * SLOT_BYTES
+        )
         if self._most_bytes < needed_bytes or capability < LEAST_CAPABILITY:
             raise ConfigError(
                 "mode",
@@ -94,8 +97,9 @@ class Megakernel:
         """The kernel compiled for lists of a kind, and with `macros`."""
         key = tuple({**defines, **macros}.items())
         if key not in self._kernels:
-            slots = slots_of(defines["COLUMNS"], defines["OPS"], self._most_bytes)
-            shared_bytes = fixed_bytes(defines["COLUMNS"]) + slots * SLOT_BYTES
+            itemsize = self._device.work.dtype.itemsize
+            slots = slots_of(defines["COLUMNS"], itemsize, defines["OPS"], self._most_bytes)
+            shared_bytes = fixed_bytes(defines["COLUMNS"], itemsize) + slots * SLOT_BYTES
             head = "" if self._feedback is None else self._feedback.head
             function = self._device.kernels.function("megakernel", "megakernel", head, SLOTS=slots, **defines, **macros)
             function.max_dynamic_shared_size_bytes = shared_bytes

@@ -16,11 +16,11 @@ from launchopt.devices import feedback_source as fs
 from launchopt.devices.instruction_words import Instructions, Word
 from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.launch_ahead import GATE_WORDS
-from launchopt.devices.megakernel_tasks import defines_of, place_boxes, tasks_of
+from launchopt.devices.megakernel_boxes import emptied_boxes, place_boxes
+from launchopt.devices.megakernel_tasks import defines_of, tasks_of
 from launchopt.devices.megakernel_words import packed, weights_of
 from launchopt.devices.step_keys import StepKey
 
-EMPTY = 0xFF  # of kernels/mail.cuh, each byte
 PROGRAM_WORDS, FEEDBACK_WORDS = 6, len(fs.FIELDS)
 ARGUMENTS, ROWS = PROGRAM_WORDS + fs.ARGUMENTS, PROGRAM_WORDS + fs.ROWS
 NUMBER = PROGRAM_WORDS + FEEDBACK_WORDS  # of the launch; behind it the gate, whose first word is 0 where there is none
@@ -52,8 +52,9 @@ class MegakernelProgram:
         pairs: bool = False,
     ) -> None:
         tasks, box_bytes = tasks_of(instructions, blocks, itemsize, pairs)
-        self._boxes = cupy.full(max(2 * box_bytes, 1), EMPTY, np.uint8)
-        self._blocks, self._kernel = blocks, kernel(defines_of(tasks))
+        defines = defines_of(tasks)
+        self._boxes = cupy.asarray(np.tile(emptied_boxes(tasks, box_bytes, defines["COLUMNS"], itemsize), 2))
+        self._blocks, self._kernel = blocks, kernel(defines)
         place_boxes(tasks, self._boxes.data.ptr)
         self._counters = cupy.zeros(len(tasks) + 1, np.uint32)  # the last one: of blocks that are through
         self._tasks = cupy.asarray(packed(tasks).view(np.uint64))

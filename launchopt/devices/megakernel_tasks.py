@@ -8,8 +8,6 @@ in the words of `megakernel_words`); and how the kernel is to be compiled for su
 
 from __future__ import annotations
 
-import enum
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,64 +25,24 @@ from launchopt.devices.instruction_words import (
     groups_of,
     streamable,
 )
+from launchopt.devices.megakernel_boxes import box_stride
+from launchopt.devices.megakernel_room import (
+    HELD_BYTES,
+    INPUT_BYTES,
+    INPUT_GAP_BYTES,
+    PIECE_BYTES,
+    inputs_room,
+    is_held,
+)
+from launchopt.devices.task_words import TASK_WORDS, Extra, Tasks
 
-PIECE_BYTES, PASS_TILES = 2048, 4  # of kernels/weights.cuh
-INPUT_BYTES, INPUT_GAP_BYTES = {1: 32 << 10, MOST_COLUMNS: 64 << 10}, 64  # of kernels/tiles.cuh, by COLUMNS
-WARPS, PART_ROWS = 8, 40
-SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
-# What the kernel and its ops declare for themselves: 8,448 bytes at the most, 12,928 with attention by itself (ptxas).
-STATIC_BYTES, STATIC_ATTENTION_BYTES = 10 << 10, 13 << 10
-LEAST_SLOTS = 6
-ALIGNMENT_BYTES = 256
-SECTORS_APART = {1: 2, MOST_COLUMNS: 1}  # of boxes, by COLUMNS: see kernels/mail.cuh
-RING_ALIGNMENT_BYTES = 128
-
-
-class Extra(enum.IntEnum):
-    """A column of a task, behind those of its instruction: see struct Task of kernels/tasks.cuh."""
-
-    SHARE = WORDS
-    ENOUGH0 = WORDS + 1
-    ENOUGH1 = WORDS + 2
-    ENOUGH2 = WORDS + 3
-    ENOUGH3 = WORDS + 4
-    COUNTED = WORDS + 5
-    STREAMED = WORDS + 6
-    TILES_EACH = WORDS + 7
-    TILES_MORE = WORDS + 8
-    SPLIT = WORDS + 9
-    ROW_USED_BYTES = WORDS + 10
-    ROUND_BYTES = WORDS + 11
-    INPUT_ROW_BYTES = WORDS + 12
-    MAILED = WORDS + 13
-    FROM_BYTES = WORDS + 14
-    FROM = WORDS + 15
-    BOX = WORDS + 16
-    RESULT_M = WORDS + 17
-    RESULT = WORDS + 18
-    RESULT_STRIDE = WORDS + 19
-    GAIN = WORDS + 20
-    THEN = WORDS + 21
-    ADDED = WORDS + 22
-    ADDED_STRIDE = WORDS + 23
-    ADDED_MAILED = WORDS + 24
-    PAIR_ROWS = WORDS + 25
-    ATTENDS = WORDS + 26
-    CACHE = WORDS + 27
-    SLOTS = WORDS + 28
-    SLOTS_STRIDE = WORDS + 29
-    SCORES = WORDS + 30
-    SCORES_STRIDE = WORDS + 31
-    PROBABILITIES = WORDS + 32
-    PROBABILITIES_STRIDE = WORDS + 33
-    ONE_STEP = WORDS + 34
+PASS_TILES = 4  # of kernels/weights.cuh
+ALIGNMENT_BYTES = 1024  # of boxes
 
 
 # Of who sent something, and of who adds it: what must be the same.
 SENT = [Word.REQUESTS, Word.FIRST_REQUEST, Extra.RESULT_STRIDE]
 WANTED = [Word.REQUESTS, Word.FIRST_REQUEST, Extra.ADDED_STRIDE]
-TASK_WORDS = WORDS + len(Extra)
-Tasks = NDArray[np.int64]  # [instructions, TASK_WORDS]
 
 
 def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool = False) -> tuple[Tasks, int]:
@@ -98,7 +56,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
     number[NOBODY] = NOBODY
     tasks = np.zeros((len(groups), TASK_WORDS), np.int64)
     tasks[:, Extra.BOX] = NOBODY
-    apart, box_bytes = SECTORS_APART[compiled_columns(int(instructions[:, Word.REQUESTS].max(initial=1)))], 0
+    columns, box_bytes = compiled_columns(int(instructions[:, Word.REQUESTS].max(initial=1))), 0
     for i, (row, group) in enumerate(zip(tasks, groups, strict=True)):
         _describe(row, instructions[group], itemsize)
         head = instructions[group[0]]
@@ -111,7 +69,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
         row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks // together)
         row[Extra.ONE_STEP] = _is_one_step(row, itemsize)
         row[Word.WAITS] = head[Word.WAITS]
-        if pairs and not _find_added(tasks, i, itemsize):
+        if pairs and not _find_added(tasks, i, columns, itemsize):
             return tasks_of(instructions, blocks, itemsize)
         waits = row[Word.WAIT0 : Word.WAIT0 + int(row[Word.WAITS])]
         tasks[waits, Extra.COUNTED] = 1
@@ -119,11 +77,12 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
         if row[Word.MAIL] == NOBODY:
             continue
         sender = tasks[row[Word.MAIL]]
-        column_bytes = int(sender[Extra.RESULT_M]) * itemsize * apart
+        stride, together = box_stride(int(sender[Extra.RESULT_M]), columns, itemsize)
         if sender[Extra.BOX] == NOBODY:
             sender[Extra.BOX] = box_bytes
-            box_bytes += -(-int(sender[Word.REQUESTS]) * column_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        row[Extra.MAILED], row[Extra.FROM], row[Extra.FROM_BYTES] = 1, sender[Extra.BOX], column_bytes
+            taken = -(-int(sender[Word.REQUESTS]) // together) * stride
+            box_bytes += -(-taken // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        row[Extra.MAILED], row[Extra.FROM], row[Extra.FROM_BYTES] = 1, sender[Extra.BOX], stride
     return tasks, box_bytes
 
 
@@ -162,15 +121,7 @@ def _parts(row: NDArray[np.int64]) -> int:
     return int(-(-row[Extra.RESULT_M] // GEMM_TILE_ROWS) if row[Extra.STREAMED] else row[Word.M])
 
 
-def place_boxes(tasks: Tasks, first: int) -> None:
-    """Have tasks know where boxes are in memory, the first one at the address `first`; 0 where there is none."""
-    for flag, word in ((Extra.MAILED, Extra.FROM), (Extra.ADDED_MAILED, Extra.ADDED)):
-        tasks[tasks[:, flag] == 1, word] += first
-    box = tasks[:, Extra.BOX]
-    box[:] = np.where(box == NOBODY, 0, box + first)
-
-
-def _find_added(tasks: Tasks, i: int, itemsize: int) -> bool:
+def _find_added(tasks: Tasks, i: int, columns: int, itemsize: int) -> bool:
     """Have task i take what it adds from where it was sent to, or wait for it, if who stored it is cut in another way.
 
     That is the last one that did. Where both are cut alike each thread has stored what it adds itself, and need not
@@ -185,7 +136,7 @@ def _find_added(tasks: Tasks, i: int, itemsize: int) -> bool:
     if tasks[j, Extra.SPLIT] == row[Extra.SPLIT] or j in row[Word.WAIT0 : Word.WAIT0 + count]:
         return True
     if box != NOBODY and (tasks[j, SENT] == row[WANTED]).all():
-        row[Extra.ADDED], row[Extra.ADDED_STRIDE] = box, tasks[j, Extra.RESULT_M] * itemsize
+        row[Extra.ADDED], row[Extra.ADDED_STRIDE] = box, box_stride(int(tasks[j, Extra.RESULT_M]), columns, itemsize)[0]
         row[Extra.ADDED_MAILED] = 1
         return True
     if count == MOST_WAITS:
@@ -203,8 +154,8 @@ def _is_shared(row: NDArray[np.int64], parts: int, blocks: int) -> bool:
     if not row[Extra.STREAMED] or row[Word.REQUESTS] == 1:
         return False
     used, columns = int(row[Extra.ROW_USED_BYTES]), min(int(row[Word.REQUESTS]), MOST_COLUMNS)
-    is_deep = used > row[Extra.ROUND_BYTES]
-    has_many = 2 * columns * used > INPUT_BYTES[MOST_COLUMNS] and not row[Extra.GAIN]
+    is_deep = used > INPUT_BYTES >> (columns - 1).bit_length()
+    has_many = 2 * columns * used > INPUT_BYTES and not row[Extra.GAIN]
     tiles = -(-parts // (blocks // 2)) << int(row[Extra.PAIR_ROWS] > 0)
     return (is_deep or (has_many and tiles <= PASS_TILES)) and -(-used // PIECE_BYTES) % 2 == 0
 
@@ -212,7 +163,8 @@ def _is_shared(row: NDArray[np.int64], parts: int, blocks: int) -> bool:
 def _cut(row: NDArray[np.int64], itemsize: int) -> None:
     """Of a streamed GEMM, how much of k is done at once."""
     columns = min(int(row[Word.REQUESTS]), MOST_COLUMNS)
-    row[Extra.ROUND_BYTES] = INPUT_BYTES[compiled_columns(columns)] >> (columns - 1).bit_length()
+    room = inputs_room(columns, itemsize) >> (columns - 1).bit_length()
+    row[Extra.ROUND_BYTES] = HELD_BYTES if is_held(columns, itemsize) else room
     row[Extra.INPUT_ROW_BYTES] = (row[Extra.ROUND_BYTES] << (columns > 1)) + INPUT_GAP_BYTES
     row[Extra.ROW_USED_BYTES] = row[Word.K] * itemsize
 
@@ -225,18 +177,6 @@ def _is_one_step(row: NDArray[np.int64], itemsize: int) -> bool:
     pieces = -(-int(row[Extra.ROW_USED_BYTES]) // (PIECE_BYTES << int(row[Extra.SPLIT])))
     together = pieces == 1 or itemsize < 4  # pieces_together of kernels/tiles.cuh
     return together and tiles * pieces <= PASS_TILES and pieces * PIECE_BYTES <= int(row[Extra.ROUND_BYTES])
-
-
-def fixed_bytes(columns: int) -> int:
-    """Of struct Memory, but for the ring, which begins at a whole RING_ALIGNMENT_BYTES; `columns`: as compiled."""
-    used = INPUT_BYTES[columns] + -(-columns // 2) * INPUT_GAP_BYTES + WARPS * columns * PART_ROWS * 4
-    return -(-used // RING_ALIGNMENT_BYTES) * RING_ALIGNMENT_BYTES
-
-
-def slots_of(columns: int, ops: int, shared_bytes: int) -> int:
-    """How many slots there is room for, of a block's shared memory. columns, ops: as compiled."""
-    static_bytes = STATIC_ATTENTION_BYTES if ops & _bits([Op.QK, Op.AV]) else STATIC_BYTES
-    return (shared_bytes - static_bytes - fixed_bytes(columns)) // SLOT_BYTES
 
 
 def defines_of(tasks: Tasks) -> dict[str, int]:

@@ -97,12 +97,14 @@ struct Attention {
         for (int e = 0; e < WIDTH; ++e)
             cosines[e] = sequence.turned[vector * WIDTH + e], sines[e] = sequence.turned[(half + vector) * WIDTH + e];
         const bool mailed = task.flags & MAILED;
-        const u64 from = task.from + (mailed ? boxes.now : 0) + (u64)request * task.from_bytes;
+        const u64 from =
+            task.from + (mailed ? boxes.now + column_in(request, task.from_bytes) : (u64)request * task.from_bytes);
         const u32 first = (place(section) + vector * WIDTH) * sizeof(storage), second = first + half * 16;
         const u64 at = from + (mailed ? in_box(first) : first), other = from + (mailed ? in_box(second) : second);
         Vector x, y;
         do {
-            x.whole = load_relaxed(at), y.whole = load_relaxed(other);
+            x.whole = mailed ? receive_vector(at) : load_relaxed(at);
+            y.whole = mailed ? receive_vector(other) : load_relaxed(other);
         } while (mailed && !(arrived(x.whole) && arrived(y.whole)));
         if (section <= group) {
 #pragma unroll

@@ -4,9 +4,17 @@
 // A norm's factor is the same for a whole column, so that it is left for what the GEMM gives: inputs are multiplied by the gain
 // as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor; in fp16
 // an input times its gain must be below 65,520 for that. What the norm gives by itself is nowhere.
+enum { PARTS = HELD ? 2 : 1 };
 struct Memory {  // shared, of a block; ops take what they need from its beginning
+#if HELD
+    union {
+        char inputs[INPUT_BYTES];  // of ops alone, between GEMMs
+        Parts part[PARTS][GROUP_WARPS];  // by turns, so that who reads one need not have done so when the next is written
+    };
+#else
     char inputs[INPUT_BYTES + COLUMNS / TOGETHER * INPUT_GAP_BYTES];
-    Parts part[GROUP_WARPS];
+    Parts part[PARTS][GROUP_WARPS];
+#endif
     alignas(128) char ring[SLOTS * SLOT_BYTES];  // bulk copies to odd multiples of 16 are slower (RESIDENT.md)
 };
 
@@ -27,9 +35,10 @@ struct Inputs {
         settle(block);
     }
 
+#if !HELD
     // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all rows, of every
     // other one where there are few vectors, or several of the only one.
-    enum { LOOKS = COLUMNS > 1 && sizeof(storage) == 2 ? 8 : 4, FIRST_LOOKS = 2 };
+    enum { LOOKS = 4, FIRST_LOOKS = 2 };
     struct Share {
         u64 from;             // the first vector of the first column
         int vector, vectors;  // of k: the first one, behind which each THREADS-th comes; of all
@@ -199,12 +208,15 @@ struct Inputs {
         __syncwarp();
     }
 #endif
+#endif
     // What all else of a norm is multiplied by, of a column of `columns`.
     __device__ float factor_of(const Task& task, u32 flags, int column, int columns) const {
         const float(&sums)[GROUP_WARPS][COLUMNS] = norm_sums[is_odd(flags)];
         int place = 0, first = 0;
         bool halved = false;
-#if COLUMNS > 1
+#if HELD
+        place = column;
+#elif PAIRED
         const int rows = input_rows(columns), second = column >= rows, row = column - (second ? rows : 0);
         halved = few(task.bytes);
         place = 2 * (row >> halved) + second, first = halved ? row % 2 * (GROUP_WARPS / 2) : 0;

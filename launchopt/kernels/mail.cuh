@@ -38,11 +38,34 @@ template <int N> __device__ inline bool all_arrived(const uint4 (&found)[N]) {
     return WITHOUT == NO_WAITS || most != EMPTY;
 }
 
+// Where something lies in boxes of so many features: column_in for the first one of a column, `stride` being of a column, or
+// of 16 of them; and in_box for so many bytes behind that.
+#if HELD
+// What a warp asks for at once lies together, as products want it (held.cuh): of 16 columns 64 bytes, of which each lane has
+// two vectors, words of the columns g and g + 8 by turns. The next 64 bytes lie behind all of these.
+enum { BOX_BYTES = 64, BOX_COLUMNS = 16, BOX_STEP = BOX_BYTES * BOX_COLUMNS };
+__device__ inline u32 in_box(u32 bytes) {  // of whole words
+    return bytes / BOX_BYTES * BOX_STEP + bytes / 8 % 2 * (BOX_STEP / 2) + (bytes & 48) + (bytes & 4) * 2;
+}
+__device__ inline u32 column_in(u32 column, u32 stride) {
+    return (GROUPS ? column / BOX_COLUMNS * stride : 0) + column % 8 * BOX_BYTES + column / 8 % 2 * 4;
+}
+__device__ inline u32 box_of(u32 column, u32 features) {
+    return column_in(column, (features * (u32)sizeof(storage) + BOX_BYTES - 1) / BOX_BYTES * BOX_STEP);
+}
+__device__ inline uint4 receive_vector(u64 box) {  // that begins there
+    const u64 more = box + BOX_STEP / 2;
+    return {receive(box), receive(box + 8), receive(more), receive(more + 8)};
+}
+#else
 // Of a single column every other sector of the L2 cache is a box's, so that more slices of that share what all blocks ask for
 // at once. Of several, boxes lie dense: there it is the number of bytes that counts.
 enum { SECTOR_BYTES = 32, SECTORS_APART = COLUMNS == 1 ? 2 : 1 };
 __device__ inline u32 in_box(u32 bytes) { return bytes + bytes / SECTOR_BYTES * SECTOR_BYTES * (SECTORS_APART - 1); }
+__device__ inline u32 column_in(u32 column, u32 stride) { return column * stride; }
+__device__ inline uint4 receive_vector(u64 box) { return load_relaxed(box); }
 __device__ inline u32 box_of(u32 column, u32 features) { return column * features * SECTORS_APART * (u32)sizeof(storage); }
+#endif
 
 // Where the boxes of this launch lie, from the first ones on; the next one's lie as many bytes behind, or before.
 struct Boxes {

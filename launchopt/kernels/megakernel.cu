@@ -91,7 +91,12 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #endif
 #include "vectors.cuh"
 #include "inputs.cuh"
+#include "outputs.cuh"
+#if HELD
+#include "held.cuh"
+#else
 #include "gemm.cuh"
+#endif
 #include "attend.cuh"
 #if DTYPE == 0
 #include "attend_fp32.cuh"
@@ -193,10 +198,19 @@ struct Player : Gemm {
         atomicAdd(q.counters + i, 1u);
     }
 
+    // A streamed GEMM, as many columns of it at a time as one product has.
+    __device__ void play_streamed(const Task& task, u32 flags, u64 i) {
+        const int all = (int)task.requests;
+        if (!GROUPS) return streamed(task, flags, i, 0, COLUMNS == 1 ? 1 : all, true);
+#pragma unroll 1
+        for (int column = 0; column < all; column += COLUMNS)
+            streamed(task, flags, i, column, min((int)COLUMNS, all - column), all - column <= COLUMNS);
+    }
     __device__ void play_other(const Task& task, u32 flags, u64 i) {
         stamp(i, READY);
+        if (HELD) __syncthreads();  // of a GEMM before all sums are read, which lie where ops have their memory
         if (attends(flags)) attend<Products>(task, place_in(flags), q.box_bytes, launch, memory.inputs, stamps(i) + READY);
-        else if ((OPS >> OP_GEMM & 1) && task.in.op == OP_GEMM) by_rows(task.in, block, task.share, memory.part);
+        else if ((OPS >> OP_GEMM & 1) && task.in.op == OP_GEMM) by_rows(task.in, block, task.share, memory.part[0]);
         else if (OPS && task.in.op != JOIN) play_blocks(task.in, block, task.share);
         __syncthreads();  // a streamed one has had a barrier
     }
@@ -208,7 +222,7 @@ struct Player : Gemm {
             // What comes by mail is waited for where it is read; what else is read before any other barrier is not.
             if ((flags & (STREAMED | MAILED | ADDS)) != (STREAMED | MAILED)) __syncthreads();
         }
-        if (flags & STREAMED) streamed(task, flags, i);
+        if (flags & STREAMED) play_streamed(task, flags, i);
         else play_other(task, flags, i);
         if (COUNTS && (flags & COUNTED)) complete(i);
         stamp(i, DONE);

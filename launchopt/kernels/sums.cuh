@@ -86,34 +86,84 @@ struct Sums {
 #endif
     }
 };
-#else
+#elif HELD
+// By tensor cores, of several columns, whose inputs are in registers (held.cuh).
 struct Sums {
-    float of[PASS_TILES][2][4];  // of g, g, g + 8, g + 8 (column_of) rows 2 t, 2 t + 1, 2 t, 2 t + 1; of every other product
+    float of[PASS_TILES][4];  // columns g, g, g + 8, g + 8 of rows 2 t, 2 t + 1, 2 t, 2 t + 1
+    // N slots side by side, so that no product waits for the one before; x: of each chunk the inputs of either product.
+    template <int N, int FIRST> __device__ void add_slots(const u32* from, const uint4 (&x)[2 * CHUNKS]) {
+        uint4 v[2][N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) v[0][i] = load_shared(from[i]);
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+#pragma unroll
+            for (int i = 0; i < N && chunk + 1 < CHUNKS; ++i) v[(chunk + 1) % 2][i] = load_shared(from[i] + (chunk + 1) * 64);
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    const uint4 &by = x[2 * chunk + half], &w = v[chunk % 2][i];
+                    mma(of[FIRST + i], by.x, by.y, by.z, by.w, half ? w.z : w.x, half ? w.w : w.y);
+                }
+        }
+    }
+    // A piece of all tiles.
+    __device__ void add(const Slices& w, const uint4 (&x)[2 * CHUNKS]) {
+        if (w.tiles == PASS_TILES) add_slots<PASS_TILES, 0>(w.from, x);
+        else if (w.tiles == 3) add_slots<3, 0>(w.from, x);
+        else if (w.tiles == 2) add_slots<2, 0>(w.from, x);
+        else add_slots<1, 0>(w.from, x);
+    }
+    // The piece behind it, in the same step.
+    __device__ void add_next(const Slices& w, const uint4 (&x)[2 * CHUNKS]) {
+        if (w.tiles == 2) add_slots<2, 2>(w.from + 2, x);
+        else add_slots<1, 1>(w.from + 1, x);
+    }
+    __device__ void leave(Parts& part, int tiles, int columns, int lane) {
+        const int g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {  // those of pieces that were multiplied together
+            if (tiles == 1) of[0][i] += of[1][i];
+            if (tiles == 2) of[0][i] += of[2][i], of[1][i] += of[3][i];
+        }
+#pragma unroll
+        for (int tile = 0; tile < PASS_TILES; ++tile) {
+            if (tile >= tiles) break;
+            const float(&sum)[4] = of[tile];
+            const int row = tile * TILE_ROWS + 2 * t;
+            if (g < columns) *(float2*)&part[g][row] = {sum[0], sum[1]};
+            if (g + 8 < columns) *(float2*)&part[g + 8][row] = {sum[2], sum[3]};
+        }
+    }
+};
+#else
+// By tensor cores, of a single column.
+struct Sums {
+    float of[PASS_TILES][2][4];  // of which it has the first two, and the last two of every other product
     // N slots side by side, so that no product waits for the one before, and each vector comes while those before it are
     // multiplied. OWN: whether each slot is of a piece of its own, so that it has other inputs.
     template <int N, bool OWN> struct Chunk {
-        uint4 v[N], x[OWN ? N : 1][TOGETHER];
+        uint4 v[N], x[OWN ? N : 1];
         __device__ void load(int chunk, const u32* from, u32 inputs) {
 #pragma unroll
             for (int i = 0; i < N; ++i) {
                 v[i] = load_shared(from[i] + chunk * 64);
                 if (i && !OWN) continue;
-                const u32 at = inputs + (i * PIECE_BYTES + chunk * 64) * TOGETHER;
-#pragma unroll
-                for (int half = 0; half < TOGETHER; ++half) x[i][half] = load_shared(at + (chunk + half) % TOGETHER * 64);
+                x[i] = load_shared(inputs + i * PIECE_BYTES + chunk * 64);
             }
         }
     };
-    // Of a single column the inputs are `arranged`: the first product is right in columns g, the second one in g + 8.
+    // The inputs are `arranged`: the first product is right in columns g, the second one in g + 8.
     template <int N, bool OWN> __device__ void multiply(int first, const Chunk<N, OWN>& by) {
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            const uint4& x = by.x[OWN ? i : 0][0];
+            const uint4& x = by.x[OWN ? i : 0];
             mma(of[first + i][0], x.x, x.y, x.z, x.w, by.v[i].x, by.v[i].y);
         }
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            const uint4& x = by.x[OWN ? i : 0][TOGETHER - 1];
+            const uint4& x = by.x[OWN ? i : 0];
             mma(of[first + i][1], x.x, x.y, x.z, x.w, by.v[i].z, by.v[i].w);
         }
     }
@@ -127,18 +177,10 @@ struct Sums {
         }
     }
     // own: how many of the pieces this warp has a slice of; inputs: its slice of the first piece's.
-    __device__ void add(const Slices& w, Ring& ring, int own, u32 inputs, u32 row_bytes, int columns, int warp, int lane) {
+    __device__ void add(const Slices& w, Ring& ring, int own, u32 inputs, u32, int, int warp, int lane) {
         const int all = w.tiles * w.pieces, mine = w.tiles * own;
+        const u32 place = place_in_slot(warp, lane);
         inputs += lane % 4 * 16;
-#if COLUMNS > 1
-        inputs += min(lane / 4, input_rows(columns) - 1) * row_bytes;
-#endif
-#if AWAITED
-        add_step(w.tiles, 0, w.from, mine, inputs);
-        if (LEFT_EARLY) ring.leave(lane);
-        return;
-#endif
-        const u32 place = Slices::place(warp, lane);
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES; slot += SLOTS_A_STEP) {
             if (slot >= all) break;
@@ -153,52 +195,26 @@ struct Sums {
         }
     }
     __device__ void add_step(int tiles, int slot, const u32 (&from)[SLOTS_A_STEP], int mine, u32 inputs) {
-        enum { BYTES = PIECE_BYTES * TOGETHER };
-        if (SLOTS_A_STEP == 1) {
-            if (slot < mine) add_slots<1, false>(slot, from, inputs + (tiles > 2 ? 0 : tiles == 2 ? slot / 2 : slot) * BYTES);
-        } else if (tiles == 1) {
-#pragma unroll
-            for (int i = 0; i < SLOTS_A_STEP; i += 2) {
-                const u32 piece = inputs + (slot + i) * BYTES;
-                if (slot + i + 1 < mine) add_slots<2, true>(slot + i, from + i, piece);
-                else if (slot + i < mine) add_slots<1, false>(slot + i, from + i, piece);
-            }
-        } else if (tiles == 2) {
-#pragma unroll
-            for (int i = 0; i < SLOTS_A_STEP; i += 2) {
-                if (slot + i < mine) add_slots<2, false>(slot + i, from + i, inputs + (slot + i) / 2 * BYTES);
-            }
-        } else if (SLOTS_A_STEP == 2) {
-            if (slot + 1 < mine) add_slots<2, false>(slot, from, inputs);
-            else if (slot < mine) add_slots<1, false>(slot, from, inputs);
-        } else if (mine > 3) {
-            add_slots<SLOTS_A_STEP, false>(slot, from, inputs);
-        } else if (mine == 3) {
-            add_slots<3, false>(slot, from, inputs);
+        const u32 piece = inputs + (tiles > 2 ? 0 : tiles == 2 ? slot / 2 : slot) * PIECE_BYTES;
+        if (slot + 1 < mine) {
+            if (tiles == 1) add_slots<2, true>(slot, from, piece);
+            else add_slots<2, false>(slot, from, piece);
+        } else if (slot < mine) {
+            add_slots<1, false>(slot, from, piece);
         }
     }
-    __device__ void leave(Parts& part, int tiles, int columns, int lane) {
-        const int g = lane / 4, t = lane % 4;
+    __device__ void leave(Parts& part, int tiles, int, int lane) {
 #pragma unroll
-        for (int i = 0; i < (COLUMNS > 1 ? 4 : 2); ++i) {
+        for (int i = 0; i < 2; ++i) {
 #pragma unroll
-            for (int slot = 0; slot < PASS_TILES; ++slot) of[slot][0][i] += of[slot][1][COLUMNS > 1 ? i : i + 2];
+            for (int slot = 0; slot < PASS_TILES; ++slot) of[slot][0][i] += of[slot][1][i + 2];
             // Those of pieces that were multiplied together.
             if (tiles == 1) of[0][0][i] += of[1][0][i] + of[2][0][i] + of[3][0][i];
             if (tiles == 2) of[0][0][i] += of[2][0][i], of[1][0][i] += of[3][0][i];
         }
 #pragma unroll
-        for (int tile = 0; tile < PASS_TILES; ++tile) {
-            if (tile >= tiles) break;
-            const float(&sum)[4] = of[tile][0];
-            const int row = tile * TILE_ROWS + 2 * t;
-#if COLUMNS == 1
-            if (g == 0) *(float2*)&part[0][row] = {sum[0], sum[1]};
-#else
-            if (const int column = column_of(g, columns); column >= 0) *(float2*)&part[column][row] = {sum[0], sum[1]};
-            if (const int column = column_of(g + 8, columns); column >= 0) *(float2*)&part[column][row] = {sum[2], sum[3]};
-#endif
-        }
+        for (int tile = 0; tile < PASS_TILES; ++tile)
+            if (tile < tiles && lane < 4) *(float2*)&part[0][tile * TILE_ROWS + 2 * lane] = {of[tile][0][0], of[tile][0][1]};
     }
 };
 #endif

@@ -54,21 +54,18 @@ struct Ring {
     static __device__ u32 wrapped(u32 i) { return min(i, i - SLOTS); }  // of less than twice as many
     __device__ u32 slot(u32 ahead = 0) const { return first + wrapped(index + ahead) * SLOT_BYTES; }
     __device__ u32 barrier() const { return barriers + index * 8; }
-    // Whether the next `count` are full, of N at the most, as far as a lane knows: of more than two each lane asks for one, so
-    // that a warp asks once; of two each lane asks for both before the first answer is there.
+    // Whether one of the next ones is full.
+    template <bool WAITS> __device__ bool is_full(u32 ahead) const {
+        const u32 at = index + ahead, of_slot = barriers + wrapped(at) * 8, in_phase = phase ^ (at >= SLOTS);
+        return WAITS ? barrier_try(of_slot, in_phase) : barrier_test(of_slot, in_phase);
+    }
+    // Whether the next `count` are, of N at the most, as far as a lane knows: of more than two each lane asks for one, so that
+    // a warp asks once; of two each lane asks for both before the first answer is there.
     template <int N, bool WAITS = false> __device__ bool are_full(int count) const {
-        if (N > 2) {
-            const u32 at = index + min((int)(threadIdx.x % N), count - 1), of_slot = barriers + wrapped(at) * 8;
-            const u32 in_phase = phase ^ (at >= SLOTS);
-            return WAITS ? barrier_try(of_slot, in_phase) : barrier_test(of_slot, in_phase);
-        }
+        if (N > 2) return is_full<WAITS>(min((int)(threadIdx.x % N), count - 1));
         bool all = true;
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            const u32 at = index + (i < count ? i : 0);
-            const u32 of_slot = barriers + wrapped(at) * 8, in_phase = phase ^ (at >= SLOTS);
-            all &= WAITS ? barrier_try(of_slot, in_phase) : barrier_test(of_slot, in_phase);
-        }
+        for (int i = 0; i < N; ++i) all &= is_full<WAITS>(i < count ? i : 0);
         return all;
     }
     template <int N> __device__ void wait(int count) const {  // by a whole warp

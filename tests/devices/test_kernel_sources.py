@@ -17,8 +17,11 @@ from launchopt.command import Op
 from launchopt.devices import feedback_source as feedback
 from launchopt.devices import feedback_stages, fusion
 from launchopt.devices import instruction_words as ins
+from launchopt.devices import megakernel_boxes as boxes
+from launchopt.devices import megakernel_room as room
 from launchopt.devices import megakernel_tasks as tasks
 from launchopt.devices import megakernel_words as words
+from launchopt.devices.instruction_words import MOST_COLUMNS
 from launchopt.devices.op_kernels import ARGS
 from launchopt.kernels import source
 from launchopt.sampling import SamplingKind
@@ -124,12 +127,13 @@ def test_what_is_done_as_one_is_what_the_kernel_can() -> None:
 
 
 def test_what_is_done_as_one_has_room_in_shared_memory() -> None:
-    """Attention where a GEMM has its inputs; of a norm all columns, and its gain in a slot of weights."""
-    assert fusion.NORM_BYTES.keys() == tasks.INPUT_BYTES.keys()
-    for columns, most in tasks.INPUT_BYTES.items():
-        assert most >= fusion.ATTENTION_BYTES
-        assert columns * fusion.NORM_BYTES[columns] <= most
-        assert fusion.NORM_BYTES[columns] <= tasks.SLOT_BYTES
+    """Attention where a GEMM may have its inputs; of a norm all columns, or what registers hold; its gain in a slot."""
+    one, several = fusion.NORM_BYTES[1], fusion.NORM_BYTES[MOST_COLUMNS]
+    assert room.SCRATCH_BYTES >= fusion.ATTENTION_BYTES
+    assert one <= room.SCRATCH_BYTES
+    assert MOST_COLUMNS * several <= room.INPUT_BYTES
+    assert several <= room.HELD_BYTES
+    assert max(one, several) <= room.SLOT_BYTES
 
 
 def test_a_program_is_told_in_the_words_of_its_struct() -> None:
@@ -150,7 +154,7 @@ def test_a_program_is_told_in_the_words_of_its_struct() -> None:
     assert names(text, "Gate") == ["word", "gave_up", "heard", "tag", "patience_ns", "near"]
     assert (len(names(text, "Gate")), names(text, "Gate").index("tag")) == (ahead.GATE_WORDS, ahead.TAG)
     assert (64 - constant(text, "TAG_BITS"), 2 ** constant(text, "TAG_BITS") - 1) == (ahead.TAG_SHIFT, ahead.MOST_TAG)
-    assert re.findall(r"#define EMPTY 0x(\w+)u", text) == [f"{made.EMPTY:X}" * 4]
+    assert re.findall(r"#define EMPTY 0x(\w+)u", text) == [f"{boxes.EMPTY:X}" * 4]
 
 
 def test_what_is_fed_back_is_told_in_the_words_of_its_struct() -> None:
@@ -167,32 +171,36 @@ def test_what_is_fed_back_has_room_where_a_gemm_has_its_inputs() -> None:
     """Keys, or sums; the compiler asserts the same of the struct."""
     defined = dict(re.findall(r"#define (\w+) (.*)", feedback.head_of(SamplingKind.top_k)))
     most = max(4 * int(defined["CAPACITY"]), 8 * int(defined["PARTIAL_SUMS"])) + 8 * 34
-    assert most <= min(tasks.INPUT_BYTES.values())
+    assert most <= room.SCRATCH_BYTES
     assert "#define KIND" not in source("megakernel"), "nothing is fed back unless told"
 
 
 def test_a_block_has_the_shared_memory_that_its_struct_takes() -> None:
     text = source("megakernel")
-    (several, one) = re.findall(r"INPUT_BYTES = COLUMNS > 1 \? (\d+) << 10 : (\d+) << 10", text)[0]
-    assert {1: int(one) << 10, tasks.MOST_COLUMNS: int(several) << 10} == tasks.INPUT_BYTES
+    (several, scratch) = re.findall(r"INPUT_BYTES = PAIRED \? (\d+) << 10 : (\d+) << 10", text)[0]
+    assert (int(several) << 10, int(scratch) << 10) == (room.INPUT_BYTES, room.SCRATCH_BYTES)
+    assert constant(text, "HELD_PIECES") * constant(text, "PIECE_BYTES") == room.HELD_BYTES
+    assert constant(text, "BOX_BYTES") == boxes.COLUMN_BYTES
+    assert constant(text, "BOX_COLUMNS") == MOST_COLUMNS
     rows, warps = constant(text, "TILE_ROWS"), constant(text, "GROUP_WARPS")
-    assert (warps, constant(text, "PASS_TILES") * rows + 8) == (tasks.WARPS, tasks.PART_ROWS)
-    assert rows * (constant(text, "PIECE_BYTES") + 64) == tasks.SLOT_BYTES
+    assert (warps, constant(text, "PASS_TILES") * rows + 8) == (room.WARPS, room.PART_ROWS)
+    assert rows * (constant(text, "PIECE_BYTES") + 64) == room.SLOT_BYTES
     assert re.findall(r"OWN_ROWS = PASS_ROWS / (\d)", text) == ["2"], (
         "of a pass, a block of a pair stores half at the most"
     )
-    least = tasks.LEAST_SLOTS
+    least = room.LEAST_SLOTS
     assert least - (least // 2 - 1) >= constant(text, "PASS_TILES"), "see MOST_UNTOLD: what a pass wants can come"
     assert warps * 32 == constant(text, "THREADS")
-    assert [tasks.slots_of(columns, 0, 227 << 10) for columns in (1, 16)] == [11, 8], "of an H100"
+    found = [room.slots_of(columns, itemsize, 0, 227 << 10) for columns, itemsize in ((1, 2), (16, 2), (16, 4))]
+    assert found == [11, 10, 8], "of an H100"
 
 
 def test_the_ring_begins_where_bulk_copies_are_fast() -> None:
-    text, whole = source("megakernel"), tasks.RING_ALIGNMENT_BYTES
+    text, whole = source("megakernel"), room.RING_ALIGNMENT_BYTES
     assert f"extern __shared__ __align__({whole}) char shared[]" in text
     assert f"alignas({whole}) char ring[" in text
-    assert [tasks.fixed_bytes(columns) % whole for columns in (1, tasks.MOST_COLUMNS)] == [0, 0]
-    assert tasks.SLOT_BYTES % whole == 0, "and so does each slot"
+    assert not any(room.fixed_bytes(columns, itemsize) % whole for columns in (1, MOST_COLUMNS) for itemsize in (2, 4))
+    assert room.SLOT_BYTES % whole == 0, "and so does each slot"
 
 
 def test_all_blocks_of_the_launch_can_be_resident() -> None:

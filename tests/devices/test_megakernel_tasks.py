@@ -23,14 +23,9 @@ from launchopt.devices.instruction_words import (
     WORDS,
     Word,
 )
-from launchopt.devices.megakernel_tasks import (
-    ALIGNMENT_BYTES,
-    TASK_WORDS,
-    Extra,
-    defines_of,
-    tasks_of,
-)
+from launchopt.devices.megakernel_tasks import ALIGNMENT_BYTES, defines_of, tasks_of
 from launchopt.devices.megakernel_words import weights_of
+from launchopt.devices.task_words import TASK_WORDS, Extra
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import linear_program
@@ -121,6 +116,13 @@ def test_a_norm_before_and_what_comes_after(requests: int, dtype: Dtype) -> None
     assert layer.tasks[:, Extra.PAIR_ROWS].tolist() == [0, 0, 0, 0, MODEL.intermediate, 0]
 
 
+def stride_of(width: int, requests: int, itemsize: int) -> int:
+    """From one column of boxes to the next; of several of halves: of 16 together, each with whole 64 bytes."""
+    if requests > 1 and itemsize == 2:
+        return -(-width * itemsize // 64) * 64 * 16
+    return width * itemsize * APART[requests]
+
+
 @every
 def test_inputs_come_from_what_the_first_one_reads(requests: int, dtype: Dtype) -> None:
     """Unless by mail: then from the sender's box, which has all of its results one after another, of one with gaps."""
@@ -128,7 +130,8 @@ def test_inputs_come_from_what_the_first_one_reads(requests: int, dtype: Dtype) 
     assert layer.words(QKV, Extra.FROM, Extra.FROM_BYTES) == layer.of("norm1", Word.B, Word.STRIDE_B)
     for i, sender in ((ATTENTION, QKV), (OUT, ATTENTION), (GATE_UP, OUT), (DOWN, GATE_UP)):
         box = layer.words(sender, Extra.BOX)
-        assert layer.words(i, Extra.FROM, Extra.FROM_BYTES) == [*box, WIDTHS[sender] * layer.itemsize * APART[requests]]
+        stride = stride_of(WIDTHS[sender], requests, layer.itemsize)
+        assert layer.words(i, Extra.FROM, Extra.FROM_BYTES) == [*box, stride]
 
 
 @every
@@ -137,7 +140,10 @@ def test_boxes_have_room_for_results(requests: int, dtype: Dtype) -> None:
     layer, at = Layer(requests, dtype), 0
     for i in (QKV, ATTENTION, OUT, GATE_UP):
         assert layer.words(i, Extra.BOX) == [at]
-        at += -(-requests * WIDTHS[i] * layer.itemsize * APART[requests] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        taken = stride_of(WIDTHS[i], requests, layer.itemsize)
+        if requests == 1 or layer.itemsize == 4:
+            taken *= requests
+        at += -(-taken // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     assert layer.box_bytes == at
     assert [layer.words(i, Extra.BOX) for i in (SLOTS, DOWN)] == [[NOBODY]] * 2, "nobody has mail from these"
 

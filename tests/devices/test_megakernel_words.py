@@ -12,8 +12,10 @@ from step_runs import batches
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.instruction_words import MOST_WAITS, STREAMED_BYTES_APART, Word, streamable
-from launchopt.devices.megakernel_tasks import Extra, Tasks, place_boxes, tasks_of
+from launchopt.devices.megakernel_boxes import place_boxes
+from launchopt.devices.megakernel_tasks import tasks_of
 from launchopt.devices.megakernel_words import TASK, Flag, packed
+from launchopt.devices.task_words import Extra, Tasks
 from launchopt.errors import RunError
 from launchopt.workloads.chain import ChainStream
 

@@ -15,8 +15,11 @@ from task_checks import check_tasks
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.instruction_words import NOBODY, Instructions, Word, groups_of
-from launchopt.devices.megakernel_tasks import PIECE_BYTES, Extra, defines_of, place_boxes, tasks_of
+from launchopt.devices.megakernel_boxes import place_boxes
+from launchopt.devices.megakernel_room import PIECE_BYTES
+from launchopt.devices.megakernel_tasks import defines_of, tasks_of
 from launchopt.devices.megakernel_words import packed, weights_of
+from launchopt.devices.task_words import Extra
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import linear_program

@@ -14,7 +14,7 @@ from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.feedback_source import ARGUMENTS, FIELDS, ROWS, head_of, words_of
 from launchopt.devices.feedback_stages import WORDS
-from launchopt.devices.megakernel_tasks import SLOT_BYTES, fixed_bytes
+from launchopt.devices.megakernel_room import SLOT_BYTES, fixed_bytes
 from launchopt.devices.megakernel_words import WEIGHTS
 from launchopt.kernels import source
 from launchopt.sampling import Sampling, SamplingKind, sample
@@ -61,7 +61,7 @@ class StepEnd:
         self.words[[PROGRAM_WORDS + ARGUMENTS, PROGRAM_WORDS + ROWS]] = table.ctypes.data, rows
         self.words[NUMBER] += 1
         before, seed = int(self.ns[0]), int(self.words[NUMBER])
-        shared_bytes = fixed_bytes(1) + SLOTS * SLOT_BYTES
+        shared_bytes = fixed_bytes(1, self.dtype.itemsize) + SLOTS * SLOT_BYTES
         launch(self.kernel, (self.blocks,), THREADS, shared_bytes, self.words.ctypes.data, seed, at_once=self.blocks)
         numbers = np.arange(rows, dtype=np.uint32)
         expected = sample(to_float32(from_float32(values, self.dtype), self.dtype), GREEDY, numbers, numbers)

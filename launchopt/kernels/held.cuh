@@ -1,0 +1,157 @@
+// Inputs of up to 16 columns of halves as tensor cores want them, in registers: each warp has those of its own slices of k
+// (tiles.cuh), which it gathers for itself, from memory or as they come by mail. So they pass no shared memory, for which
+// nobody has to meet, and products read weights there alone.
+//
+// Of a thread 4 g + t they are vectors t of each 64 bytes, of the columns g and g + 8. There is room for HELD_PIECES pieces: as
+// many as all passes of a GEMM go through, or the next ones take the place of those that are multiplied.
+//
+// A norm before products is done as in inputs.cuh, but that tensor cores add up the squares.
+struct Held {
+    // The sum of squares of either column: what lies on the diagonal where inputs are multiplied with themselves.
+    struct Squares {
+        float of[2][4];
+        __device__ void add(const uint4& x) {
+            mma(of[0], x.x, x.y, x.z, x.w, x.x, x.z);
+            mma(of[1], x.x, x.y, x.z, x.w, x.y, x.w);
+        }
+        __device__ void leave(float (&sums)[COLUMNS], int lane) const {
+            const int g = lane / 4;
+            if (lane % 4 != g / 2) return;
+            sums[g] = g % 2 ? of[0][1] : of[0][0], sums[g + 8] = g % 2 ? of[1][3] : of[1][2];
+        }
+    };
+    uint4 of[HELD_PIECES][2 * CHUNKS];  // of each chunk, of either product
+    u64 from;     // of the first piece: this thread's first vector of both columns, or, in memory, of column g
+    u32 apart;    // in memory: to column g + 8, or 0 where there is none
+    bool has;     // whether there is column g
+    bool mailed;
+    int own;      // of how many pieces this warp has a slice
+
+    __device__ Held(const Task& task, u32 flags, const Cut& cut, u64 boxes, int column, int columns, int warp, int lane) {
+        const u32 g = lane / 4, bytes = cut.from + warp * SLICE_BYTES + lane % 4 * 16;
+        own = ((int)cut.bytes - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES;
+        has = g < columns, mailed = flags & MAILED;
+        apart = g + 8 < columns ? 8 * task.from_bytes : 0;
+        from = task.from + (mailed ? boxes + column_in(column + g, task.from_bytes) + in_box(bytes)
+                                   : (u64)(column + g) * task.from_bytes + bytes);
+        settle(from);
+    }
+    // Of columns that there are not boxes hold zeros (devices/megakernel_tasks.py).
+    __device__ u64 box(int piece, int i) const { return from + piece * (PIECE_BYTES / 64 * BOX_STEP) + i * (BOX_STEP / 2); }
+    __device__ uint4 in_memory(int piece, int i) const {
+        const u32* const one = (const u32*)(from + piece * PIECE_BYTES + i * 32 - i % 2 * 24);
+        const u32* const other = (const u32*)((u64)one + apart);
+        uint4 both = {load_relaxed(one), 0, load_relaxed(one + 1), 0};
+        if (apart) both.y = load_relaxed(other), both.w = load_relaxed(other + 1);
+        return both;
+    }
+    template <int AT> __device__ void ask(int piece) {
+        const bool asks = piece < own && has;
+        if (mailed) {
+#pragma unroll
+            for (int i = 0; i < 2 * CHUNKS; ++i) of[AT][i] = asks ? load_relaxed(box(piece, i)) : uint4{0, 0, 0, 0};
+        } else {
+#pragma unroll
+            for (int i = 0; i < 2 * CHUNKS; ++i) of[AT][i] = asks ? in_memory(piece, i) : uint4{0, 0, 0, 0};
+        }
+    }
+    // Until all of the warp's have arrived: those that have not are asked for again together.
+    template <int AT> __device__ void collect(int piece) {
+        if (!mailed) return;
+        while (__any_sync(0xFFFFFFFFu, !all_arrived(of[AT]))) {
+#pragma unroll
+            for (int i = 0; i < 2 * CHUNKS; ++i)
+                if (!arrived(of[AT][i])) of[AT][i] = load_relaxed(box(piece, i));
+        }
+    }
+    // When a piece is there, times the gain, of whose first piece `gain` is this thread's first vector, a shared address.
+    template <int AT> __device__ void times(int piece, u32 gain, Squares& squares) {
+        if (piece >= own) return;
+#pragma unroll
+        for (int i = 0; i < 2 * CHUNKS; ++i) squares.add(of[AT][i]);
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            const uint4 by = load_shared(gain + piece * PIECE_BYTES + chunk * 64);
+            of[AT][2 * chunk] = product(of[AT][2 * chunk], {by.x, by.x, by.y, by.y});
+            of[AT][2 * chunk + 1] = product(of[AT][2 * chunk + 1], {by.z, by.z, by.w, by.w});
+        }
+    }
+};
+
+// A streamed GEMM (weights.cuh, tiles.cuh, sums.cuh) by a block.
+struct Gemm : Outputs {
+    using Outputs::Outputs;
+
+    // Pieces of all tiles, a step each, or in ONE_STEP up to two at once; the first ones' weights are looked for. has_new:
+    // whether inputs are asked for, and have to be waited for; gain: of the first two pieces, which are all there are then,
+    // this thread's first vector, a shared address, or 0; ready: what to do when the first inputs are there.
+    template <class Do>
+    __device__ void multiply(
+        Sums& sums, Slices& w, Held& in, u32 bytes, u32 gain, bool odd, bool has_new, const Do& ready) {
+        const int pieces = (int)(bytes + PIECE_BYTES - 1) / PIECE_BYTES;
+        for (int piece = 0;; piece += HELD_PIECES) {
+            if (has_new) {
+                in.collect<0>(piece);
+                if (ONE_STEP || gain) in.collect<1>(piece + 1);
+            }
+            if (gain) {
+                Held::Squares squares = {};
+                in.times<0>(0, gain, squares), in.times<1>(1, gain, squares);
+                squares.leave(norm_sums[odd][warp], lane);
+                ring.leave(lane);  // the gain's slot
+            }
+            if (!piece) ready();
+            w.await(ring);
+            if (piece < in.own) sums.add(w, in.of[0]);
+            if (ONE_STEP && w.pieces > 1 && piece + 1 < in.own) sums.add_next(w, in.of[1]);
+            if (ONE_STEP) break;
+            if (piece + 1 < pieces) {
+                ring.leave(lane);
+                w.load(ring, w.tiles, PIECE_BYTES, warp, lane);
+                if (const int next = piece + HELD_PIECES; next < pieces) in.ask<0>(next);
+                if (has_new && !gain) in.collect<1>(piece + 1);
+                w.await(ring);
+                if (piece + 1 < in.own) sums.add(w, in.of[1]);
+            }
+            if (piece + HELD_PIECES >= pieces) break;
+            ring.leave(lane);
+            in.ask<1>(piece + 1 + HELD_PIECES);
+            w.load(ring, w.tiles, PIECE_BYTES, warp, lane);
+            has_new = true;
+        }
+    }
+    __device__ void streamed(const Task& task, u32 flags, u64 i, int column, int columns, bool is_last) {
+        const Cut cut(block, flags & SPLIT, task.tiles_each, task.tiles_more, is_gated(flags), task.bytes, task.other_bytes);
+        const bool finds = finds_in(i);
+        if (finds) begin_find();
+        Held in(task, flags, cut, boxes.now, column, columns, warp, lane);
+        bool is_first = true;
+#pragma unroll 1
+        for (u32 pass = cut.first; pass < cut.last; pass += PASS_TILES) {
+            const int tiles = ONE_STEP ? (int)(cut.last - cut.first) : min((int)PASS_TILES, (int)(cut.last - pass));
+            const bool is_normed = is_after_norm(flags) && is_first;
+            const bool asks = ONE_STEP || is_first || cut.bytes > HELD_PIECES * PIECE_BYTES;
+            if (asks) in.ask<0>(0), in.ask<1>(1);
+            Place to;
+            if (is_first) to = place(task, flags, pass, tiles, column, columns);
+            const u32 gain = is_normed ? ring.slot() + warp * SLICE_BYTES + lane % 4 * 16 : 0;
+            if (is_normed) ring.wait<1>(1), ring.next();
+            Slices w;
+            w.load(ring, tiles, (int)cut.bytes, warp, lane);
+            Sums sums = {};
+            multiply(sums, w, in, cut.bytes, gain, is_odd(flags), asks, [&] {
+                if (is_first && !column) stamp(i, READY);
+            });
+            sums.leave(memory.part[turn][warp], tiles, columns, lane);
+            if (!is_first) to = place(task, flags, pass, tiles, column, columns);
+            __syncthreads();
+            store(task, flags, to, tiles, column, columns, finds);
+            turn ^= 1;
+            ring.leave(lane);  // behind what others wait for, since copies of weights would be in its way
+            if (ONE_STEP) break;
+            is_first = false;
+        }
+        if (!is_last) __syncthreads();  // before squares are replaced
+        if (finds) say_found(column, columns);
+    }
+};

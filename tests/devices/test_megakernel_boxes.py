@@ -1,0 +1,65 @@
+"""Where boxes lie, and what is in them before anything was sent: as kernels/mail.cuh reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launchopt.devices.instruction_words import MOST_COLUMNS, NOBODY, Word
+from launchopt.devices.megakernel_boxes import COLUMN_BYTES, EMPTY, box_stride, emptied_boxes, place_boxes
+from launchopt.devices.task_words import TASK_WORDS, Extra
+
+WORD = 4
+
+
+def in_box(byte: int) -> int:
+    """The same as in mail.cuh, of the bytes of a column of halves: two vectors of each lane's 16, words by turns."""
+    return byte // 64 * 1024 + byte // 8 % 2 * 512 + byte // 16 % 4 * 16 + byte // 4 % 2 * 8
+
+
+def column_in(column: int, stride: int) -> int:
+    return column // 16 * stride + column % 8 * 64 + column // 8 % 2 * 4
+
+
+def sender(features: int, requests: int, box: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    row = np.zeros(TASK_WORDS, np.int64)
+    row[Extra.RESULT_M], row[Word.REQUESTS], row[Extra.BOX] = features, requests, box
+    return row
+
+
+@given(st.integers(1, 40), st.integers(2, 50), st.sampled_from([0, 4096]))
+def test_columns_that_there_are_wait_for_mail_and_no_others(pairs: int, requests: int, first: int) -> None:
+    """Of every word: EMPTY where a column has it, once; zeros where there is no such column."""
+    features = 2 * pairs
+    stride, together = box_stride(features, MOST_COLUMNS, 2)
+    groups = -(-requests // together)
+    assert (together, stride % (COLUMN_BYTES * MOST_COLUMNS)) == (MOST_COLUMNS, 0)
+    tasks = np.array([sender(features, requests, first), sender(0, requests, NOBODY)])
+    boxes = emptied_boxes(tasks, first + groups * stride, MOST_COLUMNS, 2).view(np.uint32)
+    assert (boxes[: first // WORD] == 0xFFFFFFFF).all()
+    expected = np.zeros(groups * stride // WORD, np.uint32)
+    for column in range(requests):
+        for byte in range(0, stride // MOST_COLUMNS, WORD):
+            at = (column_in(column, stride) + in_box(byte)) // WORD
+            assert expected[at] == 0, "nobody else's"
+            expected[at] = 0xFFFFFFFF
+    assert (boxes[first // WORD :] == expected).all()
+
+
+@pytest.mark.parametrize(("columns", "itemsize", "stride"), [(1, 2, 2 * 2 * 96), (1, 4, 2 * 4 * 96), (16, 4, 4 * 96)])
+def test_other_columns_lie_one_behind_another(columns: int, itemsize: int, stride: int) -> None:
+    assert box_stride(96, columns, itemsize) == (stride, 1)
+    tasks = np.array([sender(96, columns, 0)])
+    assert (emptied_boxes(tasks, stride * columns, columns, itemsize) == EMPTY).all()
+
+
+def test_tasks_are_told_where_boxes_are() -> None:
+    tasks = np.array([sender(8, 1, 256), sender(8, 1, NOBODY)])
+    tasks[1, Extra.MAILED], tasks[1, Extra.FROM] = 1, 256
+    tasks[0, Extra.ADDED_MAILED], tasks[0, Extra.ADDED] = 0, 7
+    place_boxes(tasks, 1 << 40)
+    assert tasks[:, Extra.BOX].tolist() == [(1 << 40) + 256, 0]
+    assert tasks[:, Extra.FROM].tolist() == [0, (1 << 40) + 256]
+    assert tasks[0, Extra.ADDED] == 7, "it is no box"
