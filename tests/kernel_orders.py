@@ -87,6 +87,7 @@ def watched(blocks: int) -> Iterator[None]:
 LISTS: dict[str, Callable[..., KernelRun]] = {
     "layers": partial(stepped, PROGRAMS["layer"], 1, Dtype.bf16, layers=2),
     "layers, 4 requests": partial(stepped, PROGRAMS["layer"], 4, Dtype.fp32, layers=2),
+    "layers, 5 requests of halves": partial(stepped, PROGRAMS["layer"], 5, Dtype.bf16, layers=2),
     "shared down": partial(stepped, TALL, 9, Dtype.fp32, layers=2, blocks=4),
     "greedy": partial(stepped, PROGRAMS["decode"], 5, Dtype.fp32, GREEDY),
     "top k": partial(stepped, PROGRAMS["decode"], 5, Dtype.bf16, TOP_K),
@@ -99,7 +100,8 @@ LISTS: dict[str, Callable[..., KernelRun]] = {
     "shared hidden rows": partial(stepped, WIDE, 9, Dtype.fp32, blocks=4),
     "shared head": partial(stepped, HEAD, 16, Dtype.fp32, GREEDY, blocks=4),
     "one tile of a pair": partial(stepped, SHORT, 16, Dtype.bf16, blocks=4),
-    "norms": partial(stepped, PROGRAMS["norms"], 5, Dtype.bf16),
+    "norms": partial(stepped, PROGRAMS["norms"], 5, Dtype.fp32),
+    "norms of halves": partial(stepped, PROGRAMS["norms"], 18, Dtype.bf16),
     "made ahead": partial(stepped, PROGRAMS["large"], 1, Dtype.bf16, made=Gated),
 }
 

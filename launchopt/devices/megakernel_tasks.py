@@ -37,8 +37,7 @@ from launchopt.devices.megakernel_room import (
 from launchopt.devices.task_words import TASK_WORDS, Extra, Tasks
 
 PASS_TILES = 4  # of kernels/weights.cuh
-ALIGNMENT_BYTES = 1024  # of boxes
-
+ALIGNMENT_BYTES = 256  # of boxes
 
 # Of who sent something, and of who adds it: what must be the same.
 SENT = [Word.REQUESTS, Word.FIRST_REQUEST, Extra.RESULT_STRIDE]
@@ -146,9 +145,10 @@ def _find_added(tasks: Tasks, i: int, columns: int, itemsize: int) -> bool:
 
 
 def _is_shared(row: NDArray[np.int64], parts: int, blocks: int) -> bool:
-    """Whether two blocks of a cluster share a GEMM, half of k each: where inputs of all of k have no room at once.
+    """Whether two blocks of a cluster share a GEMM, half of k each: where inputs, of which else every block needs all of
+    k, take more than INPUT_BYTES.
 
-    Or where they take more than half of it, and one pass is all that two blocks have of it; unless a norm, which wants
+    Or where they take more than half of that, and one pass is all that two blocks have of it; unless a norm, which wants
     all of k, is done with it: what the two send each other takes less time then than half of the inputs.
     """
     if not row[Extra.STREAMED] or row[Word.REQUESTS] == 1:
