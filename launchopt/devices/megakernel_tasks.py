@@ -145,11 +145,11 @@ def _find_added(tasks: Tasks, i: int, columns: int, itemsize: int) -> bool:
 
 
 def _is_shared(row: NDArray[np.int64], parts: int, blocks: int) -> bool:
-    """Whether two blocks of a cluster share a GEMM, half of k each: where inputs, of which else every block needs all of
-    k, take more than INPUT_BYTES.
+    """Whether two blocks of a cluster share a GEMM, half of k each: where inputs, of which else every block needs all
+    of k, take more than INPUT_BYTES.
 
-    Or where they take more than half of that, and one pass is all that two blocks have of it; unless a norm, which wants
-    all of k, is done with it: what the two send each other takes less time then than half of the inputs.
+    Or where they take more than half of that, and one pass is all that two blocks have of it; unless a norm, which
+    wants all of k, is done with it: what the two send each other takes less time then than half of the inputs.
     """
     if not row[Extra.STREAMED] or row[Word.REQUESTS] == 1:
         return False
