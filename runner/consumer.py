@@ -115,6 +115,7 @@ class Consumer:
         wanted = max(self._job.sample_every, mode.sample_every) if self._job.sample_every else 0
         every = 1 if rehearsal else sample_gap(wanted, self._least_launches(mode, limits))
         self.device.start(every, mode)
+        mode.rehearses = rehearsal
         mode.start()
         self._run = self._loop_of(mode, limits, rehearsal)
         if self._tracer:  # last: what `start` runs on the device is not of the run

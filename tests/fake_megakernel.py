@@ -30,7 +30,8 @@ from launchopt.devices.arenas import STORAGE
 from launchopt.devices.feedback_source import FIELDS
 from launchopt.devices.fusion import ATTENTION
 from launchopt.devices.instruction_interpreter import Memory, random_order, run
-from launchopt.devices.instruction_words import JOIN, NOBODY, WORDS, Instructions, Word
+from launchopt.devices.instruction_words import JOIN, NOBODY, WORDS, Instructions, Word, compiled_columns
+from launchopt.devices.megakernel_boxes import box_stride, emptied_boxes
 from launchopt.devices.megakernel_tasks import tasks_of
 from launchopt.devices.megakernel_words import TASK, WEIGHTS, packed
 from launchopt.devices.task_words import Extra, Tasks
@@ -248,9 +249,7 @@ class FakeMegakernel:
 
     def _check(self, tasks: NDArray[np.int64], weights: NDArray[Any], box_bytes: int) -> None:
         """Mail lies where there is room for it, and apart; weights are those of the GEMMs that take them from there."""
-        from launchopt.devices.megakernel_program import EMPTY
-
-        itemsize = self.device.work.dtype.itemsize
+        itemsize, columns = self.device.work.dtype.itemsize, compiled_columns(int(tasks[:, Word.REQUESTS].max()))
         streamed = tasks[tasks[:, Extra.STREAMED] == 1]
         assert weights["a"].tolist() == [*streamed[:, Word.A].tolist(), 0, 0]
         assert weights["rows"].tolist() == [*streamed[:, Word.M].tolist(), 0, 0]
@@ -266,14 +265,18 @@ class FakeMegakernel:
                 assert row[Extra.STREAMED] or row[Extra.ATTENDS]
             if row[Extra.BOX]:
                 assert i in tasks[:, Word.MAIL]
-                size = int(row[Extra.RESULT_M] * row[Word.REQUESTS]) * itemsize
+                stride, together = box_stride(int(row[Extra.RESULT_M]), columns, itemsize)
+                size = -(-int(row[Word.REQUESTS]) // together) * stride
                 boxes.append((int(row[Extra.BOX]), int(row[Extra.BOX]) + size))
         boxes.sort()
         assert all(one[1] <= other[0] for one, other in pairwise(boxes))
         if boxes:
             own = self.memory.holding(boxes[0][0])
             assert own.nbytes == 2 * box_bytes
-            assert (own == EMPTY).all(), "until the kernel fills it"
+            at_first = tasks.copy()
+            at_first[:, Extra.BOX] = np.where(tasks[:, Extra.BOX] > 0, tasks[:, Extra.BOX] - own.data.ptr, NOBODY)
+            emptied = emptied_boxes(at_first, box_bytes, columns, itemsize)
+            assert (own == np.tile(emptied, 2)).all(), "until the kernel fills it"
             assert boxes[-1][1] <= own.data.ptr + box_bytes
 
 

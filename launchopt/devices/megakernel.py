@@ -1,10 +1,10 @@
 """Whole steps by one launch of an interpreter (kernels/megakernel.cu), which is given a list of instructions.
 
 In: a `StepBatch`. Its list (`instructions`) follows from its requests and its copy of the weights, is put on the GPU
-once and kept. Likely ones are compiled before the clock, others when they come for the second time; until then, and for
-steps of several columns or requests that do not lie evenly spaced, launches are those of mode=coalesced. What a list
-computes last is fed back by the same launch, where the device says how (`launch_feedback`). With it goes the launch
-that is likely to be next (`launch_ahead`).
+once and kept. Likely ones, and what comes in a rehearsal, are compiled before the clock, others when they come for the
+second time; until then, and for steps of several columns or requests that do not lie evenly spaced, launches are those
+of mode=coalesced. What a list computes last is fed back by the same launch, where the device says how
+(`launch_feedback`). With it goes the launch that is likely to be next (`launch_ahead`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Megakernel:
     """Steps of a device's stream, the lists of at most `bound` kinds at a time. `device`: a CudaDevice.
 
     ahead: whether launches may be made before their commands are there. bar1: whether what they poll may lie in the
-    GPU's memory.
+    GPU's memory. compiles_at_once: what comes for the first time, too.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Megakernel:
         self._compiler = StepCompiler(self._steps, addresses, fuse=True)
         self._programs: OrderedDict[bytes, MegakernelProgram] = OrderedDict()
         self._seen: set[bytes] = set()
+        self.compiles_at_once = False
         gpu = cupy.cuda.Device()
         attributes, capability = gpu.attributes, int(gpu.compute_capability)
         self._blocks = BLOCKS_A_MULTIPROCESSOR * int(attributes["MultiProcessorCount"])
@@ -166,7 +167,7 @@ class Megakernel:
         columns = int(batch.words[0, W_MN] >> HIGH)
         if columns > 1 or not self._compiler.compilable(batch):
             return None
-        if key not in self._seen:
+        if key not in self._seen and not self.compiles_at_once:
             if len(self._seen) >= MOST_SEEN:
                 self._seen.clear()
             self._seen.add(key)

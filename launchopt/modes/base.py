@@ -63,6 +63,7 @@ class Mode:
         self.resident: Any = None  # devices.resident.Resident, where a kernel stays
         self.ahead: Any = None  # devices.launch_ahead.LaunchAhead, where launches are made ahead of their commands
         self.traced = False  # whether every launch is recorded from outside: said before `prepare`
+        self.rehearses = False  # whether the next run is a rehearsal, before the clock: said before `start`
         self.costs_ns: dict[str, int] = {}  # capture, instantiate, upload, update: where there is such a thing
         self.padded_commands = 0  # executed for nothing, since `start`
         self.graph_replays: int | None = None

@@ -58,6 +58,11 @@ class MegakernelMode(Mode):
         self.ahead = self._steps.ahead
         self._steps.compile_likely()
 
+    def start(self) -> None:
+        """What comes in a rehearsal is compiled there, and so is the kernel loaded that a run wants."""
+        super().start()
+        self._steps.compiles_at_once = self.rehearses
+
     @property
     def steps(self) -> Any:
         """The device's `Megakernel`, once prepared: for measurements."""

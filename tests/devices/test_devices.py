@@ -113,3 +113,17 @@ def test_a_rehearsal_takes_the_sampled_path_too(tmp_path: Path, monkeypatch: pyt
             consumer.arm(0, rehearsal=True)
             consumer.arm(0, rehearsal=False)
     assert gaps == [1, 64], "else its compiled loops would be loaded while the clock runs"
+
+
+def test_a_mode_is_told_whether_it_rehearses_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = gemv(8, 1, 16, 4096, Dtype.fp32, 64, False, 0)
+    with (
+        Ring.create(CAPACITY) as ring,
+        Consumer(replace(job(stream, ring, "cpu", (arm("baseline"),)), folder=tmp_path)) as consumer,
+    ):
+        (mode,) = consumer.modes
+        told: list[bool] = []
+        monkeypatch.setattr(mode, "start", lambda: told.append(mode.rehearses))
+        for rehearsal in (True, False):
+            consumer.arm(0, rehearsal)
+    assert told == [True, False]

@@ -241,6 +241,22 @@ def test_what_comes_again_is_one_launch_from_the_second_time_on(kernel: FakeMega
     run.close()
 
 
+def test_what_comes_in_a_rehearsal_is_there_when_the_run_comes(kernel: FakeMegakernel) -> None:
+    """No list is made in it, whose first token would wait for that."""
+    stream = stream_of("linear_epilogue", [(0, 6)] * 4)
+    run = Rig(kernel, stream, 4)
+    run.mode.rehearses = True
+    run.prepared()
+    pair, other = some_of(stream, 1, 3), some_of(stream, 0, 3)
+    assert run.submit(pair)
+    run.mode.rehearses = False
+    run.prepared()
+    kept = run.kept
+    assert [run.submit(pair), run.submit(other)] == [True, False]
+    assert run.kept == kept
+    run.close()
+
+
 def test_prompts_and_requests_that_lie_unevenly_are_never_compiled(kernel: FakeMegakernel) -> None:
     """However often they come."""
     stream = stream_of("linear", [(5, 2)] * 2 + [(0, 3)] * 3)
