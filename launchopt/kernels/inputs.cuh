@@ -1,5 +1,5 @@
-// What a block multiplies a GEMM's weights with: inputs of its columns, from memory or as they come by mail, in shared memory;
-// and the norm that is done as one with it.
+// What a block multiplies a GEMM's weights with: inputs of its columns, from memory or as they come by mail, in shared memory
+// (of several columns of halves in registers: held.cuh); and the norm that is done as one with it.
 //
 // A norm's factor is the same for a whole column, so that it is left for what the GEMM gives: inputs are multiplied by the gain
 // as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor; in fp16

@@ -37,7 +37,7 @@ struct alignas(16) Task {
     u32 flags, share;            // share: how many blocks have one, the first ones
     u32 tiles_each, tiles_more;  // these and the next two: see Cut in weights.cuh
     u32 bytes, other_bytes;
-    u32 round_bytes;             // of k, how much at once, in whole pieces
+    u32 round_bytes;             // of k, how much at once, in whole pieces, where inputs pass shared memory
     u32 input_row_bytes;         // from a row of the inputs to the next, in shared memory (tiles.cuh)
     u64 from;                    // inputs, or the first box that has them
     u32 from_bytes, requests;    // from_bytes: from one column of them to the next

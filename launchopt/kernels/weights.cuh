@@ -11,7 +11,7 @@ enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTE
 enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES };
 enum { BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
 #define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)  // see tiles.cuh
-#define LEFT_EARLY (DTYPE != 0 && (FUSED || OPS))
+#define LEFT_EARLY (DTYPE != 0 && (FUSED || OPS))  // slots, of a single column: before the results, not behind them
 
 struct Weights {  // of devices/megakernel_words.py; the list ends with one of no rows
     u64 a, gain;                 // gain: of as many bytes as k has, or 0
