@@ -102,7 +102,7 @@ LISTS: dict[str, Callable[..., KernelRun]] = {
     "shared hidden rows": partial(stepped, WIDE, 9, Dtype.fp32, blocks=4),
     "shared head": partial(stepped, HEAD, 16, Dtype.fp32, GREEDY, blocks=4),
     "one tile of a pair": partial(stepped, SHORT, 16, Dtype.bf16, blocks=4),
-    "norms": partial(stepped, PROGRAMS["norms"], 5, Dtype.fp32),
+    "norms": partial(stepped, PROGRAMS["norms"], 1, Dtype.bf16),
     "norms of halves": partial(stepped, PROGRAMS["norms"], 18, Dtype.bf16),
     "made ahead": partial(stepped, PROGRAMS["large"], 1, Dtype.bf16, made=Gated),
 }

@@ -34,11 +34,12 @@ NEEDED = {
 }
 
 
-def test_two_norms_in_a_row_need_sums_of_their_own() -> None:
+@pytest.mark.parametrize("name", ["norms", "norms of halves"])
+def test_two_norms_in_a_row_need_sums_of_their_own(name: str) -> None:
     odd = "return flags & NORMED_ODD;"
     assert KERNEL.count(odd) == 1
     with pytest.raises(RuntimeError, match=r"a race: .* in `.*sums.*`, and"):
-        LISTS["norms"](text=KERNEL.replace(odd, "return false;"))
+        LISTS[name](text=KERNEL.replace(odd, "return false;"))
 
 
 @pytest.mark.parametrize("line", NEEDED)
