@@ -26,6 +26,7 @@ from kernel_runs import (
     PROGRAMS,
     SHORT,
     TALL,
+    TALL_OF_HALVES,
     TOKENS,
     TOP_K,
     TOP_P,
@@ -104,6 +105,7 @@ LISTS: dict[str, Callable[..., KernelRun]] = {
     "one tile of a pair": partial(stepped, SHORT, 16, Dtype.bf16, blocks=4),
     "norms": partial(stepped, PROGRAMS["norms"], 1, Dtype.bf16),
     "norms of halves": partial(stepped, PROGRAMS["norms"], 18, Dtype.bf16),
+    "shared down of halves": partial(stepped, TALL_OF_HALVES, 9, Dtype.bf16, layers=2, blocks=4),
     "made ahead": partial(stepped, PROGRAMS["large"], 1, Dtype.bf16, made=Gated),
 }
 

@@ -65,6 +65,9 @@ HEAD = linear_program([(64, 1600), (1600, 64)])  # an LM head of k = 1600
 TALL = layer_program(ModelShape("tall", 128, 2, 4, 2, 32, 1600), 2 * TOKENS)  # `down`
 WIDE = layer_program(ModelShape("wide", 1600, 2, 2, 1, 32, 40), 2 * TOKENS)  # what reads hidden rows
 SHORT = linear_program([(24, 3200), (3200, 24)])
+HEAD_OF_HALVES = linear_program([(64, 3200), (3200, 64)])
+TALL_OF_HALVES = layer_program(ModelShape("tall", 256, 2, 4, 2, 64, 3200), 2 * TOKENS)
+WIDE_OF_HALVES = layer_program(ModelShape("wide", 3200, 2, 2, 1, 32, 40), 2 * TOKENS)
 GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.7, 20, seed=3)
 TOP_P = Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
 

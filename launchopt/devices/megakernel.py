@@ -81,9 +81,8 @@ class Megakernel:
         self._blocks = BLOCKS_A_MULTIPROCESSOR * int(attributes["MultiProcessorCount"])
         self._most_bytes = int(attributes["MaxSharedMemoryPerBlockOptin"])
         assert self._ops_bytes() <= SCRATCH_BYTES, "behind that lie weights under way"
-        needed_bytes = (
-            STATIC_ATTENTION_BYTES + fixed_bytes(MOST_COLUMNS, device.work.dtype.itemsize) + LEAST_SLOTS * SLOT_BYTES
-        )
+        most_fixed_bytes = fixed_bytes(MOST_COLUMNS, device.work.dtype.itemsize)
+        needed_bytes = STATIC_ATTENTION_BYTES + most_fixed_bytes + LEAST_SLOTS * SLOT_BYTES
         if self._most_bytes < needed_bytes or capability < LEAST_CAPABILITY:
             raise ConfigError(
                 "mode",

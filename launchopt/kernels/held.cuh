@@ -36,7 +36,7 @@ struct Held {
                                    : (u64)(column + g) * task.from_bytes + bytes);
         settle(from);
     }
-    // Of columns that there are not boxes hold zeros (devices/megakernel_tasks.py).
+    // Of columns that there are not boxes hold zeros (devices/megakernel_boxes.py).
     __device__ u64 box(int piece, int i) const { return from + piece * (PIECE_BYTES / 64 * BOX_STEP) + i * (BOX_STEP / 2); }
     __device__ uint4 in_memory(int piece, int i) const {
         const u32* const one = (const u32*)(from + piece * PIECE_BYTES + i * 32 - i % 2 * 24);
@@ -81,6 +81,7 @@ struct Held {
 // A streamed GEMM (weights.cuh, tiles.cuh, sums.cuh) by a block.
 struct Gemm : Outputs {
     using Outputs::Outputs;
+    static_assert(COLUMNS == 2 * GROUP_WARPS && HOLDERS == 16, "a warp stores two columns: see own_column");
 
     // Pieces of all tiles, a step each, or in ONE_STEP up to two at once; the first ones' weights are looked for. has_new:
     // whether inputs are asked for, and have to be waited for; gain: of the first two pieces, which are all there are then,

@@ -5,7 +5,19 @@ from __future__ import annotations
 import kernel_runs
 import pytest
 from cuda_on_host import can_build
-from kernel_runs import GREEDY, HEAD, SHORT, TALL, TOKENS, WIDE, KernelRun, done_by
+from kernel_runs import (
+    GREEDY,
+    HEAD,
+    HEAD_OF_HALVES,
+    SHORT,
+    TALL,
+    TALL_OF_HALVES,
+    TOKENS,
+    WIDE,
+    WIDE_OF_HALVES,
+    KernelRun,
+    done_by,
+)
 from program_interpreter import NONE
 from programs import requests_of
 
@@ -51,15 +63,16 @@ def paired_stream(
 SPLIT = [
     (TALL, 16, Dtype.fp32, {(8, Op.ADD)}),
     (WIDE, 9, Dtype.fp32, {(8, 0), (3, Op.SILU_MUL), (2, Op.SILU_MUL)}),
+    (TALL_OF_HALVES, 16, Dtype.fp16, {(16, Op.ADD)}),
+    (WIDE_OF_HALVES, 9, Dtype.bf16, {(8, 0), (3, Op.SILU_MUL), (2, Op.SILU_MUL)}),
     (SHORT, 34, Dtype.bf16, {(2, 0), (1, 0)}),  # of columns in three groups
     (linear_program([(64, 4096), (4096, 64)]), 16, Dtype.fp32, {(4, 0)}),
     (linear_program([(64, 1664), (1664, 64)]), 16, Dtype.bf16, {(4, 0)}),
 ]
+SPLIT_IDS = ["layer", "silu_mul", "layer of halves", "silu_mul of halves", "few tiles", "large k", "one pass"]
 
 
-@pytest.mark.parametrize(
-    ("program", "requests", "dtype", "tiles"), SPLIT, ids=["layer", "silu_mul", "few tiles", "large k", "one pass"]
-)
+@pytest.mark.parametrize(("program", "requests", "dtype", "tiles"), SPLIT, ids=SPLIT_IDS)
 def test_halves_of_k_are_added_up(
     program: Program, requests: int, dtype: Dtype, tiles: set[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +81,15 @@ def test_halves_of_k_are_added_up(
     assert run.launches == 1
     assert run.tiles == tiles
     assert run.verify().ok
+
+
+def test_what_another_block_stored_is_added_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `down`, which is shared, what `o` gave, which is not: by mail."""
+    monkeypatch.setattr(kernel_runs, "BLOCKS", 4)
+    for program, dtype in ((TALL, Dtype.fp32), (TALL_OF_HALVES, Dtype.bf16)):
+        run = Paired(paired_stream(program, 16, dtype))
+        assert [each.tasks[:, Extra.ADDED_MAILED].sum() for each in run.lists.values()] == [1]
+        assert run.verify().ok
 
 
 def test_o_and_down_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,10 +104,13 @@ def test_o_and_down_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.verify().ok
 
 
+@pytest.mark.parametrize(("program", "dtype"), [(HEAD, Dtype.fp32), (HEAD_OF_HALVES, Dtype.bf16)], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("vocab", [4, 12, 52])
-def test_the_largest_logits_are_found_by_who_has_stored_them(vocab: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_logits_are_found_by_who_has_stored_them(
+    program: Program, dtype: Dtype, vocab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where a block has a share of the LM head but no rows of its own, or its pair has none."""
-    stream = paired_stream(HEAD, 16, Dtype.fp32, vocab)
+    stream = paired_stream(program, 16, dtype, vocab)
     alone = Paired(stream, GREEDY)
     assert alone.tiles == set()
     monkeypatch.setattr(kernel_runs, "BLOCKS", 4)
