@@ -29,7 +29,10 @@ from launchopt.recorder import Recorder
 
 PROCESSORS, PATIENCE_S, ELAPSED_MS = 8, 60.0, 0.25
 AT_ONCE = 5  # commands between which it chooses
-WORDS = ("ring", "host_done", "control", "entries", "done", "ticket", "gone", "progress", "arrived", "shapes")
+WORDS = (
+    *("ring", "host_done", "host_outputs", "control", "entries", "done", "ticket", "gone", "progress"),
+    *("arrived", "shapes"),
+)
 SETTINGS = ("shape_count", "capacity_bits", "entry_bits", "workers", "patience_ns", "direct_bytes")
 
 

@@ -59,13 +59,14 @@ class OwnRing:
         self.capacity, self.requests = 1 << bits, requests
         self.words = np.zeros((self.capacity, rl.COMMAND_WORDS), np.uint64)
         self.done = np.zeros(self.capacity, np.int64)
+        self.outputs = np.zeros((self.capacity, rl.OUTPUT_WORDS), np.uint64)
         self.last = np.zeros(1 << max(0, requests - 1).bit_length(), np.int64)
         self.state, self.queue = np.zeros(1, np.int64), np.zeros(rl.QUEUE_WORDS, np.int64)
         for index in range(max(0, first - self.capacity), first):
             tag = (index // self.capacity + 1) & rl.TAG_MASK
             self.words[index % self.capacity] = tag << rl.TAG_SHIFT | 7
             self.done[index % self.capacity] = index + 1
-        addresses = [self.words.ctypes.data, self.done.ctypes.data, self.state.ctypes.data]
+        addresses = [each.ctypes.data for each in (self.words, self.done, self.outputs, self.state)]
         self.queue[: rl.BITS] = [*addresses, self.last.ctypes.data if requests else 0]
         self.queue[rl.BITS :] = bits, first, len(self.last) - 1
         self.reader = Reader(self.words, self.done, first)

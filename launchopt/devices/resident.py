@@ -47,6 +47,7 @@ class Resident:
         self.polled = PolledWords(rl.COMMAND_WORDS * capacity, np.int64, bar1)
         self.use()
         self._host_done, self._control = pinned(capacity, np.int64), pinned(16, np.int64)
+        self._host_outputs = pinned(rl.OUTPUT_WORDS * capacity, np.int64)
         # Entries, completions, the ticket, whether it gave up, progress; arrivals of tiles.
         self._words = cupy.zeros(ENTRY_WORDS * entries + capacity + 4, np.uint64)
         self._arrived = cupy.zeros(capacity, np.uint32)
@@ -54,6 +55,7 @@ class Resident:
         self._last: NDArray[np.int64] = np.zeros(1 << max(0, requests - 1).bit_length(), np.int64)
         self._queue = np.zeros(rl.QUEUE_WORDS, np.int64)
         self._queue[rl.RING], self._queue[rl.DONE] = self.polled.array.ctypes.data, self._host_done.ctypes.data
+        self._queue[rl.OUTPUTS] = self._host_outputs.ctypes.data
         self._queue[rl.STATE] = self._control[STATE:].ctypes.data
         self._queue[rl.LAST] = self._last.ctypes.data if requests else 0
         self._queue[rl.BITS], self._queue[rl.MASK] = CAPACITY_BITS, len(self._last) - 1
@@ -75,8 +77,8 @@ class Resident:
         """All shapes are planned: put the tables on the GPU."""
         self._table = cupy.asarray(np.array(self._shapes, np.int64))
         ticket = self._done + (8 << CAPACITY_BITS)
-        addresses = [self.polled.address, self._host_done.ctypes.data, self._control.ctypes.data]
-        addresses += [self._words.data.ptr, self._done, ticket, ticket + 8, ticket + 16]
+        addresses = [self.polled.address, self._host_done.ctypes.data, self._host_outputs.ctypes.data]
+        addresses += [self._control.ctypes.data, self._words.data.ptr, self._done, ticket, ticket + 8, ticket + 16]
         addresses += [self._arrived.data.ptr, self._table.data.ptr]
         workers = GROUPS * self._blocks - 1
         settings = [len(self._shapes), CAPACITY_BITS, ENTRY_BITS, workers, self._patience_ns, DIRECT_BYTES]
@@ -96,7 +98,7 @@ class Resident:
         """As `start`, but the kernel does not run yet."""
         for array in (self._words, self._arrived):
             array.fill(0)
-        for words in (self._host_done, self._last, self._control):
+        for words in (self._host_done, self._host_outputs, self._last, self._control):
             words.fill(0)
         self.polled.clear()
         self._queue[rl.NEXT] = 0

@@ -14,13 +14,14 @@ from launchopt.native import Int, compiled, cpu_pause, load_word, store_fence, s
 # Words of a queue: addresses of the ring, of the completions, of the kernel's state and of the last command of each
 # request (0: no order is asked for); the capacity's logarithm; how many commands were posted; how many requests have a
 # word, less one. They are a power of two: requests that share one are in order, too.
-RING, DONE, STATE, LAST, BITS, NEXT, MASK = range(7)
-QUEUE_WORDS = 7
-COMMAND_WORDS = 4
+RING, DONE, OUTPUTS, STATE, LAST, BITS, NEXT, MASK = range(8)
+QUEUE_WORDS = 8
+COMMAND_WORDS, OUTPUT_WORDS = 4, 16
 RUNNING, ENDED, GAVE_UP = range(3)  # the kernel's state
 TAG_SHIFT, TAG_MASK = 48, 0xFFFF
 END = 0xFFFF  # a shape: no command follows
-OK, GONE = 0, -2  # status of a post: GONE, the kernel gave up
+OK, COMPLETE, GONE = 0, 1, -2  # GONE: the kernel gave up
+STAMP_SHIFT, STAMP_MASK = 32, 0xFFFFFFFF  # of a word of `host_outputs`: the command's number, from 1, above the output
 GAVE_UP_LINE = "the resident kernel gave up: no command came within mode.patience_s"
 
 
@@ -70,3 +71,27 @@ def post_end(queue: Int) -> Int:
     status = post(queue, 0, 0, 0, 0, END)
     store_fence()
     return status
+
+
+@compiled
+def await_outputs(queue: Int, index: Int, rows: Int) -> Int:
+    """Wait until the host has all `rows` outputs of command `index`: OK. The kernel sends them where it does a lone one alone.
+
+    COMPLETE: it does not, and the command is complete. GONE: it gave up. No more than 2**32 commands lie between two that
+    may be waited for: outputs tell from which command they are by as many numbers.
+    """
+    slot = index & ((np.int64(1) << load_word(queue + 8 * BITS)) - 1)
+    outputs = load_word(queue + 8 * OUTPUTS) + 8 * OUTPUT_WORDS * slot
+    done, state = load_word(queue + 8 * DONE) + 8 * slot, load_word(queue + 8 * STATE)
+    stamp = (index + 1) & STAMP_MASK
+    while True:
+        complete, missing = load_word(done) == index + 1, np.int64(0)
+        for row in range(rows):  # of all: they lie in two lines, for which the core waits at once
+            missing |= ((load_word(outputs + 8 * row) >> STAMP_SHIFT) & STAMP_MASK) ^ stamp
+        if missing == 0:
+            return OK
+        if complete:
+            return COMPLETE
+        if load_word(state) == GAVE_UP:
+            return GONE
+        cpu_pause()

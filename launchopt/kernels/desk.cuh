@@ -7,6 +7,9 @@ enum { FIRST = (1 << COMMAND_WORDS) - 1 };  // the bits of the first one's words
 #ifndef NEAR
 #define NEAR 0
 #endif
+#ifndef FOLLOW
+#define FOLLOW 1
+#endif
 enum { ANSWER_CYCLES = NEAR ? 0 : 350 };
 
 struct __align__(128) Desk {
@@ -26,13 +29,11 @@ __device__ inline const u64* place_of(u64 next, int lane) {
 }
 __device__ inline u64 ring_tag_of(u64 index) { return (index >> queue.capacity_bits) + 1 & 0xFFFF; }
 
-// Whether the only one there is, of which each lane has its `word`, is not handed out, and has nothing to wait for.
-__device__ inline bool is_single(u64 word, u64 next, Single& single) {
-    const u64 last = __shfl_sync(0xFFFFFFFFu, word, 3) & PAYLOAD;
-    single.a = __shfl_sync(0xFFFFFFFFu, word, 0) & PAYLOAD, single.b = __shfl_sync(0xFFFFFFFFu, word, 1) & PAYLOAD;
-    single.c = __shfl_sync(0xFFFFFFFFu, word, 2) & PAYLOAD;
+// Whether a command is not handed out, and has nothing to wait for. a, b, c, last: its words.
+__device__ inline bool is_single(u64 a, u64 b, u64 c, u64 last, u64 next, Single& single) {
+    single.a = a & PAYLOAD, single.b = b & PAYLOAD, single.c = c & PAYLOAD, last &= PAYLOAD;
     single.like = desk.lone[min((u32)last & 0xFFFF, (u32)NEAR_SHAPES)];
-    if (!single.like.vectors || (u32)(single.a | single.b) & 15) return false;
+    if (!single.like.vectors || (u32)(a | b) & 15) return false;
     const u32 wait = (u32)(last >> 16);
     return !wait || is_done((u32)next - wait);
 }
@@ -51,24 +52,32 @@ __device__ inline void complete_single(u64 index) {
 }
 
 // By the dispatcher's warp: small lone commands, one after the other, until something else is there, or nothing for long. All
-// that it does is in few instructions beside each other, which are asked for again and again.
+// that it does is in few instructions beside each other, which are asked for again and again; every lane has all words.
 __device__ inline void serve_small(int lane) {
-    u64 next = desk.next, tag = ring_tag_of(next + lane / COMMAND_WORDS);
-    const u64* from = place_of(next, lane);
+    const u64* const ring = queue.ring;
+    u64 *const host_outputs = queue.host_outputs, next = desk.next;
     for (u32 polls = 0; polls < BUSY_POLLS; ++polls) {
-        const u64 word = load_system(from);
-        const u32 there = __ballot_sync(0xFFFFFFFFu, word >> TAG_SHIFT == tag);
-        if ((there & FIRST) != FIRST) continue;
+        const u32 slot = slot_of((u32)next);
+        const u64* from = ring + slot * COMMAND_WORDS;
+        const ulonglong2 ab = load_two_system(from), cd = load_two_system(from + 2);
+#if FOLLOW
+        const u64 follower = load_system(ring + slot_of((u32)next + 1) * COMMAND_WORDS + 3);
+#endif
+        const u32 tag = ring_tag_of(next);
+        const bool here = ab.x >> TAG_SHIFT == tag & ab.y >> TAG_SHIFT == tag & cd.x >> TAG_SHIFT == tag & cd.y >> TAG_SHIFT == tag;
+        if (!__all_sync(0xFFFFFFFFu, here)) continue;
         Single single;
-        if (there != FIRST || !is_single(word, next, single) || !is_small(single.like)) return;
+        if (!is_single(ab.x, ab.y, cd.x, cd.y, next, single) || !is_small(single.like)) return;
+#if FOLLOW
+        if (__any_sync(0xFFFFFFFFu, follower >> TAG_SHIFT == ring_tag_of(next + 1))) return;
+#endif
 #if !WITHOUT
-        multiply_small(single, lane);
+        multiply_small(single, host_outputs + slot * OUTPUT_WORDS, (u32)next + 1, lane);
 #endif
         __syncwarp();
         if (lane == 0) complete_single(next);
         __syncwarp();
         ++next, polls = 0;
-        from = place_of(next, lane), tag = ring_tag_of(next + lane / COMMAND_WORDS);
         await_answer();
     }
 }

@@ -189,7 +189,9 @@ struct Dispatcher {
                 if (const u64 state = rest(polls, since_ns)) return end(state), false;
                 continue;
             }
-            if (Single single; there == FIRST && is_single(word, next, single)) {
+            u64 words[COMMAND_WORDS];
+            for (int i = 0; i < COMMAND_WORDS; ++i) words[i] = __shfl_sync(0xFFFFFFFFu, word, i);
+            if (Single single; there == FIRST && is_single(words[0], words[1], words[2], words[3], next, single)) {
                 if (lane == 0) desk.alone = single;
                 return is_small(single.like);
             }

@@ -63,6 +63,12 @@ __device__ inline u64 load_system(const u64* from) {
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
 }
+// Each of both is seen whole.
+__device__ inline ulonglong2 load_two_system(const u64* from) {
+    ulonglong2 v;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(from) : "memory");
+    return v;
+}
 __device__ inline void store_system(u64* to, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }

@@ -43,30 +43,30 @@ Table = NDArray[np.int64]
 
 
 @compiled
-def _round_trips(words: NDArray[np.uint64], shape: Table, plans: Table, contexts: Table, queue: int, ns: Table) -> int:
-    """Time of each of `words` in `ns`; returns how many were posted."""
-    mask, done = (1 << load_word(queue + 8 * rl.BITS)) - 1, load_word(queue + 8 * rl.DONE)
+def _round_trips(
+    words: NDArray[np.uint64], shape: Table, plans: Table, contexts: Table, queue: int, ns: Table, outputs: Table
+) -> int:
+    """Time of each of `words` in `ns`; returns how many were posted. outputs: [commands, rows], with which the host waits
+    for those; of no rows: it waits for completions.
+    """
+    capacity, rows = 1 << load_word(queue + 8 * rl.BITS), outputs.shape[1]
+    done, told = load_word(queue + 8 * rl.DONE), load_word(queue + 8 * rl.OUTPUTS)
     for i in range(len(words)):
         index, start_ns = load_word(queue + 8 * rl.NEXT), monotonic_ns()
+        slot = index & (capacity - 1)
         if launch_at(words, i, shape, 1, plans, contexts) != rl.OK:
             return i
         store_fence()
-        while load_word(done + 8 * (index & mask)) != index + 1:
-            cpu_pause()
+        if rows:
+            if rl.await_outputs(queue, index, rows) != rl.OK:
+                return i
+        else:
+            while load_word(done + 8 * slot) != index + 1:
+                cpu_pause()
         ns[i] = monotonic_ns() - start_ns
+        for row in range(rows):
+            outputs[i, row] = load_word(told + 8 * (rl.OUTPUT_WORDS * slot + row))
     return len(words)
-
-
-def suite(repeats: int, device: str) -> Iterator[Figure]:
-    """p50 and p99 of each case; needs a GPU."""
-    if device != "cuda":
-        return
-    for m, k, hot in CASES:
-        runs = _round_trips_us(m, k, hot, repeats)
-        what = f"{m}x1x{k} fp32, {'hot' if hot else 'from memory'}"
-        for percent, goal in ((50, GOAL_US), (99, None)):
-            each = [float(np.percentile(run, percent)) for run in runs]
-            yield Figure("resident", f"one command there and back, {what}, p{percent}", "us", each, goal)
 
 
 @compiled
@@ -134,16 +134,17 @@ def _posting(stream: GemmStream) -> Iterator[_Posting]:
         yield _Posting(consumer, mode, words, (shapes[index[0]], plans, contexts))
 
 
-def _round_trips_us(m: int, k: int, hot: bool, repeats: int) -> list[NDArray[np.float64]]:
+def _round_trips_us(m: int, k: int, hot: bool, repeats: int, told: bool = False) -> list[NDArray[np.float64]]:
     stream = gemv(m, 1, k, COMMANDS, Dtype.fp32, 1 if hot else COMMANDS, False, 0)
     with _posting(stream) as on:
         ns, device, resident = np.zeros(len(on.words), np.int64), on.consumer.device, on.mode.resident
+        outputs = np.zeros((len(ns), m if told else 0), np.int64)
         runs: list[NDArray[np.float64]] = []
         for _ in range(repeats + 1):  # the first loads the kernel
             device.arenas.poison()
             device.synchronize()
             resident.start()
-            posted = _round_trips(on.words, *on.plans, resident.queue, ns)
+            posted = _round_trips(on.words, *on.plans, resident.queue, ns, outputs)
             resident.pause()
             device.synchronize()
             resident.check()

@@ -165,6 +165,7 @@ void store_relaxed(u64 address, u64 value);
 u32 load_acquire(const u32* from);
 u64 load_acquire(const u64* from);
 u64 load_system(const u64* from);
+ulonglong2 load_two_system(const u64* from);
 u64 load_acquire_system(const u64* from);
 void store_system(u64* to, u64 value);
 void store_two(ulonglong2* to, u64 first, u64 second);

@@ -127,6 +127,7 @@ uint4 load_relaxed(u64 address) {
 u32 load_relaxed(const u32* from) { return load(from, Order::relaxed, CALLER); }
 u64 load_relaxed(const u64* from) { return load(from, Order::relaxed, CALLER); }
 u64 load_system(const u64* from) { return load(from, Order::relaxed, CALLER); }
+ulonglong2 load_two_system(const u64* from) { return load((const ulonglong2*)from, Order::relaxed, CALLER); }
 u32 load_acquire(const u32* from) { return load(from, Order::acquire, CALLER); }
 u64 load_acquire(const u64* from) { return load(from, Order::acquire, CALLER); }
 u64 load_acquire_system(const u64* from) { return load(from, Order::acquire, CALLER); }

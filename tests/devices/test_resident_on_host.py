@@ -40,7 +40,7 @@ class Resident:
         self.done, self.rest = np.zeros(capacity, np.uint64), np.zeros(4, np.uint64)
         self.arrived, self.shapes = np.zeros(capacity, np.uint32), np.zeros((80, 8), np.int64)
         ticket = self.rest.ctypes.data
-        arrays = (self.ring.words, self.ring.done, self.control, self.words, self.done)
+        arrays = (self.ring.words, self.ring.done, self.ring.outputs, self.control, self.words, self.done)
         addresses = [*(array.ctypes.data for array in arrays), ticket, ticket + 8, ticket + 16]
         addresses += [self.arrived.ctypes.data, self.shapes.ctypes.data]
         settings = [len(self.shapes), BITS, ENTRY_BITS, BLOCKS * GROUPS - 1, patience_ns, direct_bytes]

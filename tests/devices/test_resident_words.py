@@ -49,7 +49,8 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[s
     from launchopt.devices import resident
 
     made: Any = resident.Resident.__new__(resident.Resident)
-    made.polled, made._host_done, made._control = FakeWords(1, np.int64), *np.zeros((2, 1), np.int64)
+    made.polled, made._host_done = FakeWords(1, np.int64), np.zeros(1, np.int64)
+    made._host_outputs, made._control = np.zeros((2, 1), np.int64)
     words = 1 << 40
     made._words, made._arrived = on_gpu(words), on_gpu(1 << 42)
     made._done = words + 8 * resident.ENTRY_WORDS * (1 << resident.ENTRY_BITS)
@@ -68,6 +69,7 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[s
     expected = {
         "ring": made.polled.address,
         "host_done": made._host_done.ctypes.data,
+        "host_outputs": made._host_outputs.ctypes.data,
         "control": made._control.ctypes.data,
         "entries": words,
         "done": made._done,
