@@ -1,14 +1,10 @@
-// What the dispatcher's group has in common (dispatcher.cuh), and what its first warp does by itself: it looks for commands in
-// the ring, and does small ones that come alone.
+// What the dispatcher's group has in common (dispatcher.cuh).
 enum { AT_ONCE = 8, DEEP = 128 };  // commands of a poll, and of one while many come
 enum { FIRST = (1 << COMMAND_WORDS) - 1 };  // the bits of the first one's words, where each lane has a word
 // That the next poll leaves later after a completion, beside what passes anyway: see `await_answer`. -DNEAR=1: the ring lies in
 // the GPU's memory, where a poll takes no trip over the bus.
 #ifndef NEAR
 #define NEAR 0
-#endif
-#ifndef FOLLOW
-#define FOLLOW 1
 #endif
 enum { ANSWER_CYCLES = NEAR ? 0 : 350 };
 
@@ -29,7 +25,7 @@ __device__ inline const u64* place_of(u64 next, int lane) {
 }
 __device__ inline u64 ring_tag_of(u64 index) { return (index >> queue.capacity_bits) + 1 & 0xFFFF; }
 
-// Whether a command is not handed out, and has nothing to wait for. a, b, c, last: its words.
+// Whether the command with these words is not handed out, and has nothing to wait for.
 __device__ inline bool is_single(u64 a, u64 b, u64 c, u64 last, u64 next, Single& single) {
     single.a = a & PAYLOAD, single.b = b & PAYLOAD, single.c = c & PAYLOAD, last &= PAYLOAD;
     single.like = desk.lone[min((u32)last & 0xFFFF, (u32)NEAR_SHAPES)];
@@ -49,35 +45,4 @@ __device__ inline void complete_single(u64 index) {
     complete((u32)index, 1);
     desk.first_tile[slot_of((u32)index)] = (u32)desk.tile;
     desk.next = index + 1;
-}
-
-// By the dispatcher's warp: small lone commands, one after the other, until something else is there, or nothing for long. All
-// that it does is in few instructions beside each other, which are asked for again and again; every lane has all words.
-__device__ inline void serve_small(int lane) {
-    const u64* const ring = queue.ring;
-    u64 *const host_outputs = queue.host_outputs, next = desk.next;
-    for (u32 polls = 0; polls < BUSY_POLLS; ++polls) {
-        const u32 slot = slot_of((u32)next);
-        const u64* from = ring + slot * COMMAND_WORDS;
-        const ulonglong2 ab = load_two_system(from), cd = load_two_system(from + 2);
-#if FOLLOW
-        const u64 follower = load_system(ring + slot_of((u32)next + 1) * COMMAND_WORDS + 3);
-#endif
-        const u32 tag = ring_tag_of(next);
-        const bool here = ab.x >> TAG_SHIFT == tag & ab.y >> TAG_SHIFT == tag & cd.x >> TAG_SHIFT == tag & cd.y >> TAG_SHIFT == tag;
-        if (!__all_sync(0xFFFFFFFFu, here)) continue;
-        Single single;
-        if (!is_single(ab.x, ab.y, cd.x, cd.y, next, single) || !is_small(single.like)) return;
-#if FOLLOW
-        if (__any_sync(0xFFFFFFFFu, follower >> TAG_SHIFT == ring_tag_of(next + 1))) return;
-#endif
-#if !WITHOUT
-        multiply_small(single, host_outputs + slot * OUTPUT_WORDS, (u32)next + 1, lane);
-#endif
-        __syncwarp();
-        if (lane == 0) complete_single(next);
-        __syncwarp();
-        ++next, polls = 0;
-        await_answer();
-    }
 }

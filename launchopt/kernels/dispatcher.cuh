@@ -209,9 +209,8 @@ struct Dispatcher {
     }
 };
 
-// By the whole group. Not inlined: then what it has in registers would cost the workers 8% of a stream (RESIDENT.md).
-__device__ __noinline__ void dispatch() {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+// Before any of these: by the whole group.
+__device__ inline void begin_dispatch() {
     if (threadIdx.x <= NEAR_SHAPES) {
         const bool is = threadIdx.x < NEAR_SHAPES && threadIdx.x < queue.shape_count;
         desk.lone[threadIdx.x] = is ? lone_of(shapes.near[threadIdx.x]) : Lone();
@@ -222,11 +221,16 @@ __device__ __noinline__ void dispatch() {
         barriers_begun();
     }
     group_barrier(0);
+}
+
+// By the whole group. Not inlined: then what it has in registers would cost the workers 8% of a stream (RESIDENT.md).
+// True: to the first warp, where there is something for `serve_small`.
+__device__ __noinline__ bool dispatch(int warp, int lane) {
     for (;;) {
-        while (warp == 0 && Dispatcher(lane).run()) serve_small(lane);
+        if (warp == 0 && Dispatcher(lane).run()) return true;
         group_barrier(0);
         const Single alone = desk.alone;
-        if (!alone.like.vectors) return;
+        if (!alone.like.vectors) return false;
 #if !WITHOUT
         multiply(alone, warp, lane);
 #endif

@@ -31,6 +31,7 @@
 #include "queue.cuh"
 #include "lone.cuh"
 #include "desk.cuh"
+#include "small.cuh"
 #include "dispatcher.cuh"
 
 __device__ void work(int group, u64* words, float (*part)[MOST_COLUMNS]) {
@@ -79,7 +80,8 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS * GROUPS, 1) persi
     if (threadIdx.x == 0) queue = *far, shapes.far = far->shapes;
     if (threadIdx.x < min(far->shape_count, (u64)NEAR_SHAPES)) shapes.near[threadIdx.x] = far->shapes[threadIdx.x];
     __syncthreads();
-    const int group = threadIdx.x / (32 * GROUP_WARPS);
-    if (blockIdx.x > 0 || group > 0) work(group, words[group], parts[group]);
-    else dispatch();
+    const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+    if (blockIdx.x > 0 || warp >= GROUP_WARPS) return work(warp / GROUP_WARPS, words[warp / GROUP_WARPS], parts[warp / GROUP_WARPS]);
+    begin_dispatch();
+    while (__any_sync(0xFFFFFFFFu, dispatch(warp, lane))) serve_small(lane);
 }

@@ -29,6 +29,13 @@ __device__ inline uint4 load_relaxed(u64 at) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
     return v;
 }
+// As `read_once` of kernels that multiply few rows, but not later than here.
+__device__ inline uint4 read_now(u64 at) {
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
+    return v;
+}
 __device__ inline void store_relaxed(u64 at, u32 value) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
@@ -64,10 +71,8 @@ __device__ inline u64 load_system(const u64* from) {
     return value;
 }
 // Each of both is seen whole.
-__device__ inline ulonglong2 load_two_system(const u64* from) {
-    ulonglong2 v;
-    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(from) : "memory");
-    return v;
+__device__ inline void load_two_system(const u64* from, u64& first, u64& second) {
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(from) : "memory");
 }
 __device__ inline void store_system(u64* to, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");

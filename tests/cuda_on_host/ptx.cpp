@@ -124,10 +124,14 @@ uint4 load_relaxed(u64 address) {
     need_aligned(address, "a vector");
     return load((const uint4*)address, Order::relaxed, CALLER);
 }
+uint4 read_now(u64 address) { return load_relaxed(address); }
 u32 load_relaxed(const u32* from) { return load(from, Order::relaxed, CALLER); }
 u64 load_relaxed(const u64* from) { return load(from, Order::relaxed, CALLER); }
 u64 load_system(const u64* from) { return load(from, Order::relaxed, CALLER); }
-ulonglong2 load_two_system(const u64* from) { return load((const ulonglong2*)from, Order::relaxed, CALLER); }
+void load_two_system(const u64* from, u64& first, u64& second) {
+    const ulonglong2 both = load((const ulonglong2*)from, Order::relaxed, CALLER);
+    first = both.x, second = both.y;
+}
 u32 load_acquire(const u32* from) { return load(from, Order::acquire, CALLER); }
 u64 load_acquire(const u64* from) { return load(from, Order::acquire, CALLER); }
 u64 load_acquire_system(const u64* from) { return load(from, Order::acquire, CALLER); }
