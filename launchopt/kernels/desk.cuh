@@ -15,8 +15,11 @@ struct __align__(128) Desk {
     u32 copies;
     u32 first_tile[MOST_CAPACITY];    // of the command in a slot
     Lone lone[NEAR_SHAPES + 1];       // the last one: any other shape
-    Single alone;                     // what the group is to do; no vectors: it is over
+    u32 todo;                         // of the whole group: a Todo
+    Single alone;                     // for the whole group
+    u64 claimed;                      // small commands so far that a warp does, in all; with STOPPED: no more
 };
+enum Todo { OVER, ALONE, SMALL };
 __shared__ Desk desk;
 
 // A lane's word of the next commands, AT_ONCE of them.
@@ -31,7 +34,7 @@ __device__ inline bool is_single(u64 a, u64 b, u64 c, u64 last, u64 next, Single
     single.like = desk.lone[min((u32)last & 0xFFFF, (u32)NEAR_SHAPES)];
     if (!single.like.vectors || (u32)(a | b) & 15) return false;
     const u32 wait = (u32)(last >> 16);
-    return !wait || is_done((u32)next - wait);
+    return !wait || has_done((u32)next - wait);
 }
 
 // The host has just been told of a completion. A poll that left at once would be on its way when it answers, find nothing,
@@ -44,5 +47,4 @@ __device__ inline void await_answer() {
 __device__ inline void complete_single(u64 index) {
     complete((u32)index, 1);
     desk.first_tile[slot_of((u32)index)] = (u32)desk.tile;
-    desk.next = index + 1;
 }

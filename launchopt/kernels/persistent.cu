@@ -80,8 +80,13 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS * GROUPS, 1) persi
     if (threadIdx.x == 0) queue = *far, shapes.far = far->shapes;
     if (threadIdx.x < min(far->shape_count, (u64)NEAR_SHAPES)) shapes.near[threadIdx.x] = far->shapes[threadIdx.x];
     __syncthreads();
-    const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-    if (blockIdx.x > 0 || warp >= GROUP_WARPS) return work(warp / GROUP_WARPS, words[warp / GROUP_WARPS], parts[warp / GROUP_WARPS]);
+    const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, group = warp / GROUP_WARPS;
+    if (blockIdx.x > 0 || group > 0) return work(group, words[group], parts[group]);
     begin_dispatch();
-    while (__any_sync(0xFFFFFFFFu, dispatch(warp, lane))) serve_small(lane);
+    while (__any_sync(0xFFFFFFFFu, dispatch(warp, lane))) {
+        if (warp < SERVERS) serve_small(warp, lane);
+        group_barrier(0);
+        if (threadIdx.x == 0) desk.next = desk.claimed & ~STOPPED;
+        __syncwarp();
+    }
 }

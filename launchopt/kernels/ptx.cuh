@@ -60,6 +60,11 @@ __device__ inline u32 load_acquire(const u32* from) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
 }
+__device__ inline u64 load_acquire(const u64* from) {
+    u64 value;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
 // One more, behind all that this thread has stored, or knows to be stored.
 __device__ inline void count_release(u32* counter) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");

@@ -50,6 +50,10 @@ __device__ void complete(u32 index, u32 tiles) {
 __device__ inline bool is_done(u32 index) {
     return (int)((u32)load_relaxed(queue.done + slot_of(index)) - (index + 1)) >= 0;
 }
+// With the order between what it has stored, and what is read behind.
+__device__ inline bool has_done(u32 index) {
+    return (int)((u32)load_acquire(queue.done + slot_of(index)) - (index + 1)) >= 0;
+}
 
 // By one thread of a group: until the command `before` this one is complete, or the run was given up.
 __device__ void await(const Order& o) {

@@ -46,7 +46,7 @@ class Resident:
         settings = [len(self.shapes), BITS, ENTRY_BITS, BLOCKS * GROUPS - 1, patience_ns, direct_bytes]
         self.queue = np.array(addresses + settings, np.int64)
         self.argument = np.array([self.queue.ctypes.data], np.int64)
-        self.kernel = built("persistent", CALL, races=can_find_races(), DTYPE=int(dtype))
+        self.kernel = built("persistent", CALL, races=can_find_races(), DTYPE=int(dtype), NEAR=1)
 
     def launch(self, seed: int, **limits: int) -> None:
         """Until the kernel ends."""
