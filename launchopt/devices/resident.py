@@ -164,6 +164,17 @@ class Resident:
         """Where compiled code posts: address of QUEUE_WORDS int64."""
         return int(self._queue.ctypes.data)
 
+    def outputs(self, index: int, rows: int) -> NDArray[np.float32] | None:
+        """Of command `index`, counted from `start`, when the host has them, [rows]; they are also on their way to C.
+
+        None: the kernel does not send those of such a command, and it is complete. RunError where the kernel gave up.
+        """
+        found = rl.await_outputs(self.queue, index, rows)
+        self.check_alive()
+        slot = index % len(self._host_done) * rl.OUTPUT_WORDS
+        sent = self._host_outputs[slot : slot + rows] & rl.STAMP_MASK
+        return sent.astype(np.uint32).view(np.float32) if found == rl.OK else None
+
     def check_alive(self) -> None:
         """RunError where the kernel gave up: what was posted since will not be done."""
         if int(self._control[STATE]) == rl.GAVE_UP:

@@ -11,9 +11,9 @@ import numpy as np
 
 from launchopt.native import Int, compiled, cpu_pause, load_word, store_fence, store_word
 
-# Words of a queue: addresses of the ring, of the completions, of the kernel's state and of the last command of each
-# request (0: no order is asked for); the capacity's logarithm; how many commands were posted; how many requests have a
-# word, less one. They are a power of two: requests that share one are in order, too.
+# Words of a queue: addresses of the ring, of the completions, of the outputs that come with them, of the kernel's state
+# and of the last command of each request (0: no order is asked for); the capacity's logarithm; how many commands were
+# posted; how many requests have a word, less one. They are a power of two: requests that share one are in order, too.
 RING, DONE, OUTPUTS, STATE, LAST, BITS, NEXT, MASK = range(8)
 QUEUE_WORDS = 8
 COMMAND_WORDS, OUTPUT_WORDS = 4, 16
@@ -75,20 +75,22 @@ def post_end(queue: Int) -> Int:
 
 @compiled
 def await_outputs(queue: Int, index: Int, rows: Int) -> Int:
-    """Wait until the host has all `rows` outputs of command `index`: OK. The kernel sends them where it does a lone one alone.
+    """Wait until the host has all `rows` outputs of command `index`: OK.
 
-    COMPLETE: it does not, and the command is complete. GONE: it gave up. No more than 2**32 commands lie between two that
-    may be waited for: outputs tell from which command they are by as many numbers.
+    The kernel sends those of a small one that came alone. COMPLETE: it did not, and the command is complete. GONE: it
+    gave up. Outputs come before they are known to be in memory: a command that reads them there has to wait for this
+    one, as those of a request do. They tell by 32 bits whose they are, so that a slot for which none were sent for
+    2**32 commands may hold what looks like the next ones.
     """
     slot = index & ((np.int64(1) << load_word(queue + 8 * BITS)) - 1)
     outputs = load_word(queue + 8 * OUTPUTS) + 8 * OUTPUT_WORDS * slot
     done, state = load_word(queue + 8 * DONE) + 8 * slot, load_word(queue + 8 * STATE)
     stamp = (index + 1) & STAMP_MASK
     while True:
-        complete, missing = load_word(done) == index + 1, np.int64(0)
-        for row in range(rows):  # of all: they lie in two lines, for which the core waits at once
-            missing |= ((load_word(outputs + 8 * row) >> STAMP_SHIFT) & STAMP_MASK) ^ stamp
-        if missing == 0:
+        complete, differ = load_word(done) == index + 1, np.int64(0)
+        for row in range(rows):  # all of them: they lie in two lines, which come together
+            differ |= ((load_word(outputs + 8 * row) >> STAMP_SHIFT) & STAMP_MASK) ^ stamp
+        if differ == 0:
             return OK
         if complete:
             return COMPLETE

@@ -15,11 +15,8 @@ struct __align__(128) Desk {
     u32 copies;
     u32 first_tile[MOST_CAPACITY];    // of the command in a slot
     Lone lone[NEAR_SHAPES + 1];       // the last one: any other shape
-    u32 todo;                         // of the whole group: a Todo
-    Single alone;                     // for the whole group
-    u64 claimed;                      // small commands so far that a warp does, in all; with STOPPED: no more
+    Single alone;                     // what the group is to do; no vectors: it is over
 };
-enum Todo { OVER, ALONE, SMALL };
 __shared__ Desk desk;
 
 // A lane's word of the next commands, AT_ONCE of them.
@@ -47,4 +44,5 @@ __device__ inline void await_answer() {
 __device__ inline void complete_single(u64 index) {
     complete((u32)index, 1);
     desk.first_tile[slot_of((u32)index)] = (u32)desk.tile;
+    desk.next = index + 1;
 }

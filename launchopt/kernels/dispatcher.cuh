@@ -157,7 +157,7 @@ struct Dispatcher {
             store_two(to + 2, tag, tag | END);
         }
         if (lane == 0) {
-            desk.todo = OVER;
+            desk.alone.like.vectors = 0;
             queue.progress[0] = next + 1, queue.progress[1] = tile + queue.workers;
             if (state == ENDED) complete((u32)next, 1);
             else store_relaxed((u64)queue.gone, (u64)1);
@@ -174,8 +174,8 @@ struct Dispatcher {
         return __any_sync(0xFFFFFFFFu, over) ? GAVE_UP : RUNNING;
     }
 
-    // Until there is something for the group to do.
-    __device__ void run() {
+    // Until there is something on the desk for the group; or in the ring for `serve_small`: then it returns true.
+    __device__ bool run() {
         u32 polls = 0;
         u64 since_ns = 0, taken = load_relaxed(queue.ticket);
         const u64* from = place_of(next, lane);
@@ -186,21 +186,21 @@ struct Dispatcher {
                 taken = load_relaxed(queue.ticket);  // it is here before the next word is
                 if (++polls < BUSY_POLLS) continue;
                 if (polls == BUSY_POLLS) since_ns = global_ns();
-                if (const u64 state = rest(polls, since_ns)) return end(state);
+                if (const u64 state = rest(polls, since_ns)) return end(state), false;
                 continue;
             }
             u64 words[COMMAND_WORDS];
             for (int i = 0; i < COMMAND_WORDS; ++i) words[i] = __shfl_sync(0xFFFFFFFFu, word, i);
             if (Single single; there == FIRST && is_single(words[0], words[1], words[2], words[3], next, single)) {
-                if (lane == 0) desk.todo = is_small(single.like) ? SMALL : ALONE, desk.alone = single, desk.claimed = next;
-                return;
+                if (lane == 0) desk.alone = single;
+                return is_small(single.like);
             }
             for (int found = stage(word, there); found; found = found < AT_ONCE ? 0 : poll_deep()) {
                 const u32 idle = taken > tile ? (u32)(taken - tile) : 0;
                 const bool ends = shape_of(found - 1) == END;
                 hand_out_all(found - ends, idle);
                 keep();
-                if (ends) return end(ENDED);
+                if (ends) return end(ENDED), false;
                 taken = load_relaxed(queue.ticket);
             }
             keep();
@@ -223,18 +223,19 @@ __device__ inline void begin_dispatch() {
     group_barrier(0);
 }
 
-// By the whole group, until there are small commands for `serve_small`: true; or it is over. Not inlined: then what it has in
-// registers would cost the workers 8% of a stream (RESIDENT.md).
+// By the whole group. Not inlined: then what it has in registers would cost the workers 8% of a stream (RESIDENT.md).
+// True: to the first warp, where there is something for `serve_small`.
 __device__ __noinline__ bool dispatch(int warp, int lane) {
     for (;;) {
-        if (warp == 0) Dispatcher(lane).run();
+        if (warp == 0 && Dispatcher(lane).run()) return true;
         group_barrier(0);
-        if (desk.todo != ALONE) return desk.todo == SMALL;
+        const Single alone = desk.alone;
+        if (!alone.like.vectors) return false;
 #if !WITHOUT
-        multiply(desk.alone, warp, lane);
+        multiply(alone, warp, lane);
 #endif
         group_barrier(0);
-        if (threadIdx.x == 0) complete_single(desk.next), ++desk.next;
+        if (threadIdx.x == 0) complete_single(desk.next);
         __syncwarp();
         if (warp == 0) await_answer();
     }

@@ -5,6 +5,7 @@
 //   entries     eight words a tile (some rows of one command) in the GPU's memory, written by the dispatcher
 //   workers     groups of 8 warps; each takes a ticket, and polls the entry of that number
 //   done        index + 1 of the command that was last completed in a slot; one for kernels, one for the host
+//   outputs     of a small command that came alone, for the host, each with the command's number above it (small.cuh)
 //
 // Every word carries the number of its ring's lap in its upper 16 bits, so it is seen whole or not yet, and a poll that
 // finds it brings it along: there is no head to read first. The dispatcher cuts few commands into as many tiles as there
@@ -82,11 +83,6 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS * GROUPS, 1) persi
     __syncthreads();
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, group = warp / GROUP_WARPS;
     if (blockIdx.x > 0 || group > 0) return work(group, words[group], parts[group]);
-    begin_dispatch();
-    while (__any_sync(0xFFFFFFFFu, dispatch(warp, lane))) {
-        if (warp < SERVERS) serve_small(warp, lane);
-        group_barrier(0);
-        if (threadIdx.x == 0) desk.next = desk.claimed & ~STOPPED;
-        __syncwarp();
-    }
+    begin_dispatch();  // and while there are small commands that come alone, its first warp does these here
+    while (__any_sync(0xFFFFFFFFu, dispatch(warp, lane))) serve_small(lane);
 }

@@ -32,7 +32,8 @@ class Posting:
         capacity = 1 << BITS
         self._ring, self._done = np.zeros((capacity, rl.COMMAND_WORDS), np.int64), np.zeros(capacity, np.int64)
         self._state, self._queue = np.zeros(1, np.int64), np.zeros(rl.QUEUE_WORDS, np.int64)
-        addresses = self._ring.ctypes.data, self._done.ctypes.data, self._state.ctypes.data
+        nothing = 0  # of outputs that come with completions
+        addresses = self._ring.ctypes.data, self._done.ctypes.data, nothing, self._state.ctypes.data
         self._queue[: rl.LAST], self._queue[rl.BITS] = addresses, BITS
         shapes, plans = np.zeros((1, lt.SHAPE_COLUMNS), np.int64), np.zeros((2, lt.PLAN_COLUMNS), np.int64)
         shapes[0, lt.ONE_IS] = Strategy.resident

@@ -1,11 +1,13 @@
 """What commands cost a kernel that stays on the GPU: one, there and back, and many that wait in its ring.
 
-One at a time, into an idle kernel: from the host's store to the host's sight of its completion, on whose word it spins.
-`hot`: the same operands again and again, from the L2 cache; else each command has its own, from memory.
+One at a time, into an idle kernel: from the host's store until the host sees that the command is complete, that is its
+outputs are in the GPU's memory, or, of a small one, until the host itself has these; it spins on either. Beside that, a
+kernel that multiplies nothing, and sends zeros. `hot`: the same operands again and again, from the L2 cache; else each
+command has its own, from memory.
 
 Many: the kernel begins when all are in its ring, and ends behind the last one, so that its time has no host in it, and
 a profiler can run it again and again; also by a kernel that multiplies nothing. Outputs of all others are compared with
-float64 at the end.
+float64 at the end, and with what the host was sent.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batcher import Batcher
-from launchopt.command import COMMAND_DTYPE, Dtype, as_words
+from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, as_words
 from launchopt.devices import resident_loops as rl
 from launchopt.devices.lt_launch import launch_at
+from launchopt.devices.runs import LOW
 from launchopt.native import compiled, cpu_pause, load_word, monotonic_ns, store_fence
 from launchopt.ring import Ring
 from launchopt.timing import nvtx_ranges
@@ -46,27 +49,48 @@ Table = NDArray[np.int64]
 def _round_trips(
     words: NDArray[np.uint64], shape: Table, plans: Table, contexts: Table, queue: int, ns: Table, outputs: Table
 ) -> int:
-    """Time of each of `words` in `ns`; returns how many were posted. outputs: [commands, rows], with which the host waits
-    for those; of no rows: it waits for completions.
+    """Time of each of `words` in `ns`; returns how many were posted.
+
+    outputs: [commands, rows], what the host is sent of each, on which it waits; of no rows: it waits for completions.
     """
-    capacity, rows = 1 << load_word(queue + 8 * rl.BITS), outputs.shape[1]
-    done, told = load_word(queue + 8 * rl.DONE), load_word(queue + 8 * rl.OUTPUTS)
+    mask, rows = (1 << load_word(queue + 8 * rl.BITS)) - 1, outputs.shape[1]
+    done, sent = load_word(queue + 8 * rl.DONE), load_word(queue + 8 * rl.OUTPUTS)
     for i in range(len(words)):
         index, start_ns = load_word(queue + 8 * rl.NEXT), monotonic_ns()
-        slot = index & (capacity - 1)
         if launch_at(words, i, shape, 1, plans, contexts) != rl.OK:
             return i
         store_fence()
-        if rows:
-            if rl.await_outputs(queue, index, rows) != rl.OK:
-                return i
-        else:
-            while load_word(done + 8 * slot) != index + 1:
+        if rows == 0:
+            while load_word(done + 8 * (index & mask)) != index + 1:
                 cpu_pause()
+        elif rl.await_outputs(queue, index, rows) != rl.OK:
+            return i
         ns[i] = monotonic_ns() - start_ns
         for row in range(rows):
-            outputs[i, row] = load_word(told + 8 * (rl.OUTPUT_WORDS * slot + row))
+            outputs[i, row] = load_word(sent + 8 * (rl.OUTPUT_WORDS * (index & mask) + row))
     return len(words)
+
+
+def suite(repeats: int, device: str) -> Iterator[Figure]:
+    """p50 and p99 of each case; needs a GPU."""
+    if device != "cuda":
+        return
+    for m, k, hot in CASES:
+        what = f"one command there and back, {m}x1x{k} fp32, {'hot' if hot else 'from memory'}"
+        if m <= rl.OUTPUT_WORDS:
+            yield from _figures(
+                f"{what}, its outputs with the host", _round_trips_us(m, k, hot, repeats, sent=True), GOAL_US
+            )
+            nothing = _round_trips_us(m, k, hot, repeats, sent=True, **WITHOUT_PRODUCTS)
+            yield from _figures(f"{what}, as much sent, nothing multiplied", nothing, None)
+        yield from _figures(f"{what}, complete", _round_trips_us(m, k, hot, repeats), GOAL_US)
+
+
+def _figures(what: str, runs: list[NDArray[np.float64]], goal_us: float | None) -> Iterator[Figure]:
+    for percent, goal in ((50, goal_us), (99, None)):
+        yield Figure(
+            "resident", f"{what}, p{percent}", "us", [float(np.percentile(run, percent)) for run in runs], goal
+        )
 
 
 @compiled
@@ -134,12 +158,16 @@ def _posting(stream: GemmStream) -> Iterator[_Posting]:
         yield _Posting(consumer, mode, words, (shapes[index[0]], plans, contexts))
 
 
-def _round_trips_us(m: int, k: int, hot: bool, repeats: int, told: bool = False) -> list[NDArray[np.float64]]:
+def _round_trips_us(
+    m: int, k: int, hot: bool, repeats: int, sent: bool = False, **macros: int
+) -> list[NDArray[np.float64]]:
+    """Of each repeat, each command's. sent: until the host has its outputs. Only without macros these are compared."""
     stream = gemv(m, 1, k, COMMANDS, Dtype.fp32, 1 if hot else COMMANDS, False, 0)
     with _posting(stream) as on:
         ns, device, resident = np.zeros(len(on.words), np.int64), on.consumer.device, on.mode.resident
-        outputs = np.zeros((len(ns), m if told else 0), np.int64)
+        outputs = np.zeros((len(ns), m if sent else 0), np.int64)
         runs: list[NDArray[np.float64]] = []
+        resident.use(**macros)
         for _ in range(repeats + 1):  # the first loads the kernel
             device.arenas.poison()
             device.synchronize()
@@ -149,9 +177,21 @@ def _round_trips_us(m: int, k: int, hot: bool, repeats: int, told: bool = False)
             device.synchronize()
             resident.check()
             assert posted == len(on.words)
-            _assert_right(stream, on.consumer)
+            if not macros:
+                _assert_right(stream, on.consumer)
+                _assert_sent(stream, on, outputs)
             runs.append((ns * 1e-3).astype(np.float64))
         return runs[1:]
+
+
+def _assert_sent(stream: GemmStream, on: _Posting, outputs: Table) -> None:
+    """What the host was sent of the last command of each place of C is what lies there."""
+    places = (on.words[:, W_SLOT_C_REQUEST] & LOW).astype(np.int64)
+    _, from_behind = np.unique(places[::-1], return_index=True)
+    last = len(places) - 1 - from_behind
+    c = on.consumer.device.arenas.matrices(stream.operands(stream.shapes[0])[2].arena, places[last]).get()
+    values = (outputs[last] & rl.STAMP_MASK).astype(np.uint32).view(np.float32)
+    assert np.array_equal(c.reshape(len(last), -1)[:, : values.shape[1]], values), "what the host was sent is not in C"
 
 
 def _assert_right(stream: GemmStream, consumer: Consumer) -> None:

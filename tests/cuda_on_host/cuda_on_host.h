@@ -120,7 +120,6 @@ inline void __threadfence_system() { __threadfence(); }
 inline void __nanosleep(unsigned) { host::yield(); }
 u32 atomicAdd(u32* to, u32 value);
 u64 atomicAdd(u64* to, u64 value);
-u64 atomicCAS(u64* at, u64 from, u64 to);
 
 // What all lanes of the own warp have given; `read` is called before any of them goes on.
 template <class T, class Read> auto exchanged(const T& value, Read read) {

@@ -87,12 +87,6 @@ void count_release(u32* counter) {
 }
 u32 atomicAdd(u32* to, u32 value) { return add(to, value, CALLER); }
 u64 atomicAdd(u64* to, u64 value) { return add(to, value, CALLER); }
-u64 atomicCAS(u64* at, u64 from, u64 to) {
-    if (races::on) races::exchange(at, sizeof *at, CALLER);
-    const u64 before = *at;
-    if (before == from) *at = to;
-    return before;
-}
 
 u32 shared_address(const void* pointer) {
     const char* p = (const char*)pointer;

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from launchopt.batcher import Batcher
-from launchopt.command import COMMAND_DTYPE, Dtype, as_words
+from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, as_words
+from launchopt.devices.resident_loops import OUTPUT_WORDS
+from launchopt.devices.runs import LOW
 from launchopt.ring import Ring
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
@@ -33,11 +35,24 @@ class Posting:
 
     def __init__(self, stream: GemmStream, consumer: Consumer) -> None:
         self.mode: Any = consumer.modes[0]
+        self._stream, self._arenas = stream, consumer.device.arenas
         self._words = as_words(np.concatenate([block.records for block in stream.blocks()]))
         records = self._words.reshape(-1).view(COMMAND_DTYPE)
         batcher = Batcher(stream.shapes, [1] * len(stream.shapes), 0)
         self._shape_of = batcher.classify(records, np.zeros(len(self._words), np.int32))
         self.posted = 0
+
+    @property
+    def rows(self) -> list[int]:
+        """Of each command's output."""
+        shapes: list[int] = [self._stream.shapes[number].m for number in self._shape_of.tolist()]
+        return shapes
+
+    def stored(self, index: int) -> Any:
+        """A command's output of one column, as it lies in C, float32."""
+        c = self._stream.operands(self._stream.shapes[self._shape_of[index]])[2].arena
+        place = int(self._words[index, W_SLOT_C_REQUEST] & LOW)
+        return self._arenas.matrices(c, [place]).get().reshape(-1)
 
     def post(self, count: int) -> None:
         first, self.posted = self.posted, self.posted + count
@@ -80,6 +95,23 @@ def test_commands_that_come_alone(dtype: Dtype, bar1: bool) -> None:
         for _ in range(stream.commands):
             on.post(1)
             on.wait()
+
+
+@in_each_place
+@pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
+def test_the_host_is_sent_what_a_small_command_gives(dtype: Dtype, bar1: bool) -> None:
+    """Bit for bit what lies in C; and nothing of what takes more than a warp."""
+    pairs = [(1, 8), (3, 64), (16, 64), (11, 40), (15, 16), (16, 56), (17, 64), (300, 512)]
+    stream = GemmStream(pairs, 30, [Segment(1, 2)], dtype, 60, independent=True)
+    with posting(stream, bar1=bar1) as on:
+        found = []
+        for index in range(stream.commands):
+            on.post(1)
+            found.append(on.mode.resident.outputs(index, min(on.rows[index], OUTPUT_WORDS)))
+        on.wait()
+        for index, outputs in enumerate(found):
+            assert (outputs is None) == (on.rows[index] > OUTPUT_WORDS)
+            assert outputs is None or np.array_equal(outputs, on.stored(index))
 
 
 @in_each_place

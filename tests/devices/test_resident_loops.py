@@ -214,6 +214,37 @@ def test_who_waits_for_a_kernel_that_gives_up_is_told() -> None:
     assert (found, ring.posted) == ([rl.GONE], 2)
 
 
+@properties
+@given(laps, st.integers(0, 15), st.permutations(range(rl.OUTPUT_WORDS)), st.integers(1, rl.OUTPUT_WORDS), st.data())
+def test_outputs_are_there_when_each_has_come(
+    lap: int, more: int, order: list[int], rows: int, data: st.DataObject
+) -> None:
+    """In any order; those of the ring's last lap are not taken for them, nor what lies behind the last row."""
+    ring = OwnRing(4, first=(lap << 4) + more)
+    index, slot = ring.posted, ring.posted % ring.capacity
+    ring.outputs[slot] = (index + 1 - ring.capacity) % 2**32 << 32 | 5
+    ring.state[0] = rl.GAVE_UP  # so that who would wait returns
+    for row in [row for row in order if row < rows]:
+        assert rl.await_outputs(ring.queue.ctypes.data, index, rows) == rl.GONE
+        ring.outputs[slot, row] = (index + 1) % 2**32 << 32 | data.draw(st.integers(0, 2**32 - 1))
+    assert rl.await_outputs(ring.queue.ctypes.data, index, rows) == rl.OK
+
+
+def test_who_waits_for_outputs_is_told_that_none_come() -> None:
+    ring = OwnRing(4)
+    ring.post(1, 2, 3, 0, 4)
+    found: list[int] = []
+    thread = threading.Thread(
+        target=lambda: found.append(int(rl.await_outputs(ring.queue.ctypes.data, 0, 3))), daemon=True
+    )
+    thread.start()
+    time.sleep(0.01)
+    assert found == []
+    ring.reader.complete(0)
+    thread.join(60)
+    assert found == [rl.COMPLETE]
+
+
 def test_both_ends_have_the_same_numbers() -> None:
     """What the kernel's source calls by the same name."""
     text = re.sub(r"//.*", "", kernels.source("queue.cuh"))
@@ -224,7 +255,7 @@ def test_both_ends_have_the_same_numbers() -> None:
             name, _, given_value = item.partition("=")
             value = int(given_value, 0) if given_value.strip() else value + 1
             found[name.strip()] = value
-    own = ("COMMAND_WORDS", "END", "RUNNING", "ENDED", "GAVE_UP")
+    own = ("COMMAND_WORDS", "OUTPUT_WORDS", "END", "RUNNING", "ENDED", "GAVE_UP")
     assert {name: found[name] for name in own} == {name: getattr(rl, name) for name in own}
     assert f"#define TAG_SHIFT {rl.TAG_SHIFT}\n" in text
     resident = (Path(rl.__file__).parent / "resident.py").read_text()
