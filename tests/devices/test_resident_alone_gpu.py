@@ -35,7 +35,7 @@ class Posting:
 
     def __init__(self, stream: GemmStream, consumer: Consumer) -> None:
         self.mode: Any = consumer.modes[0]
-        self._stream, self._arenas = stream, consumer.device.arenas
+        self._stream, self._device = stream, consumer.device
         self._words = as_words(np.concatenate([block.records for block in stream.blocks()]))
         records = self._words.reshape(-1).view(COMMAND_DTYPE)
         batcher = Batcher(stream.shapes, [1] * len(stream.shapes), 0)
@@ -52,7 +52,7 @@ class Posting:
         """A command's output of one column, as it lies in C, float32."""
         c = self._stream.operands(self._stream.shapes[self._shape_of[index]])[2].arena
         place = int(self._words[index, W_SLOT_C_REQUEST] & LOW)
-        return self._arenas.matrices(c, [place]).get().reshape(-1)
+        return self._device.arenas.matrices(c, [place]).get().reshape(-1)
 
     def post(self, count: int) -> None:
         first, self.posted = self.posted, self.posted + count
@@ -66,6 +66,12 @@ class Posting:
             self.mode.resident.check_alive()
             assert time.monotonic() < limit_s
 
+    def end(self) -> None:
+        """The kernel, once all is done: only then may anything else be asked of the device."""
+        self.mode.resident.pause()
+        self._device.synchronize()
+        self.mode.resident.check()
+
 
 @contextmanager
 def posting(stream: GemmStream, **options: Any) -> Iterator[Posting]:
@@ -77,9 +83,7 @@ def posting(stream: GemmStream, **options: Any) -> Iterator[Posting]:
             on = Posting(stream, consumer)
             yield on
             assert on.posted == stream.commands
-            on.mode.resident.pause()
-            consumer.device.synchronize()
-            on.mode.resident.check()
+            on.end()
             checked = verify(stream, consumer.device.arenas, ALL_COLUMNS, 0)
     assert checked.ok
     assert checked.compared_share == 1.0
@@ -108,7 +112,7 @@ def test_the_host_is_sent_what_a_small_command_gives(dtype: Dtype, bar1: bool) -
         for index in range(stream.commands):
             on.post(1)
             found.append(on.mode.resident.outputs(index, min(on.rows[index], OUTPUT_WORDS)))
-        on.wait()
+        on.end()
         for index, outputs in enumerate(found):
             assert (outputs is None) == (on.rows[index] > OUTPUT_WORDS)
             assert outputs is None or np.array_equal(outputs, on.stored(index))
