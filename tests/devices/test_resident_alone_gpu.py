@@ -40,13 +40,8 @@ class Posting:
         records = self._words.reshape(-1).view(COMMAND_DTYPE)
         batcher = Batcher(stream.shapes, [1] * len(stream.shapes), 0)
         self._shape_of = batcher.classify(records, np.zeros(len(self._words), np.int32))
+        self.rows = [stream.shapes[number].m for number in self._shape_of.tolist()]  # of each command's output
         self.posted = 0
-
-    @property
-    def rows(self) -> list[int]:
-        """Of each command's output."""
-        shapes: list[int] = [self._stream.shapes[number].m for number in self._shape_of.tolist()]
-        return shapes
 
     def stored(self, index: int) -> Any:
         """A command's output of one column, as it lies in C, float32."""
