@@ -32,7 +32,7 @@ class Reader:
     """The other end: `words` [capacity, COMMAND_WORDS] of uint64, `done` [capacity] of int64."""
 
     def __init__(self, words: NDArray[np.uint64], done: NDArray[np.int64], first: int = 0) -> None:
-        self._words, self._done, self.next = words, done, first
+        self._words, self._done, self.next, self.capacity = words, done, first, len(words)
 
     def seen(self, index: int) -> list[bool]:
         """Which words of a command's slot are taken for its own."""

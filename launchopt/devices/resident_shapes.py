@@ -7,12 +7,20 @@ from launchopt.command import Op, ShapeKey
 MOST_COLUMNS = 16
 MOST_ROWS = (1 << 24) - 1  # what a tile's word has room for
 LEAST_TILE_BYTES = 4096  # of weights: what a group of 256 threads reads at once
+VECTOR_BYTES, SMALL_ROWS, SMALL_VECTORS = 16, 16, 16  # of what one warp does (kernels/small.cuh)
 
 
 def takes(shape: ShapeKey) -> bool:
     """Whether the kernel multiplies it: a GEMM with few columns, or few rows."""
     few, many = sorted((shape.m, shape.n))
     return shape.op is Op.GEMM and few <= MOST_COLUMNS and many <= MOST_ROWS
+
+
+def is_sent(shape: ShapeKey) -> bool:
+    """Whether the host is sent the outputs of a command of it that comes alone: one warp does it."""
+    few, many = sorted((shape.m, shape.n))
+    vectors, rest = divmod(shape.k * shape.dtype.itemsize, VECTOR_BYTES)
+    return few == 1 and many <= SMALL_ROWS and vectors <= SMALL_VECTORS and not rest
 
 
 def shape_words(shape: ShapeKey, row_elements: tuple[int, int, int]) -> tuple[list[int], bool]:

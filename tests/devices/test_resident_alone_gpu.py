@@ -14,6 +14,7 @@ import pytest
 from launchopt.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, as_words
 from launchopt.devices.resident_loops import OUTPUT_WORDS
+from launchopt.devices.resident_shapes import is_sent
 from launchopt.devices.runs import LOW
 from launchopt.ring import Ring
 from launchopt.verify import verify
@@ -40,12 +41,12 @@ class Posting:
         records = self._words.reshape(-1).view(COMMAND_DTYPE)
         batcher = Batcher(stream.shapes, [1] * len(stream.shapes), 0)
         self._shape_of = batcher.classify(records, np.zeros(len(self._words), np.int32))
-        self.rows = [stream.shapes[number].m for number in self._shape_of.tolist()]  # of each command's output
+        self.shapes = [stream.shapes[number] for number in self._shape_of.tolist()]
         self.posted = 0
 
     def stored(self, index: int) -> Any:
         """A command's output of one column, as it lies in C, float32."""
-        c = self._stream.operands(self._stream.shapes[self._shape_of[index]])[2].arena
+        c = self._stream.operands(self.shapes[index])[2].arena
         place = int(self._words[index, W_SLOT_C_REQUEST] & LOW)
         return self._device.arenas.matrices(c, [place]).get().reshape(-1)
 
@@ -106,10 +107,10 @@ def test_the_host_is_sent_what_a_small_command_gives(dtype: Dtype, bar1: bool) -
         found = []
         for index in range(stream.commands):
             on.post(1)
-            found.append(on.mode.resident.outputs(index, min(on.rows[index], OUTPUT_WORDS)))
+            found.append(on.mode.resident.outputs(index, min(on.shapes[index].m, OUTPUT_WORDS)))
         on.end()
         for index, outputs in enumerate(found):
-            assert (outputs is None) == (on.rows[index] > OUTPUT_WORDS)
+            assert (outputs is not None) == is_sent(on.shapes[index])
             assert outputs is None or np.array_equal(outputs, on.stored(index))
 
 

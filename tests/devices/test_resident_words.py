@@ -13,7 +13,7 @@ from kernel_text import constant, fields, names, numbered
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices import resident_loops as rl
-from launchopt.devices.resident_shapes import MOST_COLUMNS, shape_words
+from launchopt.devices.resident_shapes import MOST_COLUMNS, SMALL_ROWS, SMALL_VECTORS, is_sent, shape_words
 from launchopt.kernels import source
 
 
@@ -35,6 +35,16 @@ def test_a_shape_is_told_in_the_words_of_its_struct(m: int, n: int, swapped: boo
         "least_rows": 4096 // (20 * 2),
     }
     assert constant(source("persistent"), "MOST_COLUMNS") == MOST_COLUMNS
+
+
+def test_what_one_warp_does_is_as_small_as_the_kernel_has_it() -> None:
+    text = source("persistent")
+    assert SMALL_ROWS == constant(text, "OUTPUT_WORDS") == rl.OUTPUT_WORDS
+    assert constant(text, "SMALL_VECTORS") == SMALL_VECTORS
+    small = [(16, 1, 64, Dtype.fp32), (1, 3, 4, Dtype.fp32), (1, 1, 128, Dtype.bf16)]
+    not_small = [(17, 1, 64), (16, 2, 64), (16, 1, 66), (16, 1, 68)]
+    assert all(is_sent(ShapeKey(*shape)) for shape in small)
+    assert not any(is_sent(ShapeKey(*shape, Dtype.fp32)) for shape in not_small)
 
 
 def on_gpu(address: int, values: Any = None) -> Any:

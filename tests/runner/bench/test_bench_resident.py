@@ -41,7 +41,7 @@ class OnFake:
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeResidentCuda]:
     monkeypatch.setattr(resident, "Consumer", OnFake)
     monkeypatch.setattr(resident, "COMMANDS", 30)
-    monkeypatch.setattr(resident, "CASES", ((3, 5, True), (2, 7, False)))
+    monkeypatch.setattr(resident, "CASES", ((3, 8, True), (2, 7, False)))
     monkeypatch.setattr(resident, "STREAMS", ((3, 5, Dtype.fp32, 40), (2, 7, Dtype.fp32, 25)))
     with fake_resident_cuda() as found:
         monkeypatch.setattr(OnFake, "device", found, raising=False)
@@ -50,13 +50,34 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeResidentCuda]:
 
 def test_a_lone_commands_median_and_99th_percentile(device: FakeResidentCuda) -> None:
     found = {figure.case: figure for figure in resident.suite(2, "cuda")}
-    whats = "3x1x5 fp32, hot", "2x1x7 fp32, from memory"
-    assert list(found) == [f"one command there and back, {what}, p{percent}" for what in whats for percent in (50, 99)]
-    for what in whats:
-        half, most = (found[f"one command there and back, {what}, p{percent}"] for percent in (50, 99))
+    small, other = "3x1x8 fp32, hot", "2x1x7 fp32, from memory"
+    whats = f"{small}, its outputs with the host", f"{small}, as much sent, nothing multiplied", f"{small}, complete"
+    cases = [f"one command there and back, {what}" for what in (*whats, f"{other}, complete")]
+    assert list(found) == [f"{case}, p{percent}" for case in cases for percent in (50, 99)]
+    for case in cases:
+        half, most = (found[f"{case}, p{percent}"] for percent in (50, 99))
         assert len(half.samples) == len(most.samples) == 2
         assert all(0 < p50 <= p99 for p50, p99 in zip(half.samples, most.samples, strict=True))
-        assert (half.goal, most.goal) == (resident.GOAL_US, None)
+        assert (half.goal, most.goal) == (None if "nothing" in case else resident.GOAL_US, None)
+
+
+def test_outputs_that_the_host_was_not_sent_are_no_figure(
+    device: FakeResidentCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bit of one output of each is another in C."""
+
+    right = resident.verify
+
+    def changed(stream: Any, arenas: Any, *how: Any) -> Any:
+        found = right(stream, arenas, *how)
+        for arena, array in arenas.arrays.items():
+            if arena.role == "c":
+                array.view("uint32")[:, 1] ^= 1
+        return found
+
+    monkeypatch.setattr(resident, "verify", changed)
+    with pytest.raises(AssertionError, match="what the host was sent is not in C"):
+        next(iter(resident.suite(1, "cuda")))
 
 
 def test_a_stream_with_products_without_and_at_the_least(device: FakeResidentCuda) -> None:

@@ -1,0 +1,113 @@
+"""Small commands that come alone, by kernels/persistent.cu itself on the host (resident_rig): what the host is sent."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from cuda_on_host import can_build
+from numpy.typing import NDArray
+from resident_rig import NUMBERS, Product, Resident
+
+from launchopt.command import Dtype
+from launchopt.devices import resident_loops as rl
+
+pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+
+
+def sent(resident: Resident, index: int, rows: int) -> NDArray[np.float32] | None:
+    """What the host was sent of a command, once it was, or is known not to be."""
+    found = rl.await_outputs(resident.ring.queue.ctypes.data, index, rows)
+    words = resident.ring.outputs[index % resident.ring.capacity, :rows] & np.uint64(rl.STAMP_MASK)
+    return {rl.OK: words.astype(np.uint32).view(np.float32), rl.COMPLETE: None}[found]
+
+
+def one_by_one(resident: Resident, products: list[Product], requests: int) -> list[NDArray[np.float32] | None]:
+    """Each posted when the host has been sent the last one's outputs, or it is complete: what it was sent."""
+
+    def post() -> list[NDArray[np.float32] | None]:
+        found = []
+        for i, each in enumerate(products):
+            each.post(resident, i % requests)
+            found.append(sent(resident, i, min(each.c.size, rl.OUTPUT_WORDS)))
+        resident.end()
+        return found
+
+    for each in products:
+        each.describe(resident)
+    with ThreadPoolExecutor() as pool:
+        posted = pool.submit(post)
+        resident.launch(1, most_turns=1 << 60)
+        return posted.result()
+
+
+# Rows, columns and k of what one warp does, and of what takes more: more rows, or k, or columns, and no whole vectors.
+ALONE = [(1, 1, 8), (2, 1, 64), (3, 1, 16), (7, 1, 40), (15, 1, 64), (16, 1, 8), (16, 1, 64), (11, 1, 56)]
+MORE = [(17, 1, 64), (16, 1, 520), (5, 2, 16), (4, 1, 7)]
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
+def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype) -> None:
+    """And nothing of others; in every order of shapes, with more commands than the ring holds."""
+    generator = np.random.default_rng(dtype)
+    resident, shapes = Resident(dtype, 0, 64 << 10), ALONE + MORE
+    numbers = [number for number in range(len(shapes)) for _ in range(4)]
+    generator.shuffle(numbers)
+    products = []
+    for number in numbers:
+        rows, columns, k = shapes[number]
+        a, b = (generator.standard_normal((size, k)).astype(NUMBERS[dtype]) for size in (rows, columns))
+        products.append(Product(number, a, b, np.full((columns, rows), np.nan, NUMBERS[dtype])))
+    found = one_by_one(resident, products, 1)
+    for number, each, values in zip(numbers, products, found, strict=True):
+        each.assert_right()
+        assert (values is None) == (number >= len(ALONE))
+        assert values is None or np.array_equal(values, each.c[0].astype(np.float32))
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int) -> None:
+    """Small ones, each of which reads what the last one of its request gave, and is posted when that was sent."""
+    generator = np.random.default_rng(requests)
+    resident, size = Resident(Dtype.fp32, requests, 64 << 10), 16
+    weights = generator.standard_normal((size, size)).astype(np.float32) / 4
+    last = [generator.standard_normal((1, size)).astype(np.float32) for _ in range(requests)]
+    products = []
+    for i in range(40):
+        products.append(Product(0, weights, last[i % requests], np.full((1, size), np.nan, np.float32)))
+        last[i % requests] = products[-1].c
+    one_by_one(resident, products, requests)
+    for each in products:
+        each.assert_right()
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_small_one_waits_for_what_workers_do(complete: bool) -> None:
+    """It comes alone, when the one it reads from was handed out, or is complete."""
+    generator = np.random.default_rng(3)
+    resident, size, pairs = Resident(Dtype.fp32, 1, 4 << 10), 64, 6
+    large, small = (generator.standard_normal((rows, size)).astype(np.float32) / 8 for rows in (size, 16))
+    products = []
+    for _ in range(pairs):
+        given = generator.standard_normal((1, size)).astype(np.float32)
+        products.append(Product(0, large, given, np.full((1, size), np.nan, np.float32)))
+        products.append(Product(1, small, products[-1].c, np.full((1, 16), np.nan, np.float32)))
+    for each in products[:2]:
+        each.describe(resident)
+
+    def post() -> None:
+        for i, each in enumerate(products):
+            if complete or i % 2 == 0:
+                resident.wait_for(i)
+            else:
+                resident.wait_for_tile(i - 1)
+            each.post(resident)
+        resident.end()
+
+    with ThreadPoolExecutor() as pool:
+        posted = pool.submit(post)
+        resident.launch(1, most_turns=1 << 60)
+        posted.result()
+    for each in products:
+        each.assert_right()
