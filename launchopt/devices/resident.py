@@ -2,8 +2,9 @@
 
 In: the shapes it is to multiply, and commands that compiled code posts (`resident_loops.post`, which `lt_launch` calls
 for plans of its KIND). Out: C in the operands' arenas, and a word a command that tells of its completion, on the GPU
-and in pinned memory. While it runs it holds every multiprocessor but `spare`: what else is launched runs on those, and
-nothing that waits for the whole device may be called.
+and in pinned memory; there, of a small command that comes alone, the outputs, too. While it runs it holds every
+multiprocessor but `spare`: what else is launched runs on those, and nothing that waits for the whole device may be
+called.
 """
 
 from __future__ import annotations
@@ -169,6 +170,7 @@ class Resident:
 
         None: the kernel does not send those of such a command, and it is complete. RunError where the kernel gave up.
         """
+        rows = min(rows, rl.OUTPUT_WORDS)  # of more none are sent
         found = rl.await_outputs(self.queue, index, rows)
         self.check_alive()
         slot = index % len(self._host_done) * rl.OUTPUT_WORDS

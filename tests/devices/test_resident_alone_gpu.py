@@ -13,7 +13,6 @@ import pytest
 
 from launchopt.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, as_words
-from launchopt.devices.resident_loops import OUTPUT_WORDS
 from launchopt.devices.resident_shapes import is_sent
 from launchopt.devices.runs import LOW
 from launchopt.ring import Ring
@@ -107,7 +106,7 @@ def test_the_host_is_sent_what_a_small_command_gives(dtype: Dtype, bar1: bool) -
         found = []
         for index in range(stream.commands):
             on.post(1)
-            found.append(on.mode.resident.outputs(index, min(on.shapes[index].m, OUTPUT_WORDS)))
+            found.append(on.mode.resident.outputs(index, on.shapes[index].m))
         on.end()
         for index, outputs in enumerate(found):
             assert (outputs is not None) == is_sent(on.shapes[index])

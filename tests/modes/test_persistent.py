@@ -110,6 +110,25 @@ def test_far_more_commands_than_the_ring_holds(device: FakeResidentCuda) -> None
     assert run.recorder.launch_calls == run.mode.resident.starts == 1
 
 
+def test_outputs_of_small_commands_come_to_the_host(device: FakeResidentCuda) -> None:
+    """Those of others do not, and who asks for them is told; nor do any of a kernel that gave up."""
+    stream = GemmStream([(3, 8), (20, 8), (5, 7)], 1, [Segment(1, 4)], Dtype.fp32, 2)
+    run = Run("persistent", stream, device=device)
+    submitted(run, 4)
+    records = records_of(stream)
+    for index, record in enumerate(records):
+        shape = next(shape for shape in stream.shapes if (shape.m, shape.k) == (record["m"], record["k"]))
+        found = run.mode.resident.outputs(index, shape.m)
+        assert (found is not None) == (shape.m == 3)
+        if found is not None:
+            (stored,) = device.arenas.matrices(stream.operands(shape)[2].arena, [int(record["slot_c"])])
+            assert np.array_equal(found, stored.reshape(-1))
+    run.finish()
+    run.mode.resident._control[0] = rl.GAVE_UP
+    with pytest.raises(RunError, match=f"^{rl.GAVE_UP_LINE}$"):
+        run.mode.resident.outputs(len(records), 3)
+
+
 def test_a_second_run_begins_anew(device: FakeResidentCuda) -> None:
     run = Run("persistent", GemmStream([(3, 5)], 2, [Segment(1, 9), Segment(2, 7, 1)], Dtype.fp32, 2), device=device)
     for number in range(3):
