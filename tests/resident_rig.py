@@ -6,9 +6,10 @@ Its threads do nothing to the same memory without an order (cuda_on_host/races.h
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from cuda_on_host import built, can_find_races, launch
@@ -19,6 +20,7 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.devices import resident_loops as rl
 from launchopt.devices.resident_shapes import shape_words
 
+T = TypeVar("T")
 CALL = "persistent(*(const Queue**)arguments)"
 BLOCKS, GROUPS, GROUP_THREADS = 2, 2, 256  # a block has four groups on a GPU
 BITS, ENTRY_BITS, ENTRY_WORDS = 5, 6, 8  # rings of few commands, and tiles, so that there are laps
@@ -117,6 +119,20 @@ def product(generator: np.random.Generator, number: int, dtype: Dtype) -> Produc
     return Product(number, a, b, np.full((n, m), np.nan, NUMBERS[dtype]))
 
 
+def launched_while(resident: Resident, post: Callable[[], T]) -> T:
+    """What `post` returns, which another thread calls while the kernel runs; the END is posted behind it."""
+
+    def all_posted() -> T:
+        returned = post()
+        resident.end()
+        return returned
+
+    with ThreadPoolExecutor() as pool:
+        posted = pool.submit(all_posted)
+        resident.launch(1, most_turns=1 << 60)
+        return posted.result()
+
+
 def done_while_posted(resident: Resident, products: list[Product], begun: set[int]) -> None:
     """Of two requests in turn; each of `begun` when all before it are complete."""
 
@@ -125,11 +141,7 @@ def done_while_posted(resident: Resident, products: list[Product], begun: set[in
             if i in begun:
                 resident.wait_for(i)
             each.post(resident, i % 2)
-        resident.end()
 
-    with ThreadPoolExecutor() as pool:
-        posted = pool.submit(post)
-        resident.launch(1, most_turns=1 << 60)
-        posted.result()
+    launched_while(resident, post)
     for each in products:
         each.assert_right()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from cuda_on_host import can_build
 from numpy.typing import NDArray
-from resident_rig import NUMBERS, Product, Resident
+from resident_rig import NUMBERS, Product, Resident, launched_while
 
 from launchopt.command import Dtype
 from launchopt.devices import resident_loops as rl
@@ -31,15 +29,11 @@ def one_by_one(resident: Resident, products: list[Product], requests: int) -> li
         for i, each in enumerate(products):
             each.post(resident, i % requests)
             found.append(sent(resident, i, min(each.c.size, rl.OUTPUT_WORDS)))
-        resident.end()
         return found
 
     for each in products:
         each.describe(resident)
-    with ThreadPoolExecutor() as pool:
-        posted = pool.submit(post)
-        resident.launch(1, most_turns=1 << 60)
-        return posted.result()
+    return launched_while(resident, post)
 
 
 # Rows, columns and k of what one warp does, and of what takes more: more rows, or k, or columns, and no whole vectors.
@@ -103,11 +97,7 @@ def test_a_small_one_waits_for_what_workers_do(complete: bool) -> None:
             else:
                 resident.wait_for_tile(i - 1)
             each.post(resident)
-        resident.end()
 
-    with ThreadPoolExecutor() as pool:
-        posted = pool.submit(post)
-        resident.launch(1, most_turns=1 << 60)
-        posted.result()
+    launched_while(resident, post)
     for each in products:
         each.assert_right()
