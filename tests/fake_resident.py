@@ -22,9 +22,11 @@ from fake_words import FakeWords
 from resident_ring import Posted, Reader, multiplied
 
 from launchopt.batcher import FlushReason
+from launchopt.command import Dtype, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices import resident_loops as rl
 from launchopt.devices.base import Span
+from launchopt.devices.resident_shapes import is_sent
 from launchopt.recorder import Recorder
 
 PROCESSORS, PATIENCE_S, ELAPSED_MS = 8, 60.0, 0.25
@@ -93,12 +95,11 @@ class FakeKernel:
             (rows - 1) * row_step + (columns - 1) * column_step + 1,
         )
         addresses = command.a, command.b, command.c
-        operands = (at(where, (extent,), np.float32) for where, extent in zip(addresses, extents, strict=True))
-        places = list(operands)
-        multiplied(shape, *places)
-        if columns == 1 and rows <= rl.OUTPUT_WORDS and not k % 4:  # as if each came alone
+        operands = [at(where, (extent,), np.float32) for where, extent in zip(addresses, extents, strict=True)]
+        multiplied(shape, *operands)
+        if is_sent(ShapeKey(rows, columns, k, Dtype.fp32)):  # as if each came alone
             outputs = at(self.at["host_outputs"], (self._reader.capacity, rl.OUTPUT_WORDS), np.uint64)
-            bits = places[2][: rows * row_step : row_step].view(np.uint32).astype(np.uint64)
+            bits = operands[2][: rows * row_step : row_step].view(np.uint32).astype(np.uint64)
             outputs[index % self._reader.capacity, :rows] = np.uint64(index + 1 << rl.STAMP_SHIFT) | bits
         self._complete(index)
 

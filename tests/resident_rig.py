@@ -59,14 +59,24 @@ class Resident:
         """Until the host has been told of the last `count`, or all that the ring holds."""
         until_s = time.monotonic() + PATIENCE_S
         while self.completed < min(count, self.ring.capacity):
-            assert time.monotonic() < until_s, "the kernel has ended, or does not go on"
+            self._assert_it_goes_on(until_s)
             time.sleep(1e-4)
+
+    def wait_for_completion(self, index: int) -> None:
+        """Until the host has been told of one of the last commands."""
+        until_s = time.monotonic() + PATIENCE_S
+        while self.ring.done[index % self.ring.capacity] != index + 1:
+            self._assert_it_goes_on(until_s)
 
     def wait_for_tile(self, index: int) -> None:
         """Until a command was handed out, whether a worker has taken it or not."""
         until_s = time.monotonic() + PATIENCE_S
         while index not in (self.words.reshape(-1, ENTRY_WORDS)[:, 3] & np.uint64(0xFFFFFFFF)) or not self.words.any():
-            assert time.monotonic() < until_s, "the kernel has ended, or does not go on"
+            self._assert_it_goes_on(until_s)
+
+    def _assert_it_goes_on(self, until_s: float) -> None:
+        assert time.monotonic() < until_s, "the kernel does not go on"
+        assert self.ring.state[0] != rl.GAVE_UP, "the kernel has ended"
 
     @property
     def completed(self) -> int:
@@ -129,7 +139,11 @@ def launched_while(resident: Resident, post: Callable[[], T]) -> T:
 
     with ThreadPoolExecutor() as pool:
         posted = pool.submit(all_posted)
-        resident.launch(1, most_turns=1 << 60)
+        try:
+            resident.launch(1, most_turns=1 << 60)
+        except RuntimeError:
+            resident.ring.state[0] = rl.GAVE_UP  # else who waits for it would wait for good
+            raise
         return posted.result()
 
 

@@ -174,8 +174,7 @@ class Resident:
         found = rl.await_outputs(self.queue, index, rows)
         self.check_alive()
         slot = index % len(self._host_done) * rl.OUTPUT_WORDS
-        sent = self._host_outputs[slot : slot + rows] & rl.STAMP_MASK
-        return sent.astype(np.uint32).view(np.float32) if found == rl.OK else None
+        return rl.values_of(self._host_outputs[slot : slot + rows]) if found == rl.OK else None
 
     def check_alive(self) -> None:
         """RunError where the kernel gave up: what was posted since will not be done."""

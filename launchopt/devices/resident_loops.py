@@ -7,8 +7,12 @@ int64. A kernel that ended in order (ENDED) may have been started again meanwhil
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.devices.resident_shapes import SMALL_ROWS
 from launchopt.native import Int, compiled, cpu_pause, load_word, store_fence, store_word
 
 # Words of a queue: addresses of the ring, of the completions, of the outputs that come with them, of the kernel's state
@@ -16,7 +20,8 @@ from launchopt.native import Int, compiled, cpu_pause, load_word, store_fence, s
 # posted; how many requests have a word, less one. They are a power of two: requests that share one are in order, too.
 RING, DONE, OUTPUTS, STATE, LAST, BITS, NEXT, MASK = range(8)
 QUEUE_WORDS = 8
-COMMAND_WORDS, OUTPUT_WORDS = 4, 16
+COMMAND_WORDS = 4
+OUTPUT_WORDS = SMALL_ROWS  # of a command: an output each
 RUNNING, ENDED, GAVE_UP = range(3)  # the kernel's state
 TAG_SHIFT, TAG_MASK = 48, 0xFFFF
 END = 0xFFFF  # a shape: no command follows
@@ -74,6 +79,19 @@ def post_end(queue: Int) -> Int:
 
 
 @compiled
+def outputs_of(queue: Int, index: Int) -> Int:
+    """Address of the words in which the outputs of command `index` come."""
+    slot = index & ((np.int64(1) << load_word(queue + 8 * BITS)) - 1)
+    return load_word(queue + 8 * OUTPUTS) + 8 * OUTPUT_WORDS * slot
+
+
+def values_of(words: NDArray[Any]) -> NDArray[np.float32]:
+    """Outputs out of their words, [...] of int64 or uint64."""
+    values: NDArray[np.float32] = (words & words.dtype.type(STAMP_MASK)).astype(np.uint32).view(np.float32)
+    return values
+
+
+@compiled
 def await_outputs(queue: Int, index: Int, rows: Int) -> Int:
     """Wait until the host has all `rows` outputs of command `index`: OK.
 
@@ -82,8 +100,7 @@ def await_outputs(queue: Int, index: Int, rows: Int) -> Int:
     one, as those of a request do. They tell by 32 bits whose they are, so that a slot for which none were sent for
     2**32 commands may hold what looks like the next ones.
     """
-    slot = index & ((np.int64(1) << load_word(queue + 8 * BITS)) - 1)
-    outputs = load_word(queue + 8 * OUTPUTS) + 8 * OUTPUT_WORDS * slot
+    outputs, slot = outputs_of(queue, index), index & ((np.int64(1) << load_word(queue + 8 * BITS)) - 1)
     done, state = load_word(queue + 8 * DONE) + 8 * slot, load_word(queue + 8 * STATE)
     stamp = (index + 1) & STAMP_MASK
     while True:

@@ -6,8 +6,9 @@ kernel that multiplies nothing, and sends zeros. `hot`: the same operands again 
 command has its own, from memory.
 
 Many: the kernel begins when all are in its ring, and ends behind the last one, so that its time has no host in it, and
-a profiler can run it again and again; also by a kernel that multiplies nothing. Outputs of all others are compared with
-float64 at the end, and with what the host was sent.
+a profiler can run it again and again; also by a kernel that multiplies nothing.
+
+Outputs of all that multiply are compared with float64 at the end, and with what the host was sent.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _round_trips(
     outputs: [commands, rows], what the host is sent of each, on which it waits; of no rows: it waits for completions.
     """
     mask, rows = (1 << load_word(queue + 8 * rl.BITS)) - 1, outputs.shape[1]
-    done, sent = load_word(queue + 8 * rl.DONE), load_word(queue + 8 * rl.OUTPUTS)
+    done = load_word(queue + 8 * rl.DONE)
     for i in range(len(words)):
         index, start_ns = load_word(queue + 8 * rl.NEXT), monotonic_ns()
         if launch_at(words, i, shape, 1, plans, contexts) != rl.OK:
@@ -68,7 +69,7 @@ def _round_trips(
             return i
         ns[i] = monotonic_ns() - start_ns
         for row in range(rows):
-            outputs[i, row] = load_word(sent + 8 * (rl.OUTPUT_WORDS * (index & mask) + row))
+            outputs[i, row] = load_word(rl.outputs_of(queue, index) + 8 * row)
     return len(words)
 
 
@@ -191,7 +192,7 @@ def _assert_sent(stream: GemmStream, on: _Posting, outputs: Table) -> None:
     _, from_behind = np.unique(places[::-1], return_index=True)
     last = len(places) - 1 - from_behind
     arenas, arena = on.consumer.device.arenas, stream.operands(stream.shapes[0])[2].arena
-    values = arenas.xp.asarray((outputs[last] & rl.STAMP_MASK).astype(np.uint32).view(np.float32))
+    values = arenas.xp.asarray(rl.values_of(outputs[last]))
     stored = arenas.matrices(arena, places[last]).reshape(len(last), -1)[:, : values.shape[1]]
     assert (stored == values).all(), "what the host was sent is not in C"
 

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 def sent(resident: Resident, index: int, rows: int) -> NDArray[np.float32] | None:
     """What the host was sent of a command, once it was, or is known not to be."""
     found = rl.await_outputs(resident.ring.queue.ctypes.data, index, rows)
-    words = resident.ring.outputs[index % resident.ring.capacity, :rows] & np.uint64(rl.STAMP_MASK)
-    return {rl.OK: words.astype(np.uint32).view(np.float32), rl.COMPLETE: None}[found]
+    words = resident.ring.outputs[index % resident.ring.capacity, :rows]
+    return {rl.OK: rl.values_of(words), rl.COMPLETE: None}[found]
 
 
 def one_by_one(resident: Resident, products: list[Product], requests: int) -> list[NDArray[np.float32] | None]:
@@ -97,6 +97,37 @@ def test_a_small_one_waits_for_what_workers_do(complete: bool) -> None:
             else:
                 resident.wait_for_tile(i - 1)
             each.post(resident)
+
+    launched_while(resident, post)
+    for each in products:
+        each.assert_right()
+
+
+def test_of_two_small_ones_alike_each_waits_for_its_own() -> None:
+    """Each waits for the last but one, its request's: the first one's is done, the second one's takes longer."""
+    generator = np.random.default_rng(4)
+    resident, size, long, rounds = Resident(Dtype.fp32, 2, 4 << 10), 64, 1024, 4
+    widths, products = (size, long), []
+    large = [generator.standard_normal((size, k)).astype(np.float32) / 8 for k in widths]
+    small = generator.standard_normal((16, size)).astype(np.float32) / 8
+    for _ in range(rounds):
+        for number, k in enumerate(widths):
+            given = generator.standard_normal((1, k)).astype(np.float32)
+            products.append(Product(number, large[number], given, np.full((1, size), np.nan, np.float32)))
+        for each in products[-2:]:
+            products.append(Product(2, small, each.c, np.full((1, 16), np.nan, np.float32)))
+    for each in products[:3]:
+        each.describe(resident)
+
+    def post() -> None:
+        for i, each in enumerate(products):
+            if i % 4 == 0:
+                resident.wait_for(i)
+            elif i % 4 == 2:
+                resident.wait_for_completion(i - 2)
+            elif i % 4 == 3:
+                sent(resident, i - 1, 16)
+            each.post(resident, i % 2)
 
     launched_while(resident, post)
     for each in products:

@@ -65,7 +65,6 @@ def test_outputs_that_the_host_was_not_sent_are_no_figure(
     device: FakeResidentCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One bit of one output of each is another in C."""
-
     right = resident.verify
 
     def changed(stream: Any, arenas: Any, *how: Any) -> Any:
