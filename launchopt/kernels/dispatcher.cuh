@@ -189,11 +189,14 @@ struct Dispatcher {
                 if (const u64 state = rest(polls, since_ns)) return end(state), false;
                 continue;
             }
-            u64 words[COMMAND_WORDS];
-            for (int i = 0; i < COMMAND_WORDS; ++i) words[i] = __shfl_sync(0xFFFFFFFFu, word, i);
-            if (Single single; there == FIRST && is_single(words[0], words[1], words[2], words[3], next, single)) {
-                if (lane == 0) desk.alone = single;
-                return is_small(single.like);
+            if (there == FIRST) {
+                u64 words[COMMAND_WORDS];
+#pragma unroll
+                for (int i = 0; i < COMMAND_WORDS; ++i) words[i] = __shfl_sync(0xFFFFFFFFu, word, i);
+                if (Single single; is_single(words[0], words[1], words[2], words[3], next, single)) {
+                    if (lane == 0) desk.alone = single;
+                    return is_small(single.like);
+                }
             }
             for (int found = stage(word, there); found; found = found < AT_ONCE ? 0 : poll_deep()) {
                 const u32 idle = taken > tile ? (u32)(taken - tile) : 0;
