@@ -30,9 +30,14 @@ UNIT = {Dtype.fp32: 2.0**-22, Dtype.fp16: 2.0**-9}
 
 
 class Resident:
-    """The kernel's memory, as devices/resident.py makes it on a GPU. `direct_bytes`: of weights that are not cut."""
+    """The kernel's memory, as devices/resident.py makes it on a GPU.
 
-    def __init__(self, dtype: Dtype, requests: int, direct_bytes: int, patience_ns: int = NEVER) -> None:
+    direct_bytes: of weights that are not cut. near: whether the ring is polled as one in the GPU's memory.
+    """
+
+    def __init__(
+        self, dtype: Dtype, requests: int, direct_bytes: int, patience_ns: int = NEVER, near: bool = True
+    ) -> None:
         self.ring, capacity = OwnRing(BITS, requests), 1 << BITS
         self.control = np.zeros(2, np.int64)
         self.words = np.zeros(ENTRY_WORDS << ENTRY_BITS, np.uint64)
@@ -45,7 +50,7 @@ class Resident:
         settings = [len(self.shapes), BITS, ENTRY_BITS, BLOCKS * GROUPS - 1, patience_ns, direct_bytes]
         self.queue = np.array(addresses + settings, np.int64)
         self.argument = np.array([self.queue.ctypes.data], np.int64)
-        self.kernel = built("persistent", CALL, races=can_find_races(), DTYPE=int(dtype), NEAR=1)
+        self.kernel = built("persistent", CALL, races=can_find_races(), DTYPE=int(dtype), NEAR=int(near))
 
     def launch(self, seed: int, **limits: int) -> None:
         """Until the kernel ends."""
@@ -54,6 +59,23 @@ class Resident:
 
     def end(self) -> None:
         self.ring.post(0, 0, 0, 0, rl.END)
+
+    def post_at_once(self, products: list[Product]) -> None:
+        """None of them is seen before those behind it are."""
+        ring, queue, first = self.ring, self.ring.queue, self.ring.posted
+        aside, place = ring.words.copy(), int(queue[rl.RING])
+        queue[rl.RING] = aside.ctypes.data
+        for each in products:
+            each.post(self)
+        queue[rl.RING] = place
+        for index in reversed(range(first, ring.posted)):
+            ring.words[index % ring.capacity] = aside[index % ring.capacity]
+
+    @property
+    def handed_out(self) -> set[int]:
+        """Commands of which workers were given a tile, of those whose entries were not used again."""
+        words = self.words.reshape(-1, ENTRY_WORDS)
+        return {int(word & np.uint64(0xFFFFFFFF)) for word in words[words.any(axis=1), 3]}
 
     def wait_for(self, count: int) -> None:
         """Until the host has been told of the last `count`, or all that the ring holds."""
@@ -71,7 +93,7 @@ class Resident:
     def wait_for_tile(self, index: int) -> None:
         """Until a command was handed out, whether a worker has taken it or not."""
         until_s = time.monotonic() + PATIENCE_S
-        while index not in (self.words.reshape(-1, ENTRY_WORDS)[:, 3] & np.uint64(0xFFFFFFFF)) or not self.words.any():
+        while index not in self.handed_out:
             self._assert_it_goes_on(until_s)
 
     def _assert_it_goes_on(self, until_s: float) -> None:
@@ -81,8 +103,8 @@ class Resident:
     @property
     def completed(self) -> int:
         """How many of the last commands, up to the ring's capacity, the host has been told of."""
-        told = self.ring.done[np.arange(self.ring.posted) % self.ring.capacity]
-        return int((told == np.arange(self.ring.posted) + 1).sum())
+        last = np.arange(max(0, self.ring.posted - self.ring.capacity), self.ring.posted)
+        return int((self.ring.done[last % self.ring.capacity] == last + 1).sum())
 
 
 @dataclass
@@ -133,9 +155,10 @@ def launched_while(resident: Resident, post: Callable[[], T]) -> T:
     """What `post` returns, which another thread calls while the kernel runs; the END is posted behind it."""
 
     def all_posted() -> T:
-        returned = post()
-        resident.end()
-        return returned
+        try:
+            return post()
+        finally:
+            resident.end()
 
     with ThreadPoolExecutor() as pool:
         posted = pool.submit(all_posted)

@@ -194,6 +194,7 @@ struct Dispatcher {
 #pragma unroll
                 for (int i = 0; i < COMMAND_WORDS; ++i) words[i] = __shfl_sync(0xFFFFFFFFu, word, i);
                 if (Single single; is_single(words[0], words[1], words[2], words[3], next, single)) {
+                    learn_answer(polls, lane);
                     if (lane == 0) desk.alone = single;
                     return is_small(single.like);
                 }
@@ -220,6 +221,7 @@ __device__ inline void begin_dispatch() {
     }
     if (threadIdx.x == 0) {
         desk.next = queue.progress[0], desk.tile = queue.progress[1], desk.oldest = desk.next, desk.copies = 0;
+        desk.answer_cycles = ANSWER_CYCLES;
         barrier_begin(shared_address(&desk.copied), 1);
         barriers_begun();
     }

@@ -29,13 +29,6 @@ __device__ inline uint4 load_relaxed(u64 at) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
     return v;
 }
-// As `read_once` of kernels that multiply few rows, but not later than here.
-__device__ inline uint4 read_now(u64 at) {
-    uint4 v;
-    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
-    return v;
-}
 __device__ inline void store_relaxed(u64 at, u32 value) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }

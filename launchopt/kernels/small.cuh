@@ -11,24 +11,22 @@ __device__ inline bool is_small(const Lone& s) {
 }
 
 // What a lane does of each command of a shape: SMALL_LANES lanes beside each other have PART_ROWS rows, and each of them
-// PART_VECTORS vectors of all these. What lies beyond the last row or vector is that one, again.
+// every SMALL_LANES-th vector of all these. Rows beyond the last one are that one, again.
 struct __align__(16) Part {
-    u32 rows[PART_ROWS], vectors[PART_VECTORS];  // where they lie: bytes. Of a vector beyond the last one: and NONE
-    u32 row, output;                             // of its output: which, twice (NONE: it has none), and where it lies
-    enum : u32 { NONE = 1 };
-    __device__ u32 at(int i) const { return vectors[i] & ~NONE; }
-    __device__ bool counts(int i) const { return !(vectors[i] & NONE); }
+    u32 rows[PART_ROWS];  // where the first of its vectors lie, from A on: bytes
+    u32 input, vectors;   // and from B on; how many of them there are: perhaps none, then these are the last one's
+    u32 row, output;      // of its output: which, twice (or NONE), and where it lies
+    enum : u32 { NONE = 1, STEP_BYTES = 16 * SMALL_LANES };
+    __device__ bool has(int i) const { return i < vectors; }
+    __device__ u32 at(int i) const { return has(i) ? i * STEP_BYTES : 0; }  // from the first one on
     __device__ bool stores() const { return !(row & NONE); }
     __device__ void learn(const Lone& s, int lane) {
         enum { SHARE = SMALL_LANES / PART_ROWS };  // lanes that have the same sum, in the end
         const u32 first = lane / SMALL_LANES * PART_ROWS, last = s.rows - 1, own = first + lane % SMALL_LANES / SHARE;
+        const u32 vector = lane % SMALL_LANES;
+        input = min(vector, s.vectors - 1) * 16, vectors = (max(s.vectors, vector) - vector + SMALL_LANES - 1) / SMALL_LANES;
 #pragma unroll
-        for (int r = 0; r < PART_ROWS; ++r) rows[r] = min(first + r, last) * s.row_bytes;
-#pragma unroll
-        for (int i = 0; i < PART_VECTORS; ++i) {
-            const u32 vector = lane % SMALL_LANES + i * SMALL_LANES;
-            vectors[i] = min(vector, s.vectors - 1) * 16 | (vector < s.vectors ? 0u : NONE);
-        }
+        for (int r = 0; r < PART_ROWS; ++r) rows[r] = min(first + r, last) * s.row_bytes + input;
         row = lane % SHARE == 0 && own <= last ? own * 2 : NONE, output = own * s.step_bytes;
     }
 };
@@ -37,16 +35,17 @@ __shared__ Part small_parts[32];  // a lane's; in registers there is no room for
 // What a lane multiplies. All of it is asked for before any of it is waited for.
 struct Operands {
     uint4 inputs[PART_VECTORS], weights[PART_ROWS][PART_VECTORS];
+    __device__ static void ask(uint4 (&found)[PART_VECTORS], u64 first, const Part& part) {
+#pragma unroll
+        for (int i = 0; i < PART_VECTORS; ++i) found[i] = load_relaxed(first + part.at(i));
+    }
     __device__ void ask(u64 a, u64 b, const Part& part) {
+        ask(inputs, b + part.input, part);
 #pragma unroll
-        for (int i = 0; i < PART_VECTORS; ++i) inputs[i] = read_now(b + part.at(i));
-#pragma unroll
-        for (int r = 0; r < PART_ROWS; ++r)
-#pragma unroll
-            for (int i = 0; i < PART_VECTORS; ++i) weights[r][i] = read_now(a + part.rows[r] + part.at(i));
+        for (int r = 0; r < PART_ROWS; ++r) ask(weights[r], a + part.rows[r], part);
     }
     __device__ float product(int r, int i, const Part& part) const {
-        return part.counts(i) ? add_product(0.f, weights[r][i], inputs[i]) : 0.f;
+        return part.has(i) ? add_product(0.f, weights[r][i], inputs[i]) : 0.f;
     }
     // The lane's output.
     __device__ float sum(const Part& part, int lane) const {
@@ -65,14 +64,27 @@ struct Operands {
 // The command that comes next: where its words lie, and what they are; and the last word of the one behind it.
 struct Coming {
     const u64 *from, *behind;
-    u64 tag, a, b, c, last, follower;
+    u64 tag, a, b, c, last;
+#if NEAR
+    __device__ Coming(u64 next, int lane) : Coming(next) {}
+    __device__ void load() { load_two_system(from, a, b), load_two_system(from + 2, c, last); }
+    __device__ u64 follower() const { return load_system(behind); }
+#else
+    // All by one load, of which each lane has a word: those of a line would go over the bus one after the other. To look behind
+    // takes longer, so that is done for some.
+    enum { LOOKS = 8 };
+    u64 word;
+    bool looks;
+    __device__ Coming(u64 next, int lane) : Coming(next) {
+        looks = next % LOOKS == 0, from = looks && lane & COMMAND_WORDS ? behind : from + lane % COMMAND_WORDS;
+    }
+    __device__ u64 of(int lane) const { return __shfl_sync(0xFFFFFFFFu, word, lane); }
+    __device__ void load() { word = load_system(from), a = of(0), b = of(1), c = of(2), last = of(3); }
+    __device__ u64 follower() const { return looks ? of(COMMAND_WORDS) : 0; }
+#endif
     __device__ explicit Coming(u64 next) {
         from = queue.ring + slot_of((u32)next) * COMMAND_WORDS, tag = ring_tag_of(next) << TAG_SHIFT;
         behind = queue.ring + slot_of((u32)next + 1) * COMMAND_WORDS + COMMAND_WORDS - 1;
-    }
-    __device__ void load() {
-        load_two_system(from, a, b), load_two_system(from + 2, c, last);
-        follower = load_system(behind);
     }
     __device__ static u32 upper(u64 word) { return (u32)(word >> 32); }
     // Its first three words are there.
@@ -82,19 +94,21 @@ struct Coming {
     __device__ bool is_whole() const { return begins() & (last >> TAG_SHIFT == tag >> TAG_SHIFT); }
     // Whole, with operands that lie well, and such a last word: found out at once, without a branch, which would take longer.
     __device__ bool is_as(u64 known) const { return begins() & !((u32)(a | b) & 15) & (last == (tag | known)); }
-    __device__ bool is_followed(u64 next) const { return follower >> TAG_SHIFT == ring_tag_of(next + 1); }
 };
 #define UNKNOWN PAYLOAD  // no command's last word is like that
 
 // Until something else is there, or nothing for long. Whatever decides where it goes is a vote: so the compiler knows that it
 // is the same in all lanes, and else each load takes longer. In the kernel itself, not in a function, for the same reason.
 __device__ inline void serve_small(int lane) {
+    u64 early = 0;  // a word of the command that comes next, as it was when the last one had just been found
     for (u64 next = desk.next, known = UNKNOWN;; ++next) {
         u64* const outputs = queue.host_outputs + slot_of((u32)next) * OUTPUT_WORDS;
-        Coming coming(next);
+        Coming coming(next, lane);
         Part part = small_parts[lane];
+        Operands operands = {};
+        u32 polls = 0;
 #pragma unroll 1
-        for (u32 polls = 0;; ++polls) {
+        for (;; ++polls) {
             if (polls == BUSY_POLLS) return;
             coming.load();
             if (__all_sync(0xFFFFFFFFu, coming.is_as(known))) break;
@@ -107,12 +121,13 @@ __device__ inline void serve_small(int lane) {
             known = (coming.last & PAYLOAD) >> 16 ? UNKNOWN : coming.last & PAYLOAD;  // who waits is asked for anew
             break;
         }
-        Operands operands = {};
 #if !WITHOUT
         operands.ask(coming.a & PAYLOAD, coming.b & PAYLOAD, part);
 #endif
         u64* const told = outputs + part.row / 2;
-        if (__any_sync(0xFFFFFFFFu, coming.is_followed(next))) return;
+        if (__any_sync(0xFFFFFFFFu, early >> TAG_SHIFT == ring_tag_of(next))) return;  // it has not come alone
+        early = coming.follower();
+        learn_answer(polls, lane);
         const storage output = narrow(operands.sum(part, lane));
         if (part.stores()) {
             store_system(told, (next + 1) << 32 | __float_as_uint(widen(output)));

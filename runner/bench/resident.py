@@ -3,7 +3,7 @@
 One at a time, into an idle kernel: from the host's store until the host sees that the command is complete, that is its
 outputs are in the GPU's memory, or, of a small one, until the host itself has these; it spins on either. Beside that, a
 kernel that multiplies nothing, and sends zeros. `hot`: the same operands again and again, from the L2 cache; else each
-command has its own, from memory.
+command has its own, from memory. A small one also with the kernel's ring in the host's memory (`mode.bar1=false`).
 
 Many: the kernel begins when all are in its ring, and ends behind the last one, so that its time has no host in it, and
 a profiler can run it again and again; also by a kernel that multiplies nothing.
@@ -44,6 +44,7 @@ CASES = ((16, 64, True), (64, 256, True), (256, 256, True), (256, 256, False), (
 # Of streams: m, k, dtype, how many commands; their operands are many times what the L2 cache holds.
 STREAMS = ((256, 256, Dtype.fp32, 4000), (256, 256, Dtype.fp16, 4000), (64, 8192, Dtype.fp32, 1000))
 WITHOUT_PRODUCTS = {"WITHOUT": 1}  # of kernels/persistent.cu
+PLACES = {"": True, ", ring in the host's memory": False}  # mode.bar1
 Table = NDArray[np.int64]
 
 
@@ -79,13 +80,14 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
         return
     for m, k, hot in CASES:
         what = f"one command there and back, {m}x1x{k} fp32, {'hot' if hot else 'from memory'}"
-        if is_sent(ShapeKey(m, 1, k, Dtype.fp32)):
-            yield from _figures(
-                f"{what}, its outputs with the host", _round_trips_us(m, k, hot, repeats, sent=True), GOAL_US
-            )
-            nothing = _round_trips_us(m, k, hot, repeats, sent=True, **WITHOUT_PRODUCTS)
-            yield from _figures(f"{what}, as much sent, nothing multiplied", nothing, None)
-        yield from _figures(f"{what}, complete", _round_trips_us(m, k, hot, repeats), GOAL_US)
+        sent = is_sent(ShapeKey(m, 1, k, Dtype.fp32))
+        for where, bar1 in PLACES.items() if sent else [("", True)]:
+            if sent:
+                outputs = _round_trips_us(m, k, hot, repeats, bar1, sent=True)
+                yield from _figures(f"{what}{where}, its outputs with the host", outputs, GOAL_US)
+                nothing = _round_trips_us(m, k, hot, repeats, bar1, sent=True, **WITHOUT_PRODUCTS)
+                yield from _figures(f"{what}{where}, as much sent, nothing multiplied", nothing, None)
+            yield from _figures(f"{what}{where}, complete", _round_trips_us(m, k, hot, repeats, bar1), GOAL_US)
 
 
 def _figures(what: str, runs: list[NDArray[np.float64]], goal_us: float | None) -> Iterator[Figure]:
@@ -150,9 +152,10 @@ class _Posting(NamedTuple):
 
 
 @contextmanager
-def _posting(stream: GemmStream) -> Iterator[_Posting]:
+def _posting(stream: GemmStream, bar1: bool = True) -> Iterator[_Posting]:
     words = np.concatenate([as_words(block.records).copy() for block in stream.blocks()])
-    with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (Arm("persistent", 1, 0, None),))) as consumer:
+    arm = Arm("persistent", 1, 0, None, {"bar1": bar1})
+    with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (arm,))) as consumer:
         mode: Any = consumer.modes[0]
         shapes, plans, contexts = mode.tables.arrays
         records = words.reshape(-1).view(COMMAND_DTYPE)
@@ -161,11 +164,11 @@ def _posting(stream: GemmStream) -> Iterator[_Posting]:
 
 
 def _round_trips_us(
-    m: int, k: int, hot: bool, repeats: int, sent: bool = False, **macros: int
+    m: int, k: int, hot: bool, repeats: int, bar1: bool, sent: bool = False, **macros: int
 ) -> list[NDArray[np.float64]]:
     """Of each repeat, each command's. sent: until the host has its outputs. Only without macros these are compared."""
     stream = gemv(m, 1, k, COMMANDS, Dtype.fp32, 1 if hot else COMMANDS, False, 0)
-    with _posting(stream) as on:
+    with _posting(stream, bar1) as on:
         ns, device, resident = np.zeros(len(on.words), np.int64), on.consumer.device, on.mode.resident
         outputs = np.zeros((len(ns), m if sent else 0), np.int64)
         runs: list[NDArray[np.float64]] = []

@@ -12,6 +12,7 @@ from launchopt.command import Dtype
 from launchopt.devices import resident_loops as rl
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+in_each_place = pytest.mark.parametrize("near", [True, False])
 
 
 def sent(resident: Resident, index: int, rows: int) -> NDArray[np.float32] | None:
@@ -41,11 +42,12 @@ ALONE = [(1, 1, 8), (2, 1, 64), (3, 1, 16), (7, 1, 40), (15, 1, 64), (16, 1, 8),
 MORE = [(17, 1, 64), (16, 1, 520), (5, 2, 16), (4, 1, 7)]
 
 
+@in_each_place
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
-def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype) -> None:
+def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype, near: bool) -> None:
     """And nothing of others; in every order of shapes, with more commands than the ring holds."""
     generator = np.random.default_rng(dtype)
-    resident, shapes = Resident(dtype, 0, 64 << 10), ALONE + MORE
+    resident, shapes = Resident(dtype, 0, 64 << 10, near=near), ALONE + MORE
     numbers = [number for number in range(len(shapes)) for _ in range(4)]
     generator.shuffle(numbers)
     products = []
@@ -60,11 +62,12 @@ def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype) -> None:
         assert values is None or np.array_equal(values, each.c[0].astype(np.float32))
 
 
+@in_each_place
 @pytest.mark.parametrize("requests", [1, 2])
-def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int) -> None:
+def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int, near: bool) -> None:
     """Small ones, each of which reads what the last one of its request gave, and is posted when that was sent."""
     generator = np.random.default_rng(requests)
-    resident, size = Resident(Dtype.fp32, requests, 64 << 10), 16
+    resident, size = Resident(Dtype.fp32, requests, 64 << 10, near=near), 16
     weights = generator.standard_normal((size, size)).astype(np.float32) / 4
     last = [generator.standard_normal((1, size)).astype(np.float32) for _ in range(requests)]
     products = []
@@ -72,6 +75,32 @@ def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int) -> No
         products.append(Product(0, weights, last[i % requests], np.full((1, size), np.nan, np.float32)))
         last[i % requests] = products[-1].c
     one_by_one(resident, products, requests)
+    for each in products:
+        each.assert_right()
+
+
+@in_each_place
+def test_what_follows_at_once_is_handed_out(near: bool) -> None:
+    """When some come together while the warp does one after the other, it goes back to where all are seen."""
+    generator = np.random.default_rng(5)
+    resident, size, rounds, some = Resident(Dtype.fp32, 1, 64 << 10, near=near), 16, 3, 12
+    a, b = (generator.standard_normal((rows, size)).astype(np.float32) for rows in (size, 1))
+    products = [Product(0, a, b, np.full((1, size), np.nan, np.float32)) for _ in range(rounds * (2 + some))]
+    products[0].describe(resident)
+
+    def post() -> list[set[int]]:
+        handed_out = []
+        for first in range(0, len(products), 2 + some):
+            resident.wait_for(first)
+            for i in (first, first + 1):
+                products[i].post(resident)
+                assert sent(resident, i, size) is not None
+            resident.post_at_once(products[first + 2 : first + 2 + some])
+            resident.wait_for(first + 2 + some)
+            handed_out.append(resident.handed_out & set(range(first + 2, first + 2 + some)))
+        return handed_out
+
+    assert all(launched_while(resident, post))
     for each in products:
         each.assert_right()
 

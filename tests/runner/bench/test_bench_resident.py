@@ -23,7 +23,8 @@ class OnFake:
     device: FakeResidentCuda
 
     def __init__(self, job: Job) -> None:
-        self.modes, limits = [mode_class("persistent")()], dict.fromkeys(job.stream.shapes, 1)
+        (arm,) = job.arms
+        self.modes, limits = [mode_class(arm.mode)(**arm.options)], dict.fromkeys(job.stream.shapes, 1)
         self.device.open(job.stream, Recorder(job.stream.commands), seed=0)
         self.modes[0].prepare(self.device, limits)
 
@@ -49,9 +50,13 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeResidentCuda]:
 
 
 def test_a_lone_commands_median_and_99th_percentile(device: FakeResidentCuda) -> None:
-    found = {figure.case: figure for figure in resident.suite(2, "cuda")}
+    found = {}
+    for figure in resident.suite(2, "cuda"):
+        found[figure.case] = figure
+        assert device.macros["NEAR"] == int("in the host's memory" not in figure.case)
     small, other = "3x1x8 fp32, hot", "2x1x7 fp32, from memory"
-    whats = f"{small}, its outputs with the host", f"{small}, as much sent, nothing multiplied", f"{small}, complete"
+    ends = ("its outputs with the host", "as much sent, nothing multiplied", "complete")
+    whats = [f"{small}{where}, {end}" for where in ("", ", ring in the host's memory") for end in ends]
     cases = [f"one command there and back, {what}" for what in (*whats, f"{other}, complete")]
     assert list(found) == [f"{case}, p{percent}" for case in cases for percent in (50, 99)]
     for case in cases:
