@@ -5,7 +5,7 @@ enum { FIRST = (1 << COMMAND_WORDS) - 1 };  // the bits of the first one's words
 #ifndef NEAR
 #define NEAR 0
 #endif
-enum { ANSWER_CYCLES = 350, LATER_CYCLES = 16, MOST_ANSWER_CYCLES = 2048 };  // see `await_answer`
+enum { ANSWER_CYCLES = 350, LATER_CYCLES = 32, MOST_ANSWER_CYCLES = 2048 };  // see `await_answer`
 
 struct __align__(128) Desk {
     u64 staged[DEEP][COMMAND_WORDS];  // as they lie in the ring

@@ -61,39 +61,30 @@ struct Operands {
     }
 };
 
-// The command that comes next: where its words lie, and what they are; and the last word of the one behind it.
+// The command that comes next. Of its words each lane has two, by one load: two of a line in the host's memory would go over
+// the bus one after the other. Some lanes have words of the command behind it instead, where one looks for that: not always in
+// the host's memory, as that takes longer.
 struct Coming {
-    const u64 *from, *behind;
-    u64 tag, a, b, c, last;
-#if NEAR
-    __device__ Coming(u64 next, int lane) : Coming(next) {}
-    __device__ void load() { load_two_system(from, a, b), load_two_system(from + 2, c, last); }
-    __device__ u64 follower() const { return load_system(behind); }
-#else
-    // All by one load, of which each lane has a word: those of a line would go over the bus one after the other. To look behind
-    // takes longer, so that is done for some.
-    enum { LOOKS = 8 };
-    u64 word;
-    bool looks;
-    __device__ Coming(u64 next, int lane) : Coming(next) {
-        looks = next % LOOKS == 0, from = looks && lane & COMMAND_WORDS ? behind : from + lane % COMMAND_WORDS;
+    enum : u32 { LOOKS = NEAR ? 1 : 8 };
+    const u64* from;
+    u64 tag, expected, first_bits, second_bits;  // what the lane's second word is, and which bits of both count
+    u64 first, second, a, b;
+    bool odd, looks, own;
+    __device__ Coming(u64 next, u64 known, int lane) : odd(lane & 1), looks(next % LOOKS == 0), own(!looks || !(lane & 2)) {
+        from = queue.ring + slot_of((u32)next + !own) * COMMAND_WORDS + odd * 2, tag = ring_tag_of(next) << TAG_SHIFT;
+        // Operands that lie well, and such a last word.
+        expected = odd ? tag | known : tag;
+        first_bits = own ? ~PAYLOAD | (odd ? 0 : 15) : 0, second_bits = own ? odd ? ~0ull : ~PAYLOAD | 15 : 0;
+        settle(expected), settle(first_bits), settle(second_bits);
     }
-    __device__ u64 of(int lane) const { return __shfl_sync(0xFFFFFFFFu, word, lane); }
-    __device__ void load() { word = load_system(from), a = of(0), b = of(1), c = of(2), last = of(3); }
-    __device__ u64 follower() const { return looks ? of(COMMAND_WORDS) : 0; }
-#endif
-    __device__ explicit Coming(u64 next) {
-        from = queue.ring + slot_of((u32)next) * COMMAND_WORDS, tag = ring_tag_of(next) << TAG_SHIFT;
-        behind = queue.ring + slot_of((u32)next + 1) * COMMAND_WORDS + COMMAND_WORDS - 1;
-    }
-    __device__ static u32 upper(u64 word) { return (u32)(word >> 32); }
-    // Its first three words are there.
-    __device__ bool begins() const {
-        return ((upper(a) ^ upper(tag)) | (upper(b) ^ upper(tag)) | (upper(c) ^ upper(tag))) < 1u << 16;
-    }
-    __device__ bool is_whole() const { return begins() & (last >> TAG_SHIFT == tag >> TAG_SHIFT); }
-    // Whole, with operands that lie well, and such a last word: found out at once, without a branch, which would take longer.
-    __device__ bool is_as(u64 known) const { return begins() & !((u32)(a | b) & 15) & (last == (tag | known)); }
+    __device__ static u64 of(int lane, u64 word) { return __shfl_sync(0xFFFFFFFFu, word, lane); }
+    __device__ void load() { load_two_system(from, first, second), a = of(0, first), b = of(0, second); }
+    __device__ u64 c() const { return of(1, first); }
+    __device__ u64 last() const { return of(1, second); }
+    __device__ u64 follower() const { return looks ? of(3, second) : 0; }  // its last word
+    __device__ bool is_whole() const { return !own | ((first ^ tag) | (second ^ tag)) >> TAG_SHIFT == 0; }
+    // Whole, and as expected: found out at once, without a branch, which would take longer.
+    __device__ bool is_usual() const { return !((first ^ tag) & first_bits | (second ^ expected) & second_bits); }
 };
 #define UNKNOWN PAYLOAD  // no command's last word is like that
 
@@ -103,7 +94,7 @@ __device__ inline void serve_small(int lane) {
     u64 early = 0;  // a word of the command that comes next, as it was when the last one had just been found
     for (u64 next = desk.next, known = UNKNOWN;; ++next) {
         u64* const outputs = queue.host_outputs + slot_of((u32)next) * OUTPUT_WORDS;
-        Coming coming(next, lane);
+        Coming coming(next, known, lane);
         Part part = small_parts[lane];
         Operands operands = {};
         u32 polls = 0;
@@ -111,14 +102,15 @@ __device__ inline void serve_small(int lane) {
         for (;; ++polls) {
             if (polls == BUSY_POLLS) return;
             coming.load();
-            if (__all_sync(0xFFFFFFFFu, coming.is_as(known))) break;
+            if (__all_sync(0xFFFFFFFFu, coming.is_usual())) break;
             if (!__all_sync(0xFFFFFFFFu, coming.is_whole())) continue;
             Single single;
-            const bool is = is_single(coming.a, coming.b, coming.c, coming.last, next, single) && is_small(single.like);
+            const u64 last = coming.last();
+            const bool is = is_single(coming.a, coming.b, coming.c(), last, next, single) && is_small(single.like);
             if (!__all_sync(0xFFFFFFFFu, is)) return;
             small_parts[lane].learn(single.like, lane);
             part = small_parts[lane];
-            known = (coming.last & PAYLOAD) >> 16 ? UNKNOWN : coming.last & PAYLOAD;  // who waits is asked for anew
+            known = (last & PAYLOAD) >> 16 ? UNKNOWN : last & PAYLOAD;  // who waits is asked for anew
             break;
         }
 #if !WITHOUT
@@ -127,11 +119,12 @@ __device__ inline void serve_small(int lane) {
         u64* const told = outputs + part.row / 2;
         if (__any_sync(0xFFFFFFFFu, early >> TAG_SHIFT == ring_tag_of(next))) return;  // it has not come alone
         early = coming.follower();
+        const u64 c = coming.c() & PAYLOAD;
         learn_answer(polls, lane);
         const storage output = narrow(operands.sum(part, lane));
         if (part.stores()) {
             store_system(told, (next + 1) << 32 | __float_as_uint(widen(output)));
-            *(storage*)((coming.c & PAYLOAD) + part.output) = output;
+            *(storage*)(c + part.output) = output;
         }
         __syncwarp();
         if (lane == 0) complete_single(next);
