@@ -1,6 +1,6 @@
 // Attention of one column a request, from q, k and v of a GEMM to what the next one reads, by a block for each request and kv
-// head: what ROPE, KV_WRITE, QK, SOFTMAX and AV (attention.cuh) do one after another, with all they store, and rounded where
-// they round. Keys and values of earlier tokens are from earlier launches; the new ones it has itself.
+// head: what ROPE, KV_WRITE, QK, SOFTMAX and AV do one after another (kv_cache.cuh, attention.cuh), with all they store, and
+// rounded where they round. Keys and values of earlier tokens are from earlier launches; the new ones it has itself.
 //
 // All other blocks wait for its results, so that what nobody waits for is stored when these have been sent, and what is in
 // the cache is read before the inputs are there.

@@ -70,6 +70,7 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #define OP(name) __device__ __noinline__ void name(char* a, char* b, char* c, i64 request, const Args& p)
 #define OP_OF(name, threads, blocks) OP(name)
 #include "storage.cuh"
+#include "kv_cache.cuh"
 #include "attention.cuh"
 #include "ops.cuh"
 #undef blockIdx

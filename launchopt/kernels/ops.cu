@@ -5,5 +5,6 @@
 #define OP_OF(name, threads, blocks) \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(char* a, char* b, char* c, i64 request, const Args p)
 #include "storage.cuh"
+#include "kv_cache.cuh"
 #include "attention.cuh"
 #include "ops.cuh"
