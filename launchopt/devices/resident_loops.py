@@ -27,7 +27,7 @@ TAG_SHIFT, TAG_MASK = 48, 0xFFFF
 END = 0xFFFF  # a shape: no command follows
 OK, COMPLETE, GONE = 0, 1, -2  # GONE: the kernel gave up
 STAMP_SHIFT, STAMP_MASK = 32, 0xFFFFFFFF  # of a word of `host_outputs`: the command's number, from 1, above the output
-PROMPT_LOOKS = 256  # for outputs, some microseconds, until the core pauses between two: that takes 20 ns
+PROMPT_LOOKS = 256  # for outputs, some microseconds; between later ones the core pauses, and sees them later
 GAVE_UP_LINE = "the resident kernel gave up: no command came within mode.patience_s"
 
 

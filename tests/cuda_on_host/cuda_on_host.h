@@ -159,7 +159,6 @@ void wait_for_copies();
 uint4 load_relaxed(u64 address);
 u32 load_relaxed(const u32* from);
 u64 load_relaxed(const u64* from);
-void load_relaxed_if(bool is, u64 address, uint4& value);
 void store_relaxed(u64 address, u32 value);
 void store_relaxed(u64 address, const uint2& value);
 void store_relaxed(u64 address, u64 value);

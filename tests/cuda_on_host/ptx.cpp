@@ -124,9 +124,6 @@ uint4 load_relaxed(u64 address) {
     need_aligned(address, "a vector");
     return load((const uint4*)address, Order::relaxed, CALLER);
 }
-void load_relaxed_if(bool is, u64 address, uint4& value) {
-    if (is) value = load_relaxed(address);
-}
 u32 load_relaxed(const u32* from) { return load(from, Order::relaxed, CALLER); }
 u64 load_relaxed(const u64* from) { return load(from, Order::relaxed, CALLER); }
 u64 load_system(const u64* from) { return load(from, Order::relaxed, CALLER); }
