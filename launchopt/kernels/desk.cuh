@@ -11,6 +11,7 @@ struct __align__(128) Desk {
     u64 staged[DEEP][COMMAND_WORDS];  // as they lie in the ring
     u64 copied;                       // mbarrier of the copy
     u64 next, tile, oldest;           // commands and tiles so far, in all; the first not known to be complete
+    u64 own;                          // the first of those that `serve_small` does, one after the other
     u32 copies, answer_cycles;
     u32 first_tile[MOST_CAPACITY];    // of the command in a slot
     Lone lone[NEAR_SHAPES + 1];       // the last one: any other shape
@@ -24,13 +25,13 @@ __device__ inline const u64* place_of(u64 next, int lane) {
 }
 __device__ inline u64 ring_tag_of(u64 index) { return (index >> queue.capacity_bits) + 1 & 0xFFFF; }
 
-// Whether the command with these words is not handed out, and has nothing to wait for.
-__device__ inline bool is_single(u64 a, u64 b, u64 c, u64 last, u64 next, Single& single) {
+// Whether the command with these words is not handed out, and has nothing to wait for: those from `own` on are by who asks.
+__device__ inline bool is_single(u64 a, u64 b, u64 c, u64 last, u64 next, u64 own, Single& single) {
     single.a = a & PAYLOAD, single.b = b & PAYLOAD, single.c = c & PAYLOAD, last &= PAYLOAD;
     single.like = desk.lone[min((u32)last & 0xFFFF, (u32)NEAR_SHAPES)];
     if (!single.like.vectors || (u32)(a | b) & 15) return false;
     const u32 wait = (u32)(last >> 16);
-    return !wait || has_done((u32)next - wait);
+    return wait <= next - own || has_done((u32)next - wait);
 }
 
 // The host has just been told of a completion. In its memory a poll that left before it has answered would find nothing, and
@@ -50,9 +51,8 @@ __device__ inline void learn_answer(u32 polls, int lane) {
     __syncwarp();
 }
 
-// By one thread, when those have met who have multiplied.
-__device__ inline void complete_single(u64 index) {
-    complete((u32)index, 1);
-    desk.first_tile[slot_of((u32)index)] = (u32)desk.tile;
-    desk.next = index + 1;
+// By one thread: the command has no tiles.
+__device__ inline void pass_single() {
+    desk.first_tile[slot_of((u32)desk.next)] = (u32)desk.tile;
+    ++desk.next;
 }

@@ -174,8 +174,8 @@ struct Dispatcher {
         return __any_sync(0xFFFFFFFFu, over) ? GAVE_UP : RUNNING;
     }
 
-    // Until there is something on the desk for the group; or in the ring for `serve_small`: then it returns true.
-    __device__ bool run() {
+    // Until there is something on the desk for the group; or for its first warp, in the ring, too.
+    __device__ void run() {
         u32 polls = 0;
         u64 since_ns = 0, taken = load_relaxed(queue.ticket);
         const u64* from = place_of(next, lane);
@@ -186,17 +186,17 @@ struct Dispatcher {
                 taken = load_relaxed(queue.ticket);  // it is here before the next word is
                 if (++polls < BUSY_POLLS) continue;
                 if (polls == BUSY_POLLS) since_ns = global_ns();
-                if (const u64 state = rest(polls, since_ns)) return end(state), false;
+                if (const u64 state = rest(polls, since_ns)) return end(state);
                 continue;
             }
             if (there == FIRST) {
                 u64 words[COMMAND_WORDS];
 #pragma unroll
                 for (int i = 0; i < COMMAND_WORDS; ++i) words[i] = __shfl_sync(0xFFFFFFFFu, word, i);
-                if (Single single; is_single(words[0], words[1], words[2], words[3], next, single)) {
+                if (Single single; is_single(words[0], words[1], words[2], words[3], next, next, single)) {
                     learn_answer(polls, lane);
-                    if (lane == 0) desk.alone = single;
-                    return is_small(single.like);
+                    if (lane == 0) desk.alone = single, desk.own = next;
+                    return;
                 }
             }
             for (int found = stage(word, there); found; found = found < AT_ONCE ? 0 : poll_deep()) {
@@ -204,7 +204,7 @@ struct Dispatcher {
                 const bool ends = shape_of(found - 1) == END;
                 hand_out_all(found - ends, idle);
                 keep();
-                if (ends) return end(ENDED), false;
+                if (ends) return end(ENDED);
                 taken = load_relaxed(queue.ticket);
             }
             keep();
@@ -223,6 +223,7 @@ __device__ inline void begin_dispatch() {
         desk.next = queue.progress[0], desk.tile = queue.progress[1], desk.oldest = desk.next, desk.copies = 0;
         desk.answer_cycles = ANSWER_CYCLES;
         barrier_begin(shared_address(&desk.copied), 1);
+        begin_telling();
         barriers_begun();
     }
     group_barrier(0);
@@ -231,16 +232,27 @@ __device__ inline void begin_dispatch() {
 // By the whole group. Not inlined: then what it has in registers would cost the workers 8% of a stream (RESIDENT.md).
 // True: to the first warp, where there is something for `serve_small`.
 __device__ __noinline__ bool dispatch(int warp, int lane) {
+    u32 turn = 0;
+    if (threadIdx.x == 0) end_telling();
+    __syncwarp();
     for (;;) {
-        if (warp == 0 && Dispatcher(lane).run()) return true;
+        if (warp == 0) Dispatcher(lane).run();
         group_barrier(0);
         const Single alone = desk.alone;
         if (!alone.like.vectors) return false;
+        if (is_small(alone.like)) {
+            group_barrier(0);  // all have seen that
+            if (threadIdx.x == 0) telling.goes_on = true;
+            if (warp == 0) return true;
+            if (warp == TELLER && lane == 0) turn = tell(turn);
+            __syncwarp();
+            continue;
+        }
 #if !WITHOUT
         multiply(alone, warp, lane);
 #endif
         group_barrier(0);
-        if (threadIdx.x == 0) complete_single(desk.next);
+        if (threadIdx.x == 0) complete((u32)desk.next, 1), pass_single();
         __syncwarp();
         if (warp == 0) await_answer();
     }

@@ -32,6 +32,7 @@
 #include "queue.cuh"
 #include "lone.cuh"
 #include "desk.cuh"
+#include "telling.cuh"
 #include "small.cuh"
 #include "dispatcher.cuh"
 

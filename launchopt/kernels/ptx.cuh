@@ -82,6 +82,11 @@ __device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {
 __device__ inline void fence() {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
+// For the host, too. Whoever sees what is stored by `store_told` behind it may count on what was stored before it.
+__device__ inline void fence_system() {
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+__device__ inline void store_told(u64* to, u64 value) { store_system(to, value); }
 // With the order between what the host has stored before, and what is read, or stored, behind.
 __device__ inline u64 load_acquire_system(const u64* from) {
     u64 value;

@@ -37,13 +37,13 @@ __device__ inline u32 slot_of(u32 index) { return index & ((1u << queue.capacity
 __device__ void complete(u32 index, u32 tiles) {
     const u32 slot = slot_of(index);
     u64 *const done = queue.done + slot, *const host_done = queue.host_done + slot;
-    fence();
     if (tiles > 1) {
+        fence();
         if (atomicAdd(queue.arrived + slot, 1u) + 1 != tiles) return;
         queue.arrived[slot] = 0;
-        fence();  // what the others stored, too
     }
-    store_system(host_done, (u64)index + 1);
+    fence_system();  // with what the others stored, behind their fences
+    store_told(host_done, (u64)index + 1);
     store_relaxed((u64)done, (u64)index + 1);
 }
 

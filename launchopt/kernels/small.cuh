@@ -93,7 +93,6 @@ struct Coming {
 __device__ inline void serve_small(int lane) {
     u64 early = 0;  // a word of the command that comes next, as it was when the last one had just been found
     for (u64 next = desk.next, known = UNKNOWN;; ++next) {
-        u64* const outputs = queue.host_outputs + slot_of((u32)next) * OUTPUT_WORDS;
         Coming coming(next, known, lane);
         Part part = small_parts[lane];
         Operands operands = {};
@@ -106,7 +105,7 @@ __device__ inline void serve_small(int lane) {
             if (!__all_sync(0xFFFFFFFFu, coming.is_whole())) continue;
             Single single;
             const u64 last = coming.last();
-            const bool is = is_single(coming.a, coming.b, coming.c(), last, next, single) && is_small(single.like);
+            const bool is = is_single(coming.a, coming.b, coming.c(), last, next, desk.own, single) && is_small(single.like);
             if (!__all_sync(0xFFFFFFFFu, is)) return;
             small_parts[lane].learn(single.like, lane);
             part = small_parts[lane];
@@ -116,7 +115,7 @@ __device__ inline void serve_small(int lane) {
 #if !WITHOUT
         operands.ask(coming.a & PAYLOAD, coming.b & PAYLOAD, part);
 #endif
-        u64* const told = outputs + part.row / 2;
+        u64* const told = queue.host_outputs + slot_of((u32)next) * OUTPUT_WORDS + part.row / 2;
         if (__any_sync(0xFFFFFFFFu, early >> TAG_SHIFT == ring_tag_of(next))) return;  // it has not come alone
         early = coming.follower();
         const u64 c = coming.c() & PAYLOAD;
@@ -127,7 +126,7 @@ __device__ inline void serve_small(int lane) {
             *(storage*)(c + part.output) = output;
         }
         __syncwarp();
-        if (lane == 0) complete_single(next);
+        if (lane == 0) give_to_teller(desk.next + 1), pass_single();
         __syncwarp();
         await_answer();
     }

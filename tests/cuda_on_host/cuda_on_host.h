@@ -172,6 +172,8 @@ void store_two(ulonglong2* to, u64 first, u64 second);
 void store_release(u64* to, u64 value);
 void store_release_system(u64* to, u64 value);
 void fence();
+void fence_system();
+void store_told(u64* to, u64 value);
 inline void let_next_begin() {}
 inline void wait_for_earlier() {}  // a launch begins when the one before it has ended
 u64 clock64();

@@ -65,6 +65,7 @@ template <class T> T load(const T* at, Order order, const char* from) {
 }
 template <class T> void store(T* to, const T& value, Order order, const char* from) {
     if (races::on) races::store(to, sizeof(T), order, from);
+    grid->now->fenced = false;
     *to = value;
 }
 template <class T> T add(T* to, T value, const char* from) {
@@ -79,6 +80,10 @@ using namespace host;
 
 void fence() {
     if (races::on) races::fence();
+}
+void fence_system() {
+    fence();
+    grid->now->fenced = true;
 }
 void __threadfence() { fence(); }
 void count_release(u32* counter) {
@@ -138,6 +143,10 @@ void store_relaxed(u64 to, u32 value) { store((u32*)to, value, Order::relaxed, C
 void store_relaxed(u64 to, const uint2& value) { store((uint2*)to, value, Order::relaxed, CALLER); }
 void store_relaxed(u64 to, u64 value) { store((u64*)to, value, Order::relaxed, CALLER); }
 void store_system(u64* to, u64 value) { store(to, value, Order::relaxed, CALLER); }
+void store_told(u64* to, u64 value) {
+    if (!grid->now->fenced) fail("the host is told of what may not have come to it");
+    store(to, value, Order::relaxed, CALLER);
+}
 void store_two(ulonglong2* to, u64 first, u64 second) { store(to, ulonglong2{first, second}, Order::relaxed, CALLER); }
 void store_release(u64* to, u64 value) { store(to, value, Order::release, CALLER); }
 void store_release_system(u64* to, u64 value) { store(to, value, Order::release, CALLER); }
