@@ -34,6 +34,15 @@ APART = "__global__ void apart() { __barrier_sync_count(threadIdx.x < 32 ? 1 : 2
 ENDLESS = "__global__ void endless(volatile unsigned* word) { while (!*word) __nanosleep(10); }"
 
 
+TELL = """
+__global__ void tell(u64* words) {
+    if (threadIdx.x) return;
+    STEPS
+    store_told(words, 1);
+}
+"""
+
+
 def summed(text: str, seed: int, at_once: int = 4) -> list[int]:
     numbers, sums = np.arange(256, dtype=np.int32), np.zeros(4, np.int32)
     arguments = np.array([numbers.ctypes.data, sums.ctypes.data], np.int64)
@@ -71,3 +80,23 @@ def test_who_waits_for_what_never_comes_is_told_of() -> None:
     word, library = np.zeros(1, np.uint32), built_of(ENDLESS, "endless((volatile unsigned*)arguments)")
     with pytest.raises(RuntimeError, match="does not end"):
         launch(library, (1,), 32, 0, word.ctypes.data, most_turns=1000)
+
+
+@pytest.mark.parametrize(
+    ("steps", "fault"),
+    [
+        ("store_system(words + 1, 2); fence_system();", None),
+        ("store_system(words + 1, 2); fence();", "may not have come"),
+        ("fence_system(); store_system(words + 1, 2);", "may not have come"),
+    ],
+)
+def test_the_host_is_told_behind_a_fence_of_its_scope(steps: str, fault: str | None) -> None:
+    """Of what was stored before that."""
+    words = np.zeros(2, np.uint64)
+    library = built_of(TELL.replace("STEPS", steps), "tell((u64*)arguments)")
+    if fault is None:
+        launch(library, (1,), 32, 0, words.ctypes.data)
+        assert words.tolist() == [1, 2]
+        return
+    with pytest.raises(RuntimeError, match=fault):
+        launch(library, (1,), 32, 0, words.ctypes.data)
