@@ -25,7 +25,7 @@ __device__ inline const u64* place_of(u64 next, int lane) {
 }
 __device__ inline u64 ring_tag_of(u64 index) { return (index >> queue.capacity_bits) + 1 & 0xFFFF; }
 
-// Whether the command with these words is not handed out, and has nothing to wait for: those from `own` on are by who asks.
+// Whether the command with these words is not handed out, and has nothing to wait for: who asks does those from `own` on.
 __device__ inline bool is_single(u64 a, u64 b, u64 c, u64 last, u64 next, u64 own, Single& single) {
     single.a = a & PAYLOAD, single.b = b & PAYLOAD, single.c = c & PAYLOAD, last &= PAYLOAD;
     single.like = desk.lone[min((u32)last & 0xFFFF, (u32)NEAR_SHAPES)];
@@ -34,8 +34,8 @@ __device__ inline bool is_single(u64 a, u64 b, u64 c, u64 last, u64 next, u64 ow
     return wait <= next - own || has_done((u32)next - wait);
 }
 
-// The host has just been told of a completion. In its memory a poll that left before it has answered would find nothing, and
-// hold up the next one by its own trip over the bus. By the warp that polls.
+// The host has just been sent outputs, or told of a completion. In its memory a poll that left before it has answered would
+// find nothing, and hold up the next one by its own trip over the bus. By the warp that polls.
 __device__ inline void await_answer() {
     if (NEAR) return;
     const u32 cycles = desk.answer_cycles;
