@@ -12,6 +12,7 @@ from launchopt.command import Dtype
 from launchopt.devices import resident_loops as rl
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+NEAR_SHAPES = 64  # of kernels/queue.cuh
 in_each_place = pytest.mark.parametrize("near", [True, False])
 
 
@@ -60,6 +61,17 @@ def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype, near: bo
         each.assert_right()
         assert (values is None) == (number >= len(ALONE))
         assert values is None or np.array_equal(values, each.c[0].astype(np.float32))
+
+
+@pytest.mark.parametrize("number", [31, 32, 63, 64, 79])
+def test_of_many_shapes_the_near_ones_are_sent(number: int) -> None:
+    """What a lone command of these is like is found before the first one comes; the others' are handed out."""
+    generator = np.random.default_rng(number)
+    a, b = (generator.standard_normal((rows, 16)).astype(np.float32) for rows in (16, 1))
+    each = Product(number, a, b, np.full((1, 16), np.nan, np.float32))
+    found = one_by_one(Resident(Dtype.fp32, 0, 64 << 10), [each], 1)
+    each.assert_right()
+    assert (found[0] is None) == (number >= NEAR_SHAPES)
 
 
 @in_each_place
