@@ -88,6 +88,7 @@ def test_who_waits_for_what_never_comes_is_told_of() -> None:
         ("store_system(words + 1, 2); fence_system();", None),
         ("store_system(words + 1, 2); fence();", "may not have come"),
         ("fence_system(); store_system(words + 1, 2);", "may not have come"),
+        ("fence_system(); atomicAdd(words + 1, 2ull);", "may not have come"),
     ],
 )
 def test_the_host_is_told_behind_a_fence_of_its_scope(steps: str, fault: str | None) -> None:

@@ -65,7 +65,7 @@ struct Fiber {
     unsigned thread;
     State state = State::runs;
     int barrier = 0;
-    bool fenced = false;  // for the host, and has stored nothing since then
+    bool fenced = false;  // for the host, and has neither stored nor counted since then (ptx.cpp)
     std::vector<std::pair<char*, const char*>> later;  // copies that it has not waited for: to, from
 };
 

@@ -70,6 +70,7 @@ template <class T> void store(T* to, const T& value, Order order, const char* fr
 }
 template <class T> T add(T* to, T value, const char* from) {
     if (races::on) races::exchange(to, sizeof(T), from);
+    grid->now->fenced = false;  // what others stored behind theirs is not behind its own
     const T before = *to;
     *to += value;
     return before;

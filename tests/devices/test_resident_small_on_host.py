@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuda_on_host import can_build
+from kernel_text import constant
 from numpy.typing import NDArray
 from resident_rig import NUMBERS, Product, Resident, launched_while
 
 from launchopt.command import Dtype
 from launchopt.devices import resident_loops as rl
+from launchopt.kernels import source
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
-NEAR_SHAPES = 64  # of kernels/queue.cuh
+NEAR_SHAPES = constant(source("persistent"), "NEAR_SHAPES")
 in_each_place = pytest.mark.parametrize("near", [True, False])
 
 
