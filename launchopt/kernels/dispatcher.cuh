@@ -230,10 +230,10 @@ __device__ inline void begin_dispatch() {
 }
 
 // By the whole group. Not inlined: then what it has in registers would cost the workers 8% of a stream (RESIDENT.md).
-// True: to the first warp, where there is something for `serve_small`.
-__device__ __noinline__ bool dispatch(int warp, int lane) {
+// True: to the first warp, where there is something for `serve_small`; after that it comes again.
+__device__ __noinline__ bool dispatch(int warp, int lane, bool again) {
     u32 turn = 0;
-    if (threadIdx.x == 0) end_telling();
+    if (again && lane == 0) give_to_teller(Telling::NONE);
     __syncwarp();
     for (;;) {
         if (warp == 0) Dispatcher(lane).run();
@@ -242,7 +242,6 @@ __device__ __noinline__ bool dispatch(int warp, int lane) {
         if (!alone.like.vectors) return false;
         if (is_small(alone.like)) {
             group_barrier(0);  // all have seen that
-            if (threadIdx.x == 0) telling.goes_on = true;
             if (warp == 0) return true;
             if (warp == TELLER && lane == 0) turn = tell(turn);
             __syncwarp();

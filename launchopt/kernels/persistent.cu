@@ -85,5 +85,5 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS * GROUPS, 1) persi
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, group = warp / GROUP_WARPS;
     if (blockIdx.x > 0 || group > 0) return work(group, words[group], parts[group]);
     begin_dispatch();  // and while there are small commands that come alone, its first warp does these here
-    while (__any_sync(0xFFFFFFFFu, dispatch(warp, lane))) serve_small(lane);
+    for (bool again = false; __any_sync(0xFFFFFFFFu, dispatch(warp, lane, again)); again = true) serve_small(lane);
 }

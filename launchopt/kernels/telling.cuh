@@ -10,12 +10,11 @@ struct Telling {
     u64 given, told;  // mbarriers: a phase a turn
     u64 next;         // the command's index + 1, or NONE
     u32 turn;         // of who gives
-    bool goes_on;     // the teller waits for a turn
 };
 __shared__ Telling telling;
 
 __device__ inline void begin_telling() {
-    telling.turn = 0, telling.goes_on = false;
+    telling.turn = 0;
     barrier_begin(shared_address(&telling.given), 1), barrier_begin(shared_address(&telling.told), 1);
 }
 
@@ -24,10 +23,6 @@ __device__ inline void give_to_teller(u64 next) {
     barrier_wait(shared_address(&telling.told), ~telling.turn++ & 1);  // of the turn before; the first one need not wait
     telling.next = next;
     barrier_arrive(shared_address(&telling.given));
-}
-// By one thread of the same warp, where there may have been turns: so far they have been all.
-__device__ inline void end_telling() {
-    if (telling.goes_on) telling.goes_on = false, give_to_teller(Telling::NONE);
 }
 
 // By one thread of the teller, until nothing is given. `turn` comes next; returns which does then.
