@@ -1,4 +1,4 @@
-"""kernels/persistent.cu itself on the host (cuda_on_host): its memory, as devices/resident.py makes it, and products.
+"""kernels/persistent.cu or echo.cu itself on the host (cuda_on_host): its memory, as of devices/resident.py; products.
 
 Its threads do nothing to the same memory without an order (cuda_on_host/races.h).
 """
@@ -21,7 +21,7 @@ from launchopt.devices import resident_loops as rl
 from launchopt.devices.resident_shapes import shape_words
 
 T = TypeVar("T")
-CALL = "persistent(*(const Queue**)arguments)"
+CALL = "{}(*(const Queue**)arguments)"
 BLOCKS, GROUPS, GROUP_THREADS = 2, 2, 256  # a block has four groups on a GPU
 BITS, ENTRY_BITS, ENTRY_WORDS = 5, 6, 8  # rings of few commands, and tiles, so that there are laps
 PATIENCE_NS, NEVER, PATIENCE_S = 0, 10**15, 60.0
@@ -30,13 +30,19 @@ UNIT = {Dtype.fp32: 2.0**-22, Dtype.fp16: 2.0**-9}
 
 
 class Resident:
-    """The kernel's memory, as devices/resident.py makes it on a GPU.
+    """The memory of the kernel `name`, as devices/resident.py makes it on a GPU.
 
     direct_bytes: of weights that are not cut. near: whether the ring is polled as one in the GPU's memory.
     """
 
     def __init__(
-        self, dtype: Dtype, requests: int, direct_bytes: int, patience_ns: int = NEVER, near: bool = True
+        self,
+        dtype: Dtype,
+        requests: int,
+        direct_bytes: int,
+        patience_ns: int = NEVER,
+        near: bool = True,
+        name: str = "persistent",
     ) -> None:
         self.ring, capacity = OwnRing(BITS, requests), 1 << BITS
         self.control = np.zeros(2, np.int64)
@@ -50,7 +56,8 @@ class Resident:
         settings = [len(self.shapes), BITS, ENTRY_BITS, BLOCKS * GROUPS - 1, patience_ns, direct_bytes]
         self.queue = np.array(addresses + settings, np.int64)
         self.argument = np.array([self.queue.ctypes.data], np.int64)
-        self.kernel = built("persistent", CALL, races=can_find_races(), DTYPE=int(dtype), NEAR=int(near))
+        macros = {"DTYPE": int(dtype), "NEAR": int(near)}
+        self.kernel = built(name, CALL.format(name), races=can_find_races(), **macros)
 
     def launch(self, seed: int, **limits: int) -> None:
         """Until the kernel ends."""

@@ -85,10 +85,9 @@ class Resident:
         settings = [len(self._shapes), CAPACITY_BITS, ENTRY_BITS, workers, self._patience_ns, DIRECT_BYTES]
         self._parameters = cupy.asarray(np.array(addresses + settings, np.int64))
 
-    def use(self, **macros: int) -> None:
-        """From the next start on, the kernel compiled with `macros`."""
-        near = int(self.polled.is_near)
-        self._function = self._device.kernels.function("persistent", "persistent", NEAR=near, **macros)
+    def use(self, name: str = "persistent", **macros: int) -> None:
+        """From the next start on, the kernel `name`, of the file of that name, compiled with `macros`."""
+        self._function = self._device.kernels.function(name, name, NEAR=int(self.polled.is_near), **macros)
 
     def start(self) -> None:
         """A new run: everything from the beginning; the device is idle."""

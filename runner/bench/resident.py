@@ -1,9 +1,10 @@
 """What commands cost a kernel that stays on the GPU: one, there and back, and many that wait in its ring.
 
 One at a time, into an idle kernel: from the host's store until the host sees that the command is complete, that is its
-outputs are in the GPU's memory, or, of a small one, until the host itself has these; it spins on either. Beside that, a
-kernel that multiplies nothing, and sends zeros. `hot`: the same operands again and again, from the L2 cache; else each
-command has its own, from memory. A small one also with the kernel's ring in the host's memory (`mode.bar1=false`).
+outputs are in the GPU's memory, or, of a small one, until the host itself has these; it spins on either. Of a small one
+beside that a kernel that multiplies nothing, and sends zeros, and one that answers its words at once: on this machine
+it takes no less. All also with the ring in the host's memory (`mode.bar1=false`). `hot`: the same operands again and
+again, from the L2 cache; else each command has its own, from memory.
 
 Many: the kernel begins when all are in its ring, and ends behind the last one, so that its time has no host in it, and
 a profiler can run it again and again; also by a kernel that multiplies nothing.
@@ -43,9 +44,18 @@ GOAL_US = 2.0
 CASES = ((16, 64, True), (64, 256, True), (256, 256, True), (256, 256, False), (1024, 1024, False), (64, 8192, False))
 # Of streams: m, k, dtype, how many commands; their operands are many times what the L2 cache holds.
 STREAMS = ((256, 256, Dtype.fp32, 4000), (256, 256, Dtype.fp16, 4000), (64, 8192, Dtype.fp32, 1000))
-WITHOUT_PRODUCTS = {"WITHOUT": 1}  # of kernels/persistent.cu
 PLACES = {"": True, ", ring in the host's memory": False}  # mode.bar1
 Table = NDArray[np.int64]
+
+
+class Kernel(NamedTuple):
+    """A file of kernels/, with macros."""
+
+    file: str
+    macros: dict[str, int]
+
+
+WHOLE, WITHOUT_PRODUCTS, ECHO = Kernel("persistent", {}), Kernel("persistent", {"WITHOUT": 1}), Kernel("echo", {})
 
 
 @compiled
@@ -85,8 +95,10 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
             if sent:
                 outputs = _round_trips_us(m, k, hot, repeats, bar1, sent=True)
                 yield from _figures(f"{what}{where}, its outputs with the host", outputs, GOAL_US)
-                nothing = _round_trips_us(m, k, hot, repeats, bar1, sent=True, **WITHOUT_PRODUCTS)
+                nothing = _round_trips_us(m, k, hot, repeats, bar1, sent=True, kernel=WITHOUT_PRODUCTS)
                 yield from _figures(f"{what}{where}, as much sent, nothing multiplied", nothing, None)
+                words = _round_trips_us(m, k, hot, repeats, bar1, kernel=ECHO)
+                yield from _figures(f"{what}{where}, its words alone", words, None)
             yield from _figures(f"{what}{where}, complete", _round_trips_us(m, k, hot, repeats, bar1), GOAL_US)
 
 
@@ -117,7 +129,7 @@ def streams(repeats: int, device: str) -> Iterator[Figure]:
         with _posting(stream) as on:
             whole = _streams_ns(on, stream, repeats)
             _assert_right(stream, on.consumer)
-            on.mode.resident.use(**WITHOUT_PRODUCTS)
+            on.mode.resident.use(WITHOUT_PRODUCTS.file, **WITHOUT_PRODUCTS.macros)
             without = _streams_ns(on, stream, repeats)
             copy_gb_per_s = on.consumer.about()["ceilings"]["copy_gb_per_s"]
         yield Figure("stream", f"{what}, as they wait in the ring", "ns", whole)
@@ -164,15 +176,15 @@ def _posting(stream: GemmStream, bar1: bool = True) -> Iterator[_Posting]:
 
 
 def _round_trips_us(
-    m: int, k: int, hot: bool, repeats: int, bar1: bool, sent: bool = False, **macros: int
+    m: int, k: int, hot: bool, repeats: int, bar1: bool, sent: bool = False, kernel: Kernel = WHOLE
 ) -> list[NDArray[np.float64]]:
-    """Of each repeat, each command's. sent: until the host has its outputs. Only without macros these are compared."""
+    """Of each repeat, each command's. sent: until the host has its outputs; of the whole kernel these are compared."""
     stream = gemv(m, 1, k, COMMANDS, Dtype.fp32, 1 if hot else COMMANDS, False, 0)
     with _posting(stream, bar1) as on:
         ns, device, resident = np.zeros(len(on.words), np.int64), on.consumer.device, on.mode.resident
         outputs = np.zeros((len(ns), m if sent else 0), np.int64)
         runs: list[NDArray[np.float64]] = []
-        resident.use(**macros)
+        resident.use(kernel.file, **kernel.macros)
         for _ in range(repeats + 1):  # the first loads the kernel
             device.arenas.poison()
             device.synchronize()
@@ -182,7 +194,7 @@ def _round_trips_us(
             device.synchronize()
             resident.check()
             assert posted == len(on.words)
-            if not macros:
+            if kernel is WHOLE:
                 _assert_right(stream, on.consumer)
                 _assert_sent(stream, on, outputs)
             runs.append((ns * 1e-3).astype(np.float64))

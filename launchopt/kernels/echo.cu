@@ -1,0 +1,49 @@
+// The least that a command takes there and back: a warp finds its words as persistent.cu does, tells the host, and does nothing
+// else. Behind no fence, as there is nothing that the host could count on. The rings and the END are those of persistent.cu.
+#include "storage.cuh"
+#include "skinny.cuh"
+#include "ptx.cuh"
+#include "queue.cuh"
+#include "lone.cuh"
+#include "desk.cuh"
+
+// Until the words of command `next` are there; false: the host has gone, or nothing has come for long. polls: those that found
+// nothing.
+__device__ inline bool find(u64 next, int lane, u32& polls, u64& last) {
+    const u64 *const from = queue.ring + slot_of((u32)next) * COMMAND_WORDS + (lane & 1) * 2, tag = ring_tag_of(next);
+    const u64 since_ns = global_ns();
+    u64 first = 0, second = 0;
+    for (polls = 0;; ++polls) {
+        load_two_system(from, first, second);
+        if (__all_sync(0xFFFFFFFFu, first >> TAG_SHIFT == tag && second >> TAG_SHIFT == tag)) break;
+        if (polls % BUSY_POLLS < BUSY_POLLS - 1) continue;
+        const bool over = load_system(queue.control + ABORT) || global_ns() - since_ns > queue.patience_ns;
+        if (__any_sync(0xFFFFFFFFu, over)) return false;
+    }
+    last = __shfl_sync(0xFFFFFFFFu, second, 1);
+    return true;
+}
+
+// By one thread.
+__device__ inline void end(u64 next, u64 state) {
+    queue.progress[0] = next + 1;
+    store_system(queue.control + STATE, state);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS * GROUPS, 1) echo(const Queue* far) {
+    const int lane = threadIdx.x;
+    if (blockIdx.x > 0 || lane >= 32) return;
+    if (lane == 0) queue = *far, desk.next = queue.progress[0], desk.answer_cycles = ANSWER_CYCLES;
+    __syncwarp();
+    for (u64 next = desk.next, last = 0;; ++next) {
+        u32 polls = 0;
+        const bool found = find(next, lane, polls, last);
+        if (found && lane == 0) store_system(queue.host_done + slot_of((u32)next), next + 1);
+        if (!found || (last & 0xFFFF) == END) {
+            if (lane == 0) end(next, found ? ENDED : GAVE_UP);
+            return;
+        }
+        learn_answer(polls, lane);
+        await_answer();
+    }
+}
