@@ -111,7 +111,7 @@ LISTS: dict[str, Callable[..., KernelRun]] = {
 
 ADDRESS = r",? 0x\w+"
 CALLS = "__syncthreads|__syncwarp|__barrier_sync_count|__threadfence|pair_together|barrier_wait"
-CALLS += "|wait_for_all|wait_for_copies|wait_empty|wait"
+CALLS += "|meet|wait_for_all|wait_for_copies|wait_empty|wait"
 STATEMENT = re.compile(rf"\b(?:peer\.|ring\.)?(?:{CALLS})(?:<\w+>)?\((?:[^()]|\([^()]*\))*\);")
 
 

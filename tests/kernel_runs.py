@@ -72,7 +72,7 @@ GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.7,
 TOP_P = Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
 
 CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[19], *(Gate*)(w + 20))"
-BLOCKS, THREADS, SLOTS, PROGRAM_WORDS, NUMBER, GATE, GATE_WORDS = 3, 288, 6, 6, 19, 20, 6
+BLOCKS, THREADS, STORERS, SLOTS, PROGRAM_WORDS, NUMBER, GATE, GATE_WORDS = 3, 288, 32, 6, 6, 19, 20, 6
 ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
 
 
@@ -103,7 +103,8 @@ class Launched:
         self.words[[PROGRAM_WORDS + ARGUMENTS, PROGRAM_WORDS + ROWS]] = arguments, rows
         self.words[GATE:] = 0 if gate is None else gate
         self.words[NUMBER] += 1
-        launch(self.kernel, (BLOCKS,), THREADS, self.shared_bytes, self.words.ctypes.data, seed, at_once=BLOCKS)
+        threads = THREADS + STORERS * self.defines["SHORT"]
+        launch(self.kernel, (BLOCKS,), threads, self.shared_bytes, self.words.ctypes.data, seed, at_once=BLOCKS)
 
 
 class KernelRun(InstructionRun):

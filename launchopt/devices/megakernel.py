@@ -41,7 +41,8 @@ from launchopt.errors import ConfigError
 from launchopt.recorder import Strategy
 from launchopt.step_batcher import StepBatch
 
-THREADS, BLOCKS_A_MULTIPROCESSOR = 288, 1  # of kernels/megakernel.cu: all blocks must be resident
+# Of kernels/megakernel.cu; STORERS: more, for lists of short GEMMs alone. All blocks must be resident.
+THREADS, STORERS, BLOCKS_A_MULTIPROCESSOR = 288, 32, 1
 LEAST_CAPABILITY = 90  # for bulk copies
 MOST_SEEN = 4096
 NO_MACROS: Mapping[str, int] = MappingProxyType({})
@@ -105,7 +106,8 @@ class Megakernel:
             function.max_dynamic_shared_size_bytes = shared_bytes
             program, feedback, gate = (np.zeros(n, np.int64) for n in (PROGRAM_WORDS, FEEDBACK_WORDS, GATE_WORDS))
             parameters = program, feedback, np.uint32(0), gate
-            self._kernels[key] = KernelLaunch(function, THREADS, parameters, self._device.stream, shared_bytes)
+            threads = THREADS + STORERS * defines["SHORT"]
+            self._kernels[key] = KernelLaunch(function, threads, parameters, self._device.stream, shared_bytes)
         return self._kernels[key]
 
     def _pairs_fit(self) -> bool:

@@ -187,7 +187,7 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
     alone = tasks[(tasks[:, Extra.STREAMED] == 0) & (tasks[:, Extra.ATTENDS] == 0) & (tasks[:, Word.OP] != JOIN)]
     attending = [Op.ROPE] if tasks[:, Extra.ATTENDS].any() else []
     normed = [Op.NORM] if tasks[:, Extra.GAIN].any() else []
-    return {
+    found = {
         "COLUMNS": compiled_columns(int(tasks[:, Word.REQUESTS].max(initial=1))),
         "OPS": _bits(alone[:, Word.OP].tolist()),
         "FUSED": _bits([*attending, *normed, *filter(None, tasks[:, Extra.THEN].tolist())]),
@@ -198,6 +198,8 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
         "LOGITS": int(len(tasks) > 0 and tasks[-1, Extra.STREAMED] == 1 and tasks[-1, Extra.THEN] == 0),
         **_attention(tasks[tasks[:, Extra.ATTENDS] == 1]),
     }
+    is_short = found["COLUMNS"] == 1 and found["ONE_STEP"] and not found["OPS"] and not found["FUSED"]
+    return {**found, "SHORT": int(is_short)}
 
 
 def _attention(attending: Tasks) -> dict[str, int]:

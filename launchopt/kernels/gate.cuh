@@ -61,7 +61,7 @@ __device__ __noinline__ bool admitted(const Gate& gate) {
         admission = word << TAG_BITS >> TAG_BITS;
         barrier_arrive(shared_address(&is_known));
     }
-    __syncthreads();
+    meet();
     return admission;
 }
 

@@ -24,6 +24,8 @@
 // more of a streamed GEMM than slots are waited for together, and inputs there is room for at once; then no loop is around it,
 // whose head alone is some 50 cycles.
 //
+// -DSHORT=1: of a list of short GEMMs alone one more warp stores what they give (short.cuh).
+//
 // -DPAIRS=1: blocks come in clusters of two, which share the tiles of some GEMMs of several columns (peer.cuh).
 //
 // A launch may be made before its commands are there: then it waits for the host's word on them (gate.cuh).
@@ -48,6 +50,9 @@
 #ifndef ONE_STEP
 #define ONE_STEP 0
 #endif
+#ifndef SHORT
+#define SHORT 0
+#endif
 #ifndef PAIRS
 #define PAIRS 0
 #endif
@@ -58,12 +63,14 @@
 #define WITHOUT 0
 #endif
 enum { NO_WEIGHTS = 1, NO_WAITS = 2 };
-enum { THREADS = 256, ALL_THREADS = THREADS + 32 };  // which go through the list; and the warp that fetches weights
+enum { THREADS = 256, LIST_THREADS = THREADS + 32 * SHORT };  // which do the work; and which go through the list
+enum { ALL_THREADS = LIST_THREADS + 32 };                     // with the warp that fetches weights
 struct Threads {
     enum { x = THREADS };
 };
 #define blockDim (Threads())
 #define __syncthreads() __barrier_sync_count(1, THREADS)
+#define meet() __barrier_sync_count(1, LIST_THREADS)
 __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh take for their block and grid
 #define blockIdx virtual_block
 #define gridDim virtual_grid
@@ -95,6 +102,8 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh 
 #include "outputs.cuh"
 #if HELD
 #include "held.cuh"
+#elif SHORT
+#include "short.cuh"
 #else
 #include "gemm.cuh"
 #endif
@@ -193,7 +202,7 @@ struct Player : Gemm {
         while ((int)(load_acquire(counter) - enough) < 0) {}
     }
     __device__ void complete(u64 i) {
-        __syncthreads();
+        meet();
         if (threadIdx.x) return;
         __threadfence();
         atomicAdd(q.counters + i, 1u);
@@ -213,7 +222,7 @@ struct Player : Gemm {
         if (attends(flags)) attend<Products>(task, place_in(flags), q.box_bytes, launch, memory.inputs, stamps(i) + READY);
         else if ((OPS >> OP_GEMM & 1) && task.in.op == OP_GEMM) by_rows(task.in, block, task.share, memory.part[0]);
         else if (OPS && task.in.op != JOIN) play_blocks(task.in, block, task.share);
-        __syncthreads();  // a streamed one has had a barrier
+        meet();  // a streamed one has had a barrier
     }
     __device__ void play(const Task& task, u32 flags, u64 i) {
         stamp(i, BEGAN);
@@ -221,7 +230,7 @@ struct Player : Gemm {
             wait(task);
             __syncwarp();
             // What comes by mail is waited for where it is read; what else is read before any other barrier is not.
-            if ((flags & (STREAMED | MAILED | ADDS)) != (STREAMED | MAILED)) __syncthreads();
+            if ((flags & (STREAMED | MAILED | ADDS)) != (STREAMED | MAILED)) meet();
         }
         if (flags & STREAMED) play_streamed(task, flags, i);
         else play_other(task, flags, i);
@@ -254,12 +263,12 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
     __barrier_sync_count(0, ALL_THREADS);
 #endif
     const Ring ring(memory.ring, of_slots);
-    if (threadIdx.x >= THREADS) {
+    if (threadIdx.x >= LIST_THREADS) {
         if (!Feed(q.weights, blockIdx.x, ring, gate.word).run()) return;
 #ifdef KIND
         // From the host, well before they are needed. What it has staged is there for who has its word from the host itself.
         if (gate.word && first_row() < feed.rows) load_acquire_system(gate.word);
-        read_row(feed, gate, first_row(), threadIdx.x - THREADS);
+        read_row(feed, gate, first_row(), threadIdx.x - LIST_THREADS);
         __barrier_sync_count(0, ALL_THREADS);
 #endif
         return;
@@ -273,12 +282,12 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
     wait_for_earlier();  // also of one that is called off, since the next one waits for this one only
     if (!goes_on) return;
     if (threadIdx.x == 0) let_next_begin();
-    if (!gate.word) __syncthreads();
+    if (!gate.word) meet();
     for (u32 i = 0; i < (u32)player.q.count; ++i) {
         const Task& task = list[i % LISTED];
         const u32 flags = task.flags;
         if (player.place_in(flags) < task.share) player.play(task, flags, i);
-        else __syncthreads();
+        else meet();
         if (!player.fetches()) continue;
         wait_for_copies();
         player.fetch(i + 3);

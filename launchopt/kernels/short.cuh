@@ -1,0 +1,66 @@
+// A streamed GEMM (weights.cuh, tiles.cuh, sums.cuh) by a block, of lists that have no other: of one column, with nothing done
+// before it or behind it, and no more of it than PASS_TILES slots are had at once. What takes their time is what lies between
+// the results of one and the inputs of the next. So
+//
+//   weights are in registers before the inputs are there,
+//   each warp gathers the inputs of its own slices of k, for which nobody has to meet, and
+//   one more warp, the storer, adds up what the others have and stores it, while those get ready for the next one.
+//
+// All meet once a GEMM, between sums that are left and sums that are added up; these lie in two places by turns.
+static_assert(PRELOADED && ONE_STEP && !PAIRS && !GROUPS, "what is left out here");
+
+struct Gemm : Outputs {
+    using Outputs::Outputs;
+    // A lane has a vector of one piece in APART, which are LOOKS at the most.
+    enum { SLICE_VECTORS = SLICE_BYTES / 16, APART = 32 / SLICE_VECTORS, LOOKS = PASS_TILES / APART };
+
+    __device__ bool stores() const { return warp == GROUP_WARPS; }
+
+    // The warp's slices of all pieces, to shared memory, where they lie as in k.
+    __device__ void gather(const Task& task, u32 flags, u32 bytes) const {
+        enum { STEP_BYTES = APART * PIECE_BYTES };
+        const u32 offset = lane / SLICE_VECTORS * PIECE_BYTES + warp * SLICE_BYTES + lane % SLICE_VECTORS * 16;
+        const bool mailed = flags & MAILED;
+        const u64 from = task.from + (mailed ? boxes.now + in_box(offset) : offset);
+        const u32 step = mailed ? in_box(STEP_BYTES) : STEP_BYTES, to = shared_address(memory.inputs) + offset;
+        const auto has = [&](int i) { return offset + i * STEP_BYTES < bytes; };
+        uint4 found[LOOKS];
+#pragma unroll
+        for (int i = 0; i < LOOKS; ++i)
+            if (has(i)) found[i] = load_relaxed(from + i * step);
+#pragma unroll
+        for (int i = 0; i < LOOKS; ++i) {
+            while (has(i) && mailed && !arrived(found[i])) found[i] = load_relaxed(from + i * step);
+            __syncwarp();  // else lanes whose vector came sooner go on by themselves, and the others do all again
+            if (has(i)) store_shared(to + i * STEP_BYTES, found[i]);
+        }
+        __syncwarp();
+    }
+    __device__ void multiply(const Task& task, u32 flags, u64 i, u32 bytes, int tiles) {
+        Slices w;
+        w.load(ring, tiles, (int)bytes, warp, lane);
+        gather(task, flags, bytes);
+        stamp(i, READY);
+        const int own = ((int)bytes - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES;  // pieces of which it has a slice
+        Sums sums = {};
+        sums.add(w, ring, max(own, 0), shared_address(memory.inputs) + warp * SLICE_BYTES, 0, 1, warp, lane);
+        sums.leave(memory.part[turn][warp], tiles, 1, lane);
+        meet();
+        ring.leave(lane);
+    }
+    __device__ void add_up(const Task& task, u32 flags, u64 i, u32 first, int tiles) {
+        const Place to = place(task, flags, first, tiles, 0, 1);
+        const bool finds = finds_in(i);
+        if (finds) begin_find();
+        meet();
+        store(task, flags, to, tiles, 0, 1, finds);
+        if (finds) say_found(0, 1);
+    }
+    __device__ void streamed(const Task& task, u32 flags, u64 i, int, int, bool) {
+        const Cut cut(block, 0, task.tiles_each, task.tiles_more, false, task.bytes, task.other_bytes);
+        const int tiles = (int)(cut.last - cut.first);
+        if (stores()) add_up(task, flags, i, cut.first, tiles);
+        else multiply(task, flags, i, cut.bytes, tiles);
+        turn ^= 1;
+    }
+};
