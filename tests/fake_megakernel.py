@@ -135,7 +135,7 @@ class FakeMegakernel:
     def launch(self, function: Any, threads: int, parameters: Any, stream: Any, shared_bytes: int) -> Any:
         """In place of `KernelLaunch`."""
         assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
-        assert (threads, stream) == (288, self.device.stream)
+        assert (threads, stream) == (288 + 32 * function.defines["SHORT"], self.device.stream)
         assert [each.nbytes for each in parameters] == [8 * 6, 8 * len(FIELDS), 4, 8 * 6]
         return SimpleNamespace(with_words=partial(self._launch, function.defines))
 

@@ -23,8 +23,10 @@ from gated_runs import Gated
 from kernel_runs import (
     GREEDY,
     HEAD,
+    ONE_TILE,
     PROGRAMS,
     SHORT,
+    SHORT_IN_PIECES,
     TALL,
     TALL_OF_HALVES,
     TOKENS,
@@ -102,10 +104,13 @@ LISTS: dict[str, Callable[..., KernelRun]] = {
     "a large group of halves": partial(stepped, GROUPED, 2, Dtype.bf16, layers=2),
     "shared hidden rows": partial(stepped, WIDE, 9, Dtype.fp32, blocks=4),
     "shared head": partial(stepped, HEAD, 16, Dtype.fp32, GREEDY, blocks=4),
-    "one tile of a pair": partial(stepped, SHORT, 16, Dtype.bf16, blocks=4),
+    "one tile of a pair": partial(stepped, ONE_TILE, 16, Dtype.bf16, blocks=4),
     "norms": partial(stepped, PROGRAMS["norms"], 1, Dtype.bf16),
     "norms of halves": partial(stepped, PROGRAMS["norms"], 18, Dtype.bf16),
     "shared down of halves": partial(stepped, TALL_OF_HALVES, 9, Dtype.bf16, layers=2, blocks=4),
+    "short ones": partial(stepped, SHORT, 1, Dtype.fp32, GREEDY, layers=2, blocks=16),
+    "short ones of halves": partial(stepped, SHORT_IN_PIECES, 1, Dtype.bf16, layers=1, blocks=68),
+    "short ones, made ahead": partial(stepped, SHORT, 1, Dtype.bf16, layers=2, blocks=16, made=Gated),
     "made ahead": partial(stepped, PROGRAMS["large"], 1, Dtype.bf16, made=Gated),
 }
 

@@ -64,8 +64,10 @@ PROGRAMS: dict[str, Program] = {
 HEAD = linear_program([(64, 1600), (1600, 64)])  # an LM head of k = 1600
 TALL = layer_program(ModelShape("tall", 128, 2, 4, 2, 32, 1600), 2 * TOKENS)  # `down`
 WIDE = layer_program(ModelShape("wide", 1600, 2, 2, 1, 32, 40), 2 * TOKENS)  # what reads hidden rows
-SHORT = linear_program([(24, 3200), (3200, 24)])
+ONE_TILE = linear_program([(24, 3200), (3200, 24)])
 HEAD_OF_HALVES = linear_program([(64, 3200), (3200, 64)])
+# Of one request, on 16 blocks, and of halves on 68, some of which have no share; those have two pieces of k, and a bit.
+SHORT, SHORT_IN_PIECES = linear_program([(512, 128), (128, 512)]), linear_program([(2176, 128), (128, 2176)])
 TALL_OF_HALVES = layer_program(ModelShape("tall", 256, 2, 4, 2, 64, 3200), 2 * TOKENS)
 WIDE_OF_HALVES = layer_program(ModelShape("wide", 3200, 2, 2, 1, 32, 40), 2 * TOKENS)
 GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.7, 20, seed=3)

@@ -36,7 +36,8 @@ def fixed_bytes(columns: int, itemsize: int) -> int:
     if is_held(columns, itemsize):
         used = max(SCRATCH_BYTES, 2 * parts)
     else:
-        used = inputs_room(columns, itemsize) + -(-columns // 2) * INPUT_GAP_BYTES + (1 + (columns == 1)) * parts
+        turns = 2 if columns == 1 else 1  # places in which sums of a block are left
+        used = inputs_room(columns, itemsize) + -(-columns // 2) * INPUT_GAP_BYTES + turns * parts
     return -(-used // RING_ALIGNMENT_BYTES) * RING_ALIGNMENT_BYTES
 
 

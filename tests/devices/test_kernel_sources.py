@@ -212,5 +212,7 @@ def test_all_blocks_of_the_launch_can_be_resident() -> None:
     bounds = f"__launch_bounds__(ALL_THREADS, {megakernel.BLOCKS_A_MULTIPROCESSOR})"
     assert heads == [f"__cluster_dims__(2, 1, 1) {bounds}", bounds], "in pairs, and not"
     assert re.findall(r"__launch_bounds__\(.*\)\n#endif\nmegakernel\(", text)
-    assert "ALL_THREADS = THREADS + 32 }" in text
+    assert "LIST_THREADS = THREADS + 32 * SHORT }" in text
+    assert "ALL_THREADS = LIST_THREADS + 32 }" in text
     assert constant(text, "THREADS") + 32 == megakernel.THREADS
+    assert megakernel.STORERS == 32

@@ -208,13 +208,14 @@ def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -
         "ONE_STEP": 0,
         "PAIRS": 0,
         "LOGITS": 0,
+        "SHORT": 0,
         **shape,
     }
     alone, _ = tasks_of(compiled(stream, fuse=False), BLOCKS, stream.dtype.itemsize)
     ops = bits(*(Op(op) for op in set(compiled(stream)[:, Word.OP].tolist()) - {Op.GEMM}))
     assert defines_of(alone) == {
         **{"COLUMNS": columns, "OPS": ops, "FUSED": 0},  # GEMMs have their weights ahead of time
-        **{"GROUPS": 0, "COUNTS": 1, "ONE_STEP": 0, "PAIRS": 0, "LOGITS": 0},
+        **{"GROUPS": 0, "COUNTS": 1, "ONE_STEP": 0, "PAIRS": 0, "LOGITS": 0, "SHORT": 0},
     }
 
 
@@ -224,7 +225,8 @@ def test_of_a_layer_with_relu_both_are_compiled() -> None:
     fused = bits(Op.ROPE, Op.NORM, Op.ADD)
     shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
     own = {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused}
-    assert defines_of(tasks) == {**own, "GROUPS": 0, "COUNTS": 1, "ONE_STEP": 0, "PAIRS": 0, "LOGITS": 0, **shape}
+    none = dict.fromkeys(("GROUPS", "ONE_STEP", "PAIRS", "LOGITS", "SHORT"), 0)
+    assert defines_of(tasks) == {**own, **none, "COUNTS": 1, **shape}
     assert not tasks[:, Extra.PAIR_ROWS].any()
 
 
@@ -255,7 +257,9 @@ def test_a_gemm_is_done_in_one_step_where_no_block_has_more_than_that(
     row[0, Word.WAITS], row[0, [*range(Word.WAIT0, Word.WAIT3 + 1), Word.MAIL]] = 0, NOBODY
     tasks, _ = tasks_of(row, blocks, itemsize)
     assert tasks[0, Extra.STREAMED] == 1
-    assert bool(defines_of(tasks)["ONE_STEP"]) == is_one_step[dtype]
+    found = defines_of(tasks)
+    assert bool(found["ONE_STEP"]) == is_one_step[dtype]
+    assert bool(found["SHORT"]) == (is_one_step[dtype] and requests == 1)
 
 
 def test_attentions_of_several_shapes_are_compiled_for_none() -> None:
@@ -272,7 +276,7 @@ def test_of_a_model_of_odd_sizes_all_is_compiled_by_itself() -> None:
     ops = bits(*(Op(op) for op in set(program[:, Word.OP].tolist())))
     assert ops & bits(Op.GEMM)
     own = {"COLUMNS": 16, "OPS": ops, "FUSED": 0, "GROUPS": 0, "COUNTS": 1}
-    assert defines_of(tasks) == {**own, "ONE_STEP": 1, "PAIRS": 0, "LOGITS": 0}
+    assert defines_of(tasks) == {**own, "ONE_STEP": 1, "PAIRS": 0, "LOGITS": 0, "SHORT": 0}
     assert (len(tasks), box_bytes) == (len(program), 0)
 
 

@@ -9,7 +9,7 @@ from kernel_runs import (
     GREEDY,
     HEAD,
     HEAD_OF_HALVES,
-    SHORT,
+    ONE_TILE,
     TALL,
     TALL_OF_HALVES,
     TOKENS,
@@ -65,7 +65,7 @@ SPLIT = [
     (WIDE, 9, Dtype.fp32, {(8, 0), (3, Op.SILU_MUL), (2, Op.SILU_MUL)}),
     (TALL_OF_HALVES, 16, Dtype.fp16, {(16, Op.ADD)}),
     (WIDE_OF_HALVES, 9, Dtype.bf16, {(8, 0), (3, Op.SILU_MUL), (2, Op.SILU_MUL)}),
-    (SHORT, 34, Dtype.bf16, {(2, 0), (1, 0)}),  # of columns in three groups
+    (ONE_TILE, 34, Dtype.bf16, {(2, 0), (1, 0)}),  # of columns in three groups
     (linear_program([(64, 4096), (4096, 64)]), 16, Dtype.fp32, {(4, 0)}),
     (linear_program([(64, 1664), (1664, 64)]), 16, Dtype.bf16, {(4, 0)}),
 ]

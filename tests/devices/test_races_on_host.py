@@ -18,6 +18,7 @@ def test_there_is_none(name: str) -> None:
     assert run.launches
     assert run.verify().ok
     assert {each.defines["PAIRS"] for each in run.lists.values()} == {int("shared" in name or "pair" in name)}
+    assert {each.defines["SHORT"] for each in run.lists.values()} == {int("short" in name)}
 
 
 # How a line begins, and a list of which threads have no order without it.
@@ -30,6 +31,8 @@ NEEDED = {
     "__threadfence();\n        atomicAdd(q.counters": "layers",
     "if (FINDS) wait_for_all(": "greedy",
     "if ((flags & (STREAMED | MAILED | ADDS))": "layers",
+    "meet();\n        store(task": "short ones",  # before what warps have left is added up
+    "__syncwarp();\n    }\n    __device__ void multiply(": "short ones of halves",  # before inputs are read
     "barrier_wait(shared_address(&is_known)": "made ahead",  # until the host's word is there for who fetches weights
 }
 
@@ -40,6 +43,15 @@ def test_two_norms_in_a_row_need_sums_of_their_own(name: str) -> None:
     assert KERNEL.count(odd) == 1
     with pytest.raises(RuntimeError, match=r"a race: .* in `.*sums.*`, and"):
         LISTS[name](text=KERNEL.replace(odd, "return false;"))
+
+
+@pytest.mark.parametrize("name", ["short ones", "short ones of halves"])
+def test_sums_of_short_ones_need_two_places(name: str) -> None:
+    """Who stores reads those of one GEMM while others leave those of the next."""
+    turned = "        turn ^= 1;\n    }\n};"
+    assert KERNEL.count(turned) == 1
+    with pytest.raises(RuntimeError, match=r"a race: .* in `.*part.*`, and"):
+        LISTS[name](text=KERNEL.replace(turned, "    }\n};"))
 
 
 @pytest.mark.parametrize("line", NEEDED)
