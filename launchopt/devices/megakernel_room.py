@@ -36,7 +36,7 @@ def fixed_bytes(columns: int, itemsize: int) -> int:
     if is_held(columns, itemsize):
         used = max(SCRATCH_BYTES, 2 * parts)
     else:
-        turns = 2 if columns == 1 else 1  # places in which sums of a block are left
+        turns = 2 if columns == 1 else 1  # places in which a block's sums are left, at the most
         used = inputs_room(columns, itemsize) + -(-columns // 2) * INPUT_GAP_BYTES + turns * parts
     return -(-used // RING_ALIGNMENT_BYTES) * RING_ALIGNMENT_BYTES
 

@@ -4,7 +4,7 @@
 // A norm's factor is the same for a whole column, so that it is left for what the GEMM gives: inputs are multiplied by the gain
 // as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor; in fp16
 // an input times its gain must be below 65,520 for that. What the norm gives by itself is nowhere.
-enum { PARTS = PAIRED ? 1 : 2 };  // by turns, so that who reads one need not have done so when the next is written
+enum { PARTS = HELD || SHORT ? 2 : 1 };  // by turns, so that who reads one need not have done so when the next is written
 struct Memory {  // shared, of a block; ops take what they need from its beginning
 #if HELD
     union {

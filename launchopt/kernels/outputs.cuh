@@ -1,7 +1,7 @@
 // What a block gives of a streamed GEMM (gemm.cuh, held.cuh): sums of all its warps, what is done as one with the GEMM behind
 // it, a sum or SiLU times gate (devices/fusion.py), and of logits the largest.
 enum { HOLDERS = PASS_ROWS / 2 };  // threads that store a column
-__device__ inline int holder() { return (int)threadIdx.x - (SHORT ? THREADS : 0); }  // which of those that store
+__device__ inline u32 holder() { return threadIdx.x - (SHORT ? THREADS : 0); }  // which of those that store
 
 #ifdef KIND
 __shared__ u64 largest[HOLDERS * COLUMNS];
@@ -29,7 +29,7 @@ struct Outputs : Inputs {
         Pair added;
     };
     // Of a pass. Where boxes have words of two columns by turns, a warp stores both, and so whole sectors of the L2 cache.
-    __device__ int own_column() const { return HELD ? warp + lane / HOLDERS * 8 : holder() / HOLDERS; }
+    __device__ int own_column() const { return HELD ? warp + lane / HOLDERS * 8 : (int)holder() / HOLDERS; }
     __device__ Place place(const Task& task, u32 flags, u32 pass, int tiles, int column, int columns) const {
         Place made;
         made.row = holder() % HOLDERS * 2, made.column = own_column(), made.rows = 0;
@@ -132,7 +132,7 @@ struct Outputs : Inputs {
         largest[holder()] = sampling::larger(largest[holder()], most);
     }
     __device__ void say_found(int column, int columns) const {
-        if (holder() / 32 * 32 >= HOLDERS * COLUMNS) return;
+        if (!SHORT && warp * 32 >= HOLDERS * COLUMNS) return;
         u64 word = holder() < HOLDERS * COLUMNS ? largest[holder()] : 0;
 #pragma unroll
         for (int step = HOLDERS / 2; step; step >>= 1) word = sampling::larger(word, __shfl_xor_sync(0xFFFFFFFFu, word, step));

@@ -45,7 +45,7 @@ __device__ inline void wait_for_all(const u32* ended, u32 launch) {
 __device__ __noinline__ void feed_back(const Feedback& feed, const Gate& gate, u32* ended, u32 launch, u32 share,
                                        sampling::Room& room) {
     __barrier_sync_count(0, ALL_THREADS);  // of this block everything is stored and read; and the words are there
-    if (threadIdx.x >= THREADS) return;
+    if (SHORT && threadIdx.x >= THREADS) return;
     if (threadIdx.x == 0) count_release(ended);
     u64 row = first_row(), began_ns = 0;
     if (row >= feed.rows) return;
