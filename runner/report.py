@@ -14,7 +14,8 @@ Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itse
 `frontier.md` or `remedies.md` inside the first folder, or in --output. An objective is kept beside frontier.md in
 `frontier.json`, and holds until another is given. In a README what stands between `<!-- report:FOLDER -->` and
 `<!-- /report:FOLDER -->` is replaced, by the frontier where FOLDER has a frontier.json, by the remedies where it has a
-remedies.md or was made by an experiment that compares them; FOLDER is relative to the folder of the README. Between
+remedies.md or was made by an experiment that compares them; FOLDER is relative to the folder of the README, and may be
+a file: goals.json (runner/goals.py), versions.json, a calibration. Between
 `<!-- matrix -->` and `<!-- /matrix -->` comes what `python -m runner.matrix` prints.
 """
 
@@ -43,7 +44,7 @@ from launchopt.analysis.remedies_markdown import remedies_markdown
 from launchopt.analysis.remedies_plot import draw_remedies
 from launchopt.analysis.tables import build_tables
 from launchopt.errors import DataError, LaunchoptError
-from runner import ncu, profilers
+from runner import goals, ncu, profilers
 from runner.bench import account, figures
 from runner.piped import until_closed
 from runner.report_page import html, pull_request, timeline
@@ -236,7 +237,9 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
 
 
 def _block(folder: Path) -> str:
-    """What a page shows of `folder`, or of a file of versions or of a calibration."""
+    """What a page shows of `folder`, or of a file of goals, of versions or of a calibration."""
+    if folder.name == goals.FILE:
+        return goals.markdown(folder)
     if folder.name == versions.FILE:
         return versions.versions_markdown(versions.read_versions(folder))
     if folder.is_file():

@@ -54,15 +54,15 @@ class Versions:
 
 def read_versions(path: Path) -> Versions:
     """DataError for a file that is none."""
-    found = read_json(path)
     try:
+        found = read_json(path)
         versions = tuple(_version(each) for each in found["versions"])
         measures = {str(name): str(unit) for name, unit in found["measures"].items()}
         goals = _figures(found.get("goals", {}))
         accounts = tuple(map(_account, found.get("accounts", [])))
         runs = {str(kernel): int(version) for kernel, version in found.get("runs", {}).items()}
         made = Versions(str(found["about"]), _notes(found.get("notes", [])), measures, versions, goals, runs, accounts)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise DataError(path, None, f"not a list of versions ({type(error).__name__}: {error})") from None
     if strange := {name for each in (goals, *(each.figures for each in versions)) for name in each} - measures.keys():
         raise DataError(path, None, f"figures of no measure: {', '.join(sorted(strange))}")

@@ -104,3 +104,12 @@ def test_how_figures_were_taken_is_below_the_tables(tmp_path: Path) -> None:
 def test_what_is_none_is_refused(content: object, problem: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=problem):
         read_versions(written(tmp_path, content))
+
+
+def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "versions.json"
+    with pytest.raises(DataError, match="FileNotFoundError"):
+        read_versions(path)
+    path.write_text("{")
+    with pytest.raises(DataError, match="JSONDecodeError"):
+        read_versions(path)

@@ -1,0 +1,112 @@
+"""Goals beside what was measured, as a table of a page: a file of goals among results, and nothing typed but the goals.
+
+Enters: goals.json, `{"goals": [{"what", "unit", "most" or "least", ...}]}`, each with where its figure lies, from that
+file on: `"bench": FOLDER, "case"`, a median of a benchmark; or `"run": FOLDER, "mode", "figure"`, the median of a
+run's repeats (FIGURES), or with `"over": FOLDER` how many times that of another run it is. `beside`: modes of the same
+run. Leaves: Markdown. A figure whose outputs were not all right meets nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launchopt import results
+from launchopt.errors import DataError
+from launchopt.json_file import read_json
+from launchopt.results import Row
+from runner.bench import figures
+
+FILE = "goals.json"
+FIGURES: Mapping[str, Callable[[Row], float]] = {
+    "command_ns": lambda row: float(row["wall_ms"] * 1e6 / row["commands"]),
+    "copy_percent": lambda row: float(100 * row["achieved_gb_per_s"] / row["copy_gb_per_s"]),
+    "token_us": lambda row: float(1e3 * row["tpot_p50_ms"]),
+}
+_HEADINGS = {"goal": "---", "wanted": "---:", "measured": "---:", "repeats": "---:", "unit": "---", "beside": "---"}
+_HEADINGS |= {"met": "---", "verified": "---", "from": "---"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A median, the least and the most of its samples where these are of one run; whether outputs were all right."""
+
+    median: float
+    low: float | None
+    high: float | None
+    verified: bool
+
+
+def markdown(path: Path) -> str:
+    """The table of a file of goals; DataError where it is none, or names what is not there."""
+    lines = [list(_HEADINGS), list(_HEADINGS.values())]
+    try:
+        lines += [_cells(path, goal) for goal in read_json(path)["goals"]]
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OSError) as error:
+        raise DataError(path, None, f"not a list of goals ({type(error).__name__}: {error})") from None
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _cells(path: Path, goal: dict[str, Any]) -> list[str]:
+    if ("most" in goal) == ("least" in goal):
+        raise ValueError(f"{goal['what']}: most, or least")
+    found, places = _measured(path, goal)
+    is_most = "most" in goal
+    wanted = float(goal["most"] if is_most else goal["least"])
+    met = found.verified and (found.median <= wanted if is_most else found.median >= wanted)
+    repeats = "-" if found.low is None or found.high is None else f"{found.low:.4g} to {found.high:.4g}"
+    return [
+        str(goal["what"]),
+        f"{'<=' if is_most else '>='} {wanted:g}",
+        f"{found.median:.4g}",
+        repeats,
+        str(goal["unit"]),
+        ", ".join(_beside(path, goal)),
+        "yes" if met else "NO",
+        "yes" if found.verified else "NO",
+        ", ".join(places),
+    ]
+
+
+def _measured(path: Path, goal: dict[str, Any]) -> tuple[Measured, list[str]]:
+    """And the folders that it is from."""
+    if "bench" in goal:
+        return _of_bench(path.parent / goal["bench"], str(goal["case"])), [_name(path, goal["bench"])]
+    figure, mode = FIGURES[goal["figure"]], str(goal["mode"])
+    one = _of_run(path.parent / goal["run"], mode, figure)
+    if "over" not in goal:
+        return one, [_name(path, goal["run"])]
+    other = _of_run(path.parent / goal["over"], mode, figure)
+    ratio = Measured(one.median / other.median, None, None, one.verified and other.verified)
+    return ratio, [_name(path, goal["run"]), _name(path, goal["over"])]
+
+
+def _name(path: Path, folder: str) -> str:
+    """As seen from the folder that the goals' one lies in."""
+    return folder[3:] if folder.startswith("../") else f"{path.parent.name}/{folder}"
+
+
+def _of_bench(folder: Path, case: str) -> Measured:
+    """Who measures compares outputs, and leaves no figure where one is wrong."""
+    found = next((row for row in figures.read(folder) if row["case"] == case), None)
+    if found is None:
+        raise DataError(folder, None, f"no case {case!r}")
+    return Measured(found["median"], min(found["samples"]), max(found["samples"]), verified=True)
+
+
+def _of_run(folder: Path, mode: str, figure: Callable[[Row], float]) -> Measured:
+    rows = [row for row in results.read_summaries([folder]) if row["mode"] == mode]
+    if not rows:
+        raise DataError(folder, None, f"no mode {mode!r}")
+    samples = [figure(row) for row in rows]
+    verified = all(row["status"] == "ok" and row["verified"] is True for row in rows)
+    return Measured(statistics.median(samples), min(samples), max(samples), verified)
+
+
+def _beside(path: Path, goal: dict[str, Any]) -> Iterator[str]:
+    for mode in goal.get("beside", []):
+        found = _of_run(path.parent / goal["run"], mode, FIGURES[goal["figure"]])
+        yield f"{mode} {found.median:.4g}{'' if found.verified else ' FAILED'}"
