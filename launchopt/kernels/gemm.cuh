@@ -1,5 +1,5 @@
 // A streamed GEMM (weights.cuh, tiles.cuh, sums.cuh) by a block, whose inputs pass shared memory: of one column, or of fp32. Of
-// several columns of halves see held.cuh.
+// several columns of halves see held.cuh, of lists of short ones alone short.cuh.
 struct Gemm : Outputs {
     using Outputs::Outputs;
 
