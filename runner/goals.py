@@ -28,16 +28,25 @@ FIGURES: Mapping[str, Callable[[Row], float]] = {
 }
 _HEADINGS = {"goal": "---", "wanted": "---:", "measured": "---:", "repeats": "---:", "unit": "---", "beside": "---"}
 _HEADINGS |= {"met": "---", "verified": "---", "from": "---"}
+VERIFIED = {True: "yes", False: "NO", None: "by the benchmark"}
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A median, the least and the most of its samples where these are of one run; whether outputs were all right."""
+    """A median, the least and the most of its samples where these are of one run; whether outputs were all right.
+
+    verified: None of a benchmark, which leaves no figure where it finds a wrong output.
+    """
 
     median: float
     low: float | None
     high: float | None
-    verified: bool
+    verified: bool | None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether no output was wrong, or not looked at."""
+        return self.verified is not False
 
 
 def markdown(path: Path) -> str:
@@ -56,7 +65,7 @@ def _cells(path: Path, goal: dict[str, Any]) -> list[str]:
     found, places = _measured(path, goal)
     is_most = "most" in goal
     wanted = float(goal["most"] if is_most else goal["least"])
-    met = found.verified and (found.median <= wanted if is_most else found.median >= wanted)
+    met = found.is_right and (found.median <= wanted if is_most else found.median >= wanted)
     repeats = "-" if found.low is None or found.high is None else f"{found.low:.4g} to {found.high:.4g}"
     return [
         str(goal["what"]),
@@ -66,7 +75,7 @@ def _cells(path: Path, goal: dict[str, Any]) -> list[str]:
         str(goal["unit"]),
         ", ".join(_beside(path, goal)),
         "yes" if met else "NO",
-        "yes" if found.verified else "NO",
+        VERIFIED[found.verified],
         ", ".join(places),
     ]
 
@@ -80,7 +89,7 @@ def _measured(path: Path, goal: dict[str, Any]) -> tuple[Measured, list[str]]:
     if "over" not in goal:
         return one, [_name(path, goal["run"])]
     other = _of_run(path.parent / goal["over"], mode, figure)
-    ratio = Measured(one.median / other.median, None, None, one.verified and other.verified)
+    ratio = Measured(one.median / other.median, None, None, one.is_right and other.is_right)
     return ratio, [_name(path, goal["run"]), _name(path, goal["over"])]
 
 
@@ -90,11 +99,10 @@ def _name(path: Path, folder: str) -> str:
 
 
 def _of_bench(folder: Path, case: str) -> Measured:
-    """Who measures compares outputs, and leaves no figure where one is wrong."""
     found = next((row for row in figures.read(folder) if row["case"] == case), None)
     if found is None:
         raise DataError(folder, None, f"no case {case!r}")
-    return Measured(found["median"], min(found["samples"]), max(found["samples"]), verified=True)
+    return Measured(found["median"], min(found["samples"]), max(found["samples"]), verified=None)
 
 
 def _of_run(folder: Path, mode: str, figure: Callable[[Row], float]) -> Measured:
@@ -109,4 +117,4 @@ def _of_run(folder: Path, mode: str, figure: Callable[[Row], float]) -> Measured
 def _beside(path: Path, goal: dict[str, Any]) -> Iterator[str]:
     for mode in goal.get("beside", []):
         found = _of_run(path.parent / goal["run"], mode, FIGURES[goal["figure"]])
-        yield f"{mode} {found.median:.4g}{'' if found.verified else ' FAILED'}"
+        yield f"{mode} {found.median:.4g}{'' if found.is_right else ' FAILED'}"
