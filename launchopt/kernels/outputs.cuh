@@ -1,7 +1,12 @@
 // What a block gives of a streamed GEMM (gemm.cuh, held.cuh): sums of all its warps, what is done as one with the GEMM behind
 // it, a sum or SiLU times gate (devices/fusion.py), and of logits the largest.
 enum { HOLDERS = PASS_ROWS / 2 };  // threads that store a column
-__device__ inline u32 holder() { return threadIdx.x - (SHORT ? THREADS : 0); }  // which of those that store
+// Which of those that store a thread is. No function: of other lists the compiler makes something else of that.
+#if SHORT
+#define HOLDER ((int)threadIdx.x - THREADS)
+#else
+#define HOLDER threadIdx.x
+#endif
 
 #ifdef KIND
 __shared__ u64 largest[HOLDERS * COLUMNS];
@@ -29,10 +34,10 @@ struct Outputs : Inputs {
         Pair added;
     };
     // Of a pass. Where boxes have words of two columns by turns, a warp stores both, and so whole sectors of the L2 cache.
-    __device__ int own_column() const { return HELD ? warp + lane / HOLDERS * 8 : (int)holder() / HOLDERS; }
+    __device__ int own_column() const { return HELD ? warp + lane / HOLDERS * 8 : (int)HOLDER / HOLDERS; }
     __device__ Place place(const Task& task, u32 flags, u32 pass, int tiles, int column, int columns) const {
         Place made;
-        made.row = holder() % HOLDERS * 2, made.column = own_column(), made.rows = 0;
+        made.row = HOLDER % HOLDERS * 2, made.column = own_column(), made.rows = 0;
         if (made.row >= tiles * TILE_ROWS || made.column >= columns) return made;
         if (PAIRS && (flags & SPLIT) && peer.has(made.row)) return made;
         const u32 j = column + made.column, tile = pass + (u32)made.row / TILE_ROWS, below = (u32)made.row % TILE_ROWS;
@@ -124,20 +129,20 @@ struct Outputs : Inputs {
     // Of the largest logits, as sampling.cuh has them, each thread has its own rows' of all passes; then the block's are told.
     __device__ bool finds_in(u64 i) const { return FINDS && i + 1 == q.count && feed.rows; }
     __device__ void begin_find() const {
-        if (holder() < HOLDERS * COLUMNS) largest[holder()] = 0;
+        if (HOLDER < HOLDERS * COLUMNS) largest[HOLDER] = 0;
     }
     __device__ void find(const Place& to, const Pair& own) const {
         u64 most = sampling::found_at(own.first(), to.first);
         if (to.rows > 1) most = sampling::larger(most, sampling::found_at(own.second(), to.first + 1));
-        largest[holder()] = sampling::larger(largest[holder()], most);
+        largest[HOLDER] = sampling::larger(largest[HOLDER], most);
     }
     __device__ void say_found(int column, int columns) const {
         if (!SHORT && warp * 32 >= HOLDERS * COLUMNS) return;
-        u64 word = holder() < HOLDERS * COLUMNS ? largest[holder()] : 0;
+        u64 word = HOLDER < HOLDERS * COLUMNS ? largest[HOLDER] : 0;
 #pragma unroll
         for (int step = HOLDERS / 2; step; step >>= 1) word = sampling::larger(word, __shfl_xor_sync(0xFFFFFFFFu, word, step));
         const int own = own_column();
-        if (holder() % HOLDERS == 0 && own < columns)  // of two blocks that share rows one may have stored none
+        if (HOLDER % HOLDERS == 0 && own < columns)  // of two blocks that share rows one may have stored none
             store_relaxed((u64)(feed.found + (column + own) * gridDim.x + block), max(word, 1ull));
     }
 #else
