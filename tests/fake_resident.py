@@ -175,11 +175,11 @@ class FakeResidentCuda(FakeCuda):
     def __init__(self) -> None:
         super().__init__()
         self.stream: Any = FakeStream()
-        self.kernels, self.macros = SimpleNamespace(function=self._function), {}
+        self.kernels, self.file, self.macros = SimpleNamespace(function=self._function), "", {}
 
     def _function(self, file: str, name: str, **macros: int) -> Any:
         assert file == name in ("persistent", "echo")
-        self.macros = macros
+        self.file, self.macros = file, macros
         return lambda grid, block, arguments: FakeResidentCuda.current.launch(FakeKernel(*arguments))
 
     def start(self, sample_every: int, mode: Any = None) -> None:

@@ -1,5 +1,5 @@
-// What a block gives of a streamed GEMM (gemm.cuh, held.cuh): sums of all its warps, what is done as one with the GEMM behind
-// it, a sum or SiLU times gate (devices/fusion.py), and of logits the largest.
+// What a block gives of a streamed GEMM (gemm.cuh, held.cuh, short.cuh): sums of all its warps, what is done as one with the
+// GEMM behind it, a sum or SiLU times gate (devices/fusion.py), and of logits the largest.
 enum { HOLDERS = PASS_ROWS / 2 };  // threads that store a column
 // Which of those that store a thread is. No function: of other lists the compiler makes something else of that.
 #if SHORT

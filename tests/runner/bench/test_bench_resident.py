@@ -56,6 +56,8 @@ def test_a_lone_commands_median_and_99th_percentile(device: FakeResidentCuda) ->
     for figure in resident.suite(2, "cuda"):
         found[figure.case] = figure
         assert device.macros["NEAR"] == int("in the host's memory" not in figure.case)
+        assert device.file == ("echo" if "words alone" in figure.case else "persistent")
+        assert device.macros.get("WITHOUT") == (1 if "nothing multiplied" in figure.case else None)
     small, other = "3x1x8 fp32, hot", "2x1x7 fp32, from memory"
     ends = ("its outputs with the host", "as much sent, nothing multiplied", "its words alone", "complete")
     whats = [f"{small}{where}, {end}" for where in ("", ", ring in the host's memory") for end in ends]
