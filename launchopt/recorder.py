@@ -146,8 +146,9 @@ class Recorder:
         self.cursor = np.zeros(CURSOR_WORDS, np.int64)
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget everything, before the clock: what `make_room` calls is loaded here."""
         self.cursor.fill(0)
+        self.make_room()
 
     def close(self) -> None:
         """Give the files back."""

@@ -46,6 +46,20 @@ def test_note_fills_a_row_a_launch_and_a_row_a_command() -> None:
     assert recorder.launch_calls == recorder.launch_count == 2
 
 
+def test_reset_loads_what_make_room_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled loops of a GPU call that in their own code: the first call by Python would fall into a timed run."""
+    recorder, called = Recorder(5), []
+    launch(recorder, [0])
+    monkeypatch.setattr(rec, "wants_room", lambda *arrays: called.append(arrays))
+    recorder.reset()
+    assert len(called) == 1
+    assert all(
+        each is own
+        for each, own in zip(called[0], (recorder.launches, recorder.commands, recorder.cursor), strict=True)
+    )
+    assert recorder.launch_count == 0
+
+
 @pytest.mark.parametrize(
     ("launched", "faults"),
     [

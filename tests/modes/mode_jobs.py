@@ -91,6 +91,10 @@ class Ran:
         found: list[str] = self.launches["strategy"].tolist()
         return found
 
+    def commands_by(self, strategy: str) -> int:
+        """Commands of the launches by this strategy."""
+        return sum(size for size, each in zip(self.sizes, self.strategies, strict=True) if each == strategy)
+
 
 class Everything:
     """What `run_jobs` made: by job, dtype and mode; and what was refused, and why."""
