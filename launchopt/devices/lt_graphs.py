@@ -20,6 +20,7 @@ from launchopt.batcher import Batch
 from launchopt.command import W_MN, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.graphs import Graphs
+from launchopt.devices.likely_steps import likely_steps
 from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.lt_tables import Row
@@ -106,19 +107,18 @@ class StepGraphs:
         self._device, self._mode = device, mode
         self._launched = CoalescedSteps(device, limits)
         self._steps = self._launched.steps
-        self._graphs = Graphs(device.stream, bound, mode.costs_ns)
+        self._graphs, self._bound = Graphs(device.stream, bound, mode.costs_ns), bound
 
     def load(self) -> None:
         """Nothing: replays would write where a run's outputs are to be looked for."""
 
     def capture_likely(self) -> None:
-        """Ahead of time: a step of all requests, and of the first alone, with each copy of the weights."""
+        """Ahead of time, as many as are kept."""
         stream = self._steps.stream
         if stream.decode_kind < 0:
             return
-        for requests in {self._steps.most_of(stream.decode_kind), 1}:
-            for replica in range(stream.replicas):
-                self._graph(step_of(stream, requests, replica))
+        for requests, replica in likely_steps(stream, self._steps.most_of(stream.decode_kind), self._bound):
+            self._graph(step_of(stream, requests, replica))
 
     def _graph(self, batch: StepBatch) -> Any:
         key = self._steps.key_of(batch)

@@ -24,6 +24,7 @@ from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
 from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.kernel_plans import KernelLaunch, clusters_at_once
 from launchopt.devices.launch_ahead import GATE_WORDS, Gated, LaunchAhead
+from launchopt.devices.likely_steps import copies_used, likely_steps
 from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.megakernel_program import FEEDBACK_WORDS, NO_FEEDBACK, PROGRAM_WORDS, MegakernelProgram
@@ -49,7 +50,7 @@ NO_MACROS: Mapping[str, int] = MappingProxyType({})
 
 
 class Megakernel:
-    """Steps of a device's stream, the lists of at most `bound` kinds at a time. `device`: a CudaDevice.
+    """Steps of a device's stream. `device`: a CudaDevice. `bound`: most lists at a time, if no more copies of weights.
 
     ahead: whether launches may be made before their commands are there. bar1: whether what they poll may lie in the
     GPU's memory. compiles_at_once: what comes for the first time, too.
@@ -58,9 +59,10 @@ class Megakernel:
     def __init__(
         self, device: Any, limits: Mapping[ShapeKey, int], bound: int, ahead: bool = True, bar1: bool = True
     ) -> None:
-        self._device, self._bound = device, bound
+        self._device = device
         self._launched = CoalescedSteps(device, limits)
         self._steps = self._launched.steps
+        self._bound = max(bound, copies_used(self._steps.stream))
         self._feedback: LaunchFeedback | None = device.launch_feedback
         self.ahead: LaunchAhead | None = None
         if ahead and self._feedback:  # else no launch could be told later where its results go
@@ -125,15 +127,14 @@ class Megakernel:
         return max(4 * head_dim, QUERIES * -(-head_dim // width) * VECTOR_BYTES)
 
     def compile_likely(self) -> None:
-        """Ahead of time: a step of all requests, and of the first alone, with each copy of the weights."""
+        """Ahead of time, as many as are kept."""
         stream = self._steps.stream
         if stream.decode_kind < 0:
             return
-        for requests in {self._steps.most_of(stream.decode_kind), 1}:
-            for replica in range(stream.replicas):
-                batch = step_of(stream, requests, replica)
-                if self._compiler.compilable(batch):
-                    self._compile(batch)
+        for requests, replica in likely_steps(stream, self._steps.most_of(stream.decode_kind), self._bound):
+            batch = step_of(stream, requests, replica)
+            if self._compiler.compilable(batch):
+                self._compile(batch)
 
     def _compile(self, batch: StepBatch) -> MegakernelProgram:
         if self.ahead:

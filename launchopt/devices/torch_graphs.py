@@ -18,6 +18,7 @@ import torch
 from launchopt.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
+from launchopt.devices.likely_steps import likely_steps
 from launchopt.devices.torch_batches import INDEX_BYTES_A_COMMAND, Indices
 from launchopt.devices.torch_commands import stacks
 from launchopt.devices.torch_step import Step
@@ -71,14 +72,13 @@ class GraphSteps(Steps):
         self._record_likely(most)
 
     def _record_likely(self, most: int) -> None:
-        """Ahead of time: output tokens of as many requests as can be, and of the first alone."""
+        """Ahead of time, as many as are kept."""
         stream = self.stream
         if stream.decode_kind < 0:
             return
-        for requests in sorted({min(most, stream.requests), 1}):
-            for replica in range(stream.replicas):
-                for _, step in self.of(example(stream, stream.decode_kind, range(requests), replica)):
-                    self._record(step)
+        for requests, replica in likely_steps(stream, most, self._bound):
+            for _, step in self.of(example(stream, stream.decode_kind, range(requests), replica)):
+                self._record(step)
 
     def _record(self, step: Step) -> Any:
         graph = self._kept[step] = self._graphs.make(step.run)

@@ -6,9 +6,9 @@ before their turn; blocks wait for each other by counters, or for the data itsel
 launch: it is not written, and not checked by itself; what the GEMM gives is, from what went into the norm.
 
 Prompts, steps of requests that do not lie evenly spaced and steps that come for the first time are launched as in
-mode=coalesced; at most mode.cached=64 lists are kept. The same launch samples on the GPU, and feeds results back; in
-every other mode, and for what is launched as in mode=coalesced, that is a launch of its own. So a launch's time on the
-device has the time of sampling in it here.
+mode=coalesced; at most mode.cached=64 lists are kept, or one a copy of the weights (a small model has many). The same
+launch samples on the GPU, and feeds results back; in every other mode, and for what is launched as in mode=coalesced,
+that is a launch of its own. So a launch's time on the device has the time of sampling in it here.
 
 While a step runs, the launch of the one that is likely to be next is made: it begins where blocks of the step have
 ended, waits on the GPU for the host's word that its commands are there, and stores nothing before (kernels/gate.cuh).

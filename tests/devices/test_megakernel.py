@@ -68,7 +68,7 @@ def test_steps_are_right_whoever_is_together(
             run.check()
             assert sum(run.launches(rec.SIZE)) == stream.commands
             assert run.launches(rec.STRATEGY).count(Strategy.megakernel) == len(kernel.launched) - before
-            assert run.kept <= cached
+            assert run.kept <= max(cached, replicas)
         run.close()
 
 
@@ -88,6 +88,19 @@ def test_a_step_of_requests_in_step_is_one_launch(name: str, kernel: FakeMegaker
     assert run.launches(rec.SHAPE)[first:] == [-1] * 5, "of several shapes"
     assert not any(run.launches(rec.PACKED_BYTES)[first:])
     assert [int(each[:, Word.REQUESTS].max()) for each in kernel.launched] == [4] * 5
+    run.close()
+
+
+def test_with_more_copies_of_the_weights_than_lists_are_asked_for_each_step_is_one_launch(
+    kernel: FakeMegakernel,
+) -> None:
+    """From the first run on, which needs the first copies: a small model has hundreds, not all of which it comes to."""
+    run = Rig(kernel, stream_of("linear", [(0, 6)] * 3, replicas=20), 3, cached=2)
+    assert run.kept == 6, "those of all requests"
+    run.run()
+    run.check()
+    assert run.launches(rec.STRATEGY).count(Strategy.megakernel) == 5, "all but the first token"
+    assert run.kept == 6
     run.close()
 
 

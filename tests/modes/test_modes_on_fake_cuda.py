@@ -110,6 +110,19 @@ def test_graphs_of_the_likely_steps_are_there_before_a_run() -> None:
         run.close()
 
 
+def test_the_graphs_there_is_room_for_are_those_that_a_run_comes_to_first() -> None:
+    stream = stream_of("linear_epilogue", [(0, 4)] * 2, replicas=9)
+    with fake_cuda() as device:
+        run = prepared("graph", stream, 2, device, cached=4)
+        assert len(device.runtime.executables) == 4
+        assert run.mode.costs_ns.get("update", 0) == 0, "none is made for nothing"
+        run.run()
+        run.check()
+        assert run.mode.costs_ns.get("update", 0) == 0, "nor while the clock runs"
+        assert run.mode.graph_replays == 3, "all but the first token"
+        run.close()
+
+
 @pytest.mark.parametrize("cached", [1, 2])
 def test_where_graphs_are_too_many_one_is_given_other_addresses(cached: int) -> None:
     stream = stream_of("linear_epilogue", [(0, 6)] * 4, replicas=3)
