@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Our resident kernels under NVIDIA's compute-sanitizer: does one touch memory that is not its own, race, or miss a barrier?
 # Enters: settings of a job (default: three small ones, of mode=persistent and mode=megakernel); SANITIZER, where the tool
-# is; TOOLS (default: memcheck racecheck synccheck); LIMIT_S a job and tool (default: 300). Out: a line a job and tool.
-# Exit code: 0 nothing found, 1 something was, 2 there is no tool or no GPU. Needs a GPU; times mean nothing here.
+# is; TOOLS (default: memcheck racecheck synccheck); LIMIT_S a job and tool (default: 300). Out: a line a job and tool, with
+# how many commands the mode's kernel ran: where it ran none, nothing was looked at.
+# Exit code: 0 nothing found, 1 something was, or nothing looked at, 2 there is no tool or no GPU. Needs a GPU; times mean
+# nothing here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +21,24 @@ jobs=(
 )
 [ $# -eq 0 ] || jobs=("$*")
 found=0
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# Commands that the kernel of mode $2 ran, by the launches in run folder $1.
+commands_by_kernel() {
+    "$python" - "$1/launches.parquet" "$2" <<'EOF'
+import sys
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+file, mode = sys.argv[1:]
+launches = pq.read_table(file, columns=["strategy", "batch_size"])
+own = pc.equal(launches["strategy"], {"persistent": "resident"}.get(mode, mode))
+print(pc.sum(launches.filter(own)["batch_size"]).as_py() or 0)
+EOF
+}
+
 for job in "${jobs[@]}"; do
     # Of a job with one of these modes that kernel alone: all else takes the tool's time.
     mode=$(grep -oE 'mode=(persistent|megakernel)' <<<"$job" | cut -d= -f2 || true)
@@ -28,19 +48,21 @@ for job in "${jobs[@]}"; do
             echo "$tool, $job: skipped: the tool fails in cuBLASLt's kernels of halves (2025.3, mode=baseline, too)"
             continue
         fi
-        log=$(mktemp)
-        status=0
+        log=$folder/log run=$folder/run status=0
+        rm -rf "$run"
         # shellcheck disable=SC2086 # settings are words
         timeout "${LIMIT_S:-300}" "$sanitizer" --tool "$tool" --target-processes all --error-exitcode 9 $only \
-            "$python" -m runner $job device=cuda timing=host repeats=1 watchdog_s=0 >"$log" 2>&1 || status=$?
+            "$python" -m runner $job device=cuda timing=host repeats=1 watchdog_s=0 \
+            record.launches=all hydra.run.dir="$run" >"$log" 2>&1 || status=$?
         summary=$(grep -E "ERROR SUMMARY|RACECHECK SUMMARY" "$log" | tail -n 1 | sed 's/^=* *//' || true)
-        echo "$tool, $job: ${summary:-no summary}, exit code $status"
-        if [ "$status" -ne 0 ] || [ -z "$summary" ]; then
+        ran=
+        [ -z "$mode" ] || ran=$(commands_by_kernel "$run" "$mode" 2>>"$log" || echo 0)
+        echo "$tool, $job: ${summary:-no summary}${ran:+, $ran commands by the kernel}, exit code $status"
+        if [ "$status" -ne 0 ] || [ -z "$summary" ] || [ "$ran" = 0 ]; then
             # What the tool says of the first things it found, then how the run ended.
             { grep -m 60 '^=========' "$log" || true; grep -v '^=========' "$log" | tail -n 40 || true; } >&2
             found=1
         fi
-        rm -f "$log"
     done
 done
 exit "$found"

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from own_process import environ_of
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "sanitize.sh"
+RUN = """
+for word; do
+    case $word in hydra.run.dir=*) mkdir -p "${word#*=}" && cp "$0.parquet" "${word#*=}/launches.parquet" ;; esac
+done
+"""  # what is left of one
+LAUNCHES = {"strategy": ["single", "resident", "resident", "megakernel"], "batch_size": [1, 64, 32, 7]}
 
 
-def ran(tmp_path: Path, script: str | None, *words: str) -> subprocess.CompletedProcess[str]:
+def ran(
+    tmp_path: Path, script: str | None, *words: str, launches: dict[str, list[str] | list[int]] = LAUNCHES
+) -> subprocess.CompletedProcess[str]:
     tool = tmp_path / "sanitizer"
     if script is not None:
-        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.write_text(f"#!/bin/sh\n{RUN}{script}\n")
         tool.chmod(0o755)
-    environment = environ_of() | {"SANITIZER": str(tool), "TOOLS": "memcheck racecheck"}
+        pq.write_table(pa.table(launches), tmp_path / "sanitizer.parquet")
+    environment = environ_of() | {"SANITIZER": str(tool), "TOOLS": "memcheck racecheck", "PYTHON": sys.executable}
     return subprocess.run(["bash", str(SCRIPT), *words], env=environment, capture_output=True, text=True, check=False)
 
 
@@ -33,7 +45,9 @@ def test_a_line_a_job_and_tool(tmp_path: Path) -> None:
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert [line.split(",")[0] for line in lines] == ["memcheck", "racecheck"] * 3
-    assert all(line.endswith("ERROR SUMMARY: 0 errors, exit code 0") for line in lines[:-1])
+    assert [line.partition(": ")[2] for line in lines[:-1]] == [
+        f"ERROR SUMMARY: 0 errors, {count} commands by the kernel, exit code 0" for count in (96, 96, 7, 7, 7)
+    ]
     assert "fp16" in lines[-1]
     assert "skipped" in lines[-1]
     seen = (tmp_path / "sanitizer.seen").read_text()
@@ -57,3 +71,20 @@ def test_what_was_found_first_is_shown_however_much_the_run_says_behind_it(tmp_p
     assert done.stderr.count("========= Error: Race reported at line 7\n") == 2
     assert done.stderr.count("\nthe end\n") == 2
     assert len(done.stderr.splitlines()) < 100
+
+
+@pytest.mark.parametrize("launches", [{"strategy": ["single"], "batch_size": [96]}, {"something": [1]}])
+def test_that_nothing_was_found_where_the_kernel_did_not_run_fails(
+    launches: dict[str, list[str] | list[int]], tmp_path: Path
+) -> None:
+    done = ran(tmp_path, 'echo "========= ERROR SUMMARY: 0 errors"', "mode=megakernel", launches=launches)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[0] == (
+        "memcheck, mode=megakernel: ERROR SUMMARY: 0 errors, 0 commands by the kernel, exit code 0"
+    )
+
+
+def test_another_mode_has_no_kernel_to_count(tmp_path: Path) -> None:
+    done = ran(tmp_path, 'echo "========= ERROR SUMMARY: 0 errors"', "mode=baseline")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "memcheck, mode=baseline: ERROR SUMMARY: 0 errors, exit code 0"
