@@ -14,6 +14,11 @@ def copies_used(stream: ChainStream) -> int:
     return min(stream.replicas, int(stream.outputs.max()))
 
 
+def most_kept(stream: ChainStream, asked: int) -> int:
+    """How many steps are kept where `asked` are: never fewer than copies, or each would be gone when it comes again."""
+    return max(asked, copies_used(stream))
+
+
 def likely_steps(stream: ChainStream, most: int, bound: int) -> list[tuple[int, int]]:
     """At most `bound` decode steps: of all requests, and then of the first alone, with each copy of the weights."""
     sizes = dict.fromkeys((min(most, stream.requests), 1))

@@ -20,7 +20,7 @@ from launchopt.batcher import Batch
 from launchopt.command import W_MN, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.graphs import Graphs
-from launchopt.devices.likely_steps import likely_steps
+from launchopt.devices.likely_steps import likely_steps, most_kept
 from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.lt_tables import Row
@@ -101,13 +101,14 @@ class BatchGraphs:
 
 
 class StepGraphs:
-    """Graphs of whole steps, at most `bound` at a time. `device`: a CudaDevice."""
+    """Graphs of whole steps. `device`: a CudaDevice. `bound`: most at a time, if no more copies of weights."""
 
     def __init__(self, device: Any, limits: Mapping[ShapeKey, int], mode: Mode, bound: int) -> None:
         self._device, self._mode = device, mode
         self._launched = CoalescedSteps(device, limits)
         self._steps = self._launched.steps
-        self._graphs, self._bound = Graphs(device.stream, bound, mode.costs_ns), bound
+        self._bound = most_kept(self._steps.stream, bound)
+        self._graphs = Graphs(device.stream, self._bound, mode.costs_ns)
 
     def load(self) -> None:
         """Nothing: replays would write where a run's outputs are to be looked for."""

@@ -24,7 +24,7 @@ from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
 from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.kernel_plans import KernelLaunch, clusters_at_once
 from launchopt.devices.launch_ahead import GATE_WORDS, Gated, LaunchAhead
-from launchopt.devices.likely_steps import copies_used, likely_steps
+from launchopt.devices.likely_steps import likely_steps, most_kept
 from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.megakernel_program import FEEDBACK_WORDS, NO_FEEDBACK, PROGRAM_WORDS, MegakernelProgram
@@ -62,7 +62,7 @@ class Megakernel:
         self._device = device
         self._launched = CoalescedSteps(device, limits)
         self._steps = self._launched.steps
-        self._bound = max(bound, copies_used(self._steps.stream))
+        self._bound = most_kept(self._steps.stream, bound)
         self._feedback: LaunchFeedback | None = device.launch_feedback
         self.ahead: LaunchAhead | None = None
         if ahead and self._feedback:  # else no launch could be told later where its results go

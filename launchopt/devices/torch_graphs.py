@@ -18,7 +18,7 @@ import torch
 from launchopt.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
-from launchopt.devices.likely_steps import likely_steps
+from launchopt.devices.likely_steps import likely_steps, most_kept
 from launchopt.devices.torch_batches import INDEX_BYTES_A_COMMAND, Indices
 from launchopt.devices.torch_commands import stacks
 from launchopt.devices.torch_step import Step
@@ -58,11 +58,13 @@ class Graphs:
 
 
 class GraphSteps(Steps):
-    """Steps of the stream that a device has open; at most `bound` have graphs, those that were replayed last."""
+    """Steps of the stream that a device has open. Those replayed last have graphs, at most `bound` if no more copies of
+    weights.
+    """
 
     def __init__(self, arenas: TorchArenas, device: Device, most: int, mode: Mode, bound: int) -> None:
         super().__init__(arenas, device)
-        self._mode, self._bound, self._graphs = mode, bound, Graphs(mode.costs_ns)
+        self._mode, self._bound, self._graphs = mode, most_kept(self.stream, bound), Graphs(mode.costs_ns)
         self._kept: OrderedDict[Step, Any] = OrderedDict()
         for batch in examples(self.stream, most):
             self.start()

@@ -3,9 +3,9 @@
 Independent commands: a graph holds one pointer-array GEMM of a fixed size (powers of two, and the limit); the pointers
 are uploaded between replays, and what a batch lacks is computed for nothing (padded_commands). Steps: a graph holds
 every launch of a step, those of requests that share a weight as one wider GEMM. It is captured for a set of requests
-and a copy of the weights; at most mode.cached=64 are kept, and beyond that one is updated to new addresses. Requests
-that do not lie evenly spaced (their first tokens) are launched as in mode=coalesced. On the CPU device a graph is a
-recorded list of calls.
+and a copy of the weights; at most mode.cached=64 are kept, or one a copy of the weights (a small model has many), and
+beyond that one is updated to new addresses. Requests that do not lie evenly spaced (their first tokens) are launched as
+in mode=coalesced. On the CPU device a graph is a recorded list of calls, and mode.cached are kept.
 """
 
 from __future__ import annotations

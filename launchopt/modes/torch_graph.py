@@ -2,9 +2,9 @@
 
 A step's graph holds torch_eager's operators on the same operands, so it is bound to addresses: a set of requests and a
 copy of the weights. Likely ones are recorded before the clock, others when they come for the second time; at most
-mode.cached=64 are kept, those replayed last. Independent commands never write to one place twice: a graph of fixed size
-(powers of two, and the limit) gathers what index tensors name, multiplies, and scatters; the indices are uploaded
-between replays. Padding is counted in padded_commands and written to scratch alone.
+mode.cached=64 are kept, or one a copy of the weights, those replayed last. Independent commands never write to one
+place twice: a graph of fixed size (powers of two, and the limit) gathers what index tensors name, multiplies, and
+scatters; the indices are uploaded between replays. Padding is counted in padded_commands and written to scratch alone.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from programs import stream_of
 from step_runs import batches
 
 from launchopt.command import W_SLOT_A_B
-from launchopt.devices.likely_steps import copies_used, likely_steps
+from launchopt.devices.likely_steps import copies_used, likely_steps, most_kept
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.runs import LOW
 from launchopt.step_batcher import StepBatch
@@ -25,6 +25,7 @@ def test_what_requests_in_step_ask_for_comes_first(requests: int, tokens: int, r
     likely = likely_steps(stream, requests, bound)
     copies = min(tokens, replicas)
     assert copies_used(stream) == copies
+    assert most_kept(stream, bound) == max(bound, copies)
     assert len(likely) == len(set(likely)) == min(bound, copies * (2 if requests > 1 else 1))
     asked = [weights_of(batch) for batch in batches(stream, requests)]
     made = [weights_of(step_of(stream, *each)) for each in likely]

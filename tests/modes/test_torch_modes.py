@@ -368,15 +368,16 @@ def test_all_in_step_is_recorded_ahead() -> None:
 
 
 @needs_torch
+@pytest.mark.parametrize(("cached", "kept"), [(1, REPLICAS), (3, 3)])
 @pytest.mark.usefixtures("stand_ins")
-def test_no_more_graphs_are_kept_than_asked_for() -> None:
-    mode = mode_class("torch_graph")(cached=2)
+def test_no_more_graphs_are_kept_than_asked_for_or_copies_of_the_weights(cached: int, kept: int) -> None:
+    mode = mode_class("torch_graph")(cached=cached)
     run = StepRun(mode, stream_of(PROGRAMS["elementwise"], Dtype.fp32), MOST)
     runner: Any = mode
     for seed in (1, 1, 1):
         run.run(seed)
         run.check()
-        assert len(runner._runner._kept) == 2
+        assert len(runner._runner._kept) == kept
     run.close()
 
 
