@@ -139,7 +139,7 @@ def read_model(name: str) -> ModelShape:
 
 
 def _cells(line: BudgetLine, has_cost: bool) -> list[str]:
-    from launchopt.analysis.markdown import NOTHING
+    from launchopt.analysis.columns import NOTHING
 
     at_most = "≤ " if line.idle_is_bound else ""
     idle = NOTHING if line.gpu_idle_hours is None else at_most + _shown(line.gpu_idle_hours)
@@ -150,7 +150,7 @@ def _cells(line: BudgetLine, has_cost: bool) -> list[str]:
 
 def _shown(value: float) -> str:
     """Three digits below 1, where launches a token of a graph are."""
-    from launchopt.analysis.markdown import number
+    from launchopt.analysis.columns import number
 
     return number(value) if value >= 1 else f"{value:.3g}"
 

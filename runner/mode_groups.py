@@ -44,7 +44,7 @@ class MultiStream(Mode):
 class Graph(Mode):
     """Launches recorded into CUDA graphs, or lists of a step's instructions."""
 
-    # Graphs, or lists, kept at a time, or one a copy of the weights; beyond, the oldest in use is updated or dropped.
+    # Graphs, or lists, kept, or one a copy of the weights; beyond, the one used longest ago is updated or dropped.
     cached: int = 64
 
     def __post_init__(self) -> None:

@@ -9,9 +9,10 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from launchopt.analysis.columns import Column, T
 from launchopt.analysis.frontier import Frontier
 from launchopt.analysis.frontier_markdown import frontier_answer, frontier_grid, frontier_title
-from launchopt.analysis.markdown import Column, T, grid, tokens_grid
+from launchopt.analysis.markdown import grid, tokens_grid
 from launchopt.analysis.remedies import RemedyTable
 from launchopt.analysis.remedies_markdown import refusals, remedies_grid, remedies_subtitle
 from launchopt.analysis.tables import Table, stream_subtitle, stream_title

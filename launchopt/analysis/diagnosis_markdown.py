@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launchopt.analysis.columns import ALL, FULL, NOTHING, Column, number
 from launchopt.analysis.diagnosis import DiagnosedLine, Diagnosis
-from launchopt.analysis.markdown import ALL, FULL, NOTHING, Column, body, escaped, number
+from launchopt.analysis.markdown import body, escaped
 from launchopt.analysis.remedy_choice import times
 
 LEGEND = (

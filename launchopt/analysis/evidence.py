@@ -6,7 +6,7 @@ In: a `remedies.Remedy` and its `roofline.Prediction`. Out: `bound.Shares`, and 
 from __future__ import annotations
 
 from launchopt.analysis.bound import Shares
-from launchopt.analysis.markdown import count, number
+from launchopt.analysis.columns import count, number
 from launchopt.analysis.remedies import Remedy
 from launchopt.analysis.roofline import Prediction, first_calls_us, recorded_launches
 from launchopt.analysis.tables import Line

@@ -7,19 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launchopt.analysis.columns import ALL, COMPACT, FULL, NOTHING, TERMINAL, Column, count, number
 from launchopt.analysis.frontier import Frontier, Point
-from launchopt.analysis.markdown import (
-    ALL,
-    COMPACT,
-    FULL,
-    NOTHING,
-    TERMINAL,
-    Column,
-    body,
-    count,
-    escaped,
-    number,
-)
+from launchopt.analysis.markdown import body, escaped
 from launchopt.analysis.tables import arrivals, disorder, stream_subtitle, stream_title
 
 FRONTIER_LEGEND = (

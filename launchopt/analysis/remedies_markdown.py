@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from launchopt.analysis.markdown import (
+from launchopt.analysis.columns import (
     ALL,
     COMPACT,
     FULL,
     NOTHING,
     TERMINAL,
     Column,
-    body,
     count,
-    escaped,
     largest_error,
     left_out,
     median,
@@ -27,6 +25,7 @@ from launchopt.analysis.markdown import (
     speedup,
     verified,
 )
+from launchopt.analysis.markdown import body, escaped
 from launchopt.analysis.remedies import Remedy, RemedyTable
 from launchopt.analysis.tables import Line, stream_subtitle, stream_title
 

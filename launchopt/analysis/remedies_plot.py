@@ -12,8 +12,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from launchopt.analysis.columns import mode_name
 from launchopt.analysis.interval import Interval
-from launchopt.analysis.markdown import mode_name
 from launchopt.analysis.plot import LEGEND, colour_of, draw_bars
 from launchopt.analysis.remedies import RemedyTable
 from launchopt.analysis.tables import stream_title

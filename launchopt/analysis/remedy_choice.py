@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launchopt.analysis.bound import Bound, Shares, Side
+from launchopt.analysis.columns import count, number
 from launchopt.analysis.evidence import call_time_ms
 from launchopt.analysis.interval import Verdict
-from launchopt.analysis.markdown import count, number
 from launchopt.analysis.remedies import Remedy
 from launchopt.analysis.roofline import Prediction, recorded_launches
 from launchopt.analysis.tables import has_no_dependencies

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launchopt.analysis.markdown import mode_name, short_configuration
+from launchopt.analysis.columns import mode_name, short_configuration
 from launchopt.analysis.tables import Line, Table
 
 MOST_SERIES = 6

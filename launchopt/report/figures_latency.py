@@ -9,8 +9,8 @@ from typing import Any
 
 import altair as alt
 
+from launchopt.analysis.columns import number
 from launchopt.analysis.histogram import LogHistogram
-from launchopt.analysis.markdown import number
 from launchopt.analysis.tables import Table
 from launchopt.report.figure import DASHES, SHAPES, Absent, Figure, finished, left_out, series_names, shown_lines
 from launchopt.report.source import Histograms

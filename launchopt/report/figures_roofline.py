@@ -12,7 +12,7 @@ from typing import Any
 
 import altair as alt
 
-from launchopt.analysis.markdown import number
+from launchopt.analysis.columns import number
 from launchopt.analysis.tables import Line, Table
 from launchopt.report.figure import Absent, Figure, finished
 

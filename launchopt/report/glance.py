@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from launchopt.analysis.columns import NOTHING, count, mode_name, number, speedup
 from launchopt.analysis.interval import Verdict
-from launchopt.analysis.markdown import NOTHING, count, mode_name, number, speedup
 from launchopt.analysis.tables import Line, Table, arrivals
 from launchopt.report.grids import Grid, Head, make_grid
 

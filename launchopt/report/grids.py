@@ -9,11 +9,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from launchopt.analysis.columns import Column, T
 from launchopt.analysis.diagnosis import Diagnosis
 from launchopt.analysis.diagnosis_markdown import diagnosis_grid
 from launchopt.analysis.frontier import Frontier
 from launchopt.analysis.frontier_markdown import frontier_grid
-from launchopt.analysis.markdown import Column, T, grid, tokens_grid
+from launchopt.analysis.markdown import grid, tokens_grid
 from launchopt.analysis.remedies import RemedyTable
 from launchopt.analysis.remedies_markdown import remedies_grid
 from launchopt.analysis.tables import Table

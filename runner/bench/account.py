@@ -15,7 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.analysis.markdown import Column, body, count, number
+from launchopt.analysis.columns import Column, count, number
+from launchopt.analysis.markdown import body
 from launchopt.analysis.step_account import Floor, Part
 from launchopt.columns import schema
 from launchopt.errors import DataError

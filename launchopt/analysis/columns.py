@@ -1,0 +1,193 @@
+"""Columns of tables of runs: a heading, and how a line fills it.
+
+In: a `tables.Line`. Out: cells as text, by sets of columns that share their definitions: `full` for a report, `compact`
+for a README, `terminal` for about 140 characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from launchopt.analysis.tables import Line, has_no_dependencies, rate
+
+NOTHING = "—"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """A heading, how a line (or a point) fills it, and which sets of columns it is in."""
+
+    heading: str
+    cell: Callable[[T], str]
+    sets: frozenset[str]
+    is_text: bool = False
+
+
+def number(value: float | None) -> str:
+    """A measured quantity: thousands set apart, fewer decimals the larger it is."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.{1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3}f}"
+
+
+def count(value: float | None) -> str:
+    """A whole number, thousands set apart."""
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def mode_name(line: Line) -> str:
+    """The mode, and what was wrong with the order of its commands, if anything."""
+    return f"{line['mode']} ({line.disorder})" if line.disorder else str(line["mode"])
+
+
+def short_configuration(line: Line) -> str:
+    """`512, 150 us`: max_batch and timeout."""
+    return line.configuration.removeprefix("max_batch ").replace(" timeout ", " ")
+
+
+def _ordering(line: Line) -> str:
+    if line.disorder:
+        return f"({line.disorder})" if line["ordering"] == "violated" else line.disorder
+    return "independent" if has_no_dependencies(line["workload"]) else str(line["ordering"]).replace("_", " ")
+
+
+def speedup(line: Line) -> str:
+    """The speed-up with its interval, or why there is none."""
+    if line.problem is not None:
+        return f"FAILED: {line.problem}"
+    return str(line.speedup) if line.speedup else NOTHING
+
+
+def short_speedup(line: Line) -> str:
+    """The same where there is little room: `left_out` has the rest."""
+    return "FAILED" if line.problem is not None else speedup(line).partition(" (")[0]
+
+
+def left_out(line: Line) -> list[str]:
+    """Notes for what is too long for a cell of a terminal."""
+    notes = [f"failed: {' '.join(line.problem.split())}"] if line.problem is not None else []
+    if line.speedup is not None and line.speedup.low is None:
+        notes.append(str(line.speedup).partition("(")[2].rstrip(")"))
+    return [*notes, *([line.disorder] if line.disorder else [])]
+
+
+def _times(value: float | None) -> str:
+    return NOTHING if value is None else f"{number(value)}x"
+
+
+def _copy_share(line: Line) -> str:
+    share = line.median_ratio("achieved_gb_per_s", "copy_gb_per_s")
+    return NOTHING if share is None else f"{100 * share:.1f}%"
+
+
+def verified(line: Line) -> str:
+    """Whether every repeat's outputs were right."""
+    return "yes" if all(row["verified"] for row in line.rows) else "NO"
+
+
+def largest_error(line: Line) -> str:
+    """Of all repeats."""
+    error = line.worst("max_rel_error")
+    return NOTHING if error is None else f"{error:.1e}"
+
+
+def _span_us(line: Line) -> str:
+    span_ms_a_command = line.median_ratio("gpu_span_ms", "commands")
+    return NOTHING if span_ms_a_command is None else number(span_ms_a_command * 1e3)
+
+
+def median(column: str, write: Callable[[float | None], str] = number) -> Callable[[Line], str]:
+    """A cell: the median of a column over the repeats."""
+    return lambda line: write(line.median(column))
+
+
+def _p50_p99(name: str, unit: str) -> Callable[[Line], str]:
+    return lambda line: pair(line.median(f"{name}_p50_{unit}"), line.median(f"{name}_p99_{unit}"))
+
+
+def pair(p50: float | None, p99: float | None) -> str:
+    """`median / p99`."""
+    return NOTHING if p50 is None and p99 is None else f"{number(p50)} / {number(p99)}"
+
+
+MARKED = "speed-up"  # the number of a note follows it
+FULL, COMPACT, TERMINAL = frozenset({"full"}), frozenset({"compact"}), frozenset({"terminal"})
+ALL = FULL | COMPACT | TERMINAL
+
+COLUMNS: Sequence[Column[Line]] = (
+    Column("configuration", lambda line: line.configuration, FULL, is_text=True),
+    Column("max_batch, timeout", short_configuration, TERMINAL, is_text=True),
+    Column("mode", lambda line: str(line["mode"]), FULL | TERMINAL, is_text=True),
+    Column("mode", mode_name, COMPACT, is_text=True),
+    Column("ordering", _ordering, FULL, is_text=True),
+    Column("repeats", lambda line: str(len(line.rows)), FULL),
+    Column("wall ms", median("wall_ms"), ALL),
+    Column("GPU ms", median("gpu_span_ms"), FULL | TERMINAL),
+    Column("GPU us a command", _span_us, COMPACT),
+    Column("launch calls", median("launch_calls", count), ALL),
+    Column("commands a launch", lambda line: number(line.median_ratio("commands", "launch_calls")), FULL),
+    Column("commands/s", median("commands_per_s", count), FULL),
+    Column("host ns a launch", median("host_submit_ns_per_launch", count), FULL),
+    Column("latency p50 / p99 us", _p50_p99("latency", "us"), FULL | TERMINAL),
+    Column(MARKED, speedup, FULL | COMPACT),
+    Column(MARKED, short_speedup, TERMINAL),
+    Column("verdict", lambda line: str(line.verdict or NOTHING), FULL | TERMINAL, is_text=True),
+    Column("C++ loop", lambda line: line.peer_ratio or NOTHING, FULL),
+    Column("launch reduction", lambda line: _times(line.launch_reduction), FULL),
+    Column("share of copy BW", _copy_share, ALL),
+    Column("verified", verified, ALL, is_text=True),
+    Column("max rel error", largest_error, FULL),
+)
+
+
+def _scheduler(line: Line) -> str:
+    return str(line["scheduler"] or NOTHING)
+
+
+def _sampling(line: Line) -> str:
+    where = f" on {line['sampling_where']}" if line["sampling_where"] else ""
+    return f"{line['sampling'] or NOTHING}{where}"
+
+
+def _sampling_us(line: Line) -> str:
+    sampling_ms_a_token = line.median_ratio("sampling_ms", "tokens")
+    return NOTHING if sampling_ms_a_token is None else number(sampling_ms_a_token * 1e3)
+
+
+def _goodput(line: Line) -> str:
+    per_s = line.median("goodput_per_s")
+    objective = [f"{n.upper()} {line[f'slo_{n}_ms']:g} ms" for n in ("ttft", "tpot") if line[f"slo_{n}_ms"] is not None]
+    return NOTHING if per_s is None else f"{rate(per_s)} ({', '.join(objective) or 'no objective'})"
+
+
+def _overloaded(line: Line) -> str:
+    known = [row["overloaded"] for row in line.rows if row["overloaded"] is not None]
+    if not any(known):
+        return "no" if known else NOTHING
+    reached, due = line.median("completed_rate_per_s"), line.median("arrival_rate_per_s")
+    return f"YES: {rate(reached)} of {rate(due)}" if reached is not None and due is not None else "YES"
+
+
+def _sound(line: Line) -> str:
+    return "yes" if line.problem is None else "NO"
+
+
+TOKEN_COLUMNS: Sequence[Column[Line]] = (
+    Column("configuration", lambda line: line.configuration, FULL, is_text=True),
+    Column("max_batch, timeout", short_configuration, TERMINAL | COMPACT, is_text=True),
+    Column("mode", lambda line: str(line["mode"]), TERMINAL, is_text=True),
+    Column("mode", mode_name, FULL | COMPACT, is_text=True),
+    Column("requests", lambda line: count(line["requests"]), FULL | COMPACT),
+    Column("scheduler", _scheduler, FULL | COMPACT, is_text=True),
+    Column("sampling", _sampling, FULL | COMPACT, is_text=True),
+    Column("tokens/s", median("tokens_per_s", count), ALL),
+    Column("TTFT p50 / p99 ms", _p50_p99("ttft", "ms"), ALL),
+    Column("TPOT p50 / p99 ms", _p50_p99("tpot", "ms"), ALL),
+    Column("sampling us a token", _sampling_us, FULL | TERMINAL),
+    Column("goodput", _goodput, FULL | COMPACT),
+    Column("overloaded", _overloaded, ALL, is_text=True),
+    Column("verified", _sound, ALL, is_text=True),
+)
