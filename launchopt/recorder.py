@@ -224,6 +224,13 @@ class Recorder:
                 yield Chunk(first + start, rows[start:stop], commands)
                 ran, start = until, stop
 
+    def commands_by_strategy(self) -> dict[str, int]:
+        """How many commands were launched how, by the strategies' names; those that launched any."""
+        counts = np.zeros(len(Strategy), np.int64)
+        for _, rows in self.launch_chunks():
+            np.add.at(counts, rows[:, STRATEGY], rows[:, SIZE])
+        return {each.name: int(counts[each]) for each in Strategy if counts[each]}
+
     def counted(self) -> Counted:
         """How many commands of this stream are recorded, read back from what was kept. Takes a byte a command."""
         seen, known = np.zeros(self._commands, np.bool_), 0

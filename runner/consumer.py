@@ -210,6 +210,7 @@ class Consumer:
         self._tables.add(arm.mode, repeat, self.recorder, self._timing)
         extra = {
             "counts": counts,
+            "commands_by_strategy": self.recorder.commands_by_strategy(),
             "compared_share": checked.compared_share,
             "gc_collections": self._collections,
             "device_clock_error_ns": self._timing.span.clock_error_ns,

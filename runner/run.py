@@ -24,6 +24,7 @@ from launchopt.workloads.trace import TraceStream
 from runner.arrival_groups import Closed
 from runner.deadline import limited
 from runner.groups import Gemv
+from runner.handed_on import handed_on
 from runner.leftovers import remove_halves, tidy
 from runner.plan import Plan
 from runner.programs import OwnSize
@@ -72,7 +73,8 @@ class Run:
         """What only the repeats could tell."""
         modes = dict.fromkeys(row["mode"] for row in self.rows)
         throttled = ((mode, throttled_repeats([row for row in self.rows if row["mode"] == mode])) for mode in modes)
-        return [*self.rounds.notices(), *(f"{mode}: repeats throttled: {text}" for mode, text in throttled if text)]
+        throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
+        return [*self.rounds.notices(), *handed_on(self.manifest["runs"]), *throttling]
 
 
 def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:

@@ -46,6 +46,16 @@ def test_note_fills_a_row_a_launch_and_a_row_a_command() -> None:
     assert recorder.launch_calls == recorder.launch_count == 2
 
 
+def test_commands_are_counted_by_what_launched_them() -> None:
+    recorder = Recorder(9)
+    assert recorder.commands_by_strategy() == {}
+    launch(recorder, [0, 1, 2], strategy=Strategy.graph)
+    launch(recorder, [3], strategy=Strategy.single)
+    launch(recorder, [4, 5, 6, 7], strategy=Strategy.graph)
+    launch(recorder, [8], strategy=Strategy.megakernel)
+    assert recorder.commands_by_strategy() == {"single": 1, "graph": 7, "megakernel": 1}
+
+
 def test_reset_loads_what_make_room_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled loops of a GPU call that in their own code: the first call by Python would fall into a timed run."""
     recorder, called = Recorder(5), []

@@ -31,6 +31,7 @@ class Graph(Mode):
 
     name = "graph"
     summary = "one CUDA graph replay a batch, or a whole step of all requests in step"
+    own_strategy = "graph"
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:

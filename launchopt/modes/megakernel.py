@@ -40,6 +40,7 @@ class MegakernelMode(Mode):
     summary = "one launch of an interpreting kernel a step of all requests"
     takes = Takes.steps
     devices = ("cuda",)
+    own_strategy = "megakernel"
     unwritten = frozenset({"norm1", "norm2"})  # in two parts, one of them behind the GEMM: kernels/inputs.cuh
 
     @classmethod

@@ -39,6 +39,7 @@ class Persistent(Mode):
     keeps_order = True
     sample_every = 2048  # a command costs the host tens of nanoseconds, events around one as many microseconds
     devices = ("cuda",)
+    own_strategy = "resident"
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:

@@ -193,6 +193,11 @@ def test_tokens_follow_one_another_and_are_baselines(tmp_path: Path) -> None:
             assert (row["status"], row["verified"], row["ordering"]) == ("ok", True, "per_request")
         assert persistent["token_hash"] == baseline["token_hash"]
         assert 0 < persistent["launch_calls"] < baseline["launch_calls"]
+        manifest = results.read_manifest(folder)
+        by = {each["mode"]: each["commands_by_strategy"] for each in manifest["runs"]}["persistent"]
+        assert by["resident"] + by["single"] == persistent["commands"]
+        said = f"persistent: {by['single']:,} of {persistent['commands']:,} commands were launched otherwise"
+        assert any(notice.startswith(said) for notice in manifest["notices"])
 
 
 # -- Ends

@@ -151,5 +151,6 @@ def test_every_run_tells_what_became_of_its_commands_and_where_it_was_made(runs:
         assert len(manifest["runs"]) == 4
         for run in manifest["runs"]:
             assert run["counts"] == dict.fromkeys(COUNTS, manifest["stream"]["commands"])
+            assert sum(run["commands_by_strategy"].values()) == manifest["stream"]["commands"]
         known = {"git_revision", "git_dirty"} & set(manifest["environment"])
         assert len(known) in (0, 2), "a checkout has both"

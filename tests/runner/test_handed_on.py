@@ -1,0 +1,44 @@
+"""What a run says of commands that a mode launched otherwise than in its own way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launchopt.modes import MODES, mode_class
+from launchopt.recorder import Strategy
+from runner.handed_on import handed_on
+
+
+def run(mode: str, **by: int) -> dict[str, Any]:
+    return {"mode": mode, "commands_by_strategy": by}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_mode_s_own_way_is_one_of_those_that_are_recorded(name: str) -> None:
+    assert mode_class(name).own_strategy in ("", *Strategy.__members__)
+
+
+def test_modes_of_which_it_is_the_point_have_one() -> None:
+    named = {name: mode_class(name).own_strategy for name in MODES if mode_class(name).own_strategy}
+    assert named == {"graph": "graph", "megakernel": "megakernel", "persistent": "resident"}
+
+
+def test_a_line_a_mode_of_the_repeat_with_most() -> None:
+    runs = [
+        run("megakernel", megakernel=20_000, strided=448, single=32),
+        run("persistent", resident=100),
+        run("megakernel", strided=1_024, megakernel=19_456),
+        run("persistent", resident=99, single=1),
+        run("megakernel", megakernel=20_480),
+    ]
+    assert handed_on(runs) == [
+        "megakernel: 1,024 of 20,480 commands were launched otherwise: strided 1,024",
+        "persistent: 1 of 100 commands were launched otherwise: single 1",
+    ]
+
+
+def test_nothing_of_a_mode_that_launches_all_in_its_own_way_or_has_none() -> None:
+    assert handed_on([]) == []
+    assert handed_on([run("graph", graph=7), run("batched", strided=6, single=1, packed=2)]) == []
