@@ -144,7 +144,11 @@ class FakeSession:
         row = dict.fromkeys(results.SUMMARY.names)
         row |= {"mode": "batched", "repeat": repeat, "commands": 5, "status": status, "verified": status == "ok"}
         produced = Production(self.commands - self.lost, blocked_ns=0, late_p99_ns=None, late_max_ns=None)
-        return {"row": row, "extra": {}, "histograms": {"queue_wait": [(1, 2, 5)]}}, produced
+        return {
+            "row": row,
+            "extra": {"commands_by_strategy": {"single": 5}},
+            "histograms": {"queue_wait": [(1, 2, 5)]},
+        }, produced
 
 
 @pytest.fixture
