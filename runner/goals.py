@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launchopt import results
+from launchopt.analysis.markdown import plain
 from launchopt.errors import DataError
 from launchopt.json_file import read_json
 from launchopt.results import Row
@@ -51,12 +52,11 @@ class Measured:
 
 def markdown(path: Path) -> str:
     """The table of a file of goals; DataError where it is none, or names what is not there."""
-    lines = [list(_HEADINGS), list(_HEADINGS.values())]
     try:
-        lines += [_cells(path, goal) for goal in read_json(path)["goals"]]
+        lines = [_cells(path, goal) for goal in read_json(path)["goals"]]
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OSError) as error:
         raise DataError(path, None, f"not a list of goals ({type(error).__name__}: {error})") from None
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return plain(_HEADINGS, lines)
 
 
 def _cells(path: Path, goal: dict[str, Any]) -> list[str]:

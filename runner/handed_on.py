@@ -17,7 +17,9 @@ def handed_on(runs: Iterable[Mapping[str, Any]]) -> list[str]:
     most: dict[str, tuple[int, int, str]] = {}
     for run in runs:
         own, by = mode_class(run["mode"]).own_strategy, run["commands_by_strategy"]
-        others = {name: count for name, count in by.items() if own and name != own}
+        if not own:
+            continue
+        others = {name: count for name, count in by.items() if name != own}
         listed = ", ".join(f"{name} {count:,}" for name, count in others.items())
         found = sum(others.values()), sum(by.values()), listed
         most[run["mode"]] = max(most.get(run["mode"], found), found)

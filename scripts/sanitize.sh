@@ -24,18 +24,18 @@ found=0
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# Commands that the kernel of mode $2 ran, by the launches in run folder $1.
+# Commands that the kernel of mode $2 ran, by the manifest in run folder $1.
 commands_by_kernel() {
-    "$python" - "$1/launches.parquet" "$2" <<'EOF'
+    "$python" - "$1" "$2" <<'EOF'
 import sys
+from pathlib import Path
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from launchopt.modes import mode_class
+from launchopt.results import read_manifest
 
-file, mode = sys.argv[1:]
-launches = pq.read_table(file, columns=["strategy", "batch_size"])
-own = pc.equal(launches["strategy"], {"persistent": "resident"}.get(mode, mode))
-print(pc.sum(launches.filter(own)["batch_size"]).as_py() or 0)
+folder, mode = sys.argv[1:]
+runs = [run for run in read_manifest(Path(folder))["runs"] if run["mode"] == mode]
+print(sum(run["commands_by_strategy"].get(mode_class(mode).own_strategy, 0) for run in runs))
 EOF
 }
 
@@ -53,7 +53,7 @@ for job in "${jobs[@]}"; do
         # shellcheck disable=SC2086 # settings are words
         timeout "${LIMIT_S:-300}" "$sanitizer" --tool "$tool" --target-processes all --error-exitcode 9 $only \
             "$python" -m runner $job device=cuda timing=host repeats=1 watchdog_s=0 \
-            record.launches=all hydra.run.dir="$run" >"$log" 2>&1 || status=$?
+            hydra.run.dir="$run" >"$log" 2>&1 || status=$?
         summary=$(grep -E "ERROR SUMMARY|RACECHECK SUMMARY" "$log" | tail -n 1 | sed 's/^=* *//' || true)
         ran=
         [ -z "$mode" ] || ran=$(commands_by_kernel "$run" "$mode" 2>>"$log" || echo 0)

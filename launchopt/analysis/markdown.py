@@ -6,7 +6,7 @@ In: `tables.Table`. Out: Markdown, or cells for a terminal, by sets of columns (
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from launchopt.analysis.columns import (
@@ -82,6 +82,11 @@ def body(columns: Sequence[Column[T]], cells: Iterable[Sequence[str]]) -> str:
     rule = ["---" if column.is_text else "---:" for column in columns]
     head = [_pipes(column.heading for column in columns), _pipes(rule)]
     return "\n".join([*head, *(_pipes(map(escaped, line)) for line in cells)])
+
+
+def plain(headings: Mapping[str, str], lines: Iterable[Sequence[str]]) -> str:
+    """A table as it is: headings with their rules, and cells that are Markdown already; ends with a newline."""
+    return "\n".join(map(_pipes, [list(headings), list(headings.values()), *lines])) + "\n"
 
 
 def report_markdown(tables: Sequence[Table], kind: str) -> str:

@@ -20,9 +20,8 @@ from launchopt.batcher import Batch
 from launchopt.command import W_MN, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.graphs import Graphs
-from launchopt.devices.likely_steps import likely_steps, most_kept
+from launchopt.devices.likely_steps import most_kept
 from launchopt.devices.lt_coalesced import CoalescedSteps
-from launchopt.devices.lt_steps import step_of
 from launchopt.devices.lt_tables import Row
 from launchopt.devices.lt_tuning import fastest_by_pointers
 from launchopt.devices.pointer_loops import fill_pointers, pad_pointers, padded_sizes
@@ -115,11 +114,8 @@ class StepGraphs:
 
     def capture_likely(self) -> None:
         """Ahead of time, as many as are kept."""
-        stream = self._steps.stream
-        if stream.decode_kind < 0:
-            return
-        for requests, replica in likely_steps(stream, self._steps.most_of(stream.decode_kind), self._bound):
-            self._graph(step_of(stream, requests, replica))
+        for batch in self._steps.likely(self._bound):
+            self._graph(batch)
 
     def _graph(self, batch: StepBatch) -> Any:
         key = self._steps.key_of(batch)

@@ -6,7 +6,7 @@ over a table of stages: which operands of which rows a launch takes, which rows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from launchopt.batcher import FlushReason
 from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey, as_words
 from launchopt.devices import lt_launch as lt
+from launchopt.devices.likely_steps import likely_steps
 from launchopt.devices.lt_tables import Tables
 from launchopt.devices.runs import HIGH, LOW, run_end, slots_of
 from launchopt.devices.step_keys import StepKeys
@@ -154,6 +155,13 @@ class LtSteps:
     def most_of(self, kind: int) -> int:
         """How many requests a batch of this kind can have: each row is planned for no more."""
         return min(self._limits[self.stream.shapes[index]] for index in self.indices(kind).tolist())
+
+    def likely(self, bound: int) -> Iterator[StepBatch]:
+        """The steps that a run is likely to ask for, `bound` at the most."""
+        kind = self.stream.decode_kind
+        if kind >= 0:
+            for requests, replica in likely_steps(self.stream, self.most_of(kind), bound):
+                yield step_of(self.stream, requests, replica)
 
     def kind_of(self, batch: StepBatch) -> int:
         """The kind of a batch's steps."""

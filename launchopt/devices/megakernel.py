@@ -24,9 +24,8 @@ from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
 from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.kernel_plans import KernelLaunch, clusters_at_once
 from launchopt.devices.launch_ahead import GATE_WORDS, Gated, LaunchAhead
-from launchopt.devices.likely_steps import likely_steps, most_kept
+from launchopt.devices.likely_steps import most_kept
 from launchopt.devices.lt_coalesced import CoalescedSteps
-from launchopt.devices.lt_steps import step_of
 from launchopt.devices.megakernel_program import FEEDBACK_WORDS, NO_FEEDBACK, PROGRAM_WORDS, MegakernelProgram
 from launchopt.devices.megakernel_room import (
     LEAST_SLOTS,
@@ -128,11 +127,7 @@ class Megakernel:
 
     def compile_likely(self) -> None:
         """Ahead of time, as many as are kept."""
-        stream = self._steps.stream
-        if stream.decode_kind < 0:
-            return
-        for requests, replica in likely_steps(stream, self._steps.most_of(stream.decode_kind), self._bound):
-            batch = step_of(stream, requests, replica)
+        for batch in self._steps.likely(self._bound):
             if self._compiler.compilable(batch):
                 self._compile(batch)
 

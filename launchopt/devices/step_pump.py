@@ -187,7 +187,6 @@ class StepPump:
         stopped[0][STOP] = 1
         pump_steps(stopped, *self.arguments[1:])
         self._flights.collect(stopped[1][:0])
-        self._recorder.make_room()
 
     @property
     def flushes(self) -> list[int]:

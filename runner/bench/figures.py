@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.analysis.interval import median_interval
+from launchopt.analysis.markdown import plain
 from launchopt.columns import schema
 from launchopt.errors import DataError
 from launchopt.results import Row, read_manifest
@@ -64,10 +65,9 @@ def read(folder: Path) -> list[Row]:
 
 def markdown(folder: Path) -> str:
     """A result as a table for a README; ends with a newline."""
-    lines = [list(HEADINGS), list(HEADINGS.values()), *(cells(row) for row in read(folder))]
-    manifest = read_manifest(folder)
+    rows, manifest = read(folder), read_manifest(folder)
     place = f"{manifest['device']['name']}; Python {manifest['environment']['python']}."
-    return "\n".join([place, "", *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
+    return f"{place}\n\n{plain(HEADINGS, map(cells, rows))}"
 
 
 @dataclass(frozen=True, slots=True)

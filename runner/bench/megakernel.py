@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launchopt import recorder as rec
 from launchopt.analysis.step_account import account, floor_of
 from launchopt.errors import RunError
-from launchopt.recorder import Strategy
+from launchopt.modes.megakernel import MegakernelMode
 from launchopt.results import Row, write_rows
 from launchopt.ring import Ring
 from runner.bench import account as table
@@ -108,11 +107,10 @@ def checked(overrides: Sequence[str]) -> Iterator[Consumer]:
         producer.pipe.send(("run", 0))
         consumer.consume()
         _told(producer, "produced")
-        status = consumer.result(0, 0)["row"]["status"]
-        if status != "ok":
+        found = consumer.result(0, 0)
+        if (status := found["row"]["status"]) != "ok":
             raise RunError(f"{' '.join(overrides)}: {status}")
-        strategies = [rows[:, rec.STRATEGY] for _, rows in consumer.recorder.launch_chunks()]
-        if not any((each == Strategy.megakernel).any() for each in strategies):
+        if MegakernelMode.own_strategy not in found["extra"]["commands_by_strategy"]:
             raise RunError(f"{' '.join(overrides)}: no step was one launch")
         yield consumer
 

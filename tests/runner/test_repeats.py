@@ -164,9 +164,8 @@ class FakeSession:
         self.runs += 1
         self.progress(label, 5)
         measured = row(mode=self.job.arms[arm].mode, repeat=repeat, wall_ms=type(self).walls(arm, repeat), commands=5)
-        return {"row": measured, "extra": {"commands_by_strategy": {"single": 5}}, "histograms": {}}, Production(
-            5, 0, None, None
-        )
+        result = {"row": measured, "extra": {"commands_by_strategy": {"single": 5}}, "histograms": {}}
+        return result, Production(5, 0, None, None)
 
 
 @pytest.fixture

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from own_process import environ_of
+
+from launchopt.results import SCHEMA_VERSION
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "sanitize.sh"
 RUN = """
 for word; do
-    case $word in hydra.run.dir=*) mkdir -p "${word#*=}" && cp "$0.parquet" "${word#*=}/launches.parquet" ;; esac
+    case $word in hydra.run.dir=*) mkdir -p "${word#*=}" && cp "$0.json" "${word#*=}/manifest.json" ;; esac
 done
 """  # what is left of one
-LAUNCHES = {"strategy": ["single", "resident", "resident", "megakernel"], "batch_size": [1, 64, 32, 7]}
+BY_MODE = {"persistent": {"single": 1, "resident": 96}, "megakernel": {"strided": 2, "megakernel": 7}}
 
 
 def ran(
-    tmp_path: Path, script: str | None, *words: str, launches: dict[str, list[str] | list[int]] = LAUNCHES
+    tmp_path: Path, script: str | None, *words: str, by_mode: dict[str, dict[str, int]] = BY_MODE
 ) -> subprocess.CompletedProcess[str]:
     tool = tmp_path / "sanitizer"
     if script is not None:
         tool.write_text(f"#!/bin/sh\n{RUN}{script}\n")
         tool.chmod(0o755)
-        pq.write_table(pa.table(launches), tmp_path / "sanitizer.parquet")
+        runs = [{"mode": mode, "commands_by_strategy": by} for mode, by in by_mode.items()]
+        (tmp_path / "sanitizer.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, "runs": runs}))
     environment = environ_of() | {"SANITIZER": str(tool), "TOOLS": "memcheck racecheck", "PYTHON": sys.executable}
     return subprocess.run(["bash", str(SCRIPT), *words], env=environment, capture_output=True, text=True, check=False)
 
@@ -73,11 +75,11 @@ def test_what_was_found_first_is_shown_however_much_the_run_says_behind_it(tmp_p
     assert len(done.stderr.splitlines()) < 100
 
 
-@pytest.mark.parametrize("launches", [{"strategy": ["single"], "batch_size": [96]}, {"something": [1]}])
+@pytest.mark.parametrize("by_mode", [{"megakernel": {"single": 96}}, {"baseline": {"single": 9}}, {"megakernel": {}}])
 def test_that_nothing_was_found_where_the_kernel_did_not_run_fails(
-    launches: dict[str, list[str] | list[int]], tmp_path: Path
+    by_mode: dict[str, dict[str, int]], tmp_path: Path
 ) -> None:
-    done = ran(tmp_path, 'echo "========= ERROR SUMMARY: 0 errors"', "mode=megakernel", launches=launches)
+    done = ran(tmp_path, 'echo "========= ERROR SUMMARY: 0 errors"', "mode=megakernel", by_mode=by_mode)
     assert done.returncode == 1
     assert done.stdout.splitlines()[0] == (
         "memcheck, mode=megakernel: ERROR SUMMARY: 0 errors, 0 commands by the kernel, exit code 0"
