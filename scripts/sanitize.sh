@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Our resident kernels under NVIDIA's compute-sanitizer: does one touch memory that is not its own, race, or miss a barrier?
-# Enters: settings of a job (default: three small ones, of mode=persistent and mode=megakernel); SANITIZER, where the tool
+# Enters: settings of a job (default: five small ones, of mode=persistent and mode=megakernel); SANITIZER, where the tool
 # is; TOOLS (default: memcheck racecheck synccheck); LIMIT_S a job and tool (default: 300). Out: a line a job and tool, with
 # how many commands the mode's kernel ran: where it ran none, nothing was looked at.
 # Exit code: 0 nothing found, 1 something was, or nothing looked at, 2 there is no tool or no GPU. Needs a GPU; times mean
@@ -18,6 +18,8 @@ jobs=(
     "mode=persistent workload=gemv_256 workload.commands=96 workload.cache=hot"
     "mode=megakernel workload=layer model=tiny workload.tokens=3 workload.dtype=fp32"
     "mode=megakernel workload=layer model=tiny workload.tokens=3 workload.dtype=fp16 workload.requests=2"
+    "mode=megakernel workload=decode model=tiny model.intermediate=8192 workload.tokens=3 workload.dtype=fp32"
+    "mode=megakernel workload=decode model=tiny model.intermediate=8192 workload.tokens=3 workload.dtype=fp32 workload.requests=16"
 )
 [ $# -eq 0 ] || jobs=("$*")
 found=0
@@ -48,16 +50,19 @@ for job in "${jobs[@]}"; do
             echo "$tool, $job: skipped: the tool fails in cuBLASLt's kernels of halves (2025.3, mode=baseline, too)"
             continue
         fi
+        # Of the megakernel racecheck understands one kernel alone: see scripts/racecheck_rings.py.
+        more=
+        [ "$tool$mode" != racecheckmegakernel ] || more=mode.racecheck=true
         log=$folder/log run=$folder/run status=0
         rm -rf "$run"
         # shellcheck disable=SC2086 # settings are words
         timeout "${LIMIT_S:-300}" "$sanitizer" --tool "$tool" --target-processes all --error-exitcode 9 $only \
-            "$python" -m runner $job device=cuda timing=host repeats=1 watchdog_s=0 \
+            "$python" -m runner $job $more device=cuda timing=host repeats=1 watchdog_s=0 \
             hydra.run.dir="$run" >"$log" 2>&1 || status=$?
         summary=$(grep -E "ERROR SUMMARY|RACECHECK SUMMARY" "$log" | tail -n 1 | sed 's/^=* *//' || true)
         ran=
         [ -z "$mode" ] || ran=$(commands_by_kernel "$run" "$mode" 2>>"$log" || echo 0)
-        echo "$tool, $job: ${summary:-no summary}${ran:+, $ran commands by the kernel}, exit code $status"
+        echo "$tool, $job${more:+ $more}: ${summary:-no summary}${ran:+, $ran commands by the kernel}, exit code $status"
         if [ "$status" -ne 0 ] || [ -z "$summary" ] || [ "$ran" = 0 ]; then
             # What the tool says of the first things it found, then how the run ended.
             { grep -m 60 '^=========' "$log" || true; grep -v '^=========' "$log" | tail -n 40 || true; } >&2

@@ -94,13 +94,14 @@ class FakeMemory:
 class FakeMegakernel:
     """`launched`: of each launch the instructions; `rows`: how many it has fed back; `waited`: how many were admitted,
     and `in_vain` how many called off, of those that waited for the host's word; `split`: how many GEMMs of each program
-    pairs of blocks share.
+    pairs of blocks share; `each_lane`: of each kernel, whether it is the one for racecheck.
     """
 
     def __init__(self, device: FakeCuda, memory: FakeMemory, multiprocessors: int, clusters: int) -> None:
         self.device, self.memory = device, memory
         self.blocks, self._clusters = multiprocessors, clusters
         self.split: list[int] = []
+        self.each_lane: list[bool] = []
         self.launched: list[Instructions] = []
         self.rows: list[int] = []
         self.waited = self.in_vain = 0
@@ -129,6 +130,7 @@ class FakeMegakernel:
         assert (file, name) == ("megakernel", "megakernel")
         feedback = self.device.launch_feedback
         assert head == ("" if feedback is None else feedback.head)
+        self.each_lane.append(bool(defines.pop("EACH_LANE", 0)))
         assert defines.pop("SLOTS") == {1: 11, 16: 8}[defines["COLUMNS"]]
         return SimpleNamespace(defines=defines, max_dynamic_shared_size_bytes=0)
 

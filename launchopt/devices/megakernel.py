@@ -46,19 +46,28 @@ THREADS, STORERS, BLOCKS_A_MULTIPROCESSOR = 288, 32, 1
 LEAST_CAPABILITY = 90  # for bulk copies
 MOST_SEEN = 4096
 NO_MACROS: Mapping[str, int] = MappingProxyType({})
+FOR_RACECHECK: Mapping[str, int] = MappingProxyType({"EACH_LANE": 1})
 
 
 class Megakernel:
     """Steps of a device's stream. `device`: a CudaDevice. `bound`: most lists at a time, if no more copies of weights.
 
     ahead: whether launches may be made before their commands are there. bar1: whether what they poll may lie in the
-    GPU's memory. compiles_at_once: what comes for the first time, too.
+    GPU's memory. racecheck: whether kernels are those whose order NVIDIA's racecheck knows, which are slower.
+    compiles_at_once: what comes for the first time, too.
     """
 
     def __init__(
-        self, device: Any, limits: Mapping[ShapeKey, int], bound: int, ahead: bool = True, bar1: bool = True
+        self,
+        device: Any,
+        limits: Mapping[ShapeKey, int],
+        bound: int,
+        ahead: bool = True,
+        bar1: bool = True,
+        racecheck: bool = False,
     ) -> None:
         self._device = device
+        self._macros = FOR_RACECHECK if racecheck else NO_MACROS
         self._launched = CoalescedSteps(device, limits)
         self._steps = self._launched.steps
         self._bound = most_kept(self._steps.stream, bound)
@@ -97,6 +106,7 @@ class Megakernel:
 
     def _kernel(self, defines: Mapping[str, int], macros: Mapping[str, int] = NO_MACROS) -> KernelLaunch:
         """The kernel compiled for lists of a kind, and with `macros`."""
+        macros = {**self._macros, **macros}
         key = tuple({**defines, **macros}.items())
         if key not in self._kernels:
             itemsize = self._device.work.dtype.itemsize

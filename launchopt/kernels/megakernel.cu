@@ -33,6 +33,10 @@
 // To find where time goes (runner/bench/megakernel.py): -DSTAMPS=1 writes down when each block began an instruction, had all
 // it waits for, and ended it, and how fast its clock was; -DWITHOUT=1 fetches no weights and -DWITHOUT=2 waits for nobody, so
 // that what remains is the chain of instructions alone, or memory alone. Outputs are wrong then.
+//
+// -DEACH_LANE=1 (mode.racecheck): each lane sees by itself that a slot of the ring is full, and says by itself that it has read
+// it. Else one of a warp does, before or behind a __syncwarp, which is as good; but NVIDIA's racecheck does not take that for
+// an order between what the others do and what a copy does (scripts/racecheck_rings.py).
 #ifndef HEAD_DIM
 #define HEAD_DIM 0
 #define GROUP 0
@@ -61,6 +65,9 @@
 #endif
 #ifndef WITHOUT
 #define WITHOUT 0
+#endif
+#ifndef EACH_LANE
+#define EACH_LANE 0
 #endif
 enum { NO_WEIGHTS = 1, NO_WAITS = 2 };
 enum { THREADS = 256, LIST_THREADS = THREADS + 32 * SHORT };  // which do the work; and which go through the list

@@ -10,6 +10,7 @@
 enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTES + 64 };  // 64: see tiles.cuh
 enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES };
 enum { BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
+enum { LEAVERS = (EACH_LANE ? 32 : 1) * GROUP_WARPS };  // who say that a slot is empty
 #define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)  // see tiles.cuh
 #define LEFT_EARLY (DTYPE != 0 && (FUSED || OPS))  // slots, of a single column: before the results, not behind them
 
@@ -49,7 +50,7 @@ struct Ring {
         : first(shared_address(slots)), barriers(shared_address(of_slots)), index(0), phase(0), left(0) {}
     static __device__ void begin(const u64* of_slots) {  // by the first BARRIERS threads
         if (threadIdx.x < BARRIERS)
-            barrier_begin(shared_address(of_slots + threadIdx.x), threadIdx.x < SLOTS ? 1 : GROUP_WARPS);
+            barrier_begin(shared_address(of_slots + threadIdx.x), threadIdx.x < SLOTS ? 1 : LEAVERS);
     }
     static __device__ u32 wrapped(u32 i) { return min(i, i - SLOTS); }  // of less than twice as many
     __device__ u32 slot(u32 ahead = 0) const { return first + wrapped(index + ahead) * SLOT_BYTES; }
@@ -61,15 +62,16 @@ struct Ring {
     }
     // Whether the next `count` are, of N at the most, as far as a lane knows: of more than two each lane asks for one, so that
     // a warp asks once; of two each lane asks for both before the first answer is there.
+    template <int N> static constexpr bool SHARED_OUT = N > 2 && !EACH_LANE;
     template <int N, bool WAITS = false> __device__ bool are_full(int count) const {
-        if (N > 2) return is_full<WAITS>(min((int)(threadIdx.x % N), count - 1));
+        if (SHARED_OUT<N>) return is_full<WAITS>(min((int)(threadIdx.x % N), count - 1));
         bool all = true;
 #pragma unroll
         for (int i = 0; i < N; ++i) all &= is_full<WAITS>(i < count ? i : 0);
         return all;
     }
     template <int N> __device__ void wait(int count) const {  // by a whole warp
-        if (N > 2) {
+        if (SHARED_OUT<N>) {
             while (!__all_sync(0xFFFFFFFFu, are_full<N, true>(count))) {}
             __syncwarp();  // what one lane has seen the others may read
             return;
@@ -83,8 +85,12 @@ struct Ring {
     }
     __device__ void leave(u32 lane) {  // by each warp, when its lanes have read them
         __syncwarp();
-        if (lane < left) barrier_arrive(barriers + (SLOTS + wrapped(index + SLOTS - left + lane)) * 8);
+        for (u32 i = 0; EACH_LANE && i < left; ++i) say_empty(i);
+        if (!EACH_LANE && lane < left) say_empty(lane);
         left = 0;
+    }
+    __device__ void say_empty(u32 i) const {  // of those that are left
+        barrier_arrive(barriers + (SLOTS + wrapped(index + SLOTS - left + i)) * 8);
     }
     __device__ void wait_empty() const {
         barrier_wait(barrier() + SLOTS * 8, phase ^ 1);  // the first time it is

@@ -15,6 +15,8 @@ ended, waits on the GPU for the host's word that its commands are there, and sto
 If others come, or none, it ends with nothing done, and is counted as a launch call. That is not done with
 mode.ahead=false, nor for a launch that is timed by events or has a range, nor where a tool records all launches: the
 time that it waits would be taken for time that it works.
+
+With mode.racecheck=true the kernel is one whose order compute-sanitizer's racecheck knows, for scripts/sanitize.sh.
 """
 
 from __future__ import annotations
@@ -54,8 +56,9 @@ class MegakernelMode(Mode):
         from launchopt.devices.megakernel import Megakernel
 
         ahead = self.options.get("ahead", True) and not self.traced and not nvtx_ranges.is_profiled()
-        bar1 = self.options.get("bar1", True)
-        self._steps: Any = Megakernel(device, limits, self.options.get("cached", CACHED), ahead, bar1)
+        cached, bar1 = self.options.get("cached", CACHED), self.options.get("bar1", True)
+        racecheck = self.options.get("racecheck", False)
+        self._steps: Any = Megakernel(device, limits, cached, ahead, bar1, racecheck)
         self.ahead = self._steps.ahead
         self._steps.compile_likely()
 

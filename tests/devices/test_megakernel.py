@@ -91,6 +91,16 @@ def test_a_step_of_requests_in_step_is_one_launch(name: str, kernel: FakeMegaker
     run.close()
 
 
+@pytest.mark.parametrize("racecheck", [False, True])
+def test_the_kernel_that_racecheck_understands_is_for_who_asks_for_it(racecheck: bool, kernel: FakeMegakernel) -> None:
+    run = Rig(kernel, stream_of("qkv", [(0, 3)] * 2), 2, racecheck=racecheck)
+    run.run()
+    run.check()
+    run.close()
+    assert kernel.each_lane
+    assert set(kernel.each_lane) == {racecheck}
+
+
 def test_with_more_copies_of_the_weights_than_lists_are_asked_for_each_step_is_one_launch(
     kernel: FakeMegakernel,
 ) -> None:

@@ -21,12 +21,22 @@ def test_there_is_none(name: str) -> None:
     assert {each.defines["SHORT"] for each in run.lists.values()} == {int("short" in name)}
 
 
+@pytest.mark.parametrize("name", ["layers", "layers, 4 requests", "several passes", "short ones"])
+def test_of_the_kernel_for_racecheck_neither_though_no_lane_speaks_for_others(name: str) -> None:
+    meets = "__syncwarp();\n        for (u32 i = 0; EACH_LANE"
+    assert KERNEL.count(meets) == 1
+    text = KERNEL.replace(meets, meets.removeprefix("__syncwarp();"))
+    run = LISTS[name](text=f"#define EACH_LANE 1\n{text}")
+    assert run.launches
+    assert run.verify().ok
+
+
 # How a line begins, and a list of which threads have no order without it.
 NEEDED = {
     "barrier_wait(barrier() + SLOTS * 8": "layers",  # until a slot has been read
     "if (__any_sync(0xFFFFFFFFu, !are_full))": "several passes",  # until they are full
     "ring.wait<SLOTS_A_STEP>": "layers",
-    "__syncwarp();\n        if (lane < left) barrier_arrive": "layers",  # before it is told that it has been read
+    "__syncwarp();\n        for (u32 i = 0; EACH_LANE": "layers",  # before it is told that it has been read
     "peer.wait(": "shared down",
     "__threadfence();\n        atomicAdd(q.counters": "layers",
     "if (FINDS) wait_for_all(": "greedy",
