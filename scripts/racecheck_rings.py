@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from launchopt.kernels import source
 
 SEEN = ("each lane", "one lane, before a __syncwarp")
-LEFT = ("each lane", "one lane, behind a __syncwarp", "each lane, before it has read")
+LEFT = ("each lane", "one lane, behind a __syncwarp", "each lane, before it reads")
 WRONG = 2  # of LEFT
 BLOCKS, FILLS, WARP, THREADS = 4, 64, 32, 64
 INSTALLED = "/usr/local/cuda/bin/compute-sanitizer"

@@ -257,7 +257,8 @@ def test_what_it_takes() -> None:
 
 def test_how_many_lists_are_kept_is_a_setting() -> None:
     config = configured("mode=megakernel", "mode.cached=7", "workload=decode", "model=tiny")
-    assert config.mode.options == {"cached": 7, "ahead": True, "bar1": True}
-    assert mode_settings("megakernel").options == {"cached": CACHED, "ahead": True, "bar1": True}
+    others = {"ahead": True, "bar1": True, "racecheck": False}
+    assert config.mode.options == {"cached": 7, **others}
+    assert mode_settings("megakernel").options == {"cached": CACHED, **others}
     with pytest.raises(ConfigError, match=r"mode\.cached=0: must be from 1 to 4096"):
         configured("mode=megakernel", "mode.cached=0", "workload=decode", "model=tiny")

@@ -64,7 +64,7 @@ def test_a_line_a_ring(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == len(rings.RINGS) == 6
     assert lines[0] == "seen by each lane; left by each lane: right; hazards by racecheck: 0"
-    wrong = [line.partition(": ")[2] for line in lines if "before it has read" in line]
+    wrong = [line.partition(": ")[2] for line in lines if "before it reads" in line]
     assert wrong == ["wrong; hazards by racecheck: 1"] * 2
 
 
