@@ -2,12 +2,12 @@
 // which of them NVIDIA's racecheck reports (scripts/racecheck_rings.py).
 //
 // -DSEEN=0: each lane of the reader waits until a slot is full; 1: one does, before a __syncwarp. -DLEFT=0: each lane says that
-// it has read it; 1: one does for all, behind a __syncwarp; 2: each lane, NAP_NS before it reads it, which is wrong. (With no
-// time between, racecheck does not report it: it goes by what came first, and the reader comes first then.)
+// it has read it; 1: one does for all, behind a __syncwarp; 2: each lane, NAP_NS before it reads it, which is wrong. That is
+// long enough to be late under racecheck, too, where all takes longer: what happened in time it does not report.
 #include "storage.cuh"
 #include "ptx.cuh"
 enum { BY_EACH, BY_ONE, TOO_EARLY };
-enum { SLOTS = 2, WARP = 32, SLOT_BYTES = WARP * sizeof(uint4), NAP_NS = 5000 };
+enum { SLOTS = 2, WARP = 32, SLOT_BYTES = WARP * sizeof(uint4), NAP_NS = 1000000 };
 
 __shared__ uint4 slots[SLOTS][WARP];
 __shared__ u64 full[SLOTS], empty[SLOTS];
