@@ -80,7 +80,8 @@ def launch(ring: Ring) -> None:
     kernel = cupy.RawModule(code=source("rings"), options=options).get_function("rings")
     copied, sums = words(), cupy.zeros((BLOCKS, WARP), np.uint32)
     kernel((BLOCKS,), (THREADS,), (cupy.asarray(copied), sums, np.uint64(FILLS)))
-    if ring.is_right and not np.array_equal(sums.get(), sums_of(copied)):
+    found = sums.get()  # which waits: else this process ends, and racecheck with it, before the kernel has
+    if ring.is_right and not np.array_equal(found, sums_of(copied)):
         raise SystemExit("a ring that is right gave other sums")
 
 
