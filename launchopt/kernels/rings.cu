@@ -2,12 +2,11 @@
 // which of them NVIDIA's racecheck reports (scripts/racecheck_rings.py).
 //
 // -DSEEN=0: each lane of the reader waits until a slot is full; 1: one does, before a __syncwarp. -DLEFT=0: each lane says that
-// it has read it; 1: one does for all, behind a __syncwarp; 2: each lane, NAP_NS before it reads it, which is wrong. That is
-// long enough to be late under racecheck, too, where all takes longer: what happened in time it does not report.
+// it has read it; 1: one does for all, behind a __syncwarp; 2: each lane, before it reads it, which is wrong.
 #include "storage.cuh"
 #include "ptx.cuh"
 enum { BY_EACH, BY_ONE, TOO_EARLY };
-enum { SLOTS = 2, WARP = 32, SLOT_BYTES = WARP * sizeof(uint4), NAP_NS = 1000000 };
+enum { SLOTS = 2, WARP = 32, SLOT_BYTES = WARP * sizeof(uint4) };
 
 __shared__ uint4 slots[SLOTS][WARP];
 __shared__ u64 full[SLOTS], empty[SLOTS];
@@ -22,10 +21,7 @@ __device__ inline void fill(u32 slot, u32 phase, const uint4* from, u32 lane) {
 __device__ inline u32 read(u32 slot, u32 phase, u32 lane) {
     if (SEEN == BY_EACH || lane == 0) barrier_wait(shared_address(full + slot), phase);
     __syncwarp();
-    if (LEFT == TOO_EARLY) {
-        barrier_arrive(shared_address(empty + slot));
-        __nanosleep(NAP_NS);
-    }
+    if (LEFT == TOO_EARLY) barrier_arrive(shared_address(empty + slot));
     const uint4 found = load_shared(shared_address(&slots[slot][lane ^ 1]));
     if (LEFT == BY_ONE) __syncwarp();
     if (LEFT == BY_EACH || LEFT == BY_ONE && lane == 0) barrier_arrive(shared_address(empty + slot));
