@@ -89,13 +89,21 @@ def hazards_of(sanitizer: str, ring: Ring) -> int:
     """As racecheck counts them; SystemExit where it says nothing."""
     own = [sys.executable, __file__, "--launch", str(ring.seen), str(ring.left)]
     command = [sanitizer, "--tool", "racecheck", "--kernel-name", "kns=rings", *own]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise SystemExit(cannot_ask(f"a ring took more than {LIMIT_S} s")) from None
     found = SUMMARY.search(done.stdout)
     if done.returncode or not found:
         last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-        print(f"scripts/racecheck_rings.py: exit code {done.returncode}: {' '.join(last)}", file=sys.stderr)
-        raise SystemExit(2)
+        raise SystemExit(cannot_ask(f"exit code {done.returncode}: {' '.join(last)}"))
     return int(found[1])
+
+
+def cannot_ask(why: str) -> int:
+    """The exit code, with a line that says why."""
+    print(f"scripts/racecheck_rings.py: {why}", file=sys.stderr)
+    return 2
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -108,9 +116,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     sanitizer = os.environ.get("SANITIZER") or shutil.which("compute-sanitizer") or INSTALLED
     if not os.access(sanitizer, os.X_OK):
-        said = "no compute-sanitizer: it comes with the CUDA toolkit; name it with SANITIZER=..."
-        print(f"scripts/racecheck_rings.py: {said}", file=sys.stderr)
-        return 2
+        return cannot_ask("no compute-sanitizer: it comes with the CUDA toolkit; name it with SANITIZER=...")
     missed = 0
     for ring in RINGS:
         hazards = hazards_of(sanitizer, ring)

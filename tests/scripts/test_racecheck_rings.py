@@ -86,3 +86,16 @@ def test_what_cannot_be_asked(script: str | None, told: str, tmp_path: Path) -> 
     done = ran(tmp_path, script)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"scripts/racecheck_rings.py: {told}\n"
+
+
+def test_a_ring_that_does_not_end_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = tmp_path / "sanitizer"
+    tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(rings, "LIMIT_S", 0.2)
+    with pytest.raises(SystemExit) as ended:
+        rings.hazards_of(str(tool), rings.RINGS[0])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "scripts/racecheck_rings.py: a ring took more than 0.2 s\n"

@@ -66,6 +66,8 @@ def test_racecheck_alone_is_given_the_kernel_that_it_understands(tmp_path: Path)
         seen = (tmp_path / "sanitizer.seen").read_text().splitlines()[-2:]
         for told in lines, seen:
             assert ["mode.racecheck=true" in line for line in told] == [False, mode == "megakernel"]
+    lines = ran(tmp_path, script, "mode=megakernel", "mode.racecheck=false").stdout.splitlines()
+    assert [line.count("mode.racecheck=") for line in lines] == [1, 1], "what the job says is left as it is"
 
 
 @pytest.mark.parametrize("script", ['echo "========= ERROR SUMMARY: 3 errors"; exit 9', "exit 0"])
