@@ -11,7 +11,6 @@ be there then. If it is there before, it is done before anything else is launche
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_cuda import FakeCuda, fake_cuda
+from fake_memory import FakeMemory
 from fake_words import FakeWords
 from numpy.typing import NDArray
 
@@ -40,55 +40,6 @@ from launchopt.sampling import Sampling, SamplingKind
 
 MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10
 ROW_WORDS = 5  # of kernels/feedback.cuh
-
-
-class OnGpu(np.ndarray[Any, Any]):
-    """A NumPy array with an address, as CuPy's has."""
-
-    @property
-    def data(self) -> Any:
-        return SimpleNamespace(ptr=self.ctypes.data)
-
-
-class FakeMemory:
-    """Of CuPy what `devices.megakernel` calls. `under_way`: addresses that launches use of which no end was awaited."""
-
-    def __init__(self, multiprocessors: int) -> None:
-        self._there: weakref.WeakValueDictionary[int, OnGpu] = weakref.WeakValueDictionary()
-        self.under_way: set[int] = set()
-        self.freed_early: list[int] = []
-        stream = SimpleNamespace(synchronize=lambda: None)
-        attributes = {"MultiProcessorCount": multiprocessors, "MaxSharedMemoryPerBlockOptin": SHARED_BYTES}
-        device = SimpleNamespace(attributes=attributes, compute_capability="90")
-        self.cuda = SimpleNamespace(get_current_stream=lambda: stream, Device=lambda: device)
-
-    def asarray(self, values: NDArray[Any]) -> OnGpu:
-        made = values.copy().view(OnGpu)
-        address = made.data.ptr
-        self._there[address] = made
-        weakref.finalize(made, self._freed, address)
-        return made
-
-    def zeros(self, size: int, kind: Any) -> OnGpu:
-        return self.asarray(np.zeros(size, kind))
-
-    def full(self, size: int, value: int, kind: Any) -> OnGpu:
-        return self.asarray(np.full(size, value, kind))
-
-    def holding(self, address: int) -> OnGpu:
-        """The array that begins there."""
-        return self._there[address]
-
-    def _freed(self, address: int) -> None:
-        if address in self.under_way:
-            self.freed_early.append(address)
-
-    def at(self, address: int) -> OnGpu:
-        """What lies there, which a launch uses from now on."""
-        found = self._there.get(address)
-        assert found is not None, f"nothing lies at {address:#x} any more"
-        self.under_way.add(address)
-        return found
 
 
 class FakeMegakernel:
@@ -302,7 +253,7 @@ def fake_megakernel(multiprocessors: int = MULTIPROCESSORS, clusters: int = 0) -
     with fake_cuda() as device, pytest.MonkeyPatch.context() as patch:
         from launchopt.devices import launch_ahead, megakernel, megakernel_program
 
-        memory = FakeMemory(multiprocessors)
+        memory = FakeMemory(multiprocessors, SHARED_BYTES)
         made = FakeMegakernel(device, memory, multiprocessors, clusters)
         patch.setattr(device, "state_of_sequences", None, raising=False)
         patch.setattr(device, "kernels", made)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from fake_memory import OnGpu
 from programs import stream_of
 from step_runs import batches
 
@@ -19,12 +20,6 @@ from launchopt.devices import cuda_steps
 
 GREEDY, NONE = Sampling(SamplingKind.greedy), Sampling(SamplingKind.none)
 MS = 1_000_000
-
-
-class OnGpu(np.ndarray[Any, Any]):
-    @property
-    def data(self) -> Any:
-        return SimpleNamespace(ptr=self.ctypes.data)
 
 
 class FakeFeedback:
