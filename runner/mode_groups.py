@@ -58,7 +58,7 @@ class Megakernel(Graph):
 
     ahead: bool = True  # whether the next launch is made while a step runs, and waits for its commands on the GPU
     bar1: bool = True  # whether the word that it waits for may lie in the GPU's memory, where the host can store there
-    racecheck: bool = False  # whether the kernel is the slower one whose order compute-sanitizer's racecheck knows
+    racecheck: bool = False  # whether the kernel is the one whose order NVIDIA's racecheck knows: not for timing
 
 
 @dataclass(slots=True)

@@ -53,8 +53,8 @@ class Megakernel:
     """Steps of a device's stream. `device`: a CudaDevice. `bound`: most lists at a time, if no more copies of weights.
 
     ahead: whether launches may be made before their commands are there. bar1: whether what they poll may lie in the
-    GPU's memory. racecheck: whether kernels are those whose order NVIDIA's racecheck knows, which are slower.
-    compiles_at_once: what comes for the first time, too.
+    GPU's memory. racecheck: whether kernels are those whose order NVIDIA's racecheck knows. compiles_at_once: what
+    comes for the first time, too.
     """
 
     def __init__(

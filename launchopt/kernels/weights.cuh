@@ -60,9 +60,9 @@ struct Ring {
         const u32 at = index + ahead, of_slot = barriers + wrapped(at) * 8, in_phase = phase ^ (at >= SLOTS);
         return WAITS ? barrier_try(of_slot, in_phase) : barrier_test(of_slot, in_phase);
     }
+    template <int N> static constexpr bool SHARED_OUT = N > 2 && !EACH_LANE;
     // Whether the next `count` are, of N at the most, as far as a lane knows: of more than two each lane asks for one, so that
     // a warp asks once; of two each lane asks for both before the first answer is there.
-    template <int N> static constexpr bool SHARED_OUT = N > 2 && !EACH_LANE;
     template <int N, bool WAITS = false> __device__ bool are_full(int count) const {
         if (SHARED_OUT<N>) return is_full<WAITS>(min((int)(threadIdx.x % N), count - 1));
         bool all = true;

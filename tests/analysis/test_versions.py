@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launchopt.analysis.versions import Versions, read_versions, versions_markdown
 from launchopt.errors import DataError
 
-GOOD = {
+GOOD: dict[str, Any] = {
     "about": "On a machine.",
     "measures": {"round trip": "us", "stream": "ns", "never": "s"},
     "versions": [
@@ -66,8 +67,8 @@ def test_goals_and_accounts(tmp_path: Path) -> None:
 
 def test_a_table_has_the_first_sentence_of_a_change(tmp_path: Path) -> None:
     """What else there is to say is below it, and before the next kernel."""
-    first = GOOD["versions"][0] | {"change": "first. It took 1.5 us. No more"}  # type: ignore[index]
-    content = GOOD | {"versions": [first, *GOOD["versions"][1:]]}  # type: ignore[index]
+    first = GOOD["versions"][0] | {"change": "first. It took 1.5 us. No more"}
+    content = GOOD | {"versions": [first, *GOOD["versions"][1:]]}
     lines = versions_markdown(read_versions(written(tmp_path, content))).splitlines()
     assert lines[6:13] == [
         "| 1 | first | 6.02 | — |",
@@ -98,7 +99,7 @@ def test_how_figures_were_taken_is_below_the_tables(tmp_path: Path) -> None:
         (GOOD | {"runs": {"two": "last"}}, "not a list of versions"),
         (GOOD | {"notes": "one"}, "notes are no list"),
         (GOOD | {"accounts": [{"what": "nothing"}]}, "not a list of versions"),
-        (GOOD | {"versions": [GOOD["versions"][0] | {"figures": {"round trip": "fast"}}]}, "not a list of versions"),  # type: ignore[index]
+        (GOOD | {"versions": [GOOD["versions"][0] | {"figures": {"round trip": "fast"}}]}, "not a list of versions"),
     ],
 )
 def test_what_is_none_is_refused(content: object, problem: str, tmp_path: Path) -> None:
