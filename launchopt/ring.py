@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import RECORD_BYTES, W_ENQUEUE, W_TURN, WORDS, Records, as_words
 from launchopt.errors import ConfigError
+from launchopt.files import claim, reason
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
-from launchopt.reserve import claim, reason
 
 # Word offsets in the header. The first of each line is written by one side alone.
 HEAD, START_NS, KNOWN_TAIL = 0, 1, 2  # producer: records pushed; the run's zero; the tail when it last looked

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.errors import RunError
-from launchopt.reserve import reason
+from launchopt.files import reason
 
 Rows = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launchopt.errors import RunError
-from launchopt.reserve import reason
+from launchopt.files import reason
 
 
 def written(path: Path, write: Callable[[Path], object]) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from launchopt.errors import RunError
-from launchopt.reserve import Reserve
+from launchopt.files import Reserve
 
 NAME = ".lock"
 PATIENCE_S, _PAUSE_S = 0.5, 0.05

@@ -15,9 +15,9 @@ from typing import Any
 from launchopt import results
 from launchopt.environment import environment
 from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
+from launchopt.files import Reserve, reason
 from launchopt.identity import stream_hash
 from launchopt.producer import Production
-from launchopt.reserve import Reserve, reason
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.trace import TraceStream

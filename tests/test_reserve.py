@@ -13,7 +13,7 @@ from own_mounts import in_own_mounts
 from own_process import environ_of
 
 from launchopt.errors import ConfigError, RunError
-from launchopt.reserve import Reserve, claim, reason
+from launchopt.files import Reserve, claim, reason
 from launchopt.ring import FOLDER, Ring
 
 can_claim = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="nothing can be allocated ahead here")
