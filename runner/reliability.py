@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.analysis.reliability import Kill, Soak, reliability_markdown
+from launchopt.analysis.campaigns.reliability import Kill, Soak, reliability_markdown
 from launchopt.errors import DataError, LaunchoptError
 from launchopt.json_file import read_json
 from launchopt.results import read_manifest

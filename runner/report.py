@@ -31,9 +31,9 @@ from pathlib import Path
 from rich.console import Console
 
 from launchopt import results
-from launchopt.analysis import versions
 from launchopt.analysis.calibration import read_calibration
 from launchopt.analysis.calibration_markdown import calibration_markdown
+from launchopt.analysis.campaigns import versions
 from launchopt.analysis.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
 from launchopt.analysis.frontier_markdown import frontier_markdown
 from launchopt.analysis.frontier_plot import draw_frontiers

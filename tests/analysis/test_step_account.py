@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from launchopt.analysis.step_account import Part, account, clock_mhz, floor_of
+from launchopt.analysis.campaigns.step_account import Part, account, clock_mhz, floor_of
 
 MHZ = 2000.0
 

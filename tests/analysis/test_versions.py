@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launchopt.analysis.versions import Versions, read_versions, versions_markdown
+from launchopt.analysis.campaigns.versions import Versions, read_versions, versions_markdown
 from launchopt.errors import DataError
 
 GOOD: dict[str, Any] = {

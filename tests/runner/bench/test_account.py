@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from launchopt.analysis.step_account import Floor, Part
+from launchopt.analysis.campaigns.step_account import Floor, Part
 from launchopt.errors import DataError
 from launchopt.results import write_manifest, write_rows
 from runner.bench import account

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from composing import configured
 
-from launchopt.analysis.step_account import Floor, Part
+from launchopt.analysis.campaigns.step_account import Floor, Part
 from launchopt.devices.cuda_info import cuda_info
 from launchopt.errors import DeviceError, RunError
 from runner.bench import account, figures, megakernel
