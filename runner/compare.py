@@ -31,8 +31,8 @@ from runner.written import write_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from launchopt.analysis.arms import Run, Side
-    from launchopt.analysis.compare import Outcome
+    from launchopt.analysis.comparison.arms import Run, Side
+    from launchopt.analysis.comparison.compare import Outcome
 
 _STYLES = {"FASTER": "green", "SLOWER": "red", "SAME": "cyan", "UNDECIDED": "yellow"}
 
@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from launchopt.analysis.compare import compare
-    from launchopt.analysis.compare_text import as_json, markdown
+    from launchopt.analysis.comparison.compare import compare
+    from launchopt.analysis.comparison.text import as_json, markdown
     from launchopt.analysis.interval import Verdict
     from runner.terminal import console
 
@@ -86,7 +86,7 @@ def read_side(name: str, key: str) -> Side:
 
     Raises ConfigError for a folder that is not there, DataError for one that cannot be read.
     """
-    from launchopt.analysis.arms import Side
+    from launchopt.analysis.comparison.arms import Side
 
     folder, mode = Path(name), None
     if not folder.exists() and ":" in name:
@@ -102,7 +102,7 @@ def read_side(name: str, key: str) -> Side:
 
 
 def _read_run(path: Path, root: Path) -> Run:
-    from launchopt.analysis.arms import Run
+    from launchopt.analysis.comparison.arms import Run
     from launchopt.results import read_manifest, read_summaries
 
     rows = read_summaries([path])
@@ -115,7 +115,7 @@ def _read_run(path: Path, root: Path) -> Run:
 
 
 def _print(outcome: Outcome, to: Console) -> None:
-    from launchopt.analysis.compare_text import banner, block, written
+    from launchopt.analysis.comparison.text import banner, block, written
 
     loud = banner(outcome)
     if loud:
@@ -138,7 +138,7 @@ def _print_table(outcome: Outcome, to: Console) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from launchopt.analysis.compare_text import HEADINGS, cells
+    from launchopt.analysis.comparison.text import HEADINGS, cells
 
     table = Table(box=box.SIMPLE if to.is_terminal else None)
     for heading in HEADINGS:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launchopt.analysis import compare_text, likeness
-from launchopt.analysis.arms import Run, Side
-from launchopt.analysis.compare import OPEN_LOOP, SEPARATELY, Outcome, compare, metrics, unit_of
+from launchopt.analysis.comparison import likeness
+from launchopt.analysis.comparison import text as compare_text
+from launchopt.analysis.comparison.arms import Run, Side
+from launchopt.analysis.comparison.compare import OPEN_LOOP, SEPARATELY, Outcome, compare, metrics, unit_of
 from launchopt.analysis.interval import Interval, Verdict
 from launchopt.analysis.tables import DEPENDENCIES_IGNORED, SAME_RUN
 from launchopt.errors import ConfigError, DataError

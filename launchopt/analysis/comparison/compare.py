@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from launchopt.analysis.arms import Arm, Side, arms_of, matched
+from launchopt.analysis.comparison.arms import Arm, Side, arms_of, matched
+from launchopt.analysis.comparison.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
 from launchopt.analysis.interval import (
     SMALLEST_EFFECT,
     Interval,
@@ -21,7 +22,6 @@ from launchopt.analysis.interval import (
     ratio_interval,
     verdict,
 )
-from launchopt.analysis.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
 from launchopt.analysis.power import detectable_effect, repeats_needed
 from launchopt.analysis.shift import Factor, factor
 from launchopt.analysis.tables import SAME_RUN, SEPARATE_RUNS, disorder, problem_of

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from launchopt.analysis.compare import Comparison, Outcome
+from launchopt.analysis.comparison.compare import Comparison, Outcome
 from launchopt.analysis.interval import Interval, Verdict
 from launchopt.analysis.markdown import escaped
 from launchopt.analysis.power import FIRST_REPEATS, POWER

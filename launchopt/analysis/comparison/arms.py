@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launchopt.analysis.likeness import WORK, Manifest, work_of
+from launchopt.analysis.comparison.likeness import WORK, Manifest, work_of
 from launchopt.analysis.tables import stream_title
 from launchopt.errors import ConfigError, choices
 from launchopt.results import Row

@@ -1,0 +1,1 @@
+"""One run or set of runs against another."""
