@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from launchopt.analysis.ncu import Kernel, read_kernels, short_name
+from launchopt.analysis.profiles.ncu import Kernel, read_kernels, short_name
 from launchopt.errors import DataError, LaunchoptError
 from runner.piped import until_closed
 from runner.profile_output import cell, print_notes, print_table, write_parquet

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from launchopt.analysis.nsys import Profile, RangeRow, read_profile
+from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from launchopt.errors import LaunchoptError
 from launchopt.timing.nvtx_ranges import DOMAIN
 from runner.piped import until_closed

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from launchopt.analysis.nsys import read_profile
-from launchopt.analysis.nsys_stats import Agreement, Sum, agreements, agreements_with_run, kernel_sum
+from launchopt.analysis.profiles.nsys import read_profile
+from launchopt.analysis.profiles.nsys_agreement import Agreement, Sum, agreements, agreements_with_run, kernel_sum
 from launchopt.errors import DataError, DeviceError, LaunchoptError
 from runner.piped import until_closed
 from runner.profile_output import cell, print_table, write_parquet

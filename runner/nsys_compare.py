@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from launchopt.analysis.nsys import Profile, RangeRow, read_profile
+from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from launchopt.errors import LaunchoptError
 from runner.nsys import notes
 from runner.piped import until_closed

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt import results
-from launchopt.analysis.overheads import overheads_markdown
+from launchopt.analysis.profiles.overheads import overheads_markdown
 from launchopt.errors import DataError
 
 AGREEMENTS = "agree_*.parquet"

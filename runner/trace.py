@@ -34,8 +34,8 @@ from runner.piped import until_closed
 from runner.written import write_json
 
 if TYPE_CHECKING:
-    from launchopt.analysis.launch_pairs import Pairs
-    from launchopt.analysis.launch_stats import LaunchStats
+    from launchopt.analysis.profiles.launch_pairs import Pairs
+    from launchopt.analysis.profiles.launch_stats import LaunchStats
     from launchopt.traces.events import Trace
     from launchopt.traces.kineto import TimeUnit
 
@@ -68,8 +68,8 @@ def statistics(
 
     DataError for a file that cannot be read or written; then `output` is as it was.
     """
-    from launchopt.analysis.launch_pairs import pair
-    from launchopt.analysis.launch_stats import launch_stats
+    from launchopt.analysis.profiles.launch_pairs import pair
+    from launchopt.analysis.profiles.launch_stats import launch_stats
 
     found = []
     with _pairs_file(output) if output else nullcontext() as pairs_file:
@@ -109,13 +109,13 @@ class _PairsFile:
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet as pq
 
-        from launchopt.analysis.launch_rows import LAUNCH_KERNELS
+        from launchopt.analysis.profiles.launch_rows import LAUNCH_KERNELS
 
         self.writer = pq.ParquetWriter(path, LAUNCH_KERNELS, compression="zstd")
 
     def add(self, path: Path, trace: Trace, pairs: Pairs) -> None:
         """The rows of one trace."""
-        from launchopt.analysis.launch_rows import launch_rows
+        from launchopt.analysis.profiles.launch_rows import launch_rows
 
         self.writer.write_table(launch_rows(str(path), trace, pairs))
 

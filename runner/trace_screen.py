@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launchopt.analysis.launch_stats import SHORT_US, LaunchStats, Share, Spread, StreamQueue
+from launchopt.analysis.profiles.launch_stats import SHORT_US, LaunchStats, Share, Spread, StreamQueue
 from runner.profile_output import Cell, cell, print_notes, print_table
 
 STREAMS_SHOWN = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from launchopt.analysis.nsys import Profile, read_profile
+from launchopt.analysis.profiles.nsys import Profile, read_profile
 
 PID, OTHER_PID = 7 << 24, 8 << 24
 TID, TID_2 = PID | 70, PID | 71

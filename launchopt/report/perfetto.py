@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from launchopt.analysis.timeline import Event, Group, Size, Timeline, kept_launches
+from launchopt.analysis.profiles.timeline import Event, Group, Size, Timeline, kept_launches
 from launchopt.columns import COMMANDS, KERNELS, LAUNCHES
 from launchopt.errors import DataError
 from launchopt.report.source import RECORDINGS

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt.analysis.launch_pairs import Pairs, pair
-from launchopt.analysis.launch_stats import Share, Spread, StreamQueue, launch_stats
+from launchopt.analysis.profiles.launch_pairs import Pairs, pair
+from launchopt.analysis.profiles.launch_stats import Share, Spread, StreamQueue, launch_stats
 from launchopt.traces.events import CALL, GPU_EVENT, NONE, Format, Kind, Trace
 
 NAMES = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaEventRecord", "p", "q")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from kineto_events import TRACES, Event, call, kernel, written
 
-from launchopt.analysis.gpu_time import DeviceTime
-from launchopt.analysis.launch_pairs import pair
-from launchopt.analysis.launch_rows import LAUNCH_KERNELS, launch_rows
-from launchopt.analysis.launch_stats import LaunchStats, Share, Spread, launch_stats
+from launchopt.analysis.profiles.gpu_time import DeviceTime
+from launchopt.analysis.profiles.launch_pairs import pair
+from launchopt.analysis.profiles.launch_rows import LAUNCH_KERNELS, launch_rows
+from launchopt.analysis.profiles.launch_stats import LaunchStats, Share, Spread, launch_stats
 from launchopt.traces.kineto import read_kineto
 
 Stats = Callable[..., LaunchStats]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis import ncu
-from launchopt.analysis.ncu import Kernel, read_kernels, short_name
+from launchopt.analysis.profiles import ncu
+from launchopt.analysis.profiles.ncu import Kernel, read_kernels, short_name
 from launchopt.errors import DataError
 
 DURATION, RATE = "gpu__time_duration.sum", "dram__bytes.sum.per_second"

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from nsys_export import OTHER_PID, PID, TID_2, Export
 
-from launchopt.analysis.nsys import OUTSIDE, Profile, RangeRow, read_profile
+from launchopt.analysis.profiles.nsys import OUTSIDE, Profile, RangeRow, read_profile
 from launchopt.errors import DataError
 from runner.nsys import main
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis.nsys import OUTSIDE, Profile, RangeRow
-from launchopt.analysis.nsys_stats import Agreement, Sum, agreements, agreements_with_run, kernel_sum
+from launchopt.analysis.profiles.nsys import OUTSIDE, Profile, RangeRow
+from launchopt.analysis.profiles.nsys_agreement import Agreement, Sum, agreements, agreements_with_run, kernel_sum
 from launchopt.errors import DataError
 
 ROW = RangeRow(OUTSIDE, 2, 4, 8, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 100.0, 100.0, 4.0, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launchopt import results
-from launchopt.analysis.overheads import ATTACHED, CUPTI, TORCH, UNTRACED, overheads, overheads_markdown
+from launchopt.analysis.profiles.overheads import ATTACHED, CUPTI, TORCH, UNTRACED, overheads, overheads_markdown
 from launchopt.results import Row
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_runs import BATCH, COMMANDS, REPEATS, command_rows, kernel_rows, launch_rows
 
-from launchopt.analysis.timeline import Event, Size, Timeline, kept_launches
+from launchopt.analysis.profiles.timeline import Event, Size, Timeline, kept_launches
 
 EVERYTHING = {(mode, repeat): COMMANDS // size for mode, size in BATCH.items() for repeat in range(REPEATS)}
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from kineto_events import TRACES, call, kernel, raw, written
 
-from launchopt.analysis.launch_rows import LAUNCH_KERNELS
+from launchopt.analysis.profiles.launch_rows import LAUNCH_KERNELS
 from runner import trace, trace_screen
 from runner.trace import main
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from profiler_bench import BASH, SCRIPTS
 
-from launchopt.analysis.nsys import read_profile
+from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.results import read_summaries
 from runner.nsys_agree import main as agree
 

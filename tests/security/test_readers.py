@@ -18,7 +18,7 @@ from limits import limited
 from mutations import CORPUS, READERS, complaint, mutant
 
 from launchopt.analysis.calibration import read_calibration
-from launchopt.analysis.nsys import read_profile
+from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.errors import DataError
 from launchopt.results import read_manifest, read_summaries
 from launchopt.traces.kineto import read_kineto

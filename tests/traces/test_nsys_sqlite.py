@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kineto_events import TRACES
 
-from launchopt.analysis.launch_pairs import pair
-from launchopt.analysis.launch_stats import launch_stats
+from launchopt.analysis.profiles.launch_pairs import pair
+from launchopt.analysis.profiles.launch_stats import launch_stats
 from launchopt.errors import DataError
 from launchopt.traces.events import Kind
 from launchopt.traces.nsys_sqlite import read_nsys

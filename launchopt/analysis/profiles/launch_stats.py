@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from launchopt.analysis.gpu_time import DeviceTime, device_times, total_time
-from launchopt.analysis.launch_pairs import Bools, Ints, Pairs, pair
+from launchopt.analysis.profiles.gpu_time import DeviceTime, device_times, total_time
+from launchopt.analysis.profiles.launch_pairs import Bools, Ints, Pairs, pair
 from launchopt.traces.events import NONE, Kind, Trace
 
 SHORT_US = (1, 2, 5, 10)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from launchopt.analysis.launch_pairs import Ints, Pairs
+from launchopt.analysis.profiles.launch_pairs import Ints, Pairs
 from launchopt.columns import schema
 from launchopt.traces.events import LATEST_NS, Kind, Trace
 

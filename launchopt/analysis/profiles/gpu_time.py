@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from launchopt.analysis.launch_pairs import Ints, Pairs
+from launchopt.analysis.profiles.launch_pairs import Ints, Pairs
 from launchopt.traces.events import NONE
 
 

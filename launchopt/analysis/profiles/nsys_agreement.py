@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launchopt.analysis.nsys import Profile, RangeRow
+from launchopt.analysis.profiles.nsys import Profile, RangeRow
 from launchopt.errors import DataError
 
 TIME_LIMIT = 0.01  # of the other's time

@@ -1,0 +1,1 @@
+"""What profilers recorded: nsys, ncu, CUPTI and traces."""
