@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launchopt.analysis.interval import Interval, Verdict
+from launchopt.analysis.statistics.interval import Interval, Verdict
 from launchopt.analysis.tables import Line, Table
 from launchopt.errors import ConfigError
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from launchopt.analysis.interval import Verdict
+from launchopt.analysis.statistics.interval import Verdict
 from launchopt.analysis.tables import STREAM, Line, Table, build_tables
 from launchopt.results import Row
 

@@ -13,9 +13,9 @@ from textwrap import fill
 from typing import Any
 
 from launchopt.analysis.columns import mode_name
-from launchopt.analysis.interval import Interval
 from launchopt.analysis.plot import LEGEND, colour_of, draw_bars
 from launchopt.analysis.remedies import RemedyTable
+from launchopt.analysis.statistics.interval import Interval
 from launchopt.analysis.tables import stream_title
 from launchopt.errors import ConfigError
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from launchopt.analysis.bound import Bound, Shares, Side
 from launchopt.analysis.columns import count, number
 from launchopt.analysis.evidence import call_time_ms
-from launchopt.analysis.interval import Verdict
 from launchopt.analysis.remedies import Remedy
 from launchopt.analysis.roofline import Prediction, recorded_launches
+from launchopt.analysis.statistics.interval import Verdict
 from launchopt.analysis.tables import has_no_dependencies
 
 CLOSE_ENOUGH = 1.05  # wall time over that of the fastest

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launchopt.analysis import reference
-from launchopt.analysis.interval import Interval, Verdict, ratio_interval, verdict
+from launchopt.analysis.statistics.interval import Interval, Verdict, ratio_interval, verdict
 from launchopt.errors import DataError
 from launchopt.results import Row
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from launchopt.analysis.columns import NOTHING, count, mode_name, number, speedup
-from launchopt.analysis.interval import Verdict
+from launchopt.analysis.statistics.interval import Verdict
 from launchopt.analysis.tables import Line, Table, arrivals
 from launchopt.report.grids import Grid, Head, make_grid
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from launchopt.analysis.interval import Verdict, verdict
-from launchopt.analysis.power import (
+from launchopt.analysis.statistics.interval import Verdict, verdict
+from launchopt.analysis.statistics.power import (
     FEWEST_FOR_NOISE,
     FEWEST_PAIRS,
     OUTLIERS,
@@ -18,7 +18,7 @@ from launchopt.analysis.power import (
     repeats_needed,
     settled,
 )
-from launchopt.analysis.shift import factor
+from launchopt.analysis.statistics.shift import factor
 
 EXPERIMENTS = 100
 FIRST = 10

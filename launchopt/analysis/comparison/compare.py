@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from launchopt.analysis.comparison.arms import Arm, Side, arms_of, matched
 from launchopt.analysis.comparison.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
-from launchopt.analysis.interval import (
+from launchopt.analysis.statistics.interval import (
     SMALLEST_EFFECT,
     Interval,
     Verdict,
@@ -22,8 +22,8 @@ from launchopt.analysis.interval import (
     ratio_interval,
     verdict,
 )
-from launchopt.analysis.power import detectable_effect, repeats_needed
-from launchopt.analysis.shift import Factor, factor
+from launchopt.analysis.statistics.power import detectable_effect, repeats_needed
+from launchopt.analysis.statistics.shift import Factor, factor
 from launchopt.analysis.tables import SAME_RUN, SEPARATE_RUNS, disorder, problem_of
 from launchopt.columns import SUMMARY
 from launchopt.errors import ConfigError, DataError, choices
