@@ -139,7 +139,7 @@ def read_model(name: str) -> ModelShape:
 
 
 def _cells(line: BudgetLine, has_cost: bool) -> list[str]:
-    from launchopt.analysis.columns import NOTHING
+    from launchopt.analysis.tables.columns import NOTHING
 
     at_most = "≤ " if line.idle_is_bound else ""
     idle = NOTHING if line.gpu_idle_hours is None else at_most + _shown(line.gpu_idle_hours)
@@ -150,13 +150,13 @@ def _cells(line: BudgetLine, has_cost: bool) -> list[str]:
 
 def _shown(value: float) -> str:
     """Three digits below 1, where launches a token of a graph are."""
-    from launchopt.analysis.columns import number
+    from launchopt.analysis.tables.columns import number
 
     return number(value) if value >= 1 else f"{value:.3g}"
 
 
 def _show(found: Budget) -> None:
-    from launchopt.analysis.markdown import escaped
+    from launchopt.analysis.tables.markdown import escaped
 
     has_cost = any(line.cost is not None for line in found.lines)
     headings = [*HEADINGS, *(["cost a day"] if has_cost else [])]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launchopt import results
-from launchopt.analysis.markdown import plain
+from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
 from launchopt.json_file import read_json
 from launchopt.results import Row

@@ -23,8 +23,8 @@ from typing import Any
 from hydra import compose, initialize_config_dir, initialize_config_module
 from omegaconf import OmegaConf
 
-from launchopt.analysis.columns import Column
-from launchopt.analysis.markdown import body, escaped
+from launchopt.analysis.tables.columns import Column
+from launchopt.analysis.tables.markdown import body, escaped
 from launchopt.command import Dtype
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import DataError

@@ -34,15 +34,15 @@ from launchopt import results
 from launchopt.analysis.calibration import read_calibration
 from launchopt.analysis.calibration_markdown import calibration_markdown
 from launchopt.analysis.campaigns import versions
-from launchopt.analysis.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
-from launchopt.analysis.frontier_markdown import frontier_markdown
-from launchopt.analysis.frontier_plot import draw_frontiers
-from launchopt.analysis.markdown import report_markdown, sync_blocks
-from launchopt.analysis.plot import draw_speedups
-from launchopt.analysis.remedies import RemedyTable, build_remedies
-from launchopt.analysis.remedies_markdown import remedies_markdown
-from launchopt.analysis.remedies_plot import draw_remedies
-from launchopt.analysis.tables import build_tables
+from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
+from launchopt.analysis.tables.frontier_markdown import frontier_markdown
+from launchopt.analysis.tables.frontier_plot import draw_frontiers
+from launchopt.analysis.tables.markdown import report_markdown, sync_blocks
+from launchopt.analysis.tables.rows import build_tables
+from launchopt.analysis.tables.speedup_plot import draw_speedups
+from launchopt.analysis.tables.strategies import RemedyTable, build_remedies
+from launchopt.analysis.tables.strategies_markdown import remedies_markdown
+from launchopt.analysis.tables.strategies_plot import draw_remedies
 from launchopt.errors import DataError, LaunchoptError
 from runner import goals, ncu, profilers
 from runner.bench import account, figures

@@ -9,13 +9,13 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from launchopt.analysis.columns import Column, T
-from launchopt.analysis.frontier import Frontier
-from launchopt.analysis.frontier_markdown import frontier_answer, frontier_grid, frontier_title
-from launchopt.analysis.markdown import grid, tokens_grid
-from launchopt.analysis.remedies import RemedyTable
-from launchopt.analysis.remedies_markdown import refusals, remedies_grid, remedies_subtitle
-from launchopt.analysis.tables import Table, stream_subtitle, stream_title
+from launchopt.analysis.tables.columns import Column, T
+from launchopt.analysis.tables.frontier import Frontier
+from launchopt.analysis.tables.frontier_markdown import frontier_answer, frontier_grid, frontier_title
+from launchopt.analysis.tables.markdown import grid, tokens_grid
+from launchopt.analysis.tables.rows import Table, stream_subtitle, stream_title
+from launchopt.analysis.tables.strategies import RemedyTable
+from launchopt.analysis.tables.strategies_markdown import refusals, remedies_grid, remedies_subtitle
 
 
 def print_tables(tables: Sequence[Table], console: Console) -> None:

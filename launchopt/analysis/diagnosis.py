@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from launchopt.analysis.bound import Bound, Shares, Side, classify
 from launchopt.analysis.calibration import Calibration
 from launchopt.analysis.evidence import evidence_of, shares_of
-from launchopt.analysis.remedies import Remedy, RemedyTable, build_remedies
 from launchopt.analysis.remedy_choice import Judged, first_to_try, sentence
 from launchopt.analysis.roofline import impossible, predict
 from launchopt.analysis.statistics.interval import Interval
-from launchopt.analysis.tables import STREAM, Line, build_tables, stream_subtitle, stream_title
+from launchopt.analysis.tables.rows import STREAM, Line, build_tables, stream_subtitle, stream_title
+from launchopt.analysis.tables.strategies import Remedy, RemedyTable, build_remedies
 from launchopt.results import Row
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from launchopt.analysis.markdown import escaped
+from launchopt.analysis.tables.markdown import escaped
 
 TEXT, NUMBER = "---", "---:"  # rules of a column: to the left, to the right
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from launchopt.analysis.calibration import Calibration
-from launchopt.analysis.remedies import Remedy
-from launchopt.analysis.tables import Line
+from launchopt.analysis.tables.rows import Line
+from launchopt.analysis.tables.strategies import Remedy
 from launchopt.results import Row
 
 SLACK = 1.02  # that of launchopt.summary: a ceiling is itself measured to about 2%

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launchopt.analysis.columns import NOTHING
+from launchopt.analysis.tables.columns import NOTHING
 from launchopt.report.grids import Grid, Head, make_grid
 from launchopt.report.source import Run, Source
 from launchopt.results import Row

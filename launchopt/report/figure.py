@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launchopt.analysis.columns import mode_name, short_configuration
-from launchopt.analysis.tables import Line, Table
+from launchopt.analysis.tables.columns import mode_name, short_configuration
+from launchopt.analysis.tables.rows import Line, Table
 
 MOST_SERIES = 6
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2, 1, 2])

@@ -10,8 +10,8 @@ from typing import Any
 
 import altair as alt
 
-from launchopt.analysis.columns import count, number
-from launchopt.analysis.frontier import Frontier, Point
+from launchopt.analysis.tables.columns import count, number
+from launchopt.analysis.tables.frontier import Frontier, Point
 from launchopt.report.figure import SHAPES, Absent, Figure, finished
 
 HEAT_TITLE = "Timeout x bucket"

@@ -12,8 +12,8 @@ from typing import Any
 
 import altair as alt
 
-from launchopt.analysis.columns import number
-from launchopt.analysis.tables import Line, Table
+from launchopt.analysis.tables.columns import number
+from launchopt.analysis.tables.rows import Line, Table
 from launchopt.report.figure import Absent, Figure, finished
 
 TITLE = "Roofline"

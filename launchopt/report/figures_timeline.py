@@ -13,7 +13,7 @@ import altair as alt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.analysis.tables import Line, Table
+from launchopt.analysis.tables.rows import Line, Table
 from launchopt.errors import DataError
 from launchopt.report.figure import Absent, Figure, finished, series_names, shown_lines
 from launchopt.report.source import Source

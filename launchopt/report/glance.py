@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from launchopt.analysis.columns import NOTHING, count, mode_name, number, speedup
 from launchopt.analysis.statistics.interval import Verdict
-from launchopt.analysis.tables import Line, Table, arrivals
+from launchopt.analysis.tables.columns import NOTHING, count, mode_name, number, speedup
+from launchopt.analysis.tables.rows import Line, Table, arrivals
 from launchopt.report.grids import Grid, Head, make_grid
 
 HEADS = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launchopt.analysis.markdown import SHORT_LEGEND, escaped
+from launchopt.analysis.tables.markdown import SHORT_LEGEND, escaped
 from launchopt.report.environment import environment
 from launchopt.report.glance import HEADS, glances
 from launchopt.report.source import Source

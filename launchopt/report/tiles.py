@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from launchopt.analysis.statistics.interval import Verdict
-from launchopt.analysis.tables import Line
+from launchopt.analysis.tables.rows import Line
 from launchopt.report.glance import glances
 from launchopt.report.source import Source
 

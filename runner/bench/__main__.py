@@ -22,8 +22,8 @@ from rich.console import JustifyMethod
 from rich.table import Table
 
 from launchopt import results
-from launchopt.analysis.columns import Column
 from launchopt.analysis.statistics.interval import ratio_interval, verdict
+from launchopt.analysis.tables.columns import Column
 from launchopt.devices import find_device
 from launchopt.environment import environment
 from launchopt.errors import ConfigError, LaunchoptError

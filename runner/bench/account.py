@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.analysis.campaigns.step_account import Floor, Part
-from launchopt.analysis.columns import Column, count, number
-from launchopt.analysis.markdown import body
+from launchopt.analysis.tables.columns import Column, count, number
+from launchopt.analysis.tables.markdown import body
 from launchopt.columns import schema
 from launchopt.errors import DataError
 from launchopt.results import Row, read_manifest

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.analysis.markdown import plain
 from launchopt.analysis.statistics.interval import median_interval
+from launchopt.analysis.tables.markdown import plain
 from launchopt.columns import schema
 from launchopt.errors import DataError
 from launchopt.results import Row, read_manifest

@@ -14,7 +14,7 @@ from launchopt.analysis.comparison import text as compare_text
 from launchopt.analysis.comparison.arms import Run, Side
 from launchopt.analysis.comparison.compare import OPEN_LOOP, SEPARATELY, Outcome, compare, metrics, unit_of
 from launchopt.analysis.statistics.interval import Interval, Verdict
-from launchopt.analysis.tables import DEPENDENCIES_IGNORED, SAME_RUN
+from launchopt.analysis.tables.rows import DEPENDENCIES_IGNORED, SAME_RUN
 from launchopt.errors import ConfigError, DataError
 from launchopt.results import SUMMARY, Row
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis.frontier import Point, build_frontiers, pareto, recommend
-from launchopt.analysis.frontier_markdown import frontier_markdown
-from launchopt.analysis.frontier_plot import draw_frontiers
 from launchopt.analysis.histogram import LogHistogram
+from launchopt.analysis.tables.frontier import Point, build_frontiers, pareto, recommend
+from launchopt.analysis.tables.frontier_markdown import frontier_markdown
+from launchopt.analysis.tables.frontier_plot import draw_frontiers
 from launchopt.errors import ConfigError, DataError
 from launchopt.results import SUMMARY, Row
 

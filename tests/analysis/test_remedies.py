@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from launchopt.analysis.remedies import Payback, Remedy, RemedyTable, break_even, build_remedies
 from launchopt.analysis.statistics.interval import Verdict
+from launchopt.analysis.tables.strategies import Payback, Remedy, RemedyTable, break_even, build_remedies
 from launchopt.errors import DataError
 from launchopt.results import SUMMARY, Row
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from launchopt import summary
 from launchopt.analysis import roofline
 from launchopt.analysis.calibration import Calibration
-from launchopt.analysis.remedies import build_remedies
 from launchopt.analysis.roofline import Prediction, predict
+from launchopt.analysis.tables.strategies import build_remedies
 from launchopt.results import Row
 
 ms = st.floats(0.01, 1e4)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from launchopt.analysis.columns import FULL, NOTHING, Column, count, number
-from launchopt.analysis.markdown import body, escaped
+from launchopt.analysis.tables.columns import FULL, NOTHING, Column, count, number
+from launchopt.analysis.tables.markdown import body, escaped
 
 VICTIMS = ("consumer", "producer", "parent", "group")
 PHASES = ("starting", "preparing", "running", "checking")  # a campaign aims at all of them

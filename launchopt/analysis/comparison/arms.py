@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launchopt.analysis.comparison.likeness import WORK, Manifest, work_of
-from launchopt.analysis.tables import stream_title
+from launchopt.analysis.tables.rows import stream_title
 from launchopt.errors import ConfigError, choices
 from launchopt.results import Row
 

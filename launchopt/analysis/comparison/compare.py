@@ -24,7 +24,7 @@ from launchopt.analysis.statistics.interval import (
 )
 from launchopt.analysis.statistics.power import detectable_effect, repeats_needed
 from launchopt.analysis.statistics.shift import Factor, factor
-from launchopt.analysis.tables import SAME_RUN, SEPARATE_RUNS, disorder, problem_of
+from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, disorder, problem_of
 from launchopt.columns import SUMMARY
 from launchopt.errors import ConfigError, DataError, choices
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from launchopt.analysis.tables import STREAM, has_no_dependencies
+from launchopt.analysis.tables.rows import STREAM, has_no_dependencies
 from launchopt.results import Row
 
 # What two rows have to agree in to have done the same work: the stream, how it was ordered, and how much it touched.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from launchopt.analysis.pipes import NUMBER, TEXT, pipe_table
-from launchopt.analysis.tables import STREAM, grouped
+from launchopt.analysis.tables.rows import STREAM, grouped
 from launchopt.results import Row
 
 UNTRACED, CUPTI, TORCH, ATTACHED = "none", "timing=cupti", "timing=torch", "nsys, attached"

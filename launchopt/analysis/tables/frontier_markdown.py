@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launchopt.analysis.columns import ALL, COMPACT, FULL, NOTHING, TERMINAL, Column, count, number
-from launchopt.analysis.frontier import Frontier, Point
-from launchopt.analysis.markdown import body, escaped
-from launchopt.analysis.tables import arrivals, disorder, stream_subtitle, stream_title
+from launchopt.analysis.tables.columns import ALL, COMPACT, FULL, NOTHING, TERMINAL, Column, count, number
+from launchopt.analysis.tables.frontier import Frontier, Point
+from launchopt.analysis.tables.markdown import body, escaped
+from launchopt.analysis.tables.rows import arrivals, disorder, stream_subtitle, stream_title
 
 FRONTIER_LEGEND = (
     "Medians over repeats; p99 is of the latency of a command, enqueue to results on the device. On the frontier: no "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from launchopt.analysis.tables import Line, has_no_dependencies, rate
+from launchopt.analysis.tables.rows import Line, has_no_dependencies, rate
 
 NOTHING = "—"
 T = TypeVar("T")

@@ -12,11 +12,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from launchopt.analysis.columns import mode_name
-from launchopt.analysis.plot import LEGEND, colour_of, draw_bars
-from launchopt.analysis.remedies import RemedyTable
 from launchopt.analysis.statistics.interval import Interval
-from launchopt.analysis.tables import stream_title
+from launchopt.analysis.tables.columns import mode_name
+from launchopt.analysis.tables.rows import stream_title
+from launchopt.analysis.tables.speedup_plot import LEGEND, colour_of, draw_bars
+from launchopt.analysis.tables.strategies import RemedyTable
 from launchopt.errors import ConfigError
 
 _COLUMNS = 2

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from launchopt.analysis.statistics.interval import Verdict
-from launchopt.analysis.tables import STREAM, Line, Table, build_tables
+from launchopt.analysis.tables.rows import STREAM, Line, Table, build_tables
 from launchopt.results import Row
 
 _SETTINGS = ("mode", "ordering", "max_batch", "timeout_us")

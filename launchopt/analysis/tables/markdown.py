@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from launchopt.analysis.columns import (
+from launchopt.analysis.tables.columns import (
     COLUMNS,
     COMPACT,
     MARKED,
@@ -19,7 +19,7 @@ from launchopt.analysis.columns import (
     T,
     left_out,
 )
-from launchopt.analysis.tables import Line, Table, arrivals
+from launchopt.analysis.tables.rows import Line, Table, arrivals
 from launchopt.errors import DataError
 
 LEGEND = (

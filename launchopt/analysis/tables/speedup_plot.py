@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launchopt.analysis.statistics.interval import Interval, Verdict
-from launchopt.analysis.tables import Line, Table
+from launchopt.analysis.tables.rows import Line, Table
 from launchopt.errors import ConfigError
 
 # Readable in grey and for the common kinds of colour blindness (Okabe and Ito, 2008).

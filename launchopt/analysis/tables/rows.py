@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launchopt.analysis import reference
 from launchopt.analysis.statistics.interval import Interval, Verdict, ratio_interval, verdict
+from launchopt.analysis.tables import reference
 from launchopt.errors import DataError
 from launchopt.results import Row
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launchopt.analysis.histogram import LogHistogram
-from launchopt.analysis.tables import STREAM, disorder, grouped, problem_of, sortable, stream_order, without_copies
+from launchopt.analysis.tables.rows import STREAM, disorder, grouped, problem_of, sortable, stream_order, without_copies
 from launchopt.results import SUMMARY, Row
 
 HISTOGRAMS_USED = ("latency", "batch_size")

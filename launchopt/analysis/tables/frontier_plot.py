@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from launchopt.analysis.frontier import Frontier, Point
-from launchopt.analysis.tables import arrivals, disorder
+from launchopt.analysis.tables.frontier import Frontier, Point
+from launchopt.analysis.tables.rows import arrivals, disorder
 from launchopt.errors import ConfigError
 
 # Readable for the common kinds of colour blindness (Okabe and Ito, 2008); of reasons also in grey.

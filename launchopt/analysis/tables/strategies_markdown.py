@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from launchopt.analysis.columns import (
+from launchopt.analysis.tables.columns import (
     ALL,
     COMPACT,
     FULL,
@@ -25,9 +25,9 @@ from launchopt.analysis.columns import (
     speedup,
     verified,
 )
-from launchopt.analysis.markdown import body, escaped
-from launchopt.analysis.remedies import Remedy, RemedyTable
-from launchopt.analysis.tables import Line, stream_subtitle, stream_title
+from launchopt.analysis.tables.markdown import body, escaped
+from launchopt.analysis.tables.rows import Line, stream_subtitle, stream_title
+from launchopt.analysis.tables.strategies import Remedy, RemedyTable
 
 LEGEND = (
     "Medians over repeats. Speed-up: of wall time over `baseline`, with a 95% bootstrap interval. Host: mean time in a "

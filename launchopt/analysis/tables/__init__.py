@@ -1,0 +1,1 @@
+"""Rows, tables and plots of results."""
