@@ -31,7 +31,7 @@ from runner.piped import until_closed
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from launchopt.analysis.budget import Ask, Budget, BudgetLine
+    from launchopt.analysis.verdict.budget import Ask, Budget, BudgetLine
     from launchopt.workloads.model import ModelShape
 
 NUMBERS = ("tokens_per_day", "launches_per_token", "launches_per_layer", "launch_us", "gpu_hour_cost")
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def budget(settings: Iterable[str]) -> Budget:
     """The budget that `settings` (key=value) ask for; ConfigError or DataError for what cannot be."""
-    from launchopt.analysis.budget import measured, textbook
+    from launchopt.analysis.verdict.budget import measured, textbook
 
     ask, folders = read_settings(settings)
     if not folders:
@@ -71,7 +71,7 @@ def budget(settings: Iterable[str]) -> Budget:
 
 def read_settings(settings: Iterable[str]) -> tuple[Ask, list[Path]]:
     """What is asked, and the folders to take measurements from."""
-    from launchopt.analysis.budget import Ask
+    from launchopt.analysis.verdict.budget import Ask
 
     numbers: dict[str, float] = {}
     folders: list[Path] = []

@@ -24,8 +24,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from launchopt.analysis import calibration as calibrations
-from launchopt.analysis.calibration import Calibration, default_path, write_calibration
+from launchopt.analysis.verdict import calibration as calibrations
+from launchopt.analysis.verdict.calibration import Calibration, default_path, write_calibration
 from launchopt.errors import DeviceError, LaunchoptError
 from runner import doctor_screen as screen
 from runner.doctor_checks import Check, machine_checks, usable

@@ -26,8 +26,8 @@ from runner.written import write_json
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from launchopt.analysis.calibration import Calibration
-    from launchopt.analysis.diagnosis import Diagnosis
+    from launchopt.analysis.verdict.calibration import Calibration
+    from launchopt.analysis.verdict.diagnosis import Diagnosis
     from launchopt.results import Row
 
 
@@ -49,7 +49,7 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
     Raises DataError for folders, files and calibrations that cannot be read or written.
     """
     from launchopt import results
-    from launchopt.analysis.diagnosis import diagnose
+    from launchopt.analysis.verdict.diagnosis import diagnose
 
     rows = results.read_summaries(folders)
     refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
@@ -67,8 +67,8 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
 
 def _calibration(rows: Sequence[Row], folders: Sequence[Path], given: Path | None) -> Calibration | None:
     """The calibration given, which must be of a device of `rows`, or the newest of one."""
-    from launchopt.analysis.calibration import find_calibration, read_calibration
-    from launchopt.analysis.roofline import is_of
+    from launchopt.analysis.verdict.calibration import find_calibration, read_calibration
+    from launchopt.analysis.verdict.roofline import is_of
 
     if given is not None:
         calibration = read_calibration(given)
@@ -82,7 +82,7 @@ def _calibration(rows: Sequence[Row], folders: Sequence[Path], given: Path | Non
 
 
 def _show(diagnoses: Sequence[Diagnosis]) -> None:
-    from launchopt.analysis.diagnosis_markdown import diagnosis_evidence, diagnosis_grid, diagnosis_markdown
+    from launchopt.analysis.verdict.markdown import diagnosis_evidence, diagnosis_grid, diagnosis_markdown
 
     if not sys.stdout.isatty():
         print(diagnosis_markdown(diagnoses), end="")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launchopt.analysis.calibration import Calibration, Floor
+from launchopt.analysis.verdict.calibration import Calibration, Floor
 from launchopt.results import SUMMARY, Row
 
 H200 = "NVIDIA H200"

@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from limits import TooMuchTime, limited
 
-from launchopt.analysis.calibration import read_calibration
 from launchopt.analysis.profiles.launch_pairs import pair
 from launchopt.analysis.profiles.launch_rows import launch_rows
 from launchopt.analysis.profiles.launch_stats import launch_stats
+from launchopt.analysis.verdict.calibration import read_calibration
 from launchopt.arrivals.replay import read_requests
 from launchopt.dataset import batches
 from launchopt.errors import LaunchoptError

@@ -5,9 +5,9 @@ In: a `Calibration`. Out: Markdown that ends with a newline. Pure.
 
 from __future__ import annotations
 
-from launchopt.analysis.calibration import Calibration, Floor
 from launchopt.analysis.pipes import NUMBER, TEXT, pipe_table
 from launchopt.analysis.stages import STAGES, Breakdown, beside_published, from_json
+from launchopt.analysis.verdict.calibration import Calibration, Floor
 
 FLOORS = {"floor": TEXT, "median": NUMBER, "95% interval": NUMBER, "unit": TEXT, "how measured": TEXT}
 STAGE = {"stage": TEXT, "p50 us": NUMBER, "p99 us": NUMBER, "how measured": TEXT}

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from launchopt.analysis.calibration import Floor
 from launchopt.analysis.stages import Stage
 from launchopt.analysis.statistics.interval import median_interval
+from launchopt.analysis.verdict.calibration import Floor
 from launchopt.command import Dtype
 from launchopt.devices.base import Ceilings
 from launchopt.devices.floor_loops import clock_burst

@@ -9,8 +9,8 @@ from typing import Any
 
 import altair as alt
 
-from launchopt.analysis.calibration import Calibration
 from launchopt.analysis.tables.strategies import Remedy, RemedyTable
+from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.report.figure import Absent, Figure, finished, series_names
 
 TITLE = "Where the time of a command goes"

@@ -9,8 +9,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from launchopt.analysis.diagnosis import Diagnosis
-from launchopt.analysis.diagnosis_markdown import diagnosis_grid
 from launchopt.analysis.tables.columns import Column, T
 from launchopt.analysis.tables.frontier import Frontier
 from launchopt.analysis.tables.frontier_markdown import frontier_grid
@@ -18,6 +16,8 @@ from launchopt.analysis.tables.markdown import grid, tokens_grid
 from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies import RemedyTable
 from launchopt.analysis.tables.strategies_markdown import remedies_grid
+from launchopt.analysis.verdict.diagnosis import Diagnosis
+from launchopt.analysis.verdict.markdown import diagnosis_grid
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 # Headings that leave their unit to a legend elsewhere.

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from importlib import resources
 from importlib.util import find_spec
 
-from launchopt.analysis.diagnosis import Diagnosis
-from launchopt.analysis.diagnosis_markdown import LEGEND as VERDICT_LEGEND
-from launchopt.analysis.diagnosis_markdown import diagnosis_evidence
 from launchopt.analysis.tables.frontier import Frontier
 from launchopt.analysis.tables.frontier_markdown import frontier_answer
 from launchopt.analysis.tables.markdown import SHORT_LEGEND
@@ -21,6 +18,9 @@ from launchopt.analysis.tables.rows import STREAM, Table, arrivals
 from launchopt.analysis.tables.strategies import RemedyTable
 from launchopt.analysis.tables.strategies_markdown import LEGEND as REMEDIES_LEGEND
 from launchopt.analysis.tables.strategies_markdown import refusals
+from launchopt.analysis.verdict.diagnosis import Diagnosis
+from launchopt.analysis.verdict.markdown import LEGEND as VERDICT_LEGEND
+from launchopt.analysis.verdict.markdown import diagnosis_evidence
 from launchopt.errors import ConfigError
 from launchopt.report import grids
 from launchopt.report.environment import Environment, environment

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis.bound import DOMINANT, QUEUE_FULL, SHORT_KERNEL_US, Bound, Shares, Side, classify
+from launchopt.analysis.verdict.bound import DOMINANT, QUEUE_FULL, SHORT_KERNEL_US, Bound, Shares, Side, classify
 
 share = st.floats(0, 1)
 maybe = st.none() | share

@@ -9,7 +9,7 @@ from diagnosed_rows import decode, few, repeats, row, traced
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis.budget import OPS_A_LAYER, Ask, Budget, BudgetLine, hours, measured, textbook
+from launchopt.analysis.verdict.budget import OPS_A_LAYER, Ask, Budget, BudgetLine, hours, measured, textbook
 from launchopt.errors import ConfigError, DataError
 from launchopt.results import Row
 from launchopt.workloads.model import ModelShape

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis.calibration import (
+from launchopt.analysis.verdict.calibration import (
     Calibration,
     Floor,
     as_json,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from launchopt.analysis.calibration import Floor, read_calibration
 from launchopt.analysis.calibration_markdown import calibration_markdown
+from launchopt.analysis.verdict.calibration import Floor, read_calibration
 
 COMMITTED = Path(__file__).parents[2] / "outputs/reference/h200/calibration.json"
 

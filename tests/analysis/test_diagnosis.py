@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt import results
-from launchopt.analysis.diagnosis import DiagnosedLine, Diagnosis, diagnose
-from launchopt.analysis.diagnosis_markdown import diagnosis_evidence, diagnosis_markdown
+from launchopt.analysis.verdict.diagnosis import DiagnosedLine, Diagnosis, diagnose
+from launchopt.analysis.verdict.markdown import diagnosis_evidence, diagnosis_markdown
 from launchopt.results import Row
 
 REFERENCE = Path(__file__).parents[2] / "outputs" / "reference" / "h200"

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launchopt import summary
-from launchopt.analysis import roofline
-from launchopt.analysis.calibration import Calibration
-from launchopt.analysis.roofline import Prediction, predict
 from launchopt.analysis.tables.strategies import build_remedies
+from launchopt.analysis.verdict import roofline
+from launchopt.analysis.verdict.calibration import Calibration
+from launchopt.analysis.verdict.roofline import Prediction, predict
 from launchopt.results import Row
 
 ms = st.floats(0.01, 1e4)

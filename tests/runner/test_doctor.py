@@ -18,7 +18,7 @@ import yaml
 from own_process import ROOT, environ_of
 from packaging.requirements import Requirement
 
-from launchopt.analysis.calibration import Calibration, Floor, read_calibration
+from launchopt.analysis.verdict.calibration import Calibration, Floor, read_calibration
 from launchopt.devices.gpu_users import GpuUsers
 from launchopt.errors import DataError, DeviceError
 from runner import doctor, doctor_checks, doctor_gpu, doctor_screen

@@ -11,7 +11,7 @@ import pytest
 from diagnosed_rows import BANDWIDTH, calibration, few, repeats
 
 from launchopt import results
-from launchopt.analysis.calibration import write_calibration
+from launchopt.analysis.verdict.calibration import write_calibration
 from launchopt.results import Row
 from runner import verdict
 

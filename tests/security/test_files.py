@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launchopt import results
-from launchopt.analysis.calibration import read_calibration, write_calibration
+from launchopt.analysis.verdict.calibration import read_calibration, write_calibration
 from launchopt.errors import ConfigError
 from launchopt.ring import Ring
 

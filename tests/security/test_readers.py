@@ -17,8 +17,8 @@ import pytest
 from limits import limited
 from mutations import CORPUS, READERS, complaint, mutant
 
-from launchopt.analysis.calibration import read_calibration
 from launchopt.analysis.profiles.nsys import read_profile
+from launchopt.analysis.verdict.calibration import read_calibration
 from launchopt.errors import DataError
 from launchopt.results import read_manifest, read_summaries
 from launchopt.traces.kineto import read_kineto

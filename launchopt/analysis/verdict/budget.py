@@ -16,10 +16,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from launchopt.analysis.evidence import launching_ms
-from launchopt.analysis.roofline import GRAPHS, predict, recorded_launches
 from launchopt.analysis.tables.rows import stream_title
 from launchopt.analysis.tables.strategies import Remedy, RemedyTable, build_remedies
+from launchopt.analysis.verdict.evidence import launching_ms
+from launchopt.analysis.verdict.roofline import GRAPHS, predict, recorded_launches
 from launchopt.errors import ConfigError, DataError
 from launchopt.results import Row
 

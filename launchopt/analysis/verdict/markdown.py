@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launchopt.analysis.diagnosis import DiagnosedLine, Diagnosis
-from launchopt.analysis.remedy_choice import times
 from launchopt.analysis.tables.columns import ALL, FULL, NOTHING, Column, number
 from launchopt.analysis.tables.markdown import body, escaped
+from launchopt.analysis.verdict.diagnosis import DiagnosedLine, Diagnosis
+from launchopt.analysis.verdict.first_strategy import times
 
 LEGEND = (
     "Predicted: max(bytes / bandwidth, FLOPs / peak) + launches x cost, in ms, for the bandwidth and the peak that the "

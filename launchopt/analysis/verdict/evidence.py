@@ -5,11 +5,11 @@ In: a `remedies.Remedy` and its `roofline.Prediction`. Out: `bound.Shares`, and 
 
 from __future__ import annotations
 
-from launchopt.analysis.bound import Shares
-from launchopt.analysis.roofline import Prediction, first_calls_us, recorded_launches
 from launchopt.analysis.tables.columns import count, number
 from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.tables.strategies import Remedy
+from launchopt.analysis.verdict.bound import Shares
+from launchopt.analysis.verdict.roofline import Prediction, first_calls_us, recorded_launches
 
 # Fewer launches than this at a time cannot fill a GPU's launch queue (about 1,024), so that no call waits for room.
 LAUNCH_QUEUE = 1000

@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from launchopt.analysis.bound import Bound, Shares, Side, classify
-from launchopt.analysis.calibration import Calibration
-from launchopt.analysis.evidence import evidence_of, shares_of
-from launchopt.analysis.remedy_choice import Judged, first_to_try, sentence
-from launchopt.analysis.roofline import impossible, predict
 from launchopt.analysis.statistics.interval import Interval
 from launchopt.analysis.tables.rows import STREAM, Line, build_tables, stream_subtitle, stream_title
 from launchopt.analysis.tables.strategies import Remedy, RemedyTable, build_remedies
+from launchopt.analysis.verdict.bound import Bound, Shares, Side, classify
+from launchopt.analysis.verdict.calibration import Calibration
+from launchopt.analysis.verdict.evidence import evidence_of, shares_of
+from launchopt.analysis.verdict.first_strategy import Judged, first_to_try, sentence
+from launchopt.analysis.verdict.roofline import impossible, predict
 from launchopt.results import Row
 
 

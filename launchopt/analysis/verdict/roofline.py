@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launchopt.analysis.calibration import Calibration
 from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.tables.strategies import Remedy
+from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.results import Row
 
 SLACK = 1.02  # that of launchopt.summary: a ceiling is itself measured to about 2%

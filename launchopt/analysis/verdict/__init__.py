@@ -1,0 +1,1 @@
+"""What bounds a run, and which strategy to try first."""
