@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from launchopt import recorder as rec
 from launchopt.analysis.histogram import LogHistogram
-from launchopt.batcher import FlushReason
+from launchopt.batching.batcher import FlushReason
 from launchopt.columns import PERCENTILES
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Ceilings, Span, Stream

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.devices.base import Device
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.step_pump import StepPump
@@ -12,7 +13,6 @@ from launchopt.driver import shortened
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
-from launchopt.step_batcher import StepBatcher, steps_of_requests
 from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import AFTER, DUE_NS, ChainStream

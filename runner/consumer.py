@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from launchopt import summary
-from launchopt.batcher import Batcher
+from launchopt.batching.batcher import Batcher
 from launchopt.devices import open_device
 from launchopt.devices.cuda_errors import is_lost
 from launchopt.devices.pump import PumpSettings

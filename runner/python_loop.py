@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Records, as_words
 from launchopt.devices.pump import PumpSettings
 from launchopt.errors import Interrupted

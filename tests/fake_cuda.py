@@ -20,7 +20,8 @@ from fake_kernels import bias_relu_scale
 from fake_lt import POINTERS, FakeLt
 from numpy.typing import NDArray
 
-from launchopt.batcher import Batch
+from launchopt.batching.batcher import Batch
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_launch as lt
@@ -34,7 +35,6 @@ from launchopt.devices.steps import Flights, facts_of
 from launchopt.errors import RunError
 from launchopt.recorder import Recorder, Strategy, note
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.step_batcher import StepBatch
 
 PROPOSALS = 3  # that cuBLASLt has for any shape
 INFO = DeviceInfo("cuda", 0, "Fake", 1 << 40, 1 << 20, "memory of Fake", 0)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from fake_kernels import FakeKernels, elementwise, rows_at
 
-from launchopt.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import Op, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.arenas import Arenas

@@ -21,7 +21,7 @@ from fake_cuda import FakeCuda, fake_cuda
 from fake_words import FakeWords
 from resident_ring import Posted, Reader, multiplied
 
-from launchopt.batcher import FlushReason
+from launchopt.batching.batcher import FlushReason
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices import resident_loops as rl

@@ -10,6 +10,7 @@ import numpy as np
 from program_interpreter import NONE, SEED
 from step_runs import batches
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.instruction_interpreter import Placed, run
@@ -20,7 +21,6 @@ from launchopt.devices.seq_state import SeqState
 from launchopt.devices.steps import Flights
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling
-from launchopt.step_batcher import StepBatch
 from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream

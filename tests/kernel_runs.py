@@ -12,6 +12,7 @@ from program_interpreter import NONE
 from programs import requests_of
 from step_runs import batches
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, Op
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.feedback_source import ARGUMENTS, FOUND, ROWS, LaunchFeedback, head_of, words_of
@@ -26,7 +27,6 @@ from launchopt.devices.steps import facts_of
 from launchopt.kernels import source
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import (

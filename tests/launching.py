@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from launchopt import recorder as rec
-from launchopt.batcher import FlushReason
+from launchopt.batching.batcher import FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.recorder import Chunk, Recorder, Strategy, note
 from launchopt.spool import Rows

@@ -8,9 +8,9 @@ import numpy as np
 from fake_megakernel import FakeMegakernel
 from step_runs import StepRun
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.lt_steps import step_of
 from launchopt.modes.megakernel import CACHED, MegakernelMode
-from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 
 

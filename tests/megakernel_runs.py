@@ -11,10 +11,10 @@ from fake_megakernel import fake_megakernel
 from programs import requests_of
 from step_runs import StepRun, batches
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import (

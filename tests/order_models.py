@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.order import order_arrays
 from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Records, ShapeKey
-from launchopt.order import order_arrays
 
 SHAPES = [ShapeKey(m, n, k, Dtype.fp16) for m, n, k in [(64, 1, 8), (64, 2, 8), (65, 1, 8), (1, 64, 8), (8, 1, 64)]]
 REQUESTS = 8

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
-from launchopt.batcher import Batch, FlushReason
-from launchopt.buckets import KEY_MASK
+from launchopt.batching.batcher import Batch, FlushReason
+from launchopt.batching.buckets import KEY_MASK
+from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, W_ELIGIBLE, W_K_OP_DTYPE, W_MN, Dtype, Flag, Records
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.admission import Admission
@@ -32,7 +33,6 @@ from launchopt.errors import Interrupted
 from launchopt.recorder import Recorder, note
 from launchopt.ring import STOP, Ring
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.timing.sampling import Sampler
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream

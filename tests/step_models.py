@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from launchopt.batcher import FlushReason
+from launchopt.batching.batcher import FlushReason
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Op, Records
-from launchopt.step_batcher import StepBatch
 
 # Rows, and (m, n, k, op, dtype) of the first: kinds that differ in one of these each.
 KINDS = [

@@ -15,7 +15,8 @@ import pytest
 from launching import recorded
 from program_interpreter import NONE, SEED, records_of, steps_of
 
-from launchopt.batcher import FlushReason
+from launchopt.batching.batcher import FlushReason
+from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices.base import Device
 from launchopt.devices.cpu import CpuDevice
@@ -26,7 +27,6 @@ from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling
-from launchopt.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream
 

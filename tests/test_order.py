@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from order_models import NOTHING, REQUESTS, SHAPES, Command, Left, Model, batcher_of, left, records_of, seqs
 
-from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.order import land_step
 from launchopt.command import W_ELIGIBLE, Records
 from launchopt.errors import RunError
-from launchopt.order import land_step
 
 properties = settings(deadline=None, max_examples=150)
 commands_of_requests = st.lists(

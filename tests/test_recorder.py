@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from launching import launch, recorded
 
 from launchopt import recorder as rec
-from launchopt.batcher import FlushReason
+from launchopt.batching.batcher import FlushReason
 from launchopt.errors import RunError
 from launchopt.recorder import Recorder, Strategy
 

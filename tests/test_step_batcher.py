@@ -25,12 +25,12 @@ from step_models import (
     steps,
 )
 
-from launchopt import step_buckets as sb
 from launchopt.arrivals.requests import Requests
-from launchopt.batcher import FlushReason
+from launchopt.batching import step_buckets as sb
+from launchopt.batching.batcher import FlushReason
+from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.errors import RunError
-from launchopt.step_batcher import StepBatcher, steps_of_requests
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from step_models import LONGEST, NEVER_NS, NOTHING, Left, left, records_of, step_of, steps
 
-from launchopt.batcher import FlushReason
+from launchopt.batching.batcher import FlushReason
+from launchopt.batching.step_batcher import StepBatcher
 from launchopt.command import Records
 from launchopt.errors import RunError
-from launchopt.step_batcher import StepBatcher
 
 
 def batcher_of(

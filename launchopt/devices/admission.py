@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt import step_buckets as sb
+from launchopt.batching import step_buckets as sb
 from launchopt.command import W_MN, W_SLOT_A_B
 from launchopt.devices.feedback_stages import FeedbackStages, stage_ends
 from launchopt.devices.step_keys import StepKey, is_key

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batcher import Batcher, FlushReason
-from launchopt.buckets import BASE
+from launchopt.batching.batcher import Batcher, FlushReason
+from launchopt.batching.buckets import BASE
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_pump as lp

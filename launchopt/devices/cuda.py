@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from nvmath.bindings import cublasLt
 
-from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, ShapeKey
 from launchopt.devices import cuda_ceilings
 from launchopt.devices import lt_launch as lt
@@ -44,7 +45,6 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Recorder, Strategy
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling
-from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream
 from launchopt.workloads.stream import ArenaKey
 

@@ -16,6 +16,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.arenas import STORAGE, Arenas
 from launchopt.devices.feedback_source import LaunchFeedback, head_of, words_of
@@ -25,7 +26,6 @@ from launchopt.devices.steps import Flights, Staged, facts_of, places_needed
 from launchopt.feedback import HostFeedback
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 
 WITHOUT = Sampling(SamplingKind.none)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import NO_TOKEN, W_STEP
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.steps import Flights
 from launchopt.native import Int, compiled, load_acquire
-from launchopt.step_batcher import StepBatch
 
 STAGES = 64  # launches under way; the host waits for all of them when it wraps around too early
 WORDS = lc.DRAW + 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.buckets import classify_words
+from launchopt.batching.buckets import classify_words
 from launchopt.command import WORDS
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.pointer_loops import UPLOAD_TO, upload_words

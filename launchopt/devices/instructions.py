@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, W_SLOT_C_REQUEST, Op
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.fusion import fused
@@ -23,7 +24,6 @@ from launchopt.devices.instruction_words import GEMM_TILE_ROWS, WORDS, Instructi
 from launchopt.devices.lt_steps import LtSteps
 from launchopt.devices.op_kernels import SeqAddresses, Three, geometry
 from launchopt.devices.runs import HIGH, run_end, slots_of
-from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batcher import Batch
+from launchopt.batching.batcher import Batch
 from launchopt.command import W_SLOT_C_REQUEST
 from launchopt.devices.base import Span, Stream
 from launchopt.devices.streams import Streams

@@ -14,7 +14,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batcher import Batch
+from launchopt.batching.batcher import Batch
 from launchopt.command import COMMAND_DTYPE, W_SLOT_A_B, Records, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.lt_steps import LtSteps

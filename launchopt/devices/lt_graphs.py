@@ -16,7 +16,8 @@ from typing import Any
 import cupy
 import numpy as np
 
-from launchopt.batcher import Batch
+from launchopt.batching.batcher import Batch
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.graphs import Graphs
@@ -29,7 +30,6 @@ from launchopt.devices.pointers import Pointers
 from launchopt.devices.runs import HIGH
 from launchopt.modes.base import Mode
 from launchopt.recorder import Strategy
-from launchopt.step_batcher import StepBatch
 
 UPLOAD_CALLS = 1
 

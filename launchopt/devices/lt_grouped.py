@@ -15,7 +15,7 @@ import numpy as np
 from cuda.pathfinder import load_nvidia_dynamic_lib
 from nvmath.bindings import cublas
 
-from launchopt.batcher import SEVERAL, Batch, Batcher
+from launchopt.batching.batcher import SEVERAL, Batch, Batcher
 from launchopt.command import WORDS, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.group_loops import SIZE, launch_grouped

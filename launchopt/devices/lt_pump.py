@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.buckets import (
+from launchopt.batching.buckets import (
     BASE,
     NO_BUCKET,
     OPENED_NS,

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batcher import FlushReason
+from launchopt.batching.batcher import FlushReason
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey, as_words
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.likely_steps import likely_steps
@@ -22,7 +23,6 @@ from launchopt.devices.runs import HIGH, LOW, run_end, slots_of
 from launchopt.devices.step_keys import StepKeys
 from launchopt.native import Int, compiled, monotonic_ns
 from launchopt.recorder import CURSOR_WORDS, LAUNCH_COLUMNS, LaunchFacts, note
-from launchopt.step_batcher import StepBatch
 from launchopt.workloads import chain as ch
 
 # Columns of a table of stages: the rows that are done, the shape and strategy to be noted, the plan for no request; and

@@ -18,6 +18,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, ShapeKey
 from launchopt.devices.feedback_source import LaunchFeedback
 from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
@@ -39,7 +40,6 @@ from launchopt.devices.op_kernels import QUERIES, VECTOR_BYTES, SeqAddresses
 from launchopt.devices.runs import HIGH
 from launchopt.errors import ConfigError
 from launchopt.recorder import Strategy
-from launchopt.step_batcher import StepBatch
 
 # Of kernels/megakernel.cu; STORERS: more, for lists of short GEMMs alone. All blocks must be resident.
 THREADS, STORERS, BLOCKS_A_MULTIPROCESSOR = 288, 32, 1

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST
 from launchopt.native import Int, compiled
-from launchopt.step_batcher import StepBatch
 
 MOST_KEPT = 4096
 

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt import step_buckets as sb
+from launchopt.batching import step_buckets as sb
+from launchopt.batching.order import REQUEST_SHIFT
+from launchopt.batching.step_batcher import StepBatch, StepBatcher
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST
 from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_pump as lp
@@ -24,10 +26,8 @@ from launchopt.devices.pump import PumpSettings
 from launchopt.devices.steps import Flights
 from launchopt.errors import Interrupted, RunError
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
-from launchopt.order import REQUEST_SHIFT
 from launchopt.recorder import NEXT_LAUNCH, Recorder, wants_room
 from launchopt.ring import HEADER_WORDS, LEFT, STOP, TAIL, Ring, has_record, is_closed, ready_words, release_words
-from launchopt.step_batcher import StepBatch, StepBatcher
 
 FLUSH, WRONG = lp.SPECIAL, lp.UNKNOWN  # why the loop came back, beside lt_pump's: a batch; a record that is wrong
 MOST_AT_ONCE = 512  # records popped in one go: 32 KiB stay in a core's nearest cache until they are gathered

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.batching.order import OrderArrays
 from launchopt.command import WORDS
 from launchopt.devices import lt_chain as lc
-from launchopt.order import OrderArrays
 from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from launchopt.batcher import Batch
+from launchopt.batching.batcher import Batch
 from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices.runs import run_end
 from launchopt.devices.torch_views import Tensor, TorchArenas

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from launchopt.batcher import Batch, FlushReason
+from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.devices.torch_views import Tensor, TorchArenas

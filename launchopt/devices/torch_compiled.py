@@ -14,7 +14,8 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from launchopt.batcher import Batch
+from launchopt.batching.batcher import Batch
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.devices.torch_batches import INDEX_BYTES_A_COMMAND, Indices, runs, spaced
@@ -23,7 +24,6 @@ from launchopt.devices.torch_ops import Sequences
 from launchopt.devices.torch_step import Step
 from launchopt.devices.torch_steps import STRATEGY, Steps, examples
 from launchopt.devices.torch_views import Tensor, TorchArenas
-from launchopt.step_batcher import StepBatch
 
 MOST_FUNCTIONS = 4096
 MOST_RUNS = 2  # evenly spaced pieces of a batch: as many as where a cycle of slots wraps; beyond, slots are looked up

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from launchopt.batcher import Batch
+from launchopt.batching.batcher import Batch
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
 from launchopt.devices.likely_steps import likely_steps, most_kept
@@ -25,7 +26,6 @@ from launchopt.devices.torch_step import Step
 from launchopt.devices.torch_steps import STRATEGY, Steps, example, examples, launch
 from launchopt.devices.torch_views import Tensor, TorchArenas
 from launchopt.modes.base import Mode
-from launchopt.step_batcher import StepBatch
 
 
 class Graphs:

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from launchopt.batcher import Batch, FlushReason
+from launchopt.batching.batcher import Batch, FlushReason
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_MN, W_STEP, WORDS, Records, as_words
 from launchopt.devices.base import Device
 from launchopt.devices.torch_ops import PLAIN, Heads
 from launchopt.devices.torch_step import Kind, Maker, Site, Step, wires_of
 from launchopt.devices.torch_views import Tensor, TorchArenas, as_tensor
 from launchopt.recorder import Strategy
-from launchopt.step_batcher import StepBatch
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 

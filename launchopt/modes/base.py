@@ -5,7 +5,7 @@ stream ends. `takes` says in what form:
 
     commands   as they arrive, one at a time: nothing is held back for company
     batches    of one shape (or of several, with `merges_shapes`), at most one command of a request at a time
-    steps      whole steps of several requests, all of one kind (launchopt/step_batcher.py)
+    steps      whole steps of several requests, all of one kind (launchopt/batching/step_batcher.py)
 
 Batches and steps come to `submit`, which launches between `device.enter` and `device.leave`: they take the time, put
 the NVTX range and the events, and note what ran. A device runs the whole loop compiled where `compiled_loop` says so.
@@ -26,7 +26,7 @@ from launchopt.errors import RunError
 from launchopt.workloads.chain import ChainStream
 
 if TYPE_CHECKING:
-    from launchopt.batcher import Batch
+    from launchopt.batching.batcher import Batch
     from launchopt.devices.base import Device, Stream
 
 

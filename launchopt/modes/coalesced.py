@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.batcher import Batch
+from launchopt.batching.batcher import Batch
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes

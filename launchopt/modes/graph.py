@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Records, ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.batcher import Batch
+from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.devices.lt_launch import ONE_IS

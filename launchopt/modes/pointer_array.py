@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.batcher import Batch
+from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from launchopt.batcher import Batcher, FlushReason
+from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from runner.bench.figures import Figure
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt import recorder as rec
-from launchopt.batcher import Batcher
+from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
 from launchopt.ring import START_NS, Ring
 from launchopt.workloads.gemv import gemv

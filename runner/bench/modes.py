@@ -24,7 +24,7 @@ import numpy as np
 
 from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
-from launchopt.batcher import Batch, FlushReason
+from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import Dtype, as_words
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Mode, Takes

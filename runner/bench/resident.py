@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batcher import Batcher
+from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, ShapeKey, as_words
 from launchopt.devices import resident_loops as rl
 from launchopt.devices.lt_launch import launch_at

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from launchopt.batcher import Batcher
+from launchopt.batching.batcher import Batcher
 from launchopt.command import Dtype, as_words
 from launchopt.errors import DeviceError, RunError
 from launchopt.ring import Ring

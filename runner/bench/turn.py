@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt import step_buckets as sb
 from launchopt.arrivals.requests import Requests
+from launchopt.batching import step_buckets as sb
+from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import Dtype
 from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_pump as lp
@@ -29,7 +30,6 @@ from launchopt.errors import RunError
 from launchopt.native import Int, compiled, monotonic_ns
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
-from launchopt.step_batcher import StepBatcher, steps_of_requests
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.program import linear_program
 from runner.bench.peers import with_peer

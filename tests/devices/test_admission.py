@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from programs import stream_of
 from step_runs import batches
 
-from launchopt import step_buckets as sb
+from launchopt.batching import step_buckets as sb
+from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.command import W_SLOT_A_B
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.admission import KNOWN, Admission, admit, look, say
@@ -22,7 +23,6 @@ from launchopt.devices.step_keys import StepKeys
 from launchopt.devices.steps import Flights, facts_of, places_needed
 from launchopt.native import compiled
 from launchopt.ring import Ring
-from launchopt.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.workloads.chain import ChainStream
 
 STAGES, PLACES, PLACE, TAG, LATER_NS = 3, 4, 2, 0xF00D, 1 << 62

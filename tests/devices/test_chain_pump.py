@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
-from launchopt.batcher import Batcher, FlushReason
+from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.cpu_steps import CpuSteps

@@ -10,7 +10,7 @@ import pytest
 from program_interpreter import NONE, SEED, Interpreter, records_of, steps_of
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batcher import Batch, FlushReason
+from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import Dtype, Op, Records, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.cpu import CpuDevice

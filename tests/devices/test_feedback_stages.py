@@ -9,11 +9,11 @@ import pytest
 from programs import stream_of
 from step_runs import batches
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.feedback_stages import WORDS, FeedbackStages
 from launchopt.devices.steps import Flights, facts_of, places_needed
 from launchopt.ring import Ring
-from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 
 COUNT = 3  # stages

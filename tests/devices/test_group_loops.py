@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from straight import records_of
 
 from launchopt import recorder as rec
-from launchopt.batcher import SEVERAL, Batcher
+from launchopt.batching.batcher import SEVERAL, Batcher
 from launchopt.command import COMMAND_DTYPE, WORDS, Dtype, as_words
 from launchopt.devices import group_loops as gl
 from launchopt.devices import lt_launch as lt

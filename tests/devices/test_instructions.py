@@ -13,6 +13,7 @@ from programs import program_streams, requests_of, stream_of
 from step_runs import batches
 from test_architecture import needing_cuda
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op
 from launchopt.devices.cpu_ops import STATEFUL
 from launchopt.devices.instruction_order import waits_of, with_dependencies
@@ -20,7 +21,6 @@ from launchopt.devices.instruction_words import JOIN, MOST_WAITS, NOBODY, WORDS,
 from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.op_kernels import ARGS, geometry
-from launchopt.step_batcher import StepBatch
 from launchopt.workloads.chain import ChainStream
 
 ROLES = "ABC"

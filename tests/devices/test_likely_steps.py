@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from programs import stream_of
 from step_runs import batches
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_SLOT_A_B
 from launchopt.devices.likely_steps import copies_used, likely_steps, most_kept
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.runs import LOW
-from launchopt.step_batcher import StepBatch
 
 
 def weights_of(batch: StepBatch) -> tuple[int, list[int]]:

@@ -19,7 +19,7 @@ from programs import stream_of
 from step_runs import batches
 
 from launchopt import recorder as rec
-from launchopt.buckets import KEY_MASK
+from launchopt.batching.buckets import KEY_MASK
 from launchopt.command import (
     COMMAND_DTYPE,
     W_K_OP_DTYPE,

@@ -21,12 +21,12 @@ from megakernel_runs import (
 from step_runs import StepRun, asked_of_python
 
 from launchopt import recorder as rec
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype
 from launchopt.devices import lt_chain as lc
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.recorder import Strategy
 from launchopt.sampling import Sampling
-from launchopt.step_batcher import StepBatch
 
 
 @pytest.mark.gpu

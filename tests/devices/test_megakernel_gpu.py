@@ -24,7 +24,7 @@ from megakernel_runs import (
 )
 
 from launchopt import recorder as rec
-from launchopt.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.devices import lt_chain as lc
 from launchopt.modes.baseline import Baseline

@@ -11,10 +11,10 @@ from megakernel_rigs import Rig, some_of
 from programs import stream_of
 from step_runs import batches
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.instruction_words import Word
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.megakernel_words import TASK
-from launchopt.step_batcher import StepBatch
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from placed import assert_same
 from step_runs import StepRun
 
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, Op
 from launchopt.devices.instruction_interpreter import Memory
 from launchopt.devices.instruction_interpreter import run as interpret
 from launchopt.devices.instruction_words import Instructions, Word
-from launchopt.step_batcher import StepBatch
 
 
 @pytest.fixture

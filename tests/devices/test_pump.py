@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from launching import recorded
 
 from launchopt import recorder as rec
-from launchopt.batcher import Batcher, FlushReason
+from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import Dtype
 from launchopt.devices.pump import PumpSettings
 from launchopt.errors import Interrupted, RunError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launchopt.batcher import Batcher
+from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, as_words
 from launchopt.devices.resident_shapes import is_sent
 from launchopt.devices.runs import LOW

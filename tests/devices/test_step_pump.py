@@ -29,14 +29,14 @@ from step_loops import (
 )
 
 from launchopt import recorder as rec
-from launchopt.batcher import FlushReason
+from launchopt.batching.batcher import FlushReason
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices import lt_chain as lc
 from launchopt.driver import REHEARSED, Driver, Schedule
 from launchopt.errors import Interrupted, RunError
 from launchopt.recorder import Recorder
 from launchopt.ring import STOP
-from launchopt.step_batcher import StepBatch
 
 SIDE_BY_SIDE = [(0, 4)] * 6
 MIXED = [(5, 3), (0, 4), (1, 1), (9, 2), (3, 0), (4, 5)]

@@ -8,7 +8,7 @@ from launching import recorded
 from step_loops import AHEAD, LAYERS, TINY, Loop, looping, pretending, stream_of
 
 from launchopt import recorder as rec
-from launchopt import step_buckets as sb
+from launchopt.batching import step_buckets as sb
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.admission import KNOWN
 from launchopt.ring import START_NS

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launchopt.batcher import Batch, FlushReason
+from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import Dtype, Op, ShapeKey, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.triton_tuning import Config, configs

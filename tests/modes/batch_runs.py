@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from launching import recorded
 from straight import records_of
 
-from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices.cpu import CpuDevice
 from launchopt.modes import mode_class

@@ -12,7 +12,7 @@ from programs import stream_of
 from step_runs import StepRun, batches
 
 from launchopt import recorder as rec
-from launchopt.batcher import Batch
+from launchopt.batching.batcher import Batch
 from launchopt.command import Dtype
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes

@@ -11,7 +11,7 @@ from programs import stream_of
 
 from launchopt import recorder as rec
 from launchopt import summary
-from launchopt.batcher import SEVERAL
+from launchopt.batching.batcher import SEVERAL
 from launchopt.command import Dtype
 from launchopt.devices.base import Span
 from launchopt.modes.grouped import Grouped

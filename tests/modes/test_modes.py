@@ -15,7 +15,7 @@ from launching import recorded
 from straight import records_of
 
 from launchopt import recorder as rec
-from launchopt.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
 from launchopt.devices.cpu import CALLS_PER_PACK
 from launchopt.errors import ConfigError, RunError

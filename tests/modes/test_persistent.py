@@ -18,7 +18,7 @@ from programs import stream_of
 from straight import records_of
 
 from launchopt import recorder as rec
-from launchopt.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.command import Dtype, as_words
 from launchopt.devices import lt_launch as lt
 from launchopt.devices import resident_loops as rl

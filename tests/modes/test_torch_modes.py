@@ -21,7 +21,7 @@ from step_runs import StepRun, batches
 
 from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
-from launchopt.batcher import Batcher, FlushReason
+from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
 from launchopt.devices.cpu import CpuDevice
 from launchopt.errors import RunError

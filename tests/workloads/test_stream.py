@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batcher import Batcher, FlushReason
+from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.runs import run_end
 from launchopt.workloads.decode import decode, decode_requests

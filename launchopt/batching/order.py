@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.buckets import BASE, NO_BUCKET, UNKNOWN_SHAPE, BatcherArrays, put_word
+from launchopt.batching.buckets import BASE, NO_BUCKET, UNKNOWN_SHAPE, BatcherArrays, put_word
 from launchopt.command import W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS, Flag
 from launchopt.native import Int, compiled
 

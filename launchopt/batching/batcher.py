@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.buckets import (
+from launchopt.batching.buckets import (
     BASE,
     COUNT,
     LIMIT,
@@ -32,9 +32,9 @@ from launchopt.buckets import (
     largest_bucket,
     oldest_bucket,
 )
+from launchopt.batching.order import WAITING, OrderArrays, is_stalled, order_arrays, release, take_ordered
 from launchopt.command import COMMAND_DTYPE, WORDS, Records, ShapeKey, as_words
 from launchopt.errors import RunError
-from launchopt.order import WAITING, OrderArrays, is_stalled, order_arrays, release, take_ordered
 
 SEVERAL = -1  # in place of a shape's index
 

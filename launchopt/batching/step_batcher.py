@@ -22,8 +22,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt import step_buckets as sb
-from launchopt.batcher import Batch, FlushReason
+from launchopt.batching import step_buckets as sb
+from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import WORDS, Records, as_words
 from launchopt.errors import RunError
 from launchopt.workloads import chain as ch

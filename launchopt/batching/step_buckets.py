@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batcher import FlushReason
-from launchopt.buckets import KEY_MASK
+from launchopt.batching.batcher import FlushReason
+from launchopt.batching.buckets import KEY_MASK
+from launchopt.batching.order import REQUEST_SHIFT, STEP_END
 from launchopt.command import W_ELIGIBLE, W_K_OP_DTYPE, W_MN, W_SLOT_C_REQUEST, Flag
 from launchopt.native import Int, compiled
-from launchopt.order import REQUEST_SHIFT, STEP_END
 from launchopt.shellsort import sort
 
 NO_KIND, UNKNOWN_REQUEST, OUT_OF_TURN, TOO_LONG, TOO_MANY_KINDS = range(-1, -6, -1)
