@@ -114,8 +114,8 @@ def look(device: str, index: int) -> tuple[list[Check], str]:
 
 def measure(kind: str, index: int, repeats: int) -> tuple[Calibration, dict[str, str]]:
     """The floors of a device, and why others could not be measured. Says on a terminal what is being measured."""
-    from launchopt.analysis.stages import as_json
     from launchopt.devices.floors import floor_of, open_floors
+    from launchopt.devices.launch_breakdown import as_json
     from launchopt.environment import environment
     from runner.terminal import console
 

@@ -12,8 +12,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from launchopt.analysis.stages import STAGES, Breakdown, beside_published, from_json
 from launchopt.analysis.verdict.calibration import Calibration, Floor
+from launchopt.devices.launch_breakdown import STAGES, Breakdown, beside_published, from_json
 from runner.doctor_checks import Check, Status, usable
 from runner.terminal import console
 

@@ -6,8 +6,8 @@ In: a `Calibration`. Out: Markdown that ends with a newline. Pure.
 from __future__ import annotations
 
 from launchopt.analysis.pipes import NUMBER, TEXT, pipe_table
-from launchopt.analysis.stages import STAGES, Breakdown, beside_published, from_json
 from launchopt.analysis.verdict.calibration import Calibration, Floor
+from launchopt.devices.launch_breakdown import STAGES, Breakdown, beside_published, from_json
 
 FLOORS = {"floor": TEXT, "median": NUMBER, "95% interval": NUMBER, "unit": TEXT, "how measured": TEXT}
 STAGE = {"stage": TEXT, "p50 us": NUMBER, "p99 us": NUMBER, "how measured": TEXT}

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.analysis.stages import Stage
 from launchopt.command import Dtype
 from launchopt.devices.cpu import CpuDevice
 from launchopt.devices.floors import CALLS, Measured, ceilings_of, host_floors
+from launchopt.devices.launch_breakdown import Stage
 
 M, K = 8, 16
 HOW = {

@@ -17,7 +17,6 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.analysis.stages import Stage
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.cuda import CudaDevice
@@ -25,6 +24,7 @@ from launchopt.devices.floor_loops import launch_burst
 from launchopt.devices.floors import Measured, ceilings_of, host_floors
 from launchopt.devices.graphs import Graphs
 from launchopt.devices.kernel_plans import Launch
+from launchopt.devices.launch_breakdown import Stage
 from launchopt.devices.launch_floors import Kernel, LaunchFloors
 from launchopt.errors import ArenaMemoryError, DeviceError
 from launchopt.recorder import Recorder

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis.stages import (
+from launchopt.devices.launch_breakdown import (
     PUBLISHED,
     STAGES,
     Stage,
