@@ -45,7 +45,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.table import Table
 
-from launchopt.devices.cpu_info import cpu_info
+from launchopt.devices.cpu.info import cpu_info
 from launchopt.environment import environment
 from launchopt.errors import DataError
 from launchopt.manifest import read_manifest, write_manifest

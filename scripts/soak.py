@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
-from launchopt.devices.cpu_info import cpu_info
+from launchopt.devices.cpu.info import cpu_info
 from launchopt.environment import environment
 from launchopt.errors import DataError
 from launchopt.recorder import Recorder, Strategy, note

@@ -19,7 +19,7 @@ from launchopt.batching.batcher import FlushReason
 from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices.base import Device
-from launchopt.devices.cpu import CpuDevice
+from launchopt.devices.cpu.device import CpuDevice
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.step_pump import StepPump
 from launchopt.modes import mode_class

@@ -40,9 +40,9 @@ FORBIDDEN: list[tuple[str, set[str]]] = [
     ("launchopt/arrivals/*", {"time", "sched"} | CUDA | {"launchopt.ring", "launchopt.devices"}),
     ("launchopt/batching/batcher.py", CLOCKS | CUDA | {"launchopt.devices", "launchopt.ring", "launchopt.timing"}),
     ("launchopt/ring.py", CUDA | {"launchopt.devices", "launchopt.batching.batcher", "launchopt.modes"}),
-    ("launchopt/modes/*", CUDA | {"launchopt.devices.cuda", "launchopt.devices.cpu", "launchopt.ring"}),
+    ("launchopt/modes/*", CUDA | {"launchopt.devices.cuda", "launchopt.devices.cpu.device", "launchopt.ring"}),
     ("launchopt/analysis/*", CUDA | {"launchopt.devices", "launchopt.ring", "launchopt.modes"}),
-    ("runner/*", CUDA | {"nvtx", "launchopt.devices.cuda", "launchopt.devices.cpu"}),
+    ("runner/*", CUDA | {"nvtx", "launchopt.devices.cuda", "launchopt.devices.cpu.device"}),
 ]
 
 

@@ -8,7 +8,7 @@ from launchopt.errors import DeviceError
 
 def find_device(kind: str, index: int) -> tuple[DeviceInfo, str]:
     """The device of `kind` (auto, cpu, cuda) and, in words, why that one; DeviceError where it is not there."""
-    from launchopt.devices.cpu_info import cpu_info
+    from launchopt.devices.cpu.info import cpu_info
 
     if kind == "cpu":
         return cpu_info(), "as asked"
@@ -25,7 +25,7 @@ def find_device(kind: str, index: int) -> tuple[DeviceInfo, str]:
 def open_device(kind: str, index: int, threads: int | None) -> Device:
     """The device itself, `kind` cpu or cuda; imports the libraries it needs."""
     if kind == "cpu":
-        from launchopt.devices.cpu import CpuDevice
+        from launchopt.devices.cpu.device import CpuDevice
 
         return CpuDevice(threads)
     from launchopt.devices.cuda import CudaDevice

@@ -60,7 +60,7 @@ def floor_of(measured: Measured) -> Floor:
 def open_floors(kind: str, index: int) -> Floors:
     """Floors of the device of `kind`, cpu or cuda; imports the libraries it needs."""
     if kind == "cpu":
-        from launchopt.devices.cpu_floors import CpuFloors
+        from launchopt.devices.cpu.floors import CpuFloors
 
         return CpuFloors()
     from launchopt.devices.cuda_floors import open_cuda_floors

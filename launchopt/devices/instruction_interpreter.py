@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from launchopt.command import INDEX_BYTES, Dtype, Op
 from launchopt.devices import lt_launch as lt
 from launchopt.devices.arenas import STORAGE, Arenas, from_float32, to_float32
-from launchopt.devices.cpu_ops import STATEFUL, apply
+from launchopt.devices.cpu.ops import STATEFUL, apply
 from launchopt.devices.instruction_order import waits_of
 from launchopt.devices.instruction_words import JOIN, VECTOR_OPS, Instruction, Instructions, Word
 from launchopt.devices.lt_steps import LtSteps

@@ -48,7 +48,7 @@ class FusedEpilogue(Mode):
         """Plan the GEMM of every layer, which knows its bias."""
         any_device: Any = device
         if device.info.kind == "cpu":
-            from launchopt.devices.cpu_fused import CpuSteps
+            from launchopt.devices.cpu.fused_steps import CpuSteps
 
             self._steps: Any = CpuSteps(any_device, limits, Strategy.fused, _groups_on_cpu)
             return

@@ -45,7 +45,7 @@ class FusedQkv(Mode):
         """Plan the merged GEMMs of every kind of step."""
         any_device: Any = device
         if device.info.kind == "cpu":
-            from launchopt.devices.cpu_fused import CpuSteps
+            from launchopt.devices.cpu.fused_steps import CpuSteps
 
             self._steps: Any = CpuSteps(any_device, limits, Strategy.fused, self._merge_on_cpu)
             return

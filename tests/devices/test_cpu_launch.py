@@ -13,7 +13,7 @@ from launchopt.arrivals.requests import Requests
 from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import Dtype, Op, Records, as_words
 from launchopt.devices.arenas import to_float32
-from launchopt.devices.cpu import CpuDevice
+from launchopt.devices.cpu.device import CpuDevice
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream

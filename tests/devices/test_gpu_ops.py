@@ -15,7 +15,7 @@ from cuda_on_host import can_build
 from placed import HostKernels, Kernels, Placed, assert_same, placed
 
 from launchopt.command import Dtype, Op, ShapeKey
-from launchopt.devices.cpu_ops import apply
+from launchopt.devices.cpu.ops import apply
 from launchopt.devices.op_kernels import SeqAddresses, fused_geometry, geometry
 from launchopt.devices.seq_state import SeqState
 from launchopt.workloads.attention import Attention, AttentionShape

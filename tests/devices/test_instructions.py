@@ -15,7 +15,7 @@ from test_architecture import needing_cuda
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op
-from launchopt.devices.cpu_ops import STATEFUL
+from launchopt.devices.cpu.ops import STATEFUL
 from launchopt.devices.instruction_order import waits_of, with_dependencies
 from launchopt.devices.instruction_words import JOIN, MOST_WAITS, NOBODY, WORDS, Instructions, Word
 from launchopt.devices.instructions import StepCompiler

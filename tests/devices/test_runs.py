@@ -10,7 +10,7 @@ from programs import stream_of
 from step_runs import batches
 
 from launchopt.command import COMMAND_DTYPE, Op, Records, as_words
-from launchopt.devices.cpu_ops import STATEFUL
+from launchopt.devices.cpu.ops import STATEFUL
 from launchopt.devices.runs import SEQUENCE_OPS, run_end
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads import chain as ch

@@ -13,7 +13,7 @@ from straight import records_of
 
 from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
-from launchopt.devices.cpu import CpuDevice
+from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Recorder

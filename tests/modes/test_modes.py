@@ -17,7 +17,7 @@ from straight import records_of
 from launchopt import recorder as rec
 from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
-from launchopt.devices.cpu import CALLS_PER_PACK
+from launchopt.devices.cpu.device import CALLS_PER_PACK
 from launchopt.errors import ConfigError, RunError
 from launchopt.modes import MODES, check_mode, mode_class
 from launchopt.modes.batched import Batched

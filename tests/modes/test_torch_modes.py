@@ -23,7 +23,7 @@ from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
 from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
-from launchopt.devices.cpu import CpuDevice
+from launchopt.devices.cpu.device import CpuDevice
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes

@@ -102,7 +102,7 @@ def says_failed_of_lost_context() -> None:
 
 def lands_no_more() -> None:
     """Nothing is launched that could fail, and no step that is under way ends; CUDA knows why."""
-    from launchopt.devices.cpu import CpuDevice
+    from launchopt.devices.cpu.device import CpuDevice
     from launchopt.devices.cpu_steps import CpuSteps
 
     def feed_back(self: Any, flights: Any, count: int) -> None:
@@ -122,7 +122,7 @@ def lands_no_more() -> None:
 
 
 def _forbid_closing() -> None:
-    from launchopt.devices.cpu import CpuDevice
+    from launchopt.devices.cpu.device import CpuDevice
     from launchopt.modes.base import Mode
 
     def close(self: Any) -> None:

@@ -20,11 +20,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.batching.buckets import KEY_MASK
 from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN, Dtype, Records, ShapeKey
-from launchopt.devices import cpu_ceilings
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Ceilings, Span, Stream
-from launchopt.devices.cpu_info import cpu_info
-from launchopt.devices.cpu_launch import CpuLaunch, stack
+from launchopt.devices.cpu import ceilings as cpu_ceilings
+from launchopt.devices.cpu.info import cpu_info
+from launchopt.devices.cpu.launch import CpuLaunch, stack
 from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.runs import run_end

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from launchopt.command import Dtype
-from launchopt.devices.cpu import CpuDevice
+from launchopt.devices.cpu.device import CpuDevice
 from launchopt.devices.floors import CALLS, Measured, ceilings_of, host_floors
 from launchopt.devices.launch_breakdown import Stage
 
