@@ -24,13 +24,13 @@ from launchopt.batching.batcher import Batch
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices import lt_chain as lc
-from launchopt.devices import lt_launch as lt
 from launchopt.devices.base import DeviceInfo, Span, Stream
 from launchopt.devices.cpu_steps import CpuSteps
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.tables import Row, Tables, operand_slots
 from launchopt.devices.feedback_source import LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback_stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.kernel_plans import KernelPlans
-from launchopt.devices.lt_tables import Row, Tables, operand_slots
 from launchopt.devices.steps import Flights, facts_of
 from launchopt.errors import RunError
 from launchopt.recorder import Recorder, Strategy, note
@@ -274,7 +274,9 @@ def fake_cuda() -> Iterator[FakeCuda]:
     """The device, with stand-ins in the modules that modes import; skips where CuPy or nvmath is not installed."""
     for name in ("cupy", "nvmath.bindings", "cuda.bindings"):
         pytest.importorskip(name)
-    from launchopt.devices import graphs, lt_coalesced, lt_graphs, lt_tuning, pointers
+    from launchopt.devices import graphs, lt_coalesced, lt_graphs
+    from launchopt.devices.cublaslt import pointers
+    from launchopt.devices.cublaslt import tuning as lt_tuning
 
     cupy, device = _fake_cupy(), FakeCuda()
     with pytest.MonkeyPatch.context() as patch:

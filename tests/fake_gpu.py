@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from launchopt.command import Dtype
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.kernel_plans import KernelPlans, Launch
 from launchopt.devices.launch_floors import Kernel, LaunchFloors
 from launchopt.errors import DeviceError, RunError

@@ -17,12 +17,12 @@ from fake_kernels import FakeKernels, elementwise, rows_at
 
 from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import Op, ShapeKey
-from launchopt.devices import lt_launch as lt
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Stream
 from launchopt.devices.chain_pump import ChainPump
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.kernel_plans import KernelPlans, Launch
-from launchopt.devices.lt_tables import Tables
 from launchopt.devices.op_kernels import ARGS, OpLaunch, geometry
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
 from launchopt.devices.steps import Flights

@@ -23,9 +23,9 @@ from resident_ring import Posted, Reader, multiplied
 
 from launchopt.batching.batcher import FlushReason
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices import lt_launch as lt
 from launchopt.devices import resident_loops as rl
 from launchopt.devices.base import Span
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident_shapes import is_sent
 from launchopt.recorder import Recorder
 

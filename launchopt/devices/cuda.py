@@ -19,25 +19,25 @@ from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, ShapeKey
 from launchopt.devices import cuda_ceilings
-from launchopt.devices import lt_launch as lt
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Ceilings, DeviceInfo, Span, Stream
 from launchopt.devices.chain_pump import ChainPump
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.packing import Packing
+from launchopt.devices.cublaslt.plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_address
+from launchopt.devices.cublaslt.slot_copy import CALLS_PER_BATCH
+from launchopt.devices.cublaslt.tables import Tables, operand_slots, shape_table
 from launchopt.devices.cuda_errors import StatusError, no_memory
 from launchopt.devices.cuda_info import cuda_info, driver_version, gpu_state
 from launchopt.devices.cuda_steps import CudaSteps
 from launchopt.devices.feedback_source import LaunchFeedback
 from launchopt.devices.kernel_plans import KernelPlans, launch_address
 from launchopt.devices.launch_marks import LaunchMarks
-from launchopt.devices.lt_packing import Packing
-from launchopt.devices.lt_plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_address
-from launchopt.devices.lt_tables import Tables, operand_slots, shape_table
 from launchopt.devices.op_plans import OpPlans, three
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
 from launchopt.devices.resident_loops import GAVE_UP_LINE, GONE
 from launchopt.devices.runs import run_end
 from launchopt.devices.seq_state import SeqState
-from launchopt.devices.slot_copy import CALLS_PER_BATCH
 from launchopt.devices.steps import Flights
 from launchopt.devices.streams import Streams
 from launchopt.errors import RunError

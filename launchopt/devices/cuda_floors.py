@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda import CudaDevice
 from launchopt.devices.floor_loops import launch_burst
 from launchopt.devices.floors import Measured, ceilings_of, host_floors

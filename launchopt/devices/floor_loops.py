@@ -13,7 +13,7 @@ import numpy as np
 from numba import cfunc, types
 from numpy.typing import NDArray
 
-from launchopt.devices.lt_launch import KERNEL_STATUS, OK, STREAM, Table, launch
+from launchopt.devices.cublaslt.launch import KERNEL_STATUS, OK, STREAM, Table, launch
 from launchopt.native import Int, call_words, compiled, monotonic_ns
 
 Words = tuple[Int, ...]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, W_SLOT_C_REQUEST, Op
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.fusion import fused
 from launchopt.devices.instruction_order import with_dependencies
 from launchopt.devices.instruction_words import GEMM_TILE_ROWS, WORDS, Instruction, Instructions, Word

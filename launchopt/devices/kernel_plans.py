@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.errors import RunError
 from launchopt.kernels import source
 from launchopt.native import Int, call_words, compiled

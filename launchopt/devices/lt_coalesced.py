@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import COMMAND_DTYPE, W_SLOT_A_B, Records, ShapeKey
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.slot_copy import SlotCopier
+from launchopt.devices.cublaslt.tables import Row
+from launchopt.devices.cublaslt.tuning import fastest_of_columns, spared_bytes
 from launchopt.devices.lt_steps import LtSteps
-from launchopt.devices.lt_tables import Row
-from launchopt.devices.lt_tuning import fastest_of_columns, spared_bytes
 from launchopt.devices.runs import run_end
-from launchopt.devices.slot_copy import SlotCopier
 from launchopt.modes.coalesced import is_shared
 from launchopt.recorder import Strategy
 

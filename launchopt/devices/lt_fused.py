@@ -9,11 +9,11 @@ from typing import Any
 from nvmath.bindings import cublasLt
 
 from launchopt.command import ShapeKey
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.tuning import fastest_of_columns
 from launchopt.devices.lt_coalesced import LtCoalesced
 from launchopt.devices.lt_steps import REQUEST as REQUEST
 from launchopt.devices.lt_steps import A, B, C, Fused, LtSteps, step_of
-from launchopt.devices.lt_tuning import fastest_of_columns
 from launchopt.devices.op_kernels import fused_geometry
 from launchopt.devices.op_plans import three, to_launch
 from launchopt.recorder import Strategy

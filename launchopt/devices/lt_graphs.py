@@ -19,14 +19,14 @@ import numpy as np
 from launchopt.batching.batcher import Batch
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, ShapeKey
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.pointer_loops import fill_pointers, pad_pointers, padded_sizes
+from launchopt.devices.cublaslt.pointers import Pointers
+from launchopt.devices.cublaslt.tables import Row
+from launchopt.devices.cublaslt.tuning import fastest_by_pointers
 from launchopt.devices.graphs import Graphs
 from launchopt.devices.likely_steps import most_kept
 from launchopt.devices.lt_coalesced import CoalescedSteps
-from launchopt.devices.lt_tables import Row
-from launchopt.devices.lt_tuning import fastest_by_pointers
-from launchopt.devices.pointer_loops import fill_pointers, pad_pointers, padded_sizes
-from launchopt.devices.pointers import Pointers
 from launchopt.devices.runs import HIGH
 from launchopt.modes.base import Mode
 from launchopt.recorder import Strategy

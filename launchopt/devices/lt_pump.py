@@ -23,7 +23,7 @@ from launchopt.batching.buckets import (
     empty_bucket,
     oldest_bucket,
 )
-from launchopt.devices.lt_launch import OK, TOO_MANY_LAUNCHES, launch_each, launch_strided
+from launchopt.devices.cublaslt.launch import OK, TOO_MANY_LAUNCHES, launch_each, launch_strided
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
 from launchopt.ring import CLOSED_BIT, HEAD, STOP, TAIL, has_record, is_closed, pop_words

@@ -6,8 +6,8 @@ from typing import Any
 
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Stream
+from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.kernel_plans import KernelPlans, Launch
-from launchopt.devices.lt_tables import Row
 from launchopt.devices.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
 from launchopt.devices.seq_state import SeqState
 from launchopt.workloads.chain import ChainStream

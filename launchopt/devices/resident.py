@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import ShapeKey
-from launchopt.devices import lt_launch as lt
 from launchopt.devices import resident_loops as rl
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda_steps import pinned
 from launchopt.devices.polled_words import PolledWords
 from launchopt.devices.resident_shapes import shape_words

@@ -13,7 +13,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
 
 
 class Streams:

@@ -13,8 +13,8 @@ import cupy
 import numpy as np
 
 from launchopt.command import ShapeKey
-from launchopt.devices import lt_launch as lt
-from launchopt.devices.lt_tables import Row, Tables
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.tables import Row, Tables
 from launchopt.devices.triton_kernels import dot_gemm, sum_gemm
 from launchopt.devices.triton_plans import TYPES, Loaded, Variant, load_variants
 from launchopt.devices.triton_tuning import (

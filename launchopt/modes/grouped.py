@@ -31,7 +31,7 @@ class Grouped(Mode):
         self._device, self._gpu = device, None
         most = sum(limits.values())
         if device.info.kind == "cuda":
-            from launchopt.devices.lt_grouped import LtGrouped
+            from launchopt.devices.cublaslt.grouped import LtGrouped
 
             gpu: Any = LtGrouped(device, limits, most)
             self._gpu = gpu

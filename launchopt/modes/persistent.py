@@ -17,7 +17,7 @@ import numpy as np
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, Stream
-from launchopt.devices.lt_launch import ONE_IS
+from launchopt.devices.cublaslt.launch import ONE_IS
 from launchopt.devices.resident_shapes import takes
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all

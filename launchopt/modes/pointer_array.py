@@ -34,7 +34,7 @@ class PointerArray(Mode):
             singles = range(1, 2 if shape.op is Op.GEMM else limit + 1)  # one command needs no table of pointers
             device.plan(self.name, shape, singles, scratch=False)
         if device.info.kind == "cuda":
-            from launchopt.devices.lt_pointers import LtPointers
+            from launchopt.devices.cublaslt.pointer_arrays import LtPointers
 
             self._gpu = LtPointers(device, limits)
 

@@ -54,7 +54,7 @@ class TritonBatched(Mode):
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Tune each GEMM shape, plan every batch size of every shape."""
-        from launchopt.devices.lt_pointers import LtPointers
+        from launchopt.devices.cublaslt.pointer_arrays import LtPointers
         from launchopt.devices.triton_gemm import TritonGemms
         from launchopt.recorder import Strategy
 

@@ -74,7 +74,7 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
 
 
 def _ratio(m: int, k: int, dtype: Dtype, repeats: int) -> Iterator[Figure]:
-    from launchopt.devices.lt_launch import launch_bare
+    from launchopt.devices.cublaslt.launch import launch_bare
 
     stream = gemv(m, 1, k, BURST, dtype, BURST, False, 0)
     with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (Arm("baseline", 1, 0, None),))) as consumer:

@@ -55,7 +55,7 @@ def test_a_chain_that_starts_early_computes_the_same() -> None:
     """Each reads what the one before wrote, and writes what the one before last reads: both hazards there are."""
     import cupy
 
-    from launchopt.devices import lt_launch as lt
+    from launchopt.devices.cublaslt import launch as lt
     from launchopt.devices.kernel_plans import KernelPlans, Launch, launch_address
 
     size, length, warps = 2048, 200, 2

@@ -19,8 +19,8 @@ from straight import records_of
 from launchopt import recorder as rec
 from launchopt.batching.batcher import SEVERAL, Batcher
 from launchopt.command import COMMAND_DTYPE, WORDS, Dtype, as_words
-from launchopt.devices import group_loops as gl
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import group_loops as gl
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.recorder import Strategy
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment

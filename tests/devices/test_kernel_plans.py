@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from launchopt.command import Dtype
 from launchopt.devices import kernel_plans as kp
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.kernel_plans import KernelLaunch, KernelPlans, Launch
 from launchopt.errors import RunError
 

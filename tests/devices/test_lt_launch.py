@@ -16,8 +16,8 @@ from straight import records_of
 
 from launchopt import recorder as rec
 from launchopt.command import Dtype, Records, as_words
-from launchopt.devices import lt_launch as lt
 from launchopt.devices import resident_loops as rl
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.kernel_plans import KernelPlans, Launch
 from launchopt.recorder import Strategy
 from launchopt.verify import verify

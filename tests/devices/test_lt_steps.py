@@ -30,7 +30,7 @@ from launchopt.command import (
     ShapeKey,
     as_words,
 )
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.lt_steps import REQUEST, A, B, C, Fused, LtSteps, even_requests, mark_even, step_of
 from launchopt.devices.op_kernels import fused_geometry
 from launchopt.driver import Driver, Schedule

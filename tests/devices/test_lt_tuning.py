@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from step_runs import SEED
 
 from launchopt.command import Dtype
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.recorder import Recorder
 from launchopt.workloads.gemv import gemv
 
@@ -27,7 +27,7 @@ def test_a_batch_of_more_commands_than_there_are_weights_takes_them_again(
 ) -> None:
     size, stream = 8, gemv(4, 1, 8, 40, Dtype.fp32, replicas, False, 0)
     with fake_cuda() as device:
-        from launchopt.devices import lt_tuning
+        from launchopt.devices.cublaslt import tuning as lt_tuning
 
         tried: list[NDArray[np.int64]] = []
 

@@ -14,8 +14,8 @@ from straight import records_of
 
 from launchopt import recorder as rec
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
-from launchopt.devices import lt_launch as lt
-from launchopt.devices.pointer_loops import fill_pointers, launch_pointers, pad_pointers, padded_sizes
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.pointer_loops import fill_pointers, launch_pointers, pad_pointers, padded_sizes
 from launchopt.recorder import Strategy
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment

@@ -11,9 +11,9 @@ from fake_copy import STREAM, FakeCopy
 
 pytest.importorskip("cupy")
 
-from launchopt.devices import pointers as module
-from launchopt.devices.pointer_loops import UPLOAD_FROM, UPLOAD_TO, upload_words
-from launchopt.devices.pointers import TURNS, TURNS_AN_EVENT, Pointers
+from launchopt.devices.cublaslt import pointers as module
+from launchopt.devices.cublaslt.pointer_loops import UPLOAD_FROM, UPLOAD_TO, upload_words
+from launchopt.devices.cublaslt.pointers import TURNS, TURNS_AN_EVENT, Pointers
 
 MOST = 6
 

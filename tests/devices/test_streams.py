@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cupy")
 
-from launchopt.devices import lt_launch as lt
 from launchopt.devices import streams as module
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.streams import Streams
 
 MAIN, WORKSPACE_BYTES = 0x1000, 512

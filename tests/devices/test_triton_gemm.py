@@ -78,7 +78,7 @@ def test_products_of_every_configuration(triton: Any, device: Any, dtype: Dtype,
     commands = 5
     import cupy
 
-    from launchopt.devices import lt_launch as lt
+    from launchopt.devices.cublaslt import launch as lt
     from launchopt.devices.triton_gemm import plan_row, variant
     from launchopt.devices.triton_plans import load_variants
 

@@ -9,8 +9,8 @@ import pytest
 from mode_jobs import JOBS, MOST, PLAIN, Everything, able, refused, run_jobs, stream_of
 
 from launchopt.command import Op
-from launchopt.devices.lt_launch import MOST_POSTED
-from launchopt.devices.pointer_loops import padded_sizes
+from launchopt.devices.cublaslt.launch import MOST_POSTED
+from launchopt.devices.cublaslt.pointer_loops import padded_sizes
 from launchopt.devices.resident_shapes import takes
 from launchopt.modes import mode_class
 

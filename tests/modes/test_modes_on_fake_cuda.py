@@ -15,7 +15,7 @@ from step_runs import StepRun, batches
 
 from launchopt import recorder as rec
 from launchopt.command import COMMAND_DTYPE, Dtype
-from launchopt.devices.pointer_loops import padded_sizes
+from launchopt.devices.cublaslt.pointer_loops import padded_sizes
 from launchopt.modes import mode_class
 from launchopt.recorder import Strategy
 from launchopt.workloads.chain import ChainStream

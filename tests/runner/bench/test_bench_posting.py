@@ -7,7 +7,7 @@ import pytest
 from launching import recorded
 
 from launchopt import recorder as rec
-from launchopt.devices.lt_launch import MOST_POSTED
+from launchopt.devices.cublaslt.launch import MOST_POSTED
 from launchopt.recorder import Recorder
 from launchopt.ring import MOST_AT_ONCE
 from runner.bench import posting

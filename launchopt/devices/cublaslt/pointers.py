@@ -12,7 +12,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices.pointer_loops import UPLOAD_FROM
+from launchopt.devices.cublaslt.pointer_loops import UPLOAD_FROM
 
 TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when it wraps around
 Table = NDArray[np.int64]

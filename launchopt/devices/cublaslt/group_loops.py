@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from launchopt.batching.buckets import classify_words
 from launchopt.command import WORDS
-from launchopt.devices import lt_launch as lt
-from launchopt.devices.pointer_loops import UPLOAD_TO, upload_words
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.pointer_loops import UPLOAD_TO, upload_words
 from launchopt.devices.runs import slots_of
 from launchopt.native import Int, call_words, compiled, monotonic_ns
 from launchopt.recorder import LaunchFacts, note

@@ -8,10 +8,10 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.lt_tables import Row
-from launchopt.devices.lt_tuning import fastest_by_pointers
-from launchopt.devices.pointer_loops import launch_pointers
-from launchopt.devices.pointers import Pointers
+from launchopt.devices.cublaslt.pointer_loops import launch_pointers
+from launchopt.devices.cublaslt.pointers import Pointers
+from launchopt.devices.cublaslt.tables import Row
+from launchopt.devices.cublaslt.tuning import fastest_by_pointers
 from launchopt.recorder import Strategy
 
 WORDS_A_COMMAND = 3  # pointers to A, B and C

@@ -13,8 +13,8 @@ import cupy
 import numpy as np
 
 from launchopt.command import ShapeKey
-from launchopt.devices import lt_launch as lt
-from launchopt.devices.lt_tables import Row
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.tables import Row
 from launchopt.errors import RunError
 from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream
 

@@ -17,10 +17,10 @@ from nvmath.bindings import cublas
 
 from launchopt.batching.batcher import SEVERAL, Batch, Batcher
 from launchopt.command import WORDS, ShapeKey
-from launchopt.devices import lt_launch as lt
-from launchopt.devices.group_loops import SIZE, launch_grouped
-from launchopt.devices.lt_plans import CUDA_TYPES, TRANSPOSE, WORKSPACE_LIMIT_BYTES
-from launchopt.devices.pointers import Pointers
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.group_loops import SIZE, launch_grouped
+from launchopt.devices.cublaslt.plans import CUDA_TYPES, TRANSPOSE, WORKSPACE_LIMIT_BYTES
+from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.errors import RunError
 from launchopt.recorder import Strategy
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices import lt_launch as lt
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.runs import slots_of
 from launchopt.native import Int, call_words, compiled, monotonic_ns
 from launchopt.recorder import LaunchFacts, note

@@ -9,9 +9,9 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices import lt_launch as lt
-from launchopt.devices.lt_tables import Tables
-from launchopt.devices.slot_copy import SlotCopier
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.slot_copy import SlotCopier
+from launchopt.devices.cublaslt.tables import Tables
 
 Slots = tuple[NDArray[np.uint32], ...]  # of A, B and C
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import ShapeKey
-from launchopt.devices import lt_launch as lt
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Stream
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.recorder import Strategy
 
 PLENTY = 1 << 40

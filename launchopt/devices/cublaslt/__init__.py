@@ -1,0 +1,1 @@
+"""Calls of cuBLASLt and cuBLAS: plans, heuristics, strided, pointer-array and grouped batches."""
