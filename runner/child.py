@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, wait
 
 import numpy as np
 
-from launchopt.devices.cuda_errors import GpuErrors
+from launchopt.devices.cuda.errors import GpuErrors
 from launchopt.driver import Driver
 from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, LaunchoptError
 from launchopt.producer import Production, drive, produce

@@ -17,7 +17,7 @@ from typing import Any
 from launchopt import summary
 from launchopt.batching.batcher import Batcher
 from launchopt.devices import open_device
-from launchopt.devices.cuda_errors import is_lost
+from launchopt.devices.cuda.errors import is_lost
 from launchopt.devices.pump import PumpSettings
 from launchopt.errors import RunError
 from launchopt.modes import mode_class

@@ -19,7 +19,7 @@ import psutil
 from packaging.version import Version
 
 from launchopt.devices import find_device
-from launchopt.devices.cuda_info import gpu_state
+from launchopt.devices.cuda.info import gpu_state
 from launchopt.devices.gpu_users import GpuUsers, gpu_users
 from launchopt.errors import DeviceError
 from launchopt.timing.nvml import NO_THROTTLING, reason_names

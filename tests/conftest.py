@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @functools.cache
 def missing_gpu() -> str | None:
     """Why there is no GPU to test on; None where there is one."""
-    from launchopt.devices.cuda_info import cuda_info
+    from launchopt.devices.cuda.info import cuda_info
 
     try:
         cuda_info()

@@ -28,9 +28,9 @@ from launchopt.devices.base import DeviceInfo, Span, Stream
 from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Row, Tables, operand_slots
+from launchopt.devices.cuda.kernel_plans import KernelPlans
 from launchopt.devices.feedback_source import LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback_stages import STAGES, WORDS, FeedbackStages
-from launchopt.devices.kernel_plans import KernelPlans
 from launchopt.devices.steps import Flights, facts_of
 from launchopt.errors import RunError
 from launchopt.recorder import Recorder, Strategy, note

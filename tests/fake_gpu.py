@@ -15,8 +15,8 @@ import numpy as np
 
 from launchopt.command import Dtype
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.kernel_plans import KernelPlans, Launch
-from launchopt.devices.launch_floors import Kernel, LaunchFloors
+from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
+from launchopt.devices.cuda.launch_floors import Kernel, LaunchFloors
 from launchopt.errors import DeviceError, RunError
 from launchopt.timing.activity import Activity
 

@@ -22,8 +22,8 @@ from launchopt.devices.base import Stream
 from launchopt.devices.chain_pump import ChainPump
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
-from launchopt.devices.kernel_plans import KernelPlans, Launch
-from launchopt.devices.op_kernels import ARGS, OpLaunch, geometry
+from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
+from launchopt.devices.cuda.op_kernels import ARGS, OpLaunch, geometry
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
 from launchopt.devices.steps import Flights
 from launchopt.recorder import Recorder

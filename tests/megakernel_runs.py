@@ -89,7 +89,7 @@ def opened(kind: str) -> Iterator[Any]:
         with fake_megakernel() as kernel:
             yield kernel.device
         return
-    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.cuda.device import CudaDevice
 
     yield CudaDevice(0)
 

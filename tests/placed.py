@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import STORAGE, from_float32, to_float32
-from launchopt.devices.op_kernels import OpLaunch
+from launchopt.devices.cuda.op_kernels import OpLaunch
 from launchopt.kernels import source
 
 

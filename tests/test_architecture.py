@@ -27,9 +27,9 @@ WITHOUT_CUDA = (
     "launchopt/devices/lt_chain.py",
     "launchopt/devices/lt_steps.py",
     "launchopt/devices/cublaslt/tables.py",
-    "launchopt/devices/kernel_plans.py",
-    "launchopt/devices/op_kernels.py",
-    "launchopt/devices/op_plans.py",
+    "launchopt/devices/cuda/kernel_plans.py",
+    "launchopt/devices/cuda/op_kernels.py",
+    "launchopt/devices/cuda/op_plans.py",
     "launchopt/devices/instruction*.py",
     "launchopt/devices/dependencies.py",
 )
@@ -40,9 +40,9 @@ FORBIDDEN: list[tuple[str, set[str]]] = [
     ("launchopt/arrivals/*", {"time", "sched"} | CUDA | {"launchopt.ring", "launchopt.devices"}),
     ("launchopt/batching/batcher.py", CLOCKS | CUDA | {"launchopt.devices", "launchopt.ring", "launchopt.timing"}),
     ("launchopt/ring.py", CUDA | {"launchopt.devices", "launchopt.batching.batcher", "launchopt.modes"}),
-    ("launchopt/modes/*", CUDA | {"launchopt.devices.cuda", "launchopt.devices.cpu.device", "launchopt.ring"}),
+    ("launchopt/modes/*", CUDA | {"launchopt.devices.cuda.device", "launchopt.devices.cpu.device", "launchopt.ring"}),
     ("launchopt/analysis/*", CUDA | {"launchopt.devices", "launchopt.ring", "launchopt.modes"}),
-    ("runner/*", CUDA | {"nvtx", "launchopt.devices.cuda", "launchopt.devices.cpu.device"}),
+    ("runner/*", CUDA | {"nvtx", "launchopt.devices.cuda.device", "launchopt.devices.cpu.device"}),
 ]
 
 

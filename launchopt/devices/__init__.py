@@ -12,7 +12,7 @@ def find_device(kind: str, index: int) -> tuple[DeviceInfo, str]:
 
     if kind == "cpu":
         return cpu_info(), "as asked"
-    from launchopt.devices.cuda_info import cuda_info
+    from launchopt.devices.cuda.info import cuda_info
 
     try:
         return cuda_info(index), "as asked" if kind == "cuda" else "device=auto found a GPU"
@@ -28,6 +28,6 @@ def open_device(kind: str, index: int, threads: int | None) -> Device:
         from launchopt.devices.cpu.device import CpuDevice
 
         return CpuDevice(threads)
-    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.cuda.device import CudaDevice
 
     return CudaDevice(index)

@@ -15,7 +15,7 @@ from launchopt.analysis.statistics.interval import median_interval
 from launchopt.analysis.verdict.calibration import Floor
 from launchopt.command import Dtype
 from launchopt.devices.base import Ceilings
-from launchopt.devices.floor_loops import clock_burst
+from launchopt.devices.cuda.floor_loops import clock_burst
 from launchopt.devices.launch_breakdown import Stage
 from launchopt.timing import nvtx_ranges
 
@@ -63,7 +63,7 @@ def open_floors(kind: str, index: int) -> Floors:
         from launchopt.devices.cpu.floors import CpuFloors
 
         return CpuFloors()
-    from launchopt.devices.cuda_floors import open_cuda_floors
+    from launchopt.devices.cuda.floors import open_cuda_floors
 
     return open_cuda_floors(index)
 

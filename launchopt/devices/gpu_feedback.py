@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from launchopt import sampling as rules
 from launchopt.command import Dtype
+from launchopt.devices.cuda.kernel_plans import KernelLaunch
 from launchopt.devices.feedback_source import source_of, words_of
-from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.lt_chain import DRAW
 from launchopt.feedback import PARTIAL_SUMS
 from launchopt.sampling import Sampling, SamplingKind

@@ -6,7 +6,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 
-from launchopt.devices.cuda_info import nvml_handle, uuid_of
+from launchopt.devices.cuda.info import nvml_handle, uuid_of
 
 
 @dataclass(frozen=True, slots=True)

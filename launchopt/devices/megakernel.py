@@ -20,10 +20,11 @@ import numpy as np
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, ShapeKey
+from launchopt.devices.cuda.kernel_plans import KernelLaunch, clusters_at_once
+from launchopt.devices.cuda.op_kernels import QUERIES, VECTOR_BYTES, SeqAddresses
 from launchopt.devices.feedback_source import LaunchFeedback
 from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
 from launchopt.devices.instructions import StepCompiler
-from launchopt.devices.kernel_plans import KernelLaunch, clusters_at_once
 from launchopt.devices.launch_ahead import GATE_WORDS, Gated, LaunchAhead
 from launchopt.devices.likely_steps import most_kept
 from launchopt.devices.lt_coalesced import CoalescedSteps
@@ -36,7 +37,6 @@ from launchopt.devices.megakernel_room import (
     fixed_bytes,
     slots_of,
 )
-from launchopt.devices.op_kernels import QUERIES, VECTOR_BYTES, SeqAddresses
 from launchopt.devices.runs import HIGH
 from launchopt.errors import ConfigError
 from launchopt.recorder import Strategy

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices import feedback_source as fs
+from launchopt.devices.cuda.kernel_plans import KernelLaunch
 from launchopt.devices.instruction_words import Instructions, Word
-from launchopt.devices.kernel_plans import KernelLaunch
 from launchopt.devices.launch_ahead import GATE_WORDS
 from launchopt.devices.megakernel_boxes import emptied_boxes, place_boxes
 from launchopt.devices.megakernel_tasks import defines_of, tasks_of

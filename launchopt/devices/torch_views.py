@@ -16,7 +16,7 @@ from torch.utils import dlpack
 
 from launchopt.command import Dtype
 from launchopt.devices.base import Device, Stream
-from launchopt.devices.seq_state import SeqState
+from launchopt.devices.cuda.sequences import SeqState
 from launchopt.workloads.stream import ArenaKey, Operand
 
 Tensor = Any  # torch.Tensor; a default install has no PyTorch, and its types

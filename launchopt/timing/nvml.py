@@ -222,7 +222,7 @@ def open_watch(index: int) -> GpuWatch:
     """On the GPU that CUDA numbers `index`, found by its uuid. DeviceError where NVML does not answer or know it."""
     import pynvml
 
-    from launchopt.devices.cuda_info import nvml_handle, uuid_of
+    from launchopt.devices.cuda.info import nvml_handle, uuid_of
 
     uuid = uuid_of(index)
     try:

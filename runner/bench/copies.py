@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launchopt.devices.bulk_copies import ROW_BYTES, BulkCopies
+from launchopt.devices.cuda.bulk_copies import ROW_BYTES, BulkCopies
 from runner.bench.figures import Figure
 
 PITCH = ROW_BYTES + 64  # of kernels/weights.cuh

@@ -51,7 +51,7 @@ def test_cuda_is_asked_without_waiting(status: int, is_lost: bool, monkeypatch: 
     """CuPy's own query raises nothing, whatever CUDA says."""
     cupy: Any = pytest.importorskip("cupy")
     pytest.importorskip("nvmath")
-    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.cuda.device import CudaDevice
 
     device: Any = SimpleNamespace(stream=SimpleNamespace(ptr=7), marks=SimpleNamespace(resident=None, ahead=None))
     monkeypatch.setattr(cupy.cuda.runtime, "streamQuery", {7: status}.__getitem__)

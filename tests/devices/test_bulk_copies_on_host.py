@@ -8,7 +8,7 @@ from cuda_on_host import built_of, can_build, launch
 from kernel_text import constant, names
 from numpy.typing import NDArray
 
-from launchopt.devices import bulk_copies as bc
+from launchopt.devices.cuda import bulk_copies as bc
 from launchopt.errors import RunError
 from launchopt.kernels import source
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import STORAGE, from_float32, to_float32
 from launchopt.devices.cpu.ops import apply
-from launchopt.devices.seq_state import SeqState
+from launchopt.devices.cuda.sequences import SeqState
 from launchopt.workloads.attention import Attention, AttentionShape
 
 Floats = NDArray[np.float64]

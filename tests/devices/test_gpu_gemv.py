@@ -8,7 +8,7 @@ from placed import Kernels, Placed, placed
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import to_float32
-from launchopt.devices.op_kernels import Three, gemv_geometry
+from launchopt.devices.cuda.op_kernels import Three, gemv_geometry
 
 pytestmark = pytest.mark.gpu
 
@@ -56,7 +56,7 @@ def test_a_chain_that_starts_early_computes_the_same() -> None:
     import cupy
 
     from launchopt.devices.cublaslt import launch as lt
-    from launchopt.devices.kernel_plans import KernelPlans, Launch, launch_address
+    from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch, launch_address
 
     size, length, warps = 2048, 200, 2
     generator = np.random.default_rng(1)

@@ -16,8 +16,8 @@ from placed import HostKernels, Kernels, Placed, assert_same, placed
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.cpu.ops import apply
-from launchopt.devices.op_kernels import SeqAddresses, fused_geometry, geometry
-from launchopt.devices.seq_state import SeqState
+from launchopt.devices.cuda.op_kernels import SeqAddresses, fused_geometry, geometry
+from launchopt.devices.cuda.sequences import SeqState
 from launchopt.workloads.attention import Attention, AttentionShape
 
 

@@ -16,11 +16,11 @@ from test_architecture import needing_cuda
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op
 from launchopt.devices.cpu.ops import STATEFUL
+from launchopt.devices.cuda.op_kernels import ARGS, geometry
 from launchopt.devices.instruction_order import waits_of, with_dependencies
 from launchopt.devices.instruction_words import JOIN, MOST_WAITS, NOBODY, WORDS, Instructions, Word
 from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.lt_steps import step_of
-from launchopt.devices.op_kernels import ARGS, geometry
 from launchopt.workloads.chain import ChainStream
 
 ROLES = "ABC"

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt.command import Dtype
-from launchopt.devices import kernel_plans as kp
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.kernel_plans import KernelLaunch, KernelPlans, Launch
+from launchopt.devices.cuda import kernel_plans as kp
+from launchopt.devices.cuda.kernel_plans import KernelLaunch, KernelPlans, Launch
 from launchopt.errors import RunError
 
 properties = settings(deadline=None, max_examples=50)

@@ -21,8 +21,8 @@ from launchopt.devices import megakernel_boxes as boxes
 from launchopt.devices import megakernel_room as room
 from launchopt.devices import megakernel_tasks as tasks
 from launchopt.devices import megakernel_words as words
+from launchopt.devices.cuda.op_kernels import ARGS
 from launchopt.devices.instruction_words import MOST_COLUMNS
-from launchopt.devices.op_kernels import ARGS
 from launchopt.kernels import source
 from launchopt.sampling import SamplingKind
 

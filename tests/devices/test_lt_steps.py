@@ -31,8 +31,8 @@ from launchopt.command import (
     as_words,
 )
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cuda.op_kernels import fused_geometry
 from launchopt.devices.lt_steps import REQUEST, A, B, C, Fused, LtSteps, even_requests, mark_even, step_of
-from launchopt.devices.op_kernels import fused_geometry
 from launchopt.driver import Driver, Schedule
 from launchopt.recorder import Strategy
 from launchopt.ring import STOP, Ring

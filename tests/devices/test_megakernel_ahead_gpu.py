@@ -34,7 +34,7 @@ from launchopt.sampling import Sampling
 @pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("large", 16), ("deep", 16), ("paged", 1), ("layer", 4)])
 def test_launches_made_ahead_give_what_others_give(name: str, requests: int, sampling: Sampling) -> None:
     """To the bit; one after the other, and where all that was launched is waited for between two."""
-    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.cuda.device import CudaDevice
 
     found = []
     for ahead in (False, True):
@@ -60,7 +60,7 @@ def test_launches_made_ahead_give_what_others_give(name: str, requests: int, sam
 @pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
 def test_launches_that_the_compiled_loop_admits(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the first of each copy of the weights; Python admits none."""
-    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.cuda.device import CudaDevice
 
     asked = asked_of_python(monkeypatch)
     vocab = None if sampling is NONE else 3000
@@ -81,7 +81,7 @@ def test_launches_that_the_compiled_loop_admits(sampling: Sampling, monkeypatch:
 def test_a_launch_that_waits_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the host takes it that it may have; its step is launched once more."""
     from launchopt.devices import launch_ahead
-    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.cuda.device import CudaDevice
 
     monkeypatch.setattr(launch_ahead, "PATIENCE_NS", 20_000_000)
     monkeypatch.setattr(launch_ahead, "STALE_NS", 10_000_000)
@@ -125,7 +125,7 @@ def test_a_launch_feeds_back_what_it_has_computed(
     name: str, requests: int, dtype: Dtype, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other kernel does, but after steps that are launched otherwise."""
-    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.cuda.device import CudaDevice
 
     stream = stream_of(name, [(0, TOKENS)] * requests, dtype, vocab=None if sampling is NONE else 3000)
     device: Any = CudaDevice(0)
@@ -143,7 +143,7 @@ def test_a_launch_feeds_back_what_it_has_computed(
 
 @pytest.mark.gpu
 def test_the_host_samples_if_it_is_told_to() -> None:
-    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.cuda.device import CudaDevice
 
     ids = []
     for on_host in (False, True):

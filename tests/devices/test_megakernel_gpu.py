@@ -114,7 +114,7 @@ class EachAlone(Baseline):
 @pytest.mark.parametrize("sampling", [GREEDY, TOP_K], ids=lambda sampling: sampling.kind.name)
 @pytest.mark.parametrize("name", ["decode", "paged"])
 def test_sampled_tokens_are_those_of_baseline(name: str, sampling: Sampling) -> None:
-    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.cuda.device import CudaDevice
 
     ids = []
     for mode in (MegakernelMode(), EachAlone()):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt.command import Dtype, Op, ShapeKey
-from launchopt.devices import op_kernels as ok
-from launchopt.devices.op_kernels import SeqAddresses, fused_geometry, gemv_geometry, geometry
+from launchopt.devices.cuda import op_kernels as ok
+from launchopt.devices.cuda.op_kernels import SeqAddresses, fused_geometry, gemv_geometry, geometry
 from launchopt.errors import ConfigError
 from launchopt.kernels import source
 from launchopt.workloads.attention import Attention, AttentionShape

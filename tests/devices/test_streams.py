@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cupy")
 
-from launchopt.devices import streams as module
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.streams import Streams
+from launchopt.devices.cuda import streams as module
+from launchopt.devices.cuda.streams import Streams
 
 MAIN, WORKSPACE_BYTES = 0x1000, 512
 properties = settings(deadline=None, max_examples=60)

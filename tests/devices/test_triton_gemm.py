@@ -57,7 +57,7 @@ def test_each_configuration_compiles_and_needs_no_scratch(triton: Any, dtype: Dt
 
 @pytest.fixture
 def device() -> Any:
-    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.cuda.device import CudaDevice
 
     device = CudaDevice()
     yield device

@@ -386,7 +386,7 @@ def test_no_more_graphs_are_kept_than_asked_for_or_copies_of_the_weights(cached:
 
 @pytest.fixture
 def gpu() -> Any:
-    from launchopt.devices.cuda import CudaDevice
+    from launchopt.devices.cuda.device import CudaDevice
 
     return CudaDevice(0)
 

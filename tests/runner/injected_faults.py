@@ -90,7 +90,7 @@ def says_failed_of_lost_context() -> None:
     """A library that only knows that it failed; CUDA knows why."""
     import cupy
 
-    from launchopt.devices.cuda_errors import StatusError
+    from launchopt.devices.cuda.errors import StatusError
 
     def synchronize() -> None:
         raise cupy.cuda.runtime.CUDARuntimeError(700)

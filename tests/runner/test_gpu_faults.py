@@ -21,7 +21,7 @@ from own_process import environ_of
 from own_run import Victim, assert_nothing_left, on_linux
 
 from launchopt import results
-from launchopt.devices.cuda_errors import GpuErrors, StatusError, fault_of, is_lost
+from launchopt.devices.cuda.errors import GpuErrors, StatusError, fault_of, is_lost
 from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, RunError
 
 REPEATS = 5

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from own_process import ROOT, environ_of
 
 from launchopt import results
-from launchopt.devices import cuda_info
+from launchopt.devices.cuda import info as cuda_info
 from launchopt.errors import DeviceError
 from launchopt.timing import nvml
 from launchopt.timing.nvml import Look, Readings

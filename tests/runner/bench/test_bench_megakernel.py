@@ -10,7 +10,7 @@ import pytest
 from composing import configured
 
 from launchopt.analysis.campaigns.step_account import Floor, Part
-from launchopt.devices.cuda_info import cuda_info
+from launchopt.devices.cuda.info import cuda_info
 from launchopt.errors import DeviceError, RunError
 from runner.bench import account, figures, megakernel
 from runner.bench.__main__ import main

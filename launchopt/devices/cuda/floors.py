@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cuda import CudaDevice
-from launchopt.devices.floor_loops import launch_burst
+from launchopt.devices.cuda.device import CudaDevice
+from launchopt.devices.cuda.floor_loops import launch_burst
+from launchopt.devices.cuda.kernel_plans import Launch
+from launchopt.devices.cuda.launch_floors import Kernel, LaunchFloors
 from launchopt.devices.floors import Measured, ceilings_of, host_floors
 from launchopt.devices.graphs import Graphs
-from launchopt.devices.kernel_plans import Launch
 from launchopt.devices.launch_breakdown import Stage
-from launchopt.devices.launch_floors import Kernel, LaunchFloors
 from launchopt.errors import ArenaMemoryError, DeviceError
 from launchopt.recorder import Recorder
 from launchopt.timing import cupti, nvtx_ranges

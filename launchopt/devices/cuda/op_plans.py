@@ -7,9 +7,9 @@ from typing import Any
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Stream
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.kernel_plans import KernelPlans, Launch
-from launchopt.devices.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
-from launchopt.devices.seq_state import SeqState
+from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
+from launchopt.devices.cuda.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
+from launchopt.devices.cuda.sequences import SeqState
 from launchopt.workloads.chain import ChainStream
 
 MULTIPROCESSORS = 132  # of an H200; elsewhere a little off in how a GEMV is cut, no more

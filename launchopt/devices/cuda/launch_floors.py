@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.cublaslt.launch import FUNCTION, LAUNCH_FUNCTION, STREAM, Table
-from launchopt.devices.floor_loops import call_burst, empty_function, launch_burst, lone_launches
+from launchopt.devices.cuda.floor_loops import call_burst, empty_function, launch_burst, lone_launches
 from launchopt.devices.floors import CALLS, Measured
 from launchopt.devices.launch_breakdown import ENTERED, KNOWN, RETURNED, Stage, gaps_ns, stage, traced_stages
 from launchopt.errors import DeviceError, RunError

@@ -18,7 +18,6 @@ from nvmath.bindings import cublasLt
 from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, ShapeKey
-from launchopt.devices import cuda_ceilings
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Ceilings, DeviceInfo, Span, Stream
 from launchopt.devices.chain_pump import ChainPump
@@ -27,19 +26,20 @@ from launchopt.devices.cublaslt.packing import Packing
 from launchopt.devices.cublaslt.plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_address
 from launchopt.devices.cublaslt.slot_copy import CALLS_PER_BATCH
 from launchopt.devices.cublaslt.tables import Tables, operand_slots, shape_table
-from launchopt.devices.cuda_errors import StatusError, no_memory
-from launchopt.devices.cuda_info import cuda_info, driver_version, gpu_state
+from launchopt.devices.cuda import ceilings as cuda_ceilings
+from launchopt.devices.cuda.errors import StatusError, no_memory
+from launchopt.devices.cuda.info import cuda_info, driver_version, gpu_state
+from launchopt.devices.cuda.kernel_plans import KernelPlans, launch_address
+from launchopt.devices.cuda.marks import LaunchMarks
+from launchopt.devices.cuda.op_plans import OpPlans, three
+from launchopt.devices.cuda.sequences import SeqState
+from launchopt.devices.cuda.streams import Streams
 from launchopt.devices.cuda_steps import CudaSteps
 from launchopt.devices.feedback_source import LaunchFeedback
-from launchopt.devices.kernel_plans import KernelPlans, launch_address
-from launchopt.devices.launch_marks import LaunchMarks
-from launchopt.devices.op_plans import OpPlans, three
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
 from launchopt.devices.resident_loops import GAVE_UP_LINE, GONE
 from launchopt.devices.runs import run_end
-from launchopt.devices.seq_state import SeqState
 from launchopt.devices.steps import Flights
-from launchopt.devices.streams import Streams
 from launchopt.errors import RunError
 from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Recorder, Strategy

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices.kernel_plans import KernelLaunch
+from launchopt.devices.cuda.kernel_plans import KernelLaunch
 from launchopt.errors import DeviceError, RunError
 from launchopt.kernels import source
 

@@ -1,0 +1,1 @@
+"""The GPU as a device: operands, streams, plans, events and ranges."""
