@@ -25,13 +25,13 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.base import DeviceInfo, Span, Stream
-from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Row, Tables, operand_slots
 from launchopt.devices.cuda.kernel_plans import KernelPlans
-from launchopt.devices.feedback_source import LaunchFeedback, head_of, words_of
-from launchopt.devices.feedback_stages import STAGES, WORDS, FeedbackStages
-from launchopt.devices.steps import Flights, facts_of
+from launchopt.devices.feedback.cpu import CpuSteps
+from launchopt.devices.feedback.feedback_columns import STAGES, WORDS, FeedbackStages
+from launchopt.devices.feedback.flights import Flights, facts_of
+from launchopt.devices.feedback.in_launch import LaunchFeedback, head_of, words_of
 from launchopt.errors import RunError
 from launchopt.recorder import Recorder, Strategy, note
 from launchopt.sampling import Sampling, SamplingKind

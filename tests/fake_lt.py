@@ -24,8 +24,8 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cuda.op_kernels import ARGS, OpLaunch, geometry
+from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
-from launchopt.devices.steps import Flights
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
 from launchopt.timing.sampling import Sampler

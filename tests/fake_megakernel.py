@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.arenas import STORAGE
-from launchopt.devices.feedback_source import FIELDS
+from launchopt.devices.feedback.host import HostFeedback
+from launchopt.devices.feedback.in_launch import FIELDS
 from launchopt.devices.fusion import ATTENTION
 from launchopt.devices.instruction_interpreter import Memory, random_order, run
 from launchopt.devices.instruction_words import JOIN, NOBODY, WORDS, Instructions, Word, compiled_columns
@@ -35,7 +36,6 @@ from launchopt.devices.megakernel_boxes import box_stride, emptied_boxes
 from launchopt.devices.megakernel_tasks import tasks_of
 from launchopt.devices.megakernel_words import TASK, WEIGHTS, packed
 from launchopt.devices.task_words import Extra, Tasks
-from launchopt.feedback import HostFeedback
 from launchopt.sampling import Sampling, SamplingKind
 
 MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10

@@ -13,9 +13,9 @@ from step_runs import batches
 from launchopt.batching.buckets import KEY_MASK
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN
-from launchopt.devices.cpu_steps import CpuSteps
+from launchopt.devices.feedback.cpu import CpuSteps
+from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.lt_steps import LtSteps
-from launchopt.devices.steps import Flights
 from launchopt.ring import Ring
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream

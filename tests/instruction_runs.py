@@ -12,13 +12,13 @@ from step_runs import batches
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.cpu_steps import CpuSteps
 from launchopt.devices.cuda.sequences import SeqState
+from launchopt.devices.feedback.cpu import CpuSteps
+from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.instruction_interpreter import Placed, run
 from launchopt.devices.instruction_order import waits_of
 from launchopt.devices.instruction_words import NOBODY, Instructions, Word
 from launchopt.devices.instructions import StepCompiler
-from launchopt.devices.steps import Flights
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling
 from launchopt.verify import Verification

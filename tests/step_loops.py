@@ -22,12 +22,12 @@ from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_req
 from launchopt.command import COMMAND_DTYPE, W_ELIGIBLE, W_K_OP_DTYPE, W_MN, Dtype, Flag, Records
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.admission import Admission
-from launchopt.devices.cpu_steps import CpuSteps
-from launchopt.devices.feedback_stages import STAGES, WORDS, FeedbackStages
+from launchopt.devices.feedback.cpu import CpuSteps
+from launchopt.devices.feedback.feedback_columns import STAGES, WORDS, FeedbackStages
+from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.step_keys import StepKeys
 from launchopt.devices.step_pump import StepPump
-from launchopt.devices.steps import Flights, facts_of, places_needed
 from launchopt.driver import Driver, Schedule, Tokens
 from launchopt.errors import Interrupted
 from launchopt.recorder import Recorder, note

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import STORAGE, from_float32, to_float32
+from launchopt.devices.feedback.host import HostFeedback, scaled, signed
 from launchopt.errors import ConfigError
-from launchopt.feedback import HostFeedback, scaled, signed
 from launchopt.sampling import MOST_VOCAB, NO_ID, Sampling, SamplingKind, sample
 
 in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)

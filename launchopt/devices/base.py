@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.steps import Flights
+from launchopt.devices.feedback.flights import Flights
 from launchopt.recorder import Recorder, Strategy
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream

@@ -13,8 +13,8 @@ from launchopt.batching.buckets import BASE
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_pump as lp
+from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.pump import Launcher, PumpSettings
-from launchopt.devices.steps import Flights
 from launchopt.errors import Interrupted, RunError
 from launchopt.ring import MOST_AT_ONCE, Ring
 

@@ -22,7 +22,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, ShapeKey
 from launchopt.devices.cuda.kernel_plans import KernelLaunch, clusters_at_once
 from launchopt.devices.cuda.op_kernels import QUERIES, VECTOR_BYTES, SeqAddresses
-from launchopt.devices.feedback_source import LaunchFeedback
+from launchopt.devices.feedback.in_launch import LaunchFeedback
 from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
 from launchopt.devices.instructions import StepCompiler
 from launchopt.devices.launch_ahead import GATE_WORDS, Gated, LaunchAhead

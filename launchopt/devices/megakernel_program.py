@@ -12,8 +12,8 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices import feedback_source as fs
 from launchopt.devices.cuda.kernel_plans import KernelLaunch
+from launchopt.devices.feedback import in_launch as fs
 from launchopt.devices.instruction_words import Instructions, Word
 from launchopt.devices.launch_ahead import GATE_WORDS
 from launchopt.devices.megakernel_boxes import emptied_boxes, place_boxes

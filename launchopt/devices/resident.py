@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from launchopt.command import ShapeKey
 from launchopt.devices import resident_loops as rl
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cuda_steps import pinned
+from launchopt.devices.feedback.cuda import pinned
 from launchopt.devices.polled_words import PolledWords
 from launchopt.devices.resident_shapes import shape_words
 from launchopt.errors import RunError

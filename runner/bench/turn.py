@@ -21,10 +21,10 @@ from launchopt.devices import lt_chain as lc
 from launchopt.devices import lt_pump as lp
 from launchopt.devices import step_pump as sp
 from launchopt.devices.admission import KNOWN, WAITS, Admission, look
-from launchopt.devices.feedback_stages import STAGES, WORDS, FeedbackStages
+from launchopt.devices.feedback.feedback_columns import STAGES, WORDS, FeedbackStages
+from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.step_keys import StepKeys
-from launchopt.devices.steps import Flights, facts_of, places_needed
 from launchopt.driver import Driver, Schedule
 from launchopt.errors import RunError
 from launchopt.native import Int, compiled, monotonic_ns

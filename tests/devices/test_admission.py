@@ -18,9 +18,9 @@ from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_req
 from launchopt.command import W_SLOT_A_B
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.admission import KNOWN, Admission, admit, look, say
-from launchopt.devices.feedback_stages import WORDS, FeedbackStages
+from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
+from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.step_keys import StepKeys
-from launchopt.devices.steps import Flights, facts_of, places_needed
 from launchopt.native import compiled
 from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream

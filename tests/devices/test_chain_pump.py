@@ -25,9 +25,9 @@ from launchopt.arrivals.requests import Requests
 from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices import lt_chain as lc
-from launchopt.devices.cpu_steps import CpuSteps
+from launchopt.devices.feedback.cpu import CpuSteps
+from launchopt.devices.feedback.flights import Flights, facts_of
 from launchopt.devices.pump import PumpSettings
-from launchopt.devices.steps import Flights, facts_of
 from launchopt.driver import Driver, Schedule, Tokens
 from launchopt.errors import Interrupted, RunError
 from launchopt.recorder import Recorder

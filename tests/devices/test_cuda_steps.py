@@ -11,12 +11,12 @@ from fake_memory import OnGpu
 from programs import stream_of
 from step_runs import batches
 
-from launchopt.devices.feedback_source import FIELDS
+from launchopt.devices.feedback.in_launch import FIELDS
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 
 pytest.importorskip("cupy")
-from launchopt.devices import cuda_steps
+from launchopt.devices.feedback import cuda as cuda_steps
 
 GREEDY, NONE = Sampling(SamplingKind.greedy), Sampling(SamplingKind.none)
 MS = 1_000_000

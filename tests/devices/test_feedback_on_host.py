@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.feedback_source import ARGUMENTS, source_of, words_of
-from launchopt.feedback import PARTIAL_SUMS, HostFeedback
+from launchopt.devices.feedback.host import PARTIAL_SUMS, HostFeedback
+from launchopt.devices.feedback.in_launch import ARGUMENTS, source_of, words_of
 from launchopt.sampling import NO_ID, Sampling, SamplingKind, sample
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")

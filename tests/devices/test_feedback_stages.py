@@ -11,8 +11,8 @@ from step_runs import batches
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices import lt_chain as lc
-from launchopt.devices.feedback_stages import WORDS, FeedbackStages
-from launchopt.devices.steps import Flights, facts_of, places_needed
+from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
+from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.feedback import HostFeedback
+from launchopt.devices.feedback.host import HostFeedback
 from launchopt.sampling import NO_ID, Sampling, SamplingKind, sample
 
 pytestmark = pytest.mark.gpu
@@ -42,7 +42,7 @@ class Rig:
     def __init__(self, dtype: Dtype, sampling: Sampling, finals: Any, embedding: Any, hidden: int) -> None:
         import cupy
 
-        from launchopt.devices.gpu_feedback import GpuFeedback
+        from launchopt.devices.feedback.kernel import GpuFeedback
 
         rows = len(finals)
         self.stream = cupy.cuda.Stream(non_blocking=True)
@@ -161,7 +161,7 @@ def test_a_hidden_vector_may_be_its_own_target() -> None:
 
 
 def test_more_submissions_than_stages() -> None:
-    from launchopt.devices.gpu_feedback import STAGES
+    from launchopt.devices.feedback.kernel import STAGES
 
     finals = np.random.default_rng(9).standard_normal((1, 1000)).astype(np.float32)
     embedding = np.arange(1000, dtype=np.float32)[:, None]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from launchopt.devices.admission import ADMITTED, TAG_SHIFT, WAITS
-from launchopt.devices.feedback_stages import STAGES
+from launchopt.devices.feedback.feedback_columns import STAGES
 from launchopt.devices.step_keys import StepKey
 from launchopt.errors import RunError
 

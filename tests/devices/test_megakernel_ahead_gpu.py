@@ -104,7 +104,7 @@ class Counted:
     """Launches of the kernel that feeds back, which otherwise do what they do."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from launchopt.devices.gpu_feedback import GpuFeedback
+        from launchopt.devices.feedback.kernel import GpuFeedback
 
         self.count, launch = 0, GpuFeedback.launch
 

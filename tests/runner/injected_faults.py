@@ -103,7 +103,7 @@ def says_failed_of_lost_context() -> None:
 def lands_no_more() -> None:
     """Nothing is launched that could fail, and no step that is under way ends; CUDA knows why."""
     from launchopt.devices.cpu.device import CpuDevice
-    from launchopt.devices.cpu_steps import CpuSteps
+    from launchopt.devices.feedback.cpu import CpuSteps
 
     def feed_back(self: Any, flights: Any, count: int) -> None:
         import numpy as np

@@ -25,10 +25,10 @@ from launchopt.devices.base import Ceilings, Span, Stream
 from launchopt.devices.cpu import ceilings as cpu_ceilings
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.devices.cpu.launch import CpuLaunch, stack
-from launchopt.devices.cpu_steps import CpuSteps
+from launchopt.devices.feedback.cpu import CpuSteps
+from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.pump import PumpSettings
 from launchopt.devices.runs import run_end
-from launchopt.devices.steps import Flights
 from launchopt.modes.base import Mode
 from launchopt.recorder import LaunchFacts, Recorder, Strategy, note
 from launchopt.ring import Ring

@@ -34,12 +34,12 @@ from launchopt.devices.cuda.marks import LaunchMarks
 from launchopt.devices.cuda.op_plans import OpPlans, three
 from launchopt.devices.cuda.sequences import SeqState
 from launchopt.devices.cuda.streams import Streams
-from launchopt.devices.cuda_steps import CudaSteps
-from launchopt.devices.feedback_source import LaunchFeedback
+from launchopt.devices.feedback.cuda import CudaSteps
+from launchopt.devices.feedback.flights import Flights
+from launchopt.devices.feedback.in_launch import LaunchFeedback
 from launchopt.devices.pump import Launcher, Pump, PumpSettings
 from launchopt.devices.resident_loops import GAVE_UP_LINE, GONE
 from launchopt.devices.runs import run_end
-from launchopt.devices.steps import Flights
 from launchopt.errors import RunError
 from launchopt.modes.base import Mode, Takes
 from launchopt.recorder import Recorder, Strategy

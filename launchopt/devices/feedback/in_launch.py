@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from launchopt import sampling as rules
 from launchopt.command import Dtype
-from launchopt.feedback import PARTIAL_SUMS
+from launchopt.devices.feedback.host import PARTIAL_SUMS
 from launchopt.kernels import source
 from launchopt.sampling import Sampling, SamplingKind
 
 if TYPE_CHECKING:
-    from launchopt.devices.feedback_stages import FeedbackStages
+    from launchopt.devices.feedback.feedback_columns import FeedbackStages
 
 # Of struct Feedback, a word each.
 FIELDS = (

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from launchopt.devices import lt_chain as lc
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.steps import Flights, Staged, facts_of, places_needed
-from launchopt.feedback import HostFeedback
+from launchopt.devices.feedback.flights import Flights, Staged, facts_of, places_needed
+from launchopt.devices.feedback.host import HostFeedback
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 

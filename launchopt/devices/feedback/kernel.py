@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from launchopt import sampling as rules
 from launchopt.command import Dtype
 from launchopt.devices.cuda.kernel_plans import KernelLaunch
-from launchopt.devices.feedback_source import source_of, words_of
+from launchopt.devices.feedback.host import PARTIAL_SUMS
+from launchopt.devices.feedback.in_launch import source_of, words_of
 from launchopt.devices.lt_chain import DRAW
-from launchopt.feedback import PARTIAL_SUMS
 from launchopt.sampling import Sampling, SamplingKind
 
 STAGES = 64  # submissions in flight; the host waits for the oldest when it wraps around

@@ -1,0 +1,1 @@
+"""A step's outputs become the next step's inputs."""
