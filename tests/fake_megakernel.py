@@ -29,9 +29,9 @@ from launchopt.command import Op
 from launchopt.devices.arenas import STORAGE
 from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import FIELDS
-from launchopt.devices.fusion import ATTENTION
 from launchopt.devices.instruction_interpreter import Memory, random_order, run
-from launchopt.devices.instruction_words import JOIN, NOBODY, WORDS, Instructions, Word, compiled_columns
+from launchopt.devices.instructions.fusion import ATTENTION
+from launchopt.devices.instructions.words import JOIN, NOBODY, WORDS, Instructions, Word, compiled_columns
 from launchopt.devices.megakernel_boxes import box_stride, emptied_boxes
 from launchopt.devices.megakernel_tasks import tasks_of
 from launchopt.devices.megakernel_words import TASK, WEIGHTS, packed

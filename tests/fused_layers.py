@@ -7,7 +7,7 @@ from instruction_runs import InstructionRun
 from programs import requests_of
 
 from launchopt.command import Dtype
-from launchopt.devices.instruction_words import Instructions, groups_of
+from launchopt.devices.instructions.words import Instructions, groups_of
 from launchopt.devices.lt_steps import step_of
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape

@@ -16,9 +16,9 @@ from launchopt.devices.cuda.sequences import SeqState
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.instruction_interpreter import Placed, run
-from launchopt.devices.instruction_order import waits_of
-from launchopt.devices.instruction_words import NOBODY, Instructions, Word
-from launchopt.devices.instructions import StepCompiler
+from launchopt.devices.instructions.compiler import StepCompiler
+from launchopt.devices.instructions.order import waits_of
+from launchopt.devices.instructions.words import NOBODY, Instructions, Word
 from launchopt.ring import Ring
 from launchopt.sampling import Sampling
 from launchopt.verify import Verification

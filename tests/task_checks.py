@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from launchopt.devices.instruction_words import (
+from launchopt.devices.instructions.words import (
     GEMM_TILE_ROWS,
     NOBODY,
     PART,

@@ -31,7 +31,7 @@ WITHOUT_CUDA = (
     "launchopt/devices/cuda/op_kernels.py",
     "launchopt/devices/cuda/op_plans.py",
     "launchopt/devices/instruction*.py",
-    "launchopt/devices/dependencies.py",
+    "launchopt/devices/instructions/dependencies.py",
 )
 # files, and what they must not import: a name forbids the module and everything below it.
 FORBIDDEN: list[tuple[str, set[str]]] = [

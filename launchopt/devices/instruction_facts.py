@@ -6,7 +6,7 @@ In: a list (`instruction_words`). Out: a name for each instruction, or for those
 from __future__ import annotations
 
 from launchopt.command import Op
-from launchopt.devices.instruction_words import JOIN, Instructions, Word, groups_of
+from launchopt.devices.instructions.words import JOIN, Instructions, Word, groups_of
 
 
 def names_of(instructions: Instructions) -> list[str]:

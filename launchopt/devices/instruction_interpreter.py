@@ -21,8 +21,8 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.op_kernels import SeqAddresses
 from launchopt.devices.cuda.sequences import SeqState
-from launchopt.devices.instruction_order import waits_of
-from launchopt.devices.instruction_words import JOIN, VECTOR_OPS, Instruction, Instructions, Word
+from launchopt.devices.instructions.order import waits_of
+from launchopt.devices.instructions.words import JOIN, VECTOR_OPS, Instruction, Instructions, Word
 from launchopt.devices.lt_steps import LtSteps
 from launchopt.workloads.attention import Attention
 from launchopt.workloads.chain import ChainStream

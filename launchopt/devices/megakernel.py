@@ -23,8 +23,8 @@ from launchopt.command import W_MN, ShapeKey
 from launchopt.devices.cuda.kernel_plans import KernelLaunch, clusters_at_once
 from launchopt.devices.cuda.op_kernels import QUERIES, VECTOR_BYTES, SeqAddresses
 from launchopt.devices.feedback.in_launch import LaunchFeedback
-from launchopt.devices.instruction_words import MOST_COLUMNS, Instructions
-from launchopt.devices.instructions import StepCompiler
+from launchopt.devices.instructions.compiler import StepCompiler
+from launchopt.devices.instructions.words import MOST_COLUMNS, Instructions
 from launchopt.devices.launch_ahead import GATE_WORDS, Gated, LaunchAhead
 from launchopt.devices.likely_steps import most_kept
 from launchopt.devices.lt_coalesced import CoalescedSteps

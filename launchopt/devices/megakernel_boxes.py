@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices.instruction_words import MOST_COLUMNS, NOBODY, Word
+from launchopt.devices.instructions.words import MOST_COLUMNS, NOBODY, Word
 from launchopt.devices.megakernel_room import is_held
 from launchopt.devices.task_words import Extra, Tasks
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from launchopt.devices.cuda.kernel_plans import KernelLaunch
 from launchopt.devices.feedback import in_launch as fs
-from launchopt.devices.instruction_words import Instructions, Word
+from launchopt.devices.instructions.words import Instructions, Word
 from launchopt.devices.launch_ahead import GATE_WORDS
 from launchopt.devices.megakernel_boxes import emptied_boxes, place_boxes
 from launchopt.devices.megakernel_tasks import defines_of, tasks_of

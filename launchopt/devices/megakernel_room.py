@@ -7,7 +7,7 @@ kernels/inputs.cuh has them, and slots of kernels/weights.cuh.
 from __future__ import annotations
 
 from launchopt.command import Op
-from launchopt.devices.instruction_words import GEMM_TILE_ROWS
+from launchopt.devices.instructions.words import GEMM_TILE_ROWS
 
 PIECE_BYTES = 2048  # of kernels/weights.cuh
 SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Op
-from launchopt.devices.instruction_words import (
+from launchopt.devices.instructions.words import (
     GEMM_TILE_ROWS,
     JOIN,
     MOST_COLUMNS,

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.analysis.campaigns.step_account import clock_mhz
-from launchopt.devices.instruction_words import Instructions
+from launchopt.devices.instructions.words import Instructions
 from launchopt.devices.lt_steps import step_of
 from launchopt.errors import RunError
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Op
-from launchopt.devices.instruction_words import MOST_COLUMNS, MOST_WAITS, STREAMED_BYTES_APART, Word
+from launchopt.devices.instructions.words import MOST_COLUMNS, MOST_WAITS, STREAMED_BYTES_APART, Word
 from launchopt.devices.megakernel_room import PIECE_BYTES
 from launchopt.devices.task_words import Extra, Tasks
 from launchopt.errors import RunError

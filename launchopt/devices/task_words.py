@@ -10,7 +10,7 @@ import enum
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices.instruction_words import WORDS
+from launchopt.devices.instructions.words import WORDS
 
 
 class Extra(enum.IntEnum):

@@ -27,7 +27,7 @@ from typing import Any
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, Stream
-from launchopt.devices.fusion import NORM_BYTES
+from launchopt.devices.instructions.fusion import NORM_BYTES
 from launchopt.modes.base import Mode, Takes
 from launchopt.timing import nvtx_ranges
 from launchopt.workloads.chain import ChainStream

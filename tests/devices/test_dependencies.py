@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt.devices.dependencies import JOIN, Span, conflicts, joined, levels, overlaps, reduced
+from launchopt.devices.instructions.dependencies import JOIN, Span, conflicts, joined, levels, overlaps, reduced
 
 BYTES = 64
 properties = settings(deadline=None, max_examples=150)
@@ -78,7 +78,7 @@ def test_conflicts_are_pairs_of_which_one_writes_what_the_other_touches(program:
 def test_many_spans_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     program: Program = [([(i, 2, 0, 1)], [(i + 1, 2, 0, 1)]) for i in range(20)]
     whole = conflicting(program)
-    monkeypatch.setattr("launchopt.devices.dependencies.PAIRS_AT_ONCE", 50)
+    monkeypatch.setattr("launchopt.devices.instructions.dependencies.PAIRS_AT_ONCE", 50)
     assert (conflicting(program) == whole).all()
     assert whole[3].nonzero()[0].tolist() == [1, 2], "writes 4 and 5, reads 3 and 4"
 

@@ -12,9 +12,9 @@ from programs import requests_of
 from step_runs import batches
 
 from launchopt.command import Dtype, Op
-from launchopt.devices import fusion
-from launchopt.devices.fusion import attention_bytes, fused
-from launchopt.devices.instruction_words import MOST_COLUMNS, PART, Word, groups_of
+from launchopt.devices.instructions import fusion
+from launchopt.devices.instructions.fusion import attention_bytes, fused
+from launchopt.devices.instructions.words import MOST_COLUMNS, PART, Word, groups_of
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import layer_program

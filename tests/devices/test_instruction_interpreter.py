@@ -15,11 +15,11 @@ from programs import program_streams, stream_of
 from step_runs import StepRun, batches
 
 from launchopt.command import Dtype
-from launchopt.devices.dependencies import Span
-from launchopt.devices.instruction_accesses import accesses
 from launchopt.devices.instruction_interpreter import FIRST_ADDRESS, Memory, execute, random_order, run
-from launchopt.devices.instruction_order import waits_of
-from launchopt.devices.instruction_words import Instructions
+from launchopt.devices.instructions.accesses import accesses
+from launchopt.devices.instructions.dependencies import Span
+from launchopt.devices.instructions.order import waits_of
+from launchopt.devices.instructions.words import Instructions
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 

@@ -13,12 +13,12 @@ from instruction_runs import InstructionRun, Ordered, after_second_step, ancesto
 from step_runs import batches
 
 from launchopt.command import Dtype, Op
-from launchopt.devices import dependencies as dep
-from launchopt.devices.fusion import fused
-from launchopt.devices.instruction_accesses import accesses
 from launchopt.devices.instruction_interpreter import random_order
-from launchopt.devices.instruction_order import waits_of, with_dependencies
-from launchopt.devices.instruction_words import (
+from launchopt.devices.instructions import dependencies as dep
+from launchopt.devices.instructions.accesses import accesses
+from launchopt.devices.instructions.fusion import fused
+from launchopt.devices.instructions.order import waits_of, with_dependencies
+from launchopt.devices.instructions.words import (
     JOIN,
     NOBODY,
     PART,

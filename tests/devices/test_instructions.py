@@ -17,9 +17,9 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op
 from launchopt.devices.cpu.ops import STATEFUL
 from launchopt.devices.cuda.op_kernels import ARGS, geometry
-from launchopt.devices.instruction_order import waits_of, with_dependencies
-from launchopt.devices.instruction_words import JOIN, MOST_WAITS, NOBODY, WORDS, Instructions, Word
-from launchopt.devices.instructions import StepCompiler
+from launchopt.devices.instructions.compiler import StepCompiler
+from launchopt.devices.instructions.order import waits_of, with_dependencies
+from launchopt.devices.instructions.words import JOIN, MOST_WAITS, NOBODY, WORDS, Instructions, Word
 from launchopt.devices.lt_steps import step_of
 from launchopt.workloads.chain import ChainStream
 

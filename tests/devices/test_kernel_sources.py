@@ -14,8 +14,6 @@ import pytest
 from kernel_text import HEADERS, INCLUDE, SOURCES, constant, fields, included, names, numbered, text_of
 
 from launchopt.command import Op
-from launchopt.devices import fusion
-from launchopt.devices import instruction_words as ins
 from launchopt.devices import megakernel_boxes as boxes
 from launchopt.devices import megakernel_room as room
 from launchopt.devices import megakernel_tasks as tasks
@@ -23,7 +21,9 @@ from launchopt.devices import megakernel_words as words
 from launchopt.devices.cuda.op_kernels import ARGS
 from launchopt.devices.feedback import feedback_columns as feedback_stages
 from launchopt.devices.feedback import in_launch as feedback
-from launchopt.devices.instruction_words import MOST_COLUMNS
+from launchopt.devices.instructions import fusion
+from launchopt.devices.instructions import words as ins
+from launchopt.devices.instructions.words import MOST_COLUMNS
 from launchopt.kernels import source
 from launchopt.sampling import SamplingKind
 

@@ -17,7 +17,7 @@ from step_runs import asked_of_python
 from launchopt import recorder as rec
 from launchopt.command import Dtype
 from launchopt.devices.feedback.feedback_columns import STAGES
-from launchopt.devices.instruction_words import Word
+from launchopt.devices.instructions.words import Word
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.modes.megakernel import CACHED, MegakernelMode

@@ -12,7 +12,7 @@ from programs import stream_of
 from step_runs import batches
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.devices.instruction_words import Word
+from launchopt.devices.instructions.words import Word
 from launchopt.devices.lt_steps import step_of
 from launchopt.devices.megakernel_words import TASK
 

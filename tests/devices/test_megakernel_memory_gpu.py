@@ -26,7 +26,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, Op
 from launchopt.devices.instruction_interpreter import Memory
 from launchopt.devices.instruction_interpreter import run as interpret
-from launchopt.devices.instruction_words import Instructions, Word
+from launchopt.devices.instructions.words import Instructions, Word
 
 
 @pytest.fixture

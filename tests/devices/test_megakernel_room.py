@@ -11,7 +11,7 @@ from kernel_runs import CALL, GREEDY
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.feedback.in_launch import head_of
-from launchopt.devices.instruction_words import MOST_COLUMNS
+from launchopt.devices.instructions.words import MOST_COLUMNS
 from launchopt.devices.megakernel_room import LEAST_SLOTS, SLOT_BYTES, fixed_bytes, slots_of
 from launchopt.kernels import source
 

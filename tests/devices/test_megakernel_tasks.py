@@ -16,7 +16,7 @@ from step_runs import batches
 from task_checks import check_tasks
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.instruction_words import (
+from launchopt.devices.instructions.words import (
     GEMM_TILE_ROWS,
     JOIN,
     NOBODY,

@@ -11,7 +11,7 @@ from instruction_runs import InstructionRun
 from step_runs import batches
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.instruction_words import MOST_WAITS, STREAMED_BYTES_APART, Word, streamable
+from launchopt.devices.instructions.words import MOST_WAITS, STREAMED_BYTES_APART, Word, streamable
 from launchopt.devices.megakernel_boxes import place_boxes
 from launchopt.devices.megakernel_tasks import tasks_of
 from launchopt.devices.megakernel_words import TASK, Flag, packed

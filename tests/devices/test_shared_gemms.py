@@ -14,7 +14,7 @@ from programs import requests_of
 from task_checks import check_tasks
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.instruction_words import NOBODY, Instructions, Word, groups_of
+from launchopt.devices.instructions.words import NOBODY, Instructions, Word, groups_of
 from launchopt.devices.megakernel_boxes import place_boxes
 from launchopt.devices.megakernel_room import PIECE_BYTES
 from launchopt.devices.megakernel_tasks import defines_of, tasks_of

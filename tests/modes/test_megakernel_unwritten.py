@@ -8,7 +8,7 @@ from instruction_runs import InstructionRun
 from programs import requests_of
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.instruction_words import Word
+from launchopt.devices.instructions.words import Word
 from launchopt.devices.lt_steps import step_of
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.workloads.chain import ChainStream

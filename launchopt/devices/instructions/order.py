@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from launchopt.command import Op
-from launchopt.devices import dependencies as dep
-from launchopt.devices.instruction_accesses import Spans, accesses
-from launchopt.devices.instruction_words import (
+from launchopt.devices.instructions import dependencies as dep
+from launchopt.devices.instructions.accesses import Spans, accesses
+from launchopt.devices.instructions.words import (
     JOIN,
     MOST_WAITS,
     NOBODY,

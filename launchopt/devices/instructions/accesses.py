@@ -7,8 +7,8 @@ found by positions that only the device knows: an op on the cache counts as read
 from __future__ import annotations
 
 from launchopt.command import INDEX_BYTES, Op
-from launchopt.devices import dependencies as dep
-from launchopt.devices.instruction_words import POSITIONED_OPS, VECTOR_OPS, Instruction, Word
+from launchopt.devices.instructions import dependencies as dep
+from launchopt.devices.instructions.words import POSITIONED_OPS, VECTOR_OPS, Instruction, Word
 
 Spans = list[dep.Span]
 

@@ -19,9 +19,9 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, W_SLOT_C_REQUEST, Op
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.op_kernels import SeqAddresses, Three, geometry
-from launchopt.devices.fusion import fused
-from launchopt.devices.instruction_order import with_dependencies
-from launchopt.devices.instruction_words import GEMM_TILE_ROWS, WORDS, Instruction, Instructions, Word
+from launchopt.devices.instructions.fusion import fused
+from launchopt.devices.instructions.order import with_dependencies
+from launchopt.devices.instructions.words import GEMM_TILE_ROWS, WORDS, Instruction, Instructions, Word
 from launchopt.devices.lt_steps import LtSteps
 from launchopt.devices.runs import HIGH, run_end, slots_of
 from launchopt.workloads.chain import ChainStream

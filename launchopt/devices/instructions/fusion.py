@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from launchopt.command import Op
-from launchopt.devices.instruction_words import (
+from launchopt.devices.instructions.words import (
     GEMM_TILE_ROWS,
     MOST_COLUMNS,
     PART,

@@ -1,0 +1,1 @@
+"""A step as a list of instructions for the megakernel."""
