@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.devices.base import Device
-from launchopt.devices.pump import PumpSettings
-from launchopt.devices.step_pump import StepPump
+from launchopt.devices.loops.commands_runner import PumpSettings
+from launchopt.devices.loops.steps import StepPump
 from launchopt.driver import shortened
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder

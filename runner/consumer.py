@@ -18,7 +18,7 @@ from launchopt import summary
 from launchopt.batching.batcher import Batcher
 from launchopt.devices import open_device
 from launchopt.devices.cuda.errors import is_lost
-from launchopt.devices.pump import PumpSettings
+from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes

@@ -12,7 +12,7 @@ import numpy as np
 
 from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Records, as_words
-from launchopt.devices.pump import PumpSettings
+from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import Batch
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices import lt_chain as lc
 from launchopt.devices.base import DeviceInfo, Span, Stream
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Row, Tables, operand_slots
@@ -32,6 +31,7 @@ from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.feedback_columns import STAGES, WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of
 from launchopt.devices.feedback.in_launch import LaunchFeedback, head_of, words_of
+from launchopt.devices.loops import requests as lc
 from launchopt.errors import RunError
 from launchopt.recorder import Recorder, Strategy, note
 from launchopt.sampling import Sampling, SamplingKind

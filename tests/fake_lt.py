@@ -19,13 +19,13 @@ from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Stream
-from launchopt.devices.chain_pump import ChainPump
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cuda.op_kernels import ARGS, OpLaunch, geometry
 from launchopt.devices.feedback.flights import Flights
-from launchopt.devices.pump import Launcher, Pump, PumpSettings
+from launchopt.devices.loops.commands_runner import Launcher, Pump, PumpSettings
+from launchopt.devices.loops.requests_runner import ChainPump
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
 from launchopt.timing.sampling import Sampler

@@ -14,12 +14,12 @@ from step_runs import batches
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, Op
-from launchopt.devices import lt_chain as lc
 from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import facts_of
 from launchopt.devices.feedback.in_launch import ARGUMENTS, FOUND, ROWS, LaunchFeedback, head_of, words_of
 from launchopt.devices.instruction_interpreter import Placed
 from launchopt.devices.instructions.words import Instructions, Word
+from launchopt.devices.loops import requests as lc
 from launchopt.devices.megakernel_boxes import emptied_boxes, place_boxes
 from launchopt.devices.megakernel_room import SLOT_BYTES, fixed_bytes
 from launchopt.devices.megakernel_tasks import defines_of, tasks_of

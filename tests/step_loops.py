@@ -20,14 +20,14 @@ from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.batching.buckets import KEY_MASK
 from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, W_ELIGIBLE, W_K_OP_DTYPE, W_MN, Dtype, Flag, Records
-from launchopt.devices import lt_chain as lc
-from launchopt.devices.admission import Admission
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.feedback_columns import STAGES, WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
-from launchopt.devices.pump import PumpSettings
+from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.admission import Admission
+from launchopt.devices.loops.commands_runner import PumpSettings
+from launchopt.devices.loops.steps import StepPump
 from launchopt.devices.step_keys import StepKeys
-from launchopt.devices.step_pump import StepPump
 from launchopt.driver import Driver, Schedule, Tokens
 from launchopt.errors import Interrupted
 from launchopt.recorder import Recorder, note

@@ -20,8 +20,8 @@ from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_req
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices.base import Device
 from launchopt.devices.cpu.device import CpuDevice
-from launchopt.devices.pump import PumpSettings
-from launchopt.devices.step_pump import StepPump
+from launchopt.devices.loops.commands_runner import PumpSettings
+from launchopt.devices.loops.steps import StepPump
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.recorder import Recorder

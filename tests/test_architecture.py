@@ -24,7 +24,7 @@ WITHOUT_CUDA = (
     "launchopt/devices/*pump.py",
     "launchopt/devices/*_loops.py",
     "launchopt/devices/cublaslt/launch.py",
-    "launchopt/devices/lt_chain.py",
+    "launchopt/devices/loops/requests.py",
     "launchopt/devices/lt_steps.py",
     "launchopt/devices/cublaslt/tables.py",
     "launchopt/devices/cuda/kernel_plans.py",

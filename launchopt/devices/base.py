@@ -24,8 +24,8 @@ from launchopt.workloads.stream import CommandStream
 Stream = CommandStream | ChainStream
 
 if TYPE_CHECKING:
-    from launchopt.devices.chain_pump import ChainPump
-    from launchopt.devices.pump import Pump, PumpSettings
+    from launchopt.devices.loops.commands_runner import Pump, PumpSettings
+    from launchopt.devices.loops.requests_runner import ChainPump
     from launchopt.modes.base import Mode
     from launchopt.ring import Ring
 

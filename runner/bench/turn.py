@@ -17,13 +17,13 @@ from launchopt.arrivals.requests import Requests
 from launchopt.batching import step_buckets as sb
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import Dtype
-from launchopt.devices import lt_chain as lc
-from launchopt.devices import lt_pump as lp
-from launchopt.devices import step_pump as sp
-from launchopt.devices.admission import KNOWN, WAITS, Admission, look
 from launchopt.devices.feedback.feedback_columns import STAGES, WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
-from launchopt.devices.pump import PumpSettings
+from launchopt.devices.loops import commands as lp
+from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops import steps as sp
+from launchopt.devices.loops.admission import KNOWN, WAITS, Admission, look
+from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.step_keys import StepKeys
 from launchopt.driver import Driver, Schedule
 from launchopt.errors import RunError

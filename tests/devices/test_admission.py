@@ -16,10 +16,10 @@ from step_runs import batches
 from launchopt.batching import step_buckets as sb
 from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.command import W_SLOT_A_B
-from launchopt.devices import lt_chain as lc
-from launchopt.devices.admission import KNOWN, Admission, admit, look, say
 from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
+from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.admission import KNOWN, Admission, admit, look, say
 from launchopt.devices.step_keys import StepKeys
 from launchopt.native import compiled
 from launchopt.ring import Ring

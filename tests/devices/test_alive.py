@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from launchopt.devices import lt_chain as lc
+from launchopt.devices.loops import requests as lc
 
 START_NS = 10**15
 NEARLY_NS = lc.QUIET_NS - 1

@@ -24,10 +24,10 @@ from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
 from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
-from launchopt.devices import lt_chain as lc
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights, facts_of
-from launchopt.devices.pump import PumpSettings
+from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.driver import Driver, Schedule, Tokens
 from launchopt.errors import Interrupted, RunError
 from launchopt.recorder import Recorder

@@ -10,9 +10,9 @@ from programs import stream_of
 from step_runs import batches
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.devices import lt_chain as lc
 from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
+from launchopt.devices.loops import requests as lc
 from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream
 

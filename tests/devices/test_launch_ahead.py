@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from launchopt.devices.admission import ADMITTED, TAG_SHIFT, WAITS
 from launchopt.devices.feedback.feedback_columns import STAGES
+from launchopt.devices.loops.admission import ADMITTED, TAG_SHIFT, WAITS
 from launchopt.devices.step_keys import StepKey
 from launchopt.errors import RunError
 

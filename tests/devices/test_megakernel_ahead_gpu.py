@@ -23,7 +23,7 @@ from step_runs import StepRun, asked_of_python
 from launchopt import recorder as rec
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype
-from launchopt.devices import lt_chain as lc
+from launchopt.devices.loops import requests as lc
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.recorder import Strategy
 from launchopt.sampling import Sampling

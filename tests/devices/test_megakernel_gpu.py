@@ -26,7 +26,7 @@ from megakernel_runs import (
 from launchopt import recorder as rec
 from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype
-from launchopt.devices import lt_chain as lc
+from launchopt.devices.loops import requests as lc
 from launchopt.modes.baseline import Baseline
 from launchopt.modes.coalesced import Coalesced
 from launchopt.modes.megakernel import MegakernelMode

@@ -16,7 +16,7 @@ from launching import recorded
 from launchopt import recorder as rec
 from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import Dtype
-from launchopt.devices.pump import PumpSettings
+from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.recorder import Recorder
 from launchopt.ring import STOP, Ring

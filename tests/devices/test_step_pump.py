@@ -32,7 +32,7 @@ from launchopt import recorder as rec
 from launchopt.batching.batcher import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Records
-from launchopt.devices import lt_chain as lc
+from launchopt.devices.loops import requests as lc
 from launchopt.driver import REHEARSED, Driver, Schedule
 from launchopt.errors import Interrupted, RunError
 from launchopt.recorder import Recorder

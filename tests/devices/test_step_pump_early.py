@@ -9,8 +9,8 @@ from step_loops import AHEAD, LAYERS, TINY, Loop, looping, pretending, stream_of
 
 from launchopt import recorder as rec
 from launchopt.batching import step_buckets as sb
-from launchopt.devices import lt_chain as lc
-from launchopt.devices.admission import KNOWN
+from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.admission import KNOWN
 from launchopt.ring import START_NS
 from launchopt.workloads import chain as ch
 

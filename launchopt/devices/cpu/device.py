@@ -27,7 +27,7 @@ from launchopt.devices.cpu.info import cpu_info
 from launchopt.devices.cpu.launch import CpuLaunch, stack
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
-from launchopt.devices.pump import PumpSettings
+from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.runs import run_end
 from launchopt.modes.base import Mode
 from launchopt.recorder import LaunchFacts, Recorder, Strategy, note

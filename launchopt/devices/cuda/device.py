@@ -20,7 +20,6 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Ceilings, DeviceInfo, Span, Stream
-from launchopt.devices.chain_pump import ChainPump
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.packing import Packing
 from launchopt.devices.cublaslt.plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_address
@@ -37,7 +36,8 @@ from launchopt.devices.cuda.streams import Streams
 from launchopt.devices.feedback.cuda import CudaSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.feedback.in_launch import LaunchFeedback
-from launchopt.devices.pump import Launcher, Pump, PumpSettings
+from launchopt.devices.loops.commands_runner import Launcher, Pump, PumpSettings
+from launchopt.devices.loops.requests_runner import ChainPump
 from launchopt.devices.resident_loops import GAVE_UP_LINE, GONE
 from launchopt.devices.runs import run_end
 from launchopt.errors import RunError

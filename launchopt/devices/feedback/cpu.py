@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices import lt_chain as lc
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.feedback.flights import Flights, Staged, facts_of, places_needed
 from launchopt.devices.feedback.host import HostFeedback
+from launchopt.devices.loops import requests as lc
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import NO_TOKEN, W_STEP
-from launchopt.devices import lt_chain as lc
 from launchopt.devices.feedback.flights import Flights
+from launchopt.devices.loops import requests as lc
 from launchopt.native import Int, compiled, load_acquire
 
 STAGES = 64  # launches under way; the host waits for all of them when it wraps around too early

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from launchopt.batching.order import OrderArrays
 from launchopt.command import WORDS
-from launchopt.devices import lt_chain as lc
+from launchopt.devices.loops import requests as lc
 from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream
 

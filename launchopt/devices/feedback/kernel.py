@@ -18,7 +18,7 @@ from launchopt.command import Dtype
 from launchopt.devices.cuda.kernel_plans import KernelLaunch
 from launchopt.devices.feedback.host import PARTIAL_SUMS
 from launchopt.devices.feedback.in_launch import source_of, words_of
-from launchopt.devices.lt_chain import DRAW
+from launchopt.devices.loops.requests import DRAW
 from launchopt.sampling import Sampling, SamplingKind
 
 STAGES = 64  # submissions in flight; the host waits for the oldest when it wraps around

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.batching.buckets import BASE
 from launchopt.command import COMMAND_DTYPE, as_words
-from launchopt.devices import lt_chain as lc
-from launchopt.devices import lt_pump as lp
 from launchopt.devices.feedback.flights import Flights
-from launchopt.devices.pump import Launcher, PumpSettings
+from launchopt.devices.loops import commands as lp
+from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.commands_runner import Launcher, PumpSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.ring import MOST_AT_ONCE, Ring
 

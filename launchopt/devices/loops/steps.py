@@ -19,11 +19,11 @@ from launchopt.batching import step_buckets as sb
 from launchopt.batching.order import REQUEST_SHIFT
 from launchopt.batching.step_batcher import StepBatch, StepBatcher
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST
-from launchopt.devices import lt_chain as lc
-from launchopt.devices import lt_pump as lp
-from launchopt.devices.admission import Admission, admit, look
 from launchopt.devices.feedback.flights import Flights
-from launchopt.devices.pump import PumpSettings
+from launchopt.devices.loops import commands as lp
+from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.admission import Admission, admit, look
+from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
 from launchopt.recorder import NEXT_LAUNCH, Recorder, wants_room

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.batching.buckets import BASE
 from launchopt.command import COMMAND_DTYPE, as_words
-from launchopt.devices import lt_pump as lp
+from launchopt.devices.loops import commands as lp
 from launchopt.errors import Interrupted
 from launchopt.ring import MOST_AT_ONCE, Ring
 from launchopt.timing.sampling import Sampler

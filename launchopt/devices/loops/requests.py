@@ -24,8 +24,8 @@ from launchopt.batching.buckets import (
 )
 from launchopt.batching.order import ends_step, is_stalled, land_step, release, take_ordered
 from launchopt.command import NO_TOKEN, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, WORDS
-from launchopt.devices import lt_pump as lp
 from launchopt.devices.cublaslt.launch import OK, launch_strided
+from launchopt.devices.loops import commands as lp
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
 from launchopt.ring import STOP, has_record, is_closed, push_words

@@ -1,0 +1,1 @@
+"""The compiled consumer loops."""
