@@ -32,10 +32,10 @@ from launchopt.devices.feedback.in_launch import FIELDS
 from launchopt.devices.instruction_interpreter import Memory, random_order, run
 from launchopt.devices.instructions.fusion import ATTENTION
 from launchopt.devices.instructions.words import JOIN, NOBODY, WORDS, Instructions, Word, compiled_columns
-from launchopt.devices.megakernel_boxes import box_stride, emptied_boxes
-from launchopt.devices.megakernel_tasks import tasks_of
-from launchopt.devices.megakernel_words import TASK, WEIGHTS, packed
-from launchopt.devices.task_words import Extra, Tasks
+from launchopt.devices.megakernel.mailboxes import box_stride, emptied_boxes
+from launchopt.devices.megakernel.packed import TASK, WEIGHTS, packed
+from launchopt.devices.megakernel.task_words import Extra, Tasks
+from launchopt.devices.megakernel.tasks import tasks_of
 from launchopt.sampling import Sampling, SamplingKind
 
 MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10
@@ -93,8 +93,8 @@ class FakeMegakernel:
         return SimpleNamespace(with_words=partial(self._launch, function.defines))
 
     def _launch(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64], early: bool = False) -> None:
-        from launchopt.devices.launch_ahead import GATE_WORDS
-        from launchopt.devices.megakernel_program import GATE
+        from launchopt.devices.megakernel.launch_ahead import GATE_WORDS
+        from launchopt.devices.megakernel.program import GATE
 
         self.settle()
         assert early == bool(words[GATE]), "who waits may begin before the one before has ended"
@@ -106,8 +106,8 @@ class FakeMegakernel:
 
     def _word(self, words: NDArray[np.int64]) -> tuple[bool, int]:
         """Whether the host has said something to a launch that waits, and what."""
-        from launchopt.devices.launch_ahead import SHIFT, TAG
-        from launchopt.devices.megakernel_program import GATE
+        from launchopt.devices.megakernel.launch_ahead import SHIFT, TAG
+        from launchopt.devices.megakernel.program import GATE
 
         tag, said = divmod(int(_at(int(words[GATE]), (1,), np.uint64)[0]), 1 << SHIFT)
         return tag == words[GATE + TAG] > 0, said
@@ -122,7 +122,7 @@ class FakeMegakernel:
         """Do what waits for the host's word, which has been said."""
         if self._waits is None:
             return
-        from launchopt.devices.megakernel_program import ARGUMENTS
+        from launchopt.devices.megakernel.program import ARGUMENTS
 
         (defines, blocks, words), self._waits = self._waits, None
         is_said, words[ARGUMENTS] = self._word(words)
@@ -141,8 +141,8 @@ class FakeMegakernel:
         self.memory.under_way.clear()
 
     def _run(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64]) -> None:
-        from launchopt.devices.launch_ahead import GATE_WORDS
-        from launchopt.devices.megakernel_program import NUMBER, PROGRAM_WORDS
+        from launchopt.devices.megakernel.launch_ahead import GATE_WORDS
+        from launchopt.devices.megakernel.program import NUMBER, PROGRAM_WORDS
 
         assert blocks == self.blocks, "all must be there at once"
         assert (words.dtype, words.shape) == (np.int64, (PROGRAM_WORDS + len(FIELDS) + 1 + GATE_WORDS,))
@@ -251,7 +251,9 @@ def fake_megakernel(multiprocessors: int = MULTIPROCESSORS, clusters: int = 0) -
     clusters: of two blocks, how many it can have at once.
     """
     with fake_cuda() as device, pytest.MonkeyPatch.context() as patch:
-        from launchopt.devices import launch_ahead, megakernel, megakernel_program
+        from launchopt.devices.megakernel import launch_ahead
+        from launchopt.devices.megakernel import launcher as megakernel
+        from launchopt.devices.megakernel import program as megakernel_program
 
         memory = FakeMemory(multiprocessors, SHARED_BYTES)
         made = FakeMegakernel(device, memory, multiprocessors, clusters)

@@ -20,10 +20,10 @@ from launchopt.devices.feedback.in_launch import ARGUMENTS, FOUND, ROWS, LaunchF
 from launchopt.devices.instruction_interpreter import Placed
 from launchopt.devices.instructions.words import Instructions, Word
 from launchopt.devices.loops import requests as lc
-from launchopt.devices.megakernel_boxes import emptied_boxes, place_boxes
-from launchopt.devices.megakernel_room import SLOT_BYTES, fixed_bytes
-from launchopt.devices.megakernel_tasks import defines_of, tasks_of
-from launchopt.devices.megakernel_words import packed, weights_of
+from launchopt.devices.megakernel.mailboxes import emptied_boxes, place_boxes
+from launchopt.devices.megakernel.packed import packed, weights_of
+from launchopt.devices.megakernel.shared_memory import SLOT_BYTES, fixed_bytes
+from launchopt.devices.megakernel.tasks import defines_of, tasks_of
 from launchopt.kernels import source
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind

@@ -74,7 +74,7 @@ def _drive(ring: Ring, back: Ring, stream: ChainStream, most: int) -> None:
 
 def asked_of_python(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each launch was admitted that the compiled loop has not admitted itself: from now on."""
-    from launchopt.devices.launch_ahead import LaunchAhead
+    from launchopt.devices.megakernel.launch_ahead import LaunchAhead
 
     asked, admit = list[bool](), LaunchAhead.admit
 

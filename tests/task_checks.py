@@ -15,8 +15,8 @@ from launchopt.devices.instructions.words import (
     groups_of,
     streamable,
 )
-from launchopt.devices.megakernel_room import PIECE_BYTES
-from launchopt.devices.task_words import Extra, Tasks
+from launchopt.devices.megakernel.shared_memory import PIECE_BYTES
+from launchopt.devices.megakernel.task_words import Extra, Tasks
 
 
 def check_tasks(program: Instructions, tasks: Tasks, box_bytes: int, itemsize: int, blocks: int) -> None:

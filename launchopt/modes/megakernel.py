@@ -53,7 +53,7 @@ class MegakernelMode(Mode):
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Compile the kernel, and the lists that are likely to be asked for."""
-        from launchopt.devices.megakernel import Megakernel
+        from launchopt.devices.megakernel.launcher import Megakernel
 
         ahead = self.options.get("ahead", True) and not self.traced and not nvtx_ranges.is_profiled()
         cached, bar1 = self.options.get("cached", CACHED), self.options.get("bar1", True)

@@ -70,8 +70,8 @@ def figures(case: str, found: Measured) -> Iterator[Figure]:
 
 
 def _measured(consumer: Consumer, launches: int) -> Measured:
-    from launchopt.devices import megakernel_timing as mt
     from launchopt.devices.instruction_facts import names_of, weight_bytes
+    from launchopt.devices.megakernel import timing as mt
 
     device: Any = consumer.device
     mode: Any = consumer.modes[0]

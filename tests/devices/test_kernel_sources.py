@@ -14,16 +14,16 @@ import pytest
 from kernel_text import HEADERS, INCLUDE, SOURCES, constant, fields, included, names, numbered, text_of
 
 from launchopt.command import Op
-from launchopt.devices import megakernel_boxes as boxes
-from launchopt.devices import megakernel_room as room
-from launchopt.devices import megakernel_tasks as tasks
-from launchopt.devices import megakernel_words as words
 from launchopt.devices.cuda.op_kernels import ARGS
 from launchopt.devices.feedback import feedback_columns as feedback_stages
 from launchopt.devices.feedback import in_launch as feedback
 from launchopt.devices.instructions import fusion
 from launchopt.devices.instructions import words as ins
 from launchopt.devices.instructions.words import MOST_COLUMNS
+from launchopt.devices.megakernel import mailboxes as boxes
+from launchopt.devices.megakernel import packed as words
+from launchopt.devices.megakernel import shared_memory as room
+from launchopt.devices.megakernel import tasks
 from launchopt.kernels import source
 from launchopt.sampling import SamplingKind
 
@@ -139,8 +139,8 @@ def test_what_is_done_as_one_has_room_in_shared_memory() -> None:
 
 def test_a_program_is_told_in_the_words_of_its_struct() -> None:
     pytest.importorskip("cupy")
-    from launchopt.devices import launch_ahead as ahead
-    from launchopt.devices import megakernel_program as made
+    from launchopt.devices.megakernel import launch_ahead as ahead
+    from launchopt.devices.megakernel import program as made
 
     text = source("megakernel")
     assert names(text, "Program") == ["tasks", "counters", "weights", "count", "box_bytes", "stamps"]
@@ -206,7 +206,7 @@ def test_the_ring_begins_where_bulk_copies_are_fast() -> None:
 
 def test_all_blocks_of_the_launch_can_be_resident() -> None:
     pytest.importorskip("cupy")
-    from launchopt.devices import megakernel
+    from launchopt.devices.megakernel import launcher as megakernel
 
     text = source("megakernel")
     heads = re.findall(r'extern "C" __global__ void (.*__launch_bounds__.*)$', text, re.MULTILINE)

@@ -19,7 +19,7 @@ from launchopt.devices.step_keys import StepKey
 from launchopt.errors import RunError
 
 pytest.importorskip("cupy")
-from launchopt.devices import launch_ahead as la
+from launchopt.devices.megakernel import launch_ahead as la
 
 ARGUMENTS = 0x7F00_1234_5600
 

@@ -80,8 +80,8 @@ def test_launches_that_the_compiled_loop_admits(sampling: Sampling, monkeypatch:
 @pytest.mark.gpu
 def test_a_launch_that_waits_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the host takes it that it may have; its step is launched once more."""
-    from launchopt.devices import launch_ahead
     from launchopt.devices.cuda.device import CudaDevice
+    from launchopt.devices.megakernel import launch_ahead
 
     monkeypatch.setattr(launch_ahead, "PATIENCE_NS", 20_000_000)
     monkeypatch.setattr(launch_ahead, "STALE_NS", 10_000_000)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launchopt.devices.instructions.words import MOST_COLUMNS, NOBODY, Word
-from launchopt.devices.megakernel_boxes import COLUMN_BYTES, EMPTY, box_stride, emptied_boxes, place_boxes
-from launchopt.devices.task_words import TASK_WORDS, Extra
+from launchopt.devices.megakernel.mailboxes import COLUMN_BYTES, EMPTY, box_stride, emptied_boxes, place_boxes
+from launchopt.devices.megakernel.task_words import TASK_WORDS, Extra
 
 WORD = 4
 

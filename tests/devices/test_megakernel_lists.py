@@ -14,7 +14,7 @@ from step_runs import batches
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.instructions.words import Word
 from launchopt.devices.lt_steps import step_of
-from launchopt.devices.megakernel_words import TASK
+from launchopt.devices.megakernel.packed import TASK
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_no_list_is_freed_while_a_launch_uses_it(cached: int, kernel: FakeMegake
 
 
 def test_what_was_seen_is_forgotten_in_time(kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launchopt.devices.megakernel.MOST_SEEN", 2)
+    monkeypatch.setattr("launchopt.devices.megakernel.launcher.MOST_SEEN", 2)
     stream = stream_of("linear", [(0, 6)] * 5)
     run = Rig(kernel, stream, 5).prepared()
     first, second, third = (some_of(stream, 1, stop) for stop in (2, 3, 4))

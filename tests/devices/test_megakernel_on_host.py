@@ -20,7 +20,7 @@ from step_runs import batches
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.instructions.words import Word
-from launchopt.devices.task_words import Extra
+from launchopt.devices.megakernel.task_words import Extra
 from launchopt.kernels import source
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream

@@ -12,7 +12,7 @@ from kernel_runs import CALL, GREEDY
 from launchopt.command import Dtype, Op
 from launchopt.devices.feedback.in_launch import head_of
 from launchopt.devices.instructions.words import MOST_COLUMNS
-from launchopt.devices.megakernel_room import LEAST_SLOTS, SLOT_BYTES, fixed_bytes, slots_of
+from launchopt.devices.megakernel.shared_memory import LEAST_SLOTS, SLOT_BYTES, fixed_bytes, slots_of
 from launchopt.kernels import source
 
 MOST_BYTES = 227 << 10  # of a block, on compute capability 9.0

@@ -23,9 +23,9 @@ from launchopt.devices.instructions.words import (
     WORDS,
     Word,
 )
-from launchopt.devices.megakernel_tasks import ALIGNMENT_BYTES, defines_of, tasks_of
-from launchopt.devices.megakernel_words import weights_of
-from launchopt.devices.task_words import TASK_WORDS, Extra
+from launchopt.devices.megakernel.packed import weights_of
+from launchopt.devices.megakernel.task_words import TASK_WORDS, Extra
+from launchopt.devices.megakernel.tasks import ALIGNMENT_BYTES, defines_of, tasks_of
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import linear_program

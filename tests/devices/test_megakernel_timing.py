@@ -22,7 +22,7 @@ from launchopt.modes.megakernel import MegakernelMode
 from launchopt.workloads.stream import ArenaKey
 
 pytest.importorskip("cupy")
-from launchopt.devices import megakernel_timing as mt
+from launchopt.devices.megakernel import timing as mt
 
 COPIES = 3
 LEFT, RIGHT, WRONG = 7, 8, 1  # memory after the run, after another launch of the step, and without its weights
@@ -182,7 +182,7 @@ def test_macros_reach_the_compiler_and_make_another_kernel(monkeypatch: pytest.M
         monkeypatch.setattr(
             kernel, "function", lambda file, name, head, **defines: compiled.append(defines) or SimpleNamespace()
         )
-        monkeypatch.setattr("launchopt.devices.megakernel.KernelLaunch", lambda function, *more: function)
+        monkeypatch.setattr("launchopt.devices.megakernel.launcher.KernelLaunch", lambda function, *more: function)
         instructions = mode.steps.instructions_of(step_of(stream, 3, 0))
         plain = mode.steps.variant(instructions)
         assert compiled == [], "the mode has compiled it"

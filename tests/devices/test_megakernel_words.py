@@ -12,10 +12,10 @@ from step_runs import batches
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.instructions.words import MOST_WAITS, STREAMED_BYTES_APART, Word, streamable
-from launchopt.devices.megakernel_boxes import place_boxes
-from launchopt.devices.megakernel_tasks import tasks_of
-from launchopt.devices.megakernel_words import TASK, Flag, packed
-from launchopt.devices.task_words import Extra, Tasks
+from launchopt.devices.megakernel.mailboxes import place_boxes
+from launchopt.devices.megakernel.packed import TASK, Flag, packed
+from launchopt.devices.megakernel.task_words import Extra, Tasks
+from launchopt.devices.megakernel.tasks import tasks_of
 from launchopt.errors import RunError
 from launchopt.workloads.chain import ChainStream
 

@@ -22,7 +22,7 @@ from program_interpreter import NONE
 from programs import requests_of
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.task_words import Extra
+from launchopt.devices.megakernel.task_words import Extra
 from launchopt.kernels import source
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream

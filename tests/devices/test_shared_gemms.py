@@ -15,11 +15,11 @@ from task_checks import check_tasks
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.instructions.words import NOBODY, Instructions, Word, groups_of
-from launchopt.devices.megakernel_boxes import place_boxes
-from launchopt.devices.megakernel_room import PIECE_BYTES
-from launchopt.devices.megakernel_tasks import defines_of, tasks_of
-from launchopt.devices.megakernel_words import packed, weights_of
-from launchopt.devices.task_words import Extra
+from launchopt.devices.megakernel.mailboxes import place_boxes
+from launchopt.devices.megakernel.packed import packed, weights_of
+from launchopt.devices.megakernel.shared_memory import PIECE_BYTES
+from launchopt.devices.megakernel.task_words import Extra
+from launchopt.devices.megakernel.tasks import defines_of, tasks_of
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import linear_program

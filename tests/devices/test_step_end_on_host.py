@@ -14,8 +14,8 @@ from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.feedback.feedback_columns import WORDS
 from launchopt.devices.feedback.in_launch import ARGUMENTS, FIELDS, ROWS, head_of, words_of
-from launchopt.devices.megakernel_room import SLOT_BYTES, fixed_bytes
-from launchopt.devices.megakernel_words import WEIGHTS
+from launchopt.devices.megakernel.packed import WEIGHTS
+from launchopt.devices.megakernel.shared_memory import SLOT_BYTES, fixed_bytes
 from launchopt.kernels import source
 from launchopt.sampling import Sampling, SamplingKind, sample
 

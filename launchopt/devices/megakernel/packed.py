@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.instructions.words import MOST_COLUMNS, MOST_WAITS, STREAMED_BYTES_APART, Word
-from launchopt.devices.megakernel_room import PIECE_BYTES
-from launchopt.devices.task_words import Extra, Tasks
+from launchopt.devices.megakernel.shared_memory import PIECE_BYTES
+from launchopt.devices.megakernel.task_words import Extra, Tasks
 from launchopt.errors import RunError
 
 

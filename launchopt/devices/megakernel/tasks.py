@@ -25,8 +25,8 @@ from launchopt.devices.instructions.words import (
     groups_of,
     streamable,
 )
-from launchopt.devices.megakernel_boxes import box_stride
-from launchopt.devices.megakernel_room import (
+from launchopt.devices.megakernel.mailboxes import box_stride
+from launchopt.devices.megakernel.shared_memory import (
     HELD_BYTES,
     INPUT_BYTES,
     INPUT_GAP_BYTES,
@@ -34,7 +34,7 @@ from launchopt.devices.megakernel_room import (
     inputs_room,
     is_held,
 )
-from launchopt.devices.task_words import TASK_WORDS, Extra, Tasks
+from launchopt.devices.megakernel.task_words import TASK_WORDS, Extra, Tasks
 
 PASS_TILES = 4  # of kernels/weights.cuh
 ALIGNMENT_BYTES = 256  # of boxes

@@ -25,8 +25,8 @@ from launchopt.devices.lt_steps import step_of
 from launchopt.errors import RunError
 
 if TYPE_CHECKING:
-    from launchopt.devices.megakernel import Megakernel
-    from launchopt.devices.megakernel_program import MegakernelProgram
+    from launchopt.devices.megakernel.launcher import Megakernel
+    from launchopt.devices.megakernel.program import MegakernelProgram
 
 WARM_UP = 16  # launches; queued before the first that is timed
 CLOCK_LAUNCHES = 400  # under way while NVML is asked for the clock

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from launchopt.devices.cuda.kernel_plans import KernelLaunch
 from launchopt.devices.feedback import in_launch as fs
 from launchopt.devices.instructions.words import Instructions, Word
-from launchopt.devices.launch_ahead import GATE_WORDS
-from launchopt.devices.megakernel_boxes import emptied_boxes, place_boxes
-from launchopt.devices.megakernel_tasks import defines_of, tasks_of
-from launchopt.devices.megakernel_words import packed, weights_of
+from launchopt.devices.megakernel.launch_ahead import GATE_WORDS
+from launchopt.devices.megakernel.mailboxes import emptied_boxes, place_boxes
+from launchopt.devices.megakernel.packed import packed, weights_of
+from launchopt.devices.megakernel.tasks import defines_of, tasks_of
 from launchopt.devices.step_keys import StepKey
 
 PROGRAM_WORDS, FEEDBACK_WORDS = 6, len(fs.FIELDS)

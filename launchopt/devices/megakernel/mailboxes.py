@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.instructions.words import MOST_COLUMNS, NOBODY, Word
-from launchopt.devices.megakernel_room import is_held
-from launchopt.devices.task_words import Extra, Tasks
+from launchopt.devices.megakernel.shared_memory import is_held
+from launchopt.devices.megakernel.task_words import Extra, Tasks
 
 EMPTY = 0xFF  # each byte
 SECTORS_APART = {1: 2, MOST_COLUMNS: 1}  # by COLUMNS
