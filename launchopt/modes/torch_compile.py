@@ -63,8 +63,8 @@ class TorchCompile(Mode):
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Compile everything that is likely to come."""
-        from launchopt.devices.torch_compiled import CompiledBatches, CompiledSteps
-        from launchopt.devices.torch_views import TorchArenas
+        from launchopt.devices.pytorch.compiled import CompiledBatches, CompiledSteps
+        from launchopt.devices.pytorch.views import TorchArenas
 
         backend = self.options.get("backend", BACKEND)
         self._arenas: Any = TorchArenas(device)

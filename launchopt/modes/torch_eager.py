@@ -61,9 +61,9 @@ class TorchEager(Mode):
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Views of the operands; every operator is called once."""
-        from launchopt.devices.torch_commands import Commands
-        from launchopt.devices.torch_steps import Steps, examples
-        from launchopt.devices.torch_views import TorchArenas
+        from launchopt.devices.pytorch.commands import Commands
+        from launchopt.devices.pytorch.steps import Steps, examples
+        from launchopt.devices.pytorch.views import TorchArenas
 
         self._arenas: Any = TorchArenas(device)
         if not isinstance(self._arenas.work, ChainStream):

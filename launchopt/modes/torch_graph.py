@@ -44,8 +44,8 @@ class TorchGraph(Mode):
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Record what is likely to come."""
-        from launchopt.devices.torch_graphs import GraphBatches, GraphSteps
-        from launchopt.devices.torch_views import TorchArenas
+        from launchopt.devices.pytorch.graphs import GraphBatches, GraphSteps
+        from launchopt.devices.pytorch.views import TorchArenas
 
         self.graph_replays = 0
         self._arenas: Any = TorchArenas(device)

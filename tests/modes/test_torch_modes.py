@@ -87,7 +87,7 @@ class Listed:
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launchopt.modes.torch_compile.BACKEND", "aot_eager")
-    monkeypatch.setattr("launchopt.devices.torch_graphs.Graphs", Listed)
+    monkeypatch.setattr("launchopt.devices.pytorch.graphs.Graphs", Listed)
 
 
 # What they say of themselves, for which no PyTorch is needed
@@ -142,7 +142,7 @@ def test_eager_is_an_operator_a_command_in_order_of_arrival(stream: GemmStream, 
 
 @needs_torch
 def test_slots_too_many_to_be_listed_are_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launchopt.devices.torch_commands.MOST_LISTED", 3)
+    monkeypatch.setattr("launchopt.devices.pytorch.commands.MOST_LISTED", 3)
     eager_run(gemv(3, 2, 5, 9, Dtype.fp32, 2, False, 0), 9)
 
 
@@ -214,7 +214,7 @@ def test_padding_is_counted_and_never_scattered() -> None:
 
 def test_sizes_are_powers_of_two_and_the_limit() -> None:
     pytest.importorskip("torch")
-    from launchopt.devices.torch_graphs import padded_sizes
+    from launchopt.devices.pytorch.graphs import padded_sizes
 
     assert [padded_sizes(limit) for limit in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
 

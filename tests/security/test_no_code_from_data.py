@@ -19,7 +19,7 @@ METHODS = {
     *("pd.read_pickle", "pandas.read_pickle", "hydra.utils.instantiate", "hydra.utils.call"),
 }
 # torch.compile wants a function of its own for each kind of step; its source is made of names of ours, and numbers.
-ALLOWED = {"launchopt/devices/torch_compiled.py": {"exec", "compile"}}
+ALLOWED = {"launchopt/devices/pytorch/compiled.py": {"exec", "compile"}}
 
 
 def uses(source: str) -> set[str]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
 from launchopt.devices.base import Device
-from launchopt.devices.torch_views import Tensor, TorchArenas
+from launchopt.devices.pytorch.views import Tensor, TorchArenas
 from launchopt.recorder import Strategy
 
 MOST_LISTED = 16_384  # slots: a view takes about a kilobyte

@@ -19,9 +19,9 @@ from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_MN, W_STEP, WORDS, Records, as_words
 from launchopt.devices.base import Device
-from launchopt.devices.torch_ops import PLAIN, Heads
-from launchopt.devices.torch_step import Kind, Maker, Site, Step, wires_of
-from launchopt.devices.torch_views import Tensor, TorchArenas, as_tensor
+from launchopt.devices.pytorch.ops import PLAIN, Heads
+from launchopt.devices.pytorch.step import Kind, Maker, Site, Step, wires_of
+from launchopt.devices.pytorch.views import Tensor, TorchArenas, as_tensor
 from launchopt.recorder import Strategy
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream

@@ -12,8 +12,8 @@ import torch
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import COMMAND_DTYPE, Records
+from launchopt.devices.pytorch.views import Tensor, TorchArenas
 from launchopt.devices.runs import run_end
-from launchopt.devices.torch_views import Tensor, TorchArenas
 
 TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when it wraps around
 INDEX_BYTES_A_COMMAND = 3 * 8

@@ -18,12 +18,12 @@ from launchopt.batching.batcher import Batch
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
 from launchopt.devices.base import Device
-from launchopt.devices.torch_batches import INDEX_BYTES_A_COMMAND, Indices, runs, spaced
-from launchopt.devices.torch_commands import stacks
-from launchopt.devices.torch_ops import Sequences
-from launchopt.devices.torch_step import Step
-from launchopt.devices.torch_steps import STRATEGY, Steps, examples
-from launchopt.devices.torch_views import Tensor, TorchArenas
+from launchopt.devices.pytorch.batches import INDEX_BYTES_A_COMMAND, Indices, runs, spaced
+from launchopt.devices.pytorch.commands import stacks
+from launchopt.devices.pytorch.ops import Sequences
+from launchopt.devices.pytorch.step import Step
+from launchopt.devices.pytorch.steps import STRATEGY, Steps, examples
+from launchopt.devices.pytorch.views import Tensor, TorchArenas
 
 MOST_FUNCTIONS = 4096
 MOST_RUNS = 2  # evenly spaced pieces of a batch: as many as where a cycle of slots wraps; beyond, slots are looked up

@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 
 from launchopt.command import Op
-from launchopt.devices.torch_views import Tensor
+from launchopt.devices.pytorch.views import Tensor
 from launchopt.workloads.attention import Attention
 
 NORM_EPSILON = 1e-5

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from launchopt.command import INDEX_BYTES, Op, Records
-from launchopt.devices.torch_ops import CALLS, Function, Heads, Sequences
-from launchopt.devices.torch_views import Tensor, TorchArenas, apart
+from launchopt.devices.pytorch.ops import CALLS, Function, Heads, Sequences
+from launchopt.devices.pytorch.views import Tensor, TorchArenas, apart
 from launchopt.errors import RunError
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream

@@ -20,11 +20,11 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
 from launchopt.devices.likely_steps import likely_steps, most_kept
-from launchopt.devices.torch_batches import INDEX_BYTES_A_COMMAND, Indices
-from launchopt.devices.torch_commands import stacks
-from launchopt.devices.torch_step import Step
-from launchopt.devices.torch_steps import STRATEGY, Steps, example, examples, launch
-from launchopt.devices.torch_views import Tensor, TorchArenas
+from launchopt.devices.pytorch.batches import INDEX_BYTES_A_COMMAND, Indices
+from launchopt.devices.pytorch.commands import stacks
+from launchopt.devices.pytorch.step import Step
+from launchopt.devices.pytorch.steps import STRATEGY, Steps, example, examples, launch
+from launchopt.devices.pytorch.views import Tensor, TorchArenas
 from launchopt.modes.base import Mode
 
 

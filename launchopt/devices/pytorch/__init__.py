@@ -1,0 +1,1 @@
+"""Commands, batches and steps as PyTorch runs them."""
