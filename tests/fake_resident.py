@@ -23,10 +23,10 @@ from resident_ring import Posted, Reader, multiplied
 
 from launchopt.batching.batcher import FlushReason
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices import resident_loops as rl
 from launchopt.devices.base import Span
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.resident_shapes import is_sent
+from launchopt.devices.resident import ring as rl
+from launchopt.devices.resident.shapes import is_sent
 from launchopt.recorder import Recorder
 
 PROCESSORS, PATIENCE_S, ELAPSED_MS = 8, 60.0, 0.25
@@ -225,7 +225,7 @@ def _fake_cupy() -> Any:
 def fake_resident_cuda() -> Iterator[FakeResidentCuda]:
     """The device; skips where CuPy or nvmath is not installed."""
     with fake_cuda(), pytest.MonkeyPatch.context() as patch:
-        from launchopt.devices import resident
+        from launchopt.devices.resident import kernel as resident
 
         driver = SimpleNamespace(cuStreamWaitValue64_v2=_Function())
         names = {name: getattr(ctypes, name) for name in ("c_void_p", "c_uint64", "c_uint")}

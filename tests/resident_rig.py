@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from resident_ring import OwnRing
 
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices import resident_loops as rl
-from launchopt.devices.resident_shapes import shape_words
+from launchopt.devices.resident import ring as rl
+from launchopt.devices.resident.shapes import shape_words
 
 T = TypeVar("T")
 CALL = "{}(*(const Queue**)arguments)"

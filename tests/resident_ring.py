@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices import resident_loops as rl
+from launchopt.devices.resident import ring as rl
 
 PAYLOAD = (1 << rl.TAG_SHIFT) - 1
 

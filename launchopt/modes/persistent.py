@@ -18,7 +18,7 @@ from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.devices.cublaslt.launch import ONE_IS
-from launchopt.devices.resident_shapes import takes
+from launchopt.devices.resident.shapes import takes
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.recorder import Strategy
@@ -54,7 +54,7 @@ class Persistent(Mode):
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Compile the kernel, tell it the shapes; plan what it does not take."""
-        from launchopt.devices.resident import Resident
+        from launchopt.devices.resident.kernel import Resident
 
         gpu: Any = device
         stream = gpu.work

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
-from launchopt.devices import resident_loops as rl
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.resident import ring as rl
 from launchopt.native import Int, compiled
 from launchopt.recorder import Recorder, Strategy
 from launchopt.ring import MOST_AT_ONCE

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, ShapeKey, as_words
-from launchopt.devices import resident_loops as rl
 from launchopt.devices.cublaslt.launch import launch_at
-from launchopt.devices.resident_shapes import is_sent
+from launchopt.devices.resident import ring as rl
+from launchopt.devices.resident.shapes import is_sent
 from launchopt.devices.runs import LOW
 from launchopt.native import compiled, cpu_pause, load_word, monotonic_ns, store_fence
 from launchopt.ring import Ring

@@ -7,7 +7,7 @@ from cuda_on_host import can_build
 from resident_rig import PATIENCE_NS, Resident, launched_while
 
 from launchopt.command import Dtype
-from launchopt.devices import resident_loops as rl
+from launchopt.devices.resident import ring as rl
 
 pytestmark = [pytest.mark.skipif(not can_build(), reason="needs g++"), pytest.mark.parametrize("near", [True, False])]
 OPERANDS = 1 << 20, 2 << 20, 3 << 20  # addresses that nobody reads

@@ -16,9 +16,9 @@ from straight import records_of
 
 from launchopt import recorder as rec
 from launchopt.command import Dtype, Records, as_words
-from launchopt.devices import resident_loops as rl
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
+from launchopt.devices.resident import ring as rl
 from launchopt.recorder import Strategy
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launchopt.devices.vulkan_memory import Memory, VulkanError
+from launchopt.devices.resident.vulkan_memory import Memory, VulkanError
 
 pytest.importorskip("cupy")
-from launchopt.devices import polled_words as pw
+from launchopt.devices.resident import polled_words as pw
 
 GRANULE, GPU_ADDRESS, HANDLE, IMPORTED, ORDINAL, OPAQUE_FD = 1 << 16, 0x7F_0000_0000, 77, 88, 3, 1
 UUID = bytes([1, 0, *range(14)])

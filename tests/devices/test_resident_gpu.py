@@ -18,8 +18,8 @@ from own_process import ROOT, environ_of
 
 from launchopt import results
 from launchopt.command import Dtype
-from launchopt.devices.resident_loops import GAVE_UP_LINE
-from launchopt.devices.resident_shapes import takes
+from launchopt.devices.resident.ring import GAVE_UP_LINE
+from launchopt.devices.resident.shapes import takes
 from launchopt.ring import START_NS, Ring
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
@@ -144,7 +144,7 @@ def test_what_is_too_wide_is_cublaslts_and_both_keep_their_turns(dtype: Dtype) -
 def test_what_comes_after_an_end_is_the_next_kernels(each: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it is in the ring when the kernel reads its END: kernels begin when all of the stream has been posted.
     `each`: runs of a segment; by one poll of a few commands, and by one of many."""
-    from launchopt.devices.resident import Resident
+    from launchopt.devices.resident.kernel import Resident
 
     resume = Resident.resume
 

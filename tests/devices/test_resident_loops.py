@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from resident_ring import PAYLOAD, OwnRing, Posted
 
 from launchopt import kernels
-from launchopt.devices import resident_loops as rl
+from launchopt.devices.resident import ring as rl
 
 properties = settings(deadline=None, max_examples=150)
 addresses = st.integers(0, PAYLOAD)

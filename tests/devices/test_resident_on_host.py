@@ -8,7 +8,7 @@ from cuda_on_host import can_build
 from resident_rig import NUMBERS, PATIENCE_NS, Product, Resident, done_while_posted, product
 
 from launchopt.command import Dtype
-from launchopt.devices import resident_loops as rl
+from launchopt.devices.resident import ring as rl
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from resident_rig import NUMBERS, Product, Resident, launched_while
 
 from launchopt.command import Dtype
-from launchopt.devices import resident_loops as rl
+from launchopt.devices.resident import ring as rl
 from launchopt.kernels import source
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")

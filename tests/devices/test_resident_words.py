@@ -12,8 +12,8 @@ from fake_words import FakeWords
 from kernel_text import constant, fields, names, numbered
 
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices import resident_loops as rl
-from launchopt.devices.resident_shapes import MOST_COLUMNS, SMALL_ROWS, SMALL_VECTORS, is_sent, shape_words
+from launchopt.devices.resident import ring as rl
+from launchopt.devices.resident.shapes import MOST_COLUMNS, SMALL_ROWS, SMALL_VECTORS, is_sent, shape_words
 from launchopt.kernels import source
 
 
@@ -56,7 +56,7 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[s
     """A resident kernel's host with its tables in place; what these are by address; and its parameters by name."""
     pytest.importorskip("cupy")
     pytest.importorskip("nvmath.bindings")
-    from launchopt.devices import resident
+    from launchopt.devices.resident import kernel as resident
 
     made: Any = resident.Resident.__new__(resident.Resident)
     made.polled, made._host_done = FakeWords(1, np.int64), np.zeros(1, np.int64)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from launchopt.devices import vulkan_memory as vm
-from launchopt.devices.vulkan_memory import VulkanError, VulkanGpu, vulkan_gpu
+from launchopt.devices.resident import vulkan_memory as vm
+from launchopt.devices.resident.vulkan_memory import VulkanError, VulkanGpu, vulkan_gpu
 
 # Of vulkan_core.h, as `struct` has them: with the compiler's padding, at the end too.
 APPLICATION, INSTANCE = "iPPIPII", "iPIPIPIP"

@@ -20,8 +20,8 @@ from straight import records_of
 from launchopt import recorder as rec
 from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.command import Dtype, as_words
-from launchopt.devices import resident_loops as rl
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.resident import ring as rl
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES, PATIENCE_S

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import W_SLOT_C_REQUEST
-from launchopt.devices.resident_loops import post
+from launchopt.devices.resident.ring import post
 from launchopt.devices.runs import HIGH, run_end, slots_of
 from launchopt.native import Int, call_matmul, call_words, compiled, monotonic_ns, store_fence, store_word
 from launchopt.recorder import LaunchFacts, note

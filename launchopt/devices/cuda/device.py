@@ -38,7 +38,7 @@ from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.feedback.in_launch import LaunchFeedback
 from launchopt.devices.loops.commands_runner import Launcher, Pump, PumpSettings
 from launchopt.devices.loops.requests_runner import ChainPump
-from launchopt.devices.resident_loops import GAVE_UP_LINE, GONE
+from launchopt.devices.resident.ring import GAVE_UP_LINE, GONE
 from launchopt.devices.runs import run_end
 from launchopt.errors import RunError
 from launchopt.modes.base import Mode, Takes

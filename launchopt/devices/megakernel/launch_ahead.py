@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from launchopt.devices.feedback.cuda import pinned
 from launchopt.devices.feedback.feedback_columns import STAGES, FeedbackStages
 from launchopt.devices.loops.admission import TAG_SHIFT, Admission, say
-from launchopt.devices.polled_words import PolledWords
+from launchopt.devices.resident.polled_words import PolledWords
 from launchopt.devices.step_keys import StepKey
 from launchopt.errors import RunError
 

@@ -115,7 +115,7 @@ def test_another_device_is_left_out(part: str, tmp_path: Path) -> None:
 
 def test_a_stream_and_its_end_fit_into_the_ring() -> None:
     pytest.importorskip("cupy")
-    from launchopt.devices.resident import CAPACITY_BITS
+    from launchopt.devices.resident.kernel import CAPACITY_BITS
 
     assert all(commands < 1 << CAPACITY_BITS for *_, commands in resident.STREAMS)
 

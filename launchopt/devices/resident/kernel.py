@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import ShapeKey
-from launchopt.devices import resident_loops as rl
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.feedback.cuda import pinned
-from launchopt.devices.polled_words import PolledWords
-from launchopt.devices.resident_shapes import shape_words
+from launchopt.devices.resident import ring as rl
+from launchopt.devices.resident.polled_words import PolledWords
+from launchopt.devices.resident.shapes import shape_words
 from launchopt.errors import RunError
 
 CAPACITY_BITS, ENTRY_BITS = 12, 15  # commands under way; tiles

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.feedback.cuda import pinned
-from launchopt.devices.vulkan_memory import Memory, VulkanError, VulkanGpu, vulkan_gpu
+from launchopt.devices.resident.vulkan_memory import Memory, VulkanError, VulkanGpu, vulkan_gpu
 from launchopt.native import compiled, store_fence
 from launchopt.timing import nvtx_ranges
 

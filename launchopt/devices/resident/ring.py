@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices.resident_shapes import SMALL_ROWS
+from launchopt.devices.resident.shapes import SMALL_ROWS
 from launchopt.native import Int, compiled, cpu_pause, load_word, store_fence, store_word
 
 # Words of a queue: addresses of the ring, of the completions, of the outputs that come with them, of the kernel's state
