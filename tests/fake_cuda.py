@@ -274,9 +274,11 @@ def fake_cuda() -> Iterator[FakeCuda]:
     """The device, with stand-ins in the modules that modes import; skips where CuPy or nvmath is not installed."""
     for name in ("cupy", "nvmath.bindings", "cuda.bindings"):
         pytest.importorskip(name)
-    from launchopt.devices import graphs, lt_coalesced, lt_graphs
     from launchopt.devices.cublaslt import pointers
     from launchopt.devices.cublaslt import tuning as lt_tuning
+    from launchopt.devices.steps import coalesced as lt_coalesced
+    from launchopt.devices.steps import graph_cache as graphs
+    from launchopt.devices.steps import graphs as lt_graphs
 
     cupy, device = _fake_cupy(), FakeCuda()
     with pytest.MonkeyPatch.context() as patch:

@@ -8,7 +8,7 @@ from programs import requests_of
 
 from launchopt.command import Dtype
 from launchopt.devices.instructions.words import Instructions, groups_of
-from launchopt.devices.lt_steps import step_of
+from launchopt.devices.steps.step_columns import step_of
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import layer_program

@@ -9,7 +9,7 @@ from fake_megakernel import FakeMegakernel
 from step_runs import StepRun
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.devices.lt_steps import step_of
+from launchopt.devices.steps.step_columns import step_of
 from launchopt.modes.megakernel import CACHED, MegakernelMode
 from launchopt.workloads.chain import ChainStream
 

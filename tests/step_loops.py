@@ -27,7 +27,7 @@ from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.admission import Admission
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.loops.steps import StepPump
-from launchopt.devices.step_keys import StepKeys
+from launchopt.devices.steps.keys import StepKeys
 from launchopt.driver import Driver, Schedule, Tokens
 from launchopt.errors import Interrupted
 from launchopt.recorder import Recorder, note

@@ -25,7 +25,7 @@ WITHOUT_CUDA = (
     "launchopt/devices/*_loops.py",
     "launchopt/devices/cublaslt/launch.py",
     "launchopt/devices/loops/requests.py",
-    "launchopt/devices/lt_steps.py",
+    "launchopt/devices/steps/step_columns.py",
     "launchopt/devices/cublaslt/tables.py",
     "launchopt/devices/cuda/kernel_plans.py",
     "launchopt/devices/cuda/op_kernels.py",
@@ -112,7 +112,7 @@ def needing_cuda() -> set[str]:
 
 def test_nothing_outside_loads_cuda_by_being_imported() -> None:
     needing = needing_cuda()
-    assert "launchopt/devices/lt_graphs.py" in needing, "else it is nothing that is looked at"
+    assert "launchopt/devices/steps/graphs.py" in needing, "else it is nothing that is looked at"
     assert [file for file in needing if not any(fnmatch(file, door) for door in BEHIND_THE_DOOR)] == []
 
 

@@ -50,7 +50,7 @@ class Coalesced(Mode):
         self._gpu: Any = None
         if device.info.kind == "cpu":
             return
-        from launchopt.devices.lt_coalesced import CoalescedSteps, LtCoalesced
+        from launchopt.devices.steps.coalesced import CoalescedSteps, LtCoalesced
 
         is_chain = isinstance(any_device.work, ChainStream)
         self._gpu = CoalescedSteps(any_device, limits) if is_chain else LtCoalesced(any_device, limits)

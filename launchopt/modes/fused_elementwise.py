@@ -41,7 +41,7 @@ class FusedElementwise(Mode):
 
             self._steps: Any = CpuSteps(any_device, limits, Strategy.fused, _groups_on_cpu)
             return
-        from launchopt.devices.lt_fused import elementwise_kernel, prepared_steps
+        from launchopt.devices.steps.fused import elementwise_kernel, prepared_steps
 
         def fusions(steps: Any, of_kind: int, replica: int) -> Sequence[Any]:
             rows = len(steps.indices(of_kind))

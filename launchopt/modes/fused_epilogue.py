@@ -52,7 +52,7 @@ class FusedEpilogue(Mode):
 
             self._steps: Any = CpuSteps(any_device, limits, Strategy.fused, _groups_on_cpu)
             return
-        from launchopt.devices.lt_fused import epilogue_gemm, prepared_steps
+        from launchopt.devices.steps.fused import epilogue_gemm, prepared_steps
 
         def fusions(steps: Any, of_kind: int, replica: int) -> Sequence[Any]:
             rows = len(steps.indices(of_kind))

@@ -49,7 +49,7 @@ class FusedQkv(Mode):
 
             self._steps: Any = CpuSteps(any_device, limits, Strategy.fused, self._merge_on_cpu)
             return
-        from launchopt.devices.lt_fused import merged_gemm, prepared_steps
+        from launchopt.devices.steps.fused import merged_gemm, prepared_steps
 
         def fusions(steps: Any, of_kind: int, replica: int) -> Sequence[Any]:
             return [merged_gemm(steps, of_kind, *group) for group in merged_rows(any_device.work, of_kind)]

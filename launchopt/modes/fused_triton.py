@@ -35,7 +35,7 @@ class FusedTriton(Mode):
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Compile the kernel."""
-        from launchopt.devices.lt_fused import prepared_steps
+        from launchopt.devices.steps.fused import prepared_steps
         from launchopt.devices.triton_elementwise import TritonStages
 
         stages: dict[int, TritonStages] = {}

@@ -46,7 +46,7 @@ class Graph(Mode):
         if device.info.kind == "cpu":
             self._graphs: Any = _Recorded(gpu, list(limits), cached, self)
             return
-        from launchopt.devices.lt_graphs import BatchGraphs, StepGraphs
+        from launchopt.devices.steps.graphs import BatchGraphs, StepGraphs
 
         if isinstance(gpu.work, ChainStream):
             self._graphs = steps = StepGraphs(gpu, limits, self, cached)

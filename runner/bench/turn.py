@@ -24,7 +24,7 @@ from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops import steps as sp
 from launchopt.devices.loops.admission import KNOWN, WAITS, Admission, look
 from launchopt.devices.loops.commands_runner import PumpSettings
-from launchopt.devices.step_keys import StepKeys
+from launchopt.devices.steps.keys import StepKeys
 from launchopt.driver import Driver, Schedule
 from launchopt.errors import RunError
 from launchopt.native import Int, compiled, monotonic_ns

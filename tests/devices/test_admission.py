@@ -20,7 +20,7 @@ from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.admission import KNOWN, Admission, admit, look, say
-from launchopt.devices.step_keys import StepKeys
+from launchopt.devices.steps.keys import StepKeys
 from launchopt.native import compiled
 from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cuda.bindings")
 
-from launchopt.devices import graphs as module
-from launchopt.devices.graphs import Graphs
+from launchopt.devices.steps import graph_cache as module
+from launchopt.devices.steps.graph_cache import Graphs
 from launchopt.errors import RunError
 
 keys = st.integers(0, 8)

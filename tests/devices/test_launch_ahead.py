@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from launchopt.devices.feedback.feedback_columns import STAGES
 from launchopt.devices.loops.admission import ADMITTED, TAG_SHIFT, WAITS
-from launchopt.devices.step_keys import StepKey
+from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
 
 pytest.importorskip("cupy")

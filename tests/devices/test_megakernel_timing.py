@@ -16,7 +16,7 @@ from programs import stream_of
 from step_runs import StepRun
 
 from launchopt.command import Dtype
-from launchopt.devices.lt_steps import step_of
+from launchopt.devices.steps.step_columns import step_of
 from launchopt.errors import RunError
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.workloads.stream import ArenaKey

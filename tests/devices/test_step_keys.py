@@ -9,7 +9,7 @@ from step_runs import batches
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_SLOT_A_B, W_SLOT_C_REQUEST
-from launchopt.devices.step_keys import MOST_KEPT, StepKeys
+from launchopt.devices.steps.keys import MOST_KEPT, StepKeys
 
 request_sizes = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)).filter(any), min_size=1, max_size=5)
 

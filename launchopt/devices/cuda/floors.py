@@ -24,8 +24,8 @@ from launchopt.devices.cuda.floor_loops import launch_burst
 from launchopt.devices.cuda.kernel_plans import Launch
 from launchopt.devices.cuda.launch_floors import Kernel, LaunchFloors
 from launchopt.devices.floors import Measured, ceilings_of, host_floors
-from launchopt.devices.graphs import Graphs
 from launchopt.devices.launch_breakdown import Stage
+from launchopt.devices.steps.graph_cache import Graphs
 from launchopt.errors import ArenaMemoryError, DeviceError
 from launchopt.recorder import Recorder
 from launchopt.timing import cupti, nvtx_ranges

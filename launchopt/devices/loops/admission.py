@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from launchopt.batching import step_buckets as sb
 from launchopt.command import W_MN, W_SLOT_A_B
 from launchopt.devices.feedback.feedback_columns import FeedbackStages, stage_ends
-from launchopt.devices.step_keys import StepKey, is_key
+from launchopt.devices.steps.keys import StepKey, is_key
 from launchopt.native import Int, compiled, monotonic_ns, store_fence, store_release
 
 TAG_SHIFT = np.uint64(48)  # of kernels/gate.cuh

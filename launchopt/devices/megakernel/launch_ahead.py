@@ -21,7 +21,7 @@ from launchopt.devices.feedback.cuda import pinned
 from launchopt.devices.feedback.feedback_columns import STAGES, FeedbackStages
 from launchopt.devices.loops.admission import TAG_SHIFT, Admission, say
 from launchopt.devices.resident.polled_words import PolledWords
-from launchopt.devices.step_keys import StepKey
+from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
 
 PATIENCE_NS = 1_000_000_000  # how long a launch waits for the host's word before it ends by itself

@@ -25,8 +25,6 @@ from launchopt.devices.cuda.op_kernels import QUERIES, VECTOR_BYTES, SeqAddresse
 from launchopt.devices.feedback.in_launch import LaunchFeedback
 from launchopt.devices.instructions.compiler import StepCompiler
 from launchopt.devices.instructions.words import MOST_COLUMNS, Instructions
-from launchopt.devices.likely_steps import most_kept
-from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.megakernel.launch_ahead import GATE_WORDS, Gated, LaunchAhead
 from launchopt.devices.megakernel.program import FEEDBACK_WORDS, NO_FEEDBACK, PROGRAM_WORDS, MegakernelProgram
 from launchopt.devices.megakernel.shared_memory import (
@@ -38,6 +36,8 @@ from launchopt.devices.megakernel.shared_memory import (
     slots_of,
 )
 from launchopt.devices.runs import HIGH
+from launchopt.devices.steps.coalesced import CoalescedSteps
+from launchopt.devices.steps.likely import most_kept
 from launchopt.errors import ConfigError
 from launchopt.recorder import Strategy
 

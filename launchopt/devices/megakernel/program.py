@@ -19,7 +19,7 @@ from launchopt.devices.megakernel.launch_ahead import GATE_WORDS
 from launchopt.devices.megakernel.mailboxes import emptied_boxes, place_boxes
 from launchopt.devices.megakernel.packed import packed, weights_of
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of
-from launchopt.devices.step_keys import StepKey
+from launchopt.devices.steps.keys import StepKey
 
 PROGRAM_WORDS, FEEDBACK_WORDS = 6, len(fs.FIELDS)
 ARGUMENTS, ROWS = PROGRAM_WORDS + fs.ARGUMENTS, PROGRAM_WORDS + fs.ROWS

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from launchopt.analysis.campaigns.step_account import clock_mhz
 from launchopt.devices.instructions.words import Instructions
-from launchopt.devices.lt_steps import step_of
+from launchopt.devices.steps.step_columns import step_of
 from launchopt.errors import RunError
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from launchopt.batching.batcher import Batch
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
-from launchopt.devices.likely_steps import likely_steps, most_kept
 from launchopt.devices.pytorch.batches import INDEX_BYTES_A_COMMAND, Indices
 from launchopt.devices.pytorch.commands import stacks
 from launchopt.devices.pytorch.step import Step
 from launchopt.devices.pytorch.steps import STRATEGY, Steps, example, examples, launch
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
+from launchopt.devices.steps.likely import likely_steps, most_kept
 from launchopt.modes.base import Mode
 
 

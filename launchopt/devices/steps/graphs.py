@@ -24,10 +24,10 @@ from launchopt.devices.cublaslt.pointer_loops import fill_pointers, pad_pointers
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_by_pointers
-from launchopt.devices.graphs import Graphs
-from launchopt.devices.likely_steps import most_kept
-from launchopt.devices.lt_coalesced import CoalescedSteps
 from launchopt.devices.runs import HIGH
+from launchopt.devices.steps.coalesced import CoalescedSteps
+from launchopt.devices.steps.graph_cache import Graphs
+from launchopt.devices.steps.likely import most_kept
 from launchopt.modes.base import Mode
 from launchopt.recorder import Strategy
 

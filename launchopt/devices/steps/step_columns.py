@@ -18,9 +18,9 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
-from launchopt.devices.likely_steps import likely_steps
 from launchopt.devices.runs import HIGH, LOW, run_end, slots_of
-from launchopt.devices.step_keys import StepKeys
+from launchopt.devices.steps.keys import StepKeys
+from launchopt.devices.steps.likely import likely_steps
 from launchopt.native import Int, compiled, monotonic_ns
 from launchopt.recorder import CURSOR_WORDS, LAUNCH_COLUMNS, LaunchFacts, note
 from launchopt.workloads import chain as ch

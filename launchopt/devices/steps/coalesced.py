@@ -20,8 +20,8 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.slot_copy import SlotCopier
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_of_columns, spared_bytes
-from launchopt.devices.lt_steps import LtSteps
 from launchopt.devices.runs import run_end
+from launchopt.devices.steps.step_columns import LtSteps
 from launchopt.modes.coalesced import is_shared
 from launchopt.recorder import Strategy
 

@@ -1,0 +1,1 @@
+"""Whole steps of several requests: coalesced, fused and captured."""
