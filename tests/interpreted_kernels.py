@@ -11,9 +11,9 @@ import numpy as np
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.triton_elementwise import step_grid, step_variant
-from launchopt.devices.triton_gemm import variant
-from launchopt.devices.triton_tuning import Config, configs
+from launchopt.devices.triton.elementwise import step_grid, step_variant
+from launchopt.devices.triton.gemm import variant
+from launchopt.devices.triton.tuning import Config, configs
 
 # m, n, k, dtype, elements between rows of A, B and C
 GEMMS = [

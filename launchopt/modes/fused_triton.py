@@ -36,7 +36,7 @@ class FusedTriton(Mode):
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Compile the kernel."""
         from launchopt.devices.steps.fused import prepared_steps
-        from launchopt.devices.triton_elementwise import TritonStages
+        from launchopt.devices.triton.elementwise import TritonStages
 
         stages: dict[int, TritonStages] = {}
 

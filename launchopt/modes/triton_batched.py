@@ -15,7 +15,7 @@ from typing import Any
 from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, Stream
-from launchopt.devices.triton_tuning import MOST_COLUMNS, scratch_bytes
+from launchopt.devices.triton.tuning import MOST_COLUMNS, scratch_bytes
 from launchopt.errors import ConfigError
 from launchopt.modes.base import Mode
 from launchopt.modes.batched import NEVER
@@ -55,7 +55,7 @@ class TritonBatched(Mode):
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Tune each GEMM shape, plan every batch size of every shape."""
         from launchopt.devices.cublaslt.pointer_arrays import LtPointers
-        from launchopt.devices.triton_gemm import TritonGemms
+        from launchopt.devices.triton.gemm import TritonGemms
         from launchopt.recorder import Strategy
 
         if max(limits.values()) > MOST_COMMANDS:

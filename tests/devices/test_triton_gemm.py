@@ -14,7 +14,7 @@ import pytest
 from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import Dtype, Op, ShapeKey, as_words
 from launchopt.devices.arenas import to_float32
-from launchopt.devices.triton_tuning import Config, configs
+from launchopt.devices.triton.tuning import Config, configs
 from launchopt.recorder import Recorder, Strategy
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
@@ -41,8 +41,8 @@ def test_kernels_compute_what_they_should(triton: Any) -> None:
 @in_each_dtype
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 1, 8192), (100, 1, 33), (256, 16, 256), (24, 3, 100)])
 def test_each_configuration_compiles_and_needs_no_scratch(triton: Any, dtype: Dtype, m: int, n: int, k: int) -> None:
-    from launchopt.devices.triton_gemm import variant
-    from launchopt.devices.triton_plans import OPERANDS, SCRATCH_POINTERS, compile_variant
+    from launchopt.devices.triton.gemm import variant
+    from launchopt.devices.triton.plans import OPERANDS, SCRATCH_POINTERS, compile_variant
 
     shape = ShapeKey(m, n, k, dtype)
     tried = configs(shape)
@@ -79,8 +79,8 @@ def test_products_of_every_configuration(triton: Any, device: Any, dtype: Dtype,
     import cupy
 
     from launchopt.devices.cublaslt import launch as lt
-    from launchopt.devices.triton_gemm import plan_row, variant
-    from launchopt.devices.triton_plans import load_variants
+    from launchopt.devices.triton.gemm import plan_row, variant
+    from launchopt.devices.triton.plans import load_variants
 
     stream = GemmStream([(m, k)], 1, [Segment(n, commands)], dtype, commands)
     opened(device, stream)
@@ -158,7 +158,7 @@ def test_single_commands_upload_nothing(triton: Any, device: Any) -> None:
 
 @pytest.mark.gpu
 def test_tuning_leaves_the_operands_alone(triton: Any, device: Any) -> None:
-    from launchopt.devices.triton_gemm import TritonGemms
+    from launchopt.devices.triton.gemm import TritonGemms
 
     stream = GemmStream([(128, 64)], 1, [Segment(2, 40)], Dtype.fp16, 5)
     opened(device, stream)

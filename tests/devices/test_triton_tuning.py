@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices import triton_tuning as tt
+from launchopt.devices.triton import tuning as tt
 
 properties = settings(deadline=None, max_examples=100)
 sizes = st.one_of(st.sampled_from([1, 7, 16, 64, 1000, 1024, 4096, 8192]), st.integers(1, 20_000))

@@ -15,9 +15,9 @@ import numpy as np
 from launchopt.command import ShapeKey
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Row, Tables
-from launchopt.devices.triton_kernels import dot_gemm, sum_gemm
-from launchopt.devices.triton_plans import TYPES, Loaded, Variant, load_variants
-from launchopt.devices.triton_tuning import (
+from launchopt.devices.triton.kernels import dot_gemm, sum_gemm
+from launchopt.devices.triton.plans import TYPES, Loaded, Variant, load_variants
+from launchopt.devices.triton.tuning import (
     Config,
     Operand,
     configs,

@@ -6,8 +6,8 @@ from typing import Any
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.steps.step_columns import A, B, C, Fused
-from launchopt.devices.triton_kernels import bias_relu_scale
-from launchopt.devices.triton_plans import TYPES, Variant, load_variants
+from launchopt.devices.triton.kernels import bias_relu_scale
+from launchopt.devices.triton.plans import TYPES, Variant, load_variants
 from launchopt.recorder import Strategy
 
 BLOCK, WARPS = 512, 4

@@ -1,0 +1,1 @@
+"""Triton kernels for batches, their plans and their tuning."""
