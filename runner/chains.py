@@ -9,8 +9,8 @@ from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.devices.base import Device
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.loops.steps import StepPump
-from launchopt.driver import shortened
 from launchopt.modes.base import Mode
+from launchopt.producing.driver import shortened
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
 from launchopt.verify import Verification

@@ -24,9 +24,9 @@ from multiprocessing.connection import Connection, wait
 import numpy as np
 
 from launchopt.devices.cuda.errors import GpuErrors
-from launchopt.driver import Driver
 from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, LaunchoptError
-from launchopt.producer import Production, drive, produce
+from launchopt.producing.blocks import Production, drive, produce
+from launchopt.producing.driver import Driver
 from launchopt.ring import Ring
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.waiter import Waiter

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from launchopt.command import ShapeKey
-from launchopt.driver import Schedule
 from launchopt.modes.base import Mode, Takes
+from launchopt.producing.driver import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import CommandStream

@@ -15,10 +15,10 @@ from omegaconf import OmegaConf
 from launchopt.arrivals.requests import Requests
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
-from launchopt.driver import Schedule
 from launchopt.errors import ConfigError, DeviceError
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Takes
+from launchopt.producing.driver import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing import cupti, torch_trace
 from launchopt.workloads.chain import ChainStream

@@ -17,7 +17,7 @@ from launchopt.environment import environment
 from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
 from launchopt.files import Reserve, reason
 from launchopt.identity import stream_hash
-from launchopt.producer import Production
+from launchopt.producing.blocks import Production
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.trace import TraceStream

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from launchopt.errors import RunError
-from launchopt.producer import Production
+from launchopt.producing.blocks import Production
 from launchopt.ring import CLOSED_BIT, HEAD, START_NS, TAIL, Ring
 from launchopt.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings

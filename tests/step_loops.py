@@ -28,8 +28,8 @@ from launchopt.devices.loops.admission import Admission
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.loops.steps import StepPump
 from launchopt.devices.steps.keys import StepKeys
-from launchopt.driver import Driver, Schedule, Tokens
 from launchopt.errors import Interrupted
+from launchopt.producing.driver import Driver, Schedule, Tokens
 from launchopt.recorder import Recorder, note
 from launchopt.ring import STOP, Ring
 from launchopt.sampling import Sampling, SamplingKind

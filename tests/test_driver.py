@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from program_interpreter import steps_of as kinds_of
 from programs import program_streams
 
-from launchopt import step_records as sr
-from launchopt.driver import REHEARSED, Schedule
 from launchopt.errors import Interrupted
+from launchopt.producing import prepared_steps as sr
+from launchopt.producing.driver import REHEARSED, Schedule
 from launchopt.ring import START_NS, STOP
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream

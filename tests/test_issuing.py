@@ -9,10 +9,10 @@ import pytest
 from driver_runs import AHEAD, CONTINUOUS, NONE, expected_records, stream_of
 from program_interpreter import steps_of as kinds_of
 
-from launchopt import issuing as iss
-from launchopt import step_records as sr
 from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records
-from launchopt.driver import Driver, Schedule
+from launchopt.producing import driver_loop as iss
+from launchopt.producing import prepared_steps as sr
+from launchopt.producing.driver import Driver, Schedule
 from launchopt.ring import HEAD, LEFT, TAIL, Ring
 from launchopt.workloads.chain import ChainStream
 

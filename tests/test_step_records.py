@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from program_interpreter import records_of, steps_of
 from programs import program_streams
 
-from launchopt import step_records as sr
 from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records, as_words
-from launchopt.driver import Driver, Schedule
+from launchopt.producing import prepared_steps as sr
+from launchopt.producing.driver import Driver, Schedule
 from launchopt.ring import HEAD, KNOWN_TAIL, TAIL, Ring
 from launchopt.workloads.chain import ChainStream
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from launchopt import results
 from launchopt.analysis.histogram import RELATIVE_ERROR
 from launchopt.columns import PERCENTILES
-from launchopt.driver import Tokens
+from launchopt.producing.driver import Tokens
 from launchopt.token_times import completed_rate, token_columns, token_hash, token_table
 
 MS = 1_000_000

@@ -25,9 +25,9 @@ from launchopt.devices.loops import steps as sp
 from launchopt.devices.loops.admission import KNOWN, WAITS, Admission, look
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.steps.keys import StepKeys
-from launchopt.driver import Driver, Schedule
 from launchopt.errors import RunError
 from launchopt.native import Int, compiled, monotonic_ns
+from launchopt.producing.driver import Driver, Schedule
 from launchopt.recorder import Recorder
 from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream

@@ -28,8 +28,8 @@ from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights, facts_of
 from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.commands_runner import PumpSettings
-from launchopt.driver import Driver, Schedule, Tokens
 from launchopt.errors import Interrupted, RunError
+from launchopt.producing.driver import Driver, Schedule, Tokens
 from launchopt.recorder import Recorder
 from launchopt.ring import STOP, Ring
 from launchopt.sampling import Sampling, SamplingKind

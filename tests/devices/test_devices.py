@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from launchopt.command import Dtype
-from launchopt.producer import produce
+from launchopt.producing.blocks import produce
 from launchopt.ring import Ring
 from launchopt.waiter import Waiter
 from launchopt.workloads.gemv import gemv

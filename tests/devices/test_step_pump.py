@@ -33,8 +33,8 @@ from launchopt.batching.batcher import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices.loops import requests as lc
-from launchopt.driver import REHEARSED, Driver, Schedule
 from launchopt.errors import Interrupted, RunError
+from launchopt.producing.driver import REHEARSED, Driver, Schedule
 from launchopt.recorder import Recorder
 from launchopt.ring import STOP
 

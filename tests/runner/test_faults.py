@@ -13,7 +13,7 @@ from own_run import LONG, SHORT, Victim, assert_nothing_left, eventually, on_lin
 
 from launchopt import results
 from launchopt.errors import VerificationError
-from launchopt.producer import Production
+from launchopt.producing.blocks import Production
 from runner import run as run_module
 from runner.__main__ import main
 from runner.plan import Plan, make_plan

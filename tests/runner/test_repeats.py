@@ -19,7 +19,7 @@ from summary_rows import row
 
 from launchopt import results
 from launchopt.errors import Interrupted
-from launchopt.producer import Production
+from launchopt.producing.blocks import Production
 from runner import run as run_module
 from runner.repeats import HALF_WIDTH, LEAST_ROUNDS, MOST_ROUNDS, Rounds
 from runner.terminal import console, summary_table, throttled_repeats

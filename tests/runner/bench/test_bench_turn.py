@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from launchopt.driver import Driver, Schedule
 from launchopt.errors import Interrupted, RunError
+from launchopt.producing.driver import Driver, Schedule
 from launchopt.ring import Ring
 from runner.bench import turn
 

@@ -26,11 +26,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt import issuing as iss
-from launchopt import step_records as sr
 from launchopt.command import WORDS, as_words
 from launchopt.errors import Interrupted
-from launchopt.issuing import drive
+from launchopt.producing import driver_loop as iss
+from launchopt.producing import prepared_steps as sr
+from launchopt.producing.driver_loop import drive
 from launchopt.ring import START_NS, STOP, Ring
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream

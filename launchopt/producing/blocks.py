@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from launchopt.analysis.histogram import LogHistogram
 from launchopt.command import as_words
-from launchopt.driver import Driver, Tokens
 from launchopt.errors import Interrupted
 from launchopt.native import Int, compiled, cpu_pause, monotonic_ns
+from launchopt.producing.driver import Driver, Tokens
 from launchopt.ring import START_NS, STOP, Ring, push_words
 from launchopt.waiter import Waiter
 from launchopt.workloads.stream import Block

@@ -15,9 +15,8 @@ import numpy as np
 
 from launchopt.command import NO_TOKEN, W_K_OP_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, WORDS, Flag
 from launchopt.native import Int, compiled, cpu_pause, monotonic_ns
-from launchopt.ring import has_record, pop_words
-from launchopt.rounds import QUEUE_FIRST, QUEUE_STOP, RUNNING, form_step, next_kind
-from launchopt.step_records import (
+from launchopt.producing.continuous import QUEUE_FIRST, QUEUE_STOP, RUNNING, form_step, next_kind
+from launchopt.producing.prepared_steps import (
     AHEAD,
     ARRIVED_NS,
     CONTINUOUS,
@@ -41,6 +40,7 @@ from launchopt.step_records import (
     push_step,
     records_ahead,
 )
+from launchopt.ring import has_record, pop_words
 from launchopt.workloads import chain as ch
 
 DONE, BLOCKED, IDLE = range(3)  # why the loop came back

@@ -12,7 +12,7 @@ import numpy as np
 
 from launchopt.command import W_MN
 from launchopt.native import Int, compiled
-from launchopt.step_records import BUDGET, DECODE_KIND, HIGH, MOST_RUNNING, STEPS, Table, kind_of
+from launchopt.producing.prepared_steps import BUDGET, DECODE_KIND, HIGH, MOST_RUNNING, STEPS, Table, kind_of
 
 # Words of the driver's `state`, of which `issuing` has more.
 QUEUE_FIRST, QUEUE_STOP, RUNNING = range(3)
