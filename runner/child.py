@@ -27,9 +27,9 @@ from launchopt.devices.cuda.errors import GpuErrors
 from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, LaunchoptError
 from launchopt.producing.blocks import Production, drive, produce
 from launchopt.producing.driver import Driver
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
+from launchopt.queue.waiter import Waiter
 from launchopt.timing.nvtx_ranges import is_profiled
-from launchopt.waiter import Waiter
 from launchopt.workloads.chain import DUE_NS, ChainStream
 from launchopt.workloads.stream import Block
 from runner.job import Arm, Job

@@ -22,15 +22,15 @@ from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
+from launchopt.queue.ring import CLOSED_BIT, HEAD, MOST_AT_ONCE, START_NS, TAIL, Ring
+from launchopt.queue.waiter import Waiter
 from launchopt.recorder import Counted, Recorder
-from launchopt.ring import CLOSED_BIT, HEAD, MOST_AT_ONCE, START_NS, TAIL, Ring
 from launchopt.sampling import SamplingKind
 from launchopt.summary import Timing
 from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
 from launchopt.timing.torch_trace import TorchTrace, trace_path
 from launchopt.verify import Verification, verify
-from launchopt.waiter import Waiter
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import CommandStream
 from runner.ceilings import DeviceCeilings

@@ -15,9 +15,9 @@ from launchopt.command import COMMAND_DTYPE, Records, as_words
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted
 from launchopt.modes.base import Mode
+from launchopt.queue.ring import STOP, Ring
+from launchopt.queue.waiter import Waiter
 from launchopt.recorder import Recorder
-from launchopt.ring import STOP, Ring
-from launchopt.waiter import Waiter
 from runner.chains import Chains
 
 

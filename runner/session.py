@@ -16,7 +16,7 @@ from typing import Any
 
 from launchopt.errors import RunError
 from launchopt.producing.blocks import Production
-from launchopt.ring import CLOSED_BIT, HEAD, START_NS, TAIL, Ring
+from launchopt.queue.ring import CLOSED_BIT, HEAD, START_NS, TAIL, Ring
 from launchopt.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.timing.nvtx_ranges import is_profiled

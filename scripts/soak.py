@@ -36,9 +36,9 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.environment import environment
 from launchopt.errors import DataError
+from launchopt.queue.ring import HEAD, MOST_AT_ONCE, STOP, TAIL, Ring
+from launchopt.queue.waiter import Waiter
 from launchopt.recorder import Recorder, Strategy, note
-from launchopt.ring import HEAD, MOST_AT_ONCE, STOP, TAIL, Ring
-from launchopt.waiter import Waiter
 from runner.written import write_json
 
 LAP = 1 << 22

@@ -16,7 +16,7 @@ from program_interpreter import steps_of as kinds_of
 from launchopt.arrivals.requests import Requests
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
 from launchopt.producing.driver import Driver, Schedule, Tokens
-from launchopt.ring import LEFT, START_NS, STOP, Ring
+from launchopt.queue.ring import LEFT, START_NS, STOP, Ring
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 

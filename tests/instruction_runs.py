@@ -19,7 +19,7 @@ from launchopt.devices.instruction_interpreter import Placed, run
 from launchopt.devices.instructions.compiler import StepCompiler
 from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import NOBODY, Instructions, Word
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling
 from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain

@@ -18,7 +18,7 @@ from launchopt.command import NO_TOKEN, Op, Records, ShapeKey, as_words
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain

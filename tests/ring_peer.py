@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from launchopt.command import COMMAND_DTYPE, Records
-from launchopt.ring import Ring
-from launchopt.waiter import Waiter
+from launchopt.queue.ring import Ring
+from launchopt.queue.waiter import Waiter
 
 
 def numbered(first: int, count: int) -> Records:

@@ -30,8 +30,8 @@ from launchopt.devices.loops.steps import StepPump
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import Interrupted
 from launchopt.producing.driver import Driver, Schedule, Tokens
+from launchopt.queue.ring import STOP, Ring
 from launchopt.recorder import Recorder, note
-from launchopt.ring import STOP, Ring
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing.sampling import Sampler
 from launchopt.verify_chain import verify_chain

@@ -24,8 +24,8 @@ from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.loops.steps import StepPump
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
+from launchopt.queue.ring import Ring
 from launchopt.recorder import Recorder
-from launchopt.ring import Ring
 from launchopt.sampling import Sampling
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream

@@ -36,12 +36,18 @@ WITHOUT_CUDA = (
 # files, and what they must not import: a name forbids the module and everything below it.
 FORBIDDEN: list[tuple[str, set[str]]] = [
     ("launchopt/*", {"runner"}),
-    ("launchopt/workloads/*", CLOCKS | CUDA | {"launchopt.ring", "launchopt.devices"}),
-    ("launchopt/arrivals/*", {"time", "sched"} | CUDA | {"launchopt.ring", "launchopt.devices"}),
-    ("launchopt/batching/batcher.py", CLOCKS | CUDA | {"launchopt.devices", "launchopt.ring", "launchopt.timing"}),
-    ("launchopt/ring.py", CUDA | {"launchopt.devices", "launchopt.batching.batcher", "launchopt.modes"}),
-    ("launchopt/modes/*", CUDA | {"launchopt.devices.cuda.device", "launchopt.devices.cpu.device", "launchopt.ring"}),
-    ("launchopt/analysis/*", CUDA | {"launchopt.devices", "launchopt.ring", "launchopt.modes"}),
+    ("launchopt/workloads/*", CLOCKS | CUDA | {"launchopt.queue.ring", "launchopt.devices"}),
+    ("launchopt/arrivals/*", {"time", "sched"} | CUDA | {"launchopt.queue.ring", "launchopt.devices"}),
+    (
+        "launchopt/batching/batcher.py",
+        CLOCKS | CUDA | {"launchopt.devices", "launchopt.queue.ring", "launchopt.timing"},
+    ),
+    ("launchopt/queue/ring.py", CUDA | {"launchopt.devices", "launchopt.batching.batcher", "launchopt.modes"}),
+    (
+        "launchopt/modes/*",
+        CUDA | {"launchopt.devices.cuda.device", "launchopt.devices.cpu.device", "launchopt.queue.ring"},
+    ),
+    ("launchopt/analysis/*", CUDA | {"launchopt.devices", "launchopt.queue.ring", "launchopt.modes"}),
     ("runner/*", CUDA | {"nvtx", "launchopt.devices.cuda.device", "launchopt.devices.cpu.device"}),
 ]
 
@@ -68,7 +74,7 @@ def among(modules: set[str], forbidden: set[str]) -> set[str]:
         ("import cupy", {"cupy"}),
         ("import cuda.bindings.driver as d", {"cuda.bindings.driver"}),
         ("def f():\n    from cupy import cuda", {"cupy", "cupy.cuda"}),
-        ("from launchopt import ring", {"launchopt", "launchopt.ring"}),
+        ("from launchopt import ring", {"launchopt", "launchopt.queue.ring"}),
     ],
 )
 def test_every_way_to_import_is_seen(source: str, modules: set[str]) -> None:

@@ -20,7 +20,7 @@ from programs import program_streams
 from launchopt.errors import Interrupted
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import REHEARSED, Schedule
-from launchopt.ring import START_NS, STOP
+from launchopt.queue.ring import START_NS, STOP
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 

@@ -13,7 +13,7 @@ from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records
 from launchopt.producing import driver_loop as iss
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import Driver, Schedule
-from launchopt.ring import HEAD, LEFT, TAIL, Ring
+from launchopt.queue.ring import HEAD, LEFT, TAIL, Ring
 from launchopt.workloads.chain import ChainStream
 
 MARKED = 2**40  # in the word of a slot that is stored to

@@ -14,7 +14,7 @@ from own_process import environ_of
 
 from launchopt.errors import ConfigError, RunError
 from launchopt.files import Reserve, claim, reason
-from launchopt.ring import FOLDER, Ring
+from launchopt.queue.ring import FOLDER, Ring
 
 can_claim = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="nothing can be allocated ahead here")
 
@@ -92,7 +92,7 @@ def test_a_ring_without_room_is_refused_and_leaves_nothing(monkeypatch: pytest.M
 RING = """
 import sys
 from launchopt.errors import ConfigError
-from launchopt.ring import FOLDER, Ring
+from launchopt.queue.ring import FOLDER, Ring
 try:
     with Ring.create(int(sys.argv[1])) as ring:
         ring.reset()  # writes to every page

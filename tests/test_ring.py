@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from launchopt.command import COMMAND_DTYPE, W_TURN, as_words
 from launchopt.errors import ConfigError
-from launchopt.ring import HEAD, KNOWN_TAIL, STAMP_EVERY, STOP, TAIL, Ring, ready_words, release_words
-from launchopt.waiter import Waiter
+from launchopt.queue.ring import HEAD, KNOWN_TAIL, STAMP_EVERY, STOP, TAIL, Ring, ready_words, release_words
+from launchopt.queue.waiter import Waiter
 
 SHM = Path("/dev/shm")
 spawn = multiprocessing.get_context("spawn")

@@ -16,7 +16,7 @@ from programs import program_streams
 from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records, as_words
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import Driver, Schedule
-from launchopt.ring import HEAD, KNOWN_TAIL, TAIL, Ring
+from launchopt.queue.ring import HEAD, KNOWN_TAIL, TAIL, Ring
 from launchopt.workloads.chain import ChainStream
 
 MARK = np.uint64(1 << 63)  # in a word that would be 0 otherwise

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from launchopt.waiter import Waiter
+from launchopt.queue.waiter import Waiter
 
 NOW_NS, SPIN_NS, SLEEP_NS = 1_000_000_000, 20_000, 50_000
 

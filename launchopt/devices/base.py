@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from launchopt.devices.loops.commands_runner import Pump, PumpSettings
     from launchopt.devices.loops.requests_runner import ChainPump
     from launchopt.modes.base import Mode
-    from launchopt.ring import Ring
+    from launchopt.queue.ring import Ring
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from launchopt.errors import Interrupted
 from launchopt.producing import driver_loop as iss
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver_loop import drive
-from launchopt.ring import START_NS, STOP, Ring
+from launchopt.queue.ring import START_NS, STOP, Ring
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 

@@ -40,7 +40,7 @@ from launchopt.producing.prepared_steps import (
     push_step,
     records_ahead,
 )
-from launchopt.ring import has_record, pop_words
+from launchopt.queue.ring import has_record, pop_words
 from launchopt.workloads import chain as ch
 
 DONE, BLOCKED, IDLE = range(3)  # why the loop came back

@@ -31,7 +31,7 @@ from launchopt.command import (
     WORDS,
 )
 from launchopt.native import Int, compiled, load_acquire, monotonic_ns, store_release
-from launchopt.ring import HEAD, LEFT, room_for
+from launchopt.queue.ring import HEAD, LEFT, room_for
 from launchopt.workloads import chain as ch
 
 # Words of `settings`.

@@ -29,7 +29,7 @@ from launchopt.command import Dtype, as_words
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.decode import linears
 from launchopt.workloads.gemv import gemv

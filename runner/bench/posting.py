@@ -16,8 +16,8 @@ from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident import ring as rl
 from launchopt.native import Int, compiled
+from launchopt.queue.ring import MOST_AT_ONCE
 from launchopt.recorder import Recorder, Strategy
-from launchopt.ring import MOST_AT_ONCE
 from runner.bench.figures import Figure, in_turn, ratios
 
 COMMANDS = 100 * MOST_AT_ONCE

@@ -28,7 +28,7 @@ from launchopt.devices.resident import ring as rl
 from launchopt.devices.resident.shapes import is_sent
 from launchopt.devices.runs import LOW
 from launchopt.native import compiled, cpu_pause, load_word, monotonic_ns, store_fence
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.timing import nvtx_ranges
 from launchopt.verify import verify
 from launchopt.workloads.gemv import gemv

@@ -25,8 +25,8 @@ from launchopt.batching.step_batcher import StepBatcher
 from launchopt.command import COMMAND_DTYPE, W_ENQUEUE, W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS
 from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.prepared_steps import own_room, push_step
-from launchopt.ring import TAIL, Ring, has_record, pop_words, push_words, ready_words, release_words
-from launchopt.waiter import Waiter
+from launchopt.queue.ring import TAIL, Ring, has_record, pop_words, push_words, ready_words, release_words
+from launchopt.queue.waiter import Waiter
 from runner.bench import turn
 from runner.bench.figures import Figure, ratios
 from runner.bench.peers import with_peer

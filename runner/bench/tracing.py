@@ -14,7 +14,7 @@ import numpy as np
 from launchopt.batching.batcher import Batcher
 from launchopt.command import Dtype, as_words
 from launchopt.errors import DeviceError, RunError
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import BURST, SHAPES, job
 from runner.bench.figures import Figure, in_turn, ratios

@@ -28,8 +28,8 @@ from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import RunError
 from launchopt.native import Int, compiled, monotonic_ns
 from launchopt.producing.driver import Driver, Schedule
+from launchopt.queue.ring import Ring
 from launchopt.recorder import Recorder
-from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.program import linear_program
 from runner.bench.peers import with_peer

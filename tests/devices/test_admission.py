@@ -22,7 +22,7 @@ from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.admission import KNOWN, Admission, admit, look, say
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.native import compiled
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.workloads.chain import ChainStream
 
 STAGES, PLACES, PLACE, TAG, LATER_NS = 3, 4, 2, 0xF00D, 1 << 62

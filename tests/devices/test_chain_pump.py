@@ -30,8 +30,8 @@ from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import Driver, Schedule, Tokens
+from launchopt.queue.ring import STOP, Ring
 from launchopt.recorder import Recorder
-from launchopt.ring import STOP, Ring
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain

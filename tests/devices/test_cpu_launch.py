@@ -14,8 +14,8 @@ from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import Dtype, Op, Records, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.cpu.device import CpuDevice
+from launchopt.queue.ring import Ring
 from launchopt.recorder import Recorder
-from launchopt.ring import Ring
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import (

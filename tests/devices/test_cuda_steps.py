@@ -12,7 +12,7 @@ from programs import stream_of
 from step_runs import batches
 
 from launchopt.devices.feedback.in_launch import FIELDS
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 
 pytest.importorskip("cupy")

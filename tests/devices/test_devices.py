@@ -11,8 +11,8 @@ import pytest
 
 from launchopt.command import Dtype
 from launchopt.producing.blocks import produce
-from launchopt.ring import Ring
-from launchopt.waiter import Waiter
+from launchopt.queue.ring import Ring
+from launchopt.queue.waiter import Waiter
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment, arenas_of
 from runner.bench.dispatch import job

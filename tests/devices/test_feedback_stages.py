@@ -13,7 +13,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.loops import requests as lc
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.workloads.chain import ChainStream
 
 COUNT = 3  # stages

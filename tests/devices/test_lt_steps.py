@@ -34,8 +34,8 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.op_kernels import fused_geometry
 from launchopt.devices.steps.step_columns import REQUEST, A, B, C, Fused, LtSteps, even_requests, mark_even, step_of
 from launchopt.producing.driver import Driver, Schedule
+from launchopt.queue.ring import STOP, Ring
 from launchopt.recorder import Strategy
-from launchopt.ring import STOP, Ring
 from launchopt.workloads.chain import ChainStream
 
 PATIENCE_S = 30.0

@@ -18,8 +18,8 @@ from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import Dtype
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError
+from launchopt.queue.ring import STOP, Ring
 from launchopt.recorder import Recorder
-from launchopt.ring import STOP, Ring
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
 

@@ -15,7 +15,7 @@ from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, as_words
 from launchopt.devices.resident.shapes import is_sent
 from launchopt.devices.runs import LOW
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.bench.dispatch import job

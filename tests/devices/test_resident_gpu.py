@@ -20,7 +20,7 @@ from launchopt import results
 from launchopt.command import Dtype
 from launchopt.devices.resident.ring import GAVE_UP_LINE
 from launchopt.devices.resident.shapes import takes
-from launchopt.ring import START_NS, Ring
+from launchopt.queue.ring import START_NS, Ring
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.bench.dispatch import job
@@ -217,7 +217,7 @@ HOLD = """
 import sys, time
 import numpy as np
 from launchopt.command import Dtype, as_words
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.consumer import Consumer

@@ -35,8 +35,8 @@ from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices.loops import requests as lc
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import REHEARSED, Driver, Schedule
+from launchopt.queue.ring import STOP
 from launchopt.recorder import Recorder
-from launchopt.ring import STOP
 
 SIDE_BY_SIDE = [(0, 4)] * 6
 MIXED = [(5, 3), (0, 4), (1, 1), (9, 2), (3, 0), (4, 5)]

@@ -11,7 +11,7 @@ from launchopt import recorder as rec
 from launchopt.batching import step_buckets as sb
 from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.admission import KNOWN
-from launchopt.ring import START_NS
+from launchopt.queue.ring import START_NS
 from launchopt.workloads import chain as ch
 
 SIDE_BY_SIDE = [(0, 4)] * 6

@@ -14,7 +14,7 @@ import pytest
 from own_process import environ_of
 
 from launchopt import results
-from launchopt.ring import TAIL
+from launchopt.queue.ring import TAIL
 
 SHARED_MEMORY = Path("/dev/shm")
 on_linux = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="reads /dev/shm, which only Linux has")

@@ -6,7 +6,7 @@ import pytest
 
 from launchopt.command import Dtype
 from launchopt.modes.batched import Batched
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.consumer import Consumer

@@ -16,7 +16,7 @@ from composing import planned
 from launchopt import results
 from launchopt.command import Dtype, Records
 from launchopt.errors import RunError
-from launchopt.ring import START_NS, TAIL, Ring
+from launchopt.queue.ring import START_NS, TAIL, Ring
 from launchopt.summary import differences
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import BLOCK_RECORDS, Block, GemmStream, Segment

@@ -28,7 +28,7 @@ from launchopt import results
 from launchopt.command import Dtype
 from launchopt.identity import stream_hash
 from launchopt.modes import MODES, mode_class
-from launchopt.ring import START_NS, Ring
+from launchopt.queue.ring import START_NS, Ring
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 from runner.bench.dispatch import job

@@ -11,7 +11,7 @@ import pytest
 
 from launchopt.command import Dtype
 from launchopt.modes import MODES, mode_class
-from launchopt.ring import MOST_AT_ONCE, START_NS, Ring
+from launchopt.queue.ring import MOST_AT_ONCE, START_NS, Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.consumer import Consumer

@@ -25,7 +25,7 @@ from launchopt import results
 from launchopt.analysis.histogram import RELATIVE_ERROR, LogHistogram
 from launchopt.arrivals import process
 from launchopt.columns import PERCENTILES
-from launchopt.ring import TAIL
+from launchopt.queue.ring import TAIL
 
 SHARED_MEMORY = Path("/dev/shm")
 on_linux = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="reads /dev/shm, which only Linux has")

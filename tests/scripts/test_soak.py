@@ -16,7 +16,7 @@ import pytest
 from own_process import environ_of
 
 from launchopt.environment import environment
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 
 SCRIPT = Path(__file__).parents[2] / "scripts/soak.py"
 

@@ -14,7 +14,7 @@ import pytest
 from launchopt import results
 from launchopt.analysis.verdict.calibration import read_calibration, write_calibration
 from launchopt.errors import ConfigError
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 
 Write = Callable[[Path], Path]
 CORPUS = Path(__file__).parents[1] / "corpus"

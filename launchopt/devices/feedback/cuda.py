@@ -24,7 +24,7 @@ from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback.kernel import GpuFeedback
 from launchopt.devices.loops import requests as lc
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from launchopt.batching.order import OrderArrays
 from launchopt.command import WORDS
 from launchopt.devices.loops import requests as lc
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.workloads.chain import ChainStream
 
 Staged = NDArray[np.uint64]  # [lt_chain.DRAW + 1, rows]

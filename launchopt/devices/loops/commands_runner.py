@@ -15,7 +15,7 @@ from launchopt.batching.buckets import BASE
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices.loops import commands as lp
 from launchopt.errors import Interrupted
-from launchopt.ring import MOST_AT_ONCE, Ring
+from launchopt.queue.ring import MOST_AT_ONCE, Ring
 from launchopt.timing.sampling import Sampler
 
 

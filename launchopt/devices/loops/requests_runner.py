@@ -16,7 +16,7 @@ from launchopt.devices.loops import commands as lp
 from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.commands_runner import Launcher, PumpSettings
 from launchopt.errors import Interrupted, RunError
-from launchopt.ring import MOST_AT_ONCE, Ring
+from launchopt.queue.ring import MOST_AT_ONCE, Ring
 
 
 class ChainPump:

@@ -13,7 +13,7 @@ import pytest
 
 from launchopt.command import Dtype
 from launchopt.modes import MODES, mode_class
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench import figures, modes
 from runner.bench.__main__ import main

@@ -8,8 +8,8 @@ from launching import recorded
 
 from launchopt import recorder as rec
 from launchopt.devices.cublaslt.launch import MOST_POSTED
+from launchopt.queue.ring import MOST_AT_ONCE
 from launchopt.recorder import Recorder
-from launchopt.ring import MOST_AT_ONCE
 from runner.bench import posting
 
 

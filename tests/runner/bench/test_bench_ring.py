@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from launchopt.command import WORDS
-from launchopt.ring import HEAD, TAIL, Ring
+from launchopt.queue.ring import HEAD, TAIL, Ring
 from runner.bench import ring as bench
 
 

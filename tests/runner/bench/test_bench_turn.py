@@ -9,7 +9,7 @@ import pytest
 
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import Driver, Schedule
-from launchopt.ring import Ring
+from launchopt.queue.ring import Ring
 from runner.bench import turn
 
 PATIENCE_S = 30.0  # after which a driver that still runs would never end
