@@ -23,7 +23,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
-from launchopt.manifest import read_manifest, write_manifest
+from launchopt.recording.manifest import read_manifest, write_manifest
 from runner import children
 from runner.folder_lock import FolderLock, check_writable
 from runner.help import conf_folder, help_text, mode_lines
@@ -200,7 +200,7 @@ def _run(plan: Any, folder: Path, overrides: list[str]) -> LaunchoptError | None
     from runner.arrow import without_pandas
 
     without_pandas()
-    from launchopt import results
+    from launchopt.recording import results
     from runner.run import execute
     from runner.terminal import console, summary_table
 

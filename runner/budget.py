@@ -64,7 +64,7 @@ def budget(settings: Iterable[str]) -> Budget:
     ask, folders = read_settings(settings)
     if not folders:
         return textbook(ask)
-    from launchopt import results
+    from launchopt.recording import results
 
     return measured(ask, results.read_summaries(folders), ", ".join(map(str, folders)))
 

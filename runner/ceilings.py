@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, astuple
 from typing import Any
 
-from launchopt import summary
 from launchopt.command import Dtype
 from launchopt.devices.base import Ceilings, Device
+from launchopt.recording import summary
 from runner.job import Job
 
 _measured: dict[tuple[str, int, int | None, Dtype], Ceilings] = {}

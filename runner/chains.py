@@ -12,7 +12,7 @@ from launchopt.devices.loops.steps import StepPump
 from launchopt.modes.base import Mode
 from launchopt.producing.driver import shortened
 from launchopt.queue.ring import Ring
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import AFTER, DUE_NS, ChainStream

@@ -103,7 +103,7 @@ def read_side(name: str, key: str) -> Side:
 
 def _read_run(path: Path, root: Path) -> Run:
     from launchopt.analysis.comparison.arms import Run
-    from launchopt.results import read_manifest, read_summaries
+    from launchopt.recording.results import read_manifest, read_summaries
 
     rows = read_summaries([path])
     has_manifest = (path.parent / "manifest.json").exists()

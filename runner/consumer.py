@@ -14,7 +14,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from launchopt import summary
 from launchopt.batching.batcher import Batcher
 from launchopt.devices import open_device
 from launchopt.devices.cuda.errors import is_lost
@@ -24,9 +23,10 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.queue.ring import CLOSED_BIT, HEAD, MOST_AT_ONCE, START_NS, TAIL, Ring
 from launchopt.queue.waiter import Waiter
-from launchopt.recorder import Counted, Recorder
+from launchopt.recording import summary
+from launchopt.recording.recorder import Counted, Recorder
+from launchopt.recording.summary import Timing
 from launchopt.sampling import SamplingKind
-from launchopt.summary import Timing
 from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
 from launchopt.timing.torch_trace import TorchTrace, trace_path

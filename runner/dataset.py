@@ -20,9 +20,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.dataset import TABLES, batches, files, schema_of
 from launchopt.errors import DataError, LaunchoptError
-from launchopt.manifest import SCHEMA_VERSION
+from launchopt.recording.dataset import TABLES, batches, files, schema_of
+from launchopt.recording.manifest import SCHEMA_VERSION
 from launchopt.whole_file import atomically
 from runner.piped import until_closed
 from runner.written import write_text

@@ -116,7 +116,7 @@ def measure(kind: str, index: int, repeats: int) -> tuple[Calibration, dict[str,
     """The floors of a device, and why others could not be measured. Says on a terminal what is being measured."""
     from launchopt.devices.floors import floor_of, open_floors
     from launchopt.devices.launch_breakdown import as_json
-    from launchopt.environment import environment
+    from launchopt.recording.environment import environment
     from runner.terminal import console
 
     with console(stderr=True).status("opening the device") as status:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launchopt import results
 from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
 from launchopt.json_file import read_json
-from launchopt.results import Row
+from launchopt.recording import results
+from launchopt.recording.results import Row
 from runner.bench import figures
 
 FILE = "goals.json"

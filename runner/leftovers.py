@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from launchopt.errors import DataError
-from launchopt.manifest import read_manifest, write_manifest
+from launchopt.recording.manifest import read_manifest, write_manifest
 from runner import folder_lock
 
 FOLDER = Path("/dev/shm")

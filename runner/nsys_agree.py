@@ -55,7 +55,7 @@ def compare(file: Path, runs: Sequence[Path]) -> list[Agreement]:
     """Everything there is to compare; DataError, DeviceError where something is missing."""
     found = agreements(read_profile(file), nsys_kernel_sum(file))
     if runs:
-        from launchopt.results import read_summaries
+        from launchopt.recording.results import read_summaries
 
         rows = read_summaries(runs)
         for mode in dict.fromkeys(row["mode"] for row in rows):

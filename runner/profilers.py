@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt import results
 from launchopt.analysis.profiles.overheads import overheads_markdown
 from launchopt.errors import DataError
+from launchopt.recording import results
 
 AGREEMENTS = "agree_*.parquet"
 

@@ -17,7 +17,7 @@ from launchopt.errors import Interrupted
 from launchopt.modes.base import Mode
 from launchopt.queue.ring import STOP, Ring
 from launchopt.queue.waiter import Waiter
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 from runner.chains import Chains
 
 

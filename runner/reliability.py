@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from launchopt.analysis.campaigns.reliability import Kill, Soak, reliability_markdown
 from launchopt.errors import DataError, LaunchoptError
 from launchopt.json_file import read_json
-from launchopt.results import read_manifest
+from launchopt.recording.results import read_manifest
 from runner.piped import until_closed
 from runner.written import write_text
 

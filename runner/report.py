@@ -30,7 +30,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launchopt import results
 from launchopt.analysis.calibration_markdown import calibration_markdown
 from launchopt.analysis.campaigns import versions
 from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
@@ -44,6 +43,7 @@ from launchopt.analysis.tables.strategies_markdown import remedies_markdown
 from launchopt.analysis.tables.strategies_plot import draw_remedies
 from launchopt.analysis.verdict.calibration import read_calibration
 from launchopt.errors import DataError, LaunchoptError
+from launchopt.recording import results
 from runner import goals, ncu, profilers
 from runner.bench import account, figures
 from runner.piped import until_closed

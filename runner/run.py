@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from launchopt import results
-from launchopt.environment import environment
 from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
 from launchopt.files import Reserve, reason
-from launchopt.identity import stream_hash
 from launchopt.producing.blocks import Production
+from launchopt.recording import results
+from launchopt.recording.environment import environment
+from launchopt.recording.identity import stream_hash
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.trace import TraceStream

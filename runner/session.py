@@ -17,7 +17,7 @@ from typing import Any
 from launchopt.errors import RunError
 from launchopt.producing.blocks import Production
 from launchopt.queue.ring import CLOSED_BIT, HEAD, START_NS, TAIL, Ring
-from launchopt.summary import differences
+from launchopt.recording.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.chain import ChainStream

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt import results, summary
 from launchopt.errors import RunError
-from launchopt.recorder import Recorder
-from launchopt.summary import Timing
+from launchopt.recording import results, summary
+from launchopt.recording.recorder import Recorder
+from launchopt.recording.summary import Timing
 from launchopt.timing.activity import kernel_columns
 from runner.job import Job
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from launchopt.results import Row
+from launchopt.recording.results import Row
 from runner.plan import Plan
 
 PIPED_COLUMNS = 200  # wide enough that no cell of a piped table is cut

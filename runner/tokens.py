@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt import results
 from launchopt.producing.driver import Tokens
-from launchopt.token_times import completed_rate, token_columns, token_table
+from launchopt.recording import results
+from launchopt.recording.token_times import completed_rate, token_columns, token_table
 from launchopt.workloads.chain import ChainStream
 from runner.arrival_groups import Closed, Replay
 from runner.groups import Record

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from launchopt.analysis.verdict.calibration import Calibration
     from launchopt.analysis.verdict.diagnosis import Diagnosis
-    from launchopt.results import Row
+    from launchopt.recording.results import Row
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,8 +48,8 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
 
     Raises DataError for folders, files and calibrations that cannot be read or written.
     """
-    from launchopt import results
     from launchopt.analysis.verdict.diagnosis import diagnose
+    from launchopt.recording import results
 
     rows = results.read_summaries(folders)
     refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}

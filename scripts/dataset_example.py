@@ -15,7 +15,7 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from launchopt.dataset import batches, schema_of
+from launchopt.recording.dataset import batches, schema_of
 
 FASTEST = """
     WITH modes AS (

@@ -46,10 +46,10 @@ import pyarrow.parquet as pq
 from rich.table import Table
 
 from launchopt.devices.cpu.info import cpu_info
-from launchopt.environment import environment
 from launchopt.errors import DataError
-from launchopt.manifest import read_manifest, write_manifest
 from launchopt.queue.ring import CLOSED_BIT, HEAD, TAIL, Ring
+from launchopt.recording.environment import environment
+from launchopt.recording.manifest import read_manifest, write_manifest
 from launchopt.whole_file import atomically
 from runner.leftovers import FOLDER, held, tidy
 from runner.terminal import console

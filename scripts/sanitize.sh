@@ -34,7 +34,7 @@ import sys
 from pathlib import Path
 
 from launchopt.modes import mode_class
-from launchopt.results import read_manifest
+from launchopt.recording.results import read_manifest
 
 folder, mode = sys.argv[1:]
 runs = [run for run in read_manifest(Path(folder))["runs"] if run["mode"] == mode]

@@ -34,11 +34,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.cpu.info import cpu_info
-from launchopt.environment import environment
 from launchopt.errors import DataError
 from launchopt.queue.ring import HEAD, MOST_AT_ONCE, STOP, TAIL, Ring
 from launchopt.queue.waiter import Waiter
-from launchopt.recorder import Recorder, Strategy, note
+from launchopt.recording.environment import environment
+from launchopt.recording.recorder import Recorder, Strategy, note
 from runner.written import write_json
 
 LAP = 1 << 22

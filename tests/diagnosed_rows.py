@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from launchopt.analysis.verdict.calibration import Calibration, Floor
-from launchopt.results import SUMMARY, Row
+from launchopt.recording.results import SUMMARY, Row
 
 H200 = "NVIDIA H200"
 BANDWIDTH = 4000.0  # GB/s that the device reads; it copies a little less

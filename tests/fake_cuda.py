@@ -33,7 +33,7 @@ from launchopt.devices.feedback.flights import Flights, facts_of
 from launchopt.devices.feedback.in_launch import LaunchFeedback, head_of, words_of
 from launchopt.devices.loops import requests as lc
 from launchopt.errors import RunError
-from launchopt.recorder import Recorder, Strategy, note
+from launchopt.recording.recorder import Recorder, Strategy, note
 from launchopt.sampling import Sampling, SamplingKind
 
 PROPOSALS = 3  # that cuBLASLt has for any shape

@@ -27,7 +27,7 @@ from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops.commands_runner import Launcher, Pump, PumpSettings
 from launchopt.devices.loops.requests_runner import ChainPump
 from launchopt.queue.ring import Ring
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 from launchopt.timing.sampling import Sampler
 
 MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)

@@ -27,7 +27,7 @@ from launchopt.devices.base import Span
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident import ring as rl
 from launchopt.devices.resident.shapes import is_sent
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 
 PROCESSORS, PATIENCE_S, ELAPSED_MS = 8, 60.0, 0.25
 AT_ONCE = 5  # commands between which it chooses

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from launchopt import recorder as rec
 from launchopt.batching.batcher import FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
-from launchopt.recorder import Chunk, Recorder, Strategy, note
-from launchopt.spool import Rows
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Chunk, Recorder, Strategy, note
+from launchopt.recording.spool import Rows
 
 
 def launch(

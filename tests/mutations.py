@@ -28,9 +28,9 @@ from launchopt.analysis.profiles.launch_rows import launch_rows
 from launchopt.analysis.profiles.launch_stats import launch_stats
 from launchopt.analysis.verdict.calibration import read_calibration
 from launchopt.arrivals.replay import read_requests
-from launchopt.dataset import batches
 from launchopt.errors import LaunchoptError
-from launchopt.results import read_histograms, read_manifest, read_summaries
+from launchopt.recording.dataset import batches
+from launchopt.recording.results import read_histograms, read_manifest, read_summaries
 from launchopt.traces.events import Trace
 from launchopt.traces.gemms import read_gemms
 from launchopt.traces.kineto import read_kineto

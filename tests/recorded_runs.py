@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launchopt import results
-from launchopt.results import Row
+from launchopt.recording import results
+from launchopt.recording.results import Row
 
 HOSTILE = "<script>alert(1)</script>"
 H200 = "NVIDIA H200"

@@ -14,7 +14,6 @@ from fake_lt import FakeLt
 from launching import recorded
 from numpy.typing import NDArray
 
-from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
 from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.batching.buckets import KEY_MASK
@@ -31,7 +30,8 @@ from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import Interrupted
 from launchopt.producing.driver import Driver, Schedule, Tokens
 from launchopt.queue.ring import STOP, Ring
-from launchopt.recorder import Recorder, note
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Recorder, note
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing.sampling import Sampler
 from launchopt.verify_chain import verify_chain

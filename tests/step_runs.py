@@ -25,7 +25,7 @@ from launchopt.devices.loops.steps import StepPump
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.queue.ring import Ring
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads.chain import ChainStream

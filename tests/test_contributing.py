@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from own_process import environ_of
 
-from launchopt import results
+from launchopt.recording import results
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

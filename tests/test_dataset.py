@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from launchopt import results
-from launchopt.dataset import TABLES, batches, files, schema_of
 from launchopt.errors import ConfigError, DataError
+from launchopt.recording import results
+from launchopt.recording.dataset import TABLES, batches, files, schema_of
 
 COMMITTED = Path(__file__).parents[1] / "outputs/reference"
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt.command import COMMAND_DTYPE, Dtype
-from launchopt.environment import environment
-from launchopt.identity import DIGEST_BYTES, stream_hash
+from launchopt.recording.environment import environment
+from launchopt.recording.identity import DIGEST_BYTES, stream_hash
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import BLOCK_RECORDS, Block
 

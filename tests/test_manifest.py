@@ -11,7 +11,7 @@ import pytest
 from own_process import environ_of
 
 from launchopt.errors import DataError
-from launchopt.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
+from launchopt.recording.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
 
 NOTHING_RUN = """
 import contextlib, sys

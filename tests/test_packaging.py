@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from launchopt import results
 from launchopt.modes import MODES
+from launchopt.recording import results
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("conf", "launchopt", "runner", "tests", "pyproject.toml", "README.md", "LICENSE")

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import launch, recorded
 
-from launchopt import recorder as rec
 from launchopt.batching.batcher import FlushReason
 from launchopt.errors import RunError
-from launchopt.recorder import Recorder, Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Recorder, Strategy
 
 
 def test_note_fills_a_row_a_launch_and_a_row_a_command() -> None:

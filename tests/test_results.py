@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from launchopt import results
 from launchopt.errors import DataError, RunError
+from launchopt.recording import results
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEMAS = {"summary": results.SUMMARY, "launches": results.LAUNCHES, "commands": results.COMMANDS}

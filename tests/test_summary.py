@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from launching import launch, recorded
 from numpy.typing import NDArray
 
-from launchopt import summary
-from launchopt.analysis.histogram import RELATIVE_ERROR
 from launchopt.command import Dtype
 from launchopt.devices.base import Ceilings, Span
-from launchopt.recorder import Recorder, Strategy
-from launchopt.results import COMMANDS, LAUNCHES, SUMMARY
-from launchopt.summary import BURST_LAUNCHES, Timing, above_ceiling, measured
+from launchopt.recording import summary
+from launchopt.recording.histogram import RELATIVE_ERROR
+from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.recording.results import COMMANDS, LAUNCHES, SUMMARY
+from launchopt.recording.summary import BURST_LAUNCHES, Timing, above_ceiling, measured
 from launchopt.timing.activity import Activity
 from launchopt.workloads.gemv import gemv
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from launchopt import results
-from launchopt.analysis.histogram import RELATIVE_ERROR
-from launchopt.columns import PERCENTILES
 from launchopt.producing.driver import Tokens
-from launchopt.token_times import completed_rate, token_columns, token_hash, token_table
+from launchopt.recording import results
+from launchopt.recording.columns import PERCENTILES
+from launchopt.recording.histogram import RELATIVE_ERROR
+from launchopt.recording.token_times import completed_rate, token_columns, token_hash, token_table
 
 MS = 1_000_000
 NEVER = 1 << 60

@@ -16,7 +16,7 @@ from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.feedback.flights import Flights
-from launchopt.recorder import Recorder, Strategy
+from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import CommandStream

@@ -18,7 +18,7 @@ from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.batched import NEVER
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream
 
 CPU_COPY_CALLS = 2  # a gather and a scatter

@@ -14,7 +14,7 @@ from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.fused_epilogue import is_made_of, starts
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 BIAS_RELU_SCALE = (Op.BIAS, Op.RELU, Op.SCALE)
 REFUSAL = "fuses bias, ReLU and scale in a row: this workload has none"

@@ -13,7 +13,7 @@ from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.program import INPUT
 

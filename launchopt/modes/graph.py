@@ -20,7 +20,7 @@ from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Records, ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream
 
 CACHED = 64

@@ -15,7 +15,7 @@ from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 
 class Grouped(Mode):

@@ -14,7 +14,7 @@ from launchopt.devices.base import Device, Stream
 from launchopt.devices.cublaslt.launch import ONE_IS
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 MOST_COLUMNS = 8
 

@@ -21,7 +21,7 @@ from launchopt.devices.cublaslt.launch import ONE_IS
 from launchopt.devices.resident.shapes import takes
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream
 
 PATIENCE_S = 60.0

@@ -17,7 +17,7 @@ from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode
 from launchopt.modes.batched import NEVER
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 
 class PointerArray(Mode):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from launchopt.analysis.tables.columns import NOTHING
+from launchopt.recording.results import Row
 from launchopt.report.grids import Grid, Head, make_grid
 from launchopt.report.source import Run, Source
-from launchopt.results import Row
 
 Facts = list[tuple[str, str]]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import altair as alt
 
-from launchopt.analysis.histogram import LogHistogram
 from launchopt.analysis.tables.rows import Table
+from launchopt.recording.histogram import LogHistogram
 from launchopt.report.figure import Absent, Figure, finished, left_out, series_names, shown_lines
 from launchopt.report.source import Histograms
 

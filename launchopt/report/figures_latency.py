@@ -9,9 +9,9 @@ from typing import Any
 
 import altair as alt
 
-from launchopt.analysis.histogram import LogHistogram
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.tables.rows import Table
+from launchopt.recording.histogram import LogHistogram
 from launchopt.report.figure import DASHES, SHAPES, Absent, Figure, finished, left_out, series_names, shown_lines
 from launchopt.report.source import Histograms
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from launchopt.analysis.tables.rows import Line, Table
 from launchopt.errors import DataError
+from launchopt.recording.results import Row
 from launchopt.report.figure import Absent, Figure, finished, series_names, shown_lines
 from launchopt.report.source import Source
-from launchopt.results import Row
 
 TITLE = "Timeline of a slice"
 _MODES = 2

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from launchopt.analysis.profiles.timeline import Event, Group, Size, Timeline, kept_launches
-from launchopt.columns import COMMANDS, KERNELS, LAUNCHES
 from launchopt.errors import DataError
+from launchopt.recording.columns import COMMANDS, KERNELS, LAUNCHES
+from launchopt.recording.results import Row
 from launchopt.report.source import RECORDINGS
-from launchopt.results import Row
 
 DEFAULT_LIMIT = 300_000
 _SCHEMAS = {"launches": LAUNCHES, "commands": COMMANDS, "kernels": KERNELS}

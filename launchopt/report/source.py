@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launchopt import results
-from launchopt.analysis.histogram import LogHistogram
 from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
 from launchopt.analysis.tables.rows import Table, build_tables, without_copies
 from launchopt.analysis.tables.strategies import RemedyTable, build_remedies
 from launchopt.analysis.verdict.calibration import Calibration, find_calibration
 from launchopt.analysis.verdict.diagnosis import Diagnosis, diagnose
-from launchopt.results import Row
+from launchopt.recording import results
+from launchopt.recording.histogram import LogHistogram
+from launchopt.recording.results import Row
 
 RECORDINGS = ("launches", "commands", "kernels")
 

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from launchopt import recorder as rec
 from launchopt.command import ShapeKey
-from launchopt.recorder import Recorder
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Recorder
 from launchopt.timing.nvtx_ranges import range_name
 
 Rows = NDArray[np.int64]

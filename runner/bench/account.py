@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from launchopt.analysis.campaigns.step_account import Floor, Part
 from launchopt.analysis.tables.columns import Column, count, number
 from launchopt.analysis.tables.markdown import body
-from launchopt.columns import schema
 from launchopt.errors import DataError
-from launchopt.results import Row, read_manifest
+from launchopt.recording.columns import schema
+from launchopt.recording.results import Row, read_manifest
 
 FILE = "megakernel.parquet"
 CASE, NVML = "case", "nvml_clock_mhz"

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt import recorder as rec
 from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
 from launchopt.queue.ring import START_NS, Ring
+from launchopt.recording import recorder as rec
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 from runner.bench.figures import Figure, in_turn, ratios

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from launchopt.analysis.statistics.interval import median_interval
 from launchopt.analysis.tables.markdown import plain
-from launchopt.columns import schema
 from launchopt.errors import DataError
-from launchopt.results import Row, read_manifest
+from launchopt.recording.columns import schema
+from launchopt.recording.results import Row, read_manifest
 
 BENCH = schema(
     (

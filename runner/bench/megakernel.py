@@ -19,7 +19,7 @@ from launchopt.analysis.campaigns.step_account import account, floor_of
 from launchopt.errors import RunError
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.queue.ring import Ring
-from launchopt.results import Row, write_rows
+from launchopt.recording.results import Row, write_rows
 from runner.bench import account as table
 from runner.bench.account import Measured
 from runner.bench.figures import Figure

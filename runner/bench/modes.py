@@ -22,7 +22,6 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
 from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import Dtype, as_words
@@ -30,6 +29,7 @@ from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.queue.ring import Ring
+from launchopt.recording import recorder as rec
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.decode import linears
 from launchopt.workloads.gemv import gemv

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launchopt import results
 from launchopt.errors import RunError
+from launchopt.recording import results
 from runner.bench.figures import Figure
 
 RATES = (  # workload, dtype, commands, goal in commands/s

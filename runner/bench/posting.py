@@ -17,7 +17,7 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident import ring as rl
 from launchopt.native import Int, compiled
 from launchopt.queue.ring import MOST_AT_ONCE
-from launchopt.recorder import Recorder, Strategy
+from launchopt.recording.recorder import Recorder, Strategy
 from runner.bench.figures import Figure, in_turn, ratios
 
 COMMANDS = 100 * MOST_AT_ONCE

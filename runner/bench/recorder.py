@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
 from launchopt.native import compiled
 from launchopt.queue.ring import MOST_AT_ONCE
-from launchopt.recorder import Recorder, note
+from launchopt.recording.recorder import Recorder, note
 from launchopt.timing import nvtx_ranges
 from runner.bench.figures import Figure
 

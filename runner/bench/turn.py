@@ -29,7 +29,7 @@ from launchopt.errors import RunError
 from launchopt.native import Int, compiled, monotonic_ns
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import Ring
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.program import linear_program
 from runner.bench.peers import with_peer

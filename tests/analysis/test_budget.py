@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from launchopt.analysis.verdict.budget import OPS_A_LAYER, Ask, Budget, BudgetLine, hours, measured, textbook
 from launchopt.errors import ConfigError, DataError
-from launchopt.results import Row
+from launchopt.recording.results import Row
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import layer_program
 

@@ -16,7 +16,7 @@ from launchopt.analysis.comparison.compare import OPEN_LOOP, SEPARATELY, Outcome
 from launchopt.analysis.statistics.interval import Interval, Verdict
 from launchopt.analysis.tables.rows import DEPENDENCIES_IGNORED, SAME_RUN
 from launchopt.errors import ConfigError, DataError
-from launchopt.results import SUMMARY, Row
+from launchopt.recording.results import SUMMARY, Row
 
 MANIFEST: dict[str, Any] = {
     "status": "ok",

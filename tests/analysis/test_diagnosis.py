@@ -10,10 +10,10 @@ from diagnosed_rows import BANDWIDTH, calibration, decode, few, repeats, row, tr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt import results
 from launchopt.analysis.verdict.diagnosis import DiagnosedLine, Diagnosis, diagnose
 from launchopt.analysis.verdict.markdown import diagnosis_evidence, diagnosis_markdown
-from launchopt.results import Row
+from launchopt.recording import results
+from launchopt.recording.results import Row
 
 REFERENCE = Path(__file__).parents[2] / "outputs" / "reference" / "h200"
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis.histogram import LogHistogram
 from launchopt.analysis.tables.frontier import Point, build_frontiers, pareto, recommend
 from launchopt.analysis.tables.frontier_markdown import frontier_markdown
 from launchopt.analysis.tables.frontier_plot import draw_frontiers
 from launchopt.errors import ConfigError, DataError
-from launchopt.results import SUMMARY, Row
+from launchopt.recording.histogram import LogHistogram
+from launchopt.recording.results import SUMMARY, Row
 
 POINT = Point("batched", 64, 150.0, 3, None, False, 1000.0, 100.0)
 # Few values, so that ties are common.

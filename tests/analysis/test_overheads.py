@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from launchopt import results
 from launchopt.analysis.profiles.overheads import ATTACHED, CUPTI, TORCH, UNTRACED, overheads, overheads_markdown
-from launchopt.results import Row
+from launchopt.recording import results
+from launchopt.recording.results import Row
 
 
 def row(run_id: str, mode: str, wall_ms: float, *, traced: bool, host_ns: float = 1e3, status: str = "ok") -> Row:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from launchopt.analysis.statistics.interval import Verdict
 from launchopt.analysis.tables.strategies import Payback, Remedy, RemedyTable, break_even, build_remedies
 from launchopt.errors import DataError
-from launchopt.results import SUMMARY, Row
+from launchopt.recording.results import SUMMARY, Row
 
 costs_ms = st.floats(0, 1e6)
 times_ms = st.floats(1e-6, 10.0)

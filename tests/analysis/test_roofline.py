@@ -9,12 +9,12 @@ from diagnosed_rows import BANDWIDTH, calibration, decode, few, repeats, row, tr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt import summary
 from launchopt.analysis.tables.strategies import build_remedies
 from launchopt.analysis.verdict import roofline
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.analysis.verdict.roofline import Prediction, predict
-from launchopt.results import Row
+from launchopt.recording import summary
+from launchopt.recording.results import Row
 
 ms = st.floats(0.01, 1e4)
 

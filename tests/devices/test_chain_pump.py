@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from launching import recorded
 from numpy.typing import NDArray
 
-from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
 from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
@@ -31,7 +30,8 @@ from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import Driver, Schedule, Tokens
 from launchopt.queue.ring import STOP, Ring
-from launchopt.recorder import Recorder
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify import Verification
 from launchopt.verify_chain import verify_chain

@@ -15,7 +15,7 @@ from launchopt.command import Dtype, Op, Records, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.queue.ring import Ring
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import (

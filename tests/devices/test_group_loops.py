@@ -16,12 +16,12 @@ from launching import recorded
 from numpy.typing import NDArray
 from straight import records_of
 
-from launchopt import recorder as rec
 from launchopt.batching.batcher import SEVERAL, Batcher
 from launchopt.command import COMMAND_DTYPE, WORDS, Dtype, as_words
 from launchopt.devices.cublaslt import group_loops as gl
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
 

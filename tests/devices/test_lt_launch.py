@@ -14,12 +14,12 @@ from launching import recorded
 from resident_ring import PAYLOAD, OwnRing, Posted
 from straight import records_of
 
-from launchopt import recorder as rec
 from launchopt.command import Dtype, Records, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.resident import ring as rl
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
 

@@ -18,7 +18,6 @@ from launching import recorded
 from programs import stream_of
 from step_runs import batches
 
-from launchopt import recorder as rec
 from launchopt.batching.buckets import KEY_MASK
 from launchopt.command import (
     COMMAND_DTYPE,
@@ -35,7 +34,8 @@ from launchopt.devices.cuda.op_kernels import fused_geometry
 from launchopt.devices.steps.step_columns import REQUEST, A, B, C, Fused, LtSteps, even_requests, mark_even, step_of
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import STOP, Ring
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream
 
 PATIENCE_S = 30.0

@@ -13,7 +13,7 @@ from step_runs import SEED
 
 from launchopt.command import Dtype
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 from launchopt.workloads.gemv import gemv
 
 

@@ -14,14 +14,14 @@ from megakernel_rigs import Rig
 from programs import requests_of, stream_of
 from step_runs import asked_of_python
 
-from launchopt import recorder as rec
 from launchopt.command import Dtype
 from launchopt.devices.feedback.feedback_columns import STAGES
 from launchopt.devices.instructions.words import Word
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.modes.megakernel import CACHED, MegakernelMode
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv

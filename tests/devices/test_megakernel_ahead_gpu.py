@@ -20,12 +20,12 @@ from megakernel_runs import (
 )
 from step_runs import StepRun, asked_of_python
 
-from launchopt import recorder as rec
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype
 from launchopt.devices.loops import requests as lc
 from launchopt.modes.megakernel import MegakernelMode
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.sampling import Sampling
 
 

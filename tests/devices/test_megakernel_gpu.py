@@ -23,14 +23,14 @@ from megakernel_runs import (
     stream_of,
 )
 
-from launchopt import recorder as rec
 from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.devices.loops import requests as lc
 from launchopt.modes.baseline import Baseline
 from launchopt.modes.coalesced import Coalesced
 from launchopt.modes.megakernel import MegakernelMode
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.sampling import Sampling
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from launching import recorded
 from straight import records_of
 
-from launchopt import recorder as rec
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, launch_pointers, pad_pointers, padded_sizes
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import recorded
 
-from launchopt import recorder as rec
 from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import Dtype
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.queue.ring import STOP, Ring
-from launchopt.recorder import Recorder
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Recorder
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
 

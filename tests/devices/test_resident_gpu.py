@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from own_process import ROOT, environ_of
 
-from launchopt import results
 from launchopt.command import Dtype
 from launchopt.devices.resident.ring import GAVE_UP_LINE
 from launchopt.devices.resident.shapes import takes
 from launchopt.queue.ring import START_NS, Ring
+from launchopt.recording import results
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.bench.dispatch import job

@@ -28,7 +28,6 @@ from step_loops import (
     stream_of,
 )
 
-from launchopt import recorder as rec
 from launchopt.batching.batcher import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Records
@@ -36,7 +35,8 @@ from launchopt.devices.loops import requests as lc
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import REHEARSED, Driver, Schedule
 from launchopt.queue.ring import STOP
-from launchopt.recorder import Recorder
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Recorder
 
 SIDE_BY_SIDE = [(0, 4)] * 6
 MIXED = [(5, 3), (0, 4), (1, 1), (9, 2), (3, 0), (4, 5)]

@@ -7,11 +7,11 @@ import pytest
 from launching import recorded
 from step_loops import AHEAD, LAYERS, TINY, Loop, looping, pretending, stream_of
 
-from launchopt import recorder as rec
 from launchopt.batching import step_buckets as sb
 from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.admission import KNOWN
 from launchopt.queue.ring import START_NS
+from launchopt.recording import recorder as rec
 from launchopt.workloads import chain as ch
 
 SIDE_BY_SIDE = [(0, 4)] * 6

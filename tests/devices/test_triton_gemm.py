@@ -15,7 +15,7 @@ from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import Dtype, Op, ShapeKey, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.triton.tuning import Config, configs
-from launchopt.recorder import Recorder, Strategy
+from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
 

@@ -16,7 +16,7 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 from launchopt.verify import verify
 from launchopt.workloads.stream import GemmStream, Segment
 

@@ -20,8 +20,8 @@ import pandas as pd
 from composing import planned
 from own_process import environ_of
 
-from launchopt import results
 from launchopt.modes import MODES, mode_class
+from launchopt.recording import results
 
 DTYPES = {"cpu": ("bf16",), "cuda": ("fp32", "fp16", "bf16")}  # tests/runner/test_matrix.py has all of the CPU's
 PLAIN = tuple(name for name in MODES if not mode_class(name).packages)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from programs import stream_of
 from step_runs import StepRun, batches
 
-from launchopt import recorder as rec
 from launchopt.command import COMMAND_DTYPE, Dtype, Op
 from launchopt.modes.base import Takes
 from launchopt.modes.coalesced import CPU_COPY_CALLS, Coalesced, is_shared
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 

@@ -18,14 +18,14 @@ from program_interpreter import NONE
 from programs import stream_of
 from step_runs import StepRun, batches
 
-from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
 from launchopt.command import W_SLOT_C_REQUEST, W_STEP, Dtype
 from launchopt.devices.arenas import POISON_BYTE, from_float32, to_float32
 from launchopt.devices.runs import HIGH, LOW
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify_chain import verify_chain
 from launchopt.workloads import chain as ch

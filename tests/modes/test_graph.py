@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from programs import stream_of
 from step_runs import StepRun, batches
 
-from launchopt import recorder as rec
 from launchopt.batching.batcher import Batch
 from launchopt.command import Dtype
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from launching import recorded
 from programs import stream_of
 
-from launchopt import recorder as rec
-from launchopt import summary
 from launchopt.batching.batcher import SEVERAL
 from launchopt.command import Dtype
 from launchopt.devices.base import Span
 from launchopt.modes.grouped import Grouped
-from launchopt.recorder import Strategy
-from launchopt.summary import Timing
+from launchopt.recording import recorder as rec
+from launchopt.recording import summary
+from launchopt.recording.recorder import Strategy
+from launchopt.recording.summary import Timing
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.job import Arm
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from launching import recorded
 from straight import records_of
 
-from launchopt import recorder as rec
 from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
 from launchopt.devices.cpu.device import CALLS_PER_PACK
 from launchopt.errors import ConfigError, RunError
 from launchopt.modes import MODES, check_mode, mode_class
 from launchopt.modes.batched import Batched
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment, arenas_of
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from programs import stream_of
 from step_runs import StepRun, batches
 
-from launchopt import recorder as rec
 from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.devices.cublaslt.pointer_loops import padded_sizes
 from launchopt.modes import mode_class
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment

@@ -17,7 +17,6 @@ from launching import recorded
 from programs import stream_of
 from straight import records_of
 
-from launchopt import recorder as rec
 from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.command import Dtype, as_words
 from launchopt.devices.cublaslt import launch as lt
@@ -25,7 +24,8 @@ from launchopt.devices.resident import ring as rl
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES, PATIENCE_S
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.verify import verify
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment

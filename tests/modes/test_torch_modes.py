@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from step_runs import StepRun, batches
 
-from launchopt import recorder as rec
 from launchopt.arrivals.requests import Requests
 from launchopt.batching.batcher import Batcher, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
@@ -27,7 +26,8 @@ from launchopt.devices.cpu.device import CpuDevice
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
-from launchopt.recorder import Strategy
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify import verify
 from launchopt.workloads.chain import ChainStream

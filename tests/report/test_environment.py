@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recorded_runs import manifest, write_run
 
-from launchopt.manifest import write_manifest
+from launchopt.recording.manifest import write_manifest
 from launchopt.report.environment import environment
 from launchopt.report.source import read_source
 

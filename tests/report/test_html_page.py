@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_runs import HOSTILE, write_calibration, write_run, write_sweep
 
-from launchopt.analysis.histogram import LogHistogram
+from launchopt.recording.histogram import LogHistogram
 from launchopt.report.grids import leading_number
 from launchopt.report.page import page_html
 from launchopt.report.source import Source, read_source

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from recorded_runs import command_rows, kernel_rows, launch_rows, write_run, write_sweep
 
-from launchopt import results
 from launchopt.errors import DataError
+from launchopt.recording import results
 from launchopt.report import perfetto
 from launchopt.report.perfetto import write_timeline
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from own_process import environ_of
 
-from launchopt import results
 from launchopt.queue.ring import TAIL
+from launchopt.recording import results
 
 SHARED_MEMORY = Path("/dev/shm")
 on_linux = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="reads /dev/shm, which only Linux has")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from launchopt import results
+from launchopt.recording import results
 
 H200 = "NVIDIA H200"
 GEMV: dict[str, Any] = {"workload": "gemv_micro", "shapes": "64x1x8192", "commands": 2_000_000}

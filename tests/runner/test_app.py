@@ -19,10 +19,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from own_process import environ_of
 
-from launchopt import results
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ArenaMemoryError
 from launchopt.modes import MODES
+from launchopt.recording import results
 from runner import plan as plan_module
 from runner.plan import Plan, make_plan
 from runner.schema import register, to_config

@@ -12,9 +12,9 @@ from diagnosed_rows import decode, repeats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt import results
 from launchopt.errors import LaunchoptError
-from launchopt.results import Row
+from launchopt.recording import results
+from launchopt.recording.results import Row
 from runner import budget
 
 TEXTBOOK = ("launches_per_token=1200", "launch_us=5", "tokens_per_day=10e6")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from own_process import ROOT, environ_of
 
-from launchopt import results
+from launchopt.recording import results
 
 STEPPING = """
 import itertools, os, pathlib, time

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from summary_rows import repeats, write
 
-from launchopt import results
+from launchopt.recording import results
 from runner import compare
 
 GOLDEN = Path(__file__).parent.parent / "golden"

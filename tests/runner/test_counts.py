@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from composing import planned
 
-from launchopt import results
 from launchopt.command import Dtype, Records
 from launchopt.errors import RunError
 from launchopt.queue.ring import START_NS, TAIL, Ring
-from launchopt.summary import differences
+from launchopt.recording import results
+from launchopt.recording.summary import differences
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import BLOCK_RECORDS, Block, GemmStream, Segment
 from runner import run as run_module

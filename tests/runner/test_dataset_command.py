@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from own_process import ROOT, environ_of
 
-from launchopt import results
-from launchopt.dataset import schema_of
+from launchopt.recording import results
+from launchopt.recording.dataset import schema_of
 from runner.dataset import main
 
 COMMITTED = ROOT / "outputs/reference"

@@ -11,9 +11,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from own_run import LONG, SHORT, Victim, assert_nothing_left, eventually, on_linux
 
-from launchopt import results
 from launchopt.errors import VerificationError
 from launchopt.producing.blocks import Production
+from launchopt.recording import results
 from runner import run as run_module
 from runner.__main__ import main
 from runner.plan import Plan, make_plan

@@ -10,7 +10,7 @@ import pytest
 from summary_rows import repeats, row, write
 
 from launchopt.errors import DataError
-from launchopt.results import write_manifest, write_rows
+from launchopt.recording.results import write_manifest, write_rows
 from runner import goals
 from runner.bench.figures import BENCH, Figure
 from runner.report import sync_readme

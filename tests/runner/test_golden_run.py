@@ -24,11 +24,11 @@ import pandas as pd
 import pytest
 from own_process import environ_of
 
-from launchopt import results
 from launchopt.command import Dtype
-from launchopt.identity import stream_hash
 from launchopt.modes import MODES, mode_class
 from launchopt.queue.ring import START_NS, Ring
+from launchopt.recording import results
+from launchopt.recording.identity import stream_hash
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 from runner.bench.dispatch import job

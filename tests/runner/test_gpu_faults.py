@@ -20,9 +20,9 @@ from injected_faults import FAULT, LEFT_BYTES, REPEAT, SITECUSTOMIZE
 from own_process import environ_of
 from own_run import Victim, assert_nothing_left, on_linux
 
-from launchopt import results
 from launchopt.devices.cuda.errors import GpuErrors, StatusError, fault_of, is_lost
 from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, RunError
+from launchopt.recording import results
 
 REPEATS = 5
 JOB = f"workload.cache=hot workload.commands=4000 queue.capacity=256 repeats={REPEATS}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from launchopt.modes import MODES, mode_class
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 from runner.handed_on import handed_on
 
 

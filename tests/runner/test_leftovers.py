@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from own_run import LONG, SHORT, Victim, on_linux
 
-from launchopt.results import read_manifest, write_manifest
+from launchopt.recording.results import read_manifest, write_manifest
 from runner.leftovers import FOLDER, YOUNG_S, held, killed_runs, leftovers, tidy
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from own_process import environ_of
 
-from launchopt import results
 from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
+from launchopt.recording import results
 from runner import matrix, report
 from runner.groups import Decode, Gemv, Prefill
 from runner.matrix import DTYPES, KINDS, Matrix, build_matrix, matrix_markdown, sync_matrix

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from summary_rows import DECODE, TOKENS, repeats, row, write
 
-from launchopt import results
+from launchopt.recording import results
 from runner import report
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "remedies.md"

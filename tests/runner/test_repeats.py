@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from own_process import ROOT, environ_of
 from summary_rows import row
 
-from launchopt import results
 from launchopt.errors import Interrupted
 from launchopt.producing.blocks import Production
+from launchopt.recording import results
 from runner import run as run_module
 from runner.repeats import HALF_WIDTH, LEAST_ROUNDS, MOST_ROUNDS, Rounds
 from runner.terminal import console, summary_table, throttled_repeats

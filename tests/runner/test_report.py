@@ -17,9 +17,9 @@ import pytest
 from rich.console import Console
 from summary_rows import DECODE, TOKENS, everything, repeats, row, write
 
-from launchopt import results
 from launchopt.analysis.tables.markdown import report_markdown
 from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, build_tables
+from launchopt.recording import results
 from runner import report
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "report.md"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launchopt import results
+from launchopt.recording import results
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from own_run import LONG, SHORT, Victim, assert_nothing_left, eventually, on_linux
 
-from launchopt import results
+from launchopt.recording import results
 from runner import children
 from runner.stopping import STOPPING, Signals
 

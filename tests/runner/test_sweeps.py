@@ -23,7 +23,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from own_process import environ_of
 
-from launchopt import results
+from launchopt.recording import results
 from runner import app, children, deadline, folder_lock
 from runner import run as run_module
 from runner.folder_lock import FolderLock

@@ -16,8 +16,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from own_process import environ_of
 
-from launchopt import results
 from launchopt.errors import LaunchoptError
+from launchopt.recording import results
 from runner.help import help_text
 from runner.plan import Plan, make_plan
 from runner.schema import register, to_config

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from diagnosed_rows import BANDWIDTH, calibration, few, repeats
 
-from launchopt import results
 from launchopt.analysis.verdict.calibration import write_calibration
-from launchopt.results import Row
+from launchopt.recording import results
+from launchopt.recording.results import Row
 from runner import verdict
 
 

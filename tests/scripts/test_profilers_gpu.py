@@ -19,7 +19,7 @@ import pytest
 from profiler_bench import BASH, SCRIPTS
 
 from launchopt.analysis.profiles.nsys import read_profile
-from launchopt.results import read_summaries
+from launchopt.recording.results import read_summaries
 from runner.nsys_agree import main as agree
 
 pytestmark = pytest.mark.gpu

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from own_process import environ_of
 
-from launchopt.results import SCHEMA_VERSION
+from launchopt.recording.results import SCHEMA_VERSION
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "sanitize.sh"
 RUN = """

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from own_process import environ_of
 
-from launchopt.environment import environment
 from launchopt.queue.ring import Ring
+from launchopt.recording.environment import environment
 
 SCRIPT = Path(__file__).parents[2] / "scripts/soak.py"
 

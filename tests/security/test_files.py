@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from launchopt import results
 from launchopt.analysis.verdict.calibration import read_calibration, write_calibration
 from launchopt.errors import ConfigError
 from launchopt.queue.ring import Ring
+from launchopt.recording import results
 
 Write = Callable[[Path], Path]
 CORPUS = Path(__file__).parents[1] / "corpus"

@@ -20,7 +20,7 @@ from mutations import CORPUS, READERS, complaint, mutant
 from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.analysis.verdict.calibration import read_calibration
 from launchopt.errors import DataError
-from launchopt.results import read_manifest, read_summaries
+from launchopt.recording.results import read_manifest, read_summaries
 from launchopt.traces.kineto import read_kineto
 from launchopt.traces.nsys_sqlite import read_nsys
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from launching import launch
 
 from launchopt.command import Dtype, ShapeKey
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 from launchopt.timing.activity import NONE, Activity, kernel_columns, launches_of, outermost
 
 SHAPES = (ShapeKey(64, 1, 256, Dtype.fp32), ShapeKey(8, 1, 16, Dtype.fp32))

@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from own_process import ROOT, environ_of
 
-from launchopt import results
 from launchopt.devices.cuda import info as cuda_info
 from launchopt.errors import DeviceError
+from launchopt.recording import results
 from launchopt.timing import nvml
 from launchopt.timing.nvml import Look, Readings
 from runner import children

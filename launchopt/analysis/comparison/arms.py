@@ -13,7 +13,7 @@ from typing import Any
 from launchopt.analysis.comparison.likeness import WORK, Manifest, work_of
 from launchopt.analysis.tables.rows import stream_title
 from launchopt.errors import ConfigError, choices
-from launchopt.results import Row
+from launchopt.recording.results import Row
 
 _CONFIGURATION = ("max_batch", "timeout_us")
 

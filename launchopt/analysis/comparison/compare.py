@@ -25,8 +25,8 @@ from launchopt.analysis.statistics.interval import (
 from launchopt.analysis.statistics.power import detectable_effect, repeats_needed
 from launchopt.analysis.statistics.shift import Factor, factor
 from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, disorder, problem_of
-from launchopt.columns import SUMMARY
 from launchopt.errors import ConfigError, DataError, choices
+from launchopt.recording.columns import SUMMARY
 
 OPEN_LOOP = "open loop: wall time follows the arrivals; a latency or a rate says more"
 SEPARATELY = f"{SEPARATE_RUNS}; what differed between them (clocks, neighbours) is not in the interval"

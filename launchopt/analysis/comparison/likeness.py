@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launchopt.analysis.tables.rows import STREAM, has_no_dependencies
-from launchopt.results import Row
+from launchopt.recording.results import Row
 
 # What two rows have to agree in to have done the same work: the stream, how it was ordered, and how much it touched.
 WORK = (*STREAM, "ordering", "input_footprint_bytes")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from launchopt.analysis.profiles.launch_pairs import Ints, Pairs
-from launchopt.columns import schema
+from launchopt.recording.columns import schema
 from launchopt.traces.events import LATEST_NS, Kind, Trace
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())  # a kernel's name is long, and comes often

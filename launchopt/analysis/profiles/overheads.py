@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from launchopt.analysis.pipes import NUMBER, TEXT, pipe_table
 from launchopt.analysis.tables.rows import STREAM, grouped
-from launchopt.results import Row
+from launchopt.recording.results import Row
 
 UNTRACED, CUPTI, TORCH, ATTACHED = "none", "timing=cupti", "timing=torch", "nsys, attached"
 ORDER = (UNTRACED, CUPTI, ATTACHED, TORCH)

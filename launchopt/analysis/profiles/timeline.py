@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launchopt.results import Row
+from launchopt.recording.results import Row
 
 Event = dict[str, Any]
 Group = tuple[str, int]  # mode, repeat

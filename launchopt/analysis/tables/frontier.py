@@ -23,9 +23,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launchopt.analysis.histogram import LogHistogram
 from launchopt.analysis.tables.rows import STREAM, disorder, grouped, problem_of, sortable, stream_order, without_copies
-from launchopt.results import SUMMARY, Row
+from launchopt.recording.histogram import LogHistogram
+from launchopt.recording.results import SUMMARY, Row
 
 HISTOGRAMS_USED = ("latency", "batch_size")
 SAME_THROUGHPUT = 0.02

@@ -19,7 +19,7 @@ from typing import Any
 from launchopt.analysis.statistics.interval import Interval, Verdict, ratio_interval, verdict
 from launchopt.analysis.tables import reference
 from launchopt.errors import DataError
-from launchopt.results import Row
+from launchopt.recording.results import Row
 
 BASELINE = "baseline"
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from launchopt.analysis.statistics.interval import Verdict
 from launchopt.analysis.tables.rows import STREAM, Line, Table, build_tables
-from launchopt.results import Row
+from launchopt.recording.results import Row
 
 _SETTINGS = ("mode", "ordering", "max_batch", "timeout_us")
 

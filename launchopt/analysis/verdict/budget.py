@@ -21,7 +21,7 @@ from launchopt.analysis.tables.strategies import Remedy, RemedyTable, build_reme
 from launchopt.analysis.verdict.evidence import launching_ms
 from launchopt.analysis.verdict.roofline import GRAPHS, predict, recorded_launches
 from launchopt.errors import ConfigError, DataError
-from launchopt.results import Row
+from launchopt.recording.results import Row
 
 US_AN_HOUR = 3600e6
 OPS_A_LAYER = 14  # launches of workload=layer, one command each: norms, linears, attention, activation, residuals

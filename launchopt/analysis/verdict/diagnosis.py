@@ -24,7 +24,7 @@ from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.analysis.verdict.evidence import evidence_of, shares_of
 from launchopt.analysis.verdict.first_strategy import Judged, first_to_try, sentence
 from launchopt.analysis.verdict.roofline import impossible, predict
-from launchopt.results import Row
+from launchopt.recording.results import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.tables.strategies import Remedy
 from launchopt.analysis.verdict.calibration import Calibration
-from launchopt.results import Row
+from launchopt.recording.results import Row
 
-SLACK = 1.02  # that of launchopt.summary: a ceiling is itself measured to about 2%
+SLACK = 1.02  # that of launchopt.recording.summary: a ceiling is itself measured to about 2%
 _PACKING_CALLS = 2.01  # with packing, so many calls a batch or fewer are one launch a batch, and what packs for it
 GRAPHS = frozenset({"graph", "torch_graph"})
 OWN_KERNELS = frozenset({"kernel", "pdl", "triton_batched", "fused_elementwise", "fused_triton"})

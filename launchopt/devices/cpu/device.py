@@ -31,7 +31,7 @@ from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.runs import run_end
 from launchopt.modes.base import Mode
 from launchopt.queue.ring import Ring
-from launchopt.recorder import LaunchFacts, Recorder, Strategy, note
+from launchopt.recording.recorder import LaunchFacts, Recorder, Strategy, note
 from launchopt.sampling import Sampling
 from launchopt.timing import nvtx_ranges
 from launchopt.workloads.chain import ChainStream

@@ -15,7 +15,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.runs import HIGH, LOW
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 Compute = Callable[[NDArray[np.uint64]], None]  # of one request's records of a group
 Groups = Callable[["CpuSteps", int], dict[int, tuple[int, Compute]]]

@@ -17,7 +17,7 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.pointer_loops import UPLOAD_TO, upload_words
 from launchopt.devices.runs import slots_of
 from launchopt.native import Int, call_words, compiled, monotonic_ns
-from launchopt.recorder import LaunchFacts, note
+from launchopt.recording.recorder import LaunchFacts, note
 
 # Rows of `facts` (int32), a column a shape, and of `groups`, a column a group.
 M, N, K, LDA, LDB, LDC, SIZE = range(7)

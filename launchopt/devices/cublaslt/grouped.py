@@ -22,7 +22,7 @@ from launchopt.devices.cublaslt.group_loops import SIZE, launch_grouped
 from launchopt.devices.cublaslt.plans import CUDA_TYPES, TRANSPOSE, WORKSPACE_LIMIT_BYTES
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.errors import RunError
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 UPLOAD_CALLS = 1
 GROUPED = int(Strategy.grouped)

@@ -19,7 +19,7 @@ from launchopt.command import W_SLOT_C_REQUEST
 from launchopt.devices.resident.ring import post
 from launchopt.devices.runs import HIGH, run_end, slots_of
 from launchopt.native import Int, call_matmul, call_words, compiled, monotonic_ns, store_fence, store_word
-from launchopt.recorder import LaunchFacts, note
+from launchopt.recording.recorder import LaunchFacts, note
 
 # Columns of `shapes`. For a packed batch the bases are the scratch's, and the slots 0.
 BASE_A, BASE_B, BASE_C, BYTES_A, BYTES_B, BYTES_C, MOVE_A, MOVE_B, MOVE_C, PLAN0, PACKED0 = range(11)

@@ -15,7 +15,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Stream
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 PLENTY = 1 << 40
 Table = NDArray[np.int64]

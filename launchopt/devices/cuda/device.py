@@ -43,7 +43,7 @@ from launchopt.devices.runs import run_end
 from launchopt.errors import RunError
 from launchopt.modes.base import Mode, Takes
 from launchopt.queue.ring import Ring
-from launchopt.recorder import Recorder, Strategy
+from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream
 from launchopt.workloads.stream import ArenaKey

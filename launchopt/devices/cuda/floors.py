@@ -27,7 +27,7 @@ from launchopt.devices.floors import Measured, ceilings_of, host_floors
 from launchopt.devices.launch_breakdown import Stage
 from launchopt.devices.steps.graph_cache import Graphs
 from launchopt.errors import ArenaMemoryError, DeviceError
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 from launchopt.timing import cupti, nvtx_ranges
 from launchopt.timing.activity import Activity
 from launchopt.workloads.gemv import gemv

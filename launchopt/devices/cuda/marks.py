@@ -18,7 +18,7 @@ from launchopt.batching.batcher import Batch
 from launchopt.command import W_SLOT_C_REQUEST
 from launchopt.devices.base import Span, Stream
 from launchopt.devices.cuda.streams import Streams
-from launchopt.recorder import Recorder, Strategy, note
+from launchopt.recording.recorder import Recorder, Strategy, note
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.events import EventTimer
 from launchopt.timing.sampling import Sampler

@@ -26,7 +26,7 @@ from launchopt.batching.buckets import (
 from launchopt.devices.cublaslt.launch import OK, TOO_MANY_LAUNCHES, launch_each, launch_strided
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.queue.ring import CLOSED_BIT, HEAD, STOP, TAIL, has_record, is_closed, pop_words
-from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
+from launchopt.recording.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
 
 # Why the loop came back.
 DRAINED, STOPPED, IDLE, SPECIAL, FAILED, UNKNOWN, SPOOL = range(7)

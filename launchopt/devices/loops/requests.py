@@ -28,7 +28,7 @@ from launchopt.devices.cublaslt.launch import OK, launch_strided
 from launchopt.devices.loops import commands as lp
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.queue.ring import STOP, has_record, is_closed, push_words
-from launchopt.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
+from launchopt.recording.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
 from launchopt.workloads import chain as ch
 
 # Why the loop came back, beside lt_pump's: steps ended; steps are under way, and nothing happens.

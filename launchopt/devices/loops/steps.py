@@ -27,7 +27,7 @@ from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
 from launchopt.queue.ring import HEADER_WORDS, LEFT, STOP, TAIL, Ring, has_record, is_closed, ready_words, release_words
-from launchopt.recorder import NEXT_LAUNCH, Recorder, wants_room
+from launchopt.recording.recorder import NEXT_LAUNCH, Recorder, wants_room
 
 FLUSH, WRONG = lp.SPECIAL, lp.UNKNOWN  # why the loop came back, beside lt_pump's: a batch; a record that is wrong
 MOST_AT_ONCE = 512  # records popped in one go: 32 KiB stay in a core's nearest cache until they are gathered

@@ -39,7 +39,7 @@ from launchopt.devices.runs import HIGH
 from launchopt.devices.steps.coalesced import CoalescedSteps
 from launchopt.devices.steps.likely import most_kept
 from launchopt.errors import ConfigError
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 # Of kernels/megakernel.cu; STORERS: more, for lists of short GEMMs alone. All blocks must be resident.
 THREADS, STORERS, BLOCKS_A_MULTIPROCESSOR = 288, 32, 1

@@ -15,7 +15,7 @@ from launchopt.batching.batcher import Batch, FlushReason
 from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 MOST_LISTED = 16_384  # slots: a view takes about a kilobyte
 STRATEGY = Strategy.torch

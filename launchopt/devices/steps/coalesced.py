@@ -23,7 +23,7 @@ from launchopt.devices.cublaslt.tuning import fastest_of_columns, spared_bytes
 from launchopt.devices.runs import run_end
 from launchopt.devices.steps.step_columns import LtSteps
 from launchopt.modes.coalesced import is_shared
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 COPY_CALLS = 3  # an upload of slots, a gather, a scatter
 Slots = NDArray[np.uint32]

@@ -16,7 +16,7 @@ from launchopt.devices.cuda.op_plans import three, to_launch
 from launchopt.devices.steps.coalesced import LtCoalesced
 from launchopt.devices.steps.step_columns import REQUEST as REQUEST
 from launchopt.devices.steps.step_columns import A, B, C, Fused, LtSteps, step_of
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 FUSED = int(Strategy.fused)
 Fusions = Callable[[LtSteps, int, int], Sequence[Fused]]  # of a kind of steps and a copy of the weights

@@ -29,7 +29,7 @@ from launchopt.devices.steps.coalesced import CoalescedSteps
 from launchopt.devices.steps.graph_cache import Graphs
 from launchopt.devices.steps.likely import most_kept
 from launchopt.modes.base import Mode
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 UPLOAD_CALLS = 1
 

@@ -22,7 +22,7 @@ from launchopt.devices.runs import HIGH, LOW, run_end, slots_of
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.devices.steps.likely import likely_steps
 from launchopt.native import Int, compiled, monotonic_ns
-from launchopt.recorder import CURSOR_WORDS, LAUNCH_COLUMNS, LaunchFacts, note
+from launchopt.recording.recorder import CURSOR_WORDS, LAUNCH_COLUMNS, LaunchFacts, note
 from launchopt.workloads import chain as ch
 
 # Columns of a table of stages: the rows that are done, the shape and strategy to be noted, the plan for no request; and

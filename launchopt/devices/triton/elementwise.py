@@ -8,7 +8,7 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.steps.step_columns import A, B, C, Fused
 from launchopt.devices.triton.kernels import bias_relu_scale
 from launchopt.devices.triton.plans import TYPES, Variant, load_variants
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 BLOCK, WARPS = 512, 4
 Pair = tuple[int, int]  # of B and C

@@ -31,7 +31,7 @@ from launchopt.devices.triton.tuning import (
     turns,
 )
 from launchopt.errors import RunError
-from launchopt.recorder import Strategy
+from launchopt.recording.recorder import Strategy
 
 REPEATS = 3  # of which the fastest counts
 READ_ONCE = "evict_first"  # what the cache should do with A where nobody reads it again soon

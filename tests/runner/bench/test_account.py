@@ -9,7 +9,7 @@ import pytest
 
 from launchopt.analysis.campaigns.step_account import Floor, Part
 from launchopt.errors import DataError
-from launchopt.results import write_manifest, write_rows
+from launchopt.recording.results import write_manifest, write_rows
 from runner.bench import account
 from runner.bench.__main__ import _print_account
 from runner.bench.account import ACCOUNT, FILE, Measured, rows_of

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from launching import recorded
 
-from launchopt import recorder as rec
 from launchopt.devices.cublaslt.launch import MOST_POSTED
 from launchopt.queue.ring import MOST_AT_ONCE
-from launchopt.recorder import Recorder
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Recorder
 from runner.bench import posting
 
 

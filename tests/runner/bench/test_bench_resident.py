@@ -11,7 +11,7 @@ from fake_resident import ELAPSED_MS, FakeResidentCuda, fake_resident_cuda
 
 from launchopt.command import Dtype
 from launchopt.modes import mode_class
-from launchopt.recorder import Recorder
+from launchopt.recording.recorder import Recorder
 from runner.bench import resident
 from runner.bench.__main__ import main
 from runner.job import Job

@@ -24,9 +24,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SUMMARY, TOKENS
 from launchopt.errors import DataError
-from launchopt.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
+from launchopt.recording.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SUMMARY, TOKENS
+from launchopt.recording.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
 from launchopt.whole_file import written
 
 __all__ = [

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from launchopt import recorder as rec
-from launchopt.analysis.histogram import LogHistogram
 from launchopt.batching.batcher import FlushReason
-from launchopt.columns import PERCENTILES
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Ceilings, Span, Stream
-from launchopt.recorder import Chunk, Recorder, Strategy
-from launchopt.spool import Rows
+from launchopt.recording import recorder as rec
+from launchopt.recording.columns import PERCENTILES
+from launchopt.recording.histogram import LogHistogram
+from launchopt.recording.recorder import Chunk, Recorder, Strategy
+from launchopt.recording.spool import Rows
 from launchopt.timing.activity import Activity
 
 BURST_LAUNCHES = 200  # fewer than the GPU's launch queue holds

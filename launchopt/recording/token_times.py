@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from launchopt.analysis.histogram import LogHistogram
 from launchopt.producing.driver import Tokens
-from launchopt.summary import distribution
+from launchopt.recording.histogram import LogHistogram
+from launchopt.recording.summary import distribution
 
 BACKLOG_SHARE = 0.1  # of the second half's arrivals: more of them left over than this, and the rate was not held
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SUMMARY, TOKENS
 from launchopt.errors import ConfigError, DataError
-from launchopt.manifest import SCHEMA_VERSION
-from launchopt.results import missing_columns
+from launchopt.recording.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SUMMARY, TOKENS
+from launchopt.recording.manifest import SCHEMA_VERSION
+from launchopt.recording.results import missing_columns
 
 TABLES = {
     "summary": SUMMARY,

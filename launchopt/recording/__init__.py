@@ -1,0 +1,1 @@
+"""What happened in a run, as columns, files and summaries."""
