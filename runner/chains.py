@@ -13,8 +13,8 @@ from launchopt.modes.base import Mode
 from launchopt.producing.driver import shortened
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
-from launchopt.verify import Verification
-from launchopt.verify_chain import verify_chain
+from launchopt.verify.commands import Verification
+from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import AFTER, DUE_NS, ChainStream
 from runner.job import Arm, Job
 

@@ -30,7 +30,7 @@ from launchopt.sampling import SamplingKind
 from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
 from launchopt.timing.torch_trace import TorchTrace, trace_path
-from launchopt.verify import Verification, verify
+from launchopt.verify.commands import Verification, verify
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import CommandStream
 from runner.ceilings import DeviceCeilings

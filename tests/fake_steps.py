@@ -17,7 +17,7 @@ from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.steps.step_columns import LtSteps
 from launchopt.queue.ring import Ring
-from launchopt.verify_chain import verify_chain
+from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import ChainStream
 
 

@@ -21,8 +21,8 @@ from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import NOBODY, Instructions, Word
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling
-from launchopt.verify import Verification
-from launchopt.verify_chain import verify_chain
+from launchopt.verify.commands import Verification
+from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import ChainStream
 
 Ordered = Callable[[Instructions], Iterable[int] | None]

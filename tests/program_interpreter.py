@@ -20,8 +20,8 @@ from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.verify import Verification
-from launchopt.verify_chain import verify_chain
+from launchopt.verify.commands import Verification
+from launchopt.verify.tokens import verify_chain
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream, StepKind
 

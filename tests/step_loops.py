@@ -34,7 +34,7 @@ from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Recorder, note
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing.sampling import Sampler
-from launchopt.verify_chain import verify_chain
+from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.decode import linears as linears_of
 from launchopt.workloads.model import ModelShape

@@ -27,7 +27,7 @@ from launchopt.modes.base import Mode
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
-from launchopt.verify_chain import verify_chain
+from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import ChainStream
 
 

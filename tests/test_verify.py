@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from straight import multiply, operands, output, records_of, shape_of
 
-from launchopt import verify as checking
 from launchopt.command import Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
-from launchopt.verify import Verification, tolerance, verify
+from launchopt.verify import commands as checking
+from launchopt.verify.commands import Verification, tolerance, verify
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 

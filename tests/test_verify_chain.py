@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from program_interpreter import NONE, Change, Run, steps_of
 
-from launchopt import verify_chain as checking
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Records
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.verify import Verification
+from launchopt.verify import tokens as checking
+from launchopt.verify.commands import Verification
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.decode import linears as linears_of

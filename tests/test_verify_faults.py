@@ -12,10 +12,10 @@ import pytest
 from program_interpreter import NONE, Change, Run, steps_of
 from programs import stream_of
 
-from launchopt import verify_chain as checking
 from launchopt.command import Dtype, Op, Records
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.verify import tokens as checking
 from launchopt.workloads.chain import ChainStream
 
 GREEDY = Sampling(SamplingKind.greedy)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from launchopt import verify_ops as vo
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.verify_ops import Graded, allowed, exact
+from launchopt.verify import ops as vo
+from launchopt.verify.ops import Graded, allowed, exact
 
 COLUMNS, WIDTH = 40, 300
 in_each_dtype = pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)

@@ -10,12 +10,12 @@ import pytest
 from program_interpreter import NONE, Run, steps_of
 from programs import PROGRAMS, stream_of
 
-from launchopt import verify_chain as checking
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.verify import Verification
-from launchopt.verify_chain import verify_chain
+from launchopt.verify import tokens as checking
+from launchopt.verify.commands import Verification
+from launchopt.verify.tokens import verify_chain
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import StepKind
 

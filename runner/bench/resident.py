@@ -30,7 +30,7 @@ from launchopt.devices.runs import LOW
 from launchopt.native import compiled, cpu_pause, load_word, monotonic_ns, store_fence
 from launchopt.queue.ring import Ring
 from launchopt.timing import nvtx_ranges
-from launchopt.verify import verify
+from launchopt.verify.commands import verify
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 from runner.bench.dispatch import job

@@ -33,8 +33,8 @@ from launchopt.queue.ring import STOP, Ring
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.verify import Verification
-from launchopt.verify_chain import verify_chain
+from launchopt.verify.commands import Verification
+from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.decode import linears as linears_of
 from launchopt.workloads.model import ModelShape

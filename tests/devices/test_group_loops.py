@@ -22,7 +22,7 @@ from launchopt.devices.cublaslt import group_loops as gl
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Strategy
-from launchopt.verify import verify
+from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=40)

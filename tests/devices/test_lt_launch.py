@@ -20,7 +20,7 @@ from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.resident import ring as rl
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Strategy
-from launchopt.verify import verify
+from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=40)

@@ -17,7 +17,7 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, launch_pointers, pad_pointers, padded_sizes
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Strategy
-from launchopt.verify import verify
+from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=60)

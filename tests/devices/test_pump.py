@@ -20,7 +20,7 @@ from launchopt.errors import Interrupted, RunError
 from launchopt.queue.ring import STOP, Ring
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Recorder
-from launchopt.verify import verify
+from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 
 SECOND_NS = 10**9

@@ -16,7 +16,7 @@ from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, as_words
 from launchopt.devices.resident.shapes import is_sent
 from launchopt.devices.runs import LOW
 from launchopt.queue.ring import Ring
-from launchopt.verify import verify
+from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.bench.dispatch import job
 from runner.consumer import Consumer

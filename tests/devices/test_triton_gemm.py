@@ -16,7 +16,7 @@ from launchopt.command import Dtype, Op, ShapeKey, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.triton.tuning import Config, configs
 from launchopt.recording.recorder import Recorder, Strategy
-from launchopt.verify import verify
+from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 
 TESTS = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording.recorder import Recorder
-from launchopt.verify import verify
+from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 
 NEVER_PACK, ALWAYS_PACK = 0, 1 << 40  # bytes a launch is worth

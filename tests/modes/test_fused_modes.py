@@ -27,7 +27,7 @@ from launchopt.modes.base import Takes
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Strategy
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.verify_chain import verify_chain
+from launchopt.verify.tokens import verify_chain
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv

@@ -26,7 +26,7 @@ from launchopt.modes import mode_class
 from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES, PATIENCE_S
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Strategy
-from launchopt.verify import verify
+from launchopt.verify.commands import verify
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.mode_groups import mode_settings

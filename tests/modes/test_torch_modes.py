@@ -29,7 +29,7 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Strategy
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.verify import verify
+from launchopt.verify.commands import verify
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape

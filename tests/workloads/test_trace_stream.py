@@ -13,7 +13,7 @@ from straight import multiply, operands, records_of
 
 from launchopt.command import Dtype, Records, ShapeKey
 from launchopt.traces.gemms import Gemm
-from launchopt.verify import verify
+from launchopt.verify.commands import verify
 from launchopt.workloads.stream import INPUT_TURNS, arenas_of
 from launchopt.workloads.trace import TraceStream, first_commands
 

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.arenas import Arenas
-from launchopt.verify_findings import Findings
-from launchopt.verify_inputs import Inputs, Numbers, last_of_prompt
-from launchopt.verify_ops import Graded, exact
-from launchopt.verify_program import Columns, Evaluator, LeftCache
+from launchopt.verify.findings import Findings
+from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
+from launchopt.verify.ops import Graded, exact
+from launchopt.verify.reference import Columns, Evaluator, LeftCache
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream, StepKind
 from launchopt.workloads.placement import NO_LAYER, Place, Row

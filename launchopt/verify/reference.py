@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt import verify_ops as vo
 from launchopt.command import Op
 from launchopt.devices.arenas import Arenas, to_float32
-from launchopt.verify_ops import Graded, exact
+from launchopt.verify import ops as vo
+from launchopt.verify.ops import Graded, exact
 from launchopt.workloads.attention import Attention
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.placement import NO_LAYER, Row

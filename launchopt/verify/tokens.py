@@ -26,12 +26,12 @@ import numpy as np
 
 from launchopt.devices.arenas import Arenas
 from launchopt.sampling import Sampling, plausible
-from launchopt.verify import Verification
-from launchopt.verify_findings import Findings, to_host
-from launchopt.verify_inputs import Inputs, Numbers, last_of_prompt
-from launchopt.verify_ops import Graded, allowed
-from launchopt.verify_program import Columns, Evaluator, LeftCache
-from launchopt.verify_steps import LastSteps
+from launchopt.verify.commands import Verification
+from launchopt.verify.findings import Findings, to_host
+from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
+from launchopt.verify.last_steps import LastSteps
+from launchopt.verify.ops import Graded, allowed
+from launchopt.verify.reference import Columns, Evaluator, LeftCache
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 

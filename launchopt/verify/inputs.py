@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.devices.feedback.host import scaled, signed
-from launchopt.verify_findings import to_host
+from launchopt.verify.findings import to_host
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.verify import Verification
-from launchopt.verify_ops import Graded, allowed
+from launchopt.verify.commands import Verification
+from launchopt.verify.ops import Graded, allowed
 
 
 class Findings:

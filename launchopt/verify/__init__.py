@@ -1,0 +1,1 @@
+"""Checks of outputs and operands against float64."""
