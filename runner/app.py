@@ -25,10 +25,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.recording.manifest import read_manifest, write_manifest
 from runner import children
+from runner.config.schema import register, to_config
 from runner.folder_lock import FolderLock, check_writable
 from runner.help import conf_folder, help_text, mode_lines
 from runner.resume import clear, config_hash, earlier_run, is_done, is_finished, is_timed, newest_sweep, plain
-from runner.schema import register, to_config
 from runner.sweep import Sweep, SweepJob
 
 RUN_KEY, SWEEP_KEY = "hydra.run.dir", "hydra.sweep.dir"

@@ -16,11 +16,11 @@ from launchopt.sampling import SamplingKind
 from launchopt.workloads.decode import linears
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.stream import SLOT_ALIGNMENT_BYTES
-from runner.arrival_groups import Replay
-from runner.groups import Decode, Gemv, Ordering, Prefill
-from runner.programs import OwnSize
-from runner.schema import Config
-from runner.trace_workload import Trace
+from runner.config.arrivals import Replay
+from runner.config.groups import Decode, Gemv, Ordering, Prefill
+from runner.config.programs import OwnSize
+from runner.config.schema import Config
+from runner.config.traces import Trace
 
 STEP_COMMANDS = 3  # of a layer of any workload, at least
 

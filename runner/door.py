@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launchopt.arrivals.lines import shown
 from launchopt.errors import ConfigError, LaunchoptError
 from runner import app
-from runner.config_files import check_config_files
+from runner.config.files import check_config_files
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 HINT = f"\nSet the environment variable {FULL_ERROR}=1 for a complete stack trace."

@@ -29,13 +29,13 @@ from launchopt.command import Dtype
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
-from runner.groups import Gemv
+from runner.config.groups import Gemv
+from runner.config.programs import OwnSize
+from runner.config.schema import Config, register, to_config
+from runner.config.traces import Trace
 from runner.help import conf_folder
 from runner.piped import until_closed
-from runner.programs import OwnSize
-from runner.schema import Config, register, to_config
 from runner.streams import stream_on
-from runner.trace_workload import Trace
 
 KINDS = ("cpu", "cuda")
 DTYPES = ("fp32", "fp16", "bf16")

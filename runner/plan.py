@@ -25,14 +25,14 @@ from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.footprint import COLD_CACHES, Cache
 from launchopt.workloads.trace import TraceStream
 from runner.at_least import at_least
-from runner.groups import Gemv, Ordering, Record, TimingKind, Where
+from runner.config.groups import Gemv, Ordering, Record, TimingKind, Where
+from runner.config.modes import mode_settings
+from runner.config.programs import OwnSize
+from runner.config.schema import ALL, Config
+from runner.config.traces import Trace, trace_stream
 from runner.job import Arm, Job, Stream
-from runner.mode_groups import mode_settings
-from runner.programs import OwnSize
 from runner.room import MEMORY_SHARE, needed_bytes, require_records, require_room, too_large, what_to_lower
-from runner.schema import ALL, Config
 from runner.streams import builder, model_shape, requests_of
-from runner.trace_workload import Trace, trace_stream
 
 UNLIMITED = 1 << 30
 UNBREAKABLE = {  # why ordering=violated cannot be asked of a mode

@@ -10,11 +10,11 @@ import psutil
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ArenaMemoryError
 from launchopt.modes import mode_class
-from runner.arrival_groups import Replay
-from runner.groups import Gemv, Ordering, Prefill
+from runner.config.arrivals import Replay
+from runner.config.groups import Gemv, Ordering, Prefill
+from runner.config.schema import Config
+from runner.config.traces import Trace
 from runner.job import Arm, Stream
-from runner.schema import Config
-from runner.trace_workload import Trace
 
 MEMORY_SHARE = 0.9  # of what is free; the rest is for libraries, scratch of the check and the unforeseen
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # ceilings' buffers, workspace, chunks of the check

@@ -21,20 +21,20 @@ from launchopt.recording.identity import stream_hash
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.trace import TraceStream
-from runner.arrival_groups import Closed
+from runner.config.arrivals import Closed
+from runner.config.groups import Gemv
+from runner.config.programs import OwnSize
+from runner.config.traces import Trace
 from runner.deadline import limited
-from runner.groups import Gemv
 from runner.handed_on import handed_on
 from runner.leftovers import remove_halves, tidy
 from runner.plan import Plan
-from runner.programs import OwnSize
 from runner.repeats import Rounds
 from runner.resume import config_hash
 from runner.session import ChildError, Session
 from runner.stopping import Signals
 from runner.terminal import Terminal, say, throttled_repeats
 from runner.tokens import TokenResults
-from runner.trace_workload import Trace
 
 SHAPES_SPELLED = 8  # more are only counted
 HELD_SHARE = 0.95  # of the rate at which commands were due: reaching less is overload

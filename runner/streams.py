@@ -23,12 +23,12 @@ from launchopt.workloads.footprint import replicas_for
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.prefill import prefill, prefill_requests
-from runner.arrival_groups import Closed, Replay
-from runner.groups import Decode, Gemv, Ordering, Prefill
+from runner.config.arrivals import Closed, Replay
+from runner.config.groups import Decode, Gemv, Ordering, Prefill
+from runner.config.programs import Steps, program_of
+from runner.config.schema import Config
+from runner.config.traces import Trace, trace_stream
 from runner.job import Stream
-from runner.programs import Steps, program_of
-from runner.schema import Config
-from runner.trace_workload import Trace, trace_stream
 
 
 def requests_of(config: Config) -> Requests | None:

@@ -13,8 +13,8 @@ from launchopt.producing.driver import Tokens
 from launchopt.recording import results
 from launchopt.recording.token_times import completed_rate, token_columns, token_table
 from launchopt.workloads.chain import ChainStream
-from runner.arrival_groups import Closed, Replay
-from runner.groups import Record
+from runner.config.arrivals import Closed, Replay
+from runner.config.groups import Record
 from runner.plan import Plan
 from runner.tables import GrowingTable, named
 

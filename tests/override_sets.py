@@ -19,9 +19,11 @@ from unittest import mock
 
 from limits import TooMuchTime, limited
 
-from runner import app, arrival_groups, door, groups, programs
-from runner.schema import Config
-from runner.trace_workload import Trace
+from runner import app, door
+from runner.config import arrivals as arrival_groups
+from runner.config import groups, programs
+from runner.config.schema import Config
+from runner.config.traces import Trace
 
 CPU_S = 2.0  # "refused in under 2 s"
 MORE_BYTES = 4 << 30

@@ -119,9 +119,9 @@ def _job(overrides: Sequence[str], folder: Path) -> Job:
     """As `python -m runner` makes it of such overrides."""
     from hydra import compose
 
+    from runner.config.schema import to_config
     from runner.matrix import composing
     from runner.plan import make_plan
-    from runner.schema import to_config
 
     with composing():
         config = compose("config", [*overrides, *ALONE])

@@ -24,9 +24,9 @@ from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 from runner import app
 from runner import plan as plan_module
+from runner.config.modes import mode_settings
+from runner.config.schema import ALL
 from runner.help import mode_lines
-from runner.mode_groups import mode_settings
-from runner.schema import ALL
 
 FOLDER = Path(modes.__file__).parent
 GEMV, CHAIN = gemv(8, 1, 8, 8, Dtype.fp32, 4, False, 0), stream_of("linear", [(0, 2)] * 2)

@@ -29,7 +29,7 @@ from launchopt.recording.recorder import Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
-from runner.mode_groups import mode_settings
+from runner.config.modes import mode_settings
 
 RING = 4096
 properties = settings(deadline=None, max_examples=25)

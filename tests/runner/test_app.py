@@ -24,8 +24,8 @@ from launchopt.errors import ArenaMemoryError
 from launchopt.modes import MODES
 from launchopt.recording import results
 from runner import plan as plan_module
+from runner.config.schema import register, to_config
 from runner.plan import Plan, make_plan
-from runner.schema import register, to_config
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = 500

@@ -105,7 +105,7 @@ def test_mutants_of_our_own_files(tmp_path: Path) -> None:
 
 def test_our_own_files_pass_what_a_users_must(tmp_path: Path) -> None:
     """But for the one callback, which is ours."""
-    from runner.config_files import check_config_files
+    from runner.config.files import check_config_files
 
     folder = tmp_path / "conf"
     for path in CONF.rglob("*.yaml"):

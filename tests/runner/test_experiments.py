@@ -11,8 +11,8 @@ from hydra import compose, initialize_config_dir
 
 from launchopt.devices.base import DeviceInfo
 from launchopt.modes import MODES, mode_class
+from runner.config.schema import Config, register, to_config
 from runner.room import MEMORY_SHARE
-from runner.schema import Config, register, to_config
 from runner.streams import stream_on
 
 ROOT = Path(__file__).parents[2]

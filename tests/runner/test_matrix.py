@@ -15,10 +15,10 @@ from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
 from launchopt.recording import results
 from runner import matrix, report
-from runner.groups import Decode, Gemv, Prefill
+from runner.config.groups import Decode, Gemv, Prefill
+from runner.config.programs import Steps
+from runner.config.traces import Trace
 from runner.matrix import DTYPES, KINDS, Matrix, build_matrix, matrix_markdown, sync_matrix
-from runner.programs import Steps
-from runner.trace_workload import Trace
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("cupy", "nvmath", "cuda", "torch", "triton")

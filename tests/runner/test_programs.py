@@ -13,8 +13,8 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
 from launchopt.workloads.chain import ChainStream
 from runner.app import main
-from runner.programs import Steps
-from runner.schema import Config, register, to_config
+from runner.config.programs import Steps
+from runner.config.schema import Config, register, to_config
 from runner.streams import stream_on
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -9,7 +9,7 @@ from omegaconf import MISSING
 
 from launchopt.errors import ConfigError
 from launchopt.modes import check_mode
-from runner.bounds import within
+from runner.config.bounds import within
 
 
 @dataclass(slots=True)

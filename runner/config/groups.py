@@ -12,7 +12,7 @@ from launchopt.command import Dtype
 from launchopt.errors import ConfigError
 from launchopt.sampling import MOST_VOCAB, SamplingKind
 from launchopt.workloads.footprint import Cache
-from runner.bounds import above_zero, fixed, within
+from runner.config.bounds import above_zero, fixed, within
 
 MOST_LAYERS = 1024  # of a model; the deepest published have under 130
 

@@ -22,8 +22,8 @@ from launchopt.workloads.program import (
     linear_epilogue_program,
     qkv_program,
 )
-from runner.bounds import within
-from runner.groups import MOST_LAYERS
+from runner.config.bounds import within
+from runner.config.groups import MOST_LAYERS
 
 
 class Kv(enum.Enum):

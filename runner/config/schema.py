@@ -16,13 +16,15 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from launchopt.errors import ConfigError, choices
 from launchopt.modes import MODES
 from launchopt.sampling import SamplingKind
-from runner import arrival_groups, groups, mode_groups
-from runner.arrival_groups import Replay
-from runner.bounds import above_zero, within
-from runner.groups import MOST_LAYERS, Decode, Gemv, Model, Ordering, Prefill
-from runner.programs import ElementwiseChain, Layer, LinearEpilogue, OwnSize, Qkv, Steps
+from runner.config import arrivals as arrival_groups
+from runner.config import groups
+from runner.config import modes as mode_groups
+from runner.config.arrivals import Replay
+from runner.config.bounds import above_zero, within
+from runner.config.groups import MOST_LAYERS, Decode, Gemv, Model, Ordering, Prefill
+from runner.config.programs import ElementwiseChain, Layer, LinearEpilogue, OwnSize, Qkv, Steps
+from runner.config.traces import Trace
 from runner.repeats import AUTO
-from runner.trace_workload import Trace
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from launchopt.traces.gemms import DTYPES, EXACT_TYPES, Gemm, TraceGemms, read_g
 from launchopt.workloads.footprint import Cache, replicas_for
 from launchopt.workloads.stream import ArenaKey
 from launchopt.workloads.trace import TraceStream, Weights, first_commands
-from runner.bounds import above_zero, within
+from runner.config.bounds import above_zero, within
 
 
 class Gaps(enum.Enum):

@@ -1,0 +1,1 @@
+"""Configuration classes, and the files and groups that fill them."""
