@@ -21,8 +21,11 @@ from packaging.requirements import Requirement
 from launchopt.analysis.verdict.calibration import Calibration, Floor, read_calibration
 from launchopt.devices.gpu_users import GpuUsers
 from launchopt.errors import DataError, DeviceError
-from runner import doctor, doctor_checks, doctor_gpu, doctor_screen
-from runner.doctor_checks import Check, Status, usable
+from runner.doctor import __main__ as doctor
+from runner.doctor import checks as doctor_checks
+from runner.doctor import gpu as doctor_gpu
+from runner.doctor import screen as doctor_screen
+from runner.doctor.checks import Check, Status, usable
 from runner.folder_lock import FolderLock
 from runner.leftovers import LOCK, clean, leftovers
 

@@ -23,7 +23,7 @@ from launchopt.devices.cuda.info import gpu_state
 from launchopt.devices.gpu_users import GpuUsers, gpu_users
 from launchopt.errors import DeviceError
 from launchopt.timing.nvml import NO_THROTTLING, reason_names
-from runner.doctor_checks import Check, Status, gpu_package_check, requirements
+from runner.doctor.checks import Check, Status, gpu_package_check, requirements
 
 DRIVER_OF_CUDA_13 = 580
 TOOL_TIMEOUT_S = 5

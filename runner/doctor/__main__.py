@@ -27,8 +27,8 @@ from typing import Any
 from launchopt.analysis.verdict import calibration as calibrations
 from launchopt.analysis.verdict.calibration import Calibration, default_path, write_calibration
 from launchopt.errors import DeviceError, LaunchoptError
-from runner import doctor_screen as screen
-from runner.doctor_checks import Check, machine_checks, usable
+from runner.doctor import screen
+from runner.doctor.checks import Check, machine_checks, usable
 from runner.leftovers import FOLDER, clean, leftovers
 from runner.piped import until_closed
 
@@ -103,7 +103,7 @@ def look(device: str, index: int) -> tuple[list[Check], str]:
     if device == "cpu":
         return checks, "cpu"
     from launchopt.devices import find_device
-    from runner.doctor_gpu import gpu_checks
+    from runner.doctor.gpu import gpu_checks
 
     try:
         kind = find_device(device, index)[0].kind
