@@ -79,7 +79,7 @@ class Precheck(Callback):
         if settings.resume and is_done(folder, plain(task), RUN_KEY):
             print(f"skipped: finished before, in {folder}")
             raise SystemExit(0)
-        from runner.plan import make_plan
+        from runner.plan.plan import make_plan
 
         _start.plan = make_plan(settings, task)
         if not is_there:
@@ -182,7 +182,7 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
 
 def _plan(composed: DictConfig) -> Any:
     settings = to_config(composed)
-    from runner.plan import make_plan
+    from runner.plan.plan import make_plan
 
     return make_plan(settings, composed)
 

@@ -12,7 +12,7 @@ from typing import Any
 from launchopt.command import Dtype
 from launchopt.devices.base import Ceilings, Device
 from launchopt.recording import summary
-from runner.job import Job
+from runner.plan.job import Job
 
 _measured: dict[tuple[str, int, int | None, Dtype], Ceilings] = {}
 

@@ -16,7 +16,7 @@ from launchopt.recording.recorder import Recorder
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import AFTER, DUE_NS, ChainStream
-from runner.job import Arm, Job
+from runner.plan.job import Arm, Job
 
 
 class Chains:

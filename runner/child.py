@@ -32,7 +32,7 @@ from launchopt.queue.waiter import Waiter
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.chain import DUE_NS, ChainStream
 from launchopt.workloads.stream import Block
-from runner.job import Arm, Job
+from runner.plan.job import Arm, Job
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 REHEARSAL_COMMANDS = 64  # enough to load every compiled loop of the path

@@ -35,7 +35,7 @@ from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import CommandStream
 from runner.ceilings import DeviceCeilings
 from runner.chains import Chains, rows_of_longest_step
-from runner.job import Arm, Job
+from runner.plan.job import Arm, Job
 from runner.python_loop import PythonLoop
 from runner.tables import TableWriter
 

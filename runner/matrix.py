@@ -35,7 +35,7 @@ from runner.config.schema import Config, register, to_config
 from runner.config.traces import Trace
 from runner.help import conf_folder
 from runner.piped import until_closed
-from runner.streams import stream_on
+from runner.plan.streams import stream_on
 
 KINDS = ("cpu", "cuda")
 DTYPES = ("fp32", "fp16", "bf16")

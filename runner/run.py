@@ -28,7 +28,7 @@ from runner.config.traces import Trace
 from runner.deadline import limited
 from runner.handed_on import handed_on
 from runner.leftovers import remove_halves, tidy
-from runner.plan import Plan
+from runner.plan.plan import Plan
 from runner.repeats import Rounds
 from runner.resume import config_hash
 from runner.session import ChildError, Session

@@ -22,8 +22,8 @@ from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.chain import ChainStream
 from runner.children import GRACE_S, Child, hire, keep
-from runner.job import Job
 from runner.leftovers import FOLDER, held
+from runner.plan.job import Job
 from runner.watchdog import StalledError, Watchdog
 
 POLL_S = 0.1  # between two looks at the ring's tail, for the progress bar

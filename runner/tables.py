@@ -21,7 +21,7 @@ from launchopt.recording import results, summary
 from launchopt.recording.recorder import Recorder
 from launchopt.recording.summary import Timing
 from launchopt.timing.activity import kernel_columns
-from runner.job import Job
+from runner.plan.job import Job
 
 _PART = "part.tmp"  # how parts' names end: whoever clears temporary files away takes them too
 

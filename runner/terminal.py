@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from launchopt.recording.results import Row
-from runner.plan import Plan
+from runner.plan.plan import Plan
 
 PIPED_COLUMNS = 200  # wide enough that no cell of a piped table is cut
 

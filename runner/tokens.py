@@ -15,7 +15,7 @@ from launchopt.recording.token_times import completed_rate, token_columns, token
 from launchopt.workloads.chain import ChainStream
 from runner.config.arrivals import Closed, Replay
 from runner.config.groups import Record
-from runner.plan import Plan
+from runner.plan.plan import Plan
 from runner.tables import GrowingTable, named
 
 Histograms = dict[str, list[tuple[int, int, int]]]

@@ -8,7 +8,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 
 from runner.config.schema import Config, register, to_config
-from runner.plan import Plan, make_plan
+from runner.plan.plan import Plan, make_plan
 
 CONF = Path(__file__).parents[1] / "conf"
 

@@ -26,7 +26,7 @@ from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 from runner.bench.figures import Figure, in_turn, ratios
 from runner.consumer import Consumer
-from runner.job import Arm, Job, Stream
+from runner.plan.job import Arm, Job, Stream
 
 BURST = 400
 LONE_COMMANDS, LONE_GAP_S = 2000, 0.001

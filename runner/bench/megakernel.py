@@ -25,7 +25,7 @@ from runner.bench.account import Measured
 from runner.bench.figures import Figure
 from runner.children import Child
 from runner.consumer import Consumer
-from runner.job import Job
+from runner.plan.job import Job
 
 CASES = {
     "decode fp16, 1 request": ("table=resident_decode_1",),
@@ -121,7 +121,7 @@ def _job(overrides: Sequence[str], folder: Path) -> Job:
 
     from runner.config.schema import to_config
     from runner.matrix import composing
-    from runner.plan import make_plan
+    from runner.plan.plan import make_plan
 
     with composing():
         config = compose("config", [*overrides, *ALONE])

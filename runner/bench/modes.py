@@ -38,7 +38,7 @@ from launchopt.workloads.program import elementwise_program, linear_epilogue_pro
 from runner.bench.dispatch import job
 from runner.bench.figures import Figure, in_turn
 from runner.consumer import Consumer
-from runner.job import Arm, Stream
+from runner.plan.job import Arm, Stream
 
 GOAL_US = 5.0
 BUCKET, BATCHES = 64, 8  # commands of a batch; batches, submitted in turn

@@ -36,7 +36,7 @@ from launchopt.workloads.stream import GemmStream
 from runner.bench.dispatch import job
 from runner.bench.figures import Figure
 from runner.consumer import Consumer
-from runner.job import Arm
+from runner.plan.job import Arm
 
 COMMANDS = 4000
 GOAL_US = 2.0

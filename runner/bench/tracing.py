@@ -19,7 +19,7 @@ from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import BURST, SHAPES, job
 from runner.bench.figures import Figure, in_turn, ratios
 from runner.consumer import Consumer
-from runner.job import Arm
+from runner.plan.job import Arm
 
 
 def suite(repeats: int, device: str) -> Iterator[Figure]:

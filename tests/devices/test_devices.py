@@ -17,7 +17,7 @@ from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment, arenas_of
 from runner.bench.dispatch import job
 from runner.consumer import Consumer
-from runner.job import Arm
+from runner.plan.job import Arm
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 CAPACITY = 8192

@@ -20,7 +20,7 @@ from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.bench.dispatch import job
 from runner.consumer import Consumer
-from runner.job import Arm
+from runner.plan.job import Arm
 
 pytestmark = pytest.mark.gpu
 

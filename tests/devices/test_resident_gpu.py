@@ -25,7 +25,7 @@ from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.bench.dispatch import job
 from runner.consumer import Consumer
-from runner.job import Arm
+from runner.plan.job import Arm
 
 pytestmark = pytest.mark.gpu
 
@@ -221,7 +221,7 @@ from launchopt.queue.ring import Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.consumer import Consumer
-from runner.job import Arm
+from runner.plan.job import Arm
 
 stream = gemv(256, 1, 256, 10, Dtype.fp32, 10, False, 0)
 words = as_words(np.concatenate([block.records for block in stream.blocks()]))

@@ -18,7 +18,7 @@ from launchopt.recording import summary
 from launchopt.recording.recorder import Strategy
 from launchopt.recording.summary import Timing
 from launchopt.workloads.stream import GemmStream, Segment
-from runner.job import Arm
+from runner.plan.job import Arm
 
 properties = settings(deadline=None, max_examples=40)
 TWO = GemmStream([(8, 4), (2, 8)], 1, [Segment(1, 6)], Dtype.fp32, 2)

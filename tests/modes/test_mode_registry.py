@@ -23,10 +23,10 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 from runner import app
-from runner import plan as plan_module
 from runner.config.modes import mode_settings
 from runner.config.schema import ALL
 from runner.help import mode_lines
+from runner.plan import plan as plan_module
 
 FOLDER = Path(modes.__file__).parent
 GEMV, CHAIN = gemv(8, 1, 8, 8, Dtype.fp32, 4, False, 0), stream_of("linear", [(0, 2)] * 2)

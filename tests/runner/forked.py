@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 # Whatever a run that is refused has loaded by then.
-import runner.plan  # noqa: F401
+import runner.plan.plan  # noqa: F401
 from runner.__main__ import main
 
 

@@ -23,9 +23,9 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ArenaMemoryError
 from launchopt.modes import MODES
 from launchopt.recording import results
-from runner import plan as plan_module
 from runner.config.schema import register, to_config
-from runner.plan import Plan, make_plan
+from runner.plan import plan as plan_module
+from runner.plan.plan import Plan, make_plan
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = 500

@@ -10,7 +10,7 @@ from launchopt.queue.ring import Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.consumer import Consumer
-from runner.job import Arm
+from runner.plan.job import Arm
 
 
 def test_where_polled_words_lie_is_told_of_modes_that_have_any(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from launchopt.workloads.stream import BLOCK_RECORDS, Block, GemmStream, Segment
 from runner import run as run_module
 from runner.bench.dispatch import job
 from runner.consumer import Consumer
-from runner.job import Arm
+from runner.plan.job import Arm
 from runner.python_loop import PythonLoop
 
 COMMANDS, BATCH = 96, 16

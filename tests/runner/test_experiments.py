@@ -12,8 +12,8 @@ from hydra import compose, initialize_config_dir
 from launchopt.devices.base import DeviceInfo
 from launchopt.modes import MODES, mode_class
 from runner.config.schema import Config, register, to_config
-from runner.room import MEMORY_SHARE
-from runner.streams import stream_on
+from runner.plan.memory import MEMORY_SHARE
+from runner.plan.streams import stream_on
 
 ROOT = Path(__file__).parents[2]
 MEMORY_BYTES = 139 << 30

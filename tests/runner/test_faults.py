@@ -17,7 +17,7 @@ from launchopt.recording import results
 from runner import run as run_module
 from runner.__main__ import main
 from runner.config.schema import register, to_config
-from runner.plan import Plan, make_plan
+from runner.plan.plan import Plan, make_plan
 from runner.session import ChildError, Session
 
 ROOT = Path(__file__).parents[2]

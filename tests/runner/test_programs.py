@@ -15,7 +15,7 @@ from launchopt.workloads.chain import ChainStream
 from runner.app import main
 from runner.config.programs import Steps
 from runner.config.schema import Config, register, to_config
-from runner.streams import stream_on
+from runner.plan.streams import stream_on
 
 CONF = Path(__file__).parents[2] / "conf"
 CPU = DeviceInfo("cpu", 0, "none", 8 << 30, 1 << 20, "no memory", 1 << 20)

@@ -20,7 +20,7 @@ from launchopt.errors import LaunchoptError
 from launchopt.recording import results
 from runner.config.schema import register, to_config
 from runner.help import help_text
-from runner.plan import Plan, make_plan
+from runner.plan.plan import Plan, make_plan
 
 ROOT = Path(__file__).parents[2]
 BERT = ROOT.parent / "shared/data/traces/h100_bert_small.kineto.json.gz"

@@ -19,7 +19,7 @@ from runner.bench import figures, modes
 from runner.bench.__main__ import main
 from runner.bench.dispatch import job
 from runner.consumer import Consumer
-from runner.job import Arm
+from runner.plan.job import Arm
 
 NAP_S, NAP_US = 0.002, 2000.0
 BATCH = 16

@@ -14,7 +14,7 @@ from launchopt.modes import mode_class
 from launchopt.recording.recorder import Recorder
 from runner.bench import resident
 from runner.bench.__main__ import main
-from runner.job import Job
+from runner.plan.job import Job
 
 LEAST = {"nothing", "alone"}  # in names of what has no goal
 

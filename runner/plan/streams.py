@@ -28,7 +28,7 @@ from runner.config.groups import Decode, Gemv, Ordering, Prefill
 from runner.config.programs import Steps, program_of
 from runner.config.schema import Config
 from runner.config.traces import Trace, trace_stream
-from runner.job import Stream
+from runner.plan.job import Stream
 
 
 def requests_of(config: Config) -> Requests | None:

@@ -24,15 +24,15 @@ from launchopt.timing import cupti, torch_trace
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.footprint import COLD_CACHES, Cache
 from launchopt.workloads.trace import TraceStream
-from runner.at_least import at_least
 from runner.config.groups import Gemv, Ordering, Record, TimingKind, Where
 from runner.config.modes import mode_settings
 from runner.config.programs import OwnSize
 from runner.config.schema import ALL, Config
 from runner.config.traces import Trace, trace_stream
-from runner.job import Arm, Job, Stream
-from runner.room import MEMORY_SHARE, needed_bytes, require_records, require_room, too_large, what_to_lower
-from runner.streams import builder, model_shape, requests_of
+from runner.plan.job import Arm, Job, Stream
+from runner.plan.memory import MEMORY_SHARE, needed_bytes, require_records, require_room, too_large, what_to_lower
+from runner.plan.minimum import at_least
+from runner.plan.streams import builder, model_shape, requests_of
 
 UNLIMITED = 1 << 30
 UNBREAKABLE = {  # why ordering=violated cannot be asked of a mode

@@ -14,7 +14,7 @@ from runner.config.arrivals import Replay
 from runner.config.groups import Gemv, Ordering, Prefill
 from runner.config.schema import Config
 from runner.config.traces import Trace
-from runner.job import Arm, Stream
+from runner.plan.job import Arm, Stream
 
 MEMORY_SHARE = 0.9  # of what is free; the rest is for libraries, scratch of the check and the unforeseen
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # ceilings' buffers, workspace, chunks of the check

@@ -1,0 +1,1 @@
+"""What a configuration means on this machine: the job, its streams, its memory."""
