@@ -44,9 +44,10 @@ from launchopt.analysis.tables.strategies_plot import draw_remedies
 from launchopt.analysis.verdict.calibration import read_calibration
 from launchopt.errors import DataError, LaunchoptError
 from launchopt.recording import results
-from runner import goals, ncu, profilers
+from runner import goals, profilers
 from runner.bench import account, figures
 from runner.piped import until_closed
+from runner.profiles import ncu
 from runner.report_page import html, pull_request, timeline
 from runner.report_screen import print_frontiers, print_remedies, print_tables
 from runner.written import write_text

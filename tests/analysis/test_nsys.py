@@ -9,7 +9,7 @@ from nsys_export import OTHER_PID, PID, TID_2, Export
 
 from launchopt.analysis.profiles.nsys import OUTSIDE, Profile, RangeRow, read_profile
 from launchopt.errors import DataError
-from runner.nsys import main
+from runner.profiles.nsys import main
 
 REAL = Path(__file__).parents[3] / "shared/data/traces/cloverleaf_a100.nsys.sqlite"
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from launchopt.errors import DataError
-from runner.ncu import main, markdown
+from runner.profiles.ncu import main, markdown
 
 PAGE = (
     '"ID","Kernel Name","Block Size","Grid Size","gpu__time_duration.sum","launch__waves_per_multiprocessor"\n'

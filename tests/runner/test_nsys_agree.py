@@ -11,7 +11,7 @@ from nsys_export import PID, Export
 from summary_rows import row
 
 from launchopt.recording import results
-from runner.nsys_agree import main
+from runner.profiles.nsys_agree import main
 
 REAL = Path(__file__).parents[3] / "shared/data/traces/cloverleaf_a100.nsys.sqlite"
 

@@ -9,7 +9,7 @@ import pytest
 from nsys_export import Export
 
 from launchopt.errors import DataError
-from runner.nsys_compare import main
+from runner.profiles.nsys_compare import main
 
 
 def profile(path: Path, mode: str, kernels: int) -> Path:

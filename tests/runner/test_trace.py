@@ -13,8 +13,8 @@ import pytest
 from kineto_events import TRACES, call, kernel, raw, written
 
 from launchopt.analysis.profiles.launch_rows import LAUNCH_KERNELS
-from runner import trace, trace_screen
-from runner.trace import main
+from runner.profiles import trace, trace_screen
+from runner.profiles.trace import main
 
 SOME = [call(0, 4, 1), kernel(6, 3, 1), call(8, 2, 2, "cuLaunchKernel", cat="cuda_driver"), kernel(11, 9, 2, stream=8)]
 CPU_ONLY = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]
@@ -211,7 +211,7 @@ def test_help_explains_the_words(capsys: pytest.CaptureFixture[str]) -> None:
 def test_memory_does_not_grow_with_what_is_not_kept(tmp_path: Path) -> None:
     """A trace twenty times as long, of operators, takes no more than a few megabytes more."""
     # Not ru_maxrss: a child's begins with its parent's.
-    code = "import sys; from runner.trace import main; main(sys.argv[1:]); "
+    code = "import sys; from runner.profiles.trace import main; main(sys.argv[1:]); "
     code += "print(*(line for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     operator = {**CPU_ONLY[0], "args": {"Input Dims": [[8, 4096]] * 20, "stack": "x" * 500}}
     peak_kib = []

@@ -20,7 +20,7 @@ from profiler_bench import BASH, SCRIPTS
 
 from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.recording.results import read_summaries
-from runner.nsys_agree import main as agree
+from runner.profiles.nsys_agree import main as agree
 
 pytestmark = pytest.mark.gpu
 

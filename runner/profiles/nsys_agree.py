@@ -22,7 +22,7 @@ from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.analysis.profiles.nsys_agreement import Agreement, Sum, agreements, agreements_with_run, kernel_sum
 from launchopt.errors import DataError, DeviceError, LaunchoptError
 from runner.piped import until_closed
-from runner.profile_output import cell, print_table, write_parquet
+from runner.profiles.output import cell, print_table, write_parquet
 
 _REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # its name since 2023, and before
 _TIMEOUT_S = 600

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.json is not None:
             files = [{"file": str(file), **asdict(stats)} for file, stats in found]
             write_json(options.json, {"schema_version": JSON_VERSION, "files": files})
-        from runner.trace_screen import print_statistics
+        from runner.profiles.trace_screen import print_statistics
 
         print_statistics(found)
     except LaunchoptError as error:
@@ -138,7 +138,7 @@ def _pairs_file(path: Path) -> Iterator[_PairsFile]:
 def _parser() -> argparse.ArgumentParser:
     summary, _, details = (__doc__ or "").partition("\n\n")
     formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("runner.trace", None, summary, details, formatter_class=formatter)
+    parser = argparse.ArgumentParser("runner.profiles.trace", None, summary, details, formatter_class=formatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a trace")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="launches and kernels, a row a pair")
     parser.add_argument("--json", type=Path, metavar="FILE.json", help="all statistics")

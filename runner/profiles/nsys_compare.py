@@ -14,9 +14,9 @@ from pathlib import Path
 
 from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from launchopt.errors import LaunchoptError
-from runner.nsys import notes
 from runner.piped import until_closed
-from runner.profile_output import cell, print_notes, print_table, write_parquet
+from runner.profiles.nsys import notes
+from runner.profiles.output import cell, print_notes, print_table, write_parquet
 
 _LINES = {
     "ranges": "ranges (a launch of a batch each)",

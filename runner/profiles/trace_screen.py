@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launchopt.analysis.profiles.launch_stats import SHORT_US, LaunchStats, Share, Spread, StreamQueue
-from runner.profile_output import Cell, cell, print_notes, print_table
+from runner.profiles.output import Cell, cell, print_notes, print_table
 
 STREAMS_SHOWN = 10
 

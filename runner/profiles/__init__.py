@@ -1,0 +1,1 @@
+"""Commands for profilers: nsys, ncu and traces."""
