@@ -14,7 +14,7 @@ import pandas
 import pytest
 
 from runner.reliability import campaign_markdown, sync_page
-from runner.report import sync_readme
+from runner.report.__main__ import sync_readme
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -14,11 +14,12 @@ from own_process import environ_of
 from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
 from launchopt.recording import results
-from runner import matrix, report
+from runner import matrix
 from runner.config.groups import Decode, Gemv, Prefill
 from runner.config.programs import Steps
 from runner.config.traces import Trace
 from runner.matrix import DTYPES, KINDS, Matrix, build_matrix, matrix_markdown, sync_matrix
+from runner.report import __main__ as report
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("cupy", "nvmath", "cuda", "torch", "triton")

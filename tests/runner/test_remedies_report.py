@@ -17,7 +17,7 @@ from rich.console import Console
 from summary_rows import DECODE, TOKENS, repeats, row, write
 
 from launchopt.recording import results
-from runner import report
+from runner.report import __main__ as report
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "remedies.md"
 CEILINGS = {"peak_tflops": 50.0, "achieved_tflops": 0.1, "one_time_ms": 12.5}

@@ -20,7 +20,7 @@ from summary_rows import DECODE, TOKENS, everything, repeats, row, write
 from launchopt.analysis.tables.markdown import report_markdown
 from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, build_tables
 from launchopt.recording import results
-from runner import report
+from runner.report import __main__ as report
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "report.md"
 

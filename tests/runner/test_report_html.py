@@ -12,7 +12,7 @@ import pytest
 from recorded_runs import write_run, write_sweep
 
 from launchopt.report import page
-from runner import report
+from runner.report import __main__ as report
 
 needs_extra = pytest.mark.skipif(find_spec("altair") is None, reason="needs the report extra")
 

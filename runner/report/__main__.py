@@ -15,7 +15,7 @@ Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itse
 `frontier.json`, and holds until another is given. In a README what stands between `<!-- report:FOLDER -->` and
 `<!-- /report:FOLDER -->` is replaced, by the frontier where FOLDER has a frontier.json, by the remedies where it has a
 remedies.md or was made by an experiment that compares them; FOLDER is relative to the folder of the README, and may be
-a file: goals.json (runner/goals.py), versions.json, a calibration. Between
+a file: goals.json (runner/report/goals.py), versions.json, a calibration. Between
 `<!-- matrix -->` and `<!-- /matrix -->` comes what `python -m runner.matrix` prints.
 """
 
@@ -44,12 +44,12 @@ from launchopt.analysis.tables.strategies_plot import draw_remedies
 from launchopt.analysis.verdict.calibration import read_calibration
 from launchopt.errors import DataError, LaunchoptError
 from launchopt.recording import results
-from runner import goals, profilers
 from runner.bench import account, figures
 from runner.piped import until_closed
 from runner.profiles import ncu
-from runner.report_page import html, pull_request, timeline
-from runner.report_screen import print_frontiers, print_remedies, print_tables
+from runner.report import goals, profilers
+from runner.report.page import html, pull_request, timeline
+from runner.report.screen import print_frontiers, print_remedies, print_tables
 from runner.written import write_text
 
 FRONTIER_FILE = "frontier.json"

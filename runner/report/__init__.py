@@ -1,0 +1,1 @@
+"""Reports of results: pages, screens, tables in Markdown."""
