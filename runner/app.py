@@ -24,12 +24,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.recording.manifest import read_manifest, write_manifest
-from runner import children
 from runner.config.schema import register, to_config
-from runner.folder_lock import FolderLock, check_writable
 from runner.help import conf_folder, help_text, mode_lines
-from runner.resume import clear, config_hash, earlier_run, is_done, is_finished, is_timed, newest_sweep, plain
-from runner.sweep import Sweep, SweepJob
+from runner.run import children
+from runner.run.folder_lock import FolderLock, check_writable
+from runner.run.resume import clear, config_hash, earlier_run, is_done, is_finished, is_timed, newest_sweep, plain
+from runner.run.sweep import Sweep, SweepJob
 
 RUN_KEY, SWEEP_KEY = "hydra.run.dir", "hydra.sweep.dir"
 
@@ -201,8 +201,8 @@ def _run(plan: Any, folder: Path, overrides: list[str]) -> LaunchoptError | None
 
     without_pandas()
     from launchopt.recording import results
-    from runner.run import execute
-    from runner.terminal import console, summary_table
+    from runner.run.run import execute
+    from runner.run.terminal import console, summary_table
 
     out, shown = console(), _shown(folder)
     rows, failure = [], None

@@ -11,7 +11,7 @@ tracker (as the out-of-memory killer of a container does), in a phase of the run
 
 The last two come in the first repeat or after one to three that were finished.
 
-Then what every start of a run does first is done (`runner.leftovers.tidy`), beside a live neighbour, and counted:
+Then what every start of a run does first is done (`runner.run.leftovers.tidy`), beside a live neighbour, and counted:
 *lost*, repeats that were in the folder before the kill and are not now, or cannot be read; *leaked*, processes,
 segments of shared memory and temporary files that are left; *wrong*, an exit code, a reason or a status other than
 promised. A neighbour's segment that is gone is wrong, too.
@@ -51,8 +51,8 @@ from launchopt.queue.ring import CLOSED_BIT, HEAD, TAIL, Ring
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import read_manifest, write_manifest
 from launchopt.whole_file import atomically
-from runner.leftovers import FOLDER, held, tidy
-from runner.terminal import console
+from runner.run.leftovers import FOLDER, held, tidy
+from runner.run.terminal import console
 
 ROOT = Path(__file__).resolve().parents[1]
 VICTIMS = ("consumer", "producer", "parent", "group")

@@ -24,7 +24,7 @@ from runner.config.bounds import above_zero, within
 from runner.config.groups import MOST_LAYERS, Decode, Gemv, Model, Ordering, Prefill
 from runner.config.programs import ElementwiseChain, Layer, LinearEpilogue, OwnSize, Qkv, Steps
 from runner.config.traces import Trace
-from runner.repeats import AUTO
+from runner.run.repeats import AUTO
 
 
 @dataclass(slots=True)
@@ -45,13 +45,13 @@ class Config:
     record: groups.Recording = field(default_factory=groups.Recording)
     against: list[str] = field(default_factory=list)  # modes run in turn with `mode`, on the same operands
     ordering: Ordering = Ordering.per_request
-    repeats: Any = 1  # a whole number, or auto: until the noise is low (runner.repeats)
+    repeats: Any = 1  # a whole number, or auto: until the noise is low (runner.run.repeats)
     repeats_limit_s: float = 300.0  # of auto: no further round begins after this time
-    watchdog_s: float = 60.0  # a run in which nothing moves for so long is ended (runner.watchdog); 0: never
+    watchdog_s: float = 60.0  # a run in which nothing moves for so long is ended (runner.run.watchdog); 0: never
     seed: int = 0
     verify_columns: int = 256  # of a GEMM with more, so many are compared, chosen at random
     table: Any = None  # a row of an experiment's tables: sets the groups above
-    resume: bool = False  # skip what is finished in the folder that was named (runner.resume)
+    resume: bool = False  # skip what is finished in the folder that was named (runner.run.resume)
     job_timeout_s: float | None = None  # a job that takes longer is ended, and has failed (runner.deadline)
 
     def __post_init__(self) -> None:

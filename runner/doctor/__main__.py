@@ -29,8 +29,8 @@ from launchopt.analysis.verdict.calibration import Calibration, default_path, wr
 from launchopt.errors import DeviceError, LaunchoptError
 from runner.doctor import screen
 from runner.doctor.checks import Check, machine_checks, usable
-from runner.leftovers import FOLDER, clean, leftovers
 from runner.piped import until_closed
+from runner.run.leftovers import FOLDER, clean, leftovers
 
 REPEATS = 7
 DEFAULT_FILE = Path()
@@ -117,7 +117,7 @@ def measure(kind: str, index: int, repeats: int) -> tuple[Calibration, dict[str,
     from launchopt.devices.floors import floor_of, open_floors
     from launchopt.devices.launch_breakdown import as_json
     from launchopt.recording.environment import environment
-    from runner.terminal import console
+    from runner.run.terminal import console
 
     with console(stderr=True).status("opening the device") as status:
         floors = open_floors(kind, index)

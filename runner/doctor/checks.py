@@ -17,8 +17,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from runner.leftovers import FOLDER, killed_runs, leftovers
-from runner.resume import SWEEP
+from runner.run.leftovers import FOLDER, killed_runs, leftovers
+from runner.run.resume import SWEEP
 
 RUNS, SWEEPS = Path("outputs/run"), Path("outputs/sweep")  # where conf/config.yaml has them land
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"

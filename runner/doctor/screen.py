@@ -15,7 +15,7 @@ from rich.table import Table
 from launchopt.analysis.verdict.calibration import Calibration, Floor
 from launchopt.devices.launch_breakdown import STAGES, Breakdown, beside_published, from_json
 from runner.doctor.checks import Check, Status, usable
-from runner.terminal import console
+from runner.run.terminal import console
 
 _STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 

@@ -20,11 +20,11 @@ from launchopt.recording import results
 from launchopt.recording.summary import differences
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import BLOCK_RECORDS, Block, GemmStream, Segment
-from runner import run as run_module
 from runner.bench.dispatch import job
 from runner.consumer import Consumer
 from runner.plan.job import Arm
 from runner.python_loop import PythonLoop
+from runner.run import run as run_module
 
 COMMANDS, BATCH = 96, 16
 

@@ -26,8 +26,8 @@ from runner.doctor import checks as doctor_checks
 from runner.doctor import gpu as doctor_gpu
 from runner.doctor import screen as doctor_screen
 from runner.doctor.checks import Check, Status, usable
-from runner.folder_lock import FolderLock
-from runner.leftovers import LOCK, clean, leftovers
+from runner.run.folder_lock import FolderLock
+from runner.run.leftovers import LOCK, clean, leftovers
 
 OK, WARNING, MISSING = Status.OK, Status.WARNING, Status.MISSING
 CPU_FLOORS = {

@@ -14,11 +14,11 @@ from own_run import LONG, SHORT, Victim, assert_nothing_left, eventually, on_lin
 from launchopt.errors import VerificationError
 from launchopt.producing.blocks import Production
 from launchopt.recording import results
-from runner import run as run_module
 from runner.__main__ import main
 from runner.config.schema import register, to_config
 from runner.plan.plan import Plan, make_plan
-from runner.session import ChildError, Session
+from runner.run import run as run_module
+from runner.run.session import ChildError, Session
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from own_process import environ_of
 
-from runner import folder_lock
-from runner.folder_lock import FolderError, FolderLock, check_writable
+from runner.run import folder_lock
+from runner.run.folder_lock import FolderError, FolderLock, check_writable
 
 HOLD = """
-import sys; from pathlib import Path; from runner.folder_lock import FolderLock
+import sys; from pathlib import Path; from runner.run.folder_lock import FolderLock
 lock = FolderLock(Path(sys.argv[1]), "hydra.run.dir"); print("held", flush=True); sys.stdin.read()
 """
 

@@ -15,7 +15,7 @@ import pytest
 from own_run import LONG, SHORT, Victim, on_linux
 
 from launchopt.recording.results import read_manifest, write_manifest
-from runner.leftovers import FOLDER, YOUNG_S, held, killed_runs, leftovers, tidy
+from runner.run.leftovers import FOLDER, YOUNG_S, held, killed_runs, leftovers, tidy
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from summary_rows import row
 from launchopt.errors import Interrupted
 from launchopt.producing.blocks import Production
 from launchopt.recording import results
-from runner import run as run_module
-from runner.repeats import HALF_WIDTH, LEAST_ROUNDS, MOST_ROUNDS, Rounds
-from runner.terminal import console, summary_table, throttled_repeats
+from runner.run import run as run_module
+from runner.run.repeats import HALF_WIDTH, LEAST_ROUNDS, MOST_ROUNDS, Rounds
+from runner.run.terminal import console, summary_table, throttled_repeats
 
 PAIR = ("baseline", "batched")
 Walls = Callable[[int, int], float]  # of an arm and a repeat

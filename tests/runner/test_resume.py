@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launchopt.errors import ConfigError, DataError, Interrupted, RunError
-from runner import deadline, resume
+from runner import deadline
 from runner.deadline import limited
-from runner.folder_lock import FolderError
-from runner.resume import clear, config_hash, is_done, newest_sweep
-from runner.sweep import Sweep, SweepJob
+from runner.run import resume
+from runner.run.folder_lock import FolderError
+from runner.run.resume import clear, config_hash, is_done, newest_sweep
+from runner.run.sweep import Sweep, SweepJob
 
 values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 configs = st.dictionaries(st.text(min_size=1), values | st.dictionaries(st.text(), values), min_size=1)

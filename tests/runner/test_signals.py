@@ -10,8 +10,8 @@ import pytest
 from own_run import LONG, SHORT, Victim, assert_nothing_left, eventually, on_linux
 
 from launchopt.recording import results
-from runner import children
-from runner.stopping import STOPPING, Signals
+from runner.run import children
+from runner.run.signals import STOPPING, Signals
 
 SECONDS = f"{SHORT} workload.commands=300000".replace("batched", "baseline")  # a repeat takes about a second
 

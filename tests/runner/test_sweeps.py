@@ -24,11 +24,12 @@ from hydra.errors import HydraException
 from own_process import environ_of
 
 from launchopt.recording import results
-from runner import app, children, deadline, folder_lock
-from runner import run as run_module
-from runner.folder_lock import FolderLock
-from runner.resume import config_hash
-from runner.sweep import Sweep, SweepJob, planned
+from runner import app, deadline
+from runner.run import children, folder_lock
+from runner.run import run as run_module
+from runner.run.folder_lock import FolderLock
+from runner.run.resume import config_hash
+from runner.run.sweep import Sweep, SweepJob, planned
 
 SMALL = "device=cpu workload.m=16 workload.k=64 workload.commands=200 workload.cache=hot"
 DECODE = "device=cpu workload=decode model=tiny workload.cache=hot workload.requests=5 workload.tokens=2"

@@ -10,7 +10,7 @@ import pytest
 from own_run import LONG, SHORT, Victim, assert_nothing_left, eventually, on_linux
 
 from launchopt.recording import results
-from runner.watchdog import BUSY_ELSE, BUSY_TIMED, StalledError, Watchdog, has_helpers, pulse_of
+from runner.run.watchdog import BUSY_ELSE, BUSY_TIMED, StalledError, Watchdog, has_helpers, pulse_of
 
 LIMIT_S = 8.0
 

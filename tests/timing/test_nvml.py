@@ -25,8 +25,8 @@ from launchopt.errors import DeviceError
 from launchopt.recording import results
 from launchopt.timing import nvml
 from launchopt.timing.nvml import Look, Readings
-from runner import children
-from runner import run as run_module
+from runner.run import children
+from runner.run import run as run_module
 
 MS = 1_000_000
 UUID = bytes(range(16))

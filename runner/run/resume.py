@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launchopt.errors import ConfigError
 from launchopt.recording.manifest import read_manifest
-from runner.folder_lock import FolderError
+from runner.run.folder_lock import FolderError
 
 PASSING = ("resume", "job_timeout_s", "watchdog_s")  # settings that end or skip a run, and leave its results alone
 SWEEP = "sweep.json"

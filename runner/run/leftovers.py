@@ -22,7 +22,7 @@ import psutil
 
 from launchopt.errors import DataError
 from launchopt.recording.manifest import read_manifest, write_manifest
-from runner import folder_lock
+from runner.run import folder_lock
 
 FOLDER = Path("/dev/shm")
 LOCK = folder_lock.NAME

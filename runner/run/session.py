@@ -21,10 +21,10 @@ from launchopt.recording.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.chain import ChainStream
-from runner.children import GRACE_S, Child, hire, keep
-from runner.leftovers import FOLDER, held
 from runner.plan.job import Job
-from runner.watchdog import StalledError, Watchdog
+from runner.run.children import GRACE_S, Child, hire, keep
+from runner.run.leftovers import FOLDER, held
+from runner.run.watchdog import StalledError, Watchdog
 
 POLL_S = 0.1  # between two looks at the ring's tail, for the progress bar
 

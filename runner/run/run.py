@@ -27,14 +27,14 @@ from runner.config.programs import OwnSize
 from runner.config.traces import Trace
 from runner.deadline import limited
 from runner.handed_on import handed_on
-from runner.leftovers import remove_halves, tidy
 from runner.plan.plan import Plan
-from runner.repeats import Rounds
-from runner.resume import config_hash
-from runner.session import ChildError, Session
-from runner.stopping import Signals
-from runner.terminal import Terminal, say, throttled_repeats
-from runner.tokens import TokenResults
+from runner.run.leftovers import remove_halves, tidy
+from runner.run.repeats import Rounds
+from runner.run.resume import config_hash
+from runner.run.session import ChildError, Session
+from runner.run.signals import Signals
+from runner.run.terminal import Terminal, say, throttled_repeats
+from runner.run.tokens import TokenResults
 
 SHAPES_SPELLED = 8  # more are only counted
 HELD_SHARE = 0.95  # of the rate at which commands were due: reaching less is overload

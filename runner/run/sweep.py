@@ -27,7 +27,7 @@ from hydra.errors import HydraException
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.whole_file import atomically
-from runner.resume import SWEEP, asked
+from runner.run.resume import SWEEP, asked
 
 SCHEMA_VERSION = 1
 NOT_RUN = "not run"

@@ -124,7 +124,7 @@ def _missing(folder: Path) -> list[Path]:
 
 
 def _flock(descriptor: int) -> bool:
-    """Whether it is ours now; who only looks whether it is free (runner.leftovers) has it for a moment."""
+    """Whether it is ours now; who only looks whether it is free (runner.run.leftovers) has it for a moment."""
     for _ in range(int(PATIENCE_S / _PAUSE_S)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,1 @@
+"""The parent's side of a run: children, repeats, resuming, sweeps, signals."""
