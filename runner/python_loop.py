@@ -18,7 +18,7 @@ from launchopt.modes.base import Mode
 from launchopt.queue.ring import STOP, Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.recording.recorder import Recorder
-from runner.chains import Chains
+from runner.worker.chains import Chains
 
 
 class PythonLoop:

@@ -25,8 +25,8 @@ from launchopt.recording import recorder as rec
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 from runner.bench.figures import Figure, in_turn, ratios
-from runner.consumer import Consumer
 from runner.plan.job import Arm, Job, Stream
+from runner.worker.consumer import Consumer
 
 BURST = 400
 LONE_COMMANDS, LONE_GAP_S = 2000, 0.001

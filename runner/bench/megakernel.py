@@ -23,9 +23,9 @@ from launchopt.recording.results import Row, write_rows
 from runner.bench import account as table
 from runner.bench.account import Measured
 from runner.bench.figures import Figure
-from runner.consumer import Consumer
 from runner.plan.job import Job
 from runner.run.children import Child
+from runner.worker.consumer import Consumer
 
 CASES = {
     "decode fp16, 1 request": ("table=resident_decode_1",),

@@ -37,8 +37,8 @@ from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import elementwise_program, linear_epilogue_program, linear_program, qkv_program
 from runner.bench.dispatch import job
 from runner.bench.figures import Figure, in_turn
-from runner.consumer import Consumer
 from runner.plan.job import Arm, Stream
+from runner.worker.consumer import Consumer
 
 GOAL_US = 5.0
 BUCKET, BATCHES = 64, 8  # commands of a batch; batches, submitted in turn

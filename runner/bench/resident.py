@@ -35,8 +35,8 @@ from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 from runner.bench.dispatch import job
 from runner.bench.figures import Figure
-from runner.consumer import Consumer
 from runner.plan.job import Arm
+from runner.worker.consumer import Consumer
 
 COMMANDS = 4000
 GOAL_US = 2.0

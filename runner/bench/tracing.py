@@ -18,8 +18,8 @@ from launchopt.queue.ring import Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import BURST, SHAPES, job
 from runner.bench.figures import Figure, in_turn, ratios
-from runner.consumer import Consumer
 from runner.plan.job import Arm
+from runner.worker.consumer import Consumer
 
 
 def suite(repeats: int, device: str) -> Iterator[Figure]:

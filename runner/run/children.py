@@ -43,7 +43,7 @@ class Child:
     """A process and the parent's end of its pipe."""
 
     def __init__(self, name: str) -> None:
-        from runner.child import consumer_main, producer_main  # compilers come with them: not for --help
+        from runner.worker.child import consumer_main, producer_main  # compilers come with them: not for --help
 
         mains = {"consumer": consumer_main, "producer": producer_main}
         context = get_context("spawn")  # never fork: a forked CUDA context, or BLAS pool, is broken

@@ -134,7 +134,7 @@ def tidy(folder: Path, segments: Path = FOLDER) -> list[str]:
 def remove_halves(folder: Path) -> None:
     """Finish tables with the repeats that were, remove what is half of one; only where nobody writes."""
     if any(folder.glob(".*.part.tmp")):
-        from runner.tables import rescue  # late: compilers come with it
+        from runner.worker.tables import rescue  # late: compilers come with it
 
         rescue(folder)
     for half in folder.glob(".*.tmp"):

@@ -16,7 +16,7 @@ from launchopt.workloads.chain import ChainStream
 from runner.config.arrivals import Closed, Replay
 from runner.config.groups import Record
 from runner.plan.plan import Plan
-from runner.tables import GrowingTable, named
+from runner.worker.tables import GrowingTable, named
 
 Histograms = dict[str, list[tuple[int, int, int]]]
 

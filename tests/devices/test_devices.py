@@ -16,8 +16,8 @@ from launchopt.queue.waiter import Waiter
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment, arenas_of
 from runner.bench.dispatch import job
-from runner.consumer import Consumer
 from runner.plan.job import Arm
+from runner.worker.consumer import Consumer
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 CAPACITY = 8192

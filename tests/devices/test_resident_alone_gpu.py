@@ -19,8 +19,8 @@ from launchopt.queue.ring import Ring
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.bench.dispatch import job
-from runner.consumer import Consumer
 from runner.plan.job import Arm
+from runner.worker.consumer import Consumer
 
 pytestmark = pytest.mark.gpu
 

@@ -24,8 +24,8 @@ from launchopt.recording import results
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.bench.dispatch import job
-from runner.consumer import Consumer
 from runner.plan.job import Arm
+from runner.worker.consumer import Consumer
 
 pytestmark = pytest.mark.gpu
 
@@ -220,7 +220,7 @@ from launchopt.command import Dtype, as_words
 from launchopt.queue.ring import Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
-from runner.consumer import Consumer
+from runner.worker.consumer import Consumer
 from runner.plan.job import Arm
 
 stream = gemv(256, 1, 256, 10, Dtype.fp32, 10, False, 0)

@@ -9,8 +9,8 @@ import pytest
 
 from launchopt.command import Dtype
 from launchopt.devices.base import Ceilings
-from runner import ceilings as module
-from runner.ceilings import DeviceCeilings
+from runner.worker import ceilings as module
+from runner.worker.ceilings import DeviceCeilings
 
 BUSY = Ceilings(10.0, 10.0, 0.001)
 ROW = {"achieved_tflops": 0.002, "achieved_gb_per_s": 1.0}

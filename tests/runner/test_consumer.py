@@ -9,8 +9,8 @@ from launchopt.modes.batched import Batched
 from launchopt.queue.ring import Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
-from runner.consumer import Consumer
 from runner.plan.job import Arm
+from runner.worker.consumer import Consumer
 
 
 def test_where_polled_words_lie_is_told_of_modes_that_have_any(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,10 @@ from launchopt.recording.summary import differences
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import BLOCK_RECORDS, Block, GemmStream, Segment
 from runner.bench.dispatch import job
-from runner.consumer import Consumer
 from runner.plan.job import Arm
 from runner.python_loop import PythonLoop
 from runner.run import run as run_module
+from runner.worker.consumer import Consumer
 
 COMMANDS, BATCH = 96, 16
 

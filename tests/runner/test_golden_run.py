@@ -32,8 +32,8 @@ from launchopt.recording.identity import stream_hash
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 from runner.bench.dispatch import job
-from runner.consumer import Consumer
 from runner.plan.job import Arm
+from runner.worker.consumer import Consumer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LARGEST = 4  # 64 products of at most 4 x 4 are far below 2**24

@@ -14,8 +14,8 @@ from launchopt.modes import MODES, mode_class
 from launchopt.queue.ring import MOST_AT_ONCE, START_NS, Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
-from runner.consumer import Consumer
 from runner.plan.job import Arm
+from runner.worker.consumer import Consumer
 
 FEW, MANY = 2 * MOST_AT_ONCE, 20 * MOST_AT_ONCE
 SLACK_BYTES = 16 << 10

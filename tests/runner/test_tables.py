@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt.errors import RunError
-from runner.tables import GrowingTable, rescue
+from runner.worker.tables import GrowingTable, rescue
 
 SCHEMA = pa.schema([("part", pa.int32()), ("row", pa.int64()), ("mode", pa.string())])
 ENOSPC = os.strerror(errno.ENOSPC)

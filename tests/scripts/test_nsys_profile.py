@@ -142,14 +142,14 @@ def test_ranges_of_a_child_process_are_seen_by_the_real_nsys(tmp_path: Path) -> 
     # A small runner in a copy of the checkout: its child process makes the ranges, as the consumer does.
     (tmp_path / "runner").mkdir()
     (tmp_path / "runner/__init__.py").touch()
-    (tmp_path / "runner/child.py").write_text(
+    (tmp_path / "runner/worker/child.py").write_text(
         "from launchopt.timing import nvtx_ranges as r\n"
         "def work():\n"
         "    d = r.domain(); a = r.attributes(d, 'submit', 3)\n"
         "    for _ in range(5): d.push_range(a); d.pop_range()\n"
     )
     (tmp_path / "runner/__main__.py").write_text(
-        "import multiprocessing as mp\nfrom runner.child import work\n"
+        "import multiprocessing as mp\nfrom runner.worker.child import work\n"
         "if __name__ == '__main__':\n"
         "    p = mp.get_context('spawn').Process(target=work); p.start(); p.join()\n"
         "    raise SystemExit(p.exitcode or 7)\n"

@@ -18,8 +18,8 @@ from launchopt.workloads.gemv import gemv
 from runner.bench import figures, modes
 from runner.bench.__main__ import main
 from runner.bench.dispatch import job
-from runner.consumer import Consumer
 from runner.plan.job import Arm
+from runner.worker.consumer import Consumer
 
 NAP_S, NAP_US = 0.002, 2000.0
 BATCH = 16

@@ -33,11 +33,11 @@ from launchopt.timing.torch_trace import TorchTrace, trace_path
 from launchopt.verify.commands import Verification, verify
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import CommandStream
-from runner.ceilings import DeviceCeilings
-from runner.chains import Chains, rows_of_longest_step
 from runner.plan.job import Arm, Job
 from runner.python_loop import PythonLoop
-from runner.tables import TableWriter
+from runner.worker.ceilings import DeviceCeilings
+from runner.worker.chains import Chains, rows_of_longest_step
+from runner.worker.tables import TableWriter
 
 TRACED = ("cupti", "torch")  # kinds of timing that record every launch
 

@@ -153,7 +153,7 @@ def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
 def _consume(job: Job, pipe: Connection) -> None:
     """Batch, launch, record and check the stream for every "run"; a "rehearse" keeps nothing; until "done"."""
     from runner.arrow import without_pandas
-    from runner.consumer import Consumer
+    from runner.worker.consumer import Consumer
 
     without_pandas()
     os.sched_setaffinity(0, _CORES if job.pin_cpu is None else {job.pin_cpu})

@@ -1,0 +1,1 @@
+"""The children's side of a run: producer, driver and consumer processes."""
