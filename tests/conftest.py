@@ -15,7 +15,7 @@ LONGEST = (
     "test_paired_blocks_on_host",
     "test_kills",
     "test_bad_overrides",
-    "test_resident_on_host",
+    "test_persistent_on_host",
 )
 
 

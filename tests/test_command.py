@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.paths import TESTS
 
 from launchopt.command import (
     COMMAND_DTYPE,
@@ -25,7 +24,7 @@ from launchopt.command import (
     as_words,
 )
 
-GOLDEN = Path(__file__).parent / "golden/command_record.txt"
+GOLDEN = TESTS / "golden/command_record.txt"
 u32 = st.integers(0, 2**32 - 1)
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from own_process import environ_of
+from support.paths import ROOT
+from support.processes.own_process import environ_of
 
 from launchopt.recording import results
 
-ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 

@@ -17,11 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
 from launchopt.modes import MODES
 from launchopt.recording import results
 
-ROOT = Path(__file__).parents[1]
 SOURCES = ("conf", "launchopt", "runner", "tests", "pyproject.toml", "README.md", "LICENSE")
 SETUPTOOLS = 77  # the first that knows a license as an SPDX expression, and needs no wheel package
 SMALL = "device=cpu workload.m=16 workload.k=64 workload.commands=500 workload.cache=hot"

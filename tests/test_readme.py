@@ -12,11 +12,11 @@ from pathlib import Path
 import duckdb
 import pandas
 import pytest
+from support.paths import ROOT
 
 from runner.reliability import campaign_markdown, sync_page
 from runner.report.__main__ import sync_readme
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 COMMANDS = [
     shlex.split(line.split("  #")[0])

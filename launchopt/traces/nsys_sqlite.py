@@ -3,8 +3,8 @@
 In: such a file (nsys 2022 to 2025; opened read-only, and any table may be missing). Out: a `Trace` of every row of the
 CUDA API, the runtime's and the driver's record of one call among them, and every kernel, copy, fill and whole graph.
 
-In nsys, globalTid = process << 24 | thread, and globalPid is the same with thread 0. `launchopt.analysis.profiles.nsys` reads
-the same files for our own profiles, by NVTX range.
+In nsys, globalTid = process << 24 | thread, and globalPid is the same with thread 0. `launchopt.analysis.profiles.nsys`
+reads the same files for our own profiles, by NVTX range.
 """
 
 from __future__ import annotations

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.paths import ROOT
 
 from launchopt.arrivals.azure import HEADER, LINE_BYTES_MAX, read_azure
 from launchopt.arrivals.requests import Requests
 from launchopt.errors import DataError
 
-TRACE = Path(__file__).parents[3] / "shared/data/arrivals/AzureLLMInferenceTrace_code.csv"
+TRACE = ROOT.parent / "shared/data/arrivals/AzureLLMInferenceTrace_code.csv"
 needs_trace = pytest.mark.skipif(not TRACE.exists(), reason=f"no {TRACE.name}: download it from its source")
 
 GOOD = "2023-11-16 18:17:03.9799600,4808,10"

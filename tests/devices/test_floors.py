@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_gpu import COMPLETION_NS, KERNEL_NS, FakeGpu, address_of, fake_floors, function_of
-from own_process import environ_of
+from support.cuda.fake_gpu import COMPLETION_NS, KERNEL_NS, FakeGpu, address_of, fake_floors, function_of
+from support.processes.own_process import environ_of
 
 from launchopt.analysis.verdict.calibration import Floor, from_json
 from launchopt.devices.cuda.floor_loops import call_burst, clock_burst, empty_function, lone_launches

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instruction_runs import InstructionRun
-from programs import stream_of
-from step_runs import batches
+from support.megakernel.instruction_runs import InstructionRun
+from support.steps.programs import stream_of
+from support.steps.step_runs import batches
 
 from launchopt.command import COMMAND_DTYPE, Op, Records, as_words
 from launchopt.devices.cpu.ops import STATEFUL

@@ -6,11 +6,11 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from batch_runs import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import stream_of
-from step_runs import StepRun, batches
+from support.modes.batch_runs import Run
+from support.steps.programs import stream_of
+from support.steps.step_runs import StepRun, batches
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Op
 from launchopt.modes.base import Takes

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import recorded
-from program_interpreter import NONE
-from programs import stream_of
-from step_runs import StepRun, batches
+from support.steps.launching import recorded
+from support.steps.program_interpreter import NONE
+from support.steps.programs import stream_of
+from support.steps.step_runs import StepRun, batches
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import W_SLOT_C_REQUEST, W_STEP, Dtype

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from batch_runs import Run, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import stream_of
-from step_runs import StepRun, batches
+from support.modes.batch_runs import Run, streams
+from support.steps.programs import stream_of
+from support.steps.step_runs import StepRun, batches
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Dtype

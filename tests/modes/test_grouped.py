@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from batch_runs import Run, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import recorded
-from programs import stream_of
+from support.modes.batch_runs import Run, streams
+from support.steps.launching import recorded
+from support.steps.programs import stream_of
 
 from launchopt.batching.batcher import SEVERAL
 from launchopt.command import Dtype

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from instruction_runs import InstructionRun
-from programs import requests_of
+from support.megakernel.instruction_runs import InstructionRun
+from support.steps.programs import requests_of
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.instructions.words import Word

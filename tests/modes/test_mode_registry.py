@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from composing import composed, configured, planned
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
-from programs import stream_of
+from support.config.composing import composed, configured, planned
+from support.steps.programs import stream_of
 
 from launchopt import modes
 from launchopt.command import Dtype, Op

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batch_runs import ALWAYS_PACK, NEVER_PACK, Run, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import recorded
-from straight import records_of
+from support.modes.batch_runs import ALWAYS_PACK, NEVER_PACK, Run, streams
+from support.steps.launching import recorded
+from support.steps.straight import records_of
 
 from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words

@@ -6,7 +6,7 @@ In the three dtypes on a GPU (marked so), and the same on the CPU, where a mode 
 from __future__ import annotations
 
 import pytest
-from mode_jobs import JOBS, MOST, PLAIN, Everything, able, refused, run_jobs, stream_of
+from support.modes.mode_jobs import JOBS, MOST, PLAIN, Everything, able, refused, run_jobs, stream_of
 
 from launchopt.command import Op
 from launchopt.devices.cublaslt.launch import MOST_POSTED

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batch_runs import Run
-from fake_cuda import FakeCuda, fake_cuda
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from programs import stream_of
-from step_runs import StepRun, batches
+from support.cuda.fake_cuda import FakeCuda, fake_cuda
+from support.modes.batch_runs import Run
+from support.steps.programs import stream_of
+from support.steps.step_runs import StepRun, batches
 
 from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.devices.cublaslt.pointer_loops import padded_sizes

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batch_runs import Run
-from fake_resident import ELAPSED_MS, FakeResidentCuda, fake_resident_cuda
-from fake_words import NOT_NEAR
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import recorded
-from programs import stream_of
-from straight import records_of
+from support.cuda.fake_words import NOT_NEAR
+from support.modes.batch_runs import Run
+from support.resident.fake_resident import ELAPSED_MS, FakeResidentCuda, fake_resident_cuda
+from support.steps.launching import recorded
+from support.steps.programs import stream_of
+from support.steps.straight import records_of
 
 from launchopt.batching.batcher import Batch, Batcher, FlushReason
 from launchopt.command import Dtype, as_words

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from batch_runs import ALWAYS_PACK, Run, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import stream_of
-from step_runs import batches
+from support.modes.batch_runs import ALWAYS_PACK, Run, streams
+from support.steps.programs import stream_of
+from support.steps.step_runs import batches
 
 from launchopt.command import Dtype, Op
 from launchopt.modes import mode_class

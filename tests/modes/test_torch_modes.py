@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batch_runs import Run, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_runs import StepRun, batches
+from support.modes.batch_runs import Run, streams
+from support.steps.step_runs import StepRun, batches
 
 from launchopt.arrivals.requests import Requests
 from launchopt.batching.batcher import Batcher, FlushReason

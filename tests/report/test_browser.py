@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from recorded_runs import HOSTILE, write_calibration, write_run, write_sweep
+from support.results.recorded_runs import HOSTILE, write_calibration, write_run, write_sweep
 
 from launchopt.report.page import page_html
 from launchopt.report.source import read_source

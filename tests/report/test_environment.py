@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recorded_runs import manifest, write_run
+from support.results.recorded_runs import manifest, write_run
 
 from launchopt.recording.manifest import write_manifest
 from launchopt.report.environment import environment

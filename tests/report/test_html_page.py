@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded_runs import HOSTILE, write_calibration, write_run, write_sweep
+from support.results.recorded_runs import HOSTILE, write_calibration, write_run, write_sweep
 
 from launchopt.recording.histogram import LogHistogram
 from launchopt.report.grids import leading_number

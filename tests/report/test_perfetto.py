@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_runs import command_rows, kernel_rows, launch_rows, write_run, write_sweep
+from support.results.recorded_runs import command_rows, kernel_rows, launch_rows, write_run, write_sweep
 
 from launchopt.errors import DataError
 from launchopt.recording import results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recorded_runs import HOSTILE, write_run, write_sweep
+from support.results.recorded_runs import HOSTILE, write_run, write_sweep
 
 from launchopt.report.pull_request import MOST_BYTES, MOST_ROWS, pull_request_markdown
 from launchopt.report.source import read_source

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from own_run import Victim
+from support.processes.own_run import Victim
 
 
 @pytest.fixture

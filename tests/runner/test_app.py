@@ -17,7 +17,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from hydra import compose, initialize_config_dir
-from own_process import environ_of
+from support.paths import ROOT
+from support.processes.own_process import environ_of
 
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ArenaMemoryError
@@ -27,7 +28,6 @@ from runner.config.schema import register, to_config
 from runner.plan import plan as plan_module
 from runner.plan.plan import Plan, make_plan
 
-ROOT = Path(__file__).parents[2]
 COMMANDS = 500
 FLUSHES = ("full", "deadline", "idle", "stall", "drain")
 SMALL = f"device=cpu workload.m=16 workload.k=64 workload.commands={COMMANDS} workload.cache=hot"

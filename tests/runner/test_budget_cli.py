@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from diagnosed_rows import decode, repeats
 from hypothesis import given
 from hypothesis import strategies as st
+from support.results.diagnosed_rows import decode, repeats
 
 from launchopt.errors import LaunchoptError
 from launchopt.recording import results

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from summary_rows import repeats, write
+from support.paths import ROOT, TESTS
+from support.results.summary_rows import repeats, write
 
 from launchopt.recording import results
 from runner import compare
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = TESTS / "golden"
 MANIFEST: dict[str, Any] = {
     "status": "ok",
     "started_utc": "2025-01-01T00:00:00+00:00",
@@ -166,6 +167,6 @@ def test_interruption_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_committed_runs() -> None:
-    reference = Path(__file__).parents[2] / "outputs" / "reference" / "h200" / "predecessor_tables" / "0"
+    reference = ROOT / "outputs" / "reference" / "h200" / "predecessor_tables" / "0"
     assert compare.main([f"{reference}:baseline", f"{reference}:batched", "--fail-on", "slower"]) == 0
     assert compare.main([f"{reference}:batched", f"{reference}:baseline", "--fail-on", "slower"]) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from own_process import ROOT, environ_of
+from support.processes.own_process import ROOT, environ_of
 
 from launchopt.recording import results
 from launchopt.recording.dataset import schema_of

@@ -9,7 +9,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from own_process import environ_of
+from support.paths import ROOT
+from support.processes.own_process import environ_of
 
 from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
@@ -21,7 +22,6 @@ from runner.config.traces import Trace
 from runner.matrix import DTYPES, KINDS, Matrix, build_matrix, matrix_markdown, sync_matrix
 from runner.report import __main__ as report
 
-ROOT = Path(__file__).parents[2]
 HEAVY = ("cupy", "nvmath", "cuda", "torch", "triton")
 # As little as has company to batch with.
 SMALL = {

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from own_process import ROOT
+from support.processes.own_process import ROOT
 
 from launchopt.errors import DataError
 from runner.reliability import campaign_markdown, main, read_kills, read_soak, sync_page

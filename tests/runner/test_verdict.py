@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diagnosed_rows import BANDWIDTH, calibration, few, repeats
+from support.results.diagnosed_rows import BANDWIDTH, calibration, few, repeats
 
 from launchopt.analysis.verdict.calibration import write_calibration
 from launchopt.recording import results

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from profiler_bench import NOWHERE, Bench, is_running, needs_bash
+from support.results.profiler_bench import NOWHERE, Bench, is_running, needs_bash
 
 pytestmark = needs_bash
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from profiler_bench import NOWHERE, Bench, is_running, needs_bash
+from support.results.profiler_bench import NOWHERE, Bench, is_running, needs_bash
 
 pytestmark = needs_bash
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from profiler_bench import BASH, NOWHERE, SCRIPTS, Bench, is_running, needs_bash
+from support.results.profiler_bench import BASH, NOWHERE, SCRIPTS, Bench, is_running, needs_bash
 
 from launchopt.timing import nvtx_ranges
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from profiler_bench import BASH, SCRIPTS
+from support.results.profiler_bench import BASH, SCRIPTS
 
 from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.recording.results import read_summaries

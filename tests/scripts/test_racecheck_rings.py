@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_on_host import built_of, can_find_races, launch
-from own_process import environ_of
+from support.cuda_on_host import built_of, can_find_races, launch
+from support.paths import ROOT
+from support.processes.own_process import environ_of
 
 from launchopt.kernels import source
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "racecheck_rings.py"
+SCRIPT = ROOT / "scripts" / "racecheck_rings.py"
 CALL = "u64* w = (u64*)arguments; rings((const uint4*)w[0], (u32*)w[1], w[2])"
 rings: Any = importlib.import_module("scripts.racecheck_rings")
 

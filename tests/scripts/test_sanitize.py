@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from own_process import environ_of
+from support.paths import ROOT
+from support.processes.own_process import environ_of
 
 from launchopt.recording.results import SCHEMA_VERSION
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "sanitize.sh"
+SCRIPT = ROOT / "scripts" / "sanitize.sh"
 RUN = """
 for word; do
     case $word in hydra.run.dir=*) mkdir -p "${word#*=}" && cp "$0.json" "${word#*=}/manifest.json" ;; esac

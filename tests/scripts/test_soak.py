@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from own_process import environ_of
+from support.paths import ROOT
+from support.processes.own_process import environ_of
 
 from launchopt.queue.ring import Ring
 from launchopt.recording.environment import environment
 
-SCRIPT = Path(__file__).parents[2] / "scripts/soak.py"
+SCRIPT = ROOT / "scripts/soak.py"
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.paths import TESTS
 
 from launchopt.analysis.verdict.calibration import read_calibration, write_calibration
 from launchopt.errors import ConfigError
@@ -17,7 +18,7 @@ from launchopt.queue.ring import Ring
 from launchopt.recording import results
 
 Write = Callable[[Path], Path]
-CORPUS = Path(__file__).parents[1] / "corpus"
+CORPUS = TESTS / "corpus"
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from own_process import environ_of
+from support.processes.own_process import environ_of
 
 SCRIPT = "<script>alert(1)</script>"
 QUOTED = f"'{SCRIPT}'"  # for Hydra's grammar

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 FILES = sorted(
     str(path.relative_to(ROOT)) for top in ("launchopt", "runner", "scripts") for path in (ROOT / top).rglob("*.py")
 )

@@ -14,8 +14,8 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from limits import limited
-from mutations import CORPUS, READERS, complaint, mutant
+from support.processes.limits import limited
+from support.results.mutations import CORPUS, READERS, complaint, mutant
 
 from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.analysis.verdict.calibration import read_calibration

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import launch
+from support.steps.launching import launch
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.recording.recorder import Recorder

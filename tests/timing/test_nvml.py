@@ -15,10 +15,10 @@ from typing import Any
 
 import pynvml
 import pytest
-from composing import planned
 from hypothesis import given
 from hypothesis import strategies as st
-from own_process import ROOT, environ_of
+from support.config.composing import planned
+from support.processes.own_process import ROOT, environ_of
 
 from launchopt.devices.cuda import info as cuda_info
 from launchopt.errors import DeviceError

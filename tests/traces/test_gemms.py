@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.paths import ROOT
 
 from launchopt.errors import DataError
 from launchopt.traces.gemms import Gemm, TraceGemms, read_gemms
 
-DATA = Path(__file__).parents[2].parent / "shared/data/traces"
+DATA = ROOT.parent / "shared/data/traces"
 BERT, SAMPLED, NSYS = "h100_bert_small.kineto.json.gz", "sampled_rank0.kineto.json.gz", "cloverleaf_a100.nsys.sqlite"
 needs_traces = pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the traces in {DATA}")
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kineto_events import raw
+from support.results.kineto_events import raw
 
 from launchopt.errors import DataError
 from launchopt.traces import json_stream

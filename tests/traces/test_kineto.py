@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kineto_events import TRACES, call, kernel, raw, written
+from support.results.kineto_events import TRACES, call, kernel, raw, written
 
 from launchopt.errors import DataError
 from launchopt.traces.events import Format, Kind, detect, is_json, is_sqlite

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kineto_events import TRACES
+from support.results.kineto_events import TRACES
 
 from launchopt.analysis.profiles.launch_pairs import pair
 from launchopt.analysis.profiles.launch_stats import launch_stats

@@ -7,8 +7,8 @@ from collections import defaultdict
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from program_interpreter import steps_of
-from programs import program_streams, stream_of
+from support.steps.program_interpreter import steps_of
+from support.steps.programs import program_streams, stream_of
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.workloads.attention import Attention, AttentionShape

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from support.paths import ROOT
 
 from launchopt.workloads.model import ModelShape
 
-ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "conf/model"
 LITGPT = ROOT.parent / "shared/data/models/model_shapes_litgpt.json"
 VLLM = ROOT.parent / "shared/data/shapes/vllm_weight_shapes.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from programs import GATED, PLAIN, PROGRAMS, WIDE
+from support.steps.programs import GATED, PLAIN, PROGRAMS, WIDE
 
 from launchopt.command import Op
 from launchopt.errors import ConfigError

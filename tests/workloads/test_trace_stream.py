@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from straight import multiply, operands, records_of
+from support.steps.straight import multiply, operands, records_of
 
 from launchopt.command import Dtype, Records, ShapeKey
 from launchopt.traces.gemms import Gemm

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from composing import configured
+from support.config.composing import configured
 
 from launchopt.analysis.campaigns.step_account import Floor, Part
 from launchopt.devices.cuda.info import cuda_info

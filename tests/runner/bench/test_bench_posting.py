@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from launching import recorded
+from support.steps.launching import recorded
 
 from launchopt.devices.cublaslt.launch import MOST_POSTED
 from launchopt.queue.ring import MOST_AT_ONCE

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_resident import ELAPSED_MS, FakeResidentCuda, fake_resident_cuda
+from support.resident.fake_resident import ELAPSED_MS, FakeResidentCuda, fake_resident_cuda
 
 from launchopt.command import Dtype
 from launchopt.modes import mode_class
@@ -101,7 +101,7 @@ def test_a_stream_with_products_without_and_at_the_least(device: FakeResidentCud
 
 
 def test_outputs_that_are_wrong_are_no_figure(device: FakeResidentCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fake_resident.multiplied", lambda *operands: None)
+    monkeypatch.setattr("support.resident.fake_resident.multiplied", lambda *operands: None)
     for figures in (resident.suite, resident.streams):
         with pytest.raises(AssertionError, match="outputs wrong"):
             next(iter(figures(1, "cuda")))

@@ -1,0 +1,123 @@
+"""Recordings as events of the Chrome trace format."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.results.recorded_runs import BATCH, COMMANDS, REPEATS, command_rows, kernel_rows, launch_rows
+
+from launchopt.analysis.profiles.timeline import Event, Size, Timeline, kept_launches
+
+EVERYTHING = {(mode, repeat): COMMANDS // size for mode, size in BATCH.items() for repeat in range(REPEATS)}
+
+
+def events(**options: Any) -> list[Event]:
+    timeline = Timeline(EVERYTHING, **options)
+    made = [*timeline.processes(), *timeline.launches(launch_rows("run")), *timeline.commands(command_rows("run"))]
+    return [*made, *(timeline.kernels(kernel_rows("run")) if options.get("has_kernels") else [])]
+
+
+def of(found: list[Event], phase: str, **columns: Any) -> list[Event]:
+    return [e for e in found if e["ph"] == phase and all(e[key] == value for key, value in columns.items())]
+
+
+def test_every_row_is_shown_once_and_times_are_exact() -> None:
+    found = events(has_kernels=True)
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in of(found, "M", name="thread_name")}
+    tracks: dict[str, int] = defaultdict(int)
+    for event in of(found, "X"):
+        tracks[names[event["pid"], event["tid"]]] += 1
+    launches = len(launch_rows("run"))
+    assert tracks == {
+        "host: launch calls": launches,
+        "GPU, by events": launches,
+        "host: CUDA API (CUPTI)": launches,
+        "GPU stream 7": 2 * launches,
+        "GPU stream 9": 1,
+    }
+    first = of(found, "X", name="single 64x1x8192 x1")[0]
+    assert (first["ts"], first["dur"]) == (1.0, 5.0)
+    assert first["args"]["batch_size"] == 1
+
+
+def test_an_arrow_leads_from_each_call_to_each_kernel_of_it() -> None:
+    found = events(has_kernels=True)
+    tails, heads = ({e["id"]: e for e in of(found, phase)} for phase in "sf")
+    assert tails.keys() == heads.keys()
+    assert len(tails) == 2 * len(launch_rows("run"))
+    slices = of(found, "X")
+    for end in (*tails.values(), *heads.values()):
+        held = [s for s in slices if (s["pid"], s["tid"]) == (end["pid"], end["tid"])]
+        assert any(s["ts"] <= end["ts"] <= s["ts"] + s["dur"] for s in held), "an arrow begins and ends in a slice"
+    assert all(e["bp"] == "e" for e in heads.values())
+
+
+def test_without_a_tracer_the_arrow_leads_from_the_launch_call() -> None:
+    assert len(of(events(), "s")) == len(of(events(), "f")) == len(launch_rows("run"))
+
+
+def test_a_wait_begins_and_ends_with_one_id() -> None:
+    found = events()
+    begun = {(e["pid"], e["id2"]["local"]): e["ts"] for e in of(found, "b")}
+    ended = {(e["pid"], e["id2"]["local"]): e["ts"] for e in of(found, "e")}
+    assert len(begun) == len(command_rows("run"))
+    assert begun.keys() == ended.keys()
+    assert all(ended[key] >= begun[key] for key in begun)
+
+
+def test_a_launch_that_was_not_timed_has_no_slice_on_the_device() -> None:
+    rows = [{**row, "device_start_ns": None, "device_end_ns": None} for row in launch_rows("run")]
+    made = list(Timeline(EVERYTHING).launches(rows))
+    assert len(of(made, "X")) == len(rows)
+    assert not of(made, "s")
+
+
+def test_what_is_cut_is_cut_in_every_table_alike() -> None:
+    cut = {("baseline", 0): 3}
+    timeline = Timeline(cut, cut, has_kernels=True)
+    made = [
+        *timeline.launches(launch_rows("run")),
+        *timeline.commands(command_rows("run")),
+        *timeline.kernels(kernel_rows("run")),
+    ]
+    assert {e["args"]["launch"] for e in made if "launch" in e.get("args", {})} == {0, 1, 2}
+    assert timeline.rows == 3 + 3 + 6
+    assert not of(made, "X", name="memcpy"), "no launch of ours says whether it belongs to what is kept"
+
+
+SIZES = st.dictionaries(
+    st.tuples(st.sampled_from(["baseline", "batched", "graph"]), st.integers(0, 3)),
+    st.tuples(st.integers(1, 10**6), st.integers(1, 10**4)).map(lambda size: Size(max(size), min(size))),
+    min_size=1,
+)
+
+
+@given(SIZES, st.integers(1, 10**7))
+def test_no_more_is_kept_than_there_is_and_all_where_it_fits(sizes: dict[tuple[str, int], Size], limit: int) -> None:
+    kept = kept_launches(sizes, limit)
+    assert all(1 <= kept[group] <= size.launches for group, size in sizes.items())
+    total = sum(size.rows for size in sizes.values())
+    shown = sum(size.rows * kept[group] / size.launches for group, size in sizes.items())
+    if total <= limit:
+        assert shown == total
+    else:
+        least = sum(size.rows / size.launches for size in sizes.values())
+        assert shown <= limit + least + 1e-6
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50)), max_size=40))
+def test_slices_of_one_thread_never_overlap(spans: list[tuple[int, int]]) -> None:
+    template = kernel_rows("run")[0]
+    rows = [{**template, "start_ns": start, "end_ns": start + length, "api": None} for start, length in spans]
+    found = of(list(Timeline(EVERYTHING, has_kernels=True).kernels(rows)), "X")
+    assert len(found) == len(spans)
+    threads: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for event in found:
+        threads[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for held in threads.values():
+        held.sort()
+        assert all(one[1] <= other[0] + 1e-9 for one, other in pairwise(held))

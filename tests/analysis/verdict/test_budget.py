@@ -1,0 +1,164 @@
+"""What launches cost a day: the textbook's arithmetic, and how measurements of one model are carried to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.results.diagnosed_rows import decode, few, repeats, row, traced
+
+from launchopt.analysis.verdict.budget import OPS_A_LAYER, Ask, Budget, BudgetLine, hours, measured, textbook
+from launchopt.errors import ConfigError, DataError
+from launchopt.recording.results import Row
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import layer_program
+
+numbers = st.floats(1e-3, 1e9)
+
+
+def line(found: Budget, mode: str) -> BudgetLine:
+    (one,) = [each for each in found.lines if each.mode == mode]
+    return one
+
+
+def chain(*more: Row) -> list[Row]:
+    """1 request, 8 commands a token, 8 us a launch, 100 ms for 1,000 tokens; and a graph of a step each."""
+    graph = {"launch_calls": 1000, "batches": 1000, "batch_size_mean": 8.0, "graph_replays": 1000}
+    slow = {"host_submit_ns_per_launch": 20_000.0, "host_submit_burst_ns": 20_000.0}
+    base = decode("baseline", 100.0, 100.0, 100.0, requests=1)
+    return [*base, *decode("graph", 50.0, 50.0, 50.0, requests=1, **graph, **slow), *more]
+
+
+def test_the_textbook() -> None:
+    assert hours(10e6, 1200, 5) == pytest.approx(16.67, abs=0.01)
+    found = textbook(Ask(10e6, launches_per_token=1200, launch_us=5))
+    assert [(each.host_hours, each.gpu_idle_hours) for each in found.lines] == [(pytest.approx(16.667, abs=1e-3),) * 2]
+    assert found.lines[0].idle_is_bound
+    assert "10,000,000 generated tokens a day; prompts are not counted" in found.assumptions
+
+
+@given(numbers, numbers, numbers)
+def test_hours_grow_with_each_factor(tokens: float, launches: float, us: float) -> None:
+    assert hours(2 * tokens, launches, us) == pytest.approx(2 * hours(tokens, launches, us))
+    assert hours(tokens, launches, us) == pytest.approx(tokens * launches * (us / 1e6) / 3600)
+
+
+def test_a_model_without_a_run_takes_the_operations_of_a_layer() -> None:
+    shape = ModelShape("any", 64, 2, 4, 2, 16, 128)
+    assert len(layer_program(shape, 64).layer) == OPS_A_LAYER, "the constant is that of workload=layer"
+    found = textbook(Ask(1e6, "any", 80, launch_us=5))
+    assert found.lines[0].launches_per_token == OPS_A_LAYER * 80
+    assert "14 a layer (the operations of workload=layer, one launch each) x 80 layers of any" in found.assumptions[0]
+    given_ = textbook(Ask(1e6, "any", 80, launches_per_layer=15, launch_us=5))
+    assert given_.lines[0].launches_per_token == 1200
+    assert "15 a layer (as given)" in given_.assumptions[0]
+
+
+def test_as_measured_where_nothing_else_is_asked() -> None:
+    found = measured(Ask(3.6e6), chain(traced("baseline", 75.0, 8000, **own())), "run")
+    base, graph = line(found, "baseline"), line(found, "graph")
+    assert (base.launches_per_token, base.launch_us) == pytest.approx((8.0, 8.0))
+    assert base.host_hours == pytest.approx(3.6e6 * 8 * 8e-6 / 3600)
+    assert (base.gpu_idle_hours, base.idle_is_bound) == (pytest.approx(3.6e6 * 25e-6 / 3600), False)
+    assert (graph.launches_per_token, graph.launch_us) == pytest.approx((1.0, 20.0))
+    assert graph.idle_is_bound, "untraced: at most what the roofline does not ask for"
+    assert graph.gpu_idle_hours == pytest.approx(3.6e6 * 45e-6 / 3600)
+
+
+def own() -> dict[str, Any]:
+    """What a traced twin of `chain` shares with it."""
+    stream = decode("baseline", 100.0, requests=1)[0]
+    names = ("workload", "model", "layers", "tokens", "requests", "commands", "launch_calls", "batches", "dtype")
+    return {name: stream[name] for name in names}
+
+
+def test_another_model_is_scaled_by_its_layers_but_a_replay_is_not() -> None:
+    found = measured(Ask(1e6, "large", 80), chain(traced("baseline", 75.0, 8000, **own())), "run")
+    assert line(found, "baseline").launches_per_token == pytest.approx(8 / 2 * 80)
+    assert line(found, "graph").launches_per_token == pytest.approx(1.0)
+    assert all(each.idle_is_bound for each in found.lines), "kernels of another model hide other launches"
+    assert any(
+        "320 commands a token, 4 a layer of decode, measured, x 80 layers of large" in a for a in found.assumptions
+    )
+    assert any("kernels were those of tiny" in a for a in found.assumptions)
+    same = measured(Ask(1e6, "tiny", 2), chain(), "run")
+    assert line(same, "baseline").launches_per_token == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(("weights", "words"), [(4e6, "which cannot hide"), (4e9, "which can hide")])
+def test_whether_the_models_kernels_hide_a_launch(weights: float, words: str) -> None:
+    found = measured(Ask(1e6, "large", 80, linear_weights=weights), chain(), "run")
+    assert any(words in assumption for assumption in found.assumptions)
+
+
+def test_given_figures_replace_measured_ones() -> None:
+    found = measured(Ask(1e6, launches_per_token=1200, launch_us=5, gpu_hour_cost=2.0), chain(), "run")
+    base = line(found, "baseline")
+    assert (base.launches_per_token, base.launch_us) == pytest.approx((1200, 5))
+    assert base.cost == pytest.approx(2.0 * (base.gpu_idle_hours or 0))
+    per_layer = measured(Ask(1e6, "tiny", 2, launches_per_layer=15), chain(), "run")
+    assert line(per_layer, "baseline").launches_per_token == pytest.approx(30)
+    assert line(per_layer, "graph").launches_per_token == pytest.approx(1.0)
+
+
+def test_waiting_for_room_is_no_launch() -> None:
+    """A closed loop of 200 requests can fill the queue: what later calls take longer is the GPU's time."""
+    columns = {"host_submit_burst_ns": 4000.0, "host_submit_ns_per_launch": 9000.0}
+    found = measured(Ask(1e6), decode("baseline", 100.0, 100.0, requests=200, **columns), "run")
+    assert found.lines[0].launch_us == pytest.approx(4.0)
+
+
+def test_idle_is_unknown_where_the_gpu_waits_for_requests_or_the_trace_was_slower() -> None:
+    open_ = decode("baseline", 100.0, requests=1, arrival="poisson", arrival_rate_per_s=10.0, overloaded=False)
+    assert measured(Ask(1e6), open_, "run").lines[0].gpu_idle_hours is None
+    slower = measured(Ask(1e6), chain(traced("baseline", 130.0, 8000, **own())), "run")
+    assert line(slower, "baseline").gpu_idle_hours is None
+
+
+def test_what_gives_no_budget_is_left_out_by_name() -> None:
+    bad = decode("batched", 9.0, requests=1, verified=False)
+    found = measured(Ask(1e6), [*chain(*bad), row(run_id="other")], "run")
+    assert "batched" not in {each.mode for each in found.lines}
+    assert any(
+        a.startswith("left out: batched of decode fp16") and a.endswith("not verified") for a in found.assumptions
+    )
+    assert "left out: gemv_256, which generate no tokens of a model" in found.assumptions
+
+
+def test_without_tokens_only_given_launches_help() -> None:
+    rows = [*repeats("baseline", 100.0), *few("batched", 5.0)]
+    with pytest.raises(DataError, match="no untraced run generated tokens of a model"):
+        measured(Ask(1e6), rows, "run")
+    found = measured(Ask(1e6, launches_per_token=100), rows, "run")
+    assert line(found, "baseline").launches_per_token == pytest.approx(100)
+    assert line(found, "batched").launches_per_token == pytest.approx(1.0), "as many commands to a launch as measured"
+    with pytest.raises(DataError, match="verified"):
+        measured(Ask(1e6, launches_per_token=100), repeats("baseline", 100.0, verified=False), "run")
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"tokens_per_day": -1.0}, "tokens_per_day"),
+        ({"tokens_per_day": float("nan")}, "tokens_per_day"),
+        ({"tokens_per_day": float("inf")}, "tokens_per_day"),
+        ({"tokens_per_day": 0.0}, "tokens_per_day"),
+        ({"launch_us": 0.0}, "launch_us"),
+        ({"launches_per_token": -1.0}, "launches_per_token"),
+        ({"gpu_hour_cost": -0.1}, "gpu_hour_cost"),
+        ({"launches_per_layer": 4.0}, "launches_per_layer"),
+        ({"launches_per_layer": 4.0, "layers": 2, "launches_per_token": 4.0}, "launches_per_layer"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(values: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Ask(**{"tokens_per_day": 1e6, **values})
+    assert refused.value.key == key
+
+
+@pytest.mark.parametrize("ask", [Ask(1e6), Ask(1e6, launch_us=5), Ask(1e6, launches_per_token=5)])
+def test_a_textbook_needs_its_figures(ask: Ask) -> None:
+    with pytest.raises(ConfigError, match="missing"):
+        textbook(ask)

@@ -1,0 +1,50 @@
+"""What algorithms are tried on: operands of the run, and nothing beyond them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.cuda.fake_cuda import fake_cuda
+from support.steps.step_runs import SEED
+
+from launchopt.command import Dtype
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.recording.recorder import Recorder
+from launchopt.workloads.gemv import gemv
+
+
+def pointers_at(address: int, count: int) -> NDArray[np.int64]:
+    return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_int64)), (count,)).copy()
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 20])
+def test_a_batch_of_more_commands_than_there_are_weights_takes_them_again(
+    replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, stream = 8, gemv(4, 1, 8, 40, Dtype.fp32, replicas, False, 0)
+    with fake_cuda() as device:
+        from launchopt.devices.cublaslt import tuning as lt_tuning
+
+        tried: list[NDArray[np.int64]] = []
+
+        def fastest(device: Any, make: Any, operands: list[Any]) -> Any:
+            tried.extend(pointers_at(address, size) for address in operands[0])
+            return make(0)
+
+        monkeypatch.setattr(lt_tuning, "_fastest", fastest)
+        device.open(stream, Recorder(stream.commands), seed=SEED)
+        (shape,) = stream.shapes
+        lt_tuning.fastest_by_pointers(device, 0, shape, size)
+        for operand, base, addresses in zip(
+            stream.operands(shape), device.base.shapes[0, lt.BASE_A : lt.BASE_C + 1], tried, strict=True
+        ):
+            slots, rest = np.divmod(addresses - base, operand.slot_bytes)
+            assert not rest.any()
+            assert slots.min() >= 0
+            assert slots.max() < stream.arenas[operand.arena]
+            assert len(set(slots.tolist())) == min(size, stream.arenas[operand.arena])
+        device.close()

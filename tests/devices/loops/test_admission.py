@@ -1,0 +1,204 @@
+"""Launches that wait, admitted by the compiled loop: those whose batch it is, with all that a launch is told of it."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support.steps.programs import stream_of
+from support.steps.step_runs import batches
+
+from launchopt.batching import step_buckets as sb
+from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
+from launchopt.command import W_SLOT_A_B
+from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
+from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
+from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.admission import KNOWN, Admission, admit, look, say
+from launchopt.devices.steps.keys import StepKeys
+from launchopt.native import compiled
+from launchopt.queue.ring import Ring
+from launchopt.workloads.chain import ChainStream
+
+STAGES, PLACES, PLACE, TAG, LATER_NS = 3, 4, 2, 0xF00D, 1 << 62
+BASE, HISTORY, DONE = 1 << 20, 1 << 30, 1 << 40
+
+
+class Rig:
+    """Batches of a stream as they leave a batcher, and what a launch may be told of them."""
+
+    def __init__(self, stream: ChainStream, limit: int) -> None:
+        rows = int(np.diff(stream.kind_stops, prepend=0).max())
+        self.batcher = StepBatcher(steps_of_requests(stream.table), rows, limit, 1 << 40)
+        self.flights = Flights(stream, cast(Ring, None), np.zeros(places_needed(stream), np.uint64))
+        self.flights.reset()
+        facts = facts_of(stream, BASE, HISTORY, DONE)
+        self.memory = np.zeros((STAGES, WORDS, stream.requests), np.uint64)
+        self.stages = FeedbackStages(self.flights, stream.table, facts, self.memory, synchronize=lambda: None)
+        self.said = np.zeros(PLACES, np.uint64)
+        self.admission = Admission(self.said, self.stages, rows + 2 * stream.requests)
+        self.keys = StepKeys(lambda batch: 0)
+
+    def leave(self, batch: StepBatch) -> StepBatch:
+        """The batch, as the batcher has it."""
+        (left,) = self.batcher.take(np.concatenate([batch.words[i :: batch.size] for i in range(batch.size)]), 0)
+        assert (left.words[:, :-2] == batch.words[:, :-2]).all()
+        return left
+
+    def landed(self, batch: StepBatch) -> None:
+        for request in sorted({int(each) for each in batch.words[:, lc.W_SLOT_C_REQUEST] >> lc.HIGH}):
+            self.batcher.landed(request)
+
+    def expect(self, batch: StepBatch, until_ns: int = LATER_NS) -> None:
+        self.admission.expect(self.keys.known(batch), PLACE, TAG, until_ns)
+
+    def admit(self, batch: StepBatch) -> bool:
+        arrays = self.batcher.arrays, self.flights.arrays, self.admission.arrays
+        return bool(admit(batch.rows, batch.size, *arrays))
+
+    def look(self, filled: int) -> int:
+        """So many records of the first request's step have come, and are where batches of all requests lie."""
+        self.batcher.arrays[1][0, sb.FILLED] = filled
+        look(self.batcher.arrays, self.admission.arrays)
+        self.batcher.arrays[1][0, sb.FILLED] = 0
+        return int(self.admission.arrays[0][KNOWN])
+
+    def contents(self) -> bytes:
+        """All that is told."""
+        return b"".join(each.tobytes() for each in (self.said, self.memory, self.flights.done, *self.flights.arrays))
+
+
+@compiled
+def say_all(said: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
+    for place in range(len(words)):
+        say(said, place, words[place])
+
+
+def test_a_word_is_said_in_its_place() -> None:
+    """By Python and by compiled code; in memory of any kind, as `polled_words` has it."""
+    expected = np.array([0, 1, TAG << 48 | DONE, 2**64 - 1], np.uint64)
+    for said in (np.zeros(PLACES, np.uint64), np.frombuffer((ctypes.c_uint8 * 64)(), np.uint64, PLACES)):
+        for place in (2, 0, 3, 1):
+            say(said, place, expected[place])
+            assert said[place] == expected[place]
+        assert said.tolist() == expected.tolist()
+        say_all(said, expected[::-1].copy())
+        assert said.tolist() == expected[::-1].tolist()
+
+
+@pytest.mark.parametrize("vocab", [None, 50])
+@pytest.mark.parametrize("limit", [2, 4])
+def test_it_is_told_what_it_would_be_by_python(limit: int, vocab: int | None) -> None:
+    """Of a batch of all requests, and of some; again and again, as stages become free."""
+    stream = stream_of("linear", [(0, 6)] * 4, vocab=vocab)
+    ours, theirs = Rig(stream, limit), Rig(stream, limit)
+    for number, batch in enumerate(batches(stream, limit)):
+        left = ours.leave(batch)
+        ours.expect(batch)
+        assert ours.admit(left)
+        address = theirs.stages.stage(batch)
+        stage = [each.ctypes.data for each in theirs.memory].index(address)
+        assert stage == number % STAGES
+        assert int(ours.said[PLACE]) == TAG << 48 | ours.memory[stage].ctypes.data
+        assert (ours.memory == theirs.memory).all()
+        assert (ours.flights.done == theirs.flights.done).all()
+        assert [ours.stages.was_staged(), ours.stages.was_staged()] == [True, False]
+        assert [ours.admission.was_admitted(), ours.admission.was_admitted()] == [True, False]
+        assert not ours.admit(left), "it waits no more"
+        ours.landed(left)
+        for rig in (ours, theirs):
+            rig.flights.done[rig.flights.done == lc.NOT_YET] = 0
+    assert not np.delete(ours.said, PLACE).any()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(0, 99),
+    st.data(),
+)
+def test_another_batch_is_left_to_python(
+    sizes: list[tuple[int, int]], replicas: int, most: int, seed: int, data: st.DataObject
+) -> None:
+    """Nothing is done then: whether it is the one is what `StepKeys` says, however much was looked at before."""
+    stream = stream_of("linear", sizes, replicas=replicas)
+    every = [StepBatch(each.words.copy(), each.reason, each.size, each.rows) for each in batches(stream, most, seed)]
+    one, other = data.draw(st.sampled_from(every)), data.draw(st.sampled_from(every))
+    rig = Rig(stream, stream.requests)
+    rig.batcher.arrays[0 if one.size == stream.requests else 4][: len(one.words)] = one.words
+    rig.expect(other)
+    for filled in data.draw(st.lists(st.integers(0, one.rows), max_size=3)):
+        rig.look(filled)
+    before = rig.contents()
+    same = rig.keys.key_of(one) == rig.keys.key_of(other) and (one.size, one.rows) == (other.size, other.rows)
+    assert rig.admit(one) == same
+    assert (rig.contents() != before) == same
+    assert rig.admission.was_admitted() == same
+
+
+def test_what_has_come_is_looked_at_once() -> None:
+    """As far as it is what is expected, where all requests leave together."""
+    stream = stream_of("linear", [(0, 4)] * 3)
+    batch = next(iter(batches(stream, 3)))
+    rig, rows, size = Rig(stream, 3), batch.rows, batch.size
+    store = rig.batcher.arrays[0]
+    store[: len(batch.words)] = batch.words
+    assert rig.look(rows) == 0, "none waits"
+    rig.expect(batch)
+    store[2 * size, W_SLOT_A_B] += 1
+    assert [rig.look(filled) for filled in (1, 0, rows)] == [1, 1, 2]
+    assert refused(rig, batch)
+    store[2 * size, W_SLOT_A_B] -= 1
+    assert [rig.look(filled) for filled in (2, rows - 1)] == [2, rows - 1]
+    assert rig.admit(batch)
+    rig.expect(batch)
+    assert rig.admission.arrays[0][KNOWN] == 0
+    some = Rig(stream, 2)
+    some.expect(next(iter(batches(stream, 2))))
+    assert some.look(rows) == 0
+
+
+def refused(rig: Rig, batch: StepBatch) -> bool:
+    before = rig.contents()
+    return not rig.admit(batch) and rig.contents() == before and not rig.admission.was_admitted()
+
+
+def test_when_none_goes_on() -> None:
+    """None waits; it may have given up; all stages may be in use."""
+    stream = stream_of("linear", [(0, 9)] * 2)
+    rig = Rig(stream, 2)
+    every = iter(batches(stream, 2))
+    batch = rig.leave(next(every))
+    assert refused(rig, batch)
+    rig.expect(batch, until_ns=0)
+    assert refused(rig, batch)
+    rig.expect(batch)
+    rig.admission.forget()
+    assert refused(rig, batch)
+    for _ in range(STAGES):
+        rig.expect(batch)
+        assert rig.admit(batch)
+        assert rig.admission.was_admitted()
+        rig.landed(batch)
+        batch = rig.leave(next(every))
+    rig.expect(batch)
+    assert refused(rig, batch)
+    rig.flights.done[:] = 0
+    assert rig.admit(batch)
+
+
+def test_what_is_fed_back_in_two_ways() -> None:
+    """The first chunks of a prompt are not sampled from."""
+    sizes: Any = [(5, 2)] * 2
+    stream = stream_of("linear", sizes, vocab=50, chunk=2)
+    rig = Rig(stream, 2)
+    batch = rig.leave(next(iter(batches(stream, 2))))
+    rig.expect(batch)
+    assert refused(rig, batch)

@@ -1,0 +1,161 @@
+"""The compiled loop, run on this machine against a stand-in for cuBLASLt: the same numbers, counts and order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.cuda.fake_lt import FAILURE, FakeLt
+from support.steps.launching import recorded
+
+from launchopt.batching.batcher import Batcher, FlushReason
+from launchopt.command import Dtype
+from launchopt.devices.loops.commands_runner import PumpSettings
+from launchopt.errors import Interrupted, RunError
+from launchopt.queue.ring import STOP, Ring
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Recorder
+from launchopt.verify.commands import verify
+from launchopt.workloads.stream import GemmStream, Segment
+
+SECOND_NS = 10**9
+
+
+def a_stream(steps: int, shuffle: bool = False, layers: int = 2, replicas: int = 3) -> GemmStream:
+    return GemmStream([(8, 16), (24, 8), (8, 24)], layers, [Segment(1, steps)], Dtype.fp32, replicas, shuffle)
+
+
+def waits(timeout_ns: int = SECOND_NS, idle_ns: int | None = None, pack_bytes: int = 1 << 30) -> PumpSettings:
+    return PumpSettings(timeout_ns, idle_ns, spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=pack_bytes)
+
+
+def push_all(ring: Ring, stream: GemmStream, chunk: int = 1 << 30, gap_s: float = 0.0) -> None:
+    records = np.concatenate([block.records for block in stream.blocks()])
+    for start in range(0, len(records), chunk):
+        part = records[start : start + chunk]
+        while len(part):
+            part = part[ring.push(part, stamp=True) :]
+        time.sleep(gap_s)
+    ring.close()
+
+
+@pytest.fixture
+def ring() -> Iterator[Ring]:
+    with Ring.create(4096) as made:
+        yield made
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    steps=st.integers(1, 40),
+    limit=st.integers(1, 20),
+    every=st.integers(0, 5),
+    shuffle=st.booleans(),
+    by_batch=st.booleans(),
+)
+def test_every_command_is_right_whatever_the_batches(
+    steps: int, limit: int, every: int, shuffle: bool, by_batch: bool
+) -> None:
+    stream = a_stream(steps, shuffle)
+    limits = {shape: min(limit, stream.counts[shape]) for shape in stream.shapes}
+    fake = FakeLt(stream, limits)
+    with Ring.create(4096) as ring:
+        push_all(ring, stream)
+        batcher = Batcher(stream.shapes, list(limits.values()), SECOND_NS)
+        fake.pump(ring, batcher, every, waits()).run(by_batch)
+    assert fake.recorder.faults() == []
+    assert verify(stream, fake.arenas, 64).ok
+    run = recorded(fake.recorder)
+    launches = run.launches
+    assert len(launches) == fake.calls
+    if by_batch:
+        assert sum(batcher.flushes) == len(np.unique(launches[:, rec.BATCH]))
+        assert batcher.held == 0
+    else:
+        assert (launches[:, rec.SIZE] == 1).all()
+        assert (run.commands[:, rec.SEQ] == np.arange(stream.commands)).all(), "arrival order"
+        assert batcher.flushes[FlushReason.full] == stream.commands
+    if every:
+        assert (launches[:, rec.SAMPLE] == 0).any() or len(launches) < 2 * every
+
+
+@settings(max_examples=15, deadline=None)
+@given(limit=st.integers(1, 20), every=st.integers(0, 5), shuffle=st.booleans(), by_batch=st.booleans())
+def test_no_row_is_lost_where_buffers_hold_just_what_they_must(
+    limit: int, every: int, shuffle: bool, by_batch: bool
+) -> None:
+    stream, capacity = a_stream(60, shuffle), 16
+    limits = {shape: min(limit, stream.counts[shape]) for shape in stream.shapes}
+    recorder = Recorder(stream.commands, capacity + sum(limits.values()), least_rows=2)
+    fake = FakeLt(stream, limits, recorder=recorder)
+    with Ring.create(capacity) as ring:
+        feeder = threading.Thread(target=push_all, args=(ring, stream))
+        feeder.start()
+        batcher = Batcher(stream.shapes, list(limits.values()), SECOND_NS)
+        fake.pump(ring, batcher, every, waits()).run(by_batch)
+        feeder.join()
+    assert recorder.cursor[rec.SPOOLED_COMMANDS] > 0, "the buffers were large enough for all: a test of nothing"
+    assert recorder.faults() == []
+    assert len(recorded(recorder).launches) == fake.calls
+    assert verify(stream, fake.arenas, 64).ok
+
+
+def test_full_buckets_in_a_closed_loop_make_the_launches_that_arithmetic_says(ring: Ring) -> None:
+    stream = a_stream(64, layers=4, replicas=4)  # 256 commands of each shape over 16 weights
+    limits = dict.fromkeys(stream.shapes, 16)
+    fake = FakeLt(stream, limits)
+    push_all(ring, stream)
+    batcher = Batcher(stream.shapes, [16] * 3, SECOND_NS)
+    fake.pump(ring, batcher, 0, waits()).run(by_batch=True)
+    assert batcher.flushes == [48, 0, 0, 0, 0]
+    assert fake.calls == 48
+
+
+@pytest.mark.parametrize(("wait", "reason"), [(waits(0), FlushReason.deadline), (waits(idle_ns=0), FlushReason.idle)])
+def test_a_lone_command_does_not_wait_for_company(ring: Ring, wait: PumpSettings, reason: FlushReason) -> None:
+    stream = GemmStream([(8, 16)], 1, [Segment(1, 20)], Dtype.fp32, 4)
+    fake = FakeLt(stream, {stream.shapes[0]: 16})
+    batcher = Batcher(stream.shapes, [16], wait.timeout_ns)
+    pump = fake.pump(ring, batcher, 0, wait)  # with its machine code, before anything comes
+    feeder = threading.Thread(target=push_all, args=(ring, stream, 1, 0.002))
+    feeder.start()
+    pump.run(by_batch=True)
+    feeder.join()
+    assert verify(stream, fake.arenas, 64).ok
+    assert batcher.flushes[reason] > 1
+    assert batcher.flushes[FlushReason.full] == 0
+
+
+def test_scattered_slots_go_to_python_where_packing_pays(ring: Ring) -> None:
+    stream = GemmStream([(8, 16)], 1, [Segment(1, 256)], Dtype.fp32, 64, shuffle=True)
+    fake = FakeLt(stream, {stream.shapes[0]: 32})
+    push_all(ring, stream)
+    batcher = Batcher(stream.shapes, [32], SECOND_NS)
+    fake.pump(ring, batcher, 0, waits(pack_bytes=1 << 20), slot_bytes=[768]).run(by_batch=True)
+    launches = recorded(fake.recorder).launches
+    assert (launches[:, rec.SAMPLE] == 0).all(), "FakeLt.submit marks what Python launched"
+    assert fake.recorder.faults() == []
+
+
+def test_a_failing_launch_an_unknown_shape_and_a_stop_end_the_loop(ring: Ring) -> None:
+    stream = a_stream(10)
+    limits = dict.fromkeys(stream.shapes, 4)
+    fake = FakeLt(stream, limits, fail_at=3)
+    push_all(ring, stream)
+    with pytest.raises(RuntimeError, match=f"status {FAILURE}"):
+        fake.pump(ring, Batcher(stream.shapes, [4] * 3, SECOND_NS), 0, waits()).run(by_batch=True)
+    ring.reset()
+    other = GemmStream([(9, 9)], 1, [Segment(1, 1)], Dtype.fp32, 1)
+    for by_batch in (True, False):
+        push_all(ring, other)
+        with pytest.raises(RunError, match="9x1x9"):
+            fake.pump(ring, Batcher(stream.shapes, [4] * 3, SECOND_NS), 0, waits()).run(by_batch)
+        ring.reset()
+    ring.set_word(STOP, 1)
+    with pytest.raises(Interrupted):
+        fake.pump(ring, Batcher(stream.shapes, [4] * 3, SECOND_NS), 0, waits()).run(by_batch=True)

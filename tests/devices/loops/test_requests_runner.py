@@ -1,0 +1,412 @@
+"""The compiled loop for requests, run on this machine against a stand-in for cuBLASLt, with a driver in a thread.
+
+Results are fed back by NumPy as each step ends, so every token must come out right, in whatever batches and whenever
+the driver looks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support.cuda.fake_lt import FAILURE, FakeLt
+from support.steps.launching import recorded
+
+from launchopt.arrivals.requests import Requests
+from launchopt.batching.batcher import Batcher, FlushReason
+from launchopt.command import COMMAND_DTYPE, Dtype, Records
+from launchopt.devices.feedback.cpu import CpuSteps
+from launchopt.devices.feedback.flights import Flights, facts_of
+from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.commands_runner import PumpSettings
+from launchopt.errors import Interrupted, RunError
+from launchopt.producing.driver import Driver, Schedule, Tokens
+from launchopt.queue.ring import STOP, Ring
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Recorder
+from launchopt.sampling import Sampling, SamplingKind
+from launchopt.verify.commands import Verification
+from launchopt.verify.tokens import verify_chain
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.decode import linears as linears_of
+from launchopt.workloads.model import ModelShape
+
+TINY = linears_of(ModelShape("tiny", 64, 2, 4, 2, 16, 128))
+LAYERS = 2
+VOCAB = 256
+PATIENCE_S = 120.0  # after which whoever is still waiting will wait forever; compilers take part of it
+SECOND_NS = 10**9
+PLAIN = Sampling(SamplingKind.none)
+GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.8, 5, seed=3)
+LONG = PumpSettings(SECOND_NS * 3600, None, spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=0)
+EVERY = 7
+
+
+def stream_of(
+    sizes: Sequence[tuple[int, int]], vocab: int | None = None, chunk: int | None = None, replicas: int = 2
+) -> ChainStream:
+    """(prompt, output) tokens of each request; all are there from the start."""
+    prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
+    requests = Requests(np.zeros(len(sizes), np.int64), prompts, outputs)
+    return ChainStream(TINY, LAYERS, requests, Dtype.fp32, replicas, vocab, chunk)
+
+
+@dataclass
+class Loop:
+    """A consumer as the device's: rings, batcher, flights and the pump; and a driver to go with it."""
+
+    stream: ChainStream
+    fake: FakeLt
+    batcher: Batcher
+    ring: Ring
+    back: Ring
+    flights: Flights
+    pump: Any
+    sampling: Sampling
+    tokens: Tokens | None = None
+    error: Exception | None = None
+
+    def run(self, schedule: Schedule = Schedule()) -> None:  # noqa: B008
+        """Driver and pump to the end; whatever stops the pump stops the driver too."""
+        driver = Driver(self.stream, schedule, spin_us=20, sleep_us=50)
+
+        def drive() -> None:
+            try:
+                self.tokens, pushed, _ = driver.run(self.ring, self.back)
+                assert pushed == self.stream.commands
+            except Interrupted as error:
+                self.error = error
+
+        thread = threading.Thread(target=drive, daemon=True)
+        watch = threading.Timer(PATIENCE_S, self.ring.set_word, (STOP, 1))
+        watch.start()
+        thread.start()
+        try:
+            self.pump.run()
+        finally:
+            watch.cancel()
+            if thread.is_alive() and not self.ring.drained:
+                self.ring.set_word(STOP, 1)
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """As the consumer takes them for the check."""
+        return self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+
+    def verified(self) -> Verification:
+        return verify_chain(self.stream, self.fake.arenas, self.sampling, self.ids, 64, 0)
+
+    def check(self) -> None:
+        """Every command once, in the order of its request; every token right and told of as it is."""
+        run, recorder = recorded(self.fake.recorder), self.fake.recorder
+        assert recorder.faults() == []
+        found = self.verified()
+        assert found.ok, found.first_wrong
+        assert self.tokens is not None
+        expected = self.ids if self.sampling is not PLAIN else np.zeros(self.stream.tokens)
+        assert self.tokens.ids.tolist() == expected.tolist()
+        requests = (run.commands[:, rec.REQUEST_STEP].view(np.uint64) >> np.uint64(32)).astype(np.int64)
+        steps = run.commands[:, rec.REQUEST_STEP] & 0xFFFF_FFFF
+        for request in range(self.stream.requests):
+            assert (np.diff(steps[requests == request]) == 1).all()
+        assert len(run.launches) == self.fake.calls
+        assert sum(self.batcher.flushes) == len(np.unique(run.launches[:, rec.BATCH]))
+        eligible_ns, flush_ns = run.commands[:, rec.ELIGIBLE_NS], run.launches[run.of_launch, rec.FLUSH_NS]
+        assert (eligible_ns > 0).all()
+        assert (eligible_ns <= flush_ns).all()
+        assert (self.batcher.held, self.batcher.waiting, self.flights.count) == (0, 0, 0)
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        """Commands of each batch."""
+        launches = recorded(self.fake.recorder).launches
+        sizes: list[int] = np.bincount(launches[:, rec.BATCH], launches[:, rec.SIZE]).astype(int).tolist()
+        return sizes
+
+
+@contextmanager
+def looping(
+    stream: ChainStream,
+    limit: int = 64,
+    sampling: Sampling = PLAIN,
+    every: int = 0,
+    wait: PumpSettings = LONG,
+    capacity: int = 4096,
+    violated: bool = False,
+    fail_at: int | None = None,
+    recorder: Recorder | None = None,
+    shapes: slice = slice(None),
+) -> Iterator[Loop]:
+    limits = {shape: min(limit, stream.together(shape)) for shape in stream.shapes}
+    fake = FakeLt(stream, limits, fail_at, recorder)
+    known = stream.shapes[shapes]
+    batcher = Batcher(known, [limits[shape] for shape in known], wait.timeout_ns, stream.requests, violated)
+    with Ring.create(capacity) as ring, Ring.create(1 << stream.requests.bit_length()) as back:
+        steps = CpuSteps(stream, fake.arenas, sampling)
+        flights = Flights(stream, back, steps.done)
+        flights.reset()
+        pump = fake.chain_pump(ring, back, batcher, flights, steps.feed_back, lambda: None, every, wait)
+        yield Loop(stream, fake, batcher, ring, back, flights, pump, sampling)
+
+
+SIDE_BY_SIDE = [(0, 4)] * 6
+MIXED = [(5, 3), (0, 4), (1, 1), (9, 2), (3, 0), (4, 5)]
+samplings = pytest.mark.parametrize("sampling", [PLAIN, GREEDY, TOP_K], ids=lambda sampling: sampling.kind.name)
+
+
+def vocab_of(sampling: Sampling) -> int | None:
+    return None if sampling is PLAIN else VOCAB
+
+
+@samplings
+@pytest.mark.parametrize("sizes", [SIDE_BY_SIDE, MIXED], ids=["decode", "prompts"])
+@pytest.mark.parametrize("every", [0, 1, EVERY])
+def test_one_launch_a_command_where_a_bucket_holds_one(
+    sizes: list[tuple[int, int]], sampling: Sampling, every: int
+) -> None:
+    stream = stream_of(sizes, vocab_of(sampling))
+    with looping(stream, 1, sampling, every) as loop:
+        loop.run()
+        loop.check()
+    assert loop.batcher.flushes[FlushReason.full] == sum(loop.batcher.flushes) == stream.commands
+    assert loop.fake.calls == stream.commands
+
+
+@samplings
+@pytest.mark.parametrize("sizes", [SIDE_BY_SIDE, MIXED], ids=["decode", "prompts"])
+@pytest.mark.parametrize("every", [0, 1, EVERY])
+@pytest.mark.parametrize("limit", [2, 64])
+def test_batches_of_requests_give_the_same_tokens(
+    sizes: list[tuple[int, int]], sampling: Sampling, every: int, limit: int
+) -> None:
+    stream = stream_of(sizes, vocab_of(sampling))
+    with looping(stream, limit, sampling, every) as loop:
+        loop.run()
+        loop.check()
+        launches = recorded(loop.fake.recorder).launches
+    assert (launches[:, rec.SAMPLE] == 0).all() == (every == 1), "FakeLt.submit marks what Python launched"
+    assert (launches[:, rec.SAMPLE] == 0).any() == (every > 0)
+    assert max(loop.batch_sizes) <= limit
+    with looping(stream, 1, sampling) as alone:
+        alone.run()
+    if sampling is not PLAIN:
+        assert alone.ids.tolist() == loop.ids.tolist()
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, TOP_K], ids=lambda sampling: sampling.kind.name)
+def test_requests_in_step_are_one_strided_launch_a_gemm(sampling: Sampling) -> None:
+    """All are issued together and each must wait for the others' company: full buckets, lanes evenly apart."""
+    stream = stream_of(SIDE_BY_SIDE, vocab_of(sampling), replicas=1)
+    with looping(stream, 64, sampling, wait=replace(LONG, on_stall=False)) as loop:
+        loop.run(Schedule(continuous=True))
+        loop.check()
+    assert loop.batcher.flushes == [stream.commands // 6, 0, 0, 0, 0]
+    scattered = 6 - 1  # launches more: the first inputs of all are rows of the table, at random
+    assert loop.fake.calls == stream.commands // 6 + scattered
+    assert set(loop.batch_sizes) == {6}
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4)).filter(any), min_size=1, max_size=6),
+    chunk=st.none() | st.integers(1, 5),
+    budget=st.integers(1, 16),
+    most_running=st.integers(1, 6),
+    continuous=st.booleans(),
+    limit=st.integers(1, 8),
+    every=st.integers(0, 5),
+    capacity=st.sampled_from([4, 16, 4096]),
+    sampling=st.sampled_from([PLAIN, GREEDY, TOP_K]),
+)
+def test_every_token_is_right_whatever_the_requests_and_the_scheduler(
+    sizes: list[tuple[int, int]],
+    chunk: int | None,
+    budget: int,
+    most_running: int,
+    continuous: bool,
+    limit: int,
+    every: int,
+    capacity: int,
+    sampling: Sampling,
+) -> None:
+    stream = stream_of(sizes, vocab_of(sampling), chunk)
+    with looping(stream, limit, sampling, every, capacity=capacity) as loop:
+        loop.run(Schedule(continuous, budget, most_running))
+        loop.check()
+
+
+@samplings
+@pytest.mark.parametrize("every", [0, EVERY])
+def test_prompts_in_chunks_go_on_with_the_others(sampling: Sampling, every: int) -> None:
+    stream = stream_of(MIXED, vocab_of(sampling), chunk=4)
+    assert {kind.n for kind in stream.kinds if kind.is_prompt} == {1, 3, 4}
+    with looping(stream, 64, sampling, every) as loop:
+        loop.run(Schedule(continuous=True, budget_tokens=8))
+        loop.check()
+    assert loop.batcher.flushes[FlushReason.stall] > 0
+
+
+@pytest.mark.parametrize(
+    ("wait", "reason"),
+    [
+        (replace(LONG, on_stall=False, timeout_ns=200_000), FlushReason.deadline),
+        (replace(LONG, on_stall=False, timeout_ns=0), FlushReason.deadline),
+        (replace(LONG, on_stall=False, idle_ns=200_000), FlushReason.idle),
+        (replace(LONG, on_stall=False, idle_ns=0), FlushReason.idle),
+        (LONG, FlushReason.stall),
+    ],
+    ids=["late", "at once", "idle", "idle at once", "stalled"],
+)
+@pytest.mark.parametrize("sampling", [PLAIN, TOP_K], ids=lambda sampling: sampling.kind.name)
+def test_a_lone_request_does_not_wait_for_company(sampling: Sampling, wait: PumpSettings, reason: FlushReason) -> None:
+    """Nothing fills a bucket of 64 lanes: the only reason left is the one that was configured."""
+    stream = stream_of([(0, 3), (3, 2)], vocab_of(sampling))
+    with looping(stream, 64, sampling, wait=wait) as loop:
+        loop.batcher.arrays[1][:, 1] = 2  # limits, however few can come together: nothing is full alone
+        loop.run(Schedule(continuous=True, most_running=1))
+        loop.check()
+    assert loop.batcher.flushes[reason] == sum(loop.batcher.flushes) == stream.commands
+
+
+def test_without_stalls_a_bucket_waits_for_its_deadline() -> None:
+    """Two of three lanes filled, and nobody else to come: no earlier than it was due."""
+    timeout_ns = 2_000_000
+    stream = stream_of([(0, 1), (0, 2)])
+    with looping(stream, wait=replace(LONG, on_stall=False, timeout_ns=timeout_ns)) as loop:
+        loop.run(Schedule(continuous=True))
+        loop.check()
+        run = recorded(loop.fake.recorder)
+    alone = run.launches[:, rec.REASON] == FlushReason.deadline
+    assert alone.sum() == stream.gemms_per_step, "the second token of the second request"
+    first = np.cumsum(run.launches[:, rec.SIZE]) - run.launches[:, rec.SIZE]
+    waited_ns = run.launches[:, rec.FLUSH_NS] - run.commands[first, rec.ELIGIBLE_NS]
+    assert (waited_ns[alone] >= timeout_ns).all()
+
+
+def test_no_row_is_lost_where_buffers_hold_just_what_they_must() -> None:
+    stream, capacity = stream_of([(3, 9)] * 7, VOCAB, 2), 16
+    most = capacity + sum(min(4, stream.together(shape)) for shape in stream.shapes)
+    recorder = Recorder(stream.commands, most, least_rows=2)
+    with looping(stream, 4, GREEDY, EVERY, capacity=capacity, recorder=recorder) as loop:
+        loop.run()
+        assert recorder.cursor[rec.SPOOLED_COMMANDS] > 0, "the buffers were large enough for all: a test of nothing"
+        loop.check()
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, GREEDY], ids=lambda sampling: sampling.kind.name)
+def test_an_order_that_is_broken_is_noticed(sampling: Sampling) -> None:
+    """Commands enter buckets as they come: those of one shape leave together, though each needs the one before."""
+    stream = stream_of([(0, 6)] * 6, vocab_of(sampling))
+    with looping(stream, 64, sampling, wait=replace(LONG, timeout_ns=2_000_000), violated=True) as loop:
+        loop.run()
+        assert loop.fake.recorder.faults() == [], "each command still runs once"
+        found = loop.verified()
+    assert not found.ok
+    assert found.wrong > 0
+    assert found.first_wrong is not None
+
+
+def test_a_stop_ends_the_loop() -> None:
+    with looping(stream_of(SIDE_BY_SIDE)) as loop:
+        loop.ring.set_word(STOP, 1)
+        with pytest.raises(Interrupted, match="stopped by the parent"):
+            loop.run()
+        assert isinstance(loop.error, Interrupted)
+
+
+def never_done(flights: Flights, count: int) -> None:
+    """Steps take off, and nothing is heard of them any more."""
+    stream = flights._stream
+    flights.take_off(count, facts_of(stream, 0, 0, 0), *np.zeros((2, lc.DRAW + 1, stream.requests), np.uint64))
+
+
+def test_a_stop_is_noticed_while_a_step_is_under_way_on_the_device() -> None:
+    """What was fed back is not done yet, and nothing else can happen."""
+    with looping(stream_of([(0, 2)])) as loop:
+        fed: list[int] = []
+
+        def stop_soon(flights: Flights, count: int) -> None:
+            fed.append(count)
+            never_done(flights, count)
+            threading.Timer(0.05, loop.ring.set_word, (STOP, 1)).start()
+
+        loop.pump._feed_back = stop_soon
+        with pytest.raises(Interrupted):
+            loop.run()
+    assert fed == [1]
+    assert loop.flights.count == 1
+
+
+def lost() -> None:
+    raise RunError("the device is lost")
+
+
+@pytest.mark.parametrize("spin_ns", [20_000, SECOND_NS * 3600], ids=["naps", "only spins"])
+@pytest.mark.parametrize("outputs", [1, 2], ids=["ring closed", "ring open"])
+def test_a_device_that_is_lost_while_a_step_is_under_way_ends_the_loop(outputs: int, spin_ns: int) -> None:
+    with looping(stream_of([(0, outputs)]), wait=replace(LONG, spin_ns=spin_ns)) as loop:
+        loop.pump._feed_back, loop.pump._check_alive = never_done, lost
+        with pytest.raises(RunError, match="the device is lost"):
+            loop.run()
+    assert loop.flights.count == 1
+
+
+def test_a_step_that_takes_long_is_waited_for() -> None:
+    """The device is asked after it again and again, and every token is right."""
+    with looping(stream_of([(0, 3)], VOCAB), sampling=GREEDY) as loop:
+        feed_back, landed, asked = loop.pump._feed_back, loop.flights.done.copy(), [0]
+
+        def in_secret(flights: Flights, count: int) -> None:
+            feed_back(flights, count)
+            landed[:] = flights.done
+            flights.done[flights.done != lc.NOT_YET] = lc.NOT_YET
+
+        def tell_at_the_second() -> None:
+            asked[0] += 1
+            if asked[0] == 2:
+                loop.flights.done[:] = landed
+                loop.pump._feed_back = feed_back
+
+        loop.pump._feed_back, loop.pump._check_alive = in_secret, tell_at_the_second
+        loop.run()
+        loop.check()
+    assert asked[0] >= 2
+
+
+@pytest.mark.parametrize("limit", [1, 64])
+def test_a_failing_launch_ends_the_loop(limit: int) -> None:
+    with looping(stream_of(SIDE_BY_SIDE), limit, fail_at=3) as loop:
+        with pytest.raises(RuntimeError, match=f"status {FAILURE}"):
+            loop.run()
+        assert loop.fake.calls == 3
+
+
+@pytest.mark.parametrize("every", [0, 1])
+@pytest.mark.parametrize("limit", [1, 64])
+def test_a_shape_that_was_not_announced_ends_the_loop_when_it_must_wait(limit: int, every: int) -> None:
+    """Of each token's GEMMs the second is unknown: it comes up from among those that wait."""
+    stream = stream_of(SIDE_BY_SIDE)
+    unknown = next(i for i, shape in enumerate(stream.shapes) if (shape.m, shape.k) == TINY[1])
+    said = pytest.raises(RunError, match=r"shape .*which the workload did not announce")
+    with looping(stream, limit, shapes=slice(unknown), every=every) as loop, said:
+        loop.run()
+
+
+def test_a_shape_that_was_not_announced_is_named_when_it_is_first() -> None:
+    stream = stream_of([(0, 1)])
+    strange: Records = np.zeros(1, COMMAND_DTYPE)
+    strange["seq"], strange["m"], strange["n"], strange["k"] = 41, 9, 1, 7
+    with looping(stream) as loop:
+        assert loop.ring.push(strange) == 1
+        with pytest.raises(RunError, match=r"^command 41 has shape 9x1x7 \(dtype 0, op 0\), which the workload"):
+            loop.pump.run()

@@ -1,0 +1,88 @@
+"""Records of a step that a driver pushes while the one before is on the device, through the loop for whole steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.steps.launching import recorded
+from support.steps.step_loops import AHEAD, LAYERS, TINY, Loop, looping, pretending, stream_of
+
+from launchopt.batching import step_buckets as sb
+from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.admission import KNOWN
+from launchopt.queue.ring import START_NS
+from launchopt.recording import recorder as rec
+from launchopt.workloads import chain as ch
+
+SIDE_BY_SIDE = [(0, 4)] * 6
+MOST_ASKED = 8  # times after a device, which is so long that a loop that would look has looked
+
+
+def has_come_early(loop: Loop, rows: int) -> bool:
+    """Whether all is there that can come while the step before it is on the device."""
+    steps = loop.batcher.arrays[1]
+    goes_on = steps[:, sb.LANDED] + 1 < steps[:, sb.TOTAL]
+    return bool(loop.flights.count == len(steps) and (steps[goes_on, sb.FILLED] == rows - 1).all())
+
+
+def finish(loop: Loop) -> None:
+    """The device is done with all that is under way."""
+    _, places, done, cursor = loop.flights.arrays
+    done[places[np.arange(cursor[lc.FIRST], cursor[lc.STOP_AT]) & (len(places) - 1)]] = 0
+
+
+@pytest.mark.parametrize("limit", [64, 3], ids=["all at once", "by halves"])
+def test_all_but_the_last_command_of_a_step_come_while_the_one_before_is_on_the_device(limit: int) -> None:
+    """Which waits for them here: it is not done before they have come."""
+    stream, rows = stream_of(SIDE_BY_SIDE), len(TINY) * LAYERS
+    with looping(stream, limit, pretending(never=True), ahead=True) as loop:
+
+        def asked() -> None:
+            if has_come_early(loop, rows):
+                finish(loop)
+
+        loop.pump._check_alive = asked
+        loop.run(AHEAD)
+        loop.check()
+        run, tokens = recorded(loop.recorder), loop.tokens
+        zero_ns = loop.ring.word(START_NS)
+    assert tokens is not None
+    order = run.commands[:, rec.REQUEST_STEP].view(np.uint64)
+    for request in range(len(SIDE_BY_SIDE)):
+        own = run.commands[order >> np.uint64(32) == request]
+        enqueue_ns = own[np.argsort(own[:, rec.REQUEST_STEP]), rec.ENQUEUE_NS].reshape(-1, rows) - zero_ns
+        first = int(stream.table[request, ch.FIRST_TOKEN])
+        done_ns, issue_ns = tokens.done_ns[first : first + 3], tokens.issue_ns[first : first + 4]
+        assert (enqueue_ns[1:, :-1] < done_ns[:, None]).all()
+        assert (enqueue_ns[1:, -1] >= done_ns).all()
+        assert enqueue_ns[1:, -1].tolist() == issue_ns[1:].tolist()
+
+
+def test_steps_that_no_batch_was_told_of_are_not_ahead() -> None:
+    """One whose records may not come early: the driver that would push them waits for a word that never comes."""
+    with looping(stream_of(SIDE_BY_SIDE), device=pretending(0.001)) as loop:
+        loop.run(AHEAD)
+        loop.check()
+
+
+def test_what_has_come_early_is_compared_with_what_a_launch_waits_for_by_then() -> None:
+    """By the loop, which looks while it waits for the last record: of three steps the last is like the one before."""
+    stream, rows = stream_of([(0, 3)] * 2, replicas=1), len(TINY) * LAYERS
+    known: list[int] = []
+    with looping(stream, device=pretending(never=True), ahead=True, expecting=True) as loop:
+        assert loop.admission is not None
+        expected = loop.admission.arrays[0]
+
+        def asked() -> None:
+            if not has_come_early(loop, rows):
+                return
+            if len(loop.batches) == 2:
+                known.append(int(expected[KNOWN]))
+                if known[-1] != rows - 1 and len(known) < MOST_ASKED:
+                    return  # what has come may have come since the loop looked last
+            finish(loop)
+
+        loop.pump._check_alive = asked
+        loop.run(AHEAD)
+        loop.check()
+    assert known[-1] == rows - 1

@@ -1,0 +1,264 @@
+"""Which launches are made ahead of their commands, which of them are admitted, and which called off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support.cuda.fake_words import FakeWords
+
+from launchopt.devices.feedback.feedback_columns import STAGES
+from launchopt.devices.loops.admission import ADMITTED, TAG_SHIFT, WAITS
+from launchopt.devices.steps.keys import StepKey
+from launchopt.errors import RunError
+
+pytest.importorskip("cupy")
+from launchopt.devices.megakernel import launch_ahead as la
+
+ARGUMENTS = 0x7F00_1234_5600
+
+
+class Launches:
+    """A program, and what is known of its launches. `waits`: one does, by this gate."""
+
+    feeds_back = True
+    known = StepKey(1, 1, 0, 0, np.zeros(3, np.uint64), b"")
+
+    def __init__(self) -> None:
+        self.waits: NDArray[np.int64] | None = None
+        self.made = self.taken_back = 0
+
+    def launch_gated(self, gate: NDArray[np.int64]) -> bool:
+        if not self.feeds_back:
+            return False
+        assert self.waits is None
+        self.waits, self.made = gate.copy(), self.made + 1
+        return True
+
+    def took_back(self) -> None:
+        self.taken_back += 1
+
+
+class Gpu(la.LaunchAhead):
+    """With the host's words in memory of its own, and no compiled loop (test_admission)."""
+
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace(addresses=None, arrays=None), 3, near=True)  # type: ignore[arg-type]
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether a compiled loop would admit one."""
+        return bool(self.admission.arrays[0][WAITS])
+
+    def admit_compiled(self) -> None:
+        """As the compiled loop does."""
+        self.admission.arrays[0][[WAITS, ADMITTED]] = 0, 1
+
+    @property
+    def said(self) -> tuple[int, int]:
+        """Of the launch made last: its tag, if something was said to it, and what is below."""
+        return divmod(int(self.polled.array[self._tag % la.WORDS]), 1 << int(TAG_SHIFT))
+
+    def give_up(self, tag: int) -> None:
+        self._gave_up[0] = tag
+
+    def skip_to(self, tag: int) -> None:
+        self._tag = tag
+
+
+@pytest.fixture(scope="module")
+def ahead_of() -> Iterator[Any]:
+    """Makes them."""
+    with pytest.MonkeyPatch.context() as patch:
+        zeros = lambda count, dtype: SimpleNamespace(data=SimpleNamespace(ptr=8))  # noqa: E731
+        patch.setattr(la, "cupy", SimpleNamespace(zeros=zeros))
+        patch.setattr(la, "pinned", np.zeros)
+        patch.setattr(la, "PolledWords", FakeWords)
+        yield Gpu
+
+
+def step(ahead: Gpu, program: Launches, arguments: int = ARGUMENTS) -> bool:
+    """A batch that is `program`; whether a launch waited for it. As devices.megakernel does."""
+    admitted = ahead.admit(program, arguments)
+    if admitted:
+        assert program.waits is not None
+        assert ahead.said == (program.waits[la.TAG], arguments)
+        program.waits = None
+    ahead.follow(program, True)
+    return admitted
+
+
+def ended(ahead: Gpu, program: Launches) -> None:
+    """The launch that waited did nothing."""
+    assert program.waits is not None
+    assert ahead.said == (program.waits[la.TAG], 0)
+    program.waits = None
+
+
+def test_what_came_after_the_same_program_is_launched_ahead(ahead_of: Any) -> None:
+    ahead, program = ahead_of(), Launches()
+    assert [step(ahead, program) for _ in range(6)] == [False, False, True, True, True, True]
+    assert program.made == 5, "from the second on"
+    ahead.call_off()
+    ended(ahead, program)
+    assert (ahead.called_off, program.taken_back) == (1, 1)
+    ahead.call_off()
+    assert ahead.called_off == 1, "there is no other"
+
+
+def test_programs_that_take_turns(ahead_of: Any) -> None:
+    """As those of several copies of the weights do."""
+    ahead, programs = ahead_of(), [Launches() for _ in range(3)]
+    admitted = [step(ahead, programs[i % 3]) for i in range(12)]
+    assert admitted == [False] * 4 + [True] * 8
+    assert ahead.called_off == 0
+
+
+def test_another_one_comes(ahead_of: Any) -> None:
+    ahead, one, other = ahead_of(), Launches(), Launches()
+    for _ in range(3):
+        step(ahead, one)
+    assert not ahead.admit(other, ARGUMENTS)
+    ended(ahead, one)
+    assert ahead.called_off == one.taken_back == 1
+    ahead.follow(other, True)
+    assert other.waits is None, "what follows it is not known"
+
+
+def test_the_host_may_be_ahead_of_the_gpu(ahead_of: Any) -> None:
+    """What it said to a launch is there until that has read it, however many it has spoken to since."""
+    ahead, program, said = ahead_of(), Launches(), list[int]()
+    for _ in range(STAGES):
+        step(ahead, program)
+        waits: Any = program.waits
+        said += [] if waits is None else [int(waits[la.WORD])]
+    assert len(set(said)) == len(said) == STAGES - 1
+
+
+def test_what_a_launch_cannot_feed_back_is_no_launch_that_waited(ahead_of: Any) -> None:
+    ahead, program = ahead_of(), Launches()
+    for _ in range(3):
+        step(ahead, program)
+    assert not ahead.admit(program, 0)
+    ended(ahead, program)
+    program.feeds_back = False
+    ahead.follow(program, True)
+    assert program.made == 2
+    ahead.call_off()
+    assert ahead.called_off == 1
+
+
+def test_one_that_waited_for_long_may_have_given_up(ahead_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns, ahead, program = [0], ahead_of(), Launches()
+    monkeypatch.setattr(la.time, "monotonic_ns", lambda: now_ns[0])
+    for _ in range(3):
+        step(ahead, program)
+    now_ns[0] += la.STALE_NS
+    assert step(ahead, program)
+    now_ns[0] += la.STALE_NS + 1
+    assert not ahead.admit(program, ARGUMENTS)
+    ended(ahead, program)
+
+
+def test_one_that_gave_up_although_it_was_admitted(ahead_of: Any) -> None:
+    ahead, program = ahead_of(), Launches()
+    for _ in range(2):
+        step(ahead, program)
+    waits: Any = program.waits
+    ahead.check_alive()
+    ahead.admit(program, ARGUMENTS)
+    ahead.check_alive()
+    ahead.give_up(int(waits[la.TAG]))
+    with pytest.raises(RunError, match="gave up"):
+        ahead.check_alive()
+
+
+def test_one_that_was_called_off_may_give_up(ahead_of: Any) -> None:
+    ahead, program = ahead_of(), Launches()
+    for _ in range(2):
+        step(ahead, program)
+    waits: Any = program.waits
+    ahead.give_up(int(waits[la.TAG]))
+    ahead.call_off()
+    ahead.check_alive()
+
+
+def test_of_programs_that_are_dropped_nothing_is_known(ahead_of: Any) -> None:
+    ahead, program = ahead_of(), Launches()
+    for _ in range(3):
+        step(ahead, program)
+    ahead.forget()
+    ended(ahead, program)
+    assert [step(ahead, program) for _ in range(3)] == [False, False, True]
+
+
+def test_a_run_does_not_go_on_where_another_ended(ahead_of: Any) -> None:
+    ahead, one, other = ahead_of(), Launches(), Launches()
+    for program in (one, other):
+        step(ahead, program)
+    ahead.start()
+    step(ahead, one)
+    assert other.waits is not None, "what follows is still known"
+    ahead.call_off()
+    ended(ahead, other)
+    ahead.start()
+    step(ahead, other)
+    assert one.waits is None, "the first run's end is not before this one's begin"
+
+
+def test_one_that_a_compiled_loop_admits(ahead_of: Any) -> None:
+    """While it waits, and none else; who asks is told of it once."""
+    ahead, program = ahead_of(), Launches()
+    for _ in range(2):
+        assert not ahead.is_expected
+        step(ahead, program)
+    assert ahead.is_expected
+    assert ahead.admitted() is None
+    ahead.admit_compiled()
+    assert [ahead.admitted(), ahead.admitted()] == [program, None]
+    program.waits = None
+    ahead.follow(program, True)
+    assert ahead.is_expected
+    ahead.call_off()
+    ended(ahead, program)
+    assert not ahead.is_expected
+    assert (ahead.called_off, program.made, program.taken_back) == (1, 2, 1)
+    step(ahead, program)
+    assert step(ahead, program)
+    assert ahead.is_expected, "of the next one"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=200), st.integers(0, la.MOST_TAG))
+def test_each_launch_is_made_once_or_called_off(asked: list[tuple[int, bool, bool]], tag: int) -> None:
+    """Whatever is asked for: a launch that waits is told before another is made, and tags in a row differ."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(la, "cupy", SimpleNamespace(zeros=lambda n, kind: SimpleNamespace(data=SimpleNamespace(ptr=8))))
+        patch.setattr(la, "pinned", np.zeros)
+        patch.setattr(la, "PolledWords", FakeWords)
+        ahead, programs, admitted, recent = Gpu(), [Launches() for _ in range(4)], 0, list[int]()
+        ahead.skip_to(tag)
+        for number, feeds_back, drops in asked:
+            waiting = [each for each in programs if each.waits is not None]
+            assert len(waiting) <= 1
+            program = programs[number]
+            found = ahead.admit(program, ARGUMENTS if feeds_back else 0)
+            assert not found or waiting == [program]
+            for each in waiting:
+                assert ahead.said == (each.waits[la.TAG], ARGUMENTS if found else 0)  # type: ignore[index]
+                assert 0 < ahead.said[0] <= la.MOST_TAG
+                recent.append(each.waits[la.WORD])
+                assert len(set(recent[-STAGES:])) == len(recent[-STAGES:]), "the host may be that far ahead"
+                each.waits = None
+            admitted += found
+            if drops:
+                ahead.forget()
+            ahead.follow(program, feeds_back)
+        ahead.call_off()
+        assert sum(each.made for each in programs) == admitted + ahead.called_off
+        assert sum(each.taken_back for each in programs) == ahead.called_off

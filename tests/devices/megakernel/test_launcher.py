@@ -1,0 +1,264 @@
+"""Steps of one launch each on the host: which are, what is made ahead and fed back; every command right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.config.composing import configured
+from support.cuda.fake_words import NOT_NEAR
+from support.megakernel.fake_megakernel import FakeMegakernel, fake_megakernel
+from support.megakernel.megakernel_rigs import Rig
+from support.steps.programs import requests_of, stream_of
+from support.steps.step_runs import asked_of_python
+
+from launchopt.command import Dtype
+from launchopt.devices.feedback.feedback_columns import STAGES
+from launchopt.devices.instructions.words import Word
+from launchopt.errors import ConfigError
+from launchopt.modes import mode_class
+from launchopt.modes.megakernel import CACHED, MegakernelMode
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
+from launchopt.sampling import Sampling, SamplingKind
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.gemv import gemv
+from launchopt.workloads.program import linear_program
+from runner.config.modes import mode_settings
+
+NAMES = ("linear", "square", "qkv", "linear_epilogue", "elementwise")
+request_sizes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)).filter(any), min_size=1, max_size=5)
+
+
+@pytest.fixture
+def kernel() -> Iterator[FakeMegakernel]:
+    with fake_megakernel() as made:
+        yield made
+
+
+@settings(deadline=None, max_examples=40)
+@example("linear", [(2, 3), (0, 2), (0, 3), (2, 0), (3, 2)], 1, 1, 2, 1, 2)
+@given(
+    st.sampled_from(NAMES),
+    request_sizes,
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.sampled_from([None, 1, 2]),
+    st.integers(1, 4),
+)
+def test_steps_are_right_whoever_is_together(
+    name: str,
+    sizes: list[tuple[int, int]],
+    layers: int,
+    replicas: int,
+    most: int,
+    seed: int | None,
+    cached: int,
+) -> None:
+    """Also where one that was made ahead is followed by others that are launched as in mode=coalesced."""
+    stream = stream_of(name, sizes, layers=layers, replicas=replicas)
+    with fake_megakernel() as kernel:
+        run = Rig(kernel, stream, most, cached)
+        for _ in range(3):
+            before = len(kernel.launched)
+            run.run(seed)
+            run.check()
+            assert sum(run.launches(rec.SIZE)) == stream.commands
+            assert run.launches(rec.STRATEGY).count(Strategy.megakernel) == len(kernel.launched) - before
+            assert run.kept <= max(cached, replicas)
+        run.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_of_requests_in_step_is_one_launch(name: str, kernel: FakeMegakernel) -> None:
+    stream = stream_of(name, [(0, 6)] * 4, replicas=2)
+    run = Rig(kernel, stream, 4)
+    run.run()
+    run.check()
+    rows = len(stream.rows_of(stream.decode_kind))
+    strategies, sizes = run.launches(rec.STRATEGY), run.launches(rec.SIZE)
+    first = len(strategies) - 5
+    assert Strategy.megakernel not in strategies[:first], "the first token's inputs lie anywhere in the table"
+    assert strategies[first:] == [Strategy.megakernel] * 5
+    assert sum(sizes[:first]) == 4 * rows
+    assert sizes[first:] == [4 * rows] * 5
+    assert run.launches(rec.SHAPE)[first:] == [-1] * 5, "of several shapes"
+    assert not any(run.launches(rec.PACKED_BYTES)[first:])
+    assert [int(each[:, Word.REQUESTS].max()) for each in kernel.launched] == [4] * 5
+    run.close()
+
+
+@pytest.mark.parametrize("racecheck", [False, True])
+def test_the_kernel_that_racecheck_understands_is_for_who_asks_for_it(racecheck: bool, kernel: FakeMegakernel) -> None:
+    run = Rig(kernel, stream_of("qkv", [(0, 3)] * 2), 2, racecheck=racecheck)
+    run.run()
+    run.check()
+    run.close()
+    assert kernel.each_lane
+    assert set(kernel.each_lane) == {racecheck}
+
+
+def test_with_more_copies_of_the_weights_than_lists_are_asked_for_each_step_is_one_launch(
+    kernel: FakeMegakernel,
+) -> None:
+    """From the first run on, which needs the first copies: a small model has hundreds, not all of which it comes to."""
+    run = Rig(kernel, stream_of("linear", [(0, 6)] * 3, replicas=20), 3, cached=2)
+    assert run.kept == 6, "those of all requests"
+    run.run()
+    run.check()
+    assert run.launches(rec.STRATEGY).count(Strategy.megakernel) == 5, "all but the first token"
+    assert run.kept == 6
+    run.close()
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_launches_are_made_ahead_of_their_commands(replicas: int, kernel: FakeMegakernel) -> None:
+    """Each that follows what it followed before; at the end the last one is called off."""
+    run = Rig(kernel, stream_of("linear", [(0, 12)] * 2, replicas=replicas), 2)
+    for again in (False, True):
+        kernel.waited = kernel.in_vain = 0
+        run.run()
+        run.check()
+        launches = run.launches(rec.STRATEGY).count(Strategy.megakernel)
+        assert launches == 11
+        assert kernel.waited == launches - (1 if again else 1 + replicas)
+        assert kernel.in_vain == run.mode.ahead.called_off == 1
+        assert run.recorder.launch_calls == len(run.launches(rec.SIZE)) + 1
+    run.close()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_compiled_loop_admits_all_that_waits(
+    replicas: int, kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is admitted by Python."""
+    asked = asked_of_python(monkeypatch)
+    stream = stream_of("linear", [(0, 12)] * 2, replicas=replicas)
+    run = Rig(kernel, stream, 2)
+    run.run_pumped()
+    run.check()
+    launches = run.launches(rec.STRATEGY).count(Strategy.megakernel)
+    assert launches == 11
+    assert asked == [False] * (1 + replicas)
+    assert kernel.waited == launches - len(asked)
+    assert kernel.in_vain == run.mode.ahead.called_off == 1
+    assert kernel.device.fed_back == 1, "the first token, by a launch of its own"
+    run.close()
+
+
+@pytest.mark.parametrize("bar1", [True, False])
+def test_where_the_word_lies_that_a_launch_waits_for(bar1: bool, kernel: FakeMegakernel) -> None:
+    run = Rig(kernel, stream_of("linear", [(0, 6)] * 2), 2, bar1=bar1)
+    assert run.mode.polled_words == ("GPU memory, by BAR1" if bar1 else f"host memory: {NOT_NEAR}")
+    run.run()
+    assert kernel.waited > 0
+    run.close()
+
+
+@pytest.mark.parametrize("how", [{"ahead": False}, {"traced": True}, {"sampled": True}, {"on_host": True}], ids=str)
+def test_no_launch_is_made_ahead(how: dict[str, bool], kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a setting says so; where what is looked at is how long a launch takes; where it does not feed back."""
+    if how.pop("sampled", False):
+        monkeypatch.setattr(kernel.device, "unmarked_launches", 1)
+    run = Rig(kernel, stream_of("linear", [(0, 6)] * 2), 2, **how)
+    run.run()
+    run.check()
+    assert run.launches(rec.STRATEGY).count(Strategy.megakernel) == len(kernel.launched) == 5
+    assert (kernel.waited, kernel.in_vain) == (0, 0)
+    run.close()
+
+
+def test_a_tool_that_looks_on_sees_no_launch_that_waits(
+    kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "of nsys, and of ncu")
+    assert Rig(kernel, stream_of("linear", [(0, 6)]), 1).mode.ahead is None
+
+
+def test_with_an_lm_head_and_sampling(kernel: FakeMegakernel) -> None:
+    stream = stream_of("linear", [(3, 3), (0, 4), (0, 4)], vocab=50)
+    run = Rig(kernel, stream, 3, sampling=Sampling(SamplingKind.greedy))
+    run.run()
+    run.check()
+    assert kernel.rows == [each[0, Word.REQUESTS] for each in kernel.launched] != []
+    run.close()
+
+
+# -- Blocks that come in pairs
+
+
+@pytest.mark.parametrize(
+    ("multiprocessors", "clusters", "split"), [(4, 2, 1), (4, 3, 1), (4, 1, 0), (4, 0, 0), (3, 2, 0), (2, 1, 1)]
+)
+def test_pairs_of_blocks_share_gemms_where_all_are_there_at_once(
+    multiprocessors: int, clusters: int, split: int
+) -> None:
+    """Of an odd number one would have no other. Lists of one request have nothing to share."""
+    program = linear_program([(64, 2048), (2048, 64)])
+    stream = ChainStream(program, 1, requests_of([(0, 3)] * 16), Dtype.fp32, 1)
+    with fake_megakernel(multiprocessors, clusters) as kernel:
+        run = Rig(kernel, stream, 16)
+        assert sorted(kernel.split) == [0, split]
+        run.run()
+        run.check()
+        assert [int(each[0, Word.REQUESTS]) for each in kernel.launched] == [16, 16]
+        run.close()
+
+
+# -- What a launch feeds back itself
+
+
+@pytest.mark.parametrize("vocab", [None, 50])
+@pytest.mark.parametrize("kind", [SamplingKind.greedy, SamplingKind.top_k])
+def test_a_launch_of_whole_steps_feeds_them_back(vocab: int | None, kind: SamplingKind, kernel: FakeMegakernel) -> None:
+    """And nothing else is launched for it; what is launched as in mode=coalesced is fed back as there."""
+    sampling = Sampling(kind, top_k=3, seed=1) if vocab else Sampling(SamplingKind.none)
+    run = Rig(kernel, stream_of("linear", [(0, 6)] * 4, vocab=vocab), 4, sampling=sampling)
+    run.run()
+    run.check()
+    assert kernel.rows == [4] * 5
+    assert kernel.device.fed_back == 1, "the first tokens"
+    run.close()
+
+
+def test_nothing_is_fed_back_by_a_launch_where_the_host_samples(kernel: FakeMegakernel) -> None:
+    stream = stream_of("linear", [(0, 6)] * 4, vocab=50)
+    run = Rig(kernel, stream, 4, sampling=Sampling(SamplingKind.greedy), on_host=True)
+    run.run()
+    run.check()
+    assert kernel.rows == [0] * 5
+    assert kernel.device.fed_back == 6
+    run.close()
+
+
+def test_more_launches_than_there_are_stages(kernel: FakeMegakernel) -> None:
+    run = Rig(kernel, stream_of("linear", [(0, STAGES + 9)]), 1)
+    for _ in range(2):
+        run.run()
+        run.check()
+    assert kernel.rows[-STAGES - 8 :] == [1] * (STAGES + 8)
+    run.close()
+
+
+# -- What it says of itself, and its setting
+
+
+def test_what_it_takes() -> None:
+    stream = stream_of("layer", [(2, 3)])
+    assert mode_class("megakernel") is MegakernelMode
+    assert MegakernelMode.refusal("cuda", stream) is None
+    assert "needs a GPU" in str(MegakernelMode.refusal("cpu", stream))
+    independent = gemv(8, 1, 8, 4, Dtype.fp16, 4, False, 0)
+    assert "takes whole steps" in str(MegakernelMode.refusal("cuda", independent))
+
+
+def test_how_many_lists_are_kept_is_a_setting() -> None:
+    config = configured("mode=megakernel", "mode.cached=7", "workload=decode", "model=tiny")
+    others = {"ahead": True, "bar1": True, "racecheck": False}
+    assert config.mode.options == {"cached": 7, **others}
+    assert mode_settings("megakernel").options == {"cached": CACHED, **others}
+    with pytest.raises(ConfigError, match=r"mode\.cached=0: must be from 1 to 4096"):
+        configured("mode=megakernel", "mode.cached=0", "workload=decode", "model=tiny")

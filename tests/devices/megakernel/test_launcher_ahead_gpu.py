@@ -1,0 +1,157 @@
+"""mode=megakernel on a GPU: launches made ahead of their commands, and what a launch feeds back itself."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from support.megakernel.megakernel_runs import (
+    GREEDY,
+    NONE,
+    TOKENS,
+    TOP_K,
+    TOP_P,
+    before_step,
+    close,
+    finish,
+    run_of,
+    stream_of,
+)
+from support.steps.step_runs import StepRun, asked_of_python
+
+from launchopt.batching.step_batcher import StepBatch
+from launchopt.command import Dtype
+from launchopt.devices.loops import requests as lc
+from launchopt.modes.megakernel import MegakernelMode
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
+from launchopt.sampling import Sampling
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
+@pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("large", 16), ("deep", 16), ("paged", 1), ("layer", 4)])
+def test_launches_made_ahead_give_what_others_give(name: str, requests: int, sampling: Sampling) -> None:
+    """To the bit; one after the other, and where all that was launched is waited for between two."""
+    from launchopt.devices.cuda.device import CudaDevice
+
+    found = []
+    for ahead in (False, True):
+        vocab = None if sampling is NONE else 3000
+        stream = stream_of(name, [(0, 2 * TOKENS)] * requests, Dtype.bf16, vocab=vocab)
+        run = run_of(CudaDevice(0), stream, MegakernelMode(ahead=ahead), sampling)
+        for _ in range(3):
+            run.run()
+            run.check()
+        arrays = [array.get() for array in run.device.arenas.arrays.values()]
+        found.append([*(array.tobytes() for array in arrays), run.flights.done[: stream.tokens].tobytes()])
+        if ahead:
+            assert run.mode.ahead.called_off == 1
+            before_step(run, 2 * TOKENS - 2)
+            assert run.mode.ahead.called_off == 1
+            finish(run)
+        else:
+            close(run)
+    assert found[0] == found[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
+def test_launches_that_the_compiled_loop_admits(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the first of each copy of the weights; Python admits none."""
+    from launchopt.devices.cuda.device import CudaDevice
+
+    asked = asked_of_python(monkeypatch)
+    vocab = None if sampling is NONE else 3000
+    stream = stream_of("decode", [(0, 3 * TOKENS)], Dtype.bf16, vocab=vocab)
+    run = run_of(CudaDevice(0), stream, sampling=sampling)
+    for _ in range(2):
+        asked.clear()
+        run.run_pumped()
+        run.check()
+        assert asked[0] is False
+        assert not any(asked)
+        assert len(asked) < run.launches(rec.STRATEGY).count(Strategy.megakernel)
+        assert run.mode.ahead.called_off == 1
+    close(run)
+
+
+@pytest.mark.gpu
+def test_a_launch_that_waits_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the host takes it that it may have; its step is launched once more."""
+    from launchopt.devices.cuda.device import CudaDevice
+    from launchopt.devices.megakernel import launch_ahead
+
+    monkeypatch.setattr(launch_ahead, "PATIENCE_NS", 20_000_000)
+    monkeypatch.setattr(launch_ahead, "STALE_NS", 10_000_000)
+    run = run_of(CudaDevice(0), stream_of("decode", [(0, 2 * TOKENS)], Dtype.fp16))
+    submit = run.mode.submit
+
+    def slowly(batch: StepBatch, flush_ns: int) -> None:
+        submit(batch, flush_ns)
+        time.sleep(0.06)
+
+    run.run()
+    monkeypatch.setattr(run.mode, "submit", slowly)
+    run.run()
+    run.check()
+    assert run.mode.ahead.called_off > TOKENS
+    close(run)
+
+
+class Counted:
+    """Launches of the kernel that feeds back, which otherwise do what they do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from launchopt.devices.feedback.kernel import GpuFeedback
+
+        self.count, launch = 0, GpuFeedback.launch
+
+        def counted(feedback: GpuFeedback, rows: int) -> None:
+            self.count += rows > 0
+            launch(feedback, rows)
+
+        monkeypatch.setattr(GpuFeedback, "launch", counted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_K, TOP_P], ids=lambda sampling: sampling.kind.name)
+@pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("name", "requests"), [("decode", 1), ("decode", 2), ("decode", 16), ("deep", 16), ("paged", 4)]
+)
+def test_a_launch_feeds_back_what_it_has_computed(
+    name: str, requests: int, dtype: Dtype, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other kernel does, but after steps that are launched otherwise."""
+    from launchopt.devices.cuda.device import CudaDevice
+
+    stream = stream_of(name, [(0, TOKENS)] * requests, dtype, vocab=None if sampling is NONE else 3000)
+    device: Any = CudaDevice(0)
+    run, launches = run_of(device, stream, sampling=sampling), Counted(monkeypatch)
+    for _ in range(2):
+        launches.count = 0
+        run.run()
+        run.check()
+        fused = run.launches(rec.STRATEGY).count(Strategy.megakernel)
+        assert fused >= TOKENS - 1
+        assert launches.count == TOKENS - fused
+        assert (device.sampling_ns() > 0) == (sampling is not NONE)
+    close(run)
+
+
+@pytest.mark.gpu
+def test_the_host_samples_if_it_is_told_to() -> None:
+    from launchopt.devices.cuda.device import CudaDevice
+
+    ids = []
+    for on_host in (False, True):
+        stream = stream_of("decode", [(0, TOKENS)] * 3, Dtype.bf16, vocab=300)
+        run = StepRun(MegakernelMode(), stream, 3, CudaDevice(0), TOP_K, on_host)
+        run.run()
+        run.check()
+        assert Strategy.megakernel in run.launches(rec.STRATEGY)
+        ids.append((run.flights.done[: stream.tokens] & lc.LOW).tolist())
+        close(run)
+    assert ids[0] == ids[1]

@@ -1,0 +1,130 @@
+"""mode=megakernel on a GPU: every row of every step right, one launch a step, and tokens that are baseline's.
+
+What needs neither halves nor attention is asked of the stand-in on the host, too, in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from support.megakernel.megakernel_runs import (
+    COPY_CALLS,
+    EACH,
+    GREEDY,
+    TOKENS,
+    TOP_K,
+    cases,
+    close,
+    opened,
+    run_of,
+    stream_of,
+)
+
+from launchopt.batching.batcher import Batch, Batcher
+from launchopt.command import COMMAND_DTYPE, Dtype
+from launchopt.devices.loops import requests as lc
+from launchopt.modes.baseline import Baseline
+from launchopt.modes.coalesced import Coalesced
+from launchopt.modes.megakernel import MegakernelMode
+from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import Strategy
+from launchopt.sampling import Sampling
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with opened(request.param) as made:
+        yield made
+
+
+@cases(EACH)
+def test_requests_in_step_are_one_launch_a_step(device: Any, name: str, requests: int, dtype: Dtype) -> None:
+    """But for the first, whose inputs lie elsewhere: that of one request, too, from its second time on."""
+    stream = stream_of(name, [(0, TOKENS)] * requests, dtype)
+    run, rows = run_of(device, stream), len(stream.rows_of(stream.decode_kind))
+    for again in (False, True):
+        run.run()
+        run.check()
+        strategies, sizes = run.launches(rec.STRATEGY), run.launches(rec.SIZE)
+        alone = TOKENS if again and requests == 1 else TOKENS - 1
+        first = len(strategies) - alone
+        assert strategies[first:] == [Strategy.megakernel] * alone
+        assert sizes[first:] == [requests * rows] * alone
+        assert Strategy.megakernel not in strategies[:first]
+        assert sum(sizes[:first]) == (TOKENS - alone) * requests * rows
+        gathered = sum(copied > 0 for copied in run.launches(rec.PACKED_BYTES))
+        in_vain: int = run.mode.ahead.called_off
+        assert 0 < in_vain <= 2
+        assert run.recorder.launch_calls == len(sizes) + COPY_CALLS * gathered + in_vain
+    close(run)
+
+
+@cases([("decode", 3), ("paged", 3)], [Dtype.fp32])
+def test_what_is_not_one_launch_is_launched_as_in_coalesced(
+    device: Any, name: str, requests: int, dtype: Dtype
+) -> None:
+    """A prompt a request, and first steps."""
+    found = []
+    for mode in (MegakernelMode(), Coalesced()):
+        stream = stream_of(name, [(3, 3)] * requests, dtype)
+        run = run_of(device, stream, mode)
+        run.run()
+        run.check()
+        columns = (run.launches(column) for column in (rec.BATCH, rec.SHAPE, rec.SIZE, rec.STRATEGY))
+        found.append(list(zip(*columns, strict=True)))
+        close(run)
+    ours, theirs = found
+    launched = [row for row in ours if row[3] != Strategy.megakernel]
+    steps = {row[0] for row in ours if row[3] == Strategy.megakernel}
+    assert len(launched) > len(steps) == 2
+    assert launched == [row for row in theirs if row[0] not in steps]
+
+
+@cases([("decode", 4), ("layer", 4), ("paged", 4)])
+def test_prompts_and_whoever_is_together(device: Any, name: str, requests: int, dtype: Dtype) -> None:
+    """Of the second round on, batches come again."""
+    stream = stream_of(name, [(3, 3), (0, 4), (0, 5), (5, 2)][:requests], dtype)
+    run, found = run_of(device, stream), []
+    for seed in (None, 1, 1, 1):
+        run.run(seed)
+        run.check()
+        found.append(run.launches(rec.STRATEGY).count(Strategy.megakernel))
+        assert sum(run.launches(rec.SIZE)) == stream.commands
+    assert found[1] < found[2] == found[3]
+    close(run)
+
+
+class EachAlone(Baseline):
+    """Baseline, which takes commands, given the commands of steps."""
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Each alone, in the order of the batch."""
+        device: Any = self._device
+        stream = device.work
+        records: Any = batch.words.reshape(-1).view(COMMAND_DTYPE)
+        shape_of = np.zeros(len(records), np.int32)
+        Batcher(stream.shapes, [1] * len(stream.shapes), 0).classify(records, shape_of)
+        self.submit_each(batch.words, shape_of, flush_ns)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampling", [GREEDY, TOP_K], ids=lambda sampling: sampling.kind.name)
+@pytest.mark.parametrize("name", ["decode", "paged"])
+def test_sampled_tokens_are_those_of_baseline(name: str, sampling: Sampling) -> None:
+    from launchopt.devices.cuda.device import CudaDevice
+
+    ids = []
+    for mode in (MegakernelMode(), EachAlone()):
+        stream = stream_of(name, [(2, 4), (0, TOKENS), (0, TOKENS)], Dtype.fp32, vocab=300)
+        run = run_of(CudaDevice(0), stream, mode, sampling)
+        run.run()
+        run.check()
+        if mode.name == "megakernel":
+            assert Strategy.megakernel in run.launches(rec.STRATEGY)
+        ids.append((run.flights.done[: stream.tokens] & lc.LOW).tolist())
+        close(run)
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) > 1

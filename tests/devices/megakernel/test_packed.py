@@ -1,0 +1,84 @@
+"""What the kernel is told of tasks is what the tasks say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.megakernel.instruction_runs import InstructionRun
+from support.steps.fused_layers import compiled, layer_stream, layer_streams
+from support.steps.step_runs import batches
+
+from launchopt.command import Dtype, Op
+from launchopt.devices.instructions.words import MOST_WAITS, STREAMED_BYTES_APART, Word, streamable
+from launchopt.devices.megakernel.mailboxes import place_boxes
+from launchopt.devices.megakernel.packed import TASK, Flag, packed
+from launchopt.devices.megakernel.task_words import Extra, Tasks
+from launchopt.devices.megakernel.tasks import tasks_of
+from launchopt.errors import RunError
+from launchopt.workloads.chain import ChainStream
+
+SAME = {name: Extra[name.upper()] for name in TASK.names or () if name.upper() in Extra.__members__}
+ASKED = {
+    Flag.SPLIT: lambda row: row[Extra.SPLIT],
+    Flag.STREAMED: lambda row: row[Extra.STREAMED],
+    Flag.MAILED: lambda row: row[Extra.MAILED],
+    Flag.COUNTED: lambda row: row[Extra.COUNTED],
+    Flag.WAITS: lambda row: row[Word.WAITS],
+    Flag.ATTENDS: lambda row: row[Extra.ATTENDS],
+    Flag.NORMED: lambda row: row[Extra.GAIN],
+    Flag.ADDS: lambda row: row[Extra.THEN] == Op.ADD,
+    Flag.ADDED_MAILED: lambda row: row[Extra.ADDED_MAILED],
+    Flag.GATED: lambda row: row[Extra.THEN] == Op.SILU_MUL,
+}
+
+
+def placed(stream: ChainStream) -> Tasks:
+    tasks, _ = tasks_of(compiled(stream), 4, stream.dtype.itemsize, pairs=True)
+    place_boxes(tasks, 1 << 40)
+    return tasks
+
+
+@settings(deadline=None, max_examples=20)
+@given(layer_streams(), st.integers(1, 4))
+def test_each_word_is_the_tasks_own(stream: ChainStream, most: int) -> None:
+    rig = InstructionRun(stream, fuse=True)
+    for batch in batches(stream, most, None):
+        tasks, _ = tasks_of(rig.compiler.compile(batch), 4, stream.dtype.itemsize, pairs=True)
+        place_boxes(tasks, 1 << 40)
+        norms = 0
+        for row, told in zip(tasks, packed(tasks), strict=True):
+            norms += row[Extra.GAIN] != 0
+            odd = Flag.NORMED_ODD if row[Extra.GAIN] and norms % 2 == 0 else 0
+            assert Flag(int(told["flags"])) == odd + sum(flag for flag, has in ASKED.items() if has(row))
+            reads = row[Extra.STREAMED] or row[Extra.ATTENDS]
+            given = {name: row[word] for name, word in SAME.items()} | {"from_bytes": row[Extra.FROM_BYTES] * reads}
+            assert {name: told[name] for name in given} == given
+            assert told[["requests", "c", "stride_c"]].tolist() == tuple(row[[Word.REQUESTS, Word.C, Word.STRIDE_C]])
+            assert told["in"].tolist() == row[: Word.WAITS].tolist()
+            count = int(row[Word.WAITS])
+            assert told["wait"].tolist() == [*row[Word.WAIT0 :][:count].tolist(), *[0] * (MOST_WAITS - count)]
+            assert told["enough"].tolist() == [*row[Extra.ENOUGH0 :][:count].tolist(), *[0] * (MOST_WAITS - count)]
+            assert (told["enough"][:count] > 0).all(), "a kernel takes 0 for no wait"
+            assert int(told["bytes"]) + int(told["other_bytes"]) == row[Extra.ROW_USED_BYTES]
+            assert bool(told["other_bytes"]) == row[Extra.SPLIT]
+
+
+def test_requests_that_lie_too_far_apart_are_not_streamed() -> None:
+    program = compiled(layer_stream(2, Dtype.bf16))
+    (gemm, *_) = (row for row in program if row[Word.OP] == Op.GEMM)
+    for apart, is_streamed in ((STREAMED_BYTES_APART - 16, True), (STREAMED_BYTES_APART, False), (-16, False)):
+        gemm[Word.STRIDE_B] = apart
+        assert streamable(gemm, 2) == is_streamed
+    gemm[Word.REQUESTS] = 1
+    assert streamable(gemm, 2)
+
+
+@pytest.mark.parametrize("apart", [-16, STREAMED_BYTES_APART])
+def test_attention_whose_requests_lie_too_far_apart_is_refused(apart: int) -> None:
+    tasks = placed(layer_stream(2, Dtype.bf16))
+    (attention,) = np.flatnonzero(tasks[:, Extra.ATTENDS])
+    tasks[attention, Extra.FROM_BYTES] = apart
+    with pytest.raises(RunError, match=f"^inputs of two requests lie {apart} bytes apart, of 0 to 268435455$"):
+        packed(tasks)

@@ -1,0 +1,329 @@
+"""What the kernel is told of a list some of which is done as one: a task each, whom it waits for, what it gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support.megakernel.instruction_runs import InstructionRun
+from support.megakernel.task_checks import check_tasks
+from support.steps.fused_layers import MODEL, STAGES, compiled, layer_stream, layer_streams, names_of, stages_of
+from support.steps.programs import requests_of, stream_of
+from support.steps.step_runs import batches
+
+from launchopt.command import Dtype, Op
+from launchopt.devices.instructions.words import (
+    GEMM_TILE_ROWS,
+    JOIN,
+    NOBODY,
+    WORDS,
+    Word,
+)
+from launchopt.devices.megakernel.packed import weights_of
+from launchopt.devices.megakernel.task_words import TASK_WORDS, Extra
+from launchopt.devices.megakernel.tasks import ALIGNMENT_BYTES, defines_of, tasks_of
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import linear_program
+
+BLOCKS = 5
+SLOTS, QKV, ATTENTION, OUT, GATE_UP, DOWN = range(1 + len(STAGES))
+APART = {1: 2, 3: 1}  # sectors of a box, by how many requests there are
+WIDTHS = {QKV: 384, ATTENTION: 256, OUT: 256, GATE_UP: 384, DOWN: 256}  # of what each gives in the end
+STREAMED = [QKV, OUT, GATE_UP, DOWN]
+EVERY = [(1, Dtype.fp32), (3, Dtype.fp32), (1, Dtype.bf16), (3, Dtype.bf16)]
+every = pytest.mark.parametrize(("requests", "dtype"), EVERY, ids=lambda value: getattr(value, "name", value))
+
+
+class Layer:
+    """A layer's list, its rows by name, and its tasks."""
+
+    def __init__(self, requests: int, dtype: Dtype = Dtype.fp32, blocks: int = BLOCKS, **how: Any) -> None:
+        stream = layer_stream(requests, dtype, **how)
+        self.itemsize, self.program, names = dtype.itemsize, compiled(stream), names_of(stream)
+        assert stages_of(self.program, names) == ["slots", *STAGES * stream.layers]
+        self.rows = dict(zip(names, self.program, strict=True))
+        self.tasks, self.box_bytes = tasks_of(self.program, blocks, self.itemsize)
+
+    def words(self, i: int, *columns: Extra) -> list[int]:
+        found: list[int] = self.tasks[i, list(columns)].tolist()
+        return found
+
+    def of(self, name: str, *columns: Word) -> list[int]:
+        found: list[int] = self.rows[name][list(columns)].tolist()
+        return found
+
+
+def told(row: NDArray[np.int64], first: Extra, last: Extra) -> list[int]:
+    """All words from one to another."""
+    found: list[int] = row[first : last + 1].tolist()
+    return found
+
+
+@every
+def test_a_task_is_the_one_of_its_instructions_that_matters(requests: int, dtype: Dtype) -> None:
+    layer = Layer(requests, dtype)
+    assert layer.tasks.shape == (1 + len(STAGES), TASK_WORDS)
+    own = ["slots", "qkv", "rope", "o", "gate_up", "down"]
+    for row, name in zip(layer.tasks, own, strict=True):
+        assert row[: Word.WAITS].tolist() == layer.rows[name][: Word.WAITS].tolist()
+    assert layer.tasks[:, Extra.STREAMED].tolist() == [i in STREAMED for i in range(6)]
+    assert layer.tasks[:, Extra.ATTENDS].tolist() == [i == ATTENTION for i in range(6)]
+
+
+@every
+def test_whom_it_waits_for_is_told_by_tasks(requests: int, dtype: Dtype) -> None:
+    layer = Layer(requests, dtype)
+    tasks = layer.tasks
+    assert tasks[:, Word.MAIL].tolist() == [NOBODY, NOBODY, QKV, ATTENTION, OUT, GATE_UP]
+    assert tasks[:, Extra.MAILED].tolist() == [0, 0, 1, 1, 1, 1]
+    assert tasks[:, Word.WAITS].tolist() == [0, 0, 1, 0, 0, 0]
+    assert tasks[ATTENTION, Word.WAIT0 : Word.WAIT3 + 1].tolist() == [SLOTS, NOBODY, NOBODY, NOBODY]
+    assert tasks[:, Extra.COUNTED].tolist() == [1, 0, 0, 0, 0, 0]
+    assert layer.words(ATTENTION, Extra.ENOUGH0) == layer.words(SLOTS, Extra.SHARE)
+    assert not tasks[:, Extra.ENOUGH1 : Extra.ENOUGH3 + 1].any()
+
+
+@every
+def test_results_are_what_the_last_one_gives(requests: int, dtype: Dtype) -> None:
+    layer = Layer(requests, dtype)
+    for i, name in {QKV: "qkv", ATTENTION: "av", OUT: "add1", GATE_UP: "silu_mul", DOWN: "add2"}.items():
+        found = layer.words(i, Extra.RESULT_M, Extra.RESULT, Extra.RESULT_STRIDE)
+        assert found == layer.of(name, Word.M, Word.C, Word.STRIDE_C)
+        assert found[0] == WIDTHS[i]
+
+
+@every
+def test_a_norm_before_and_what_comes_after(requests: int, dtype: Dtype) -> None:
+    layer = Layer(requests, dtype)
+    norms = {QKV: "norm1", GATE_UP: "norm2"}
+    after: dict[int, tuple[Op, str]] = {
+        OUT: (Op.ADD, "add1"),
+        DOWN: (Op.ADD, "add2"),
+        GATE_UP: (Op.SILU_MUL, "silu_mul"),
+    }
+    for i in range(6):
+        assert layer.words(i, Extra.GAIN) == (layer.of(norms[i], Word.A) if i in norms else [0])
+        then, name = after.get(i, (0, ""))
+        assert layer.words(i, Extra.THEN) == [then]
+        if then == Op.ADD:
+            added = layer.words(i, Extra.ADDED, Extra.ADDED_STRIDE)
+            assert added == layer.of(name, Word.A, Word.STRIDE_A)
+    assert layer.tasks[:, Extra.PAIR_ROWS].tolist() == [0, 0, 0, 0, MODEL.intermediate, 0]
+
+
+def stride_of(width: int, requests: int, itemsize: int) -> int:
+    """From one column of boxes to the next; of several of halves: of 16 together, each with whole 64 bytes."""
+    if requests > 1 and itemsize == 2:
+        return -(-width * itemsize // 64) * 64 * 16
+    return width * itemsize * APART[requests]
+
+
+@every
+def test_inputs_come_from_what_the_first_one_reads(requests: int, dtype: Dtype) -> None:
+    """Unless by mail: then from the sender's box, which has all of its results one after another, of one with gaps."""
+    layer = Layer(requests, dtype)
+    assert layer.words(QKV, Extra.FROM, Extra.FROM_BYTES) == layer.of("norm1", Word.B, Word.STRIDE_B)
+    for i, sender in ((ATTENTION, QKV), (OUT, ATTENTION), (GATE_UP, OUT), (DOWN, GATE_UP)):
+        box = layer.words(sender, Extra.BOX)
+        stride = stride_of(WIDTHS[sender], requests, layer.itemsize)
+        assert layer.words(i, Extra.FROM, Extra.FROM_BYTES) == [*box, stride]
+
+
+@every
+def test_boxes_have_room_for_results(requests: int, dtype: Dtype) -> None:
+    """Of the last of what is done as one: of gate and up half as much as the GEMM gives."""
+    layer, at = Layer(requests, dtype), 0
+    for i in (QKV, ATTENTION, OUT, GATE_UP):
+        assert layer.words(i, Extra.BOX) == [at]
+        taken = stride_of(WIDTHS[i], requests, layer.itemsize)
+        if requests == 1 or layer.itemsize == 4:
+            taken *= requests
+        at += -(-taken // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    assert layer.box_bytes == at
+    assert [layer.words(i, Extra.BOX) for i in (SLOTS, DOWN)] == [[NOBODY]] * 2, "nobody has mail from these"
+
+
+def test_who_sends_to_the_next_layer_has_a_box() -> None:
+    layer = Layer(2, layers=2)
+    assert layer.tasks[:, Word.MAIL].tolist() == [NOBODY, NOBODY, *range(1, 10)]
+    assert layer.words(1 + len(STAGES), Extra.FROM) == layer.words(DOWN, Extra.BOX)
+
+
+@pytest.mark.parametrize("blocks", [1, 3, BLOCKS, 132])
+def test_tiles_of_a_gemm_are_those_of_its_results(blocks: int) -> None:
+    """Of gate and up pairs of tiles, of which each is one tile of results."""
+    layer = Layer(2, blocks=blocks)
+    for i in STREAMED:
+        tiles = WIDTHS[i] // GEMM_TILE_ROWS
+        assert layer.words(i, Extra.TILES_EACH, Extra.TILES_MORE) == [*divmod(tiles, blocks)]
+        assert layer.words(i, Extra.SHARE) == [min(tiles, blocks)]
+    assert layer.of("gate_up", Word.M) == [2 * WIDTHS[GATE_UP]]
+
+
+@pytest.mark.parametrize("blocks", [1, 5, 132])
+@pytest.mark.parametrize("requests", [1, 3])
+def test_attention_is_for_a_block_a_request_and_kv_head(requests: int, blocks: int) -> None:
+    layer = Layer(requests, blocks=blocks)
+    assert layer.words(ATTENTION, Extra.SHARE) == [min(blocks, requests * MODEL.kv_heads)]
+
+
+@every
+@pytest.mark.parametrize("page", [None, 4])
+def test_attention_knows_where_each_of_its_ops_stores(requests: int, dtype: Dtype, page: int | None) -> None:
+    layer = Layer(requests, dtype, page=page)
+    assert told(layer.tasks[ATTENTION], Extra.ATTENDS, Extra.PROBABILITIES_STRIDE) == [
+        1,
+        *layer.of("kv_write", Word.C, Word.A, Word.STRIDE_A),
+        *layer.of("qk", Word.C, Word.STRIDE_C),
+        *layer.of("softmax", Word.C, Word.STRIDE_C),
+    ]
+    others = np.delete(layer.tasks, ATTENTION, axis=0)
+    assert not others[:, Extra.ATTENDS : Extra.PROBABILITIES_STRIDE + 1].any()
+    assert not layer.tasks[ATTENTION, Extra.GAIN : Extra.PAIR_ROWS + 1].any()
+
+
+# -- What is compiled, and weights
+
+
+def bits(*ops: Op) -> int:
+    return sum(1 << op for op in ops)
+
+
+@pytest.mark.parametrize(("requests", "columns"), [(1, 1), (3, 16)])
+def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -> None:
+    together, stream = Layer(requests), layer_stream(requests)
+    fused = bits(Op.ROPE, Op.NORM, Op.ADD, Op.SILU_MUL)
+    shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
+    assert defines_of(together.tasks) == {
+        "COLUMNS": columns,
+        "OPS": bits(Op.SLOT_MAP),
+        "FUSED": fused,
+        "GROUPS": 0,
+        "COUNTS": 1,
+        "ONE_STEP": 0,
+        "PAIRS": 0,
+        "LOGITS": 0,
+        "SHORT": 0,
+        **shape,
+    }
+    alone, _ = tasks_of(compiled(stream, fuse=False), BLOCKS, stream.dtype.itemsize)
+    ops = bits(*(Op(op) for op in set(compiled(stream)[:, Word.OP].tolist()) - {Op.GEMM}))
+    assert defines_of(alone) == {
+        **{"COLUMNS": columns, "OPS": ops, "FUSED": 0},  # GEMMs have their weights ahead of time
+        **{"GROUPS": 0, "COUNTS": 1, "ONE_STEP": 0, "PAIRS": 0, "LOGITS": 0, "SHORT": 0},
+    }
+
+
+def test_of_a_layer_with_relu_both_are_compiled() -> None:
+    plain = ModelShape("plain", 256, 2, 8, 2, 32, 384, gated=False)
+    tasks, _ = tasks_of(compiled(layer_stream(1, model=plain)), BLOCKS, 4)
+    fused = bits(Op.ROPE, Op.NORM, Op.ADD)
+    shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
+    own = {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused}
+    none = dict.fromkeys(("GROUPS", "ONE_STEP", "PAIRS", "LOGITS", "SHORT"), 0)
+    assert defines_of(tasks) == {**own, **none, "COUNTS": 1, **shape}
+    assert not tasks[:, Extra.PAIR_ROWS].any()
+
+
+@pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16])
+@pytest.mark.parametrize(
+    ("requests", "m", "k", "blocks", "is_one_step"),
+    [
+        (1, 256, 512, 8, {Dtype.fp32: True, Dtype.bf16: True}),  # 4 tiles of a piece
+        (1, 264, 512, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # one block has 5
+        (1, 128, 1024, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # 2 tiles; of halves still a piece
+        (1, 128, 2048, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # of 2 pieces, which are multiplied together
+        (1, 136, 2048, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # one block has 3
+        (1, 64, 4096, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # a tile of 4 pieces
+        (1, 64, 4224, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # of a little more
+        (16, 64, 2048, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # of 16 columns as much as there is room for
+        (16, 64, 2176, 8, {Dtype.fp32: False, Dtype.bf16: False}),
+        (17, 64, 512, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # a second group of columns
+    ],
+)
+def test_a_gemm_is_done_in_one_step_where_no_block_has_more_than_that(
+    requests: int, m: int, k: int, blocks: int, is_one_step: dict[Dtype, bool], dtype: Dtype
+) -> None:
+    itemsize = dtype.itemsize
+    program = compiled(layer_stream(1, dtype), fuse=False)
+    row = program[program[:, Word.OP] == Op.GEMM][:1].copy()
+    row[0, [Word.M, Word.K, Word.LDA, Word.REQUESTS]] = m, k, k, requests
+    row[0, [Word.STRIDE_B, Word.STRIDE_C]] = k * itemsize, m * itemsize
+    row[0, Word.WAITS], row[0, [*range(Word.WAIT0, Word.WAIT3 + 1), Word.MAIL]] = 0, NOBODY
+    tasks, _ = tasks_of(row, blocks, itemsize)
+    assert tasks[0, Extra.STREAMED] == 1
+    found = defines_of(tasks)
+    assert bool(found["ONE_STEP"]) == is_one_step[dtype]
+    assert bool(found["SHORT"]) == (is_one_step[dtype] and requests == 1)
+
+
+def test_attentions_of_several_shapes_are_compiled_for_none() -> None:
+    tasks = np.repeat(Layer(1).tasks, 2, axis=0)
+    assert defines_of(tasks)["HEAD_DIM"] == 32
+    tasks[-1:, [Extra.ATTENDS, Word.HEAD_DIM]] = 1, 64
+    assert not defines_of(tasks).keys() & {"HEAD_DIM", "GROUP", "PAGE_TOKENS"}
+
+
+def test_of_a_model_of_odd_sizes_all_is_compiled_by_itself() -> None:
+    odd = ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False)
+    program = compiled(layer_stream(2, model=odd))
+    tasks, box_bytes = tasks_of(program, BLOCKS, 4)
+    ops = bits(*(Op(op) for op in set(program[:, Word.OP].tolist())))
+    assert ops & bits(Op.GEMM)
+    own = {"COLUMNS": 16, "OPS": ops, "FUSED": 0, "GROUPS": 0, "COUNTS": 1}
+    assert defines_of(tasks) == {**own, "ONE_STEP": 1, "PAIRS": 0, "LOGITS": 0, "SHORT": 0}
+    assert (len(tasks), box_bytes) == (len(program), 0)
+
+
+@every
+def test_weights_are_told_with_the_gain_and_the_pairs(requests: int, dtype: Dtype) -> None:
+    layer = Layer(requests, dtype)
+    weights = weights_of(layer.tasks, layer.itemsize)
+    assert len(weights) == len(STREAMED) + 2
+    assert not weights[-2:].tobytes().strip(b"\0"), "the end, and one for who looks further"
+    gemms = ["qkv", "o", "gate_up", "down"]
+    assert weights["a"][:-2].tolist() == [layer.of(name, Word.A)[0] for name in gemms]
+    assert weights["gain"][:-2].tolist() == [layer.of("norm1", Word.A)[0], 0, layer.of("norm2", Word.A)[0], 0]
+    assert weights["pair_rows"][:-2].tolist() == [0, 0, MODEL.intermediate, 0]
+    assert weights["rows"][:-2].tolist() == [384, 256, 768, 256]
+    assert weights["bytes"][:-2].tolist() == [256 * dtype.itemsize] * 3 + [384 * dtype.itemsize]
+    for name in ("tiles_each", "tiles_more"):
+        assert weights[name][:-2].tolist() == layer.tasks[STREAMED, Extra[name.upper()]].tolist()
+
+
+@settings(deadline=None, max_examples=40)
+@given(layer_streams(), st.integers(1, 4), st.integers(0, 9))
+def test_of_any_layer(stream: ChainStream, most: int, seed: int) -> None:
+    rig, itemsize = InstructionRun(stream, fuse=True), stream.dtype.itemsize
+    for batch in batches(stream, most, seed or None):
+        program = rig.compiler.compile(batch)
+        for blocks, pairs in ((BLOCKS, False), (4, True)):
+            check_tasks(program, *tasks_of(program, blocks, itemsize, pairs), itemsize, blocks)
+
+
+def test_joins_are_tasks_too() -> None:
+    stream = stream_of("linear", [(0, 3)] * 6, layers=2)
+    program = InstructionRun(stream, fuse=True).compiler.compile(next(iter(batches(stream, 6))))
+    tasks, box_bytes = tasks_of(program, BLOCKS, stream.dtype.itemsize)
+    check_tasks(program, tasks, box_bytes, stream.dtype.itemsize, BLOCKS)
+    (join,) = np.flatnonzero(tasks[:, Word.OP] == JOIN)
+    assert tasks[join, [Extra.SHARE, Extra.COUNTED]].tolist() == [1, 1]
+    assert tasks[:, :WORDS].tolist() == program.tolist()
+
+
+@pytest.mark.parametrize(("requests", "groups"), [(16, 0), (17, 1)])
+def test_of_more_requests_than_columns_there_are_groups(requests: int, groups: int) -> None:
+    assert defines_of(Layer(requests).tasks)["GROUPS"] == groups
+
+
+def test_where_all_comes_by_mail_nobody_counts() -> None:
+    stream = ChainStream(linear_program([(256, 128), (128, 256)]), 2, requests_of([(0, 2)]), Dtype.fp16, 1)
+    tasks, _ = tasks_of(compiled(stream), BLOCKS, 2)
+    assert (defines_of(tasks)["COUNTS"], int(tasks[:, Extra.COUNTED].sum())) == (0, 0)
+    tasks[0, Extra.COUNTED] = 1
+    assert defines_of(tasks)["COUNTS"] == 1

@@ -1,0 +1,262 @@
+"""The resident kernel on a GPU: products of any shape it takes, order, hand-overs, and every way in which it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.processes.own_process import ROOT, environ_of
+
+from launchopt.command import Dtype
+from launchopt.devices.resident.ring import GAVE_UP_LINE
+from launchopt.devices.resident.shapes import takes
+from launchopt.queue.ring import START_NS, Ring
+from launchopt.recording import results
+from launchopt.workloads.gemv import gemv
+from launchopt.workloads.stream import GemmStream, Segment
+from runner.bench.dispatch import job
+from runner.plan.job import Arm
+from runner.worker.consumer import Consumer
+
+pytestmark = pytest.mark.gpu
+
+in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
+ALL_COLUMNS = 1 << 20
+CAPACITY = 1 << 14
+PATIENCE_S, LATE_S = 120.0, 0.3
+DECODE = "device=cuda model=tiny workload=decode workload.cache=hot mode=persistent record.launches=none"
+SLOWLY = "arrival=constant arrival.rate_per_s=2 mode=persistent mode.patience_s=0.1 device=cuda workload.cache=hot"
+
+
+def pushed(ring: Ring, stream: GemmStream) -> None:
+    """All of a stream, as there is room; by another thread than the consumer's."""
+    for block in stream.blocks():
+        records = block.records
+        while len(records):
+            count = ring.push(records, stamp=True)
+            records = records[count:]
+            if not count:
+                time.sleep(1e-4)
+    ring.close()
+
+
+def ran(stream: GemmStream, repeats: int = 1) -> list[dict[str, Any]]:
+    """Rows of runs of a stream in this process, all of whose outputs were compared."""
+    rows = []
+    with Ring.create(CAPACITY) as ring:
+        plain = job(stream, ring, "cuda", (Arm("persistent", 1, 0.0, None),))
+        with Consumer(replace(plain, verify_columns=ALL_COLUMNS)) as consumer:
+            for repeat in range(repeats):
+                ring.reset()
+                consumer.arm(0, rehearsal=False)
+                ring.set_word(START_NS, time.monotonic_ns())
+                pusher = threading.Thread(target=pushed, args=(ring, stream), daemon=True)
+                pusher.start()
+                consumer.consume()
+                pusher.join(PATIENCE_S)
+                found = consumer.result(0, repeat)
+                assert found["extra"]["compared_share"] == 1.0
+                rows.append(found["row"])
+    return rows
+
+
+def assert_right(row: dict[str, Any], stream: GemmStream, launch_calls: int) -> None:
+    """Every output within the bound, each command once, and no launch but these."""
+    found = row["status"], row["verified"], row["commands"], row["launch_calls"]
+    assert found == ("ok", True, stream.commands, launch_calls)
+
+
+# -- Products
+
+
+def log_uniform(generator: np.random.Generator, low: int, high: int, count: int) -> list[int]:
+    """Sizes of every order of magnitude, odd and even."""
+    drawn = np.exp(generator.uniform(np.log(low), np.log(high + 1), count))
+    return np.clip(drawn.astype(np.int64), low, high).tolist()
+
+
+@in_each_dtype
+@pytest.mark.parametrize("independent", [True, False])
+def test_few_columns(dtype: Dtype, independent: bool) -> None:
+    """Up to 16 of them, rows and k of any size; without an order, and with that of three requests."""
+    generator = np.random.default_rng([dtype, independent])
+    edges = [(1, 1), (5000, 1), (1, 9000), (9, 8), (1025, 4096), (4999, 8999)]
+    pairs = list(zip(log_uniform(generator, 1, 5000, 14), log_uniform(generator, 1, 9000, 14), strict=True))
+    columns = [1, 16, *(generator.choice(np.arange(2, 16), 3, replace=False)).tolist()]
+    segments = [Segment(n, 2, request % 3) for request, n in enumerate([*columns, *columns[::-1]])]
+    stream = GemmStream([*edges, *pairs], 1, segments, dtype, 2, independent=independent)
+    assert all(takes(shape) for shape in stream.shapes)
+    (row,) = ran(stream)
+    assert_right(row, stream, 1)
+
+
+@in_each_dtype
+def test_few_rows(dtype: Dtype) -> None:
+    """A and B change places."""
+    generator = np.random.default_rng([dtype, 7])
+    pairs = list(zip(range(1, 17), log_uniform(generator, 1, 9000, 16), strict=True))
+    segments = [Segment(n, 2, request % 2) for request, n in enumerate((17, 40, 333, 1024, 3001))]
+    stream = GemmStream(pairs, 1, segments, dtype, 2)
+    assert all(takes(shape) for shape in stream.shapes)
+    (row,) = ran(stream)
+    assert_right(row, stream, 1)
+
+
+def test_a_million_commands_each_of_which_is_checked() -> None:
+    """Many laps of the ring and of the tiles' entries, as fast as they come."""
+    stream = gemv(16, 1, 64, 1_000_000, Dtype.fp32, 500, True, 0)
+    (row,) = ran(stream)
+    assert_right(row, stream, 1)
+
+
+def test_runs_one_after_the_other_begin_anew() -> None:
+    stream = gemv(300, 2, 500, 10_000, Dtype.fp16, 20, True, 0)
+    for row in ran(stream, repeats=3):
+        assert_right(row, stream, 1)
+
+
+# -- Hand-overs
+
+
+@in_each_dtype
+def test_what_is_too_wide_is_cublaslts_and_both_keep_their_turns(dtype: Dtype) -> None:
+    """The kernel is ended before a wide GEMM, and started again for what follows."""
+    columns = [1, 40, 40, 3, 16, 17, 1, 33, 33, 2]
+    segments = [Segment(n, 3, request % 4) for request, n in enumerate(columns)]
+    stream = GemmStream([(300, 512), (64, 1000), (1027, 65)], 1, segments, dtype, 2)
+    handed = sum(stream.counts[shape] for shape in stream.shapes if not takes(shape))
+    starts = 1 + sum(now <= 16 < before for before, now in pairwise(columns))
+    assert (handed, starts) == (3 * 3 * 5, 4)
+    for row in ran(stream, repeats=2):
+        assert_right(row, stream, handed + starts)
+
+
+@pytest.mark.parametrize("each", [1, 20])
+def test_what_comes_after_an_end_is_the_next_kernels(each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it is in the ring when the kernel reads its END: kernels begin when all of the stream has been posted.
+    `each`: runs of a segment; by one poll of a few commands, and by one of many."""
+    from launchopt.devices.resident.kernel import Resident
+
+    resume = Resident.resume
+
+    def late(resident: Any) -> None:
+        if not resident.running:
+            resident._device.stream.launch_host_func(lambda _: time.sleep(LATE_S), None)
+        resume(resident)
+
+    monkeypatch.setattr(Resident, "resume", late)
+    columns = [1, 40, 3, 33, 2]
+    stream = GemmStream([(64, 100)], 1, [Segment(n, each) for n in columns], Dtype.fp32, 1)
+    (row,) = ran(stream)
+    assert_right(row, stream, 2 * each + 3)
+
+
+def test_a_stream_may_begin_and_end_with_what_is_too_wide() -> None:
+    stream = GemmStream([(64, 100)], 1, [Segment(20, 1), Segment(1, 1), Segment(20, 1)], Dtype.fp32, 1)
+    (row,) = ran(stream)
+    assert_right(row, stream, 2 + 2)
+
+
+# -- Order
+
+
+def run(arguments: str, folder: Path) -> tuple[int, str]:
+    """Exit code and standard error of the application."""
+    call = [sys.executable, "-m", "runner", *arguments.split()]
+    done = subprocess.run(
+        call, capture_output=True, text=True, cwd=folder, env=environ_of(), timeout=PATIENCE_S, check=False
+    )
+    return done.returncode, done.stderr
+
+
+def test_tokens_follow_one_another_and_are_baselines(tmp_path: Path) -> None:
+    """In fp32, where near ties are rare: the same ids, for one request, three and sixteen, prompts handed over."""
+    swept = "workload.requests=1,3,16 sampling=greedy,top_k"
+    more = "against=[baseline] workload.tokens=12 workload.prompt_tokens=40"
+    code, error = run(f"-m {DECODE} {swept} {more} hydra.sweep.dir={tmp_path}/sweep", tmp_path)
+    assert (code, error) == (0, "")
+    folders = sorted(path for path in (tmp_path / "sweep").iterdir() if path.is_dir())
+    assert len(folders) == 6
+    for folder in folders:
+        rows = {str(row["mode"]): row for row in results.read_summaries([folder])}
+        persistent, baseline = rows["persistent"], rows["baseline"]
+        for row in (persistent, baseline):
+            assert (row["status"], row["verified"], row["ordering"]) == ("ok", True, "per_request")
+        assert persistent["token_hash"] == baseline["token_hash"]
+        assert 0 < persistent["launch_calls"] < baseline["launch_calls"]
+        manifest = results.read_manifest(folder)
+        by = {each["mode"]: each["commands_by_strategy"] for each in manifest["runs"]}["persistent"]
+        assert by["resident"] + by["single"] == persistent["commands"]
+        said = f"persistent: {by['single']:,} of {persistent['commands']:,} commands were launched otherwise"
+        assert any(notice.startswith(said) for notice in manifest["notices"])
+
+
+# -- Ends
+
+
+@pytest.mark.parametrize("workload", ["gemv_256 workload.commands=6", "decode model=tiny workload.requests=6"])
+def test_a_kernel_to_which_nothing_comes_gives_up_and_the_run_fails(workload: str, tmp_path: Path) -> None:
+    code, error = run(f"{SLOWLY} workload={workload} hydra.run.dir={tmp_path}/out", tmp_path)
+    assert code == 1
+    assert GAVE_UP_LINE in error
+    assert error.count("\n") == 1, error
+    assert results.read_manifest(tmp_path / "out")["status"] == "failed"
+
+
+# A kernel that is known to run, in a process that is then killed.
+HOLD = """
+import sys, time
+import numpy as np
+from launchopt.command import Dtype, as_words
+from launchopt.queue.ring import Ring
+from launchopt.workloads.gemv import gemv
+from runner.bench.dispatch import job
+from runner.worker.consumer import Consumer
+from runner.plan.job import Arm
+
+stream = gemv(256, 1, 256, 10, Dtype.fp32, 10, False, 0)
+words = as_words(np.concatenate([block.records for block in stream.blocks()]))
+ring = Ring.create(64)
+consumer = Consumer(job(stream, ring, "cuda", (Arm("persistent", 1, 0.0, None),)))
+ring.release()
+consumer.arm(0, rehearsal=False)
+consumer.modes[0].submit_each(words, np.zeros(len(words), np.int32), 0)
+limit = time.monotonic() + 60
+while consumer.modes[0].resident._host_done[9] != 10:
+    assert time.monotonic() < limit
+print("resident", flush=True)
+time.sleep(600)
+"""
+USE = """
+import cupy
+values = cupy.arange(1 << 20, dtype=cupy.float64)
+total = (values * 2).sum()
+cupy.cuda.Device().synchronize()
+print(int(total))
+"""
+
+
+def test_after_a_process_was_killed_the_next_has_the_gpu() -> None:
+    """SIGKILL while the kernel holds every multiprocessor: nobody is left who could end it."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD], cwd=ROOT, env=environ_of(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "resident\n"
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert holder.returncode == -signal.SIGKILL
+    call = [sys.executable, "-c", USE]
+    done = subprocess.run(call, capture_output=True, text=True, env=environ_of(), timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{(1 << 20) * ((1 << 20) - 1)}\n"), done.stderr

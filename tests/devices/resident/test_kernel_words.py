@@ -1,0 +1,120 @@
+"""What kernels/persistent.cu and its host both know: struct Shape, struct Queue, constants of the rings."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cuda.fake_words import FakeWords
+from support.megakernel.kernel_text import constant, fields, names, numbered
+
+from launchopt.command import Dtype, ShapeKey
+from launchopt.devices.resident import ring as rl
+from launchopt.devices.resident.shapes import MOST_COLUMNS, SMALL_ROWS, SMALL_VECTORS, is_sent, shape_words
+from launchopt.kernels import source
+
+
+@pytest.mark.parametrize(("m", "n", "swapped"), [(300, 3, False), (5, 77, True)])
+def test_a_shape_is_told_in_the_words_of_its_struct(m: int, n: int, swapped: bool) -> None:
+    found = fields(source("persistent"), "Shape")
+    assert {kind for kind, _ in found} == {"i64"}
+    words, is_swapped = shape_words(ShapeKey(m, n, 20, Dtype.fp16), (21, 22, 23))
+    assert is_swapped == swapped
+    shape = dict(zip((name for _, name in found), words, strict=True))
+    assert shape == {
+        "rows": max(m, n),
+        "columns": min(m, n),
+        "k": 20,
+        "row_elements": 22 if swapped else 21,
+        "column_elements": 21 if swapped else 22,
+        "row_step": 23 if swapped else 1,
+        "column_step": 1 if swapped else 23,
+        "least_rows": 4096 // (20 * 2),
+    }
+    assert constant(source("persistent"), "MOST_COLUMNS") == MOST_COLUMNS
+
+
+def test_what_one_warp_does_is_as_small_as_the_kernel_has_it() -> None:
+    text = source("persistent")
+    assert SMALL_ROWS == constant(text, "OUTPUT_WORDS") == rl.OUTPUT_WORDS
+    assert constant(text, "SMALL_VECTORS") == SMALL_VECTORS
+    small = [(16, 1, 64, Dtype.fp32), (1, 3, 4, Dtype.fp32), (1, 1, 128, Dtype.bf16)]
+    not_small = [(17, 1, 64), (16, 2, 64), (16, 1, 66), (16, 1, 68)]
+    assert all(is_sent(ShapeKey(*shape)) for shape in small)
+    assert not any(is_sent(ShapeKey(*shape, Dtype.fp32)) for shape in not_small)
+
+
+def on_gpu(address: int, values: Any = None) -> Any:
+    """Of a CuPy array what `seal` looks at."""
+    return SimpleNamespace(data=SimpleNamespace(ptr=address), values=values)
+
+
+def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[str, int]]:
+    """A resident kernel's host with its tables in place; what these are by address; and its parameters by name."""
+    pytest.importorskip("cupy")
+    pytest.importorskip("nvmath.bindings")
+    from launchopt.devices.resident import kernel as resident
+
+    made: Any = resident.Resident.__new__(resident.Resident)
+    made.polled, made._host_done = FakeWords(1, np.int64), np.zeros(1, np.int64)
+    made._host_outputs, made._control = np.zeros((2, 1), np.int64)
+    words = 1 << 40
+    made._words, made._arrived = on_gpu(words), on_gpu(1 << 42)
+    made._done = words + 8 * resident.ENTRY_WORDS * (1 << resident.ENTRY_BITS)
+    made._shapes, made._blocks, made._patience_ns = [[0] * 8] * 3, 7, 11
+    uploaded: list[Any] = []
+
+    def asarray(values: Any) -> Any:
+        uploaded.append(on_gpu(1 << 44 | len(uploaded), values))
+        return uploaded[-1]
+
+    monkeypatch.setattr(resident, "cupy", SimpleNamespace(asarray=asarray))
+    made.seal()
+    parameters = uploaded[-1].values
+    assert parameters.dtype == np.int64
+    after_done = made._done + (8 << resident.CAPACITY_BITS)
+    expected = {
+        "ring": made.polled.address,
+        "host_done": made._host_done.ctypes.data,
+        "host_outputs": made._host_outputs.ctypes.data,
+        "control": made._control.ctypes.data,
+        "entries": words,
+        "done": made._done,
+        "ticket": after_done,
+        "gone": after_done + 8,
+        "progress": after_done + 16,
+        "arrived": 1 << 42,
+        "shapes": 1 << 44,
+        "shape_count": 3,
+        "capacity_bits": resident.CAPACITY_BITS,
+        "entry_bits": resident.ENTRY_BITS,
+        "workers": resident.GROUPS * 7 - 1,
+        "patience_ns": 11,
+        "direct_bytes": resident.DIRECT_BYTES,
+    }
+    names_of_words = names(source("persistent"), "Queue")
+    return resident, expected, dict(zip(names_of_words, parameters.tolist(), strict=True))
+
+
+def test_a_queue_is_told_in_the_words_of_its_struct(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, expected, parameters = sealed(monkeypatch)
+    assert parameters == expected
+    for kind, name in fields(source("persistent"), "Queue"):
+        assert kind.endswith("*") or kind == "u64", f"{name} is no word"
+
+
+def test_constants_of_the_ring_are_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    resident, _, _ = sealed(monkeypatch)
+    text = source("persistent")
+    for name in ("GROUPS", "ENTRY_WORDS"):
+        assert constant(text, name) == getattr(resident, name)
+    assert constant(text, "COMMAND_WORDS") == rl.COMMAND_WORDS
+    assert constant(text, "MOST_CAPACITY") >= 1 << resident.CAPACITY_BITS
+    assert resident.GROUPS * 32 * constant(text, "GROUP_WARPS") == resident.THREADS
+    assert re.findall(r"END = (0x\w+)", text) == [f"0x{rl.END:X}"]
+    assert re.findall(r"#define TAG_SHIFT (\d+)", text) == [str(rl.TAG_SHIFT)]
+    assert numbered(text, "RUNNING") == {name: getattr(rl, name) for name in ("RUNNING", "ENDED", "GAVE_UP")}
+    assert numbered(text, "STATE") == {name: getattr(resident, name) for name in ("STATE", "ABORT")}, "words of control"

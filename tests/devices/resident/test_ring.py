@@ -1,0 +1,266 @@
+"""The host's end of a resident kernel's ring, read by tags alone: each command is taken once, whole and in order."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.resident.resident_ring import PAYLOAD, OwnRing, Posted
+
+from launchopt import kernels
+from launchopt.devices.resident import ring as rl
+
+properties = settings(deadline=None, max_examples=150)
+addresses = st.integers(0, PAYLOAD)
+# Laps before the first command: none, one, and those around which the 16 bits of a tag begin anew.
+laps = st.sampled_from([0, 1, 0xFFFD, 0xFFFE, 0xFFFF, 0x1_0000, 0x1_FFFE])
+
+
+class Model:
+    """What the ring should hold, by the rules in words."""
+
+    def __init__(self, bits: int, requests: int, first: int) -> None:
+        self.ring = OwnRing(bits, requests, first)
+        self.posted: dict[int, Posted] = {}
+        self.open: list[int] = []
+        self._last: dict[int, int] = {}
+
+    def post(self, a: int, b: int, c: int, request: int, shape: int) -> None:
+        index, ring = self.ring.posted, self.ring
+        assert ring.post(a, b, c, request, shape) == rl.OK
+        before = 0
+        if ring.requests and shape != rl.END:
+            shared = request % len(ring.last)
+            ago = index - self._last.get(shared, index)
+            before = ago if ago < ring.capacity else 0
+            self._last[shared] = index
+        self.posted[index] = Posted(a, b, c, shape, before)
+
+    def take(self) -> None:
+        reader = self.ring.reader
+        assert reader.take() == self.posted[reader.next - 1]
+        self.open.append(reader.next - 1)
+
+    def complete(self, which: int) -> None:
+        self.ring.reader.complete(self.open.pop(which % len(self.open)))
+
+    def assert_nothing_is_seen_that_was_not_posted(self) -> None:
+        """Of the next lap no slot has a single word, so none of an earlier one is taken for it."""
+        ring = self.ring
+        ahead = range(ring.posted, ring.posted + ring.capacity)
+        assert not any(seen for index in ahead for seen in ring.reader.seen(index))
+
+    def choices(self) -> list[str]:
+        """What can be done without waiting."""
+        ready = {
+            "post": self.ring.has_room,
+            "take": self.ring.reader.next < self.ring.posted,
+            "complete": bool(self.open),
+        }
+        return [name for name, can in ready.items() if can]
+
+
+steps = st.tuples(st.integers(0, 5), addresses, addresses, addresses, st.integers(0, 2**32 - 1), st.integers(0, 9))
+
+
+@properties
+@given(st.integers(0, 4), st.integers(0, 5), laps, st.integers(0, 15), st.lists(steps, max_size=150))
+def test_commands_are_taken_once_whole_and_in_order(
+    bits: int, requests: int, lap: int, more: int, todo: list[tuple[int, int, int, int, int, int]]
+) -> None:
+    """Whenever they are completed, in whatever order, on whatever lap."""
+    model = Model(bits, requests, (lap << bits) + more % (1 << bits))
+    for kind, a, b, c, request, shape in todo:
+        able = model.choices()
+        what = able[kind % len(able)]
+        if what == "post":
+            model.post(a, b, c, request, rl.END if shape == 9 else shape)
+        elif what == "take":
+            model.take()
+        else:
+            model.complete(a)
+        model.assert_nothing_is_seen_that_was_not_posted()
+        if model.ring.reader.next == model.ring.posted:
+            assert model.ring.reader.take() is None
+    while model.ring.reader.next < model.ring.posted:
+        model.take()
+    assert model.ring.reader.take() is None
+
+
+@pytest.mark.parametrize(("apart", "before"), [(1, 1), (2, 2), (7, 7), (8, 0), (9, 0), (100, 0)])
+def test_what_is_a_ring_ago_is_done(apart: int, before: int) -> None:
+    """A slot is written when what it held is complete: nobody waits for that."""
+    ring = OwnRing(3, requests=2)
+    requests = [0, *[1] * (apart - 1), 0]
+    for index, request in enumerate(requests):
+        assert ring.post(index, 0, 0, request, 0) == rl.OK
+        taken = ring.reader.take()
+        assert taken is not None
+        ring.reader.complete(index)
+    assert (taken.a, taken.before) == (apart, before)
+
+
+def test_the_end_waits_for_nobody_and_is_nobodys_last() -> None:
+    ring = OwnRing(3, requests=1)
+    for shape in (4, rl.END, 5):
+        assert ring.post(1, 2, 3, 0, shape) == rl.OK
+    taken = [ring.reader.take() for _ in range(3)]
+    assert taken == [Posted(1, 2, 3, 4, 0), Posted(1, 2, 3, rl.END, 0), Posted(1, 2, 3, 5, 2)]
+
+
+def test_without_an_order_nobody_waits() -> None:
+    ring = OwnRing(3)
+    for _ in range(5):
+        ring.post(1, 2, 3, 77, 4)
+    assert [ring.reader.take() for _ in range(6)] == [Posted(1, 2, 3, 4, 0)] * 5 + [None]
+
+
+@pytest.mark.parametrize("missing", range(rl.COMMAND_WORDS))
+def test_a_command_of_which_a_word_is_missing_is_not_there(missing: int) -> None:
+    """Words become visible in any order."""
+    ring = OwnRing(2, first=4)
+    before = ring.words.copy()
+    ring.post(1, 2, 3, 0, 5)
+    late = int(ring.words[0, missing])
+    ring.words[0, missing] = before[0, missing]
+    assert ring.reader.take() is None
+    ring.words[0, missing] = late
+    assert ring.reader.take() == Posted(1, 2, 3, 5, 0)
+
+
+@pytest.mark.parametrize("first", [0, (0xFFFF << 3) - 5, (0x1_0000 << 3) - 20])
+def test_a_writer_waits_for_its_slot_and_goes_on(first: int) -> None:
+    """Far more commands than there are slots, and a reader that completes some at a time, the last first."""
+    ring, count = OwnRing(3, requests=3, first=first), 1000
+    chooser, taken, faults = random.Random(first), [], []
+
+    def read() -> None:
+        open_: list[int] = []
+        while not taken or taken[-1].shape != rl.END:
+            if (command := ring.reader.take()) is not None:
+                taken.append(command)
+                open_.append(ring.reader.next - 1)
+            if len(open_) == ring.capacity or (command is None and open_):
+                chooser.shuffle(open_)
+                for index in open_[len(open_) // 2 :]:
+                    if index >= first + ring.capacity and int(ring.done[index % ring.capacity]) != index + 1 - 8:
+                        faults.append(index)
+                    ring.reader.complete(index)
+                del open_[len(open_) // 2 :]
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    statuses = {ring.post(i, 2 * i, 3 * i, i % 3, i % 100) for i in range(count)}
+    statuses.add(ring.post(0, 0, 0, 0, rl.END))
+    reader.join(60)
+    assert not reader.is_alive()
+    assert (statuses, faults) == ({rl.OK}, [])
+    expected = [Posted(i, 2 * i, 3 * i, i % 100, 3 if i > 2 else 0) for i in range(count)]
+    assert taken == [*expected, Posted(0, 0, 0, rl.END, 0)]
+
+
+@pytest.mark.parametrize("posted", [0, 3, 8])
+def test_of_a_kernel_that_gave_up_nothing_is_asked(posted: int) -> None:
+    """Whether there is room or not; and who waits for room is told."""
+    ring = OwnRing(3, requests=1)
+    for _ in range(posted):
+        assert ring.post(1, 2, 3, 0, 4) == rl.OK
+    ring.state[0] = rl.GAVE_UP
+    before = ring.words.copy(), ring.queue.copy(), ring.last.copy()
+    assert ring.post(1, 2, 3, 0, 4) == rl.GONE
+    for now, then in zip((ring.words, ring.queue, ring.last), before, strict=True):
+        assert now.tolist() == then.tolist()
+
+
+def waiting(ring: OwnRing) -> tuple[threading.Thread, list[int]]:
+    """A post for which there is no room, under way."""
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(ring.post(9, 9, 9, 0, 9)), daemon=True)
+    thread.start()
+    time.sleep(0.05)  # whoever did not wait would be done by then
+    return thread, found
+
+
+@pytest.mark.parametrize("state", [rl.RUNNING, rl.ENDED])
+def test_a_kernel_that_ended_in_order_may_be_there_again(state: int) -> None:
+    """The next one may run before the host is told that the last has ended."""
+    ring = OwnRing(1)
+    ring.post(1, 1, 1, 0, 1)
+    ring.post(2, 2, 2, 0, 2)
+    ring.state[0] = state
+    thread, found = waiting(ring)
+    assert found == []
+    ring.reader.complete(1)  # not its slot's
+    ring.reader.complete(0)
+    thread.join(60)
+    assert found == [rl.OK]
+    assert ring.reader.seen(2) == [True] * rl.COMMAND_WORDS
+
+
+def test_who_waits_for_a_kernel_that_gives_up_is_told() -> None:
+    ring = OwnRing(1)
+    ring.post(1, 1, 1, 0, 1)
+    ring.post(2, 2, 2, 0, 2)
+    thread, found = waiting(ring)
+    assert found == []
+    ring.state[0] = rl.GAVE_UP
+    thread.join(60)
+    assert (found, ring.posted) == ([rl.GONE], 2)
+
+
+@properties
+@given(laps, st.integers(0, 15), st.permutations(range(rl.OUTPUT_WORDS)), st.integers(1, rl.OUTPUT_WORDS), st.data())
+def test_outputs_are_there_when_each_has_come(
+    lap: int, more: int, order: list[int], rows: int, data: st.DataObject
+) -> None:
+    """In any order; those of the ring's last lap are not taken for them, nor what lies behind the last row."""
+    ring = OwnRing(4, first=(lap << 4) + more)
+    index, slot = ring.posted, ring.posted % ring.capacity
+    ring.outputs[slot] = (index + 1 - ring.capacity) % 2**32 << 32 | 5
+    ring.state[0] = rl.GAVE_UP  # so that who would wait returns
+    for row in [row for row in order if row < rows]:
+        assert rl.await_outputs(ring.queue.ctypes.data, index, rows) == rl.GONE
+        ring.outputs[slot, row] = (index + 1) % 2**32 << 32 | data.draw(st.integers(0, 2**32 - 1))
+    assert rl.await_outputs(ring.queue.ctypes.data, index, rows) == rl.OK
+
+
+def test_who_waits_for_outputs_is_told_that_none_come() -> None:
+    ring = OwnRing(4)
+    ring.post(1, 2, 3, 0, 4)
+    found: list[int] = []
+    thread = threading.Thread(
+        target=lambda: found.append(int(rl.await_outputs(ring.queue.ctypes.data, 0, 3))), daemon=True
+    )
+    thread.start()
+    time.sleep(0.01)
+    assert found == []
+    ring.reader.complete(0)
+    thread.join(60)
+    assert found == [rl.COMPLETE]
+
+
+def test_both_ends_have_the_same_numbers() -> None:
+    """What the kernel's source calls by the same name."""
+    text = re.sub(r"//.*", "", kernels.source("queue.cuh"))
+    found: dict[str, int] = {}
+    for body in re.findall(r"enum \{([^}]*)\}", text):
+        value = -1
+        for item in body.split(","):
+            name, _, given_value = item.partition("=")
+            value = int(given_value, 0) if given_value.strip() else value + 1
+            found[name.strip()] = value
+    own = ("COMMAND_WORDS", "OUTPUT_WORDS", "END", "RUNNING", "ENDED", "GAVE_UP")
+    assert {name: found[name] for name in own} == {name: getattr(rl, name) for name in own}
+    assert f"#define TAG_SHIFT {rl.TAG_SHIFT}\n" in text
+    resident = (Path(rl.__file__).parent / "resident.py").read_text()
+    told = dict(zip(("STATE", "ABORT"), re.findall(r"^STATE, ABORT = (\d+), (\d+)", resident, re.M)[0], strict=True))
+    assert {name: int(value) for name, value in told.items()} == {name: found[name] for name in told}
+    bits = re.findall(r"^CAPACITY_BITS, ENTRY_BITS = (\d+), (\d+)", resident, re.M)[0]
+    assert 1 << int(bits[0]) <= found["MOST_CAPACITY"]
+    assert f"THREADS, GROUPS, ENTRY_WORDS = 1024, {found['GROUPS']}, {found['ENTRY_WORDS']}" in resident

@@ -1,0 +1,54 @@
+"""Keys of batches against the slots that they stand for, whatever came before."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.steps.programs import PROGRAMS, stream_of
+from support.steps.step_runs import batches
+
+from launchopt.batching.step_batcher import StepBatch
+from launchopt.command import W_SLOT_A_B, W_SLOT_C_REQUEST
+from launchopt.devices.steps.keys import MOST_KEPT, StepKeys
+
+request_sizes = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)).filter(any), min_size=1, max_size=5)
+
+
+def slots_of(batch: StepBatch, probe: int) -> bytes:
+    words, size = batch.words, batch.size
+    own, weights = words[::size, W_SLOT_A_B], words[probe * size : (probe + 1) * size, W_SLOT_A_B]
+    return own.tobytes() + weights.tobytes() + words[:size, W_SLOT_C_REQUEST].tobytes()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    name=st.sampled_from([*PROGRAMS]),
+    sizes=request_sizes,
+    replicas=st.integers(1, 3),
+    most=st.integers(1, 4),
+    seed=st.none() | st.integers(0, 99),
+)
+def test_a_key_is_the_slots_of_its_batch(
+    name: str, sizes: list[tuple[int, int]], replicas: int, most: int, seed: int | None
+) -> None:
+    """Also when it is that of the batch before, or the one before that was like it but for a slot."""
+    keys = StepKeys(lambda batch: batch.rows // 2)
+    for batch in batches(stream_of(name, sizes, replicas=replicas), most, seed):
+        for _ in range(2):
+            assert keys.key_of(batch) == slots_of(batch, batch.rows // 2)
+
+
+def test_a_key_is_not_made_again() -> None:
+    keys = StepKeys(lambda batch: 0)
+    *_, before, last = batches(stream_of("linear", [(0, 4)] * 3), 3)
+    assert before is not last
+    assert keys.key_of(before) is keys.key_of(last)
+
+
+def test_no_more_is_kept_than_may_be() -> None:
+    keys = StepKeys(lambda batch: 0)
+    (batch,) = batches(stream_of("linear", [(0, 1)]), 1)
+    for slot in range(MOST_KEPT + 5):
+        batch.words[0, W_SLOT_A_B] = slot
+        assert keys.key_of(batch) == slots_of(batch, 0)
+        assert len(keys._last) <= MOST_KEPT

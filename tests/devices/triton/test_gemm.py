@@ -1,0 +1,173 @@
+"""The Triton GEMMs: what they compute (interpreted), that they compile for a Hopper, and what a GPU makes of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from support.paths import TESTS
+
+from launchopt.batching.batcher import Batch, FlushReason
+from launchopt.command import Dtype, Op, ShapeKey, as_words
+from launchopt.devices.arenas import to_float32
+from launchopt.devices.triton.tuning import Config, configs
+from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.verify.commands import verify
+from launchopt.workloads.stream import GemmStream, Segment
+
+HOPPER = 90
+in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
+
+
+@pytest.fixture(scope="module")
+def triton() -> Any:
+    """Triton, where it and CuPy are installed; kernels compile without a GPU."""
+    pytest.importorskip("cupy")
+    return pytest.importorskip("triton")
+
+
+def test_kernels_compute_what_they_should(triton: Any) -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(TESTS.parent), *sys.path])}
+    command = [sys.executable, str(TESTS / "support/cuda/interpreted_kernels.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@in_each_dtype
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 1, 8192), (100, 1, 33), (256, 16, 256), (24, 3, 100)])
+def test_each_configuration_compiles_and_needs_no_scratch(triton: Any, dtype: Dtype, m: int, n: int, k: int) -> None:
+    from launchopt.devices.triton.gemm import variant
+    from launchopt.devices.triton.plans import OPERANDS, SCRATCH_POINTERS, compile_variant
+
+    shape = ShapeKey(m, n, k, dtype)
+    tried = configs(shape)
+    for config in (tried[0], tried[-1]):
+        made = compile_variant(variant(shape, (k, k, m), config, False), HOPPER)
+        ptx = made.asm["ptx"]
+        assert made.metadata.num_warps == config.warps
+        assert ptx.count(".param .u64") == OPERANDS + SCRATCH_POINTERS
+        assert "tf32" not in ptx
+    assert "evict_first" not in compile_variant(variant(shape, (k, k, m), tried[0], True), HOPPER).asm["ptx"]
+
+
+@pytest.fixture
+def device() -> Any:
+    from launchopt.devices.cuda.device import CudaDevice
+
+    device = CudaDevice()
+    yield device
+    device.close()
+
+
+def opened(device: Any, stream: GemmStream) -> Recorder:
+    recorder = Recorder(stream.commands)
+    device.open(stream, recorder, seed=1)
+    return recorder
+
+
+@pytest.mark.gpu
+@in_each_dtype
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 1, 8192), (257, 1, 255), (96, 16, 512), (1000, 5, 1001), (3, 2, 5)])
+def test_products_of_every_configuration(triton: Any, device: Any, dtype: Dtype, m: int, n: int, k: int) -> None:
+    """Each command's output, launch by launch; NaN would mean that it was not written."""
+    commands = 5
+    import cupy
+
+    from launchopt.devices.cublaslt import launch as lt
+    from launchopt.devices.triton.gemm import plan_row, variant
+    from launchopt.devices.triton.plans import load_variants
+
+    stream = GemmStream([(m, k)], 1, [Segment(n, commands)], dtype, commands)
+    opened(device, stream)
+    shape, rows = stream.shapes[0], device.base.shapes[0]
+    a, b = (device.arenas.matrices(operand.arena, np.arange(commands)) for operand in stream.operands(shape)[:2])
+    exact = (b.astype(cupy.float64) @ a.astype(cupy.float64).transpose(0, 2, 1)).get()
+    largest = (abs(b) @ abs(a).transpose(0, 2, 1)).get()
+    bound = dtype.unit_roundoff * np.abs(exact) + 64 * Dtype.fp32.unit_roundoff * largest + 1e-7
+    places = rows[lt.BYTES_A : lt.BYTES_C + 1, None] * np.arange(commands) + rows[lt.BASE_A : lt.BASE_C + 1, None]
+    table = cupy.asarray(places)
+    tried = configs(shape)
+    lead = device.row_elements(shape)
+    for direct in (False, True):
+        kernels = load_variants([variant(shape, lead, config, False, direct) for config in tried])
+        for config, kernel in zip(tried, kernels, strict=True):
+            if kernel is None:
+                continue
+            device.arenas.poison()
+            device.synchronize()
+            for addresses in places.T.tolist() if direct else [[int(row.data.ptr) for row in table]]:
+                plan = np.array(plan_row(device, shape, 1 if direct else commands, config, kernel), np.int64)
+                device.check(lt.launch(device.base.contexts[0], plan, *addresses, 0))
+            device.synchronize()
+            got = to_float32(device.arenas.arrays[stream.operands(shape)[2].arena].get(), dtype)
+            wrong = np.abs(got[:, : n * m].reshape(commands, n, m).astype(np.float64) - exact) > bound
+            assert not wrong.any(), f"{config} direct={direct}: {wrong.sum()} of {wrong.size} wrong"
+
+
+def run_through(device: Any, stream: GemmStream, limit: int, shuffled: bool) -> tuple[Recorder, Any]:
+    """All commands in batches of up to `limit`, by the mode."""
+    from launchopt.modes.triton_batched import TritonBatched
+
+    recorder, mode = opened(device, stream), TritonBatched()
+    mode.prepare(device, {shape: min(limit, stream.counts[shape]) for shape in stream.shapes})
+    device.warm_up()
+    device.arenas.poison()
+    device.use_mode("")
+    device.start(1, mode)
+    mode.start()
+    device.begin()
+    records = np.concatenate([block.records for block in stream.blocks()])
+    if shuffled:
+        np.random.default_rng(0).shuffle(records)
+    for index, shape in enumerate(stream.shapes):
+        own = records[(records["m"] == shape.m) & (records["k"] == shape.k) & (records["n"] == shape.n)]
+        for first in range(0, len(own), limit):
+            mode.submit(Batch(index, as_words(own[first : first + limit].copy()), FlushReason.full), 0)
+            recorder.make_room()
+    device.finish()
+    return recorder, mode
+
+
+@pytest.mark.gpu
+@in_each_dtype
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_stream_through_the_mode(triton: Any, device: Any, dtype: Dtype, shuffled: bool) -> None:
+    segments = [Segment(1, 37), Segment(4, 20)]
+    stream = GemmStream([(256, 192), (192, 256)], 2, segments, dtype, 7)
+    recorder, mode = run_through(device, stream, 16, shuffled)
+    assert list(recorder.faults()) == []
+    found = verify(stream, device.arenas, 64)
+    assert found.ok, found.first_wrong
+    assert {(shape, count) for shape in stream.shapes for count in (1, 16)} == set(mode.gemms.chosen)
+    strategies = {int(row[3]) for _, rows in recorder.launch_chunks() for row in rows}
+    assert strategies == {Strategy.triton}
+
+
+@pytest.mark.gpu
+def test_single_commands_upload_nothing(triton: Any, device: Any) -> None:
+    stream = GemmStream([(64, 64)], 1, [Segment(1, 9)], Dtype.fp32, 3)
+    recorder, _ = run_through(device, stream, 1, False)
+    assert recorder.launch_calls == stream.commands
+    assert verify(stream, device.arenas, 64).ok
+
+
+@pytest.mark.gpu
+def test_tuning_leaves_the_operands_alone(triton: Any, device: Any) -> None:
+    from launchopt.devices.triton.gemm import TritonGemms
+
+    stream = GemmStream([(128, 64)], 1, [Segment(2, 40)], Dtype.fp16, 5)
+    opened(device, stream)
+    device.arenas.poison()
+    before = {arena: array.get() for arena, array in device.arenas.arrays.items()}
+    gemms = TritonGemms(device)
+    gemms.tune(0, 16)
+    for arena, array in device.arenas.arrays.items():
+        assert (array.get().view(np.uint8) == before[arena].view(np.uint8)).all(), arena
+    for config, gb_per_s in gemms.chosen.values():
+        assert isinstance(config, Config)
+        assert gb_per_s > 0
+    assert all(shape.op is Op.GEMM for shape in stream.shapes)

@@ -1,0 +1,51 @@
+"""kernels/attend.cuh on the host (cuda_on_host): contexts about where its loops end, and heads of all sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.cuda_on_host import can_build
+from support.megakernel import kernel_runs
+from support.megakernel.kernel_runs import attended
+
+from launchopt.command import Dtype
+
+pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+
+# Kv heads, queries of each, features; tokens a page; (prompt, output) tokens of each request
+
+ATTENTION: list[tuple[Dtype, tuple[int, int, int], int | None, list[tuple[int, int]]]] = [
+    (Dtype.bf16, (1, 4, 64), 16, [(0, 2)]),
+    (Dtype.bf16, (2, 4, 64), 16, [(14, 4)]),
+    (Dtype.bf16, (1, 4, 64), None, [(62, 4)]),  # contiguous
+    (Dtype.bf16, (2, 3, 32), 2, [(62, 4)]),  # more pages than SLOT_MAP reads ahead, less than are read at once here
+    (Dtype.bf16, (1, 8, 128), 5, [(30, 2)]),
+    (Dtype.bf16, (1, 1, 256), 16, [(14, 2)]),
+    (Dtype.bf16, (1, 2, 16), 16, [(62, 3)]),
+    (Dtype.fp16, (1, 4, 64), 8, [(30, 4)]),
+    (Dtype.fp32, (1, 4, 64), 16, [(14, 3)]),
+    (Dtype.fp32, (2, 8, 8), 16, [(30, 3)]),
+    (Dtype.bf16, (2, 4, 64), 16, [(5, 2), (15, 2), (31, 2)]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "heads", "page", "sizes"), ATTENTION, ids=str)
+def test_attention_of_contexts_and_heads(
+    dtype: Dtype, heads: tuple[int, int, int], page: int | None, sizes: list[tuple[int, int]]
+) -> None:
+    """Contexts about where a warp, a block, and what is read ahead have all they can; features of all sizes."""
+    assert attended(dtype, heads, page, sizes).verify().ok
+
+
+@pytest.mark.parametrize(("dtype", "page"), [(Dtype.bf16, 5), (Dtype.fp32, 16)], ids=str)
+def test_attention_whose_shape_is_not_compiled_in(monkeypatch: pytest.MonkeyPatch, dtype: Dtype, page: int) -> None:
+    compiled, shape = kernel_runs.defines_of, ("HEAD_DIM", "GROUP", "PAGE_TOKENS")
+
+    def without_shape(tasks: NDArray[np.int64]) -> dict[str, int]:
+        return {name: value for name, value in compiled(tasks).items() if name not in shape}
+
+    monkeypatch.setattr(kernel_runs, "defines_of", without_shape)
+    run = attended(dtype, (1, 4, 32), page, [(15, 2)])
+    assert not any(name in each.defines for name in shape for each in run.lists.values())
+    assert run.verify().ok

@@ -1,0 +1,57 @@
+"""kernels/echo.cu itself on the host (resident_rig): it tells of each command once its words are there, and ends."""
+
+from __future__ import annotations
+
+import pytest
+from support.cuda_on_host import can_build
+from support.resident.resident_rig import PATIENCE_NS, Resident, launched_while
+
+from launchopt.command import Dtype
+from launchopt.devices.resident import ring as rl
+
+pytestmark = [pytest.mark.skipif(not can_build(), reason="needs g++"), pytest.mark.parametrize("near", [True, False])]
+OPERANDS = 1 << 20, 2 << 20, 3 << 20  # addresses that nobody reads
+
+
+def echo(near: bool, **how: int) -> Resident:
+    return Resident(Dtype.fp32, 0, 0, near=near, name="echo", **how)
+
+
+def test_the_host_is_told_of_each_command_and_of_the_end(near: bool) -> None:
+    """One at a time, through some laps of the ring; then what comes together."""
+    resident, alone = echo(near), 3 << 5
+
+    def post() -> None:
+        for i in range(alone):
+            assert resident.ring.post(*OPERANDS, 0, i % 3) == rl.OK
+            resident.wait_for_completion(i)
+        for i in range(10):
+            assert resident.ring.post(*OPERANDS, 0, i) == rl.OK
+
+    launched_while(resident, post)
+    assert resident.ring.posted == alone + 11
+    assert resident.completed == resident.ring.capacity
+    assert resident.control[0] == rl.ENDED
+
+
+def test_the_next_launch_goes_on_where_it_ended(near: bool) -> None:
+    resident = echo(near)
+    for _ in range(2):
+        launched_while(resident, lambda: resident.ring.post(*OPERANDS, 0, 0))
+    assert resident.completed == resident.ring.posted == 4
+
+
+@pytest.mark.parametrize("word", range(rl.COMMAND_WORDS))
+def test_a_command_of_which_a_word_is_missing_is_not_told_of(near: bool, word: int) -> None:
+    resident = echo(near, patience_ns=PATIENCE_NS)
+    assert resident.ring.post(*OPERANDS, 0, 0) == rl.OK
+    resident.ring.words[0, word] = 0
+    resident.launch(1, most_turns=1 << 60)
+    assert (resident.completed, resident.control[0]) == (0, rl.GAVE_UP)
+
+
+def test_it_gives_up_when_the_host_asks_for_that(near: bool) -> None:
+    resident = echo(near)
+    resident.control[1] = 1
+    resident.launch(1, most_turns=1 << 60)
+    assert resident.control[0] == rl.GAVE_UP

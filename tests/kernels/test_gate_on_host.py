@@ -1,0 +1,24 @@
+"""kernels/gate.cuh on the host (cuda_on_host): launches that are made before their commands are there."""
+
+from __future__ import annotations
+
+import pytest
+from support.cuda_on_host import can_build
+from support.megakernel.gated_runs import Gated
+from support.megakernel.kernel_runs import PROGRAMS, TOKENS, KernelRun, done_by
+from support.steps.programs import requests_of
+
+from launchopt.command import Dtype
+from launchopt.workloads.chain import ChainStream
+
+pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+
+
+@pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("decode", 3), ("large", 1), ("layer", 2)], ids=str)
+def test_launches_that_wait_for_their_commands(name: str, requests: int) -> None:
+    """Of lists with fewer slots of weights than there are, and with more: as others, once they are admitted."""
+    stream = ChainStream(PROGRAMS[name], 1, requests_of([(0, TOKENS)] * requests), Dtype.bf16, 1)
+    ours, theirs = done_by(Gated(stream)), done_by(KernelRun(stream))
+    assert ours.launches == theirs.launches >= TOKENS - 1
+    assert ours.contents() == theirs.contents()
+    assert ours.verify().ok

@@ -1,0 +1,173 @@
+"""kernels/megakernel.cu itself on the host (cuda_on_host): every row of every step right, in any order of threads.
+
+What is fed back at its end is what the host makes of the same results, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.cuda_on_host import can_build
+from support.megakernel import kernel_runs
+from support.megakernel.kernel_runs import BLOCKS, GREEDY, PROGRAMS, TOKENS, TOP_K, TOP_P, KernelRun, done_by, really_at
+from support.steps.program_interpreter import NONE
+from support.steps.programs import requests_of
+from support.steps.step_runs import batches
+
+from launchopt.command import Dtype, Op
+from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.instructions.words import Word
+from launchopt.devices.megakernel.task_words import Extra
+from launchopt.kernels import source
+from launchopt.sampling import Sampling
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import layer_program, linear_program
+
+Weights = NDArray[np.float32]
+
+pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+
+# Products by multiply-adds, and as the tensor cores make them: of these all, for they take less time here.
+CASES = [(Dtype.fp32, *each) for each in (("decode", 3), ("large", 9), ("deep", 1), ("odd", 2), ("layer", 4))]
+CASES += [
+    (Dtype.bf16, *each)
+    for each in (("decode", 1), ("decode", 18), ("large", 1), ("large", 2), ("deep", 1), ("deep", 5))
+]
+CASES += [(Dtype.bf16, *each) for each in (("linear_epilogue", 2), ("odd", 2), ("layer", 1), ("layer", 4))]
+CASES += [(dtype, "norms", requests) for dtype in (Dtype.fp16, Dtype.bf16) for requests in (1, 5)]
+
+
+@pytest.mark.parametrize(("dtype", "name", "requests"), CASES, ids=str)
+def test_every_row_of_every_step(dtype: Dtype, name: str, requests: int) -> None:
+    stream = ChainStream(PROGRAMS[name], 1, requests_of([(0, TOKENS)] * requests), dtype, 1)
+    run = KernelRun(stream)
+    for batch in batches(stream, requests):
+        run.step(batch)
+    assert run.launches >= TOKENS - 1
+    assert run.verify().ok
+    fused = {"layer": [Op.NORM, Op.ROPE, Op.ADD, Op.SILU_MUL], "norms": [Op.NORM]}.get(name, [])
+    assert {each.defines["FUSED"] for each in run.lists.values()} == {sum(1 << op for op in fused)}
+
+
+def test_a_block_adds_what_others_stored_once_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`o` is not streamed, so that nobody has add1's outputs by mail; and a block has a share of `down`, but of no GEMM
+    between them."""
+    monkeypatch.setattr(kernel_runs, "BLOCKS", 9)
+    program = layer_program(ModelShape("narrow", 256, 2, 1, 1, 32, 64), 2 * TOKENS)
+    run = KernelRun(ChainStream(program, 1, requests_of([(0, TOKENS)]), Dtype.fp32, 1))
+    for batch in batches(run.stream, 1):
+        run.step(batch)
+    (shares, *_) = [each.tasks[:, Extra.SHARE].tolist() for each in run.lists.values()]
+    assert shares[-2:] == [8, 9]
+    assert run.verify().ok
+
+
+# -- What is fed back
+
+FED = [(dtype, sampling, BLOCKS + 2) for dtype in Dtype for sampling in (NONE, GREEDY)]
+FED += [(Dtype.bf16, TOP_K, 2), (Dtype.fp32, TOP_P, 2), (Dtype.bf16, GREEDY, 1), (Dtype.bf16, NONE, 1)]
+FED += [(Dtype.bf16, TOP_K, 1)]  # by one block
+# What is waited for before a row is fed back, and what stands there else: all blocks are through, or what they found.
+THROUGH = "while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}", ";"
+FOUND = "while (!word);", "while (false);"
+
+
+def fed_stream(dtype: Dtype, sampling: Sampling, requests: int) -> ChainStream:
+    vocab = None if sampling is NONE else 300
+    return ChainStream(PROGRAMS["decode"], 1, requests_of([(0, TOKENS)] * requests), dtype, 1, vocab)
+
+
+@pytest.mark.parametrize(("dtype", "sampling", "requests"), FED, ids=str)
+def test_what_is_fed_back_is_what_the_host_makes_of_the_same_results(
+    dtype: Dtype, sampling: Sampling, requests: int
+) -> None:
+    """Also of more rows than there are blocks, and of one that all share.
+
+    By the same kernel, which feeds back nothing if told so.
+    """
+    stream = fed_stream(dtype, sampling, requests)
+    ours, theirs = done_by(KernelRun(stream, sampling)), done_by(KernelRun(stream, sampling, feeds=False))
+    assert ours.launches == theirs.launches >= TOKENS - 1
+    assert ours.ids == theirs.ids
+    assert len(set(ours.ids)) > 1 or sampling is NONE
+    assert ours.contents() == theirs.contents()
+    assert ours.verify().ok
+    assert (int(ours.ns[0]) > 0) == (sampling is not NONE)
+    assert not theirs.ns.any()
+    assert not any(each.found.any() for each in ours.lists.values())
+
+
+@pytest.mark.parametrize(("sampling", "wait"), [(NONE, THROUGH), (TOP_K, THROUGH), (GREEDY, FOUND)], ids=str)
+def test_a_row_waits_until_all_blocks_are_through(sampling: Sampling, wait: tuple[str, str]) -> None:
+    """Else it takes what was there before, in some order of the threads."""
+    text, stream = source("megakernel"), fed_stream(Dtype.fp32, sampling, BLOCKS)
+    assert text.count(wait[0]) == 1
+    right = done_by(KernelRun(stream, sampling))
+    assert right.verify().ok
+    hasty = (done_by(KernelRun(stream, sampling, text=text.replace(*wait)), seed) for seed in range(0, 80, 10))
+    assert any(run.contents() != right.contents() for run in hasty)
+
+
+def as_it_is(weights: Weights) -> None:
+    """Of `CHANGES`."""
+
+
+def all_alike(weights: Weights) -> None:
+    weights[:] = weights[0]
+
+
+def twice(weights: Weights) -> None:
+    weights[1000:2000] = weights[:1000]
+
+
+def nan_in_one(weights: Weights) -> None:
+    weights[2050] = np.nan
+
+
+def nan_but_in_one(weights: Weights) -> None:
+    weights[:-1] = np.nan
+
+
+CHANGES: dict[Callable[[Weights], None], tuple[int, int]] = {  # and between which ids all tokens are then
+    as_it_is: (0, 2100),
+    all_alike: (0, 0),
+    twice: (0, 2100),
+    nan_in_one: (-1, -1),
+    nan_but_in_one: (-1, -1),
+}
+
+
+class Headed(KernelRun):
+    """With weights of the LM head that are as `change` makes them."""
+
+    def __init__(self, stream: ChainStream, change: Callable[[Weights], None], feeds: bool) -> None:
+        super().__init__(stream, GREEDY, feeds)
+        batch = next(iter(batches(stream, stream.requests)))
+        head = really_at(self.compiler.compile(batch), self.placed)[-1]
+        (array,) = (each for each in self.arenas.arrays.values() if 0 <= head[Word.A] - each.ctypes.data < each.nbytes)
+        first, (m, k) = (head[Word.A] - array.ctypes.data) // array.itemsize, head[[Word.M, Word.K]]
+        rows = np.lib.stride_tricks.as_strided(array[first:], (m, k), (head[Word.LDA] * array.itemsize, array.itemsize))
+        weights = to_float32(rows, stream.dtype)
+        change(weights)
+        rows[:] = from_float32(weights, stream.dtype)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize(("dtype", "requests"), [(Dtype.fp32, 1), (Dtype.bf16, 1), (Dtype.bf16, 18)], ids=str)
+def test_logits_that_tie_and_that_are_none(dtype: Dtype, requests: int, change: Callable[[Weights], None]) -> None:
+    """Found where they are stored: of several passes of each block, whose last one is not whole."""
+    small = linear_program([(128, 128)])
+    stream = ChainStream(small, 1, requests_of([(0, 3)] * requests), dtype, 1, vocab=2100)
+    ours, theirs = (done_by(Headed(stream, change, feeds)) for feeds in (True, False))
+    assert all(each.defines["LOGITS"] for each in ours.lists.values())
+    assert ours.ids == theirs.ids
+    assert ours.contents() == theirs.contents()
+    first, last = CHANGES[change]
+    ids = np.array(ours.ids[: stream.tokens], np.uint32).view(np.int32)
+    assert first <= ids.min() <= ids.max() <= last
+    if change is twice:
+        assert not ((ids >= 1000) & (ids < 2000)).any()

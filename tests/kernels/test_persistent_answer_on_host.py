@@ -1,0 +1,58 @@
+"""How late polls of the resident kernel leave, learnt from those before (kernels/desk.cuh): its code on the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.cuda_on_host import built, can_build, launch
+from support.megakernel.kernel_text import constant
+
+from launchopt.kernels import source
+
+pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+
+# Of a host that takes so many cycles to answer: a poll that leaves before that finds nothing, and the next one does.
+CALL = """[](const u64* given) {
+    const u64 answer = given[0], count = given[1], polls = given[2];
+    u32* cycles = (u32*)given[3];
+    if (threadIdx.x == 0) desk.answer_cycles = ANSWER_CYCLES;
+    __syncwarp();
+    for (u64 i = 0; i < count; ++i) {
+        const u32 now = desk.answer_cycles;
+        if (threadIdx.x == 0) cycles[i] = now;
+        learn_answer(polls + (now < answer), threadIdx.x);
+    }
+}((const u64*)arguments)"""
+COUNT, FIRST, LATER, MOST = (
+    4000,
+    *(constant(source("persistent"), name) for name in ("ANSWER_CYCLES", "LATER_CYCLES", "MOST_ANSWER_CYCLES")),
+)
+
+
+def cycles_of(answer: int, polls: int, near: bool) -> NDArray[np.int64]:
+    """What each poll waits. polls: how many find nothing, beside one that leaves too early."""
+    cycles = np.zeros(COUNT, np.uint32)
+    arguments = np.array([answer, COUNT, polls, cycles.ctypes.data], np.uint64)
+    launch(built("persistent", CALL, DTYPE=0, NEAR=int(near)), (1,), 32, 0, arguments.ctypes.data)
+    return cycles.astype(np.int64)
+
+
+@pytest.mark.parametrize("answer", [0, 40, FIRST, 1000, MOST - LATER])
+def test_polls_leave_when_the_host_has_just_answered(answer: int) -> None:
+    """And of LATER one or so is too early, from then on."""
+    settled = cycles_of(answer, 0, near=False)[COUNT // 2 :]
+    assert settled.min() >= answer - 1
+    assert settled.max() < answer + LATER
+    assert np.mean(settled < answer) == pytest.approx(1 / (LATER + 1) if answer else 0, rel=0.05)
+
+
+def test_who_never_answers_in_time_is_not_waited_for_without_end() -> None:
+    assert cycles_of(1 << 20, 0, near=False).max() == MOST
+
+
+@pytest.mark.parametrize("answer", [0, 1000])
+@pytest.mark.parametrize(("polls", "near"), [(2, False), (0, True)])
+def test_what_is_no_answer_says_nothing(answer: int, polls: int, near: bool) -> None:
+    """It came long after; or a poll takes no trip over the bus."""
+    assert (cycles_of(answer, polls, near) == FIRST).all()

@@ -1,0 +1,177 @@
+"""Small commands that come alone, by kernels/persistent.cu itself on the host (resident_rig): what the host is sent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.cuda_on_host import can_build
+from support.megakernel.kernel_text import constant
+from support.resident.resident_rig import NUMBERS, Product, Resident, launched_while
+
+from launchopt.command import Dtype
+from launchopt.devices.resident import ring as rl
+from launchopt.kernels import source
+
+pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+NEAR_SHAPES = constant(source("persistent"), "NEAR_SHAPES")
+in_each_place = pytest.mark.parametrize("near", [True, False])
+
+
+def sent(resident: Resident, index: int, rows: int) -> NDArray[np.float32] | None:
+    """What the host was sent of a command, once it was, or is known not to be."""
+    found = rl.await_outputs(resident.ring.queue.ctypes.data, index, rows)
+    words = resident.ring.outputs[index % resident.ring.capacity, :rows]
+    return {rl.OK: rl.values_of(words), rl.COMPLETE: None}[found]
+
+
+def one_by_one(resident: Resident, products: list[Product], requests: int) -> list[NDArray[np.float32] | None]:
+    """Each posted when the host has been sent the last one's outputs, or it is complete: what it was sent."""
+
+    def post() -> list[NDArray[np.float32] | None]:
+        found = []
+        for i, each in enumerate(products):
+            each.post(resident, i % requests)
+            found.append(sent(resident, i, min(each.c.size, rl.OUTPUT_WORDS)))
+        return found
+
+    for each in products:
+        each.describe(resident)
+    return launched_while(resident, post)
+
+
+# Rows, columns and k of what one warp does, and of what takes more: more rows, or k, or columns, and no whole vectors.
+ALONE = [(1, 1, 8), (2, 1, 64), (3, 1, 16), (7, 1, 40), (15, 1, 64), (16, 1, 8), (16, 1, 64), (11, 1, 56)]
+MORE = [(17, 1, 64), (16, 1, 520), (5, 2, 16), (4, 1, 7)]
+
+
+@in_each_place
+@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
+def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype, near: bool) -> None:
+    """And nothing of others; in every order of shapes, with more commands than the ring holds."""
+    generator = np.random.default_rng(dtype)
+    resident, shapes = Resident(dtype, 0, 64 << 10, near=near), ALONE + MORE
+    numbers = [number for number in range(len(shapes)) for _ in range(4)]
+    generator.shuffle(numbers)
+    products = []
+    for number in numbers:
+        rows, columns, k = shapes[number]
+        a, b = (generator.standard_normal((size, k)).astype(NUMBERS[dtype]) for size in (rows, columns))
+        products.append(Product(number, a, b, np.full((columns, rows), np.nan, NUMBERS[dtype])))
+    found = one_by_one(resident, products, 1)
+    for number, each, values in zip(numbers, products, found, strict=True):
+        each.assert_right()
+        assert (values is None) == (number >= len(ALONE))
+        assert values is None or np.array_equal(values, each.c[0].astype(np.float32))
+
+
+@pytest.mark.parametrize("number", [31, 32, 63, 64, 79])
+def test_of_many_shapes_the_near_ones_are_sent(number: int) -> None:
+    """What a lone command of these is like is found before the first one comes; the others' are handed out."""
+    generator = np.random.default_rng(number)
+    a, b = (generator.standard_normal((rows, 16)).astype(np.float32) for rows in (16, 1))
+    each = Product(number, a, b, np.full((1, 16), np.nan, np.float32))
+    found = one_by_one(Resident(Dtype.fp32, 0, 64 << 10), [each], 1)
+    each.assert_right()
+    assert (found[0] is None) == (number >= NEAR_SHAPES)
+
+
+@in_each_place
+@pytest.mark.parametrize("requests", [1, 2])
+def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int, near: bool) -> None:
+    """Small ones, each of which reads what the last one of its request gave, and is posted when that was sent."""
+    generator = np.random.default_rng(requests)
+    resident, size = Resident(Dtype.fp32, requests, 64 << 10, near=near), 16
+    weights = generator.standard_normal((size, size)).astype(np.float32) / 4
+    last = [generator.standard_normal((1, size)).astype(np.float32) for _ in range(requests)]
+    products = []
+    for i in range(40):
+        products.append(Product(0, weights, last[i % requests], np.full((1, size), np.nan, np.float32)))
+        last[i % requests] = products[-1].c
+    one_by_one(resident, products, requests)
+    for each in products:
+        each.assert_right()
+
+
+@in_each_place
+def test_what_follows_at_once_is_handed_out(near: bool) -> None:
+    """When some come together while the warp does one after the other, it goes back to where all are seen."""
+    generator = np.random.default_rng(5)
+    resident, size, rounds, some = Resident(Dtype.fp32, 1, 64 << 10, near=near), 16, 3, 12
+    a, b = (generator.standard_normal((rows, size)).astype(np.float32) for rows in (size, 1))
+    products = [Product(0, a, b, np.full((1, size), np.nan, np.float32)) for _ in range(rounds * (2 + some))]
+    products[0].describe(resident)
+
+    def post() -> list[set[int]]:
+        handed_out = []
+        for first in range(0, len(products), 2 + some):
+            resident.wait_for(first)
+            for i in (first, first + 1):
+                products[i].post(resident)
+                assert sent(resident, i, size) is not None
+            resident.post_at_once(products[first + 2 : first + 2 + some])
+            resident.wait_for(first + 2 + some)
+            handed_out.append(resident.handed_out & set(range(first + 2, first + 2 + some)))
+        return handed_out
+
+    assert all(launched_while(resident, post))
+    for each in products:
+        each.assert_right()
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_small_one_waits_for_what_workers_do(complete: bool) -> None:
+    """It comes alone, when the one it reads from was handed out, or is complete."""
+    generator = np.random.default_rng(3)
+    resident, size, pairs = Resident(Dtype.fp32, 1, 4 << 10), 64, 6
+    large, small = (generator.standard_normal((rows, size)).astype(np.float32) / 8 for rows in (size, 16))
+    products = []
+    for _ in range(pairs):
+        given = generator.standard_normal((1, size)).astype(np.float32)
+        products.append(Product(0, large, given, np.full((1, size), np.nan, np.float32)))
+        products.append(Product(1, small, products[-1].c, np.full((1, 16), np.nan, np.float32)))
+    for each in products[:2]:
+        each.describe(resident)
+
+    def post() -> None:
+        for i, each in enumerate(products):
+            if complete or i % 2 == 0:
+                resident.wait_for(i)
+            else:
+                resident.wait_for_tile(i - 1)
+            each.post(resident)
+
+    launched_while(resident, post)
+    for each in products:
+        each.assert_right()
+
+
+def test_of_two_small_ones_alike_each_waits_for_its_own() -> None:
+    """Each waits for the last but one, its request's: the first one's is done, the second one's takes longer."""
+    generator = np.random.default_rng(4)
+    resident, size, long, rounds = Resident(Dtype.fp32, 2, 4 << 10), 64, 1024, 4
+    widths, products = (size, long), []
+    large = [generator.standard_normal((size, k)).astype(np.float32) / 8 for k in widths]
+    small = generator.standard_normal((16, size)).astype(np.float32) / 8
+    for _ in range(rounds):
+        for number, k in enumerate(widths):
+            given = generator.standard_normal((1, k)).astype(np.float32)
+            products.append(Product(number, large[number], given, np.full((1, size), np.nan, np.float32)))
+        for each in products[-2:]:
+            products.append(Product(2, small, each.c, np.full((1, 16), np.nan, np.float32)))
+    for each in products[:3]:
+        each.describe(resident)
+
+    def post() -> None:
+        for i, each in enumerate(products):
+            if i % 4 == 0:
+                resident.wait_for(i)
+            elif i % 4 == 2:
+                resident.wait_for_completion(i - 2)
+            elif i % 4 == 3:
+                sent(resident, i - 1, 16)
+            each.post(resident, i % 2)
+
+    launched_while(resident, post)
+    for each in products:
+        each.assert_right()

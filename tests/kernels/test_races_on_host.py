@@ -1,0 +1,71 @@
+"""Threads of kernels/megakernel.cu do nothing to the same memory without an order between them (cuda_on_host/races.h).
+
+Whatever order they happened to run in. What makes the order is needed: without it a race is found.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support.cuda_on_host import can_find_races
+from support.megakernel.kernel_orders import KERNEL, LISTS, beginning, statements, without
+
+pytestmark = pytest.mark.skipif(not can_find_races(), reason="needs g++ 11")
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_there_is_none(name: str) -> None:
+    run = LISTS[name]()
+    assert run.launches
+    assert run.verify().ok
+    assert {each.defines["PAIRS"] for each in run.lists.values()} == {int("shared" in name or "pair" in name)}
+    assert {each.defines["SHORT"] for each in run.lists.values()} == {int("short" in name)}
+
+
+@pytest.mark.parametrize("name", ["layers", "layers, 4 requests", "several passes", "short ones"])
+def test_of_the_kernel_for_racecheck_neither_though_no_lane_speaks_for_others(name: str) -> None:
+    meets = "__syncwarp();\n        for (u32 i = 0; EACH_LANE"
+    assert KERNEL.count(meets) == 1
+    text = KERNEL.replace(meets, meets.removeprefix("__syncwarp();"))
+    run = LISTS[name](text=f"#define EACH_LANE 1\n{text}")
+    assert run.launches
+    assert run.verify().ok
+
+
+# How a line begins, and a list of which threads have no order without it.
+NEEDED = {
+    "barrier_wait(barrier() + SLOTS * 8": "layers",  # until a slot has been read
+    "if (__any_sync(0xFFFFFFFFu, !are_full))": "several passes",  # until they are full
+    "ring.wait<SLOTS_A_STEP>": "layers",
+    "__syncwarp();\n        for (u32 i = 0; EACH_LANE": "layers",  # before it is told that it has been read
+    "peer.wait(": "shared down",
+    "__threadfence();\n        atomicAdd(q.counters": "layers",
+    "if (FINDS) wait_for_all(": "greedy",
+    "if ((flags & (STREAMED | MAILED | ADDS))": "layers",
+    "meet();\n        store(task": "short ones",  # before what warps have left is added up
+    "__syncwarp();\n    }\n    __device__ void multiply(": "short ones of halves",  # before inputs are read
+    "barrier_wait(shared_address(&is_known)": "made ahead",  # until the host's word is there for who fetches weights
+}
+
+
+@pytest.mark.parametrize("name", ["norms", "norms of halves"])
+def test_two_norms_in_a_row_need_sums_of_their_own(name: str) -> None:
+    odd = "return flags & NORMED_ODD;"
+    assert KERNEL.count(odd) == 1
+    with pytest.raises(RuntimeError, match=r"a race: .* in `.*sums.*`, and"):
+        LISTS[name](text=KERNEL.replace(odd, "return false;"))
+
+
+@pytest.mark.parametrize("name", ["short ones", "short ones of halves"])
+def test_sums_of_short_ones_need_two_places(name: str) -> None:
+    """Who stores reads those of one GEMM while others leave those of the next."""
+    turned = "        turn ^= 1;\n    }\n};"
+    assert KERNEL.count(turned) == 1
+    with pytest.raises(RuntimeError, match=r"a race: .* in `.*part.*`, and"):
+        LISTS[name](text=KERNEL.replace(turned, "    }\n};"))
+
+
+@pytest.mark.parametrize("line", NEEDED)
+def test_what_makes_an_order_is_needed(line: str) -> None:
+    (found,) = (each for each in statements(KERNEL) if KERNEL.startswith(line, beginning(KERNEL, each[0])))
+    with pytest.raises(RuntimeError, match="a race: "):
+        LISTS[NEEDED[line]](text=without(KERNEL, found))

@@ -1,0 +1,112 @@
+"""The end of kernels/megakernel.cu on the host (cuda_on_host): greedy tokens of logits that no GEMM of the list stored.
+
+A list of no instructions, so that nothing but the end takes time, and logits may be any.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.cuda_on_host import built_of, can_build, launch
+
+from launchopt.command import Dtype
+from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.feedback.feedback_columns import WORDS
+from launchopt.devices.feedback.in_launch import ARGUMENTS, FIELDS, ROWS, head_of, words_of
+from launchopt.devices.megakernel.packed import WEIGHTS
+from launchopt.devices.megakernel.shared_memory import SLOT_BYTES, fixed_bytes
+from launchopt.kernels import source
+from launchopt.sampling import Sampling, SamplingKind, sample
+
+pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+
+GREEDY = Sampling(SamplingKind.greedy)
+THREADS, SLOTS, PROGRAM_WORDS, HIDDEN, MOST_ROWS = 288, 6, 6, 24, 7
+NUMBER, GATE_WORDS = PROGRAM_WORDS + len(FIELDS), 6
+CALL = (
+    "u64* w = (u64*)arguments; "
+    f"megakernel(*(Program*)w, *(Feedback*)(w + {PROGRAM_WORDS}), (u32)w[{NUMBER}], *(Gate*)(w + {NUMBER + 1}))"
+)
+MACROS = {"SLOTS": SLOTS, "COLUMNS": 1, "OPS": 0, "FUSED": 0}
+
+
+class StepEnd:
+    """One program and its launches, on so many blocks."""
+
+    def __init__(self, blocks: int, vocab: int, dtype: Dtype = Dtype.bf16) -> None:
+        self.blocks, self.dtype = blocks, dtype
+        embedding = np.random.default_rng(1).standard_normal((vocab, HIDDEN)).astype(np.float32)
+        self.embedding = from_float32(embedding, dtype)
+        self.counters, self.weights = np.zeros(1, np.uint32), np.zeros(2, WEIGHTS)
+        self.ns = np.zeros(1, np.uint64)
+        row_bytes = self.embedding.strides[0]
+        words = words_of(GREEDY, HIDDEN, vocab, MOST_ROWS, self.embedding.ctypes.data, row_bytes, self.ns.ctypes.data)
+        program = [0, self.counters.ctypes.data, self.weights.ctypes.data, 0, 0, 0]
+        self.words = np.concatenate([np.array(program, np.int64), words, np.zeros(1 + GATE_WORDS, np.int64)])
+        self.kernel = built_of(head_of(GREEDY.kind) + source("megakernel"), CALL, DTYPE=int(dtype), **MACROS)
+
+    def check(self, values: NDArray[np.float32], offset: int = 0) -> list[int]:
+        """A launch with a row each of `values`, `offset` elements behind where vectors begin; the ids."""
+        rows, vocab = values.shape
+        width = -(-vocab // 16) * 16 + 16
+        logits = np.zeros((rows, width), from_float32(values, self.dtype).dtype)
+        first = -logits.ctypes.data % 16 // logits.itemsize + offset
+        logits[:, first : first + vocab] = from_float32(values, self.dtype)
+        targets, ids = np.zeros((rows, HIDDEN), logits.dtype), np.full(MOST_ROWS, -7, np.int32)
+        table = np.zeros((WORDS, MOST_ROWS), np.uint64)
+        for row in range(rows):
+            places = logits[row, first:].ctypes.data, targets[row].ctypes.data, 0, ids[row:].ctypes.data
+            table[:, row] = *places, row << 32 | row + 1
+        self.words[[PROGRAM_WORDS + ARGUMENTS, PROGRAM_WORDS + ROWS]] = table.ctypes.data, rows
+        self.words[NUMBER] += 1
+        before, seed = int(self.ns[0]), int(self.words[NUMBER])
+        shared_bytes = fixed_bytes(1, self.dtype.itemsize) + SLOTS * SLOT_BYTES
+        launch(self.kernel, (self.blocks,), THREADS, shared_bytes, self.words.ctypes.data, seed, at_once=self.blocks)
+        numbers = np.arange(rows, dtype=np.uint32)
+        expected = sample(to_float32(from_float32(values, self.dtype), self.dtype), GREEDY, numbers, numbers)
+        assert ids.tolist() == [*expected.tolist(), *[-7] * (MOST_ROWS - rows)]
+        assert (targets == self.embedding[np.maximum(expected, 0)]).all()
+        assert (int(self.ns[0]) > before) == (rows > 0)
+        return expected.tolist()
+
+
+def logits_of(rows: int, vocab: int, seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((rows, vocab)).astype(np.float32)
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 8])
+def test_rows_of_all_launches(blocks: int) -> None:
+    """Of one program: with fewer rows than blocks and with more, and with none.
+
+    Also of a logit alone, and of some that are no whole vectors.
+    """
+    for vocab in (1, 7, 1000, 12_296):
+        end = StepEnd(blocks, vocab)
+        for seed, rows in enumerate((1, 1, 2, 0, 3, MOST_ROWS, 1, 4)):
+            end.check(logits_of(rows, vocab, seed), offset=seed % 2)
+
+
+@pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
+def test_logits_that_tie_and_that_are_none(dtype: Dtype) -> None:
+    """In a block's first pass or in a later one."""
+    vocab, end = 36_000, StepEnd(8, 36_000, dtype)
+    for offset in (0, 1):
+        for places in ([0], [vocab - 1], [20_000, 9000, 9001], [vocab - 1, 5], [17_000, 500, 30_000]):
+            values = np.round(logits_of(1, vocab, 2)).clip(-3, 3)
+            values[0, places] = 4
+            assert end.check(values, offset) == [min(places)]
+            values[0, places] = np.inf
+            assert end.check(values, offset) == [min(places)]
+            values[0, places] = np.nan
+            assert end.check(values, offset) == [-1]
+        values = np.full((1, vocab), -2.5, np.float32)
+        assert end.check(values, offset) == [0]
+        values[0, 7000:], values[0, 7001::3] = 0.0, -0.0
+        assert end.check(values, offset) == [7000]
+        values[0, 7000] = -0.0
+        assert end.check(values, offset) == [7000]
+        values[0] = -np.inf
+        assert end.check(values, offset) == [0]
+        values[0, :-1] = np.nan
+        assert end.check(values, offset) == [-1]

@@ -1,0 +1,182 @@
+"""Who waits owns the ring's room for what it has prepared, and no other (issuing.py's loop, entered by a driver)."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from support.steps.driver_runs import AHEAD, CONTINUOUS, NONE, expected_records, stream_of
+from support.steps.program_interpreter import steps_of as kinds_of
+
+from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records
+from launchopt.producing import driver_loop as iss
+from launchopt.producing import prepared_steps as sr
+from launchopt.producing.driver import Driver, Schedule
+from launchopt.queue.ring import HEAD, LEFT, TAIL, Ring
+from launchopt.workloads.chain import ChainStream
+
+MARKED = 2**40  # in the word of a slot that is stored to
+
+
+class Waiting:
+    """A driver in this thread whose first steps are pushed, and who is not told that they are done."""
+
+    def __init__(self, stream: ChainStream, schedule: Schedule, capacity: int) -> None:
+        self.capacity, self.longest = capacity, len(expected_records(stream, 0)) // len(kinds_of(stream, 0))
+        self.ring, self.back = Ring.create(capacity), Ring.create(1 << stream.requests.bit_length())
+        self.ring.arrays[1][:, W_SEQ] = MARKED
+        self.driver = Driver(stream, schedule, spin_us=1, sleep_us=50)
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ring.release()
+        self.back.release()
+
+    def wait(self) -> None:
+        """As often as it takes to prepare every place and to own every slot; something is done each time."""
+        for _ in range(1 + sr.MOST_PLACES + self.capacity // iss.OWNED_AT_ONCE + 1):
+            assert self.driver._enter(self.ring, self.back) == iss.IDLE
+
+    @property
+    def owned(self) -> list[int]:
+        """Slots that were stored to, counted from the head on."""
+        slots = np.flatnonzero(self.ring.arrays[1][1:, W_SEQ] == 0) + 1  # the first holds record 0
+        return sorted(int(slot - self.ring.word(HEAD)) % self.capacity for slot in slots)
+
+
+@pytest.mark.parametrize("schedule", [NONE, CONTINUOUS], ids=["none", "continuous"])
+@pytest.mark.parametrize("outputs", [1, 2, 5])
+def test_who_waits_owns_the_room_for_all_that_is_prepared(schedule: Schedule, outputs: int) -> None:
+    """And for no more; nothing for requests that have no further step."""
+    with Waiting(stream_of([(0, outputs), (0, 3), (0, 3)]), schedule, capacity=256) as waiting:
+        waiting.wait()
+        goes_on = 2 + (outputs > 1)
+        assert waiting.ring.word(HEAD) == 3 * waiting.longest
+        assert waiting.owned == list(range(goes_on * waiting.longest))
+
+
+def test_who_waits_owns_room_as_it_comes() -> None:
+    with Waiting(stream_of([(0, 3)]), NONE, capacity=8) as waiting:
+        assert waiting.longest == 8
+        data = waiting.ring.arrays[1]
+        waiting.wait()
+        assert data[:, W_SEQ].tolist() == list(range(8)), "the ring is full of what nobody has read"
+        for popped in (3, 5, 8):
+            assert waiting.ring.pop(np.zeros(popped - waiting.ring.word(TAIL), COMMAND_DTYPE)) > 0
+            waiting.wait()
+            assert data[:, W_SEQ].tolist() == [0] * popped + list(range(popped, 8))
+
+
+def test_each_wait_owns_anew() -> None:
+    """Where the ring goes on from there, also past its end."""
+    with Waiting(stream_of([(0, 9)]), NONE, capacity=32) as waiting:
+        out, data = np.zeros(32, COMMAND_DTYPE), waiting.ring.arrays[1]
+        for step in range(1, 9):
+            waiting.wait()
+            assert waiting.ring.pop(out) == waiting.longest
+            data[:, W_SEQ] = MARKED
+            assert waiting.back.push(out[waiting.longest - 1 : waiting.longest]) == 1
+            waiting.wait()
+            assert waiting.ring.word(HEAD) == (step + 1) * waiting.longest
+            at = np.arange(waiting.longest) + waiting.ring.word(HEAD)
+            assert (data[at % 32, W_SEQ] == (0 if step < 8 else MARKED)).all()
+            assert (data[(at + waiting.longest) % 32, W_SEQ] == MARKED).all()
+
+
+def test_no_more_room_is_owned_than_a_cache_holds() -> None:
+    with Waiting(stream_of([(0, 2)] * sr.MOST_PLACES, layers=40), NONE, capacity=1 << 15) as waiting:
+        assert sr.MOST_PLACES * waiting.longest > iss.MOST_OWNED
+        waiting.wait()
+        assert waiting.owned == list(range(iss.MOST_OWNED))
+
+
+def tell(waiting: Waiting, end: Records) -> None:
+    assert waiting.back.push(end) == 1
+
+
+def test_all_but_the_last_record_go_out_ahead_and_own_room_waits_for_the_rest() -> None:
+    """As soon as the step before has left; the last when that is told of, and no step is made up."""
+    with Waiting(stream_of([(0, 4)]), AHEAD, capacity=64) as waiting:
+        out, longest = np.zeros(64, COMMAND_DTYPE), waiting.longest
+        for step in range(1, 5):
+            waiting.ring.arrays[1][:, W_SEQ] = MARKED
+            waiting.wait()
+            head = step * longest
+            assert waiting.ring.word(HEAD) == head, "nobody has said that the step has left"
+            popped = waiting.ring.pop(out)
+            end = out[popped - 1 : popped].copy()
+            assert end["flags"][0] & Flag.STEP_END
+            waiting.ring.set_word(LEFT, head - 1)
+            waiting.wait()
+            assert waiting.ring.word(HEAD) == head
+            waiting.ring.set_word(LEFT, head)
+            before_ns = time.monotonic_ns()
+            waiting.wait()
+            told_ns = time.monotonic_ns()
+            early = (longest - 1) * (step < 4)
+            assert waiting.ring.word(HEAD) == head + early
+            assert waiting.ring.pop(out) == early
+            assert not out["flags"][:early].any()
+            assert ((before_ns <= out["enqueue_ns"][:early]) & (out["enqueue_ns"][:early] <= told_ns)).all()
+            assert waiting.owned[:1] == [0] * (step < 4), "room for the last record"
+            tell(waiting, end)
+            if step == 4:
+                assert waiting.driver._enter(waiting.ring, waiting.back) == iss.DONE
+
+
+def test_last_records_go_out_together() -> None:
+    """Of all who were told of their tokens by then, in the order in which they were; and nobody's next step before."""
+    with Waiting(stream_of([(0, 3)] * 3), AHEAD, capacity=64) as waiting:
+        out = np.zeros(64, COMMAND_DTYPE)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 24
+        ends = out[[23, 7]].copy()
+        waiting.ring.set_word(LEFT, 24)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 21
+        waiting.back.push(ends)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 2
+        assert out["request"][:2].tolist() == [2, 0]
+        assert (out["flags"][:2] & Flag.STEP_END).all()
+        assert out["seq"][:2].tolist() == [45, 46]
+        assert out["enqueue_ns"][0] == out["enqueue_ns"][1], "issued at once"
+        waiting.ring.set_word(LEFT, 46)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 7, "of the other one the step has not left"
+        assert (out["request"][:7] == 2).all()
+
+
+def test_no_more_goes_out_ahead_than_there_is_room_for() -> None:
+    """Whole steps, with room for a last record of each place beside them."""
+    for capacity, early in ((8, 0), (16, 7), (32, 7)):
+        with Waiting(stream_of([(0, 3)]), AHEAD, capacity) as waiting:
+            out = np.zeros(8, COMMAND_DTYPE)
+            waiting.wait()
+            assert waiting.ring.pop(out[:4]) == 4
+            waiting.ring.set_word(LEFT, 8)
+            waiting.wait()
+            assert waiting.ring.word(HEAD) == 8 + early
+
+
+def test_what_went_out_ahead_is_not_forgotten_where_requests_share_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record once, though the second request's step takes the place of what was prepared of the first's."""
+    monkeypatch.setattr(sr, "MOST_PLACES", 1)
+    with Waiting(stream_of([(0, 2), (0, 2)]), AHEAD, capacity=64) as waiting:
+        out = np.zeros(64, COMMAND_DTYPE)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 16
+        ends = out[[7, 15]].copy()
+        waiting.ring.set_word(LEFT, 16)
+        waiting.wait()
+        assert waiting.ring.pop(out) == 7
+        assert (out["request"][:7] == 1).all()
+        for end, count in ((ends[:1], 8), (ends[1:], 1)):
+            tell(waiting, end)
+            waiting.wait()
+            assert waiting.ring.pop(out) == count
+            assert (out["request"][:count] == end["request"]).all()
+            assert out["step"][:count].tolist() == list(range(16 - count, 16))

@@ -1,0 +1,121 @@
+"""One seed, one stream: the hash says so, and says when anything that is asked for differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.config.composing import planned
+
+from launchopt.command import COMMAND_DTYPE, Dtype
+from launchopt.recording.environment import environment
+from launchopt.recording.identity import DIGEST_BYTES, stream_hash
+from launchopt.workloads.gemv import gemv
+from launchopt.workloads.stream import BLOCK_RECORDS, Block
+
+GEMV = "workload=gemv_256 workload.commands=5000 workload.replicas=64"
+DECODE = "workload=decode model=tiny workload.requests=5 workload.prompt_tokens=6 workload.tokens=4"
+SEEDED = {
+    "scattered": f"{GEMV} workload.shuffle=true",
+    "open loop": f"{GEMV} arrival=poisson arrival.rate_per_s=1000",
+    "decode": DECODE,
+    "decode, sampled": f"{DECODE} sampling=top_k",
+    "decode, open loop": f"{DECODE} arrival=poisson arrival.rate_per_s=100",
+    "layer": "workload=layer model=tiny workload.layers=2 workload.requests=3 workload.tokens=4",
+    "layer, paged": "workload=layer model=tiny workload.layers=1 workload.kv=paged workload.tokens=4",
+}
+NOT_ASKED = ("enqueue_ns", "turn")
+
+
+def hash_of(words: str, *more: str) -> str:
+    return stream_hash(planned(*words.split(), *more, "workload.cache=hot").stream)
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_one_seed_is_one_stream_and_another_is_another(name: str) -> None:
+    first = hash_of(SEEDED[name], "seed=3")
+    assert len(first) == 2 * DIGEST_BYTES
+    assert hash_of(SEEDED[name], "seed=3") == first
+    assert hash_of(SEEDED[name], "seed=4") != first
+
+
+@pytest.mark.parametrize("words", [GEMV, "workload=decode model=tiny ordering=none"])
+def test_commands_without_chance_are_the_same_for_every_seed(words: str) -> None:
+    """What their operands hold follows from the seed, and is not asked for."""
+    assert hash_of(words, "seed=3") == hash_of(words, "seed=4")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (GEMV, f"{GEMV} workload.commands=5001"),
+        (GEMV, f"{GEMV} workload.k=264"),
+        (GEMV, f"{GEMV} workload.replicas=65"),
+        (GEMV, f"{GEMV} workload.dtype=bf16"),
+        (GEMV, f"{GEMV} arrival=constant arrival.rate_per_s=1000"),
+        (DECODE, f"{DECODE} workload.tokens=5"),
+        (DECODE, f"{DECODE} workload.replicas=2"),
+        (DECODE, f"{DECODE} scheduler=continuous scheduler.chunk_tokens=4"),
+    ],
+)
+def test_what_is_asked_for_counts(one: str, other: str) -> None:
+    assert hash_of(one) != hash_of(other)
+
+
+@pytest.mark.parametrize("setting", ["batching.max_batch=4", "mode=baseline", "repeats=7", "timing=host"])
+@pytest.mark.parametrize("words", [GEMV, DECODE])
+def test_how_it_is_run_does_not(words: str, setting: str) -> None:
+    assert hash_of(words) == hash_of(words, setting)
+
+
+class Recorded:
+    """A stream of the given records, cut into blocks at `cut`."""
+
+    def __init__(self, records: Any, cut: int, due_ns: Any = None) -> None:
+        self._records, self._cut, self._due_ns = records, cut, due_ns
+
+    def blocks(self, block_records: int = BLOCK_RECORDS) -> Any:
+        due_ns = [None, None] if self._due_ns is None else np.split(self._due_ns, [self._cut])
+        for records, due in zip(np.split(self._records.copy(), [self._cut]), due_ns, strict=True):
+            yield Block(records, due)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(COMMAND_DTYPE.names or ()), st.integers(0, 9), st.integers(0, 10), st.integers(0, 10))
+def test_every_field_of_every_record_counts_but_times_and_the_rings_own(
+    field: str, row: int, cut: int, other_cut: int
+) -> None:
+    records = next(iter(gemv(64, 1, 256, 10, Dtype.fp32, 4, True, 0).blocks())).records
+    plain: Any = Recorded(records, cut)
+    changed = records.copy()
+    changed[field][row] += 1
+    other: Any = Recorded(changed, other_cut)
+    assert (stream_hash(plain) == stream_hash(other)) == (field in NOT_ASKED)
+
+
+def test_the_order_counts_and_when_commands_are_due() -> None:
+    records = next(iter(gemv(64, 1, 256, 10, Dtype.fp32, 4, False, 0).blocks())).records
+    due_ns = np.arange(10)
+    asked: list[Any] = [
+        Recorded(records, 5),
+        Recorded(records[::-1], 5),
+        Recorded(records, 5, due_ns),
+        Recorded(records, 5, due_ns + 1),
+    ]
+    assert len({stream_hash(each) for each in asked}) == len(asked)
+
+
+def test_results_carry_revision_and_whether_it_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout's own; a copy without its history says what it was told."""
+    found = environment()
+    if "git_revision" not in found:
+        pytest.skip("not a checkout")
+    assert len(found["git_revision"]) == 40
+    assert isinstance(found["git_dirty"], bool)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("LAUNCHOPT_GIT_REVISION", "f" * 40)
+    told = environment()
+    assert (told["git_revision"], told["git_dirty"]) == ("f" * 40, None)

@@ -1,0 +1,118 @@
+"""Config files that nobody should take from a stranger: refused in a few words, and nothing in them runs."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+from support.config.composing import CONF
+from support.config.override_sets import taken
+from support.results.mutations import mutated_text
+
+LAUGHS = "\n".join(["a0: &a0 [x]", *(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(9))])
+DEEP = "a: " + "[" * 3000 + "]" * 3000
+MARK = "ran"
+SYSTEM = f"os.system, command: touch {MARK}"
+BAD: dict[str, tuple[bytes, str]] = {
+    "broken": (b"m: [1, 2\nk: 3\n", "evil.yaml:2: not YAML"),
+    "tabs": (b"m:\n\t- 1\n", "evil.yaml:2: not YAML"),
+    "latin": (b"name: \xe4\n", "not UTF-8 (byte 7)"),
+    "utf16": ("name: x\n".encode("utf-16"), "not UTF-8 (byte 1)"),
+    "control": (b"name: \x00\n", "not YAML"),
+    "laughs": (LAUGHS.encode(), "over 10000 values"),
+    "itself": (b"a: &a [*a]\n", "nested too deeply, or an alias within itself"),
+    "deep": (DEEP.encode(), "nested too deeply"),
+    "deep, open": (b"a: " + b"{[" * 51, "nested too deeply"),
+    "not so deep": (b"a: " + b"{[" * 5, "evil.yaml:1: not YAML"),
+    "deep blocks": (b"a:\n  " + b"- " * 1200 + b"1\n", "nested too deeply"),
+    "long": (b"# " + b"x" * 70_000, "over 64 KiB"),
+    "python": (f"m: !!python/object/apply:os.system ['touch {MARK}']\n".encode(), "python/object/apply:os.system"),
+    "name": (b"m: !!python/name:os.system\n", "evil.yaml:1: a tag that is not plain YAML"),
+    "tag": (b"m: !x 1\n", "a tag that is not plain YAML: !x"),
+    "target": (f"# @package _global_\ntable: {{_target_: {SYSTEM}}}\n".encode(), "evil.yaml:2: names code"),
+    "callback": (
+        f"# @package _global_\nhydra:\n  callbacks:\n    x: {{_target_: {SYSTEM}}}\n".encode(),
+        "evil.yaml:4: names code to be run: _target_",
+    ),
+    "logging": (
+        b"# @package _global_\nhydra:\n  job_logging:\n    handlers: {x: {(): os.abort}}\n",
+        "evil.yaml:4: names code to be run: ()",
+    ),
+    "plain": (b"m: 1\n", "workload=(settings of its own)"),
+    "list": (b"- 1\n- 2\n", ""),
+    "scalar": (b"x\n", ""),
+    "nothing": (b"", ""),
+    "schema": (b"defaults:\n  - /schema/workload/gemv@_here_\nm: many\n", "Integer"),
+    "unknown": (b"defaults:\n  - /schema/workload/gemv@_here_\nbogus: 1\n", "bogus"),
+    "circle": (b"defaults:\n  - evil\n", ""),
+    "elsewhere": (b"defaults:\n  - /../../../etc/passwd\n", "passwd"),
+    "interpolated": (b"defaults:\n  - /schema/workload/gemv@_here_\nm: ${.k}\nk: ${.m}\n", "workload.m"),
+}
+
+
+def try_config(folder: Path, content: bytes) -> str:
+    """What is said to a workload of that content; it must be refused."""
+    group, cwd = folder / "user/workload", folder / "cwd"
+    group.mkdir(parents=True)
+    cwd.mkdir()
+    (group / "evil.yaml").write_bytes(content)
+    outcome = taken([f"--config-dir={folder / 'user'}", "device=cpu", "workload=evil"], cwd)
+    assert outcome.fault is None
+    assert outcome.plans == []
+    assert outcome.left == []
+    return outcome.stderr
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_refused_in_a_few_words_and_nothing_runs(case: str, tmp_path: Path) -> None:
+    content, words = BAD[case]
+    assert words in try_config(tmp_path, content)
+
+
+def test_a_good_one_is_planned(tmp_path: Path) -> None:
+    (tmp_path / "user/workload").mkdir(parents=True)
+    text = "defaults:\n  - /schema/workload/gemv@_here_\nname: mine\nm: 8\nk: 16\ncommands: 10\n"
+    (tmp_path / "user/workload/mine.yaml").write_text(text)
+    (tmp_path / "user/notes.txt").write_text("not looked at")
+    outcome = taken([f"--config-dir={tmp_path / 'user'}", "device=cpu", "workload=mine"], tmp_path)
+    assert outcome.exit_code == 0
+    assert [plan.stream.commands for plan in outcome.plans] == [10]
+
+
+def test_a_primary_config_of_ones_own_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(f"x: {{_target_: {SYSTEM}}}\n")
+    outcome = taken([f"--config-path={tmp_path}"], tmp_path)
+    assert outcome.exit_code == 2
+    assert "config.yaml:1: names code to be run: _target_" in outcome.stderr
+
+
+def test_mutants_of_our_own_files(tmp_path: Path) -> None:
+    """Each is refused or planned; what parses as a plan is one."""
+    originals = sorted((CONF / "workload").glob("*.yaml"))
+    for number in range(int(os.environ.get("LAUNCHOPT_MUTANTS", "15"))):
+        generator = random.Random(number)
+        folder = tmp_path / str(number)
+        (folder / "user/workload").mkdir(parents=True)
+        content = mutated_text(generator.choice(originals).read_bytes(), generator)
+        (folder / "user/workload/evil.yaml").write_bytes(content)
+        (folder / "cwd").mkdir()
+        words = [f"--config-dir={folder / 'user'}", "device=cpu", "workload=evil"]
+        assert taken(words, folder / "cwd").fault is None, (number, content)
+
+
+def test_our_own_files_pass_what_a_users_must(tmp_path: Path) -> None:
+    """But for the one callback, which is ours."""
+    from runner.config.files import check_config_files
+
+    folder = tmp_path / "conf"
+    for path in CONF.rglob("*.yaml"):
+        copy = folder / path.relative_to(CONF)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        document = yaml.safe_load(path.read_text())
+        if path.name == "config.yaml":
+            document["hydra"].pop("callbacks")
+        copy.write_text(yaml.safe_dump(document))
+    check_config_files([f"--config-dir={folder}"])

@@ -1,0 +1,293 @@
+"""Bad input from the command line: refused in seconds, in a few words, with nothing left behind.
+
+tests/golden/errors.txt holds every message; `UPDATE_GOLDEN=1` writes it anew.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+from support.processes.refusals import HYDRAS, LIMIT_S, OURS, Outcome, forked_outcomes, typed_outcome, words_of
+
+from launchopt.devices import find_device
+
+GOLDEN = ROOT / "tests/golden/errors.txt"
+
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+ROW = "2023-11-16 18:17:03.9799600,4,2\n"
+INPUTS = {
+    "file": "a regular file, in the way\n",
+    "empty.csv": "",
+    "header.csv": HEADER,
+    "malformed.csv": HEADER + ROW + "yesterday,4,2\n",
+    "other.csv": "a,b\n1,2\n",
+    "two_rows.csv": HEADER + ROW + ROW,
+    "promptless.csv": "arrival_ms,prompt_tokens,output_tokens\n0,0,2\n",
+    "waits.csv": "arrival_ms,prompt_tokens,output_tokens,after\n0,4,2,\n1,4,2,0\n",
+    "circle.csv": "arrival_ms,prompt_tokens,output_tokens,after\n0,4,2,1\n1,4,2,0\n",
+}
+
+REPLAY = "arrival=replay workload=decode model=tiny"
+DECODE = "workload=decode model=tiny"
+# What is typed (`device=cpu` is added where no device is named), who finds it, and what the message must hold.
+CASES: dict[str, tuple[int, str]] = {
+    # names
+    "workload=nope": (HYDRAS, "workload/nope gemv_micro decode"),
+    "mode=nope": (HYDRAS, "mode/nope baseline batched"),
+    "device=nope": (HYDRAS, "device/nope auto cpu cuda"),
+    "sampling=nope": (HYDRAS, "sampling/nope none greedy top_k top_p"),
+    "scheduler=nope": (HYDRAS, "scheduler/nope none continuous"),
+    "arrival=nope": (HYDRAS, "arrival/nope closed constant poisson bursty replay"),
+    "model=nope": (HYDRAS, "model/nope tiny qwen3_8b"),
+    "workload=": (HYDRAS, "workload gemv_micro"),
+    "mode.name=nope": (OURS, "mode=nope baseline batched"),
+    "batching.bogus=1": (HYDRAS, "batching.bogus"),
+    "bogus=1": (HYDRAS, "bogus"),
+    "workload.tokens=4": (HYDRAS, "workload.tokens"),
+    "+mode.bogus=1": (OURS, "mode.bogus=1 name"),
+    "+workload.bogus=7": (OURS, "workload.bogus=7 commands"),
+    "+bogus=1": (OURS, "bogus=1 workload repeats"),
+    # types
+    "batching.max_batch=many": (HYDRAS, "batching.max_batch many Integer"),
+    "batching.max_batch=[1]": (HYDRAS, "batching.max_batch [1] Integer"),
+    "workload.dtype=fp8": (HYDRAS, "workload.dtype fp8 fp32 fp16 bf16"),
+    "repeats=1.5": (OURS, "repeats=1.5 whole number auto"),
+    "repeats=true": (OURS, "repeats=True whole number auto"),
+    "repeats=[auto]": (OURS, "repeats=['auto'] whole number auto"),
+    "repeats=often": (OURS, "repeats=often whole number auto"),
+    "against=baseline": (HYDRAS, "against ListConfig"),
+    "ordering=sideways": (HYDRAS, "ordering sideways none per_request violated"),
+    "batching.stall=perhaps": (HYDRAS, "batching.stall perhaps"),
+    "record.tokens=some": (HYDRAS, "record.tokens some all none"),
+    # ranges
+    "workload.commands=0": (OURS, "workload.commands=0 from 1"),
+    "workload.commands=-5": (OURS, "workload.commands=-5 from 1"),
+    "workload.commands=3000000000": (OURS, "workload.commands=3000000000 2147483647"),
+    "workload.m=0": (OURS, "workload.m=0 from 1"),
+    "workload.n=-1": (OURS, "workload.n=-1 from 1"),
+    "workload.k=-1": (OURS, "workload.k=-1 from 1"),
+    "workload.replicas=0": (OURS, "workload.replicas=0 from 1"),
+    "workload=decode workload.tokens=0": (OURS, "workload.tokens=0 from 1"),
+    "workload=decode workload.users=0": (OURS, "workload.users=0 from 1"),
+    "workload=decode workload.requests=0": (OURS, "workload.requests=0 from 1"),
+    "workload=decode workload.prompt_tokens=-1": (OURS, "workload.prompt_tokens=-1 from 0"),
+    "workload=decode workload.layers=-1": (OURS, "workload.layers=-1 from 1"),
+    "workload=decode model.hidden=0": (OURS, "model.hidden=0 from 1"),
+    "workload=decode model.vocab=0": (OURS, "model.vocab=0 from 1"),
+    "workload=prefill workload.tokens=-1": (OURS, "workload.tokens=-1 from 1"),
+    "workload=prefill workload.prompts=0": (OURS, "workload.prompts=0 from 1"),
+    "workload=prefill workload.layers=0": (OURS, "workload.layers=0 from 1"),
+    "repeats=0": (OURS, "repeats=0 from 1"),
+    "repeats=-1": (OURS, "repeats=-1 from 1"),
+    "repeats=10001": (OURS, "repeats=10001 to 10000 auto"),
+    "repeats=auto repeats_limit_s=0": (OURS, "repeats_limit_s=0.0 above 0"),
+    "repeats_limit_s=nan": (OURS, "repeats_limit_s=nan above 0"),
+    "job_timeout_s=0": (OURS, "job_timeout_s=0.0 above 0"),
+    "job_timeout_s=nan": (OURS, "job_timeout_s=nan above 0"),
+    "job_timeout_s=soon": (HYDRAS, "job_timeout_s soon Float"),
+    "resume=perhaps": (HYDRAS, "resume perhaps bool"),
+    "resume=true": (OURS, "resume=true hydra.run.dir"),
+    "-m resume=true repeats=1,2": (OURS, "resume=true no sweep hydra.sweep.dir"),
+    "-m batching.max_batch=many,4": (HYDRAS, "batching.max_batch many Integer"),
+    "seed=-1": (OURS, "seed=-1 from 0"),
+    "verify_columns=1": (OURS, "verify_columns=1 from 2"),
+    "device.threads=0": (OURS, "device.threads=0 from 1"),
+    "device.pin_cpu=100000": (OURS, "device.pin_cpu=100000 cores"),
+    "timing.sample_every=0": (OURS, "timing.sample_every=0 from 1"),
+    "queue.capacity=1000": (OURS, "queue.capacity=1000 power of two"),
+    "queue.capacity=-2": (OURS, "queue.capacity=-2 from 2"),
+    "queue.spin_us=nan": (OURS, "queue.spin_us=nan from 0"),
+    "queue.sleep_us=inf": (OURS, "queue.sleep_us=inf from 1"),
+    "batching.max_batch=0": (OURS, "batching.max_batch=0 from 1"),
+    "batching.max_batch=-64": (OURS, "batching.max_batch=-64 from 1"),
+    "batching.max_batch=8192": (OURS, "batching.max_batch=8192 queue.capacity 4096"),
+    "batching.timeout_us=-1": (OURS, "batching.timeout_us=-1.0 from 0"),
+    "batching.timeout_us=nan": (OURS, "batching.timeout_us=nan from 0"),
+    "batching.timeout_us=inf": (OURS, "batching.timeout_us=inf from 0"),
+    "batching.idle_us=nan": (OURS, "batching.idle_us=nan from 0"),
+    "batching.idle_us=-inf": (OURS, "batching.idle_us=-inf from 0"),
+    "arrival=poisson": (OURS, "arrival.rate_per_s required"),
+    "arrival=constant arrival.rate_per_s=0": (OURS, "arrival.rate_per_s=0.0 above 0"),
+    "arrival=poisson arrival.rate_per_s=nan": (OURS, "arrival.rate_per_s=nan above 0"),
+    "arrival=bursty arrival.rate_per_s=9 arrival.burst_size=0": (OURS, "arrival.burst_size=0 from 1"),
+    "arrival=bursty arrival.rate_per_s=9 arrival.peak_per_s=8": (OURS, "arrival.peak_per_s=8.0 at least 9"),
+    "arrival=poisson arrival.rate_per_s=1e-300": (OURS, "arrival.rate_per_s=1e-300"),
+    f"{DECODE} sampling=top_k sampling.top_k=0": (OURS, "sampling.top_k=0 from 1"),
+    f"{DECODE} sampling=top_p sampling.top_p=0": (OURS, "sampling.top_p=0.0 above 0"),
+    f"{DECODE} sampling=top_p sampling.top_p=1.5": (OURS, "sampling.top_p=1.5 to 1"),
+    f"{DECODE} sampling=top_p sampling.temperature=0": (OURS, "sampling.temperature=0.0 above 0"),
+    f"{DECODE} scheduler=continuous scheduler.chunk_tokens=0": (OURS, "scheduler.chunk_tokens=0 from 1"),
+    f"{DECODE} scheduler=continuous scheduler.max_running=0": (OURS, "scheduler.max_running=0 from 1"),
+    f"{DECODE} scheduler=continuous scheduler.budget_tokens=511": (
+        OURS,
+        "scheduler.budget_tokens=511 chunk_tokens=512",
+    ),
+    f"{DECODE} slo.ttft_ms=0": (OURS, "slo.ttft_ms=0.0 above 0"),
+    # what must fit together
+    "ordering=violated": (OURS, "ordering=violated gemv_micro decode prefill"),
+    "sampling=greedy": (OURS, "sampling=greedy gemv_micro decode prefill"),
+    "scheduler=continuous": (OURS, "scheduler=continuous gemv_micro decode prefill"),
+    f"{DECODE} mode=graph scheduler=continuous scheduler.ahead=true": (OURS, "scheduler.ahead=true scheduler=none"),
+    f"{DECODE} mode=batched scheduler.ahead=true": (OURS, "scheduler.ahead=true mode=batched batches coalesced graph"),
+    f"{DECODE} ordering=none scheduler.ahead=true": (OURS, "scheduler.ahead=true ordering=none per_request"),
+    "scheduler.ahead=true": (OURS, "scheduler.ahead=true gemv_micro decode prefill"),
+    "slo.ttft_ms=5": (OURS, "slo.ttft_ms=5.0 gemv_micro decode prefill"),
+    "record.tokens=all": (OURS, "record.tokens=all gemv_micro decode prefill"),
+    f"{DECODE} ordering=none sampling=greedy": (OURS, "sampling=greedy ordering=none per_request"),
+    f"{DECODE} ordering=none scheduler=continuous": (OURS, "scheduler=continuous ordering=none per_request"),
+    f"{DECODE} ordering=none record.tokens=all": (OURS, "record.tokens=all ordering=none per_request"),
+    f"{DECODE} ordering=none arrival=poisson arrival.rate_per_s=5": (OURS, "arrival=poisson ordering=per_request"),
+    f"{DECODE} workload.users=2": (OURS, "workload.users=2 ordering=none workload.requests"),
+    f"{DECODE} sampling.where=cpu": (OURS, "sampling.where=cpu greedy top_k top_p"),
+    f"{DECODE} sampling=greedy sampling.where=gpu": (OURS, "sampling.where=gpu CPU"),
+    f"{DECODE} sampling=greedy model.vocab=2000000000": (OURS, "model.vocab=2000000000 from 1 to 2097151"),
+    "workload=decode sampling=greedy": (OURS, "sampling=greedy predecessor model.vocab"),
+    "model=qwen3_8b": (OURS, "model=qwen3_8b gemv_micro decode prefill"),
+    "workload=decode workload.layers=9": (OURS, "workload.layers=9 at most 8 predecessor"),
+    "workload=layer ordering=none": (OURS, "ordering=none workload=layer per_request"),
+    "workload=layer workload.page_tokens=0": (OURS, "workload.page_tokens=0 from 1"),
+    "workload=layer workload.kv=ring": (HYDRAS, "workload.kv ring contiguous paged"),
+    "workload=layer workload.layers=9": (OURS, "workload.layers=9 at most 8 predecessor"),
+    "workload=layer model=tiny model.kv_heads=3": (OURS, "model.q_heads=4 kv_heads=3"),
+    "workload=qkv model=tiny": (OURS, "model=k 32 features fp32 256 bytes"),
+    "workload=qkv workload.requests=0": (OURS, "workload.requests=0 from 1"),
+    "workload=linear_epilogue model=tiny": (OURS, "model=tiny workload=linear_epilogue workload.hidden"),
+    "workload=elementwise_chain workload.hidden=0": (OURS, "workload.hidden=0 from 1"),
+    "workload=elementwise_chain sampling=greedy": (OURS, "sampling=greedy vocabulary"),
+    "against=[nonsense]": (OURS, "against=nonsense baseline"),
+    "against=[batched]": (OURS, "against=batched baseline"),
+    # modes
+    "mode=multistream mode.streams=3": (OURS, "mode.streams=3 power of two"),
+    "mode=graph mode.cached=0": (OURS, "mode.cached=0 from 1"),
+    "mode.streams=4": (HYDRAS, "mode.streams"),
+    "mode=multistream": (OURS, "mode=multistream GPU cpu"),
+    f"mode=fused_qkv {DECODE}": (OURS, "mode=fused_qkv q, k and v"),
+    "mode=coalesced": (OURS, "mode=coalesced share a weight"),
+    "against=[all,baseline]": (OURS, "against=all"),
+    "against=[pdl]": (OURS, "against=pdl GPU"),
+    f"mode=graph ordering=violated workload.requests=2 {DECODE}": (OURS, "mode=graph order to break"),
+    "timing=cupti": (OURS, "timing=cupti CPU"),
+    # traces
+    REPLAY: (OURS, "arrival.path required"),
+    "arrival=replay arrival.path=two_rows.csv": (OURS, "arrival=replay gemv_micro decode"),
+    f"{REPLAY} arrival.path=missing.csv": (OURS, "missing.csv No such file"),
+    f"{REPLAY} arrival.path=empty.csv": (OURS, "empty.csv is empty azure mooncake csv TIMESTAMP"),
+    f"{REPLAY} arrival.path=header.csv": (OURS, "header.csv no requests"),
+    f"{REPLAY} arrival.path=malformed.csv arrival.requests=null": (OURS, "malformed.csv:3 yesterday"),
+    f"{REPLAY} arrival.path=other.csv": (OURS, "other.csv azure mooncake csv TIMESTAMP"),
+    f"{REPLAY} arrival.path=other.csv arrival.format=azure": (
+        OURS,
+        "other.csv:1 TIMESTAMP,ContextTokens,GeneratedTokens",
+    ),
+    f"{REPLAY} arrival.path=two_rows.csv arrival.format=mooncake": (OURS, "two_rows.csv:1 JSON"),
+    f"{REPLAY} arrival.path=two_rows.csv arrival.format=yaml": (HYDRAS, "arrival.format yaml azure mooncake csv"),
+    f"{REPLAY} arrival.path=circle.csv arrival.requests=2": (OURS, "circle.csv:2 request 0 waits 1"),
+    f"{REPLAY} arrival.path=waits.csv arrival.requests=2 ordering=none": (OURS, "ordering=none waits.csv per_request"),
+    "workload=prefill model=tiny arrival=replay arrival.path=promptless.csv arrival.requests=1": (
+        OURS,
+        "workload=prefill promptless.csv prompt",
+    ),
+    f"{REPLAY} arrival.path=two_rows.csv": (OURS, "two_rows.csv 20 2"),
+    f"{REPLAY} arrival.path=two_rows.csv arrival.requests=0": (OURS, "arrival.requests=0 from 1"),
+    f"{REPLAY} arrival.path=two_rows.csv arrival.speed=0": (OURS, "arrival.speed=0.0 above 0"),
+    f"{REPLAY} arrival.path=two_rows.csv arrival.speed=nan": (OURS, "arrival.speed=nan above 0"),
+    f"{REPLAY} arrival.path=two_rows.csv arrival.speed=inf": (OURS, "arrival.speed=inf above 0"),
+    # what Hydra would take, or stumble over
+    "workload=null": (HYDRAS, "workload=null"),
+    "=1": (HYDRAS, "=1"),
+    "workload=../model/tiny": (OURS, "workload Model decode"),
+    "table={a:b}": (OURS, "table={'a':"),
+    "workload.commands=${oc.env:NO_SUCH_NAME}": (OURS, "workload.commands=${oc.env:NO_SUCH_NAME}: NO_SUCH_NAME"),
+    "workload.commands=${workload.commands}": (OURS, "workload.commands=${workload.commands}: Recursive"),
+    "hydra.run.dir=${bogus}": (HYDRAS, "bogus hydra.run.dir"),
+    "+table={_target_:os.system,command:id}": (OURS, "table _target_"),
+    "+hydra.callbacks.x._target_=os.system": (OURS, "hydra.callbacks.x._target_=os.system"),
+    "--experimental-rerun=file": (OURS, "--experimental-rerun=file pickle"),
+    f"seed={'9' * 1000}": (OURS, "seed=999 2147483647"),
+    "-m seed=range(0,1000000000)": (OURS, "seed=range(0,1000000000) 100,000 jobs"),
+    # the machine
+    "device=cuda": (OURS, "device=cuda"),
+    "workload.commands=2000000000": (OURS, "2000000000 GB main memory workload.commands"),
+    "workload.m=2000000000 workload.k=2000000000": (OURS, "GB main memory"),
+    "workload=decode workload.requests=2147483647": (OURS, "GB main memory workload.requests"),
+    "workload=prefill workload.prompts=2147483647 ordering=none": (OURS, "GB main memory workload.prompts"),
+    "workload.replicas=2000000000 workload.shuffle=true workload.m=1 workload.k=1": (OURS, "GB main memory"),
+    "workload=decode model.layers=2147483647": (OURS, "model.layers=2147483647 1024"),
+    "arrival=bursty arrival.rate_per_s=9 arrival.burst_size=2147483647": (
+        OURS,
+        "arrival.burst_size=2147483647 1048576",
+    ),
+    "workload=decode model=llama_3_70b workload.layers=80 workload.replicas=100": (OURS, "GB workload.layers"),
+    "hydra.run.dir=file": (OURS, "hydra.run.dir=file not a folder"),
+    "hydra.run.dir=file/below/it": (OURS, "hydra.run.dir=file/below/it not a folder"),
+    "-m hydra.sweep.dir=file/x repeats=1,2": (OURS, "hydra.sweep.dir=file/x not a folder"),
+}
+
+
+def has_gpu() -> bool:
+    return find_device("auto", 0)[0].kind == "cuda"
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """Every case's outcome."""
+    return forked_outcomes(CASES, INPUTS, tmp_path_factory.mktemp("bad"))
+
+
+def said_by_hydra(stderr: str) -> list[str]:
+    """The lines of its message, less what it lists (indented by a tab) and its parting hint."""
+    lines = [line for line in stderr.splitlines() if line and not line.startswith("\t")]
+    assert lines.pop() == "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."
+    return lines
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused_at_once_in_few_words_with_nothing_left(case: str, outcomes: dict[str, Outcome]) -> None:
+    if case == "device=cuda" and has_gpu():
+        pytest.skip("this machine has a GPU")
+    outcome, (exit_code, words) = outcomes[case], CASES[case]
+    assert "Traceback" not in outcome.stderr
+    assert outcome.exit_code == exit_code
+    if exit_code == OURS:
+        assert outcome.stderr.startswith("error: ")
+        assert outcome.stderr.count("\n") == 1
+    else:
+        assert len(said_by_hydra(outcome.stderr)) <= 6
+    assert [word for word in words.split(" ") if word not in outcome.stderr] == []
+    assert outcome.stdout == ""
+    assert outcome.left == []
+    assert outcome.cpu_s < LIMIT_S
+
+
+@pytest.mark.parametrize(
+    "case", ["mode=nope", "+hydra.callbacks.x._target_=os.system", "workload.commands=2000000000", "hydra.run.dir=file"]
+)
+def test_who_types_it_is_told_the_same(case: str, outcomes: dict[str, Outcome], tmp_path: Path) -> None:
+    typed, forked = typed_outcome(case, INPUTS, tmp_path / "typed"), outcomes[case]
+    assert normalised(typed.stderr) == normalised(forked.stderr)
+    assert (typed.exit_code, typed.stdout, typed.left) == (forked.exit_code, forked.stdout, forked.left)
+
+
+def normalised(stderr: str) -> str:
+    """The message, less what depends on the machine."""
+    text = stderr.replace(str(ROOT), "CHECKOUT")
+    text = re.sub(r"[\d.]+ GB", "N GB", text)
+    text = re.sub(r"device=cuda: .*", "device=cuda: WHY", text)
+    return re.sub(r"this process's cores: .*", "this process's cores: [N]", text)
+
+
+def test_messages(outcomes: dict[str, Outcome]) -> None:
+    entries = {
+        case: f"$ python -m runner {' '.join(words_of(case))}\nexit {outcome.exit_code}\n{normalised(outcome.stderr)}\n"
+        for case, outcome in outcomes.items()
+    }
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text("".join(entries.values()))
+    golden = GOLDEN.read_text()
+    if has_gpu():
+        cuda = "$ python -m runner device=cuda\n"
+        golden = re.sub(re.escape(cuda) + r"(?:.+\n)+\n", "", golden)
+        del entries["device=cuda"]
+    assert "".join(entries.values()) == golden

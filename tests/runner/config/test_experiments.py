@@ -1,0 +1,99 @@
+"""The experiments that compare remedies: every job composes, is sized as it says, and has something to compare."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from support.paths import ROOT
+
+from launchopt.devices.base import DeviceInfo
+from launchopt.modes import MODES, mode_class
+from runner.config.schema import Config, register, to_config
+from runner.plan.memory import MEMORY_SHARE
+from runner.plan.streams import stream_on
+
+MEMORY_BYTES = 139 << 30
+H200 = DeviceInfo("cuda", 0, "NVIDIA H200", MEMORY_BYTES, 50 << 20, "memory of NVIDIA H200", 12 << 20)
+BASELINE_US = 8  # about, a command
+
+
+def composed(*overrides: str, with_hydra: bool = False) -> Any:
+    register()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("config", list(overrides), return_hydra_config=with_hydra)
+
+
+def jobs(experiment: str) -> list[list[str]]:
+    """The overrides of each job of an experiment's sweep."""
+    params = composed(f"experiment={experiment}", with_hydra=True).hydra.sweeper.params
+    choices = [[f"{name}={choice}" for choice in str(each).split(",")] for name, each in params.items()]
+    return [[f"experiment={experiment}", *job] for job in product(*choices)]
+
+
+def checked(job: list[str]) -> Config:
+    return to_config(composed(*job))
+
+
+ALL_MODES, QKV = jobs("remedies"), jobs("qkv")
+
+
+def test_the_workloads_are_those_that_the_report_is_for() -> None:
+    tables = {table for job in ALL_MODES for name, _, table in [each.partition("=") for each in job] if name == "table"}
+    decode = {f"remedies_decode_{requests}" for requests in (1, 16, 64)}
+    assert {"remedies_gemv_micro", "remedies_gemv_256", "remedies_prefill", "remedies_layer", *decode} <= tables
+    assert tables == {path.stem for path in (ROOT / "conf/table").glob("remedies_*.yaml")}
+
+
+@pytest.mark.parametrize("job", [*ALL_MODES, *QKV], ids=" ".join)
+def test_a_job_fits_and_takes_about_as_long_as_is_meant(job: list[str]) -> None:
+    config = checked(job)
+    stream = stream_on(config, H200)
+    assert stream.arena_bytes < MEMORY_SHARE * MEMORY_BYTES / 4
+    assert 0.09 <= stream.commands * BASELINE_US / 1e6 <= 0.7
+    table = next(each.partition("=")[2] for each in job if each.startswith("table="))
+    comment = " ".join((ROOT / f"conf/table/{table}.yaml").read_text().partition("defaults:")[0].split("#"))
+    assert table.startswith("qkv") or f"{stream.commands:,}" in comment
+    assert config.repeats >= 3, "fewer have no interval"
+    for mode in ("baseline", "batched"):
+        assert mode_class(mode).refusal("cuda", stream) is None
+
+
+@pytest.mark.parametrize("job", ALL_MODES, ids=" ".join)
+def test_every_mode_is_asked_for(job: list[str]) -> None:
+    config = checked(job)
+    assert config.against == ["all"]
+    assert config.mode.name == "batched"
+
+
+@pytest.mark.parametrize("job", QKV, ids=" ".join)
+def test_apart_and_merged_run_the_same_stream(job: list[str]) -> None:
+    config = checked(job)
+    apart = "batched" if "table=qkv_prefill" in job else "coalesced"  # prompts share no launch
+    assert {config.mode.name, *config.against} == {"fused_qkv", "baseline", apart}
+    assert config.mode.name in MODES
+    assert mode_class("fused_qkv").refusal("cuda", stream_on(config, H200)) is None
+
+
+def test_the_milestone_that_is_reproduced_has_its_sizes() -> None:
+    """Three projections of 896 x 896 over 128 columns."""
+    stream = stream_on(checked(["experiment=qkv", "table=qkv_prefill", "model=folovllm"]), H200)
+    assert (896, 128, 896) in {(shape.m, shape.n, shape.k) for shape in stream.shapes}
+
+
+@pytest.mark.parametrize("job", jobs("resident"), ids=" ".join)
+def test_resident_kernels_and_what_they_are_compared_with_can_run_it(job: list[str]) -> None:
+    config = checked(job)
+    stream = stream_on(config, H200)
+    assert stream.arena_bytes < MEMORY_SHARE * MEMORY_BYTES
+    assert config.mode.name in ("persistent", "megakernel")
+    for mode in (config.mode.name, *config.against):
+        assert mode_class(mode).refusal("cuda", stream) is None, mode
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf/experiment").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_experiment_composes(path: Path) -> None:
+    assert composed(f"experiment={path.stem}").mode.name in MODES

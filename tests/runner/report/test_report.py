@@ -1,0 +1,395 @@
+"""The report: from rows in Parquet to Markdown, a terminal, a README and a picture.
+
+The golden file is what `test_markdown_is_the_golden_file` wrote to its temporary folder; after an intended
+change copy it from there, and read the difference.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+from support.paths import TESTS
+from support.results.summary_rows import DECODE, TOKENS, everything, repeats, row, write
+
+from launchopt.analysis.tables.markdown import report_markdown
+from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, build_tables
+from launchopt.recording import results
+from runner.report import __main__ as report
+
+GOLDEN = TESTS / "golden" / "report.md"
+
+
+def test_markdown_is_the_golden_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "run", everything())
+    assert report.main([str(folder)]) == 0
+    written = (folder / "report.md").read_text(encoding="utf-8")
+    assert written == GOLDEN.read_text(encoding="utf-8")
+    assert capsys.readouterr().out == written
+
+
+def test_order_of_the_rows_does_not_matter(tmp_path: Path) -> None:
+    folder = write(tmp_path, everything()[::-1])
+    report.report([folder])
+    written = (folder / "report.md").read_text(encoding="utf-8")
+    assert written == GOLDEN.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"status": "launch failed"}, {"verified": False}, {"verified": None}, {"status": "", "verified": True}],
+)
+def test_a_line_with_one_bad_repeat_claims_nothing(bad: dict[str, Any]) -> None:
+    lines = [*repeats(9, 9, 9), *repeats(3, 3, mode="graph"), row(mode="graph", repeat=2, **bad)]
+    (table,) = build_tables(lines)
+    graph = table.lines[1]
+    assert graph.problem is not None
+    assert (graph.speedup, graph.verdict, graph.launch_reduction, graph.peer_ratio) == (None,) * 4
+    assert "FAILED" in report_markdown([table], "compact")
+
+
+def test_nothing_is_compared_with_a_failed_baseline() -> None:
+    (table,) = build_tables([*repeats(9, 9, 9, status="broke"), *repeats(3, 3, 3, mode="graph")])
+    assert table.lines[1].speedup is None
+    assert "baseline failed (broke)" in report_markdown([table], "full")
+
+
+def test_what_was_not_interleaved_says_so() -> None:
+    apart = [*repeats(9, 9, 9), *repeats(3, 3, 3, mode="graph", run_id="other")]
+    in_turn = [*repeats(9, 9, 9), *repeats(3, 3, 3, mode="graph")]
+    in_one_run = [{**r, "interleaved": False} for r in in_turn]
+    for rows, expected in ((apart, [SEPARATE_RUNS]), (in_one_run, [SAME_RUN]), (in_turn, [])):
+        (table,) = build_tables(rows)
+        assert table.lines[-1].remarks == expected
+        assert table.lines[-1].speedup is not None
+        assert ("not interleaved" in report_markdown([table], "compact")) == bool(expected)
+
+
+def test_a_baseline_with_the_same_batching_is_preferred() -> None:
+    rows = [
+        *repeats(8, 8, 8, run_id="a", max_batch=1),
+        *repeats(9, 9, 9, run_id="b", max_batch=512),
+        *repeats(3, 3, 3, run_id="c", max_batch=512, mode="graph"),
+        *repeats(2, 2, 2, run_id="d", max_batch=64, mode="graph"),
+    ]
+    (table,) = build_tables(rows)
+    speedups = {line["run_id"]: line.speedup.value for line in table.lines if line.speedup}
+    assert speedups == {"c": 3.0, "d": 4.0}
+
+
+def test_pairs_are_made_by_repeat_not_by_position() -> None:
+    baseline = repeats(10, 20, 30, 40, 50)
+    (table,) = build_tables([*baseline, *repeats(5, 10, 15, 20, 25, mode="graph")[::-1]])
+    speedup = table.lines[1].speedup
+    assert speedup is not None
+    assert (speedup.low, speedup.high) == (2.0, 2.0)
+
+
+def test_other_work_is_another_table_and_never_a_baseline() -> None:
+    for column, other in (
+        ("commands", 10),
+        ("shapes", "1x1x1"),
+        ("requests", 7),
+        ("cache", "hot"),
+        ("traced", True),
+        ("arrival_rate_per_s", 10.0),
+        ("scheduler", "continuous"),
+        ("sampling", "greedy"),
+    ):
+        tables = build_tables([*repeats(9, 9, 9), *repeats(3, 3, 3, mode="graph", **{column: other})])
+        assert len(tables) == 2
+        assert not any(line.speedup for table in tables for line in table.lines)
+
+
+@pytest.mark.parametrize(
+    ("columns", "ratio"),
+    [
+        ({}, "19-21x"),
+        ({"dtype": "fp16"}, "30-32x"),
+        (DECODE, "11-14x"),
+        ({"workload": "prefill", "shapes": "1024 × 256 × 1024"}, "1.8x"),
+        ({"workload": "gemv_256", "shapes": "256x1x256", "dtype": "fp16"}, "114x"),
+        ({"dtype": "bf16"}, None),
+        ({"gpu": "NVIDIA GeForce RTX 3060"}, None),
+        ({"gpu": None, "device": "cpu"}, None),
+        ({"shapes": "64x1x4096"}, None),
+        ({"shapes": "164x1x8192"}, None),
+        ({"shapes": "3 shapes"}, None),
+    ],
+)
+def test_the_cpp_loop_is_shown_only_beside_the_same_work(columns: dict[str, Any], ratio: str | None) -> None:
+    (table,) = build_tables([row(**columns), row(**{**columns, "mode": "graph"})])
+    assert table.lines[1].peer_ratio == ratio
+    assert ("cuBLASLt called from C++" in report_markdown([table], "full")) == (ratio is not None)
+
+
+def test_a_folder_given_twice_does_not_double_the_repeats(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", repeats(9, 9, 9))
+    (table,) = build_tables(results.read_summaries([folder, tmp_path]))
+    assert len(table.lines[0].rows) == 3
+
+
+def test_two_different_rows_for_one_repeat_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a", [row(wall_ms=1.0)])
+    write(tmp_path / "b", [row(wall_ms=2.0)])
+    assert report.main([str(tmp_path)]) == 2
+    assert "two different rows for baseline, repeat 0" in capsys.readouterr().err
+
+
+def test_output_and_several_folders(tmp_path: Path) -> None:
+    folders = [write(tmp_path / name, repeats(9, 9, 9, run_id=name)) for name in ("a", "b")]
+    assert report.main([*map(str, folders)]) == 0
+    assert (folders[0] / "report.md").exists()
+    assert not (folders[1] / "report.md").exists()
+    assert report.main([*map(str, folders), "--output", str(tmp_path / "x.md")]) == 0
+    assert (tmp_path / "x.md").read_text(encoding="utf-8") == (folders[0] / "report.md").read_text(encoding="utf-8")
+
+
+def test_errors_are_one_line_with_a_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([str(tmp_path / "absent")]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'absent'}: no summary.parquet here or below\n"
+    (tmp_path / "summary.parquet").write_bytes(b"PAR1 but no more")
+    assert report.main([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path / 'summary.parquet'}: cannot be read as Parquet")
+    assert error.count("\n") == 1
+    folder = write(tmp_path / "run", [row()])
+    assert report.main([str(folder), "--output", str(tmp_path / "no" / "x.md")]) == 2
+    assert "x.md: cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--check"],
+        ["DIR", "--check"],
+        ["--readme", "x", "--plot", "y"],
+        ["--readme", "x", "--frontier"],
+        ["DIR", "--slo-p99-us", "5"],
+        *(["DIR", "--frontier", "--slo-p99-us", bad] for bad in ("0", "-1", "nan", "many")),
+    ],
+)
+def test_arguments_that_do_not_go_together(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        report.main(arguments)
+    assert stopped.value.code == 2
+
+
+def test_tokens_have_a_table_of_their_own_in_full_and_in_a_readme() -> None:
+    tables = build_tables([*repeats(640, 650, **TOKENS), *repeats(9, 9, run_id="plain")])
+    line = "| 12,800 | 3.500 / 12.25 | 0.820 / 1.500 |"
+    for kind in ("full", "compact"):
+        text = report_markdown(tables, kind)
+        assert text.count(line) == 1
+        assert "95.5/s (TTFT 10 ms) | no | yes |" in text
+        assert "poisson 100/s" in text
+    assert "TTFT" not in report_markdown(tables[:1], "compact")
+
+
+def test_an_overload_says_what_was_reached_and_one_repeat_is_enough() -> None:
+    over = {"overloaded": True, "completed_rate_per_s": 61.25}
+    tables = build_tables([row(**{**TOKENS, "repeat": 0}), row(**{**TOKENS, **over, "repeat": 1})])
+    assert "YES: 80.12/s of 100/s" in report_markdown(tables, "full")
+
+
+def test_an_order_that_was_violated_on_purpose_is_said_so() -> None:
+    for workload in (DECODE, {}):
+        tables = build_tables([row(), row(mode="chain", **{**workload, "ordering": "violated"})])
+        for kind in ("full", "compact"):
+            assert "(order violated on purpose)" in report_markdown(tables, kind)
+
+
+def swept() -> list[results.Row]:
+    """Three timeouts, the shorter the fewer commands a second."""
+    points = ((20.0, 1e6, 90.0), (150.0, 2e6, 240.0), (300.0, 1.9e6, 390.0))
+    return [
+        row(repeat=at, mode="batched", timeout_us=timeout_us, commands_per_s=rate, latency_p99_us=p99)
+        for timeout_us, rate, p99 in points
+        for at in range(2)
+    ]
+
+
+def test_the_frontier_is_printed_written_and_keeps_its_objective(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "run", swept())
+    assert report.main([str(folder), "--frontier"]) == 0
+    shown = capsys.readouterr().out
+    assert "3 points tried: 2 on the frontier" in shown
+    assert "ecommended" not in shown
+    assert not (folder / "frontier.json").exists()
+
+    assert report.main([str(folder), "--frontier", "--slo-p99-us", "100"]) == 0
+    shown = capsys.readouterr().out
+    assert "Recommended for a p99 of at most 100 us: batched, max_batch / timeout 512 / 20 us" in shown
+    assert (folder / "frontier.md").read_text(encoding="utf-8") == shown
+    assert (folder / "frontier.json").read_text() == '{"slo_p99_us": 100.0}\n'
+    assert not (folder / "report.md").exists()
+    assert report.main([str(folder), "--frontier"]) == 0
+    assert capsys.readouterr().out == shown
+
+    other = tmp_path / "x.md"
+    assert report.main([str(folder), "--frontier", "--slo-p99-us", "250", "--output", str(other)]) == 0
+    assert "512 / 150 us" in other.read_text(encoding="utf-8")
+    assert (folder / "frontier.json").read_text() == '{"slo_p99_us": 100.0}\n'
+
+
+def test_the_frontier_takes_the_tail_from_histograms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, [row(mode="batched", commands_per_s=1e6)])
+    bucket = {"run_id": "run", "mode": "batched", "repeat": 0, "low": 500, "high": 500, "count": 7}
+    buckets = [{**bucket, "what": what} for what in ("latency", "batch_size", "queue_wait")]
+    results.write_rows(folder / "histograms.parquet", results.HISTOGRAMS, buckets, {})
+    assert report.main([str(folder), "--frontier"]) == 0
+    assert "| 1,000,000 | 0.500 | 500 / 500 |" in capsys.readouterr().out
+
+
+def test_a_readme_block_of_a_folder_with_an_objective_is_its_frontier(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", swept())
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- report:run -->\n<!-- /report:run -->\n")
+    assert report.main([str(folder), "--frontier", "--slo-p99-us", "300", "--readme", str(readme)]) == 0
+    text = readme.read_text(encoding="utf-8")
+    assert "| closed | batched | 512 | 150 | 2,000,000 | 240.0 |" in text
+    assert "yes, recommended |" in text
+    assert "| 300 |" not in text  # beaten, so it is counted and not shown
+    assert "3 points tried: 2 on the frontier, 0 overloaded, 0 failed or not verified." in text
+    assert report.main(["--readme", str(readme), "--check"]) == 0
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"slo_p99_us": -1}', '{"slo_p99_us": "x"}', '{"slo_p99_us": []}'])
+def test_an_objective_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    folder = write(tmp_path, swept())
+    (folder / "frontier.json").write_text(text)
+    assert report.main([str(folder), "--frontier"]) == 2
+    assert "frontier.json: not an objective like" in capsys.readouterr().err
+
+
+def test_traced_runs_alone_have_no_frontier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([str(write(tmp_path, [row(traced=True)])), "--frontier"]) == 2
+    assert "no untraced run" in capsys.readouterr().err
+
+
+def test_the_frontier_as_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, path = write(tmp_path, swept()), tmp_path / "frontier.svg"
+    arguments = [str(folder), "--frontier", "--slo-p99-us", "300", "--plot", str(path)]
+    if importlib.util.find_spec("matplotlib"):
+        assert report.main(arguments) == 0
+        assert ElementTree.fromstring(path.read_bytes()).tag.endswith("svg")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report.main(arguments) == 2
+
+
+def test_readme_is_brought_up_to_date_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "outputs" / "a", everything())
+    write(tmp_path / "outputs" / "b", repeats(9, 9, 9))
+    blocks = [f"<!-- report:outputs/{name} -->old<!-- /report:outputs/{name} -->" for name in "ab"]
+    readme = tmp_path / "README.md"
+    stale = f"before\n{blocks[0]}\nbetween\n{blocks[1]}\nafter\n"
+    readme.write_text(stale)
+
+    assert report.main(["--readme", str(readme), "--check"]) == 1
+    assert readme.read_text() == stale
+    assert "out of date" in capsys.readouterr().err
+
+    assert report.main(["--readme", str(readme)]) == 0
+    fresh = readme.read_text(encoding="utf-8")
+    assert fresh.startswith("before\n<!-- report:outputs/a -->\n")
+    assert fresh.endswith("\n<!-- /report:outputs/b -->\nafter\n")
+    assert "old" not in fresh.replace("cold", "")
+    assert "19.9x" in fresh
+    assert report.main(["--readme", str(readme), "--check"]) == 0
+    assert report.main(["--readme", str(readme)]) == 0
+    assert readme.read_text(encoding="utf-8") == fresh
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("no tables", "README.md: no <!-- report:FOLDER --> marker"),
+        ("\n<!-- report:a -->", "README.md:2: marker <!-- report:a --> is not paired"),
+        ("<!-- report:a -->\n<!-- /report:b -->", "README.md:1: marker <!-- report:a --> is not paired"),
+        ("<!-- report:absent --><!-- /report:absent -->", "absent: no summary.parquet here or below"),
+    ],
+)
+def test_readme_that_cannot_be_synced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, problem: str
+) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(text)
+    assert report.main(["--readme", str(readme)]) == 2
+    assert problem in capsys.readouterr().err
+    assert readme.read_text() == text
+
+
+def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(report, "Console", lambda: Console(file=screen, width=140, color_system=None))
+    report.report([write(tmp_path, everything())])
+    shown = screen.getvalue()
+    rows = [line.split() for line in shown.splitlines() if "300 us" in line or "150 us" in line]
+    assert len(rows) == 8  # every line of every table fits on one line of the screen
+    assert [row[-1] for row in rows] == ["yes", "yes", "NO", "yes", "yes", "yes", "yes", "yes"]
+    for text in ("19.9x [19.4, 20.2] (1)", "FAILED (2)", "(2) failed: 1 of 3 outputs | wrong by <far>"):
+        assert text in shown
+    for note in (
+        "not interleaved: taken in separate runs",
+        "2 repeats: no interval",
+        "dependencies ignored",
+        "order violated on purpose",
+        "YES: 61.25/s of 100/s",
+    ):
+        assert note in shown
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 140
+    assert (tmp_path / "report.md").exists()
+    report.frontier([tmp_path], 500.0)
+    assert "Recommended for a p99 of at most 500 us: batched" in screen.getvalue()
+    assert "…" not in screen.getvalue()
+    assert max(map(len, screen.getvalue().splitlines())) <= 140
+
+
+def test_the_plot_is_one_whole_svg_and_the_same_each_time(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = write(tmp_path, everything())
+    pictures = []
+    for name in ("a.svg", "b.svg"):
+        assert report.main([str(folder), "--plot", str(tmp_path / name)]) == 0
+        pictures.append((tmp_path / name).read_bytes())
+    assert pictures[0] == pictures[1]
+    assert ElementTree.fromstring(pictures[0]).tag.endswith("svg")
+    assert b'href="http' not in pictures[0]
+
+
+def test_the_plot_draws_what_has_no_interval(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = write(tmp_path, [row(), row(mode="graph", wall_ms=50.0)])
+    assert report.main([str(folder), "--plot", str(tmp_path / "x.svg")]) == 0
+    assert (tmp_path / "x.svg").stat().st_size > 0
+
+
+def test_plot_without_matplotlib_or_without_a_speedup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path, [row()])
+    arguments = [str(folder), "--plot", str(tmp_path / "x.svg")]
+    if importlib.util.find_spec("matplotlib"):
+        assert report.main(arguments) == 2
+        assert "no speed-up to draw" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report.main(arguments) == 2
+    assert "pip install 'launchopt[report]'" in capsys.readouterr().err
+    assert not (tmp_path / "x.svg").exists()

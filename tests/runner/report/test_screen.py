@@ -1,0 +1,30 @@
+"""Programs that print tables end quietly when nobody reads on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from support.processes.own_process import ROOT, environ_of
+
+from runner.piped import CLOSED
+
+LONG = {
+    "report": ["outputs/reference/h200/remedies", "--pr"],
+    "verdict": ["outputs/reference/h200/remedies"],
+    "budget": ["model=llama_3_70b", "tokens_per_day=10e6", "from=outputs/reference/h200/remedies"],
+    "dataset": ["--columns"],
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_reader_that_leaves_is_no_error(name: str) -> None:
+    call = [sys.executable, "-m", f"runner.{name}", *LONG[name]]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(call, cwd=ROOT, env=environ_of(), **pipes) as running:
+        assert running.stdout
+        assert running.stderr
+        running.stdout.close()
+        said = running.stderr.read()
+    assert (running.returncode, said) == (CLOSED, "")

@@ -1,0 +1,175 @@
+"""What killed runs left is removed by the next one; what lives is not touched."""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+import pytest
+from support.processes.own_run import LONG, SHORT, Victim, on_linux
+
+from launchopt.recording.results import read_manifest, write_manifest
+from runner.run.leftovers import FOLDER, YOUNG_S, held, killed_runs, leftovers, tidy
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> Path:
+    folder = tmp_path / "segments"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    return folder
+
+
+def make_old(path: Path) -> Path:
+    past_s = time.time() - 2 * YOUNG_S
+    os.utime(path, (past_s, past_s))
+    return path
+
+
+def test_a_held_segment_is_in_use_whatever_its_name_says(segments: Path, runs: Path, dead_pid: int) -> None:
+    """As of a process in another container, whose ids mean nothing here."""
+    segment = segments / f"launchopt_{dead_pid}_0a"
+    segment.write_bytes(b"x")
+    with held(segment):
+        assert leftovers(segments) == []
+        assert tidy(runs / "new", segments) == []
+        assert segment.exists()
+    assert tidy(runs / "new", segments) == [f"removed {segment}, left by killed process {dead_pid}"]
+    assert not segment.exists()
+
+
+def test_an_id_that_is_used_again(segments: Path) -> None:
+    """This process lives, but does not map the segment, and did not just make it."""
+    segment = segments / f"launchopt_{os.getpid()}_0a"
+    segment.write_bytes(b"x")
+    assert leftovers(segments) == [], "it may be about to"
+    make_old(segment)
+    assert [each.path for each in leftovers(segments)] == [segment]
+
+
+@on_linux
+def test_a_live_process_keeps_what_it_maps() -> None:
+    memory = SharedMemory(f"launchopt_{os.getpid()}_{os.urandom(6).hex()}", create=True, size=64)
+    try:
+        make_old(path := FOLDER / memory.name)
+        assert path not in [each.path for each in leftovers()]
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+@pytest.fixture
+def killed(runs: Path) -> Path:
+    """A run that was killed while it wrote."""
+    return killed_run(runs / "killed")
+
+
+def killed_run(folder: Path, status: str = "running", owner: str | None = None) -> Path:
+    folder.mkdir(parents=True)
+    write_manifest(folder, {"status": status, "repeats_done": 2})
+    (folder / ".launches.parquet.tmp").write_bytes(b"PAR1")
+    (folder / ".lock").write_text(owner if owner is not None else f"12345 on {socket.gethostname()}\n")
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_killed_run_says_so_after_the_next_start(killed: Path, runs: Path, segments: Path) -> None:
+    assert killed_runs(runs) == [killed]
+    assert tidy(runs / "new", segments) == [f"{killed}: was killed, its manifest says so now"]
+    manifest = read_manifest(killed)
+    assert (manifest["status"], manifest["repeats_done"]) == ("killed", 2)
+    assert manifest["error"].startswith("ended without a word")
+    assert names(killed) == ["manifest.json"]
+    assert tidy(runs / "new", segments) == []
+
+
+@pytest.fixture
+def lock(killed: Path) -> Iterator[None]:
+    with (killed / ".lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.mark.usefixtures("lock")
+def test_a_live_run_is_not_touched(killed: Path, runs: Path, segments: Path) -> None:
+    before = names(killed)
+    assert killed_runs(runs) == []
+    assert tidy(runs / "new", segments) == []
+    assert (names(killed), read_manifest(killed)["status"]) == (before, "running")
+
+
+@pytest.mark.parametrize("owner", ["12345 on another-host", "", "somebody else's lock"])
+def test_locks_of_others_are_not_touched(owner: str, runs: Path, segments: Path) -> None:
+    other = killed_run(runs / "other", owner=owner)
+    before = names(other)
+    assert tidy(runs / "new", segments) == []
+    assert names(other) == before
+
+
+def test_a_finished_run_keeps_its_status(runs: Path, segments: Path) -> None:
+    done = killed_run(runs / "done", status="ok")
+    assert tidy(runs / "new", segments) == []
+    assert read_manifest(done)["status"] == "ok"
+    assert not (done / ".lock").exists()
+
+
+def test_a_killed_sweep_beside_a_new_one(tmp_path: Path, segments: Path) -> None:
+    old = killed_run(tmp_path / "sweep/old")
+    job = killed_run(old / "3")
+    new = tmp_path / "sweep/new"
+    new.mkdir()
+    (new / ".lock").write_text("")
+    said = tidy(new / "0", segments)
+    assert said == [f"{each}: was killed, its manifest says so now" for each in (job, old)]
+    assert names(job) == ["manifest.json"]
+
+
+def test_half_a_table_in_the_same_folder(runs: Path, segments: Path) -> None:
+    folder = runs / "again"
+    folder.mkdir()
+    (folder / ".launches.parquet.tmp").write_bytes(b"PAR1")
+    (folder / "mine.tmp").write_bytes(b"")
+    assert tidy(folder, segments) == []
+    assert names(folder) == ["mine.tmp"]
+
+
+@on_linux
+def test_the_next_start_cleans_up_after_a_killed_group(victim: Callable[[str], Victim]) -> None:
+    """With everybody killed at once, Python's tracker of shared memory too, nobody is left to do it before."""
+    run = victim(LONG)
+    run.in_the_middle()
+    os.killpg(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    (ring,) = run.rings()
+    folder = run.results_folder()
+    following = victim(f"{SHORT} repeats=1")
+    assert following.end() == (0, "")
+    assert not ring.exists()
+    assert read_manifest(folder)["status"] == "killed"
+    assert [name for name in names(folder) if name.startswith(".")] == []
+    (own,) = (each for each in following.folder.glob("outputs/run/*") if each != folder)
+    said = " ".join(read_manifest(own)["notices"])
+    assert f"removed {ring}" in said
+    assert f"{folder}: was killed" in said

@@ -1,0 +1,198 @@
+"""What counts as finished, and as the same config; what a sweep says of itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.config.composing import composed
+
+from launchopt.errors import ConfigError, DataError, Interrupted, RunError
+from runner import deadline
+from runner.deadline import limited
+from runner.run import resume
+from runner.run.folder_lock import FolderError
+from runner.run.resume import clear, config_hash, is_done, newest_sweep
+from runner.run.sweep import Sweep, SweepJob
+
+values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+configs = st.dictionaries(st.text(min_size=1), values | st.dictionaries(st.text(), values), min_size=1)
+CONFIG = {"seed": 0, "batching": {"max_batch": 4, "timeout_us": 150.0}, "resume": False}
+
+
+@given(configs)
+def test_a_hash_survives_the_manifest_and_the_order_of_keys(config: dict[str, Any]) -> None:
+    read = json.loads(json.dumps(config))
+    assert config_hash(dict(reversed(read.items()))) == config_hash(config)
+
+
+@given(configs, st.data())
+def test_settings_that_leave_results_alone_are_not_in_it_and_all_others_are(
+    config: dict[str, Any], data: st.DataObject
+) -> None:
+    passing = data.draw(st.dictionaries(st.sampled_from(resume.PASSING), values))
+    kept = {key: value for key, value in config.items() if key not in resume.PASSING}
+    assert config_hash(kept | passing) == config_hash(kept)
+    assert config_hash(kept | {"one more": 1}) != config_hash(kept)
+
+
+def test_every_setting_of_the_config_is_hashed_or_passing() -> None:
+    config = resume.plain(composed("device=cpu"))
+    assert set(resume.PASSING) <= set(config)
+    for key in config:
+        changed = config_hash(config | {key: "something else"}) != config_hash(config)
+        assert changed == (key not in resume.PASSING), key
+
+
+def left(folder: Path, manifest: dict[str, Any] | str, has_summary: bool = True) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = manifest if isinstance(manifest, str) else json.dumps(manifest)
+    (folder / "manifest.json").write_text(text)
+    if has_summary:
+        (folder / "summary.parquet").write_text("rows")
+    return folder
+
+
+OK = {"status": "ok", "config": CONFIG, "config_hash": config_hash(CONFIG)}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "has_summary", "done"),
+    [
+        (OK, True, True),
+        ({"status": "ok", "config": CONFIG}, True, True),  # written before there was a hash
+        (OK, False, False),
+        *((OK | {"status": status}, True, False) for status in ("running", "failed", "interrupted", "killed", "new")),
+        ({"status": "refused", "error": "..."}, False, False),
+    ],
+)
+def test_finished_is_what_ended_well(manifest: dict[str, Any], has_summary: bool, done: bool, tmp_path: Path) -> None:
+    assert is_done(left(tmp_path, manifest, has_summary), CONFIG | {"resume": True}, "hydra.run.dir") is done
+
+
+def test_a_folder_without_a_run_is_not_done(tmp_path: Path) -> None:
+    assert not is_done(tmp_path / "nowhere", CONFIG, "hydra.run.dir")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "named"),
+    [
+        ({"seed": 1, "batching": {"max_batch": 5, "timeout_us": 150.0}}, "differs in batching.max_batch, seed;"),
+        (CONFIG | {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}, "differs in a, b, c, d and 1 more;"),
+        (["not", "a", "config"], "differs in batching.max_batch, batching.timeout_us, seed;"),
+    ],
+)
+def test_a_finished_run_of_another_config_is_not_overwritten(theirs: Any, named: str, tmp_path: Path) -> None:
+    manifest = {"status": "ok", "config": theirs, "config_hash": "another"}
+    with pytest.raises(FolderError, match=named) as caught:
+        is_done(left(tmp_path, manifest), CONFIG, "hydra.run.dir")
+    assert str(caught.value).startswith(f"hydra.run.dir={tmp_path}: holds a finished run of another config")
+
+
+def test_a_manifest_that_cannot_be_read_is_no_licence_to_overwrite(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read as JSON"):
+        is_done(left(tmp_path, "{"), CONFIG, "hydra.run.dir")
+
+
+def test_only_what_a_run_leaves_is_cleared(tmp_path: Path) -> None:
+    runs = ("launches.parquet", "tokens.parquet", "torch-graph-0.json.gz", "traceback.txt", ".launches.parquet.7.tmp")
+    for name in (*runs, "notes.txt", "my.parquet", ".lock"):
+        (tmp_path / name).touch()
+    clear(left(tmp_path, OK))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "my.parquet", "notes.txt"]
+
+
+def test_the_newest_sweep_with_the_same_overrides_is_resumed(tmp_path: Path) -> None:
+    words = ["seed=1,2", "mode=graph"]
+    for name, started, overrides in (
+        ("b", "2026-01-02", words),
+        ("a", "2026-01-03", words),
+        ("c", "2026-01-04", ["seed=1,2"]),
+        ("d", "2026-01-04", words[::-1]),  # jobs would have other numbers
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sweep.json").write_text(json.dumps({"started_utc": started, "overrides": overrides}))
+    for name, text in (("e", "{"), ("f", "[]"), ("g", '{"started_utc": 5, "overrides": []}'), ("h", "{}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sweep.json").write_text(text)
+    typed = ["seed=1,2", "resume=true", "mode=graph", "++job_timeout_s=5"]
+    assert newest_sweep(tmp_path, typed) == tmp_path / "a"
+    with pytest.raises(ConfigError, match=r"^resume=true: no sweep with these overrides in "):
+        newest_sweep(tmp_path, ["seed=3"])
+    with pytest.raises(ConfigError):
+        newest_sweep(tmp_path / "nowhere", typed)
+
+
+def swept(folder: Path, *ends: tuple[str, Exception | None]) -> Sweep:
+    sweep = Sweep(folder, ["device=cpu", "seed=0,1,2,3"], is_new=True)
+    for number, (status, error) in enumerate(ends):
+        job = SweepJob(number, ["device=cpu", f"seed={number}", "resume=True"])
+        sweep.add(job, folder / str(number))
+        if status != "running":
+            job.ended(status, error)
+    return sweep
+
+
+REFUSED = ConfigError("seed", 1, "no")
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "exit_code"),
+    [
+        ([("ok", None), ("skipped", None)], "ok", 0),
+        ([("ok", None), ("failed", RunError("broke")), ("ok", None)], "failed", 1),
+        ([("failed", RunError("broke")), ("refused", REFUSED)], "failed", 2),
+        ([("failed", RunError("broke")), ("failed", Interrupted("stop"))], "interrupted", 130),
+        ([("ok", None), ("running", None)], "interrupted", 130),
+    ],
+)
+def test_a_sweep_is_as_good_as_its_worst_job(ends: list[Any], status: str, exit_code: int, tmp_path: Path) -> None:
+    sweep = swept(tmp_path, *ends)
+    if ends[-1][0] == "running":
+        sweep.save()
+        about = json.loads((tmp_path / "sweep.json").read_text())
+        assert (about["status"], about["ended_utc"], about["jobs"][-1]["status"]) == ("running", None, "running")
+        sweep.stop()
+    sweep.save(ended=True)
+    about = json.loads((tmp_path / "sweep.json").read_text())
+    assert (about["status"], about["exit_code"]) == (status, exit_code)
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.json"]
+
+
+def test_a_sweep_in_a_few_lines(tmp_path: Path) -> None:
+    sweep = swept(tmp_path, ("ok", None), ("failed", RunError("broke")), ("skipped", None), ("refused", REFUSED))
+    assert sweep.lines("outputs/s") == [
+        "sweep: 1 ok, 1 failed, 1 refused, 1 skipped in outputs/s",
+        "job 1 failed (seed=1): broke",
+        "job 3 refused (seed=3): seed=1: no",
+        "finish it: the same command with hydra.sweep.dir=outputs/s resume=true",
+    ]
+    assert len(swept(tmp_path, ("ok", None), ("refused", REFUSED)).lines("x")) == 2, "again it would be refused again"
+
+
+def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
+    sweep = swept(tmp_path, ("ok", None))
+    for place in ("0", "1/../0", "."):
+        with pytest.raises(ConfigError, match=r"^hydra\.sweep\.subdir="):
+            sweep.add(SweepJob(1, []), Path(f"{tmp_path}/{place}"))
+
+
+def test_a_sweep_that_cannot_be_noted_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"sweep\.json: No such file or directory"):
+        Sweep(tmp_path / "gone", [], is_new=False).save()
+
+
+def test_a_limit_ends_the_wait_and_none_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(deadline.time, "monotonic", lambda: now_s[0])
+    seen: list[tuple[str, int]] = []
+    report, unlimited = (limited(lambda *said: seen.append(said), limit) for limit in (2.5, None))
+    now_s[0] = 102.5
+    report("warm-up", 3)
+    now_s[0] = 102.6
+    with pytest.raises(RunError, match=r"^timeout: longer than job_timeout_s=2\.5 \(at: batched 1/5\); finished "):
+        report("batched 1/5", 4)
+    unlimited("batched 1/5", 5)
+    assert seen == [("warm-up", 3), ("batched 1/5", 5)]

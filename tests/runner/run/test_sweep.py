@@ -1,0 +1,350 @@
+"""Sweeps end to end, on the cpu device: jobs that fail, folders that are in use, sweeps that are taken up again.
+
+All but the one that is interrupted run in this process, with children that are kept from one to the next.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from support.processes.own_process import environ_of
+
+from launchopt.recording import results
+from runner import app, deadline
+from runner.run import children, folder_lock
+from runner.run import run as run_module
+from runner.run.folder_lock import FolderLock
+from runner.run.resume import config_hash
+from runner.run.sweep import Sweep, SweepJob, planned
+
+SMALL = "device=cpu workload.m=16 workload.k=64 workload.commands=200 workload.cache=hot"
+DECODE = "device=cpu workload=decode model=tiny workload.cache=hot workload.requests=5 workload.tokens=2"
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Ran:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    def line(self, beginning: str) -> str:
+        """The only line of its output that begins so."""
+        (line,) = [line for line in self.stdout.splitlines() if line.startswith(beginning)]
+        return line
+
+
+Run = Callable[[str], Ran]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kept_children() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(children, "dismiss", lambda: None)
+        yield
+    children.dismiss()
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The application, started with these arguments in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["runner"])
+
+    def start(arguments: str) -> Ran:
+        capsys.readouterr()
+        try:
+            code: Any = app.main(arguments.split())
+        except SystemExit as ended:
+            code = ended.code
+        return Ran(code, *capsys.readouterr())
+
+    return start
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file of a run: two that are equal are one that was left alone."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def sweep_json(folder: Path) -> dict[str, Any]:
+    about: dict[str, Any] = json.loads((folder / "sweep.json").read_text())
+    return about
+
+
+def statuses(folder: Path) -> list[str]:
+    return [job["status"] for job in sweep_json(folder)["jobs"]]
+
+
+def test_failing_jobs_are_recorded_and_only_they_are_done_again(run: Run, tmp_path: Path) -> None:
+    words = f"-m {DECODE} batching.max_batch=0,4 ordering=violated,per_request"
+    first = run(words)
+    assert first.exit_code == 2, "the highest: one failed with 1, two were refused with 2"
+    (folder,) = tmp_path.glob("outputs/sweep/*")
+    assert statuses(folder) == ["refused", "refused", "failed", "ok"]
+    about = sweep_json(folder)
+    assert (about["status"], about["exit_code"]) == ("failed", 2)
+    assert about["counts"] == {"ok": 1, "failed": 1, "refused": 2}
+    assert [job["exit_code"] for job in about["jobs"]] == [2, 2, 1, 0]
+    for job in about["jobs"]:
+        manifest = results.read_manifest(folder / job["folder"])
+        assert (manifest["status"], manifest.get("error")) == (job["status"], job["error"])
+    assert first.line("sweep: ") == f"sweep: 1 ok, 1 failed, 2 refused in {folder.relative_to(tmp_path)}"
+    assert first.line("job 2 failed").startswith("job 2 failed (batching.max_batch=4 ordering=violated): 1 of 1 rep")
+    assert [line[:7] for line in first.stderr.splitlines()] == ["error: "] * 3
+    assert "1 of 1 repeats failed" in first.stderr
+
+    failed, kept = content(folder / "2"), content(folder / "3")
+    again = run(f"{words} resume=true")
+    assert list(tmp_path.glob("outputs/sweep/*")) == [folder], "the newest with these overrides is found"
+    assert again.line("resuming") == f"resuming {folder.relative_to(tmp_path)}"
+    assert again.exit_code == 2
+    assert statuses(folder) == ["refused", "refused", "failed", "skipped"]
+    assert again.line("job 3 is") == "job 3 is skipped, finished before: batching.max_batch=4 ordering=per_request"
+    assert "job 2 is" not in again.stdout
+    assert content(folder / "3") == kept
+    assert content(folder / "2")["summary.parquet"] != failed["summary.parquet"], "measured again"
+    assert not list(folder.rglob(".*"))
+
+
+def test_what_a_killed_sweep_left_is_done_again(run: Run, tmp_path: Path) -> None:
+    words = f"-m {SMALL} seed=1,2 hydra.sweep.dir=s"
+    assert run(words).exit_code == 0
+    assert (sweep_json(tmp_path / "s")["status"], statuses(tmp_path / "s")) == ("ok", ["ok", "ok"])
+    kept = content(tmp_path / "s/0")
+    manifest = results.read_manifest(tmp_path / "s/1")
+    assert (
+        manifest["config_hash"]
+        == config_hash(manifest["config"])
+        == sweep_json(tmp_path / "s")["jobs"][1]["config_hash"]
+    )
+    results.write_manifest(tmp_path / "s/1", manifest | {"status": "running"})  # its process was killed
+    (tmp_path / "s/1/tokens.parquet").write_text("of the earlier run, which recorded tokens")
+    again = run(f"{words} resume=true job_timeout_s=100 watchdog_s=50")
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert statuses(tmp_path / "s") == ["skipped", "ok"]
+    assert again.line("s/1: ") == "s/1: the earlier run in there is replaced"
+    assert results.read_manifest(tmp_path / "s/1")["status"] == "ok"
+    assert not (tmp_path / "s/1/tokens.parquet").exists()
+    assert content(tmp_path / "s/0") == kept
+
+
+def test_finished_results_of_another_config_stay(run: Run, tmp_path: Path) -> None:
+    assert run(f"-m {SMALL} seed=1,2 hydra.sweep.dir=s").exit_code == 0
+    kept = [content(tmp_path / f"s/{job}") for job in (0, 1)]
+    other = run(f"-m {SMALL} seed=1,3,4 hydra.sweep.dir=s resume=true")
+    assert other.exit_code == 2
+    assert other.stderr == (
+        "error: hydra.sweep.dir=s/1: holds a finished run of another config, which differs in seed;"
+        " choose another output folder\n"
+    )
+    assert statuses(tmp_path / "s") == ["skipped", "refused", "ok"]
+    assert [content(tmp_path / f"s/{job}") for job in (0, 1)] == kept
+    refused = run(f"-m {SMALL} batching.max_batch=0 hydra.sweep.dir=s")
+    assert (refused.exit_code, statuses(tmp_path / "s")) == (2, ["refused"])
+    assert content(tmp_path / "s/0") == kept[0], "a manifest that says refused would belie the results beside it"
+
+
+def test_a_single_run_that_is_finished_is_skipped(run: Run, tmp_path: Path) -> None:
+    words = f"{SMALL} hydra.run.dir=r resume=true"
+    assert run(words).exit_code == 0
+    kept = content(tmp_path / "r")
+    assert run(words) == Ran(0, "skipped: finished before, in r\n", "")
+    other = run(f"{words} seed=5 batching.max_batch=4")
+    assert (other.exit_code, other.stdout) == (2, "")
+    assert "r: holds a finished run of another config, which differs in batching.max_batch, seed;" in other.stderr
+    assert content(tmp_path / "r") == kept
+    replaced = run(f"{SMALL} hydra.run.dir=r seed=5")
+    assert replaced.exit_code == 0
+    assert replaced.line("r: ") == "r: the earlier run in there is replaced"
+
+
+@pytest.mark.parametrize("words", ["hydra.run.dir=there", "-m hydra.sweep.dir=there seed=1,2"])
+def test_a_folder_in_use_is_left_alone(words: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_lock, "PATIENCE_S", folder_lock._PAUSE_S)
+    folder = tmp_path / "there"
+    with FolderLock(folder, "hydra.run.dir"):
+        (folder / "multirun.yaml").write_text("theirs")
+        (folder / "manifest.json").write_text('{"status": "running"}')
+        before = content(folder)
+        ran = run(f"{words} {SMALL}")
+        assert (ran.exit_code, ran.stdout) == (2, "")
+        key = words.removeprefix("-m ").partition("=")[0]
+        assert ran.stderr.startswith(f"error: {key}=there: in use by process {os.getpid()} on ")
+        assert ran.stderr.count("\n") == 1
+        assert content(folder) == before
+
+
+def test_a_job_whose_folder_is_in_use_is_refused_and_the_others_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_lock, "PATIENCE_S", folder_lock._PAUSE_S)
+    with FolderLock(tmp_path / "s/0", "hydra.run.dir"):
+        ran = run(f"-m {SMALL} seed=1,2 hydra.sweep.dir=s")
+        assert ran.exit_code == 2
+        assert statuses(tmp_path / "s") == ["refused", "ok"]
+        assert list(content(tmp_path / "s/0")) == [".lock"]
+
+
+def test_two_jobs_in_one_folder_are_refused_before_the_second(run: Run, tmp_path: Path) -> None:
+    ran = run(f"-m {SMALL} seed=1,2 hydra.sweep.dir=s hydra.sweep.subdir=one")
+    wanted = "holds another job of this sweep: give each its own, as ${hydra.job.num} does"
+    assert (ran.exit_code, ran.stderr) == (2, f"error: hydra.sweep.subdir=one: {wanted}\n")
+    assert statuses(tmp_path / "s") == ["ok", "refused"]
+    assert results.read_manifest(tmp_path / "s/one")["status"] == "ok"
+
+
+def test_a_job_that_takes_too_long_is_ended_and_the_sweep_goes_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour passes when the first job has finished its first repeat."""
+    measured = tmp_path / "s/0/summary.parquet"
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: 3600.0 * measured.exists()))
+    ran = run(f"-m {SMALL} repeats=3,1 job_timeout_s=600 hydra.sweep.dir=s")
+    assert ran.exit_code == 1
+    late, fine = (results.read_manifest(tmp_path / f"s/{job}") for job in (0, 1))
+    assert (late["status"], late["repeats_done"], fine["status"], fine["repeats_done"]) == ("failed", 1, "ok", 1)
+    assert late["error"].startswith("timeout: longer than job_timeout_s=600 (at: ")
+    assert ran.stderr == f"error: {late['error']}\n"
+    (row,) = results.read_summaries([tmp_path / "s/0"])
+    assert (row["repeat"], row["status"]) == (0, "ok")
+    assert 0 in set(pd.read_parquet(tmp_path / "s/0/launches.parquet")["repeat"])
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_mistake_of_the_program_ends_its_job_only(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, called = run_module.execute, []
+
+    def once(*arguments: Any) -> Any:
+        called.append(arguments)
+        if len(called) == 1:
+            raise ZeroDivisionError("nobody thought of it")
+        return real(*arguments)
+
+    monkeypatch.setattr(run_module, "execute", once)
+    ran = run(f"-m {SMALL} seed=1,2 hydra.sweep.dir=s")
+    assert ran.exit_code == 1
+    text = "ZeroDivisionError: nobody thought of it; see traceback.txt in s/0"
+    assert ran.stderr == f"error: {text}\n"
+    assert statuses(tmp_path / "s") == ["failed", "ok"]
+    manifest = results.read_manifest(tmp_path / "s/0")
+    assert (manifest["status"], manifest["error"]) == ("failed", text)
+    assert "in once" in (tmp_path / "s/0/traceback.txt").read_text()
+
+
+def test_an_interrupted_sweep_is_taken_up_again(run: Run, tmp_path: Path) -> None:
+    words = f"-m {SMALL} repeats=1,10000,2 hydra.sweep.dir=s"
+    call = [sys.executable, "-m", "runner", *words.split()]
+    with subprocess.Popen(
+        call,
+        cwd=tmp_path,
+        env=environ_of(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as victim:
+        limit = time.monotonic() + PATIENCE_S
+        while not (tmp_path / "s/1/summary.parquet").exists():
+            assert victim.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        os.killpg(victim.pid, signal.SIGINT)
+        stdout, _ = victim.communicate(timeout=PATIENCE_S)
+    assert victim.returncode == 130
+    about = sweep_json(tmp_path / "s")
+    assert (about["status"], about["exit_code"], statuses(tmp_path / "s")) == (
+        "interrupted",
+        130,
+        ["ok", "interrupted", "not run"],
+    )
+    assert about["counts"] == {"ok": 1, "interrupted": 1, "not run": 1}
+    first, *_, last = about["jobs"]
+    assert last == {
+        "job": 2,
+        "overrides": [*first["overrides"][:-1], "repeats=2"],
+        "folder": "",
+        "config_hash": None,
+        "status": "not run",
+        "error": None,
+        "exit_code": 0,
+    }
+    assert not (tmp_path / "s/2").exists()
+    assert "sweep: 1 ok, 1 interrupted, 1 not run in s" in stdout.splitlines()
+    assert "finish it: the same command with hydra.sweep.dir=s resume=true" in stdout.splitlines()
+    assert not list(tmp_path.rglob(".*"))
+    kept = content(tmp_path / "s/0")
+    again = run(f"{words} resume=true job_timeout_s=0.01")
+    assert again.exit_code == 1
+    assert statuses(tmp_path / "s") == ["skipped", "failed", "failed"]
+    assert content(tmp_path / "s/0") == kept
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "seed=1,2 mode=baseline,batched",
+        "seed=1,2 device=cpu seed=3,4,5",
+        "seed=range(1,9,3) +x='a b','c,d',null ~arrival",
+        "workload.dtype=choice(fp32,fp16) record={a:1} against=[baseline],[graph,batched]",
+        "seed=sort(3,1,2,reverse=true) batching.timeout_us=tag(a,b,interval(1.5,2))",
+        "seed=5",
+        "",
+    ],
+)
+def test_jobs_are_planned_as_hydra_does(words: str) -> None:
+    overrides = shlex.split(words.replace("'", "\\'").replace("a b", "a\\ b"))
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    try:
+        (expected,) = BasicSweeper.split_arguments(parsed, None)
+    except HydraException:  # refused before the first job
+        return
+    assert planned(overrides) == expected
+
+
+def test_who_cannot_tell_which_jobs_are_left_names_none(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["seed=1,2", "mode=glob(*)"], is_new=True)
+    assert planned(sweep.overrides) == []
+    other = Sweep(tmp_path, ["seed=1,2"], is_new=True)
+    for each in (sweep, other):
+        each.add(SweepJob(0, ["seed=7"], status="ok"), tmp_path / "0")
+        each.end()
+        assert statuses(tmp_path) == ["ok"]
+
+
+def test_jobs_in_a_random_order_are_told_by_their_overrides(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["seed=shuffle(1,2,3)"], is_new=True)
+    sweep.add(SweepJob(0, ["seed=2"], status="ok"), tmp_path / "0")
+    sweep.end()
+    about = sweep_json(tmp_path)
+    assert (about["status"], about["exit_code"]) == ("failed", 1), "something other than the user ended it"
+    assert [each["job"] for each in about["jobs"]] == [0, 1, 2]
+    assert {each["overrides"][0] for each in about["jobs"][1:]} == {"seed=1", "seed=3"}
+    assert sweep.lines("s") == [
+        "sweep: 1 ok, 2 not run in s",
+        "finish it: the same command with hydra.sweep.dir=s resume=true",
+    ]
+
+
+def test_a_setting_that_does_not_resolve_refuses_its_job(run: Run, tmp_path: Path) -> None:
+    ran = run(f"-m {SMALL} seed=${{nothing}},1 hydra.sweep.dir=s")
+    assert ran.exit_code == 2
+    assert "nothing" in ran.stderr
+    assert statuses(tmp_path / "s") == ["refused", "ok"]
+    assert results.read_manifest(tmp_path / "s/0")["status"] == "refused"

@@ -1,0 +1,40 @@
+"""Runs leave pandas alone: pyarrow would import it with its first array."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support.processes.own_process import environ_of
+
+TINY = "workload=gemv_micro workload.m=16 workload.k=16 workload.commands=200 mode=batched repeats=1 device=cpu"
+IMPORTED = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\n__version__ = '0'\n"
+MADE = "import pyarrow as pa; pa.array([1])"
+AFTERWARDS = """
+import sys
+from runner.arrow import without_pandas
+without_pandas()
+import pyarrow as pa
+table = pa.table({"name": ["a", "b"], "count": [1, 2]})
+assert "pandas" not in sys.modules
+assert table.to_pandas()["count"].sum() == 3
+"""
+
+
+def test_neither_process_of_a_run_imports_it(tmp_path: Path) -> None:
+    (tmp_path / "pandas.py").write_text(IMPORTED)
+    environ = environ_of()
+    environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])
+    subprocess.run([sys.executable, "-W", "ignore", "-c", MADE], env=environ, check=True)
+    seen = tmp_path / "imported"
+    assert seen.exists()
+    seen.unlink()
+    subprocess.run([sys.executable, "-m", "runner", *TINY.split(" ")], cwd=tmp_path, env=environ, check=True)
+    assert list(tmp_path.glob("outputs/run/*/summary.parquet"))
+    assert not seen.exists()
+
+
+def test_who_wants_it_has_it_afterwards() -> None:
+    subprocess.run([sys.executable, "-c", AFTERWARDS], env=environ_of(), check=True)

@@ -1,0 +1,1 @@
+"""Configurations as the command line composes them."""

@@ -1,0 +1,1 @@
+"""Stand-ins for CUDA's driver, runtime and libraries."""

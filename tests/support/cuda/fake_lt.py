@@ -1,0 +1,210 @@
+"""A stand-in for cuBLASLt: a C function with cublasLtMatmul's 16 arguments that multiplies with NumPy.
+
+Its "layouts" are addresses of small int64 arrays (rows, columns, batch, stride and leading dimension in elements), so
+the compiled launch loops can be run, and their outputs checked, on a machine without a GPU. A batch whose stride is
+POINTERS has addresses of operands in place of operands. Ops that are elementwise are kernels (`fake_kernels`). fp32
+only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from launchopt.batching.batcher import Batch, Batcher
+from launchopt.command import Op, ShapeKey
+from launchopt.devices.arenas import Arenas
+from launchopt.devices.base import Stream
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.tables import Tables
+from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
+from launchopt.devices.cuda.op_kernels import ARGS, OpLaunch, geometry
+from launchopt.devices.feedback.flights import Flights
+from launchopt.devices.loops.commands_runner import Launcher, Pump, PumpSettings
+from launchopt.devices.loops.requests_runner import ChainPump
+from launchopt.queue.ring import Ring
+from launchopt.recording.recorder import Recorder
+from launchopt.timing.sampling import Sampler
+from support.cuda.fake_kernels import FakeKernels, elementwise, rows_at
+
+MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
+FAILURE = 13  # CUBLAS_STATUS_EXECUTION_FAILED
+POINTERS = -1  # a stride
+RELU_BIAS = 6  # CUBLASLT_EPILOGUE_RELU_BIAS
+
+
+def _matrices(address: int, layout: int) -> list[np.ndarray]:
+    """[batch] of [cols, rows], to read or to write."""
+    values = np.ctypeslib.as_array(ctypes.cast(layout, ctypes.POINTER(ctypes.c_int64)), (5,))
+    rows, cols, batch, stride, leading = values.tolist()
+    if stride == POINTERS:
+        table = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_int64)), (batch,))
+        return [_operand(each, (rows, cols, 1, 0, leading))[0] for each in table.tolist()]
+    return list(_operand(address, (rows, cols, batch, stride, leading)))
+
+
+def _operand(address: int, layout: Sequence[int]) -> np.ndarray:
+    rows, cols, batch, stride, leading = layout
+    extent = stride * (batch - 1) + leading * (cols - 1) + rows
+    flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (extent,))
+    return np.lib.stride_tricks.as_strided(flat, (batch, cols, rows), (4 * stride, 4 * leading, 4))
+
+
+class FakeLt:
+    """The tables of lt_launch over NumPy arenas; `fail_at`: the call that returns FAILURE."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        limits: Mapping[ShapeKey, int],
+        fail_at: int | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.stream = self.work = stream
+        self.arenas = Arenas(np, stream.arenas, stream.fills)
+        self.recorder = recorder or Recorder(stream.commands)
+        self.arenas.fill(0)
+        self.arenas.poison()
+        self.calls, self._fail_at, self._keep = 0, fail_at, []
+        self.capture: list[Callable[[], object]] | None = None  # while there is one, calls go there
+        self.spy: Callable[[Sequence[int]], None] = lambda arguments: None  # is told what each call was given
+        self._function, self.kernels = MATMUL(self._matmul), FakeKernels(len(ARGS))
+        self._kernel_plans = KernelPlans(stream.shapes[0].dtype)
+        self._functions = {op: self.kernels.kernel(elementwise(op)) for op in Op}
+        shapes = np.zeros((len(stream.shapes), lt.SHAPE_COLUMNS), np.int64)
+        plans: list[list[int]] = []
+        strides = stream.strides()
+        for row, shape in zip(shapes, stream.shapes, strict=True):
+            row[lt.PLAN0], row[lt.MANY_ARE] = len(plans), lt.STRIDED
+            for place, operand in enumerate(stream.operands(shape)):
+                if operand.arena in self.arenas.arrays:
+                    row[lt.BASE_A + place] = self.arenas.arrays[operand.arena].ctypes.data
+                row[lt.BYTES_A + place] = operand.slot_bytes
+            row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
+            steps = row[lt.BYTES_A : lt.BYTES_C + 1] * row[lt.MOVE_A : lt.MOVE_C + 1]
+            plans += [self._row(shape, size, steps.tolist()) for size in range(limits[shape] + 1)]
+        context = np.zeros((1, lt.CONTEXT_WORDS), np.int64)
+        context[0, lt.FUNCTION] = ctypes.cast(self._function, ctypes.c_void_p).value
+        context[0, lt.LAUNCH_FUNCTION] = self.kernels.address
+        self.base = Tables(shapes, context)
+        self.base.plans = np.array(plans, np.int64)
+        self.tables = self.base.arrays
+
+    def row_elements(self, shape: ShapeKey) -> tuple[int, int, int]:
+        """From one row of A, B and C to the next."""
+        a, b, c = (operand.row_elements for operand in self.stream.operands(shape))
+        return a, b, c
+
+    def _row(self, shape: ShapeKey, size: int, strides_bytes: Sequence[int]) -> list[int]:
+        """The plan of `size` commands, evenly spaced."""
+        if shape.op is Op.GEMM:
+            return self.plan(shape, size, [step // 4 for step in strides_bytes], self.row_elements(shape))
+        a, b, c = strides_bytes
+        launch = geometry(shape, size, self.row_elements(shape), (a, b, c))
+        return self.kernel_row(self._functions[shape.op], launch)
+
+    def kernel_row(self, function: object, launch: OpLaunch) -> list[int]:
+        """The plan of a kernel."""
+        return self._kernel_plans.row(function, Launch(launch.grid, launch.block, launch.shared_bytes, launch.args))
+
+    def plan(self, shape: ShapeKey, size: int, steps: Sequence[int], leading: Sequence[int]) -> list[int]:
+        """The plan of a batch of GEMMs, whose operands lie `steps` elements apart (POINTERS: anywhere)."""
+        rows_cols = ((shape.k, shape.m), (shape.k, shape.n), (shape.m, shape.n))
+        layouts = [
+            np.array([*each, size, step, lead], np.int64)
+            for each, step, lead in zip(rows_cols, steps, leading, strict=True)
+        ]
+        self._keep += layouts
+        return [0, *(layout.ctypes.data for layout in layouts), 0, 0, lt.MATMUL]
+
+    def _matmul(self, *arguments: int) -> int:
+        if self.capture is not None:
+            self.capture.append(lambda: self._matmul(*arguments))
+            return lt.OK
+        self.calls += 1
+        self.spy(arguments)
+        if self.calls == self._fail_at:
+            return FAILURE
+        a, layout_a, b, layout_b, c, layout_c = (arguments[i] for i in (3, 4, 5, 6, 10, 11))
+        matrices = (_matrices(address, layout) for address, layout in ((a, layout_a), (b, layout_b), (c, layout_c)))
+        bias = self._bias(arguments[1])
+        for of_a, of_b, of_c in zip(*matrices, strict=True):
+            product = of_b @ of_a.T
+            of_c[:] = product if bias is None else np.maximum(product + rows_at(bias, 1, of_c.shape[1], 0), 0)
+        return lt.OK
+
+    @staticmethod
+    def _bias(description: int) -> int | None:
+        """A description is nothing, or the address of that of an epilogue: a number, and where the bias is."""
+        if not description:
+            return None
+        number, bias = np.ctypeslib.as_array(ctypes.cast(description, ctypes.POINTER(ctypes.c_int64)), (2,)).tolist()
+        assert number == RELU_BIAS
+        return int(bias)
+
+    @property
+    def records(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The recorder's, for compiled loops."""
+        return self.recorder.launches, self.recorder.commands, self.recorder.cursor
+
+    def enter(self, index: int, size: int, request: int = 0) -> int:
+        """As the device does, but for ranges and events."""
+        return time.monotonic_ns()
+
+    def left(self, request: int = 0) -> None:
+        """Nothing."""
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """What Python does for a sampled or scattered batch: a launch each."""
+        records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
+        before = self.recorder.launch_count
+        number = self.recorder.next_batch()
+        status = lt.launch_strided(
+            batch.words, batch.shape_index, 1 << 40, self.tables, records, number, int(batch.reason), flush_ns
+        )
+        self.check(status)
+        self.recorder.mark_sample(before, 0)
+        self.sampler.taken(last=False)
+
+    def submit_one(self, words: np.ndarray, shape_of: np.ndarray, at: int, batch: int, flush_ns: int) -> None:
+        """What Python does for a sampled command."""
+        records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
+        self.check(lt.launch_each(words, shape_of, at, at + 1, self.tables, records, batch, 0, flush_ns))
+        self.recorder.mark_sample(self.recorder.launch_count - 1, 0)
+        self.sampler.taken(last=False)
+
+    @staticmethod
+    def check(status: int) -> None:
+        """As the device does, with an error of its own."""
+        if status:
+            raise RuntimeError(f"status {status}")
+
+    def pump(
+        self, ring: Ring, batcher: Batcher, every: int, settings: PumpSettings, slot_bytes: Sequence[int] | None = None
+    ) -> Pump:
+        """A pump that launches here; about one launch in `every` goes through Python."""
+        return Pump(ring, batcher, self._launcher(every), slot_bytes or [0] * len(self.stream.shapes), settings)
+
+    def chain_pump(
+        self,
+        ring: Ring,
+        back: Ring,
+        batcher: Batcher,
+        flights: Flights,
+        feed_back: Callable[[Flights, int], None],
+        check_alive: Callable[[], None],
+        every: int,
+        settings: PumpSettings,
+    ) -> ChainPump:
+        """The same for a stream of requests."""
+        follows = feed_back, check_alive
+        return ChainPump(ring, back, batcher, self._launcher(every), flights, *follows, settings)
+
+    def _launcher(self, every: int) -> Launcher:
+        self.sampler = Sampler(every)
+        records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
+        by_python = (self.submit, self.submit_one, self.check, self.recorder.make_room)
+        return Launcher(self.tables, records, self.sampler, *by_python)

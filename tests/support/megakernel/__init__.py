@@ -1,0 +1,1 @@
+"""Programs of the megakernel, and what stands in for its GPU."""

@@ -1,0 +1,274 @@
+"""A stand-in for kernels/megakernel.cu on the fake CUDA device: it reads its program where it lies, and interprets it.
+
+`fake_megakernel()` gives a device on which mode=megakernel runs, and what was launched on it. Instructions run in a
+random order that keeps to their waits, over the arenas of the host. Memory that CuPy would give is kept account of: a
+launch that points to memory that is not there any more fails, and so does whoever frees what a launch still uses.
+
+A launch that waits for the host's word is done, or not, when the next one is made, or all are waited for: the word must
+be there then. If it is there before, it is done before anything else is launched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from launchopt.command import Op
+from launchopt.devices.arenas import STORAGE
+from launchopt.devices.feedback.host import HostFeedback
+from launchopt.devices.feedback.in_launch import FIELDS
+from launchopt.devices.instruction_interpreter import Memory, random_order, run
+from launchopt.devices.instructions.fusion import ATTENTION
+from launchopt.devices.instructions.words import JOIN, NOBODY, WORDS, Instructions, Word, compiled_columns
+from launchopt.devices.megakernel.mailboxes import box_stride, emptied_boxes
+from launchopt.devices.megakernel.packed import TASK, WEIGHTS, packed
+from launchopt.devices.megakernel.task_words import Extra, Tasks
+from launchopt.devices.megakernel.tasks import tasks_of
+from launchopt.sampling import Sampling, SamplingKind
+from support.cuda.fake_cuda import FakeCuda, fake_cuda
+from support.cuda.fake_memory import FakeMemory
+from support.cuda.fake_words import FakeWords
+
+MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10
+ROW_WORDS = 5  # of kernels/feedback.cuh
+
+
+class FakeMegakernel:
+    """`launched`: of each launch the instructions; `rows`: how many it has fed back; `waited`: how many were admitted,
+    and `in_vain` how many called off, of those that waited for the host's word; `split`: how many GEMMs of each program
+    pairs of blocks share; `each_lane`: of each kernel, whether it is the one for racecheck.
+    """
+
+    def __init__(self, device: FakeCuda, memory: FakeMemory, multiprocessors: int, clusters: int) -> None:
+        self.device, self.memory = device, memory
+        self.blocks, self._clusters = multiprocessors, clusters
+        self.split: list[int] = []
+        self.each_lane: list[bool] = []
+        self.launched: list[Instructions] = []
+        self.rows: list[int] = []
+        self.waited = self.in_vain = 0
+        self._waits: tuple[dict[str, int], int, NDArray[np.int64]] | None = None
+        self._numbers: dict[int, int] = {}
+        self._tables: list[Tasks] = []  # of all programs
+        self._lists: dict[bytes, Instructions] = {}  # by the words of their tasks, which lack those done with another
+
+    def tasks_of(self, instructions: Instructions, blocks: int, itemsize: int, pairs: bool) -> Any:
+        """In place of `megakernel_tasks.tasks_of`: whose list a program's tasks are."""
+        tasks, box_bytes = tasks_of(instructions, blocks, itemsize, pairs)
+        self.split.append(int(tasks[:, Extra.SPLIT].sum()))
+        self._lists[tasks[:, :WORDS].tobytes()] = instructions.copy()
+        self._tables.append(tasks)
+        return tasks, box_bytes
+
+    def clusters_at_once(self, function: Any, size: int, threads: int, shared_bytes: int) -> int:
+        """In place of `kernel_plans.clusters_at_once`."""
+        assert (function.defines, size, threads, shared_bytes) == ({}, 2, 288, SHARED_BYTES)
+        return self._clusters
+
+    def function(self, file: str, name: str, head: str = "", **defines: int) -> Any:
+        """In place of the device's."""
+        if (file, name) == ("null", "null_kernel"):
+            return SimpleNamespace(defines=defines)
+        assert (file, name) == ("megakernel", "megakernel")
+        feedback = self.device.launch_feedback
+        assert head == ("" if feedback is None else feedback.head)
+        self.each_lane.append(bool(defines.pop("EACH_LANE", 0)))
+        assert defines.pop("SLOTS") == {1: 11, 16: 8}[defines["COLUMNS"]]
+        return SimpleNamespace(defines=defines, max_dynamic_shared_size_bytes=0)
+
+    def launch(self, function: Any, threads: int, parameters: Any, stream: Any, shared_bytes: int) -> Any:
+        """In place of `KernelLaunch`."""
+        assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
+        assert (threads, stream) == (288 + 32 * function.defines["SHORT"], self.device.stream)
+        assert [each.nbytes for each in parameters] == [8 * 6, 8 * len(FIELDS), 4, 8 * 6]
+        return SimpleNamespace(with_words=partial(self._launch, function.defines))
+
+    def _launch(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64], early: bool = False) -> None:
+        from launchopt.devices.megakernel.launch_ahead import GATE_WORDS
+        from launchopt.devices.megakernel.program import GATE
+
+        self.settle()
+        assert early == bool(words[GATE]), "who waits may begin before the one before has ended"
+        if words[GATE]:
+            assert words[GATE + GATE_WORDS - 1] == self.device.ahead.polled.is_near
+            self._waits = defines, blocks, words.copy()
+        else:
+            self._run(defines, blocks, words)
+
+    def _word(self, words: NDArray[np.int64]) -> tuple[bool, int]:
+        """Whether the host has said something to a launch that waits, and what."""
+        from launchopt.devices.megakernel.launch_ahead import SHIFT, TAG
+        from launchopt.devices.megakernel.program import GATE
+
+        tag, said = divmod(int(_at(int(words[GATE]), (1,), np.uint64)[0]), 1 << SHIFT)
+        return tag == words[GATE + TAG] > 0, said
+
+    def enter(self, enter: Callable[..., int], index: int, size: int, request: int = 0) -> int:
+        """In place of the device's: something may be launched next."""
+        if self._waits is not None and self._word(self._waits[2])[0]:
+            self.settle()
+        return enter(index, size, request)
+
+    def settle(self) -> None:
+        """Do what waits for the host's word, which has been said."""
+        if self._waits is None:
+            return
+        from launchopt.devices.megakernel.program import ARGUMENTS
+
+        (defines, blocks, words), self._waits = self._waits, None
+        is_said, words[ARGUMENTS] = self._word(words)
+        assert is_said, "else the GPU would wait"
+        if words[ARGUMENTS]:
+            self.waited += 1
+            self._run(defines, blocks, words)
+        else:
+            self.in_vain += 1
+
+    def all_done(self) -> None:
+        """What all launches use is free."""
+        if self.device.ahead:
+            self.device.ahead.call_off()
+        self.settle()
+        self.memory.under_way.clear()
+
+    def _run(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64]) -> None:
+        from launchopt.devices.megakernel.launch_ahead import GATE_WORDS
+        from launchopt.devices.megakernel.program import NUMBER, PROGRAM_WORDS
+
+        assert blocks == self.blocks, "all must be there at once"
+        assert (words.dtype, words.shape) == (np.int64, (PROGRAM_WORDS + len(FIELDS) + 1 + GATE_WORDS,))
+        program, number = words[:PROGRAM_WORDS], int(words[NUMBER])
+        tasks_at = int(program[0])
+        assert number in (1, self._numbers.get(tasks_at, 0) + 1), "launches are numbered from 1 on"
+        self._numbers[tasks_at] = number
+        places = dict(zip(("tasks", "counters", "weights"), program.tolist(), strict=False))
+        tasks, counters, weights = (np.asarray(self.memory.at(place)) for place in places.values())
+        count, box_bytes, stamps = program.tolist()[-3:]
+        assert self.memory.at(stamps).size == 0, "the clock is only read on demand"
+        assert (tasks.dtype, tasks.nbytes) == (np.uint64, count * TASK.itemsize)
+        tasks = next(each for each in self._tables if packed(each).tobytes() == tasks.tobytes())
+        assert (counters.dtype, len(counters)) == (np.uint32, count + 1)
+        assert not counters.any(), "nobody but the kernel counts"
+        self._check(tasks, weights.view(WEIGHTS), box_bytes)
+        assert defines["PAIRS"] == tasks[:, Extra.SPLIT].any()
+        requests, instructions = int(tasks[:, Word.REQUESTS].max()), self._lists[tasks[:, :WORDS].tobytes()]
+        assert defines["COLUMNS"] == (1 if requests == 1 else 16)
+        is_alone = instructions[:, Word.FUSED] == 0
+        for i, row in enumerate(instructions):
+            if row[Word.OP] not in (JOIN, Op.GEMM):
+                assert defines["OPS" if is_alone[i] else "FUSED"] >> _compiled_as(row, is_alone[i]) & 1
+        arrays = {array.ctypes.data: array for array in self.device.arenas.arrays.values()}
+        order = random_order(instructions, len(self.launched))
+        run(instructions, Memory(arrays), self.device.work.dtype, order)
+        self.launched.append(instructions.copy())
+        feed = dict(zip(FIELDS, words[PROGRAM_WORDS:NUMBER].tolist(), strict=True))
+        found = np.asarray(self.memory.at(feed["found"]))
+        assert (found.dtype, found.tolist()) == (np.uint64, [0] * requests * blocks), "a word a request of each block"
+        self._feed_back(feed)
+
+    def _feed_back(self, feed: dict[str, int]) -> None:
+        """As struct Feedback says."""
+        self.rows.append(feed["rows"])
+        if not feed["rows"]:
+            return
+        stream, sampling = self.device.work, self.device.sampling
+        told = _at(feed["arguments"], (ROW_WORDS, feed["pitch"]), np.uint64)[:, : feed["rows"]].copy()
+        sources, targets, histories, places, drawn = told
+        width, dtype = feed["hidden"] if stream.vocab is None else feed["vocab"], STORAGE[stream.dtype]
+        finals = np.stack([_at(int(each), (width,), dtype) for each in sources])
+        numbers = (drawn >> np.uint64(32)).astype(np.uint32), drawn.astype(np.uint32)
+        if stream.vocab is None:
+            inputs, ids = HostFeedback(stream.dtype, Sampling(SamplingKind.none), None).advance(finals, *numbers)
+        else:
+            rows = stream.table_rows, feed["row_bytes"] // stream.dtype.itemsize
+            table = _at(feed["embedding"], rows, dtype)[:, : feed["hidden"]]
+            inputs, ids = HostFeedback(stream.dtype, sampling, table).advance(finals, *numbers)
+        for i, (target, history, place) in enumerate(
+            zip(targets.tolist(), histories.tolist(), places.tolist(), strict=True)
+        ):
+            _at(target, (feed["hidden"],), dtype)[:] = inputs[i]
+            if history:
+                _at(history, (feed["hidden"],), dtype)[:] = finals[i]
+            _at(place, (1,), np.int32)[:] = 0 if ids is None else ids[i]
+
+    def _check(self, tasks: NDArray[np.int64], weights: NDArray[Any], box_bytes: int) -> None:
+        """Mail lies where there is room for it, and apart; weights are those of the GEMMs that take them from there."""
+        itemsize, columns = self.device.work.dtype.itemsize, compiled_columns(int(tasks[:, Word.REQUESTS].max()))
+        streamed = tasks[tasks[:, Extra.STREAMED] == 1]
+        assert weights["a"].tolist() == [*streamed[:, Word.A].tolist(), 0, 0]
+        assert weights["rows"].tolist() == [*streamed[:, Word.M].tolist(), 0, 0]
+        assert weights["split"].tolist() == [*streamed[:, Extra.SPLIT].tolist(), 0, 0]
+        units = self.blocks >> streamed[:, Extra.SPLIT]
+        tiles = streamed[:, Extra.TILES_EACH] * units + streamed[:, Extra.TILES_MORE]
+        assert tiles.tolist() == (-(-streamed[:, Extra.RESULT_M] // 8)).tolist()
+        boxes = []
+        for i, row in enumerate(tasks):
+            assert bool(row[Extra.MAILED]) == (row[Word.MAIL] != NOBODY)
+            if row[Extra.MAILED]:
+                assert row[Extra.FROM] == tasks[row[Word.MAIL], Extra.BOX]
+                assert row[Extra.STREAMED] or row[Extra.ATTENDS]
+            if row[Extra.BOX]:
+                assert i in tasks[:, Word.MAIL]
+                stride, together = box_stride(int(row[Extra.RESULT_M]), columns, itemsize)
+                size = -(-int(row[Word.REQUESTS]) // together) * stride
+                boxes.append((int(row[Extra.BOX]), int(row[Extra.BOX]) + size))
+        boxes.sort()
+        assert all(one[1] <= other[0] for one, other in pairwise(boxes))
+        if boxes:
+            own = self.memory.holding(boxes[0][0])
+            assert own.nbytes == 2 * box_bytes
+            at_first = tasks.copy()
+            at_first[:, Extra.BOX] = np.where(tasks[:, Extra.BOX] > 0, tasks[:, Extra.BOX] - own.data.ptr, NOBODY)
+            emptied = emptied_boxes(at_first, box_bytes, columns, itemsize)
+            assert (own == np.tile(emptied, 2)).all(), "until the kernel fills it"
+            assert boxes[-1][1] <= own.data.ptr + box_bytes
+
+
+def _at(address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+    """Memory of the host."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), kind).reshape(shape)
+
+
+def _compiled_as(row: NDArray[np.int64], is_alone: bool) -> int:
+    """The op under whose name it is compiled: attention's under the first one's."""
+    return int(Op.ROPE if not is_alone and row[Word.OP] in ATTENTION else row[Word.OP])
+
+
+@contextmanager
+def fake_megakernel(multiprocessors: int = MULTIPROCESSORS, clusters: int = 0) -> Iterator[FakeMegakernel]:
+    """The device; skips where `fake_cuda` does. At the end: nothing was freed that was in use.
+
+    clusters: of two blocks, how many it can have at once.
+    """
+    with fake_cuda() as device, pytest.MonkeyPatch.context() as patch:
+        from launchopt.devices.megakernel import launch_ahead
+        from launchopt.devices.megakernel import launcher as megakernel
+        from launchopt.devices.megakernel import program as megakernel_program
+
+        memory = FakeMemory(multiprocessors, SHARED_BYTES)
+        made = FakeMegakernel(device, memory, multiprocessors, clusters)
+        patch.setattr(device, "state_of_sequences", None, raising=False)
+        patch.setattr(device, "kernels", made)
+        patch.setattr(device, "synchronize", made.all_done)
+        patch.setattr(device, "enter", partial(made.enter, device.enter))
+        patch.setattr(device, "finish", lambda finish=device.finish: made.all_done() or finish())
+        patch.setattr(megakernel, "cupy", memory)
+        patch.setattr(megakernel_program, "cupy", memory)
+        patch.setattr(launch_ahead, "cupy", memory)
+        patch.setattr(launch_ahead, "pinned", np.zeros)
+        patch.setattr(launch_ahead, "PolledWords", FakeWords)
+        patch.setattr(megakernel_program, "tasks_of", made.tasks_of)
+        patch.setattr(megakernel, "KernelLaunch", made.launch)
+        patch.setattr(megakernel, "clusters_at_once", made.clusters_at_once)
+        yield made
+        assert memory.freed_early == []

@@ -1,0 +1,62 @@
+"""Streams whose steps kernels/megakernel.cu runs in launches that wait for the host's word on them, on the host."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from launchopt.sampling import Sampling
+from launchopt.workloads.chain import ChainStream
+from support.megakernel.kernel_runs import NUMBER, KernelRun, Launched
+from support.steps.program_interpreter import NONE
+
+
+class Gated(KernelRun):
+    """Launches are made before their commands are there, two of each that are called off, or hear nothing, first.
+
+    All blocks of every other launch ask for the word themselves, as where it lies near them.
+    """
+
+    patience_ns = 60_000_000_000
+
+    def __init__(self, stream: ChainStream, sampling: Sampling = NONE, text: str | None = None) -> None:
+        super().__init__(stream, sampling, text=text)
+        self.said, self.heard, self.tag = np.zeros(2, np.uint64), np.zeros(1, np.uint64), 0
+
+    def launch(self, made: Launched, arguments: int, rows: int) -> None:
+        self.done_in_vain(made, rows, says=True)
+        self.done_in_vain(made, rows, says=False)
+        before = self.bytes_of(made)
+        with ThreadPoolExecutor(1) as pool:
+            launched = pool.submit(self.gated, made, rows)
+            time.sleep(0.02)
+            assert not launched.done()
+            assert self.bytes_of(made) == before, "nothing is stored before"
+            self.said[0] = self.tag << 48 | arguments
+            launched.result()
+        assert self.said[1] == 0
+
+    def done_in_vain(self, made: Launched, rows: int, says: bool) -> None:
+        """A launch that is called off, or gives up."""
+        before = self.bytes_of(made)
+        if says:
+            self.said[0] = self.tag + 1 << 48
+        self.gated(made, rows, self.patience_ns if says else 1_000_000)
+        made.words[NUMBER] -= 1
+        assert self.bytes_of(made) == before
+        assert self.said[1] == (0 if says else self.tag)
+        self.said[1] = 0
+
+    def gated(self, made: Launched, rows: int, patience_ns: int = patience_ns) -> None:
+        self.tag += 1
+        places = [each.ctypes.data for each in (self.said, self.said[1:], self.heard)]
+        gate = np.array([*places, self.tag, patience_ns, self.tag % 2], np.int64)
+        made.launch(self.launches, 0, rows, gate)
+        assert self.heard[0] >> np.uint64(48) == self.tag
+
+    def bytes_of(self, made: Launched) -> bytes:
+        """All that a launch stores, but for what the gate is."""
+        arrays = made.counters, made.boxes, made.found, self.ns
+        return b"".join((*self.contents().values(), *(each.tobytes() for each in arrays)))

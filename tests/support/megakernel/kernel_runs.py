@@ -1,0 +1,193 @@
+"""Streams whose steps kernels/megakernel.cu itself runs, on the host (cuda_on_host), and small programs for it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.batching.step_batcher import StepBatch
+from launchopt.command import Dtype, Op
+from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
+from launchopt.devices.feedback.flights import facts_of
+from launchopt.devices.feedback.in_launch import ARGUMENTS, FOUND, ROWS, LaunchFeedback, head_of, words_of
+from launchopt.devices.instruction_interpreter import Placed
+from launchopt.devices.instructions.words import Instructions, Word
+from launchopt.devices.loops import requests as lc
+from launchopt.devices.megakernel.mailboxes import emptied_boxes, place_boxes
+from launchopt.devices.megakernel.packed import packed, weights_of
+from launchopt.devices.megakernel.shared_memory import SLOT_BYTES, fixed_bytes
+from launchopt.devices.megakernel.tasks import defines_of, tasks_of
+from launchopt.kernels import source
+from launchopt.modes.megakernel import MegakernelMode
+from launchopt.sampling import Sampling, SamplingKind
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import (
+    INPUT,
+    Node,
+    Program,
+    layer_program,
+    linear_epilogue_program,
+    linear_program,
+)
+from support.cuda_on_host import built_of, launch
+from support.megakernel.instruction_runs import InstructionRun, Ordered, in_order
+from support.steps.program_interpreter import NONE
+from support.steps.programs import requests_of
+from support.steps.step_runs import batches
+
+MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
+TOKENS = 4
+PROGRAMS: dict[str, Program] = {
+    "decode": linear_program([(m, k) for _, m, k in MODEL.linears()]),
+    # Several passes of a block, rows that are no whole tile.
+    "large": linear_program([(1100, 1024), (1024, 1024)]),
+    # Several pieces of k, the last one not whole; of passes with 4 tiles, with 2, and with 1.
+    "deep": linear_program([(4224, 128), (128, 4224)]),
+    "odd": layer_program(ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False), 2 * TOKENS, 3),
+    "layer": layer_program(MODEL, 2 * TOKENS),
+    "linear_epilogue": linear_epilogue_program(128),
+    # Norms before GEMMs one right behind the other; of k a thread in two has every other row of several columns.
+    "norms": Program(
+        (
+            Node("norm1", Op.NORM, 128, 128, INPUT),
+            Node("one", Op.GEMM, 1152, 128, "norm1"),
+            Node("norm2", Op.NORM, 1152, 1152, "one"),
+            Node("other", Op.GEMM, 128, 1152, "norm2"),
+        ),
+        128,
+    ),
+}
+# Of 9 requests and more, what two blocks share; of halves twice as much.
+HEAD = linear_program([(64, 1600), (1600, 64)])  # an LM head of k = 1600
+TALL = layer_program(ModelShape("tall", 128, 2, 4, 2, 32, 1600), 2 * TOKENS)  # `down`
+WIDE = layer_program(ModelShape("wide", 1600, 2, 2, 1, 32, 40), 2 * TOKENS)  # what reads hidden rows
+ONE_TILE = linear_program([(24, 3200), (3200, 24)])
+HEAD_OF_HALVES = linear_program([(64, 3200), (3200, 64)])
+# Of one request, on 16 blocks, and of halves on 68, some of which have no share; those have two pieces of k, and a bit.
+SHORT, SHORT_IN_PIECES = linear_program([(512, 128), (128, 512)]), linear_program([(2176, 128), (128, 2176)])
+TALL_OF_HALVES = layer_program(ModelShape("tall", 256, 2, 4, 2, 64, 3200), 2 * TOKENS)
+WIDE_OF_HALVES = layer_program(ModelShape("wide", 3200, 2, 2, 1, 32, 40), 2 * TOKENS)
+GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.7, 20, seed=3)
+TOP_P = Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
+
+CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[19], *(Gate*)(w + 20))"
+BLOCKS, THREADS, STORERS, SLOTS, PROGRAM_WORDS, NUMBER, GATE, GATE_WORDS = 3, 288, 32, 6, 6, 19, 20, 6
+ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
+
+
+class Launched:
+    """A list in memory of the host, as devices/megakernel_program.py has it on a GPU."""
+
+    def __init__(self, instructions: Instructions, dtype: Dtype, feedback: LaunchFeedback, text: str) -> None:
+        itemsize = dtype.itemsize
+        tasks, box_bytes = tasks_of(instructions, BLOCKS, itemsize, pairs=BLOCKS % 2 == 0)
+        self.defines = defines = defines_of(tasks)
+        self.boxes = np.zeros(2 * box_bytes + 16, np.uint8)
+        first = -self.boxes.ctypes.data % 16
+        self.boxes[first : first + 2 * box_bytes] = np.tile(
+            emptied_boxes(tasks, box_bytes, defines["COLUMNS"], itemsize), 2
+        )
+        place_boxes(tasks, self.boxes.ctypes.data + first)
+        self.tasks, self.packed, self.weights = tasks, packed(tasks), weights_of(tasks, itemsize)
+        self.counters = np.zeros(len(tasks) + 1, np.uint32)
+        places = [part.ctypes.data for part in (self.packed, self.counters, self.weights)]
+        program = np.array([*places, len(tasks), box_bytes, 0], np.int64)
+        self.words: NDArray[np.int64] = np.concatenate([program, feedback.words, np.zeros(1 + GATE_WORDS, np.int64)])
+        self.found = np.zeros(BLOCKS * int(tasks[:, Word.REQUESTS].max()), np.uint64)
+        self.words[PROGRAM_WORDS + FOUND] = self.found.ctypes.data
+        self.kernel: ctypes.CDLL = built_of(feedback.head + text, CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
+        self.shared_bytes = fixed_bytes(defines["COLUMNS"], itemsize) + SLOTS * SLOT_BYTES
+
+    def launch(self, seed: int, arguments: int = 0, rows: int = 0, gate: NDArray[np.int64] | None = None) -> None:
+        self.words[[PROGRAM_WORDS + ARGUMENTS, PROGRAM_WORDS + ROWS]] = arguments, rows
+        self.words[GATE:] = 0 if gate is None else gate
+        self.words[NUMBER] += 1
+        threads = THREADS + STORERS * self.defines["SHORT"]
+        launch(self.kernel, (BLOCKS,), threads, self.shared_bytes, self.words.ctypes.data, seed, at_once=BLOCKS)
+
+
+class KernelRun(InstructionRun):
+    """A stream whose steps the kernel `text` runs, those that are compilable; the others are interpreted.
+
+    feeds: whether it also feeds back what they computed.
+    """
+
+    unwritten = MegakernelMode.unwritten
+
+    def __init__(
+        self, stream: ChainStream, sampling: Sampling = NONE, feeds: bool = True, text: str | None = None
+    ) -> None:
+        super().__init__(stream, sampling, fuse=True)
+        self.lists: dict[bytes, Launched] = {}
+        self.launches, self.feeds, self.text = 0, feeds, text or source("megakernel")
+        base, flights = self.arenas.arrays[stream.activations].ctypes.data, self._flights
+        history = self.arenas.arrays.get(stream.history)
+        facts = facts_of(stream, base, 0 if history is None else history.ctypes.data, flights.done.ctypes.data)
+        memory = np.zeros((2, WORDS, stream.requests), np.uint64)
+        self.stages = FeedbackStages(flights, stream.table, facts, memory, synchronize=lambda: None)
+        self.ns = np.zeros(1, np.uint64)
+        sizes = stream.hidden, stream.vocab or 1, stream.requests, base, int(facts[lc.ROW_BYTES])
+        words = words_of(sampling, *sizes, ns=self.ns.ctypes.data)
+        self.feedback = LaunchFeedback(head_of(sampling.kind), words, self.stages)
+
+    def step(self, batch: StepBatch, ordered: Ordered = in_order) -> Instructions:
+        if not self.compiler.compilable(batch):
+            return super().step(batch, ordered)
+        program = self.compiler.compile(batch)
+        key = program.tobytes()
+        if key not in self.lists:
+            at = really_at(program, self.placed)
+            self.lists[key] = Launched(at, self.stream.dtype, self.feedback, self.text)
+        self.launches += 1
+        arguments = self.stages.stage(batch) if self.feeds else 0
+        self.launch(self.lists[key], arguments, batch.size if arguments else 0)
+        if not self.stages.was_staged():
+            self.feed_back(batch)
+        return program
+
+    def launch(self, made: Launched, arguments: int, rows: int) -> None:
+        made.launch(self.launches, arguments, rows)
+
+    @property
+    def ids(self) -> list[int]:
+        found: list[int] = (self._flights.done & lc.LOW).tolist()
+        return found
+
+
+def really_at(program: Instructions, placed: Placed) -> Instructions:
+    """With the addresses of the arrays in place of those made up for them."""
+    moved = program.copy()
+    for start, array in placed.memory.bytes.items():
+        for word in ADDRESSES:
+            column = program[:, word]
+            here = (column >= start) & (column < start + array.size)
+            moved[here, word] = column[here] - start + array.ctypes.data
+    return moved
+
+
+def done_by(run: KernelRun, seed: int = 0) -> KernelRun:
+    run.launches = seed
+    for batch in batches(run.stream, run.stream.requests):
+        run.step(batch)
+    return run
+
+
+def attended(
+    dtype: Dtype,
+    heads: tuple[int, int, int],
+    page: int | None,
+    sizes: list[tuple[int, int]],
+    text: str | None = None,
+) -> KernelRun:
+    """A layer of requests of so many (prompt, output) tokens; heads: of keys, queries of each, features."""
+    kv_heads, group, head_dim = heads
+    requests = requests_of(sizes)
+    shape = ModelShape("attention", 64, 1, kv_heads * group, kv_heads, head_dim, 64)
+    run = done_by(
+        KernelRun(ChainStream(layer_program(shape, requests.longest, page), 1, requests, dtype, 1), text=text)
+    )
+    assert any(each.defines["FUSED"] >> Op.ROPE & 1 for each in run.lists.values())
+    return run

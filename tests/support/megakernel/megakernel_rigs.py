@@ -1,0 +1,68 @@
+"""A stream through mode=megakernel on what stands in for a GPU, and batches of some of its requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from launchopt.batching.step_batcher import StepBatch
+from launchopt.devices.steps.step_columns import step_of
+from launchopt.modes.megakernel import CACHED, MegakernelMode
+from launchopt.workloads.chain import ChainStream
+from support.megakernel.fake_megakernel import FakeMegakernel
+from support.steps.step_runs import StepRun
+
+
+class Rig(StepRun):
+    """A stream through the mode on a fake device, and its lists by key."""
+
+    def __init__(
+        self,
+        kernel: FakeMegakernel,
+        stream: ChainStream,
+        most: int,
+        cached: int = CACHED,
+        ahead: bool = True,
+        traced: bool = False,
+        bar1: bool = True,
+        racecheck: bool = False,
+        **how: Any,
+    ) -> None:
+        device: Any = kernel.device
+        mode: Any = MegakernelMode(cached=cached, ahead=ahead, bar1=bar1, racecheck=racecheck)
+        mode.traced = traced
+        super().__init__(mode, stream, most, device, **how)
+        self.kernel, self.steps = kernel, mode._steps
+
+    @property
+    def kept(self) -> int:
+        return len(self.steps._programs)
+
+    def is_kept(self, batch: StepBatch) -> bool:
+        return self.steps._steps.key_of(batch) in self.steps._programs
+
+    def submit(self, batch: StepBatch) -> bool:
+        """Outside a run; whether it was one launch of the interpreter."""
+        before = len(self.kernel.launched)
+        self.recorder.reset()
+        self.mode.submit(batch, 0)
+        return len(self.kernel.launched) > before
+
+    def close(self) -> None:
+        """As after a run, whose end was awaited."""
+        self.device.synchronize()
+        super().close()
+
+    def prepared(self) -> Rig:
+        """So that batches can be submitted."""
+        self.device.start(0, self.mode)
+        self.mode.start()
+        return self
+
+
+def some_of(stream: ChainStream, first: int, stop: int) -> StepBatch:
+    """A decode step of requests `first` to `stop`."""
+    whole = step_of(stream, stop, 0)
+    words = whole.words.reshape(whole.rows, stop, -1)[:, first:]
+    return StepBatch(np.ascontiguousarray(words).reshape(-1, words.shape[2]), whole.reason, stop - first, whole.rows)

@@ -1,0 +1,136 @@
+"""Runs of mode=megakernel on a GPU, or on what stands in for one: programs, how many requests, one step of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from launchopt.batching.step_batcher import StepBatch
+from launchopt.command import Dtype
+from launchopt.modes.megakernel import MegakernelMode
+from launchopt.sampling import Sampling, SamplingKind
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import (
+    Program,
+    elementwise_program,
+    layer_program,
+    linear_epilogue_program,
+    linear_program,
+    qkv_program,
+)
+from support.megakernel.fake_megakernel import fake_megakernel
+from support.steps.programs import requests_of
+from support.steps.step_runs import StepRun, batches
+
+MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
+TOKENS, LAYERS, REPLICAS, COPY_CALLS = 5, 2, 2, 3
+PROGRAMS: dict[str, Program] = {
+    "decode": linear_program([(m, k) for _, m, k in MODEL.linears()]),
+    # Several passes of a block, several pieces of k of which the last is not whole.
+    "large": linear_program([(8456, 1024), (1024, 4352)]),
+    # Of several requests cut in two along k; and an LM head of which one block of two stores nothing.
+    "deep": linear_program([(640, 8192), (8192, 640)]),
+    "layer": layer_program(MODEL, 2 * TOKENS),
+    "paged": layer_program(MODEL, 2 * TOKENS, 4),
+    "odd": layer_program(ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False), 2 * TOKENS, 3),
+    "qkv": qkv_program(ModelShape("wide", 128, 2, 4, 2, 64, 128)),
+    "linear_epilogue": linear_epilogue_program(72),
+    "elementwise": elementwise_program(70),
+}
+ON_HOST = ("decode", "qkv", "linear_epilogue", "elementwise")
+# Which programs, of how many requests.
+EACH = [("decode", 1), ("decode", 3), ("decode", 16), ("layer", 1), ("layer", 4), ("paged", 1), ("paged", 4)]
+EACH += [
+    ("deep", 1),
+    ("deep", 9),
+    ("deep", 18),
+    ("large", 1),
+    ("large", 9),
+    ("large", 18),
+    ("odd", 3),
+    ("qkv", 3),
+    ("linear_epilogue", 3),
+    ("elementwise", 3),
+]
+SOME = [
+    ("decode", 1),
+    ("decode", 3),
+    ("decode", 16),
+    ("large", 1),
+    ("large", 9),
+    ("deep", 2),
+    ("deep", 16),
+    ("layer", 4),
+    ("paged", 1),
+    ("odd", 3),
+    ("elementwise", 3),
+]
+# Roundings to storage that memory may be off after a step; of fp32 the order of sums makes more of them.
+UNITS = {Dtype.fp32: 512.0, Dtype.fp16: 16.0, Dtype.bf16: 16.0}
+NONE, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)
+TOP_K, TOP_P = Sampling(SamplingKind.top_k, 0.7, 50, seed=3), Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
+
+
+def cases(programs: Sequence[tuple[str, int]], dtypes: Sequence[Dtype] = tuple(Dtype)) -> Any:
+    """Of each the device, the program, how many requests, and the dtype."""
+    found = [pytest.param("cuda", *each, dtype, marks=pytest.mark.gpu) for each in programs for dtype in dtypes]
+    found += [("host", name, requests, Dtype.fp32) for name, requests in programs if name in ON_HOST]
+    return pytest.mark.parametrize(("device", "name", "requests", "dtype"), found, indirect=["device"], ids=str)
+
+
+@contextmanager
+def opened(kind: str) -> Iterator[Any]:
+    """A GPU (cuda), or what stands in for one (host)."""
+    if kind == "host":
+        with fake_megakernel() as kernel:
+            yield kernel.device
+        return
+    from launchopt.devices.cuda.device import CudaDevice
+
+    yield CudaDevice(0)
+
+
+def stream_of(
+    name: str, sizes: list[tuple[int, int]], dtype: Dtype, layers: int = LAYERS, vocab: int | None = None
+) -> ChainStream:
+    return ChainStream(PROGRAMS[name], layers, requests_of(sizes), dtype, REPLICAS, vocab, seed=5)
+
+
+def run_of(device: Any, stream: ChainStream, mode: Any = None, sampling: Sampling | None = None) -> StepRun:
+    how = {} if sampling is None else {"sampling": sampling}
+    return StepRun(mode or MegakernelMode(), stream, stream.requests, device, **how)
+
+
+def close(run: StepRun) -> None:
+    run.device.synchronize()
+    run.close()
+
+
+def before_step(run: StepRun, number: int) -> StepBatch:
+    """Everything up to a step has run; that step."""
+    device = run.device
+    run.recorder.reset()
+    run.flights.reset()
+    device.arenas.poison()
+    device.synchronize()
+    device.use_mode(run.mode.name)
+    device.start(0, run.mode)
+    run.mode.start()
+    device.begin()
+    for at, batch in enumerate(batches(run.stream, run.most)):
+        if at == number:
+            break
+        run.mode.submit(batch, 0)
+        device.feed_back(run.flights, run.flights.collect(batch.words[-batch.size :]))
+    device.synchronize()
+    return batch
+
+
+def finish(run: StepRun) -> None:
+    """As at the end of a run."""
+    run.device.finish()
+    close(run)

@@ -1,0 +1,1 @@
+"""Jobs and batches for tests of modes."""

@@ -1,0 +1,96 @@
+"""Independent commands through a mode on one thread: batches as a consumer forms them, every output checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from launchopt.batching.batcher import Batch, Batcher, FlushReason
+from launchopt.command import COMMAND_DTYPE, Dtype, Records
+from launchopt.devices.cpu.device import CpuDevice
+from launchopt.modes import mode_class
+from launchopt.modes.base import Mode, Takes
+from launchopt.recording.recorder import Recorder
+from launchopt.verify.commands import verify
+from launchopt.workloads.stream import GemmStream, Segment
+from support.steps.launching import recorded
+from support.steps.straight import records_of
+
+NEVER_PACK, ALWAYS_PACK = 0, 1 << 40  # bytes a launch is worth
+
+sizes = st.sampled_from([1, 2, 3, 16])
+streams = st.builds(
+    GemmStream,
+    st.lists(st.tuples(sizes, sizes), min_size=1, max_size=3),
+    st.integers(1, 2),
+    st.lists(st.builds(Segment, st.integers(1, 3), st.integers(1, 12), st.integers(0, 2)), min_size=1, max_size=4),
+    st.sampled_from(Dtype),
+    st.integers(1, 5),
+    st.booleans(),
+    st.integers(0, 3),
+)
+
+
+class Run:
+    """One stream through one mode, as the consumer does it, on one thread of the CPU."""
+
+    def __init__(
+        self,
+        mode: str,
+        stream: GemmStream,
+        most: int = 8,
+        pack_bytes: int = NEVER_PACK,
+        device: Any = None,
+        **options: Any,
+    ) -> None:
+        self.stream, self.recorder, self._most = stream, Recorder(stream.commands), most
+        self.device = device or CpuDevice(threads=1)
+        self.device.info = replace(self.device.info, pack_bytes_per_launch=pack_bytes)
+        self.mode: Mode = mode_class(mode)(**options)
+        takes = self.mode.takes_of(stream)
+        self.limits = {
+            shape: min(1 if takes is Takes.commands else most, stream.counts[shape]) for shape in stream.shapes
+        }
+        self.device.open(stream, self.recorder, seed=0)
+        self.mode.prepare(self.device, self.limits)
+        self.device.warm_up()
+        self.device.arenas.poison()
+        self.device.use_mode(mode)
+        self.device.start(0, self.mode)
+        self.mode.start()
+
+    def batches(self, chunk: int) -> Iterator[Batch]:
+        limits = list(self.limits.values())
+        buckets = [min(self._most, sum(limits))] if self.mode.merges_shapes else limits
+        batcher = Batcher(self.stream.shapes, buckets, timeout_ns=3)
+        records = records_of(self.stream)
+        for now_ns, first in enumerate(range(0, len(records), chunk)):
+            yield from batcher.add(records[first : first + chunk], now_ns)
+            while (due := batcher.due(now_ns)) is not None:
+                yield due
+        yield from batcher.flush(FlushReason.drain)
+
+    def submit_all(self, chunk: int) -> list[list[int]]:
+        """Every batch; the shapes of each one's commands, as indices."""
+        found, knows = [], Batcher(self.stream.shapes, [1] * len(self.stream.shapes), 0)
+        for batch in self.batches(chunk):
+            records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+            found.append(knows.classify(records, np.zeros(len(batch), np.int32)).tolist())
+            self.mode.submit(batch, flush_ns=0)
+        return found
+
+    def finish(self) -> None:
+        self.device.finish()
+        self.mode.close()
+        self.device.close()
+        assert list(self.recorder.faults()) == []
+        found = verify(self.stream, self.device.arenas, 64)
+        assert found.ok, found.first_wrong
+
+    def launches(self, column: int) -> list[int]:
+        values: list[int] = recorded(self.recorder).launches[:, column].tolist()
+        return values

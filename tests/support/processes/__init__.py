@@ -1,0 +1,1 @@
+"""Runs in processes of their own, with limits, mounts and faults."""

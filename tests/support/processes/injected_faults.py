@@ -1,0 +1,180 @@
+"""Faults of a GPU, let happen in the consumer of a run: `heard` is told what the consumer hears from its parent.
+
+In: FAULT in the environment, "WHEN KIND" (and "MODE", where only that mode's job is meant). WHEN: job, before the
+device is opened; prepare, in the mode's `prepare`; run, at a submit in the middle of repeat REPEAT. KIND: a function
+below: those of a stand-in raise what CuPy would, the others make a real GPU fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+FAULT = "FAULT"
+REPEAT = 2
+SUBMIT = 3  # in that repeat
+LEFT_BYTES = 256 << 20  # by who takes all memory but a little
+
+SITECUSTOMIZE = """
+from multiprocessing import current_process
+from multiprocessing.connection import Connection
+
+def recv(self, *, plain=Connection.recv):
+    message = plain(self)
+    if current_process().name == "launchopt-consumer" and isinstance(message, tuple):
+        from support.processes import injected_faults
+        injected_faults.heard(message)
+    return message
+
+Connection.recv = recv
+"""
+
+_modes: list[str] = []
+_held: list[Any] = []
+
+
+def heard(message: tuple[Any, ...]) -> None:
+    """Let the fault happen now, or make it happen, if this is its time."""
+    when, kind, *only = os.environ[FAULT].split()
+    fault = globals()[kind]
+    if message[0] == "job":
+        _modes[:] = [arm.mode for arm in message[1].arms]
+        if only and only != _modes:
+            return
+        if when == "job":
+            fault()
+        if when == "prepare":
+            _before(_modes[0], "prepare", 1, fault)
+    elif when == "run" and message[0] == "run" and message[2] == REPEAT and (not only or only == _modes):
+        for name in ("submit", "submit_each"):
+            _before(_modes[message[1]], name, SUBMIT, fault)
+
+
+def _before(mode: str, name: str, call: int, fault: Callable[[], None]) -> None:
+    """Have `fault` happen before the `call`th call of a mode's method, which Python makes from now on."""
+    from launchopt.modes import mode_class
+
+    class_of = mode_class(mode)
+    plain, calls = getattr(class_of, name), [0]
+
+    def wrapped(*arguments: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            fault()
+        return plain(*arguments)
+
+    class_of.compiled_loop = False
+    setattr(class_of, name, wrapped)
+
+
+# Stand-ins: what CuPy raises.
+
+
+def says_no_memory() -> None:
+    """As CuPy's pool does."""
+    import cupy
+
+    raise cupy.cuda.memory.OutOfMemoryError(1 << 50, 1 << 30)
+
+
+def says_context_lost() -> None:
+    """And from then on nothing may be touched any more."""
+    import cupy
+
+    _forbid_closing()
+    raise cupy.cuda.runtime.CUDARuntimeError(700)
+
+
+def says_failed_of_lost_context() -> None:
+    """A library that only knows that it failed; CUDA knows why."""
+    import cupy
+
+    from launchopt.devices.cuda.errors import StatusError
+
+    def synchronize() -> None:
+        raise cupy.cuda.runtime.CUDARuntimeError(700)
+
+    _forbid_closing()
+    cupy.cuda.runtime.deviceSynchronize = synchronize
+    raise StatusError.of_cublas(13, "CUBLAS_STATUS_EXECUTION_FAILED")
+
+
+def lands_no_more() -> None:
+    """Nothing is launched that could fail, and no step that is under way ends; CUDA knows why."""
+    from launchopt.devices.cpu.device import CpuDevice
+    from launchopt.devices.feedback.cpu import CpuSteps
+
+    def feed_back(self: Any, flights: Any, count: int) -> None:
+        import numpy as np
+
+        flights.take_off(count, self._facts, *np.zeros_like(self._staged))
+
+    def check_alive(self: Any) -> None:
+        import cupy
+
+        raise cupy.cuda.runtime.CUDARuntimeError(700)
+
+    _forbid_closing()
+    # Whoever is to call them was told so before the run.
+    CpuSteps.feed_back.__code__ = feed_back.__code__
+    CpuDevice.check_alive.__code__ = check_alive.__code__
+
+
+def _forbid_closing() -> None:
+    from launchopt.devices.cpu.device import CpuDevice
+    from launchopt.modes.base import Mode
+
+    def close(self: Any) -> None:
+        raise AssertionError("a lost GPU was touched")
+
+    for owner, name in ((CpuDevice, "close"), (Mode, "close")):
+        setattr(owner, name, close)
+
+
+# Real ones.
+
+
+def take_memory(but_bytes: int = 0) -> None:
+    """All of the GPU's that is free, in pieces down to 16 MB, as a neighbour may."""
+    import cupy
+
+    cupy.cuda.Device(0).use()
+    cupy.get_default_memory_pool().free_all_blocks()  # what is kept for later would hide that there is no more
+    runtime, piece = cupy.cuda.runtime, 1 << 37
+    spared = runtime.malloc(but_bytes) if but_bytes else 0
+    while piece >= 1 << 24:
+        try:
+            _held.append(runtime.malloc(piece))
+        except runtime.CUDARuntimeError:
+            piece //= 2
+    if spared:
+        runtime.free(spared)
+
+
+def take_most_memory() -> None:
+    """Before a job that needs more than what is left."""
+    take_memory(LEFT_BYTES)
+
+
+def find_memory_taken() -> None:
+    """A neighbour was quicker: an allocation in the middle."""
+    import cupy
+
+    take_memory()
+    _held.append(cupy.empty(1 << 30, cupy.uint8))
+
+
+def ask_for_too_much() -> None:
+    """A petabyte."""
+    import cupy
+
+    _held.append(cupy.empty(1 << 50, cupy.uint8))
+
+
+def launch_bad_kernel() -> None:
+    """It writes to where nothing is. Nobody waits for it: whoever asks CUDA for something next is told."""
+    import cupy
+
+    code = 'extern "C" __global__ void bad(int *where) { *where = 1; }'
+    cupy.RawKernel(code, "bad")((1,), (1,), (cupy.uint64(0x10),))

@@ -1,0 +1,116 @@
+"""Runs that are to be refused, from outside: what they say, how they end, what they take and what they leave.
+
+In: what is typed, and the files that are there. Out: `Outcome`s. Most of what such a run costs is loading libraries, so
+that they are forked from a process that has (forked.py); `typed_outcome` is of a process that somebody started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from support.processes.own_process import environ_of
+
+OURS, HYDRAS = 2, 1  # exit codes: who found it
+LIMIT_S = 4.0  # of processor time, with all libraries loaded, on a slow machine: what starts to work takes longer
+PATIENCE_S = 120.0  # after which it hangs, however busy this machine is
+AT_ONCE = 2
+FORKED = Path(__file__).with_name("forked.py")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a run."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    cpu_s: float  # of its own and of processes that it waited for
+    left: list[str]
+
+
+def words_of(case: str) -> list[str]:
+    """What is typed after `python -m runner`: with device=cpu where no device is named."""
+    words = case.split(" ")
+    return words if any(word.startswith("device=") for word in words) else [*words, "device=cpu"]
+
+
+def forked_outcomes(cases: Collection[str], inputs: Mapping[str, str], base: Path) -> dict[str, Outcome]:
+    """Each with a folder of its own below `base`, in which `inputs` are."""
+    servers: SimpleQueue[_Server] = SimpleQueue()
+
+    def outcome(number: int, case: str) -> Outcome:
+        folder, server = _folder(base / str(number), inputs), servers.get()
+        try:
+            return server.outcome(words_of(case), folder, inputs)
+        finally:
+            servers.put(server)
+
+    with _Server.started(AT_ONCE) as started, ThreadPoolExecutor(AT_ONCE) as pool:
+        for server in started:
+            servers.put(server)
+        return dict(zip(cases, pool.map(outcome, range(len(cases)), cases), strict=True))
+
+
+def typed_outcome(case: str, inputs: Mapping[str, str], folder: Path) -> Outcome:
+    """Of a process of its own, in a new `folder`."""
+    _folder(folder, inputs)
+    call = [sys.executable, "-m", "runner", *words_of(case)]
+    ended = subprocess.run(call, cwd=folder, env=environ_of(), capture_output=True, text=True, timeout=PATIENCE_S)
+    return Outcome(ended.returncode, ended.stdout, ended.stderr, 0.0, _left(folder, inputs))
+
+
+class _Server:
+    """A process that forks runs, one at a time."""
+
+    def __init__(self) -> None:
+        call = [sys.executable, str(FORKED)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(call, env=environ_of(), stdin=pipe, stdout=pipe, text=True)
+
+    @classmethod
+    @contextmanager
+    def started(cls, count: int) -> Iterator[Sequence[_Server]]:
+        """So many, until the end."""
+        servers = [cls() for _ in range(count)]
+        try:
+            yield servers
+        finally:
+            for server in servers:
+                server._process.kill()
+                server._process.communicate()
+
+    def outcome(self, words: Sequence[str], folder: Path, inputs: Collection[str]) -> Outcome:
+        """Of a run in `folder`; a run that hangs is left behind, and all that come after it fail."""
+        assert self._process.stdin
+        assert self._process.stdout
+        said = [folder.with_suffix(f".{name}") for name in ("stdout", "stderr")]
+        run = {"words": words, "folder": str(folder), "stdout": str(said[0]), "stderr": str(said[1])}
+        print(json.dumps(run), file=self._process.stdin, flush=True)
+        hang = threading.Timer(PATIENCE_S, self._process.kill)
+        hang.start()
+        pid, status, cpu_s = json.loads(self._process.stdout.readline())
+        hang.cancel()
+        left = [*_left(folder, inputs), *(path.name for path in Path("/dev/shm").glob(f"launchopt_{pid}_*"))]
+        stdout, stderr = (path.read_text() for path in said)
+        return Outcome(os.waitstatus_to_exitcode(status), stdout, stderr, cpu_s, left)
+
+
+def _folder(folder: Path, inputs: Mapping[str, str]) -> Path:
+    folder.mkdir()
+    for name, text in inputs.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def _left(folder: Path, inputs: Collection[str]) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name not in inputs)

@@ -1,0 +1,1 @@
+"""Rigs and stand-ins for the persistent kernel."""

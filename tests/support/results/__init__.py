@@ -1,0 +1,1 @@
+"""Folders, rows and files of results, good and bad."""

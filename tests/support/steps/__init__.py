@@ -1,0 +1,1 @@
+"""Streams, whole steps and their models."""

@@ -1,0 +1,216 @@
+"""Drivers in a thread, and a consumer in this one that checks the order of steps and answers when and as it likes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from launchopt.arrivals.requests import Requests
+from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
+from launchopt.producing.driver import Driver, Schedule, Tokens
+from launchopt.queue.ring import LEFT, START_NS, STOP, Ring
+from launchopt.workloads import chain as ch
+from launchopt.workloads.chain import ChainStream
+from support.steps.program_interpreter import records_of
+from support.steps.program_interpreter import steps_of as kinds_of
+
+LAYER = [(24, 8), (8, 8), (300, 8), (8, 140)]
+PATIENCE_S = 30.0  # after which whoever is still waiting will wait forever
+NONE, CONTINUOUS, AHEAD = Schedule(), Schedule(continuous=True), Schedule(ahead=True)
+
+
+def stream_of(
+    sizes: Sequence[tuple[int, int]],
+    due_ns: Sequence[int] | None = None,
+    after: Sequence[int] | None = None,
+    chunk: int | None = None,
+    replicas: int = 1,
+    vocab: int | None = None,
+    layers: int = 2,
+) -> ChainStream:
+    """(prompt, output) tokens of each request."""
+    count = len(sizes)
+    prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
+    due = np.zeros(count, np.int64) if due_ns is None else np.array(due_ns, np.int64)
+    waits_for = np.full(count, -1) if after is None else np.array(after, np.int64)
+    requests = Requests(due, prompts, outputs, waits_for)
+    return ChainStream(LAYER, layers, requests, Dtype.fp16, replicas, vocab, chunk)
+
+
+def expected_records(stream: ChainStream, request: int) -> Records:
+    """All of a request's records, but for what says when and in what order they were issued."""
+    parts = [records_of(stream, request, step) for step in range(len(kinds_of(stream, request)))]
+    records = np.concatenate(parts)
+    records["step"] = np.arange(len(records))
+    return records
+
+
+@dataclass
+class Run:
+    """A driver in a thread of its own."""
+
+    ring: Ring
+    back: Ring
+    driver: Driver
+    thread: threading.Thread = field(init=False)
+    result: tuple[Tokens, int, int] | None = None
+    error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=self._drive, daemon=True)
+        self.thread.start()
+
+    def _drive(self) -> None:
+        try:
+            self.result = self.driver.run(self.ring, self.back)
+        except Exception as error:
+            self.error = error
+
+    def finish(self) -> tuple[Tokens, int, int]:
+        self.thread.join(PATIENCE_S)
+        assert self.error is None
+        assert self.result is not None
+        return self.result
+
+
+@contextmanager
+def running(stream: ChainStream, schedule: Schedule, capacity: int = 64, rehearsal: bool = False) -> Iterator[Run]:
+    room = 1 << stream.requests.bit_length()
+    with Ring.create(capacity) as ring, Ring.create(max(2, room)) as back:
+        driver = Driver(stream, schedule, spin_us=20, sleep_us=50, rehearsal=rehearsal)
+        run = Run(ring, back, driver)
+        try:
+            yield run
+        finally:
+            ring.set_word(STOP, 1)
+            run.thread.join(PATIENCE_S)
+            assert not run.thread.is_alive()
+
+
+class Peer:
+    """Pops records, a random few at a time; tells of the ends of steps after a while, in any order.
+
+    groups: which requests have a step together. Then none may begin before all before it are told of, and nothing is
+    told of before all of its group have come. ahead: it says now and then that all steps which have come have left;
+    from then on their requests' next ones may come, but for the last record.
+    """
+
+    def __init__(
+        self, stream: ChainStream, run: Run, seed: int, groups: Sequence[Sequence[int]] = (), ahead: bool = False
+    ) -> None:
+        self.stream, self.run, self.random = stream, run, np.random.default_rng(seed)
+        self.records: list[Records] = []
+        self.popped_ns: list[int] = []
+        self.begun: list[int] = []  # requests, a step each
+        self.ended: Counter[int] = Counter()
+        self.told: Counter[int] = Counter()
+        self.pending: list[Records] = []
+        self.ids = np.zeros(stream.tokens, np.int64)
+        self.answers: list[int] = []  # requests, in order
+        self.group_of = [at for at, group in enumerate(groups) for _ in group]
+        self.stops = np.cumsum([len(group) for group in groups]).tolist()
+        self.ahead, self.left, self.early = ahead, 0, 0  # records all of whose steps left, those that came early
+        self.ended_at: Counter[int] = Counter()  # records until a request's last end of a step
+
+    def pop(self, most: int = 16) -> int:
+        buffer = np.zeros(int(self.random.integers(1, most + 1)), COMMAND_DTYPE)
+        count = self.run.ring.pop(buffer)
+        now_ns = time.monotonic_ns()
+        for record in buffer[:count]:
+            self._see(record.copy(), now_ns)
+        return count
+
+    def _see(self, record: Records, now_ns: int) -> None:
+        request = int(record["request"])
+        steps_begun = self.begun.count(request)
+        is_new = steps_begun == self.ended[request]
+        if self.told[request] < steps_begun + is_new - 1:  # the step before is not told of
+            assert not record["flags"]
+            assert 0 < self.ended_at[request] <= self.left
+            self.early += 1
+        if is_new:
+            if self.group_of:
+                group = self.group_of[len(self.begun)]
+                assert self.told.total() >= (self.stops[group - 1] if group else 0)
+            self.begun.append(request)
+        self.records.append(record)
+        self.popped_ns.append(now_ns)
+        if record["flags"] & Flag.STEP_END:
+            self.ended[request] += 1
+            self.ended_at[request] = len(self.records)
+            self.pending.append(record)
+
+    def answer(self) -> bool:
+        """Tell of one that is pending."""
+        if not self.pending:
+            return False
+        if self.group_of and self.ended.total() != self.stops[self.group_of[len(self.begun) - 1]]:
+            return False
+        record = self.pending.pop(int(self.random.integers(len(self.pending))))
+        request, token = int(record["request"]), int(record["token"])
+        told = np.zeros(1, COMMAND_DTYPE)
+        told[0] = record
+        token_id = int(self.random.choice([-1, 0, 1, 127_999, 2**31 - 1]))
+        told["slot_a"] = token_id & 0xFFFF_FFFF
+        if token != NO_TOKEN:
+            self.ids[int(self.stream.table[request, ch.FIRST_TOKEN]) + token] = token_id
+        self.told[request] += 1
+        self.answers.append(request)
+        assert self.run.back.push(told) == 1
+        return True
+
+    def play(self) -> tuple[Tokens, int, int]:
+        """Until the driver has closed the ring and all is popped."""
+        end = time.monotonic() + PATIENCE_S
+        while not self.run.ring.drained:
+            assert time.monotonic() < end, "the driver and its consumer wait for each other"
+            assert self.run.error is None
+            wants = self.random.random()
+            if self.ahead and self.random.random() < 0.3:
+                self.left = len(self.records)
+                self.run.ring.set_word(LEFT, self.left)
+            if not (wants < 0.6 and self.pop()) and not (wants > 0.4 and self.answer()):
+                self.run.ring.await_record(10_000)
+        return self.run.finish()
+
+    def check(self, tokens: Tokens, commands: int) -> None:
+        """What came was what was asked for, all of it once, and the times are in order."""
+        stream, start_ns = self.stream, self.run.ring.word(START_NS)
+        records = np.array(self.records, COMMAND_DTYPE)
+        assert commands == stream.commands == len(records)
+        assert records["seq"].tolist() == list(range(len(records)))
+        assert (records["enqueue_ns"] <= np.array(self.popped_ns)).all()
+        for request in range(stream.requests):
+            own = records[records["request"] == request]
+            enqueued_ns = own["enqueue_ns"].copy()
+            assert (np.diff(enqueued_ns) >= 0).all()
+            of_request = slice(int(stream.table[request, ch.FIRST_TOKEN]), None)
+            issued, done = (t[of_request][: stream.outputs[request]] for t in (tokens.issue_ns, tokens.done_ns))
+            assert enqueued_ns[0] == start_ns + tokens.arrived_ns[request]
+            assert tokens.arrived_ns[request] >= stream.table[request, ch.DUE_NS]
+            assert tokens.late_ns[request] >= 0
+            assert tokens.arrived_ns[request] + tokens.late_ns[request] <= issued[0]
+            assert issued[0] <= np.array(self.popped_ns)[records["request"] == request][0] - start_ns
+            which = -1 if self.ahead else 0  # what waits for the token before: the last record, or all
+            goes_on = [int(own["enqueue_ns"][own["token"] == token][which]) for token in range(1, len(issued))]
+            assert (issued[1:] + start_ns).tolist() == goes_on
+            assert (issued <= done).all()
+            assert (done[:-1] <= issued[1:]).all()
+            own["seq"] = own["enqueue_ns"] = own["turn"] = 0
+            own["flags"] &= int(Flag.STEP_END)
+            assert own.tolist() == expected_records(stream, request).tolist()
+            waits_for = int(stream.table[request, ch.AFTER])
+            last_done = 0
+            if waits_for >= 0:
+                at = int(stream.table[waits_for, ch.FIRST_TOKEN] + stream.outputs[waits_for])
+                last_done = int(tokens.done_ns[at - 1])
+                before = records["seq"][records["request"] == waits_for]
+                assert before.max() < records["seq"][records["request"] == request].min()
+            assert tokens.arrived_ns[request] == max(int(stream.table[request, ch.DUE_NS]), last_done)
+        assert tokens.ids.tolist() == self.ids.tolist()

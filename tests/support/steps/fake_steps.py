@@ -1,0 +1,65 @@
+"""Whole steps through `LtSteps` on the host: stand-ins launch, NumPy feeds back, every command is checked."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from launchopt.batching.buckets import KEY_MASK
+from launchopt.batching.step_batcher import StepBatch
+from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN
+from launchopt.devices.feedback.cpu import CpuSteps
+from launchopt.devices.feedback.flights import Flights
+from launchopt.devices.steps.step_columns import LtSteps
+from launchopt.queue.ring import Ring
+from launchopt.verify.tokens import verify_chain
+from launchopt.workloads.chain import ChainStream
+from support.cuda.fake_lt import FakeLt
+from support.steps.launching import recorded
+from support.steps.program_interpreter import NONE
+from support.steps.step_runs import batches
+
+
+class FakeSteps:
+    """LtSteps over the tables of a FakeLt, and results fed back by NumPy."""
+
+    def __init__(self, stream: ChainStream, most: int, fail_at: int | None = None) -> None:
+        self.stream, self.most = stream, most
+        limits = {shape: min(most, stream.together(shape)) for shape in stream.shapes}
+        self.fake = FakeLt(stream, limits, fail_at)
+        self.steps = LtSteps(self.fake, limits, self.fake.base)
+        cpu = CpuSteps(stream, self.fake.arenas, NONE)
+        self.flights = Flights(stream, cast(Ring, None), cpu.done)
+        self.flights.reset()
+        self._feed_back = cpu.feed_back
+
+    def run(self, seed: int | None) -> list[StepBatch]:
+        """All steps; the batches that were launched (their words copied)."""
+        found = []
+        for batch in batches(self.stream, self.most, seed):
+            found.append(StepBatch(batch.words.copy(), batch.reason, batch.size, batch.rows))
+            self.steps.launch(batch, flush_ns=0)
+            self._feed_back(self.flights, self.flights.collect(batch.words[-batch.size :]))
+        return found
+
+    def check(self, unwritten: frozenset[str] = frozenset()) -> None:
+        assert list(self.fake.recorder.faults()) == []
+        ids = self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+        found = verify_chain(self.stream, self.fake.arenas, NONE, ids, 64, 0, unwritten)
+        assert found.ok, found.first_wrong
+
+    @property
+    def launches(self) -> Any:
+        return recorded(self.fake.recorder).launches
+
+
+def is_even(stream: ChainStream, batch: StepBatch) -> list[bool]:
+    """Of each row whether its requests lie as far apart as a strided batch's must."""
+    moves, by_key, found = stream.strides(), {shape.packed: shape for shape in stream.shapes}, []
+    for row in batch.words.reshape(batch.rows, batch.size, -1):
+        shape = by_key[int(row[0, W_MN]), int(row[0, W_K_OP_DTYPE] & KEY_MASK)]
+        records = row.view(COMMAND_DTYPE).reshape(-1)
+        slots = np.stack([records[f"slot_{role}"].astype(np.int64) for role in "abc"], axis=1)
+        found.append(bool((np.diff(slots, axis=0) == moves[shape]).all()))
+    return found

@@ -1,0 +1,65 @@
+"""Lists of a layer whose sizes are such that all that can be done as one is; and layers of any sizes around them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from launchopt.command import Dtype
+from launchopt.devices.instructions.words import Instructions, groups_of
+from launchopt.devices.steps.step_columns import step_of
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import layer_program
+from support.megakernel.instruction_runs import InstructionRun
+from support.steps.programs import requests_of
+
+MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
+TOKENS = 4
+# Of a layer, what is done as one.
+ATTENTION = "rope+kv_write+qk+softmax+av"
+STAGES = ("norm1+qkv", ATTENTION, "o+add1", "norm2+gate_up+silu_mul", "down+add2")
+
+
+def layer_stream(
+    requests: int, dtype: Dtype = Dtype.fp32, layers: int = 1, model: ModelShape = MODEL, page: int | None = None
+) -> ChainStream:
+    """Requests of a few tokens each, without prompts."""
+    program = layer_program(model, 2 * TOKENS, page)
+    return ChainStream(program, layers, requests_of([(0, TOKENS)] * requests), dtype, 1)
+
+
+def compiled(stream: ChainStream, fuse: bool = True) -> Instructions:
+    """A decode step of all requests."""
+    return InstructionRun(stream, fuse=fuse).compiler.compile(step_of(stream, stream.requests, 0))
+
+
+def names_of(stream: ChainStream) -> list[str]:
+    """Of a decode step's rows."""
+    return [row.name for row in stream.rows(stream.decode_kind)]
+
+
+def stages_of(program: Instructions, names: list[str]) -> list[str]:
+    """What is done as one, by the names of its rows."""
+    return ["+".join(names[i] for i in group) for group in groups_of(program)]
+
+
+@st.composite
+def layer_streams(draw: st.DrawFn) -> ChainStream:
+    """Layers of which some of that, or all, is done as one; any requests."""
+    q_heads, kv_heads = draw(st.sampled_from([(2, 1), (3, 3), (4, 2)]))
+    model = ModelShape(
+        "any",
+        draw(st.sampled_from([64, 128, 72])),
+        2,
+        q_heads,
+        kv_heads,
+        draw(st.sampled_from([16, 32, 24])),
+        draw(st.sampled_from([64, 128, 100])),
+        gated=draw(st.booleans()),
+    )
+    sizes = st.tuples(st.integers(0, 3), st.integers(0, 4)).filter(any)
+    requests = requests_of(draw(st.lists(sizes, min_size=1, max_size=4)))
+    program = layer_program(model, requests.longest, draw(st.sampled_from([None, 4])))
+    return ChainStream(
+        program, draw(st.integers(1, 3)), requests, draw(st.sampled_from(Dtype)), draw(st.integers(1, 2))
+    )

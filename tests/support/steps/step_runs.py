@@ -1,0 +1,163 @@
+"""Whole steps through a mode on one thread: batches as a step batcher may form them, results fed back.
+
+`batches(stream)` yields them in an order that a seed fixes: requests run ahead of one another, so that those of a batch
+may be at different tokens, with different copies of the weights. `StepRun` drives a mode that takes steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from launchopt.batching.batcher import FlushReason
+from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
+from launchopt.command import COMMAND_DTYPE, as_words
+from launchopt.devices.base import Device
+from launchopt.devices.cpu.device import CpuDevice
+from launchopt.devices.loops.commands_runner import PumpSettings
+from launchopt.devices.loops.steps import StepPump
+from launchopt.modes import mode_class
+from launchopt.modes.base import Mode
+from launchopt.queue.ring import Ring
+from launchopt.recording.recorder import Recorder
+from launchopt.sampling import Sampling
+from launchopt.verify.tokens import verify_chain
+from launchopt.workloads.chain import ChainStream
+from support.steps.launching import recorded
+from support.steps.program_interpreter import NONE, SEED, records_of, steps_of
+
+
+def batches(stream: ChainStream, most: int, seed: int | None = None) -> Iterator[StepBatch]:
+    """Every step of every request once; up to `most` requests a batch. No seed: all go on together."""
+    generator = None if seed is None else np.random.default_rng(seed)
+    kinds = [steps_of(stream, request) for request in range(stream.requests)]
+    at, seq = [0] * stream.requests, 0
+    while left := [request for request in range(stream.requests) if at[request] < len(kinds[request])]:
+        first = min(left, key=lambda request: at[request]) if generator is None else int(generator.choice(left))
+        kind = kinds[first][at[first]]
+        alike = [request for request in left if kinds[request][at[request]] == kind]
+        if generator is None:
+            alike = [request for request in alike if at[request] == at[first]][:most]
+        else:
+            size = int(generator.integers(1, min(most, len(alike)) + 1))
+            alike = sorted(generator.choice(alike, size, replace=False).tolist())
+        records = np.stack([records_of(stream, request, at[request]) for request in alike], axis=1)
+        records["seq"] = np.arange(seq, seq + records.size).reshape(records.shape)
+        records["step"] += np.array([sum(_rows(stream, kinds[r][: at[r]])) for r in alike], np.uint32)
+        seq += records.size
+        for request in alike:
+            at[request] += 1
+        yield StepBatch(as_words(records.reshape(-1)), FlushReason.full, len(alike), len(records))
+
+
+def _rows(stream: ChainStream, kinds: list[Any]) -> list[int]:
+    sizes = np.diff(stream.kind_stops, prepend=0)
+    return [int(sizes[stream.kinds.index(kind)]) for kind in kinds]
+
+
+def _drive(ring: Ring, back: Ring, stream: ChainStream, most: int) -> None:
+    """Each batch's records, a request after the other, when the end of the batch before has been told of."""
+    told = np.zeros(1, COMMAND_DTYPE)
+    for batch in batches(stream, most):
+        # At once: a step that comes before the others may leave alone, and these would wait for its next one.
+        records = np.concatenate([batch.words[request :: batch.size] for request in range(batch.size)])
+        assert ring.push(records.view(COMMAND_DTYPE)[:, 0]) == len(records)
+        for _ in range(batch.size):
+            while not back.pop(told):
+                pass
+    ring.close()
+
+
+def asked_of_python(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each launch was admitted that the compiled loop has not admitted itself: from now on."""
+    from launchopt.devices.megakernel.launch_ahead import LaunchAhead
+
+    asked, admit = list[bool](), LaunchAhead.admit
+
+    def noted(ahead: LaunchAhead, program: Any, arguments: int) -> bool:
+        asked.append(admit(ahead, program, arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(LaunchAhead, "admit", noted)
+    return asked
+
+
+class StepRun:
+    """One stream through one mode; `device` None: the CPU's."""
+
+    def __init__(
+        self,
+        mode: str | Mode,
+        stream: ChainStream,
+        most: int,
+        device: Device | None = None,
+        sampling: Sampling = NONE,
+        on_host: bool = False,
+    ) -> None:
+        self.stream, self.most, self.sampling = stream, most, sampling
+        self.recorder = Recorder(stream.commands)
+        self.device: Any = device or CpuDevice(threads=1)
+        self.mode = mode_class(mode)() if isinstance(mode, str) else mode
+        limits = {shape: min(most, stream.together(shape)) for shape in stream.shapes}
+        self.device.open(stream, self.recorder, seed=SEED)
+        nobody = cast(Ring, None)  # is told
+        self.flights = self.device.open_steps(stream, sampling, on_host, nobody)
+        self.mode.prepare(self.device, limits)
+        self.device.warm_up()
+
+    def _begin(self) -> None:
+        self.recorder.reset()
+        self.flights.reset()
+        self.device.arenas.poison()
+        self.device.synchronize()
+        self.device.use_mode(self.mode.name)
+        self.device.start(0, self.mode)
+        self.mode.start()
+        self.device.begin()
+
+    def run(self, seed: int | None = None) -> None:
+        """Once from the start to the end, every step."""
+        self._begin()
+        for batch in batches(self.stream, self.most, seed):
+            self.mode.submit(batch, 0)
+            self.device.feed_back(self.flights, self.flights.collect(batch.words[-batch.size :]))
+        self.device.finish()
+
+    def run_pumped(self) -> None:
+        """As `run`, through the compiled loop: a batch's records come when the one before has been told of."""
+        stream, device = self.stream, self.device
+        rows = int(np.diff(stream.kind_stops, prepend=0).max())
+        batcher = StepBatcher(steps_of_requests(stream.table), rows, self.most, 1 << 60)
+        self._begin()
+        waits = PumpSettings(1 << 60, None, spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=0)
+        follows = self.mode.submit, device.feed_back, lambda: None
+        with Ring.create(1024) as ring, Ring.create(64) as back, ThreadPoolExecutor(1) as pool:
+            pump = StepPump(
+                ring, back, batcher, self.flights, *follows, self.recorder, waits, self.mode.ahead.admission
+            )
+            drive = pool.submit(_drive, ring, back, stream, self.most)
+            pump.run()
+            drive.result()
+        device.finish()
+
+    def check(self) -> None:
+        """Each command ran once, and what it gave is right."""
+        assert list(self.recorder.faults()) == []
+        ids = self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+        found = verify_chain(
+            self.stream, self.device.arenas, self.sampling, ids, 64, 0, self.mode.unwritten_of(self.stream)
+        )
+        assert found.ok, found.first_wrong
+
+    def launches(self, column: int) -> list[int]:
+        values: list[int] = recorded(self.recorder).launches[:, column].tolist()
+        return values
+
+    def close(self) -> None:
+        self.mode.close()
+        self.device.close()
+        self.recorder.close()

@@ -1,0 +1,113 @@
+"""Room that is promised is there: on a disk, and in shared memory, where a promise alone ends in SIGBUS."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes.own_mounts import in_own_mounts
+from support.processes.own_process import environ_of
+
+from launchopt.errors import ConfigError, RunError
+from launchopt.files import Reserve, claim, reason
+from launchopt.queue.ring import FOLDER, Ring
+
+can_claim = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="nothing can be allocated ahead here")
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "text of a library")
+
+
+@can_claim
+def test_a_claim_is_allocated_and_not_only_promised(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        claim(file.fileno(), 1 << 20)
+        about = os.fstat(file.fileno())
+    assert about.st_size == 1 << 20
+    assert about.st_blocks * 512 >= 1 << 20
+
+
+@can_claim
+@pytest.mark.parametrize(("code", "matters"), [(errno.ENOSPC, True), (errno.EFBIG, True), (errno.EOPNOTSUPP, False)])
+def test_only_a_file_system_that_cannot_know_is_believed(
+    code: int, matters: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    if matters:
+        with pytest.raises(OSError, match=os.strerror(code)):
+            claim(0, 1)
+    else:
+        claim(0, 1)
+
+
+def test_a_reason_is_the_systems_own() -> None:
+    assert reason(OSError(errno.ENOSPC, "[Errno 28] Error writing bytes to file. Detail: ...")) == os.strerror(28)
+    assert reason(OSError("some text")) == "some text"
+
+
+def test_a_reserve_has_no_name_and_is_given_back(tmp_path: Path) -> None:
+    with Reserve(tmp_path, 1 << 20) as reserve:
+        assert list(tmp_path.iterdir()) == []
+        reserve.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["missing", "file"])
+def test_a_folder_that_takes_nothing_is_named(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / kind
+    if kind == "file":
+        folder.write_text("")
+    with pytest.raises(RunError, match=rf"{kind} cannot be written to: "):
+        Reserve(folder)
+
+
+@can_claim
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(RunError) as caught:
+        Reserve(tmp_path)
+    assert str(caught.value) == f"{tmp_path} cannot be written to: {os.strerror(errno.ENOSPC)}"
+
+
+@can_claim
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="shared memory has no file here")
+def test_a_ring_without_room_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(FOLDER.glob(f"launchopt_{os.getpid()}_*"))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ConfigError) as caught:
+        Ring.create(1 << 16)
+    why = f"has no room for a ring of 4.2 MB ({os.strerror(errno.ENOSPC)}): lower it, or give {FOLDER} more room"
+    assert str(caught.value) == f"queue.capacity=65536: {FOLDER} {why}"
+    assert set(FOLDER.glob(f"launchopt_{os.getpid()}_*")) == before
+
+
+RING = """
+import sys
+from launchopt.errors import ConfigError
+from launchopt.queue.ring import FOLDER, Ring
+try:
+    with Ring.create(int(sys.argv[1])) as ring:
+        ring.reset()  # writes to every page
+except ConfigError as error:
+    print(error, list(FOLDER.iterdir()))
+"""
+
+
+@pytest.mark.parametrize(("capacity", "fits"), [(512, True), (2048, False)])
+def test_a_shared_memory_that_is_too_small_is_no_bus_error(capacity: int, fits: bool) -> None:
+    command = in_own_mounts(f"mount -t tmpfs -o size=64k tmpfs {FOLDER}", sys.executable, "-c", RING, str(capacity))
+    done = subprocess.run(command, env=environ_of(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    if fits:
+        assert done.stdout == ""
+    else:
+        assert done.stdout.startswith(f"queue.capacity={capacity}: {FOLDER} has no room for a ring of 0.1 MB (")
+        assert done.stdout.endswith(" []\n")

@@ -1,0 +1,259 @@
+"""The check passes what is right and, one fault at a time, fails what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from support.steps.straight import multiply, operands, output, records_of, shape_of
+
+from launchopt.command import Dtype, Records, ShapeKey
+from launchopt.devices.arenas import Arenas, from_float32, to_float32
+from launchopt.verify import commands as checking
+from launchopt.verify.commands import Verification, tolerance, verify
+from launchopt.workloads.gemv import gemv
+from launchopt.workloads.stream import GemmStream, Segment
+
+COLUMNS = 16
+VICTIM = 7  # the command that a fault befalls
+
+
+def small(dtype: Dtype = Dtype.fp32, n: int = 3) -> GemmStream:
+    """24 commands of one shape, no two with the same inputs."""
+    return gemv(8, n, 32, 24, dtype, 6, shuffle=False, seed=0)
+
+
+def repeated(dtype: Dtype) -> GemmStream:
+    """Commands that share both inputs, and so have one product at several places."""
+    return gemv(8, 3, 32, 24, dtype, 2, shuffle=False, seed=0)
+
+
+def layers(dtype: Dtype) -> GemmStream:
+    """Shapes that share arenas, of two widths, from two requests."""
+    linears = [(16, 8), (8, 16), (24, 8), (8, 16)]
+    return GemmStream(linears, 2, [Segment(5, 2), Segment(1, 6, 1), Segment(5, 1)], dtype, 3, shuffle=True)
+
+
+def named(stream: GemmStream, record: Any) -> str:
+    return f"{shape_of(stream, record)}, output slot {record['slot_c']}: error "
+
+
+@pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("make", [small, repeated, layers])
+def test_what_is_right_passes(make: Any, dtype: Dtype) -> None:
+    stream = make(dtype)
+    arenas = operands(stream)
+    multiply(stream, arenas, records_of(stream))
+    found = verify(stream, arenas, COLUMNS)
+    assert found.ok
+    assert (found.commands, found.wrong, found.first_wrong) == (stream.commands, 0, None)
+    assert found.compared_share == 1
+    assert 0 < found.max_rel_error <= found.tolerance == max(map(tolerance, stream.shapes))
+
+
+def move(field: str) -> Any:
+    """Every command reads its neighbour's operand, as a wrong stride does."""
+
+    def fault(stream: GemmStream, arenas: Arenas, records: Records) -> int:
+        wrong = records.copy()
+        wrong[field] = np.roll(records[field], 1)
+        multiply(stream, arenas, wrong)
+        return len(records)
+
+    return fault
+
+
+def drop(stream: GemmStream, arenas: Arenas, records: Records) -> int:
+    multiply(stream, arenas, np.delete(records, VICTIM))
+    return 1
+
+
+def never_ran(stream: GemmStream, arenas: Arenas, records: Records) -> int:
+    return len(records)
+
+
+def swap(stream: GemmStream, arenas: Arenas, records: Records) -> int:
+    wrong = records.copy()
+    wrong["slot_c"][[VICTIM, 9]] = records["slot_c"][[9, VICTIM]]
+    multiply(stream, arenas, wrong)
+    return 2
+
+
+def same_output(stream: GemmStream, arenas: Arenas, records: Records) -> int:
+    """All write the first one's output: what the strided call with stride 0 does."""
+    wrong = records.copy()
+    wrong["slot_c"] = 0
+    multiply(stream, arenas, wrong)
+    return len(records)
+
+
+def stale_input(stream: GemmStream, arenas: Arenas, records: Records) -> int:
+    """The result of the input before."""
+    wrong = records.copy()
+    wrong["slot_b"][VICTIM] = records["slot_b"][VICTIM - 1]
+    multiply(stream, arenas, wrong)
+    return 1
+
+
+def stale_run(stream: GemmStream, arenas: Arenas, records: Records) -> int:
+    """The outputs of a run on other inputs."""
+    multiply(stream, arenas, records)
+    arenas.fill(seed=1)
+    return len(records)
+
+
+def zero(stream: GemmStream, arenas: Arenas, records: Records) -> int:
+    multiply(stream, arenas, records)
+    output(stream, arenas, records[VICTIM])[:] = 0
+    return 1
+
+
+def all_zero(stream: GemmStream, arenas: Arenas, records: Records) -> int:
+    for record in records:
+        output(stream, arenas, record)[:] = 0
+    return len(records)
+
+
+def shift(stream: GemmStream, arenas: Arenas, record: Any, tolerances: float) -> None:
+    """One element off by so many times the tolerance."""
+    target = output(stream, arenas, record)
+    values = to_float32(target, stream.dtype)
+    values[-1, 5] += tolerances * tolerance(stream.shapes[0]) * np.sqrt((values**2).mean())
+    target[:] = from_float32(values, stream.dtype)
+
+
+def one_element(stream: GemmStream, arenas: Arenas, records: Records) -> int:
+    multiply(stream, arenas, records)
+    shift(stream, arenas, records[VICTIM], 1.5)
+    return 1
+
+
+def infinite(stream: GemmStream, arenas: Arenas, records: Records) -> int:
+    multiply(stream, arenas, records)
+    output(stream, arenas, records[VICTIM])[0, 0] = from_float32(np.array([np.inf], np.float32), stream.dtype)[0]
+    return 1
+
+
+FAULTS = {
+    "wrong stride of A": move("slot_a"),
+    "wrong stride of B": move("slot_b"),
+    "wrong stride of C": move("slot_c"),
+    **{
+        fault.__name__: fault
+        for fault in (drop, never_ran, swap, same_output, stale_input, stale_run, zero, all_zero, one_element, infinite)
+    },
+}
+
+
+@pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_what_is_wrong_is_counted_and_named(fault: Any, dtype: Dtype) -> None:
+    stream = small(dtype)
+    arenas, records = operands(stream), records_of(stream)
+    expected = fault(stream, arenas, records)
+    found = verify(stream, arenas, COLUMNS)
+    assert not found.ok
+    assert (found.wrong, found.commands) == (expected, stream.commands)
+    assert found.max_rel_error > found.tolerance
+    assert found.first_wrong is not None
+    allowed = f"allowed {tolerance(stream.shapes[0]):.3g}"
+    assert found.first_wrong.endswith(allowed)
+    if expected == 1:
+        assert found.first_wrong.startswith(named(stream, records[VICTIM]))
+        assert found.first_wrong.endswith(f"error {found.max_rel_error:.3g}, {allowed}")
+
+
+@pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
+def test_an_error_within_the_tolerance_passes(dtype: Dtype) -> None:
+    stream = small(dtype)
+    arenas, records = operands(stream), records_of(stream)
+    multiply(stream, arenas, records)
+    shift(stream, arenas, records[VICTIM], 0.5)
+    found = verify(stream, arenas, COLUMNS)
+    assert found.ok
+    assert found.max_rel_error > 0.3 * found.tolerance
+
+
+@pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
+def test_a_fault_among_several_shapes_is_named_by_its_own(dtype: Dtype) -> None:
+    stream = layers(dtype)
+    arenas, records = operands(stream), records_of(stream)
+    multiply(stream, arenas, records)
+    for record in records[::7]:
+        target = output(stream, arenas, record)
+        kept = target.copy()
+        target[:] = -kept if dtype is not Dtype.bf16 else kept ^ 0x8000
+        found = verify(stream, arenas, COLUMNS)
+        assert found.wrong == 1
+        assert found.first_wrong is not None
+        assert found.first_wrong.startswith(named(stream, record))
+        target[:] = kept
+    assert verify(stream, arenas, COLUMNS).ok
+
+
+def test_one_unwritten_element_is_found_in_any_column() -> None:
+    """Also in the columns that are not compared."""
+    stream = small(n=12)
+    arenas, records = operands(stream), records_of(stream)
+    multiply(stream, arenas, records)
+    assert verify(stream, arenas, 4).compared_share == pytest.approx(4 / 12)
+    target = output(stream, arenas, records[VICTIM])
+    for column in range(12):
+        kept = target[column, 3]
+        target[column, 3] = np.nan
+        found = verify(stream, arenas, 4)
+        assert (found.wrong, found.max_rel_error) == (1, math.inf)
+        target[column, 3] = kept
+    assert verify(stream, arenas, 4).ok
+
+
+def test_of_many_columns_the_first_and_the_last_are_always_compared_and_the_rest_by_chance() -> None:
+    stream = small(n=12)
+    arenas, records = operands(stream), records_of(stream)
+    multiply(stream, arenas, records)
+    target = output(stream, arenas, records[VICTIM])
+    caught = np.zeros((12, 20), int)
+    for column in range(12):
+        target[column, 3] += 9
+        caught[column] = [verify(stream, arenas, 4, seed).wrong for seed in range(20)]
+        target[column, 3] -= 9
+    assert caught[[0, -1]].all()
+    assert (caught.sum(axis=0) == 4).all()
+    assert (caught.sum(axis=1) > 0).all()
+
+
+@pytest.mark.parametrize("most", [1, 2, 11])
+def test_as_many_columns_as_asked_for_but_never_less_than_two(most: int) -> None:
+    stream = small(n=12)
+    arenas = operands(stream)
+    multiply(stream, arenas, records_of(stream))
+    found = verify(stream, arenas, most)
+    assert found.ok
+    assert found.compared_share == pytest.approx(max(2, most) / 12)
+
+
+def test_little_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = layers(Dtype.fp16)
+    arenas, records = operands(stream), records_of(stream)
+    multiply(stream, arenas, np.delete(records, [3, 30]))
+    whole = verify(stream, arenas, COLUMNS)
+    assert whole.wrong == 2
+    for chunk_bytes in (1, 3000):
+        monkeypatch.setattr(checking, "CHUNK_BYTES", chunk_bytes)
+        assert verify(stream, arenas, COLUMNS) == whole
+
+
+def test_nothing_checked_is_not_ok() -> None:
+    fine = Verification(1, 0, 0.0, 1.0, 1.0, None)
+    assert fine.ok
+    assert not dataclasses.replace(fine, commands=0).ok
+
+
+def test_tolerance_is_a_few_roundings() -> None:
+    """Far below what any wrong operand gives, and what a product rounded to its own type stays within."""
+    assert tolerance(ShapeKey(64, 1, 8192, Dtype.fp32)) < 5e-5
+    assert tolerance(ShapeKey(64, 1, 8192, Dtype.fp16)) < 5e-3
+    assert tolerance(ShapeKey(64, 1, 8192, Dtype.bf16)) < 5e-2
