@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launchopt.devices.base import Device, DeviceInfo
+from launchopt.devices.base import Device, DeviceInfo, GpuDevice
 from launchopt.errors import DeviceError
 
 
@@ -30,4 +30,5 @@ def open_device(kind: str, index: int, threads: int | None) -> Device:
         return CpuDevice(threads)
     from launchopt.devices.cuda.device import CudaDevice
 
-    return CudaDevice(index)
+    gpu: GpuDevice = CudaDevice(index)
+    return gpu

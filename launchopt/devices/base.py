@@ -1,4 +1,4 @@
-"""What the rest of the project may ask of a device, and what a device says of itself.
+"""The interfaces of devices: `Device` is what every device has, `GpuDevice` adds what CUDA devices have.
 
 A device owns the arenas and knows how to make one launch. A mode decides which launches to make.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +17,23 @@ from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.feedback.flights import Flights
+from launchopt.errors import RunError
 from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import CommandStream
 
 Stream = CommandStream | ChainStream
+Columns = NDArray[np.int64]
 
 if TYPE_CHECKING:
+    from launchopt.batching.step_batcher import StepBatch
+    from launchopt.devices.cublaslt.plans import Plans
+    from launchopt.devices.cublaslt.tables import Tables
+    from launchopt.devices.cuda.kernel_plans import KernelPlans
+    from launchopt.devices.cuda.sequences import SeqState
+    from launchopt.devices.cuda.streams import Streams
+    from launchopt.devices.feedback.in_launch import LaunchFeedback
     from launchopt.devices.loops.commands_runner import Pump, PumpSettings
     from launchopt.devices.loops.requests_runner import ChainPump
     from launchopt.modes.base import Mode
@@ -70,6 +80,7 @@ class Device(Protocol):
     """One GPU, or the CPU, with the operands of one stream."""
 
     info: DeviceInfo
+    work: Stream  # as given to `open`
     arenas: Arenas
     pack_bytes_per_launch: int  # as in `info`; 0 where operands may not be packed
 
@@ -152,3 +163,81 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Give everything back."""
+
+
+class CudaStream(Protocol):
+    """A CUDA stream, as CuPy has it. As a context it is CuPy's current stream."""
+
+    ptr: int  # cudaStream_t
+
+    def wait_event(self, event: Any) -> None:
+        """Let work submitted from now on wait for a CuPy event."""
+
+    def __enter__(self) -> CudaStream: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class GpuDevice(Device, Protocol):
+    """A CUDA device, as modes and the packages of launches see it once it is open."""
+
+    stream: CudaStream  # the main stream: spans are measured on it
+    base: Tables  # the device's own plans; a mode that launches otherwise forks them
+    tables: tuple[Columns, Columns, Columns]  # shapes, plans, contexts of the mode that runs
+    recorder: Recorder  # as given to `open`
+    records: tuple[Columns, Columns, Columns]  # launches, commands, cursor of the recorder
+    lt: Plans  # makes cuBLASLt plans
+    kernels: KernelPlans  # compiles kernels of launchopt/kernels
+    state_of_sequences: SeqState | None  # positions and KV pages; None without attention
+
+    @property
+    def launch_feedback(self) -> LaunchFeedback | None:
+        """How a launch of whole steps feeds back its own results; None: it cannot."""
+
+    @property
+    def unmarked_launches(self) -> int:
+        """Number of launches before the next one that has an NVTX range or events around it."""
+
+    def check(self, status: int) -> None:
+        """Raise RunError for a status of a compiled launch that is not OK."""
+
+    def plan_strided(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
+        """Plan shape `index` in `tables` for batches of `sizes` evenly spaced commands."""
+
+    def plan_gemv(self, tables: Tables, index: int, sizes: Sequence[int], early: bool) -> None:
+        """Plan shape `index` for our own GEMV kernel; `early`: with programmatic dependent launch."""
+
+    def warm(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
+        """Let `warm_up` launch the plans of these batch sizes once, since CUDA loads a kernel at its first launch."""
+
+    def row_elements(self, shape: ShapeKey) -> tuple[int, int, int]:
+        """Return the elements from one row of A, B and C to the next."""
+
+    def name_ranges(self, mode: str, index: int, sizes: Sequence[int]) -> None:
+        """Prepare the NVTX ranges for launches of shape `index`."""
+
+    def more_streams(self, count: int) -> Streams:
+        """Return `count` streams, the main stream first."""
+
+    def left(self, request: int = 0) -> None:
+        """End a launch that began at `enter` and that compiled code has recorded."""
+
+    def stage_feedback(self, batch: StepBatch) -> int:
+        """Let the next launch feed back the results of `batch`; return the address of its arguments, or 0: it cannot.
+
+        `feed_back` skips staged steps.
+        """
+
+
+def is_gpu(device: Device) -> TypeGuard[GpuDevice]:
+    """Return whether the device is a CUDA device."""
+    return device.info.kind == "cuda"
+
+
+def gpu_of(device: Device) -> GpuDevice:
+    """Return the device as a CUDA device; RunError on any other."""
+    if not is_gpu(device):
+        raise RunError(f"{device.info.kind} device: this needs a GPU")
+    return device
