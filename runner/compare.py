@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _compare(options: argparse.Namespace) -> int:
     from launchopt.analysis.comparison.compare import compare
     from launchopt.analysis.comparison.text import as_json, markdown
-    from launchopt.analysis.statistics.interval import Verdict
+    from launchopt.statistics.interval import Verdict
     from runner.run.terminal import console
 
     effect = share(options.effect)

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from launchopt.analysis.statistics.interval import median_interval
 from launchopt.analysis.verdict.calibration import Floor
 from launchopt.command import Dtype
 from launchopt.devices.base import Ceilings
 from launchopt.devices.cuda.floor_loops import clock_burst
 from launchopt.devices.launch_breakdown import Stage
+from launchopt.statistics.interval import median_interval
 from launchopt.timing import nvtx_ranges
 
 CALLS = 200  # a burst: shorter than the 1,024 launches that a GPU's queue holds

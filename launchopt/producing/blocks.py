@@ -19,7 +19,7 @@ from launchopt.native import Int, compiled, cpu_pause, monotonic_ns
 from launchopt.producing.driver import Driver, Tokens
 from launchopt.queue.ring import START_NS, STOP, Ring, push_words
 from launchopt.queue.waiter import Waiter
-from launchopt.recording.histogram import LogHistogram
+from launchopt.statistics.histogram import LogHistogram
 from launchopt.workloads.stream import Block
 
 SLEEP_SLACK_NS = 200_000  # time.sleep overshoots by up to this: the rest is spun

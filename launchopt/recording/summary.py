@@ -16,9 +16,9 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Ceilings, Span, Stream
 from launchopt.recording import recorder as rec
 from launchopt.recording.columns import PERCENTILES
-from launchopt.recording.histogram import LogHistogram
 from launchopt.recording.recorder import Chunk, Recorder, Strategy
 from launchopt.recording.spool import Rows
+from launchopt.statistics.histogram import LogHistogram
 from launchopt.timing.activity import Activity
 
 BURST_LAUNCHES = 200  # fewer than the GPU's launch queue holds

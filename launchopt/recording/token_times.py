@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from launchopt.producing.driver import Tokens
-from launchopt.recording.histogram import LogHistogram
 from launchopt.recording.summary import distribution
+from launchopt.statistics.histogram import LogHistogram
 
 BACKLOG_SHARE = 0.1  # of the second half's arrivals: more of them left over than this, and the rate was not held
 

@@ -10,9 +10,9 @@ from typing import Any
 import altair as alt
 
 from launchopt.analysis.tables.rows import Table
-from launchopt.recording.histogram import LogHistogram
 from launchopt.report.figure import Absent, Figure, finished, left_out, series_names, shown_lines
 from launchopt.report.source import Histograms
+from launchopt.statistics.histogram import LogHistogram
 
 TITLE = "Commands by the size of their batch"
 _MOST = 4

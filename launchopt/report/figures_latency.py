@@ -11,9 +11,9 @@ import altair as alt
 
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.tables.rows import Table
-from launchopt.recording.histogram import LogHistogram
 from launchopt.report.figure import DASHES, SHAPES, Absent, Figure, finished, left_out, series_names, shown_lines
 from launchopt.report.source import Histograms
+from launchopt.statistics.histogram import LogHistogram
 
 TITLE = "Latency of a command"
 _MARKED = (50.0, 99.0)

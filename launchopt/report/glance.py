@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from launchopt.analysis.statistics.interval import Verdict
 from launchopt.analysis.tables.columns import NOTHING, count, mode_name, number, speedup
 from launchopt.analysis.tables.rows import Line, Table, arrivals
 from launchopt.report.grids import Grid, Head, make_grid
+from launchopt.statistics.interval import Verdict
 
 HEADS = (
     *(Head("work", True), Head("fastest mode", True), Head("speed-up, x [95%]")),

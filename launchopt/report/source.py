@@ -18,8 +18,8 @@ from launchopt.analysis.tables.strategies import RemedyTable, build_remedies
 from launchopt.analysis.verdict.calibration import Calibration, find_calibration
 from launchopt.analysis.verdict.diagnosis import Diagnosis, diagnose
 from launchopt.recording import results
-from launchopt.recording.histogram import LogHistogram
 from launchopt.recording.results import Row
+from launchopt.statistics.histogram import LogHistogram
 
 RECORDINGS = ("launches", "commands", "kernels")
 

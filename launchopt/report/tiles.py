@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launchopt.analysis.statistics.interval import Verdict
 from launchopt.analysis.tables.rows import Line
 from launchopt.report.glance import glances
 from launchopt.report.source import Source
+from launchopt.statistics.interval import Verdict
 
 
 @dataclass(frozen=True, slots=True)

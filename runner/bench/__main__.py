@@ -21,12 +21,12 @@ from pathlib import Path
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from launchopt.analysis.statistics.interval import ratio_interval, verdict
 from launchopt.analysis.tables.columns import Column
 from launchopt.devices import find_device
 from launchopt.errors import ConfigError, LaunchoptError
 from launchopt.recording import results
 from launchopt.recording.environment import environment
+from launchopt.statistics.interval import ratio_interval, verdict
 from runner.bench import (
     account,
     batcher,

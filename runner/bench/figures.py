@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.analysis.statistics.interval import median_interval
 from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
 from launchopt.recording.columns import schema
 from launchopt.recording.results import Row, read_manifest
+from launchopt.statistics.interval import median_interval
 
 BENCH = schema(
     (

@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from launchopt.analysis.statistics.interval import SMALLEST_EFFECT
-from launchopt.analysis.statistics.power import settled
+from launchopt.statistics.interval import SMALLEST_EFFECT
+from launchopt.statistics.power import settled
 
 LEAST_ROUNDS = 5  # at which the widest interval covers the median 94% of the time: see `analysis.interval`
 MOST_ROUNDS = 50

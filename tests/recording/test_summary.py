@@ -18,10 +18,10 @@ from support.steps.launching import launch, recorded
 from launchopt.command import Dtype
 from launchopt.devices.base import Ceilings, Span
 from launchopt.recording import summary
-from launchopt.recording.histogram import RELATIVE_ERROR
 from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.recording.results import COMMANDS, LAUNCHES, SUMMARY
 from launchopt.recording.summary import BURST_LAUNCHES, Timing, above_ceiling, measured
+from launchopt.statistics.histogram import RELATIVE_ERROR
 from launchopt.timing.activity import Activity
 from launchopt.workloads.gemv import gemv
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from launchopt.producing.driver import Tokens
 from launchopt.recording import results
 from launchopt.recording.columns import PERCENTILES
-from launchopt.recording.histogram import RELATIVE_ERROR
 from launchopt.recording.token_times import completed_rate, token_columns, token_hash, token_table
+from launchopt.statistics.histogram import RELATIVE_ERROR
 
 MS = 1_000_000
 NEVER = 1 << 60

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.results.recorded_runs import HOSTILE, write_calibration, write_run, write_sweep
 
-from launchopt.recording.histogram import LogHistogram
 from launchopt.report.grids import leading_number
 from launchopt.report.page import page_html
 from launchopt.report.source import Source, read_source
+from launchopt.statistics.histogram import LogHistogram
 
 MISSING = [name for name in ("altair", "vl_convert", "jinja2") if find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs the report extra: no {', '.join(MISSING)}")

@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 
 from launchopt.analysis.comparison.arms import Arm, Side, arms_of, matched
 from launchopt.analysis.comparison.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
-from launchopt.analysis.statistics.interval import (
+from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, disorder, problem_of
+from launchopt.errors import ConfigError, DataError, choices
+from launchopt.recording.columns import SUMMARY
+from launchopt.statistics.interval import (
     SMALLEST_EFFECT,
     Interval,
     Verdict,
@@ -22,11 +25,8 @@ from launchopt.analysis.statistics.interval import (
     ratio_interval,
     verdict,
 )
-from launchopt.analysis.statistics.power import detectable_effect, repeats_needed
-from launchopt.analysis.statistics.shift import Factor, factor
-from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, disorder, problem_of
-from launchopt.errors import ConfigError, DataError, choices
-from launchopt.recording.columns import SUMMARY
+from launchopt.statistics.power import detectable_effect, repeats_needed
+from launchopt.statistics.shift import Factor, factor
 
 OPEN_LOOP = "open loop: wall time follows the arrivals; a latency or a rate says more"
 SEPARATELY = f"{SEPARATE_RUNS}; what differed between them (clocks, neighbours) is not in the interval"

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from launchopt.analysis.comparison.compare import Comparison, Outcome
-from launchopt.analysis.statistics.interval import Interval, Verdict
-from launchopt.analysis.statistics.power import FIRST_REPEATS, POWER
 from launchopt.analysis.tables.markdown import escaped
 from launchopt.analysis.tables.rows import stream_subtitle, stream_title
+from launchopt.statistics.interval import Interval, Verdict
+from launchopt.statistics.power import FIRST_REPEATS, POWER
 
 SCHEMA_VERSION = 1  # of the JSON
 HEADINGS = ("work", "A", "B", "metric", "A median", "B median", "factor", "verdict")

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from launchopt.analysis.tables.rows import STREAM, disorder, grouped, problem_of, sortable, stream_order, without_copies
-from launchopt.recording.histogram import LogHistogram
 from launchopt.recording.results import SUMMARY, Row
+from launchopt.statistics.histogram import LogHistogram
 
 HISTOGRAMS_USED = ("latency", "batch_size")
 SAME_THROUGHPUT = 0.02

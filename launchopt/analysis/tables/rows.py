@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launchopt.analysis.statistics.interval import Interval, Verdict, ratio_interval, verdict
 from launchopt.analysis.tables import reference
 from launchopt.errors import DataError
 from launchopt.recording.results import Row
+from launchopt.statistics.interval import Interval, Verdict, ratio_interval, verdict
 
 BASELINE = "baseline"
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launchopt.analysis.statistics.interval import Interval, Verdict
 from launchopt.analysis.tables.rows import Line, Table
 from launchopt.errors import ConfigError
+from launchopt.statistics.interval import Interval, Verdict
 
 # Readable in grey and for the common kinds of colour blindness (Okabe and Ito, 2008).
 _COLOURS = {Verdict.FASTER: "#0072B2", Verdict.SLOWER: "#D55E00"}

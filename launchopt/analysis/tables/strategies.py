@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from launchopt.analysis.statistics.interval import Verdict
 from launchopt.analysis.tables.rows import STREAM, Line, Table, build_tables
 from launchopt.recording.results import Row
+from launchopt.statistics.interval import Verdict
 
 _SETTINGS = ("mode", "ordering", "max_batch", "timeout_us")
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from launchopt.analysis.statistics.interval import Interval
 from launchopt.analysis.tables.columns import mode_name
 from launchopt.analysis.tables.rows import stream_title
 from launchopt.analysis.tables.speedup_plot import LEGEND, colour_of, draw_bars
 from launchopt.analysis.tables.strategies import RemedyTable
 from launchopt.errors import ConfigError
+from launchopt.statistics.interval import Interval
 
 _COLUMNS = 2
 _WIDTH, _BAR_HEIGHT, _FRAME_HEIGHT = 7.0, 0.27, 1.5  # of a panel, inches

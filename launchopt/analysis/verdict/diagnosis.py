@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from launchopt.analysis.statistics.interval import Interval
 from launchopt.analysis.tables.rows import STREAM, Line, build_tables, stream_subtitle, stream_title
 from launchopt.analysis.tables.strategies import Remedy, RemedyTable, build_remedies
 from launchopt.analysis.verdict.bound import Bound, Shares, Side, classify
@@ -25,6 +24,7 @@ from launchopt.analysis.verdict.evidence import evidence_of, shares_of
 from launchopt.analysis.verdict.first_strategy import Judged, first_to_try, sentence
 from launchopt.analysis.verdict.roofline import impossible, predict
 from launchopt.recording.results import Row
+from launchopt.statistics.interval import Interval
 
 
 @dataclass(frozen=True, slots=True)

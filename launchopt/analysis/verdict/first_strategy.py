@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launchopt.analysis.statistics.interval import Verdict
 from launchopt.analysis.tables.columns import count, number
 from launchopt.analysis.tables.rows import has_no_dependencies
 from launchopt.analysis.tables.strategies import Remedy
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
 from launchopt.analysis.verdict.evidence import call_time_ms
 from launchopt.analysis.verdict.roofline import Prediction, recorded_launches
+from launchopt.statistics.interval import Verdict
 
 CLOSE_ENOUGH = 1.05  # wall time over that of the fastest
 # What a mode asks of an engine, least first: another library call, a captured step, own kernels, a framework.

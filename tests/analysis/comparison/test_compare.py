@@ -13,10 +13,10 @@ from launchopt.analysis.comparison import likeness
 from launchopt.analysis.comparison import text as compare_text
 from launchopt.analysis.comparison.arms import Run, Side
 from launchopt.analysis.comparison.compare import OPEN_LOOP, SEPARATELY, Outcome, compare, metrics, unit_of
-from launchopt.analysis.statistics.interval import Interval, Verdict
 from launchopt.analysis.tables.rows import DEPENDENCIES_IGNORED, SAME_RUN
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import SUMMARY, Row
+from launchopt.statistics.interval import Interval, Verdict
 
 MANIFEST: dict[str, Any] = {
     "status": "ok",

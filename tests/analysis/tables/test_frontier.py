@@ -15,8 +15,8 @@ from launchopt.analysis.tables.frontier import Point, build_frontiers, pareto, r
 from launchopt.analysis.tables.frontier_markdown import frontier_markdown
 from launchopt.analysis.tables.frontier_plot import draw_frontiers
 from launchopt.errors import ConfigError, DataError
-from launchopt.recording.histogram import LogHistogram
 from launchopt.recording.results import SUMMARY, Row
+from launchopt.statistics.histogram import LogHistogram
 
 POINT = Point("batched", 64, 150.0, 3, None, False, 1000.0, 100.0)
 # Few values, so that ties are common.

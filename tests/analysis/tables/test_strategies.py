@@ -8,10 +8,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from launchopt.analysis.statistics.interval import Verdict
 from launchopt.analysis.tables.strategies import Payback, Remedy, RemedyTable, break_even, build_remedies
 from launchopt.errors import DataError
 from launchopt.recording.results import SUMMARY, Row
+from launchopt.statistics.interval import Verdict
 
 costs_ms = st.floats(0, 1e6)
 times_ms = st.floats(1e-6, 10.0)

@@ -25,7 +25,7 @@ from launchopt.arrivals import process
 from launchopt.queue.ring import TAIL
 from launchopt.recording import results
 from launchopt.recording.columns import PERCENTILES
-from launchopt.recording.histogram import RELATIVE_ERROR, LogHistogram
+from launchopt.statistics.histogram import RELATIVE_ERROR, LogHistogram
 
 SHARED_MEMORY = Path("/dev/shm")
 on_linux = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="reads /dev/shm, which only Linux has")

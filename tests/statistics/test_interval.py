@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt.analysis.statistics.interval import Interval, Verdict, median_interval, ratio_interval, verdict
+from launchopt.statistics.interval import Interval, Verdict, median_interval, ratio_interval, verdict
 
 times = st.lists(st.floats(1e-3, 1e6), min_size=3, max_size=12)
 properties = settings(deadline=None, max_examples=50)

@@ -29,14 +29,14 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.analysis.statistics.interval import (
+from launchopt.statistics.interval import (
     FEWEST_REPEATS,
     SMALLEST_EFFECT,
     Interval,
     median_interval,
     ratio_interval,
 )
-from launchopt.analysis.statistics.shift import CONFIDENCE, logarithms, satterthwaite, student_quantile
+from launchopt.statistics.shift import CONFIDENCE, logarithms, satterthwaite, student_quantile
 
 POWER = 0.99
 FEWEST_FOR_NOISE = 5  # of 3 repeats even a safe guess of the noise asks for tens of times too many

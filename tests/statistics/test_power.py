@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from launchopt.analysis.statistics.interval import Verdict, verdict
-from launchopt.analysis.statistics.power import (
+from launchopt.statistics.interval import Verdict, verdict
+from launchopt.statistics.power import (
     FEWEST_FOR_NOISE,
     FEWEST_PAIRS,
     OUTLIERS,
@@ -18,7 +18,7 @@ from launchopt.analysis.statistics.power import (
     repeats_needed,
     settled,
 )
-from launchopt.analysis.statistics.shift import factor
+from launchopt.statistics.shift import factor
 
 EXPERIMENTS = 100
 FIRST = 10

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.recording.histogram import RELATIVE_ERROR, LogHistogram
+from launchopt.statistics.histogram import RELATIVE_ERROR, LogHistogram
 
 times = st.one_of(st.integers(-1000, 1000), st.integers(0, 10**10), st.integers(-(2**63), 2**63 - 1))
 percents = st.one_of(st.sampled_from([0, 50, 99, 100]), st.floats(0, 100))

@@ -30,7 +30,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from launchopt.analysis.statistics.interval import FEWEST_REPEATS, Interval
+from launchopt.statistics.interval import FEWEST_REPEATS, Interval
 
 CONFIDENCE = 0.95
 RANKS = "exact interval by Wilcoxon ranks"

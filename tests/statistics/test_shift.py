@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt.analysis.statistics.interval import ratio_interval
-from launchopt.analysis.statistics.shift import RANKS, STUDENT, factor, satterthwaite, student_quantile
+from launchopt.statistics.interval import ratio_interval
+from launchopt.statistics.shift import RANKS, STUDENT, factor, satterthwaite, student_quantile
 
 times = st.lists(st.floats(1e-3, 1e6), min_size=3, max_size=12)
 two_arms = st.integers(3, 12).flatmap(

@@ -1,0 +1,1 @@
+"""Intervals of medians and factors, numbers of repeats, and histograms: pure statistics over arrays."""
