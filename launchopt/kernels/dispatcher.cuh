@@ -229,7 +229,7 @@ __device__ inline void begin_dispatch() {
     group_barrier(0);
 }
 
-// By the whole group. Not inlined: then what it has in registers would cost the workers 8% of a stream (RESIDENT_VERSIONS.md).
+// By the whole group. Not inlined: then what it has in registers would cost the workers 8% of a stream.
 // True: to the first warp, where there is something for `serve_small`; after that it comes again.
 __device__ __noinline__ bool dispatch(int warp, int lane, bool again) {
     u32 turn = 0;

@@ -15,7 +15,7 @@ struct Memory {  // shared, of a block; ops take what they need from its beginni
     char inputs[INPUT_BYTES + COLUMNS / TOGETHER * INPUT_GAP_BYTES];
     Parts part[PARTS][GROUP_WARPS];
 #endif
-    alignas(128) char ring[SLOTS * SLOT_BYTES];  // bulk copies to odd multiples of 16 are slower (RESIDENT_ACCOUNT.md)
+    alignas(128) char ring[SLOTS * SLOT_BYTES];  // bulk copies to odd multiples of 16 are slower
 };
 
 __shared__ float norm_sums[2][GROUP_WARPS][COLUMNS];  // of squares, by each warp; for every other norm of the list
@@ -108,7 +108,7 @@ struct Inputs {
         sum = warp_sum(sum);
         if (lane == 0) norm_sums[is_odd][warp][0] = sum;
     }
-    // Nothing is asked for before all else is done: what is asked for sooner comes later (RESIDENT_VERSIONS.md, 40).
+    // Nothing is asked for before all else is done: what is asked for sooner comes later.
     template <class Do> __device__ void gather(const Share& own, bool, u32 gain, bool is_odd, const Do& meanwhile) const {
         const u32 to = shared_address(memory.inputs) + own.vector * 16, step = own.bytes_of(THREADS);
         meanwhile();

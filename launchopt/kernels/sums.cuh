@@ -1,7 +1,7 @@
 // What a warp has of some tiles (tiles.cuh): its slices times inputs, until all of k is added up, and left for the block.
 #if DTYPE == 0 || PRELOADED
 // By multiply-adds. Halves too, where there are short GEMMs of one column alone: tensor cores are as fast by their clock then,
-// but that is an eighth slower (RESIDENT_VERSIONS.md, 28).
+// but that is an eighth slower.
 struct Sums {
     enum { CHAINS = COLUMNS == 1 ? 2 : 1 };  // of sums that do not wait for each other
     float of[PASS_TILES][COLUMNS][CHAINS];

@@ -15,7 +15,7 @@ Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itse
 `frontier.json`, and holds until another is given. In a README what stands between `<!-- report:FOLDER -->` and
 `<!-- /report:FOLDER -->` is replaced, by the frontier where FOLDER has a frontier.json, by the remedies where it has a
 remedies.md or was made by an experiment that compares them; FOLDER is relative to the folder of the README, and may be
-a file: goals.json (runner/report/goals.py), versions.json, a calibration. Between
+a file: goals.json (runner/report/goals.py) or a calibration. Between
 `<!-- matrix -->` and `<!-- /matrix -->` comes what `python -m runner.matrix` prints.
 """
 
@@ -31,7 +31,6 @@ from pathlib import Path
 from rich.console import Console
 
 from launchopt.analysis.calibration_markdown import calibration_markdown
-from launchopt.analysis.campaigns import versions
 from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
 from launchopt.analysis.tables.frontier_markdown import frontier_markdown
 from launchopt.analysis.tables.frontier_plot import draw_frontiers
@@ -238,11 +237,9 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
 
 
 def _block(folder: Path) -> str:
-    """What a page shows of `folder`, or of a file of goals, of versions or of a calibration."""
+    """What a page shows of `folder`, or of a file of goals or of a calibration."""
     if folder.name == goals.FILE:
         return goals.markdown(folder)
-    if folder.name == versions.FILE:
-        return versions.versions_markdown(versions.read_versions(folder))
     if folder.is_file():
         return calibration_markdown(read_calibration(folder))
     if any(folder.glob(profilers.AGREEMENTS)):
