@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 RECORD_BYTES = 64
 WORDS = RECORD_BYTES // 8
+HALF_BITS = np.uint64(32)  # a word holds two fields of 32 bits
+LOW_HALF = np.uint64(0xFFFF_FFFF)
 INDEX_BYTES = 4  # of an int32
 LAYOUT_SHIFT, MOST_LAYOUTS = 4, 16  # within the byte of a record's dtype
 
@@ -149,6 +151,11 @@ class ShapeKey:
 def as_words(records: Records) -> NDArray[np.uint64]:
     """The same memory as uint64 words, shape [count, WORDS]. `records` must be contiguous."""
     return records.view(np.uint64).reshape(len(records), WORDS)
+
+
+def as_records(words: NDArray[np.uint64]) -> Records:
+    """The same memory as records, [count]: the inverse of `as_words`. `words` must be contiguous."""
+    return words.reshape(-1).view(COMMAND_DTYPE)
 
 
 # Word offsets of the fields that compiled code reads (little-endian, two u4 a word).

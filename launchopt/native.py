@@ -22,7 +22,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Int = Any  # an integer of compiled code: Numba decides its width
 CLOCK_MONOTONIC = 1  # <bits/time.h>; the clock behind time.monotonic_ns() on Linux
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _PAUSE = {"x86_64": ("llvm.x86.sse2.pause", []), "aarch64": ("llvm.aarch64.hint", [1])}  # hint 1 is YIELD
@@ -30,17 +29,17 @@ _PAUSE = {"x86_64": ("llvm.x86.sse2.pause", []), "aarch64": ("llvm.aarch64.hint"
 
 @cache
 def _cache_folder() -> str:
-    """Where machine code is kept: a folder for each state of this package's sources.
+    """Return the folder for machine code: one for each state of the sources of compiled code and of its constants.
 
-    Numba's own index looks at the file of a function alone, and would go on using machine code into which an older
-    version of a function from another file was inlined.
+    Numba's own index looks at a function's own file alone. It would reuse machine code into which an older version of
+    another file's function was inlined.
     """
     own = Path(__file__).parent
     state = hashlib.sha256()
     for folder in (own, own.parent / "runner"):
         for source in sorted(folder.rglob("*.py")):
             text = source.read_bytes()
-            if b"@compiled" in text or b"@intrinsic" in text:
+            if any(word in text for word in (b"@compiled", b"@intrinsic", b"IntEnum", b"NamedTuple")):
                 state.update(source.as_posix().encode() + text)
     root = os.environ.get("NUMBA_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return str(Path(root) / "launchopt" / state.hexdigest()[:16])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.native import Int, compiled
+from launchopt.native import compiled
+from launchopt.types import Int
 
 
 @compiled

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from launchopt.batching.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, Records, as_words
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted

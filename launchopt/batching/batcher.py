@@ -11,7 +11,6 @@ enqueue, shows it.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
@@ -25,6 +24,7 @@ from launchopt.batching.buckets import (
     OPENED_NS,
     UNKNOWN_SHAPE,
     BatcherArrays,
+    FlushReason,
     add_words,
     classify_words,
     empty_bucket,
@@ -37,16 +37,6 @@ from launchopt.command import COMMAND_DTYPE, WORDS, Records, ShapeKey, as_words
 from launchopt.errors import RunError
 
 SEVERAL = -1  # in place of a shape's index
-
-
-class FlushReason(enum.IntEnum):
-    """Why a batch left its bucket."""
-
-    full = 0
-    deadline = 1
-    idle = 2
-    drain = 3
-    stall = 4
 
 
 class Batch:

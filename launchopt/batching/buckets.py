@@ -8,15 +8,30 @@ active   int64 [shapes + 1]: how many buckets hold commands, and which
 
 from __future__ import annotations
 
+import enum
+
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import W_ELIGIBLE, W_K_OP_DTYPE, W_MN, W_TURN
-from launchopt.native import Int, compiled
+from launchopt.native import compiled
+from launchopt.types import Int
 
 BatcherArrays = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]
 
 NO_BUCKET, UNKNOWN_SHAPE = -1, -2
+
+
+class FlushReason(enum.IntEnum):
+    """Why a batch left its bucket."""
+
+    full = 0
+    deadline = 1  # its oldest command has waited for the timeout
+    idle = 2  # no command came for a while
+    drain = 3  # no command will come
+    stall = 4  # every command that waits does so for a command in a bucket
+
+
 KEY_MASK = np.uint64(0x0000_FFFF_FFFF_FFFF)  # word 3 less the flags
 COUNT, LIMIT, BASE, OPENED_NS, POSITION = range(5)  # columns of a bucket's state
 KEY_MN, KEY_K, KEY_BUCKET = range(3)  # columns of the hash table; bucket is stored + 1, 0 is an empty place

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from launchopt.batching.buckets import BASE, NO_BUCKET, UNKNOWN_SHAPE, BatcherArrays, put_word
 from launchopt.command import W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS, Flag
-from launchopt.native import Int, compiled
+from launchopt.native import compiled
+from launchopt.types import Int
 
 POOL_ROOM = 32_768  # commands that wait, 2 MiB; more are left in the ring
 # Columns of chains: list of those that wait (or NONE), whether one is held or ready, steps that are not told of yet.

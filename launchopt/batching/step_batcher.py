@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching import step_buckets as sb
-from launchopt.batching.batcher import Batch, FlushReason
+from launchopt.batching.batcher import Batch
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import WORDS, Records, as_words
 from launchopt.errors import RunError
 from launchopt.workloads import chain as ch

@@ -12,14 +12,13 @@ counts   int64 [COUNT_WORDS]
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from launchopt.batching.batcher import FlushReason
-from launchopt.batching.buckets import KEY_MASK
+from launchopt.batching.buckets import KEY_MASK, FlushReason
 from launchopt.batching.order import REQUEST_SHIFT, STEP_END
 from launchopt.command import W_ELIGIBLE, W_K_OP_DTYPE, W_MN, W_SLOT_C_REQUEST, Flag
-from launchopt.native import Int, compiled
+from launchopt.native import compiled
 from launchopt.shellsort import sort
+from launchopt.types import Int, Table, Words
 
 NO_KIND, UNKNOWN_REQUEST, OUT_OF_TURN, TOO_LONG, TOO_MANY_KINDS = range(-1, -6, -1)
 ROUND_END = np.uint64(int(Flag.ROUND_END) << 48)  # in its word of a record
@@ -42,8 +41,6 @@ HELD, LIVE, PARTIAL, KINDS, OLDEST, NEWEST, ALL_LEAVE, ROUND_ENDED, LAST_NS = ra
 LIMIT, TIMEOUT_NS, IDLE_NS, ON_STALL, IN_ROUNDS, MOST_ROWS, REQUEST_STEP, ROW_STEP, EARLY = range(9, 18)
 COUNT_WORDS = 18
 
-Words = NDArray[np.uint64]
-Table = NDArray[np.int64]
 StepArrays = tuple[Words, Table, Words, Table, Words, Table, Table]
 
 

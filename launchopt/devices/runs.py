@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import W_K_OP_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST, Op
-from launchopt.native import Int, compiled
+from launchopt.native import compiled
+from launchopt.types import Int
 
 LOW = np.uint64(0xFFFF_FFFF)
 HIGH = np.uint64(32)

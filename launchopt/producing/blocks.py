@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from launchopt.command import as_words
 from launchopt.errors import Interrupted
-from launchopt.native import Int, compiled, cpu_pause, monotonic_ns
+from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.driver import Driver, Tokens
 from launchopt.queue.ring import START_NS, STOP, Ring, push_words
 from launchopt.queue.waiter import Waiter
 from launchopt.statistics.histogram import LogHistogram
+from launchopt.types import Int, Words
 from launchopt.workloads.stream import Block
 
 SLEEP_SLACK_NS = 200_000  # time.sleep overshoots by up to this: the rest is spun
 POLL_NS = 50_000_000  # longest sleep between two looks at STOP
 
-Words = NDArray[np.uint64]
 Times = NDArray[np.int64]
 
 

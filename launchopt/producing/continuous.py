@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from launchopt.command import W_MN
-from launchopt.native import Int, compiled
-from launchopt.producing.prepared_steps import BUDGET, DECODE_KIND, HIGH, MOST_RUNNING, STEPS, Table, kind_of
+from launchopt.native import compiled
+from launchopt.producing.prepared_steps import BUDGET, DECODE_KIND, HIGH, MOST_RUNNING, STEPS, kind_of
+from launchopt.types import Int, Table
 
 # Words of the driver's `state`, of which `issuing` has more.
 QUEUE_FIRST, QUEUE_STOP, RUNNING = range(3)

@@ -32,6 +32,7 @@ from launchopt.producing import driver_loop as iss
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver_loop import drive
 from launchopt.queue.ring import START_NS, STOP, Ring
+from launchopt.types import Table
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 
@@ -131,7 +132,7 @@ class Driver:
         return int(drive(ring.arrays, back.arrays, self._static, self._order, self._state, *lists))
 
 
-def shortened(table: sr.Table) -> sr.Table:
+def shortened(table: Table) -> Table:
     """A few requests with a few steps each, all due at once: what a rehearsal needs to pass every path."""
     short = table[:REHEARSED].copy()
     short[:, ch.DUE_NS], short[:, ch.AFTER] = 0, -1

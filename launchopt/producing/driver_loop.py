@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from launchopt.command import NO_TOKEN, W_K_OP_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, WORDS, Flag
-from launchopt.native import Int, compiled, cpu_pause, monotonic_ns
+from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.continuous import QUEUE_FIRST, QUEUE_STOP, RUNNING, form_step, next_kind
 from launchopt.producing.prepared_steps import (
     AHEAD,
@@ -30,8 +30,6 @@ from launchopt.producing.prepared_steps import (
     SPIN_NS,
     STEPS,
     TOKENS_DONE,
-    Table,
-    Words,
     lacks_last,
     next_step,
     own_room,
@@ -41,6 +39,7 @@ from launchopt.producing.prepared_steps import (
     records_ahead,
 )
 from launchopt.queue.ring import has_record, pop_words
+from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
 
 DONE, BLOCKED, IDLE = range(3)  # why the loop came back

@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.command import (
     NO_TOKEN,
@@ -30,8 +29,9 @@ from launchopt.command import (
     W_TURN,
     WORDS,
 )
-from launchopt.native import Int, compiled, load_acquire, monotonic_ns, store_release
+from launchopt.native import compiled, load_acquire, monotonic_ns, store_release
 from launchopt.queue.ring import HEAD, LEFT, room_for
+from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
 
 # Words of `settings`.
@@ -50,8 +50,6 @@ MOST_PLACES = 64  # a power of two; the steps of so many requests stay in a core
 LOW = np.uint64(0xFFFF_FFFF)
 HIGH = np.uint64(32)
 
-Table = NDArray[np.int64]
-Words = NDArray[np.uint64]
 Ahead = tuple[Words, Table]
 
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from launchopt.command import RECORD_BYTES, W_ENQUEUE, W_TURN, WORDS, Records, as_words
 from launchopt.errors import ConfigError
 from launchopt.files import claim, reason
-from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
+from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns, store_release
+from launchopt.types import Int, Words
 
 # Word offsets in the header. The first of each line is written by one side alone.
 HEAD, START_NS, KNOWN_TAIL = 0, 1, 2  # producer: records pushed; the run's zero; the tail when it last looked
@@ -36,8 +37,6 @@ STAMP_EVERY = 256  # records pushed under one reading of the clock
 MOST_AT_ONCE = 4096  # records a consumer takes in one go: bounds what it makes of them in Python
 POLLS = 64  # looks at a word between two at the clock
 FOLDER = Path("/dev/shm")  # where segments are files; on Linux
-
-Words = NDArray[np.uint64]
 
 
 @compiled

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from launchopt.command import W_ELIGIBLE, W_ENQUEUE, W_SEQ, W_SLOT_C_REQUEST, W_STEP
 from launchopt.errors import RunError
-from launchopt.native import Int, compiled
+from launchopt.native import compiled
 from launchopt.recording.spool import Rows, SpooledRows
+from launchopt.types import Int
 
 # Columns of `launches` (int64).
 BATCH, SHAPE, SIZE, STRATEGY, REASON, FLUSH_NS, SUBMIT_START_NS, SUBMIT_END_NS, SAMPLE, PACKED_BYTES = range(10)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import FlushReason
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Ceilings, Span, Stream
 from launchopt.recording import recorder as rec

@@ -23,7 +23,8 @@ from itertools import cycle, islice
 import numpy as np
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batch, FlushReason
+from launchopt.batching.batcher import Batch
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import Dtype, as_words
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Mode, Takes

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident import ring as rl
-from launchopt.native import Int, compiled
+from launchopt.native import compiled
 from launchopt.queue.ring import MOST_AT_ONCE
 from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.types import Int, Table
 from runner.bench.figures import Figure, in_turn, ratios
 
 COMMANDS = 100 * MOST_AT_ONCE
@@ -60,8 +61,8 @@ def _post_all(
     words: NDArray[np.uint64],
     shape_of: NDArray[np.int32],
     block: Int,
-    tables: tuple[lt.Table, lt.Table, lt.Table],
-    records: tuple[lt.Table, lt.Table, lt.Table],
+    tables: tuple[Table, Table, Table],
+    records: tuple[Table, Table, Table],
 ) -> None:
     for first in range(0, len(words), block):
         lt.launch_each(words, shape_of, first, min(len(words), first + block), tables, records, first, 0, 0)

@@ -30,6 +30,7 @@ from launchopt.devices.runs import LOW
 from launchopt.native import compiled, cpu_pause, load_word, monotonic_ns, store_fence
 from launchopt.queue.ring import Ring
 from launchopt.timing import nvtx_ranges
+from launchopt.types import Table
 from launchopt.verify.commands import verify
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
@@ -45,7 +46,6 @@ CASES = ((16, 64, True), (64, 256, True), (256, 256, True), (256, 256, False), (
 # Of streams: m, k, dtype, how many commands; their operands are many times what the L2 cache holds.
 STREAMS = ((256, 256, Dtype.fp32, 4000), (256, 256, Dtype.fp16, 4000), (64, 8192, Dtype.fp32, 1000))
 PLACES = {"": True, ", ring in the host's memory": False}  # mode.bar1
-Table = NDArray[np.int64]
 
 
 class Kernel(NamedTuple):

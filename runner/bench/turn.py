@@ -26,10 +26,11 @@ from launchopt.devices.loops.admission import KNOWN, WAITS, Admission, look
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import RunError
-from launchopt.native import Int, compiled, monotonic_ns
+from launchopt.native import compiled, monotonic_ns
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
+from launchopt.types import Int
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.program import linear_program
 from runner.bench.peers import with_peer

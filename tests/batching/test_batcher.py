@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt.batching.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.errors import RunError
 

@@ -23,7 +23,8 @@ from support.steps.order_models import (
     seqs,
 )
 
-from launchopt.batching.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.buckets import FlushReason
 from launchopt.batching.order import land_step
 from launchopt.command import W_ELIGIBLE, Records
 from launchopt.errors import RunError

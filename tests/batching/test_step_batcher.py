@@ -27,7 +27,7 @@ from support.steps.step_models import (
 
 from launchopt.arrivals.requests import Requests
 from launchopt.batching import step_buckets as sb
-from launchopt.batching.batcher import FlushReason
+from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.errors import RunError

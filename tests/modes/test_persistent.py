@@ -17,7 +17,8 @@ from support.steps.launching import recorded
 from support.steps.programs import stream_of
 from support.steps.straight import records_of
 
-from launchopt.batching.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import Dtype, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident import ring as rl

@@ -20,7 +20,8 @@ from support.modes.batch_runs import Run, streams
 from support.steps.step_runs import StepRun, batches
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batcher, FlushReason
+from launchopt.batching.batcher import Batcher
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.errors import RunError

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batcher, FlushReason
+from launchopt.batching.batcher import Batcher
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.runs import run_end
 from launchopt.workloads.decode import decode, decode_requests

@@ -17,8 +17,8 @@ import psutil
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from launchopt.batching.batcher import Batch, Batcher, FlushReason
-from launchopt.batching.buckets import KEY_MASK
+from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.buckets import KEY_MASK, FlushReason
 from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN, Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Ceilings, Span, Stream

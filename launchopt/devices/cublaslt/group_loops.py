@@ -16,14 +16,14 @@ from launchopt.command import WORDS
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.pointer_loops import UPLOAD_TO, upload_words
 from launchopt.devices.runs import slots_of
-from launchopt.native import Int, call_words, compiled, monotonic_ns
+from launchopt.native import call_words, compiled, monotonic_ns
 from launchopt.recording.recorder import LaunchFacts, note
+from launchopt.types import Int, Table
 
 # Rows of `facts` (int32), a column a shape, and of `groups`, a column a group.
 M, N, K, LDA, LDB, LDC, SIZE = range(7)
 # Words of `call`.
 FUNCTION, HANDLE, TRANSPOSED, PLAIN, ALPHAS, BETAS, TYPE, COMPUTE = range(8)
-Table = NDArray[np.int64]
 
 
 @compiled

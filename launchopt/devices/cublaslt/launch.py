@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from launchopt.command import W_SLOT_C_REQUEST
 from launchopt.devices.resident.ring import post
 from launchopt.devices.runs import HIGH, run_end, slots_of
-from launchopt.native import Int, call_matmul, call_words, compiled, monotonic_ns, store_fence, store_word
+from launchopt.native import call_matmul, call_words, compiled, monotonic_ns, store_fence, store_word
 from launchopt.recording.recorder import LaunchFacts, note
+from launchopt.types import Int, Table
 
 # Columns of `shapes`. For a packed batch the bases are the scratch's, and the slots 0.
 BASE_A, BASE_B, BASE_C, BYTES_A, BYTES_B, BYTES_C, MOVE_A, MOVE_B, MOVE_C, PLAN0, PACKED0 = range(11)
@@ -44,8 +45,6 @@ SINGLE, STRIDED = 0, 1  # recorder.Strategy, as plain integers for compiled code
 OK, TOO_MANY_LAUNCHES = 0, -1
 KERNEL_STATUS = 1 << 16  # what a kernel launch returns is multiplied by this, to be told from cuBLASLt's
 MOST_POSTED = 64  # commands timed and noted together: to post one takes a fraction of two looks at the clock
-
-Table = NDArray[np.int64]
 
 
 @compiled

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.runs import slots_of
-from launchopt.native import Int, call_words, compiled, monotonic_ns
+from launchopt.native import call_words, compiled, monotonic_ns
 from launchopt.recording.recorder import LaunchFacts, note
+from launchopt.types import Int, Table
 
 UPLOAD_FUNCTION, UPLOAD_TO, UPLOAD_FROM = range(3)  # what `launch_pointers` copies by
-Table = NDArray[np.int64]
 
 
 @compiled

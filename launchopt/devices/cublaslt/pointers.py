@@ -10,12 +10,11 @@ from typing import Any
 
 import cupy
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.devices.cublaslt.pointer_loops import UPLOAD_FROM
+from launchopt.types import Table
 
 TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when it wraps around
-Table = NDArray[np.int64]
 
 
 def upload_address() -> int:

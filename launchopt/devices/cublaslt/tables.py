@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import Stream
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.recording.recorder import Strategy
+from launchopt.types import Table
 
 PLENTY = 1 << 40
-Table = NDArray[np.int64]
 Row = tuple[list[int], bytes]  # of `plans`, and the bytes that tell its kernel from others
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from nvmath.bindings import cublasLt
 
-from launchopt.batching.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, ShapeKey
 from launchopt.devices.arenas import Arenas

@@ -13,8 +13,9 @@ import numpy as np
 from numba import cfunc, types
 from numpy.typing import NDArray
 
-from launchopt.devices.cublaslt.launch import KERNEL_STATUS, OK, STREAM, Table, launch
-from launchopt.native import Int, call_words, compiled, monotonic_ns
+from launchopt.devices.cublaslt.launch import KERNEL_STATUS, OK, STREAM, launch
+from launchopt.native import call_words, compiled, monotonic_ns
+from launchopt.types import Int, Table
 
 Words = tuple[Int, ...]
 

@@ -19,7 +19,8 @@ from launchopt.command import Dtype
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.errors import RunError
 from launchopt.kernels import source
-from launchopt.native import Int, call_words, compiled
+from launchopt.native import call_words, compiled
+from launchopt.types import Int
 
 # Of cuda.h (CUDA 12 and 13): CUlaunchConfig is seven unsigned ints, the stream, a pointer to attributes, their count;
 # CUlaunchAttribute an id, padding to 8 bytes, and a value of 64.

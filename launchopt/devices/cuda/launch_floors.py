@@ -13,12 +13,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices.cublaslt.launch import FUNCTION, LAUNCH_FUNCTION, STREAM, Table
+from launchopt.devices.cublaslt.launch import FUNCTION, LAUNCH_FUNCTION, STREAM
 from launchopt.devices.cuda.floor_loops import call_burst, empty_function, launch_burst, lone_launches
 from launchopt.devices.floors import CALLS, Measured
 from launchopt.devices.launch_breakdown import ENTERED, KNOWN, RETURNED, Stage, gaps_ns, stage, traced_stages
 from launchopt.errors import DeviceError, RunError
 from launchopt.timing.activity import CALL_END, CALL_START, END, KERNEL, KIND, START, Activity
+from launchopt.types import Table
 
 LONE, TRACED = 1000, 400  # launches one by one, without CUPTI and with it
 BURSTS = 100  # of which the median and the 99th percentile of the arguments are

@@ -18,7 +18,8 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import NO_TOKEN, W_STEP
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops import requests as lc
-from launchopt.native import Int, compiled, load_acquire
+from launchopt.native import compiled, load_acquire
+from launchopt.types import Int, Table
 
 STAGES = 64  # launches under way; the host waits for all of them when it wraps around too early
 WORDS = lc.DRAW + 1
@@ -26,8 +27,6 @@ NOT_ALONE, FULL = -1, -2  # in place of a stage's number
 # Words of `state`: how many were staged, and whether the last batch was; behind these, of each stage, where its first
 # row's token is told of.
 COUNT, STAGED, PLACES = 0, 1, 2
-
-Table = NDArray[np.int64]
 
 
 @compiled

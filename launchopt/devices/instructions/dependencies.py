@@ -17,12 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.types import Table
+
 FIRST, LENGTH, STRIDE, COUNT = range(4)
 SPAN_COLUMNS = 4
 PAIRS_AT_ONCE = 1 << 20
 JOIN = -1  # stands for no instruction of the list
 
-Table = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Span = tuple[int, int, int, int]
 

@@ -17,7 +17,8 @@ from launchopt.batching import step_buckets as sb
 from launchopt.command import W_MN, W_SLOT_A_B
 from launchopt.devices.feedback.feedback_columns import FeedbackStages, stage_ends
 from launchopt.devices.steps.keys import StepKey, is_key
-from launchopt.native import Int, compiled, monotonic_ns, store_fence, store_release
+from launchopt.native import compiled, monotonic_ns, store_fence, store_release
+from launchopt.types import Int
 
 TAG_SHIFT = np.uint64(48)  # of kernels/gate.cuh
 # Words of `expected`. WAITS: whether a launch does; PLACE, TAG: of its word; UNTIL_NS: then it may have given up;

@@ -24,9 +24,10 @@ from launchopt.batching.buckets import (
     oldest_bucket,
 )
 from launchopt.devices.cublaslt.launch import OK, TOO_MANY_LAUNCHES, launch_each, launch_strided
-from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
+from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.queue.ring import CLOSED_BIT, HEAD, STOP, TAIL, has_record, is_closed, pop_words
 from launchopt.recording.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
+from launchopt.types import Int, Table
 
 # Why the loop came back.
 DRAINED, STOPPED, IDLE, SPECIAL, FAILED, UNKNOWN, SPOOL = range(7)
@@ -39,8 +40,6 @@ TIMEOUT_NS, IDLE_NS, SPIN_NS, SLEEP_NS, PACK_BYTES_PER_LAUNCH = range(5)
 NEVER_IDLE = -1
 FULL, DEADLINE, IDLE_FLUSH, DRAIN, STALL = range(5)  # batcher.FlushReason, as plain integers for compiled code
 UNLIMITED = 1 << 40
-
-Table = NDArray[np.int64]
 
 
 @compiled

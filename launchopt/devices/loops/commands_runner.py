@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batch, Batcher, FlushReason
-from launchopt.batching.buckets import BASE
+from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.buckets import BASE, FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices.loops import commands as lp
 from launchopt.errors import Interrupted

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.batching.buckets import (
     BASE,
@@ -26,9 +25,10 @@ from launchopt.batching.order import ends_step, is_stalled, land_step, release, 
 from launchopt.command import NO_TOKEN, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, WORDS
 from launchopt.devices.cublaslt.launch import OK, launch_strided
 from launchopt.devices.loops import commands as lp
-from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns
+from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.queue.ring import STOP, has_record, is_closed, push_words
 from launchopt.recording.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
+from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
 
 # Why the loop came back, beside lt_pump's: steps ended; steps are under way, and nothing happens.
@@ -50,9 +50,6 @@ SOURCE, TARGET, HISTORY, ID, DRAW = range(5)
 ON_STALL = lp.PACK_BYTES_PER_LAUNCH + 1
 NOT_YET = np.uint64(0xFFFF_FFFF_8000_0000)  # a token that is not done; its id overwrites the lower half
 LOW, HIGH = np.uint64(0xFFFF_FFFF), np.uint64(32)
-
-Table = NDArray[np.int64]
-Words = NDArray[np.uint64]
 
 
 @compiled

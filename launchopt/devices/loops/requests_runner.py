@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batcher, FlushReason
-from launchopt.batching.buckets import BASE
+from launchopt.batching.batcher import Batcher
+from launchopt.batching.buckets import BASE, FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops import commands as lp

@@ -25,9 +25,10 @@ from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.admission import Admission, admit, look
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError
-from launchopt.native import Int, compiled, cpu_pause, load_acquire, monotonic_ns, store_release
+from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns, store_release
 from launchopt.queue.ring import HEADER_WORDS, LEFT, STOP, TAIL, Ring, has_record, is_closed, ready_words, release_words
 from launchopt.recording.recorder import NEXT_LAUNCH, Recorder, wants_room
+from launchopt.types import Int, Table
 
 FLUSH, WRONG = lp.SPECIAL, lp.UNKNOWN  # why the loop came back, beside lt_pump's: a batch; a record that is wrong
 MOST_AT_ONCE = 512  # records popped in one go: 32 KiB stay in a core's nearest cache until they are gathered
@@ -39,8 +40,6 @@ STATE_WORDS = lp.STATE_WORDS + 2
 ROWS = lp.BUCKET
 # Words of `settings`.
 SPIN_NS, SLEEP_NS, AT_ONCE = range(3)
-
-Table = NDArray[np.int64]
 
 
 @compiled

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batch, FlushReason
+from launchopt.batching.batcher import Batch
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.devices.pytorch.views import Tensor, TorchArenas

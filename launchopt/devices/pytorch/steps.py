@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from launchopt.batching.batcher import Batch, FlushReason
+from launchopt.batching.batcher import Batch
+from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_MN, W_STEP, WORDS, Records, as_words
 from launchopt.devices.base import Device

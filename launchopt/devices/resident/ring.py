@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.resident.shapes import SMALL_ROWS
-from launchopt.native import Int, compiled, cpu_pause, load_word, store_fence, store_word
+from launchopt.native import compiled, cpu_pause, load_word, store_fence, store_word
+from launchopt.types import Int
 
 # Words of a queue: addresses of the ring, of the completions, of the outputs that come with them, of the kernel's state
 # and of the last command of each request (0: no order is asked for); the capacity's logarithm; how many commands were

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST
-from launchopt.native import Int, compiled
+from launchopt.native import compiled
+from launchopt.types import Int
 
 MOST_KEPT = 4096
 

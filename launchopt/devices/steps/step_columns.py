@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import FlushReason
+from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey, as_words
 from launchopt.devices.cublaslt import launch as lt
@@ -21,15 +21,15 @@ from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.runs import HIGH, LOW, run_end, slots_of
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.devices.steps.likely import likely_steps
-from launchopt.native import Int, compiled, monotonic_ns
+from launchopt.native import compiled, monotonic_ns
 from launchopt.recording.recorder import CURSOR_WORDS, LAUNCH_COLUMNS, LaunchFacts, note
+from launchopt.types import Int, Table
 from launchopt.workloads import chain as ch
 
 # Columns of a table of stages: the rows that are done, the shape and strategy to be noted, the plan for no request; and
 # for each of `lt_launch.launch`'s four arguments the row of the step, which of its operands, and that row's shape.
 FIRST, STOP, NOTED, STRATEGY, PLAN, ARGUMENTS = range(6)
 A, B, C, REQUEST = range(4)  # which operand
-Table = NDArray[np.int64]
 NOWHERE = 16  # rows of a recording that nobody reads
 MOST_KNOWN = 4096  # batches whose stages are kept
 

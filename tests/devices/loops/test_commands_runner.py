@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from support.cuda.fake_lt import FAILURE, FakeLt
 from support.steps.launching import recorded
 
-from launchopt.batching.batcher import Batcher, FlushReason
+from launchopt.batching.batcher import Batcher
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import Dtype
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError

@@ -21,7 +21,8 @@ from support.cuda.fake_lt import FAILURE, FakeLt
 from support.steps.launching import recorded
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batcher, FlushReason
+from launchopt.batching.batcher import Batcher
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights, facts_of

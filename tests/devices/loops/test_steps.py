@@ -28,7 +28,7 @@ from support.steps.step_loops import (
     stream_of,
 )
 
-from launchopt.batching.batcher import FlushReason
+from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices.loops import requests as lc

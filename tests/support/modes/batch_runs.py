@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from launchopt.batching.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class

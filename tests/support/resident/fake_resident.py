@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launchopt.batching.batcher import FlushReason
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Span
 from launchopt.devices.cublaslt import launch as lt

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from launchopt.batching.batcher import FlushReason
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Chunk, Recorder, Strategy, note

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from launchopt.batching.batcher import Batch, Batcher, FlushReason
+from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.buckets import FlushReason
 from launchopt.batching.order import order_arrays
 from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Records, ShapeKey
 

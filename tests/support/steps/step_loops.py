@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batch, FlushReason
-from launchopt.batching.buckets import KEY_MASK
+from launchopt.batching.batcher import Batch
+from launchopt.batching.buckets import KEY_MASK, FlushReason
 from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, W_ELIGIBLE, W_K_OP_DTYPE, W_MN, Dtype, Flag, Records
 from launchopt.devices.feedback.cpu import CpuSteps
