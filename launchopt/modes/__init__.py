@@ -15,7 +15,8 @@ from launchopt.errors import ConfigError, choices
 if TYPE_CHECKING:
     from launchopt.modes.base import Mode
 
-MODES = tuple(sorted(module.name for module in iter_modules(__path__) if module.name != "base"))
+NOT_MODES = ("base", "options")
+MODES = tuple(sorted(module.name for module in iter_modules(__path__) if module.name not in NOT_MODES))
 
 
 def check_mode(name: str) -> None:

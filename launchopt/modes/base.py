@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.errors import RunError
+from launchopt.modes.options import ModeOptions
+from launchopt.options import Value
 from launchopt.workloads.chain import ChainStream
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ class Takes(enum.Enum):
 
 
 class Mode:
-    """An execution strategy; a new one overrides what differs. `options`: its settings, as in conf/mode."""
+    """An execution strategy; a new one overrides what differs. `options`: see launchopt/modes/options.py."""
 
     name: ClassVar[str]
     summary: ClassVar[str]  # what one launch means
@@ -56,8 +59,10 @@ class Mode:
     ops: ClassVar[frozenset[Op]] = frozenset(Op)  # what it can launch
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(Dtype)
 
-    def __init__(self, **options: Any) -> None:
-        self.options = options
+    options: ModeOptions = ModeOptions()
+
+    def __init__(self, **values: Value) -> None:
+        self.options = replace(self.options, **values)
         self.packable_bytes: Sequence[int] = ()  # for each shape the bytes a packed command copies, 0: never packed
         self.tables: Any = None  # lt_launch's tables where they are not the device's own
         self.streams: Any = None  # devices.streams.Streams, where it uses more than one

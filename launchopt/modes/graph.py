@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,14 @@ from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Records, ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
+from launchopt.modes.options import KeepsGraphs
 from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream
 
-CACHED = 64
+
+@dataclass(slots=True)
+class Options(KeepsGraphs):
+    """Options of mode=graph."""
 
 
 class Graph(Mode):
@@ -32,6 +37,7 @@ class Graph(Mode):
     name = "graph"
     summary = "one CUDA graph replay a batch, or a whole step of all requests in step"
     own_strategy = "graph"
+    options: Options = Options()
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
@@ -41,7 +47,7 @@ class Graph(Mode):
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         """Capture what is likely to be asked for."""
         self._device, self.graph_replays = device, 0
-        cached = self.options.get("cached", CACHED)
+        cached = self.options.cached
         gpu: Any = device
         if device.info.kind == "cpu":
             self._graphs: Any = _Recorded(gpu, list(limits), cached, self)

@@ -22,6 +22,7 @@ With mode.racecheck=true the kernel is one whose order compute-sanitizer's racec
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from launchopt.batching.batcher import Batch
@@ -29,10 +30,19 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.devices.instructions.fusion import NORM_BYTES
 from launchopt.modes.base import Mode, Takes
+from launchopt.modes.options import KeepsGraphs
+from launchopt.options import option
 from launchopt.timing import nvtx_ranges
 from launchopt.workloads.chain import ChainStream
 
-CACHED = 64
+
+@dataclass(slots=True)
+class Options(KeepsGraphs):
+    """Options of mode=megakernel."""
+
+    ahead: bool = option(True, "make the next launch while a step runs; it waits on the GPU for its commands")
+    bar1: bool = option(True, "the word that it waits for may lie in the GPU's memory, where the host can store there")
+    racecheck: bool = option(False, "use the kernel whose order NVIDIA's racecheck knows; not for timing")
 
 
 class MegakernelMode(Mode):
@@ -43,6 +53,7 @@ class MegakernelMode(Mode):
     takes = Takes.steps
     devices = ("cuda",)
     own_strategy = "megakernel"
+    options: Options = Options()
     unwritten = frozenset({"norm1", "norm2"})  # in two parts, one of them behind the GEMM: kernels/inputs.cuh
 
     @classmethod
@@ -55,10 +66,9 @@ class MegakernelMode(Mode):
         """Compile the kernel, and the lists that are likely to be asked for."""
         from launchopt.devices.megakernel.launcher import Megakernel
 
-        ahead = self.options.get("ahead", True) and not self.traced and not nvtx_ranges.is_profiled()
-        cached, bar1 = self.options.get("cached", CACHED), self.options.get("bar1", True)
-        racecheck = self.options.get("racecheck", False)
-        self._steps: Any = Megakernel(device, limits, cached, ahead, bar1, racecheck)
+        ahead = self.options.ahead and not self.traced and not nvtx_ranges.is_profiled()
+        cached, bar1 = self.options.cached, self.options.bar1
+        self._steps: Any = Megakernel(device, limits, cached, ahead, bar1, self.options.racecheck)
         self.ahead = self._steps.ahead
         self._steps.compile_likely()
 

@@ -7,6 +7,7 @@ the main stream, between events. mode.streams=4 (a power of two). Each stream ha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from launchopt.batching.batcher import Batch
@@ -14,9 +15,16 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all
+from launchopt.modes.options import ModeOptions
+from launchopt.options import option
 from launchopt.workloads.chain import ChainStream
 
-STREAMS = 4
+
+@dataclass(slots=True)
+class Options(ModeOptions):
+    """Options of mode=multistream."""
+
+    streams: int = option(4, "streams that take launches in turn", low=2, high=64, is_power_of_two=True)
 
 
 class MultiStream(Mode):
@@ -27,6 +35,7 @@ class MultiStream(Mode):
     takes = Takes.commands
     compiled_loop = True
     devices = ("cuda",)
+    options: Options = Options()
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
@@ -39,7 +48,7 @@ class MultiStream(Mode):
         """Streams, and plans for one command a launch."""
         gpu: Any = device
         self._device = device
-        self.streams = gpu.more_streams(self.options.get("streams", STREAMS))
+        self.streams = gpu.more_streams(self.options.streams)
         self.tables = gpu.base.fork(self.streams.contexts)
         self.packable_bytes = [0] * len(limits)
         for index in range(len(limits)):

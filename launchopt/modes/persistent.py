@@ -9,6 +9,7 @@ back, runs on a few multiprocessors that it leaves free then.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,12 +22,25 @@ from launchopt.devices.cublaslt.launch import ONE_IS
 from launchopt.devices.resident.shapes import takes
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all
+from launchopt.modes.options import ModeOptions
+from launchopt.options import option
 from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream
 
-PATIENCE_S = 60.0
 SPARE = 4  # multiprocessors left to kernels that feed results back
 MOST_SHAPES, MOST_COMMANDS = 0xFFFF, 1 << 31  # what a command's words have room for
+
+
+@dataclass(slots=True)
+class Options(ModeOptions):
+    """Options of mode=persistent."""
+
+    patience_s: float = option(
+        60.0, "after so long without a command the kernel ends, and the run fails", low=0.1, high=86_400
+    )
+    bar1: bool = option(
+        True, "the ring that the kernel polls may lie in the GPU's memory, where the host can store there"
+    )
 
 
 class Persistent(Mode):
@@ -40,6 +54,7 @@ class Persistent(Mode):
     sample_every = 2048  # a command costs the host tens of nanoseconds, events around one as many microseconds
     devices = ("cuda",)
     own_strategy = "resident"
+    options: Options = Options()
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
@@ -60,9 +75,8 @@ class Persistent(Mode):
         stream = gpu.work
         chained = isinstance(stream, ChainStream)
         requests = stream.requests if chained or not stream.independent else 0
-        patience_s = self.options.get("patience_s", PATIENCE_S)
-        spare, bar1 = SPARE if chained else 0, self.options.get("bar1", True)
-        self._device, self.resident = gpu, Resident(gpu, requests, spare, patience_s, bar1)
+        spare = SPARE if chained else 0
+        self._device, self.resident = gpu, Resident(gpu, requests, spare, self.options.patience_s, self.options.bar1)
         self.tables = gpu.base.fork()
         self.packable_bytes = [0] * len(limits)
         self._taken = np.array([takes(shape) for shape in limits])

@@ -66,12 +66,11 @@ class TorchCompile(Mode):
         from launchopt.devices.pytorch.compiled import CompiledBatches, CompiledSteps
         from launchopt.devices.pytorch.views import TorchArenas
 
-        backend = self.options.get("backend", BACKEND)
         self._arenas: Any = TorchArenas(device)
         if isinstance(self._arenas.work, ChainStream):
-            self._runner: Any = CompiledSteps(self._arenas, device, max(limits.values()), backend)
+            self._runner: Any = CompiledSteps(self._arenas, device, max(limits.values()), BACKEND)
         else:
-            self._runner = CompiledBatches(self._arenas, device, limits, backend)
+            self._runner = CompiledBatches(self._arenas, device, limits, BACKEND)
 
     def start(self) -> None:
         """This thread's operators go to the device's stream."""

@@ -10,17 +10,22 @@ scatters; the indices are uploaded between replays. Padding is counted in padded
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, Stream
 from launchopt.modes.base import Mode, Takes
+from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_compile import gathered_bytes
 from launchopt.modes.torch_eager import torch_bytes
 from launchopt.workloads.chain import ChainStream
 
-CACHED = 64
+
+@dataclass(slots=True)
+class Options(KeepsGraphs):
+    """Options of mode=torch_graph."""
 
 
 class TorchGraph(Mode):
@@ -31,6 +36,7 @@ class TorchGraph(Mode):
     devices = ("cuda",)
     packages = ("torch",)
     extra = "torch"
+    options: Options = Options()
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
@@ -50,7 +56,7 @@ class TorchGraph(Mode):
         self.graph_replays = 0
         self._arenas: Any = TorchArenas(device)
         if isinstance(self._arenas.work, ChainStream):
-            most, cached = max(limits.values()), self.options.get("cached", CACHED)
+            most, cached = max(limits.values()), self.options.cached
             self._runner: Any = GraphSteps(self._arenas, device, most, self, cached)
         else:
             self._runner = GraphBatches(self._arenas, device, limits, self)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from omegaconf import MISSING
 
 from launchopt.errors import ConfigError
-from runner.config.bounds import above_zero, fixed, within
+from launchopt.options import above_zero, fixed, within
 
 MOST_BURST = 1 << 20  # arrivals
 

@@ -4,15 +4,17 @@ touch nothing else."""
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 
 from omegaconf import MISSING
 
 from launchopt.command import Dtype
 from launchopt.errors import ConfigError
+from launchopt.modes import check_mode
+from launchopt.modes.options import options_of
+from launchopt.options import Value, above_zero, check_options, fixed, within
 from launchopt.sampling import MOST_VOCAB, SamplingKind
 from launchopt.workloads.footprint import Cache
-from runner.config.bounds import above_zero, fixed, within
 
 MOST_LAYERS = 1024  # of a model; the deepest published have under 130
 
@@ -109,6 +111,31 @@ class Model:
             within(f"model.{key}", getattr(self, key), 1)
         within("model.layers", self.layers, 1, MOST_LAYERS)
         within("model.vocab", self.vocab, 1, MOST_VOCAB)
+
+
+@dataclass(slots=True)
+class Mode:
+    """The chosen mode; `mode_settings` adds the options that its file declares."""
+
+    name: str = MISSING
+
+    def __post_init__(self) -> None:
+        check_mode(self.name)
+        check_options("mode", self)
+
+    @property
+    def options(self) -> dict[str, Value]:
+        """The options by name, as the mode takes them."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
+
+
+def mode_settings(name: str) -> Mode:
+    """Return the settings of a mode with every option at its default."""
+    declared = [
+        (each.name, each.type, field(default=each.default, metadata=each.metadata)) for each in fields(options_of(name))
+    ]
+    made: type[Mode] = make_dataclass("ModeSettings", declared, bases=(Mode,))
+    return made(name=name)
 
 
 class DeviceKind(enum.Enum):

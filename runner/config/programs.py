@@ -13,6 +13,7 @@ from omegaconf import MISSING
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
+from launchopt.options import within
 from launchopt.workloads.footprint import Cache
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import (
@@ -22,7 +23,6 @@ from launchopt.workloads.program import (
     linear_epilogue_program,
     qkv_program,
 )
-from runner.config.bounds import within
 from runner.config.groups import MOST_LAYERS
 
 

@@ -15,12 +15,11 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from launchopt.errors import ConfigError, choices
 from launchopt.modes import MODES
+from launchopt.options import above_zero, within
 from launchopt.sampling import SamplingKind
 from runner.config import arrivals as arrival_groups
 from runner.config import groups
-from runner.config import modes as mode_groups
 from runner.config.arrivals import Replay
-from runner.config.bounds import above_zero, within
 from runner.config.groups import MOST_LAYERS, Decode, Gemv, Model, Ordering, Prefill
 from runner.config.programs import ElementwiseChain, Layer, LinearEpilogue, OwnSize, Qkv, Steps
 from runner.config.traces import Trace
@@ -32,7 +31,7 @@ class Config:
     """One experiment."""
 
     workload: Any = MISSING
-    mode: mode_groups.Mode = MISSING
+    mode: groups.Mode = MISSING
     model: Model = MISSING
     device: groups.Device = MISSING
     arrival: Any = MISSING
@@ -219,7 +218,7 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
     for name in MODES:
-        store.store(group="mode", name=name, node=mode_groups.mode_settings(name))
+        store.store(group="mode", name=name, node=groups.mode_settings(name))
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():
             store.store(group=f"schema/{group}", name=name, node=schema)

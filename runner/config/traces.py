@@ -17,11 +17,11 @@ from omegaconf import MISSING
 from launchopt.arrivals.process import SPAN_NS_MAX
 from launchopt.command import Dtype
 from launchopt.errors import ConfigError
+from launchopt.options import above_zero, within
 from launchopt.traces.gemms import DTYPES, EXACT_TYPES, Gemm, TraceGemms, read_gemms
 from launchopt.workloads.footprint import Cache, replicas_for
 from launchopt.workloads.stream import ArenaKey
 from launchopt.workloads.trace import TraceStream, Weights, first_commands
-from runner.config.bounds import above_zero, within
 
 
 class Gaps(enum.Enum):

@@ -24,8 +24,7 @@ from launchopt.timing import cupti, torch_trace
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.footprint import COLD_CACHES, Cache
 from launchopt.workloads.trace import TraceStream
-from runner.config.groups import Gemv, Ordering, Record, TimingKind, Where
-from runner.config.modes import mode_settings
+from runner.config.groups import Gemv, Ordering, Record, TimingKind, Where, mode_settings
 from runner.config.programs import OwnSize
 from runner.config.schema import ALL, Config
 from runner.config.traces import Trace, trace_stream

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import pytest
 from hydra.errors import HydraException
@@ -18,12 +19,14 @@ from launchopt import modes
 from launchopt.command import Dtype, Op
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
-from launchopt.modes import MODES, graph, mode_class, multistream
+from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Mode, Takes
+from launchopt.modes.options import ModeOptions, options_of
+from launchopt.options import help_of
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 from runner import app
-from runner.config.modes import mode_settings
+from runner.config.groups import mode_settings
 from runner.config.schema import ALL
 from runner.help import mode_lines
 from runner.plan import plan as plan_module
@@ -35,7 +38,7 @@ TINY = ("workload=decode", "model=tiny", "workload.requests=3", "workload.tokens
 
 
 def test_every_file_is_a_mode() -> None:
-    files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "base"}
+    files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "base", "options"}
     assert list(MODES) == sorted(files)
     for name in MODES:
         kind = mode_class(name)
@@ -179,11 +182,21 @@ def test_settings_reach_the_mode() -> None:
 
 def test_those_it_is_compared_with_have_their_defaults() -> None:
     options = {arm.mode: arm.options for arm in planned("mode=batched", "against=[graph]", *SMALL).arms}
-    assert options == {"batched": {}, "graph": {"cached": graph.CACHED}}
-    assert mode_settings("multistream").options == {"streams": multistream.STREAMS}
+    assert options == {"batched": {}, "graph": {"cached": 64}}
+    assert mode_settings("multistream").options == {"streams": 4}
     assert {name for name in MODES if mode_settings(name).options} == {
         *("multistream", "graph", "torch_graph", "megakernel", "persistent"),
     }
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_options_read_from_the_text_are_those_of_the_class(name: str) -> None:
+    def declared(options: type[ModeOptions]) -> list[tuple[object, ...]]:
+        kinds = get_type_hints(options)
+        return [(each.name, kinds[each.name], each.default, dict(each.metadata)) for each in fields(options)]
+
+    assert declared(options_of(name)) == declared(type(mode_class(name).options))
+    assert all(help_of(each) for each in fields(options_of(name)))
 
 
 @pytest.mark.parametrize("name", MODES)

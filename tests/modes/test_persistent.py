@@ -24,13 +24,13 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident import ring as rl
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
-from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES, PATIENCE_S
+from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
-from runner.config.modes import mode_settings
+from runner.config.groups import mode_settings
 
 RING = 4096
 properties = settings(deadline=None, max_examples=25)
@@ -232,7 +232,7 @@ def test_where_its_ring_lies(bar1: bool, device: FakeResidentCuda) -> None:
 
 
 def test_patience_is_a_setting() -> None:
-    assert mode_settings("persistent").options == {"patience_s": PATIENCE_S, "bar1": True}
+    assert mode_settings("persistent").options == {"patience_s": 60.0, "bar1": True}
 
 
 WIDE, NARROW = [(17, 8), (40, 40)], [(17, 8), (16, 40)]

@@ -19,14 +19,14 @@ from launchopt.devices.feedback.feedback_columns import STAGES
 from launchopt.devices.instructions.words import Word
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
-from launchopt.modes.megakernel import CACHED, MegakernelMode
+from launchopt.modes.megakernel import MegakernelMode
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Strategy
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.program import linear_program
-from runner.config.modes import mode_settings
+from runner.config.groups import mode_settings
 
 NAMES = ("linear", "square", "qkv", "linear_epilogue", "elementwise")
 request_sizes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)).filter(any), min_size=1, max_size=5)
@@ -259,6 +259,6 @@ def test_how_many_lists_are_kept_is_a_setting() -> None:
     config = configured("mode=megakernel", "mode.cached=7", "workload=decode", "model=tiny")
     others = {"ahead": True, "bar1": True, "racecheck": False}
     assert config.mode.options == {"cached": 7, **others}
-    assert mode_settings("megakernel").options == {"cached": CACHED, **others}
+    assert mode_settings("megakernel").options == {"cached": 64, **others}
     with pytest.raises(ConfigError, match=r"mode\.cached=0: must be from 1 to 4096"):
         configured("mode=megakernel", "mode.cached=0", "workload=decode", "model=tiny")

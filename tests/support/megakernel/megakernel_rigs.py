@@ -8,7 +8,7 @@ import numpy as np
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.steps.step_columns import step_of
-from launchopt.modes.megakernel import CACHED, MegakernelMode
+from launchopt.modes.megakernel import MegakernelMode, Options
 from launchopt.workloads.chain import ChainStream
 from support.megakernel.fake_megakernel import FakeMegakernel
 from support.steps.step_runs import StepRun
@@ -22,7 +22,7 @@ class Rig(StepRun):
         kernel: FakeMegakernel,
         stream: ChainStream,
         most: int,
-        cached: int = CACHED,
+        cached: int = Options().cached,
         ahead: bool = True,
         traced: bool = False,
         bar1: bool = True,

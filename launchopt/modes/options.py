@@ -1,0 +1,72 @@
+"""The options of modes, each declared in its mode's file, in a dataclass named `Options`.
+
+    @dataclass(slots=True)
+    class Options(ModeOptions):
+        streams: int = option(4, "streams that take launches in turn", low=2, high=64, is_power_of_two=True)
+
+    class MultiStream(Mode):
+        options: Options = Options()
+
+`options_of` reads that class from the file's text, because importing a mode loads compilers, and `--help` and a refused
+command line must answer at once. So its arguments are literals, and its base is a class of this module.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, fields, make_dataclass
+from importlib import resources
+from typing import Any
+
+from launchopt.errors import LaunchoptError
+from launchopt.options import Value, option
+
+TYPES = {"bool": bool, "int": int, "float": float, "str": str}
+
+
+@dataclass(slots=True)
+class ModeOptions:
+    """A mode without options, and the base of all others."""
+
+
+@dataclass(slots=True)
+class KeepsGraphs(ModeOptions):
+    """Options of a mode that keeps what it captured or compiled."""
+
+    cached: int = option(
+        64, "graphs or instruction lists kept; beyond that the one used longest ago is replaced", low=1, high=4096
+    )
+
+
+def values_of(options: ModeOptions) -> dict[str, Value]:
+    """Return the options by name."""
+    return {each.name: getattr(options, each.name) for each in fields(options)}
+
+
+def options_of(name: str) -> type[ModeOptions]:
+    """Return the class that declares the options of a mode, made from the text of its file.
+
+    LaunchoptError where the text does not keep to this module's rules.
+    """
+    text = (resources.files(__package__) / f"{name}.py").read_text(encoding="utf-8")
+    if "class Options" not in text:
+        return ModeOptions
+    (found,) = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == "Options")
+    try:
+        base = globals()[ast.unparse(found.bases[0])]
+        declared = [_declared(node) for node in found.body if isinstance(node, ast.AnnAssign)]
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise LaunchoptError(f"launchopt/modes/{name}.py: class Options needs literals and a base of ours") from error
+    made: type[ModeOptions] = make_dataclass("Options", declared, bases=(base,))
+    return made
+
+
+def _declared(node: ast.AnnAssign) -> tuple[str, Any, Any]:
+    """Return the name, type and field of `NAME: TYPE = option(...)`."""
+    kind, _, rest = ast.unparse(node.annotation).partition(" | ")
+    call = node.value
+    if not isinstance(call, ast.Call) or rest not in ("", "None"):
+        raise ValueError(ast.unparse(node))
+    arguments = [ast.literal_eval(argument) for argument in call.args]
+    limits = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    return ast.unparse(node.target), TYPES[kind] | None if rest else TYPES[kind], option(*arguments, **limits)

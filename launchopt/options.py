@@ -1,0 +1,82 @@
+"""Declare the options of a mode, a workload, an arrival or a model, and check their values.
+
+    @dataclass(slots=True)
+    class Options(ModeOptions):
+        streams: int = option(4, "streams that take launches in turn", low=2, high=64, is_power_of_two=True)
+
+The declaration gives an option its name, type, default, limits and help. Configs, `--help` and errors read it there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypeVar
+
+from launchopt.errors import ConfigError, choices
+
+LARGEST = 2**31 - 1  # sizes and counts are int32 in cuBLASLt and uint32 in a command record
+REQUIRED: Any = "???"  # the default of an option that the user must give; OmegaConf's own word
+
+Value = bool | int | float | str | None
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The values that an option may have; None is always one of them."""
+
+    low: float | None = None
+    high: float = LARGEST
+    is_above_zero: bool = False  # finite and above 0
+    is_power_of_two: bool = False
+    choices: tuple[str, ...] = ()
+
+    def check(self, key: str, value: Any) -> None:
+        """Raise ConfigError for a value that is not within these limits."""
+        if self.choices and value is not None and value not in self.choices:
+            raise ConfigError(key, value, f"must be one of {choices(self.choices)}")
+        if self.low is not None:
+            within(key, value, self.low, self.high)
+        if self.is_above_zero:
+            above_zero(key, value)
+        if self.is_power_of_two and value is not None and (value < 1 or value & (value - 1)):
+            raise ConfigError(key, value, "must be a power of two")
+
+
+def option(default: T, text: str, **limits: Any) -> T:
+    """Declare one field of a dataclass of options; `text` is its one line of help, `limits` are those of `Limits`."""
+    declared: T = field(default=default, metadata={"help": text, "limits": Limits(**limits)})
+    return declared
+
+
+def help_of(declared: Field[Any]) -> str:
+    """Return an option's line of help; "" where the field was not declared by `option`."""
+    return str(declared.metadata.get("help", ""))
+
+
+def check_options(group: str, options: Any) -> None:
+    """Raise ConfigError, with the key GROUP.NAME, for the first option of a dataclass that is beyond its limits."""
+    for declared in fields(options):
+        if limits := declared.metadata.get("limits"):
+            limits.check(f"{group}.{declared.name}", getattr(options, declared.name))
+
+
+def within(key: str, value: float | None, low: float, high: float = LARGEST) -> None:
+    """Raise ConfigError for a value that is given and is not from `low` to `high`."""
+    if value is not None and not low <= value <= high:  # also of nan
+        raise ConfigError(key, value, f"must be from {low:.10g} to {high:.10g}")
+
+
+def fixed(key: str, value: str, *allowed: str) -> None:
+    """Raise ConfigError for a group's own name that was overridden: the user means another option of the group."""
+    if value not in allowed:
+        raise ConfigError(key, value, f"must be {choices(allowed)}; to choose another, give {key.partition('.')[0]}=")
+
+
+def above_zero(key: str, value: float | None) -> None:
+    """Raise ConfigError for a value that is given and is not a finite number above 0."""
+    if value is None:
+        return
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(key, value, "must be finite and above 0")
