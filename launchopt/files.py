@@ -1,60 +1,64 @@
-"""Room on a file system, had for certain: nothing here trusts that what was promised can be written later.
+"""Files that are complete or absent, JSON from other programs, and disk space that is certain.
 
-A file that was only made longer is a promise. On a full tmpfs the first write to a mapping of it is SIGBUS, which no
-program can answer. So `claim` has the blocks allocated, and says so where there are none.
+A file that was only extended has no blocks yet. On a full tmpfs the first write to a mapping of it raises SIGBUS, which
+no program can handle. `allocate` makes the file system allocate the blocks, and raises where it cannot.
 
-    with Reserve(folder):           # RunError: the folder's name, and why it takes nothing
-        ...                         # whatever fills the disk, these bytes are there
-    # released: room for the last word
+    with Reserve(folder):           # RunError: names the folder and the reason
+        ...                         # another program may fill the disk: these bytes stay
+    # released: the final manifest fits
 
-The file of a `Reserve` has no name from the start, so that nothing is left behind however the process ends.
+The file of a `Reserve` never has a name. It is gone however the process ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from launchopt.errors import RunError
+from launchopt.errors import DataError, RunError
 
-RESERVE_BYTES = 4 << 20  # a manifest and a summary of hundreds of repeats, twice: their old ones are replaced, not cut
-_NOT_KNOWN = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # a file system that cannot allocate ahead
+RESERVE_BYTES = 4 << 20  # twice the manifest and summary of hundreds of repeats: a new file stands beside the old one
+JSON_BYTES_MAX = 64 << 20  # manifests and calibrations have less than 1 MiB
+_CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # file systems without allocation
 
 
 def reason(error: OSError) -> str:
-    """What the system says, in its own few words; libraries put them into long ones."""
+    """Return the system's text for the error number; libraries wrap it in longer ones."""
     return os.strerror(error.errno) if error.errno else str(error)
 
 
-def claim(file: int, size: int) -> None:
-    """Have `size` bytes of the open file allocated; OSError where there is no room for them."""
+def allocate(file: int, size: int) -> None:
+    """Allocate `size` bytes of the file with descriptor `file`; OSError if the file system has fewer."""
     if not hasattr(os, "posix_fallocate"):
         return
     try:
         os.posix_fallocate(file, 0, size)
     except OSError as error:
-        if error.errno not in _NOT_KNOWN:
+        if error.errno not in _CANNOT_ALLOCATE:
             raise
 
 
 class Reserve:
-    """Some room in `folder`, kept until it is released. A context manager; RunError where there is none."""
+    """`size` bytes in `folder`, allocated until they are released. A context manager; RunError if they do not fit."""
 
     def __init__(self, folder: Path, size: int = RESERVE_BYTES) -> None:
         try:
             with contextlib.ExitStack() as files:
                 file = files.enter_context(tempfile.TemporaryFile(dir=folder, buffering=0))
-                claim(file.fileno(), size)
+                allocate(file.fileno(), size)
                 self._files = files.pop_all()
         except OSError as error:
             raise RunError(f"{folder} cannot be written to: {reason(error)}") from None
 
     def release(self) -> None:
-        """Give the room back. Safe to call twice."""
+        """Free the bytes. A second call does nothing."""
         self._files.close()
 
     def __enter__(self) -> Reserve:
@@ -64,3 +68,53 @@ class Reserve:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Call `write` with a temporary path beside `path`, then rename that file to `path`.
+
+    A reader sees the earlier file or the complete new one. Errors of `write` pass through; the temporary file goes.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_result(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file of a run atomically; RunError with folder, file and reason if the disk refuses it."""
+    try:
+        write_atomically(path, write)
+    except OSError as error:
+        raise RunError(f"{path.parent}: {path.name} cannot be written: {reason(error)}") from None
+
+
+def save_text(path: Path, text: str) -> None:
+    """Write a file that the user named atomically, as UTF-8; DataError if the disk refuses it."""
+    try:
+        write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    except OSError as error:
+        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
+
+
+def save_json(path: Path, content: object) -> None:
+    """Write `content` as indented JSON, like `save_text`."""
+    save_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def read_json(path: Path, most_bytes: int = JSON_BYTES_MAX) -> Any:
+    """Return the content of a JSON file that another program may have made.
+
+    Raises OSError if it cannot be read; ValueError if it is no JSON, nested too deeply, or longer than `most_bytes`.
+    `traces.json_stream` reads traces, which may have gigabytes.
+    """
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"over {most_bytes >> 20} MiB")
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

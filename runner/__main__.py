@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the application and end the process with its exit code."""
     try:
-        from runner.door import run
+        from runner.cli import run
 
         code = run()
     except KeyboardInterrupt:

@@ -197,7 +197,7 @@ def _note_refusal(folder: Path, job: SweepJob, error: LaunchoptError) -> None:
 def _run(plan: Any, folder: Path, overrides: list[str]) -> LaunchoptError | None:
     """Execute a plan into its folder and say how it went; what it failed of, None where it did not."""
     children.start_early()  # they import while this process does
-    from runner.arrow import without_pandas
+    from runner.worker.child import without_pandas
 
     without_pandas()
     from launchopt.recording import results

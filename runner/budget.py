@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, LaunchoptError, choices
-from runner.piped import until_closed
+from runner.pager import until_closed
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -46,9 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = budget(options.settings)
         _show(found)
         if options.json is not None:
-            from runner.written import write_json
+            from launchopt.files import save_json
 
-            write_json(options.json, asdict(found))
+            save_json(options.json, asdict(found))
     except LaunchoptError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

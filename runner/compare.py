@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, DataError, LaunchoptError
-from runner.piped import until_closed
-from runner.written import write_text
+from launchopt.files import save_text
+from runner.pager import until_closed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +61,7 @@ def _compare(options: argparse.Namespace) -> int:
     _print(outcome, console())
     for path, text in ((options.json, as_json), (options.markdown, markdown)):
         if path is not None:
-            write_text(path, text(outcome))
+            save_text(path, text(outcome))
     for reason in outcome.refused:
         print(f"error: {reason}", file=sys.stderr)
     if outcome.refused:

@@ -21,11 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.errors import DataError, LaunchoptError
+from launchopt.files import save_text, write_atomically
 from launchopt.recording.dataset import TABLES, batches, files, schema_of
 from launchopt.recording.manifest import SCHEMA_VERSION
-from launchopt.whole_file import atomically
-from runner.piped import until_closed
-from runner.written import write_text
+from runner.pager import until_closed
 
 BLOCK = re.compile(r"(<!-- columns -->\n).*?(<!-- /columns -->)", re.DOTALL)
 
@@ -72,7 +71,7 @@ def gather(folders: Sequence[Path], table: str, output: Path) -> tuple[int, int]
                 rows += len(batch)
 
     try:
-        atomically(output, write)
+        write_atomically(output, write)
     except OSError as error:
         raise DataError(output, None, f"cannot be written ({error.strerror})") from None
     return rows, len(found)
@@ -106,7 +105,7 @@ def sync_page(page: Path, *, check: bool = False) -> bool:
     text = columns_markdown()
     new = BLOCK.sub(lambda match: match[1] + text + match[2], old)
     if new != old and not check:
-        write_text(page, new)
+        save_text(page, new)
     return new == old or not check
 
 

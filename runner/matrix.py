@@ -34,7 +34,7 @@ from runner.config.programs import OwnSize
 from runner.config.schema import Config, register, to_config
 from runner.config.traces import Trace
 from runner.help import conf_folder
-from runner.piped import until_closed
+from runner.pager import until_closed
 from runner.plan.streams import stream_on
 
 KINDS = ("cpu", "cuda")

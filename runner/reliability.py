@@ -23,10 +23,9 @@ import pyarrow.parquet as pq
 
 from launchopt.analysis.campaigns.reliability import Kill, Soak, reliability_markdown
 from launchopt.errors import DataError, LaunchoptError
-from launchopt.json_file import read_json
+from launchopt.files import read_json, save_text
 from launchopt.recording.results import read_manifest
-from runner.piped import until_closed
-from runner.written import write_text
+from runner.pager import until_closed
 
 CAMPAIGN, SOAK = "campaign.parquet", "soak.json"
 BLOCK = re.compile(r"(<!-- reliability -->\n).*?(<!-- /reliability -->)", re.DOTALL)
@@ -141,7 +140,7 @@ def sync_page(page: Path, text: str, *, check: bool = False) -> bool:
         raise DataError(page, None, "has no <!-- reliability --> with a <!-- /reliability --> after it")
     new = BLOCK.sub(lambda match: match[1] + text + match[2], old)
     if new != old and not check:
-        write_text(page, new)
+        save_text(page, new)
     return new == old or not check
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError, LaunchoptError
-from runner.piped import until_closed
-from runner.written import write_json
+from launchopt.files import save_json
+from runner.pager import until_closed
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -58,7 +58,7 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
     _show(diagnoses)
     if output is not None:
         made = None if used is None else {"made_utc": used.made_utc, "device": used.device}
-        write_json(output, {"calibration": made, "diagnoses": [asdict(one) for one in diagnoses]})
+        save_json(output, {"calibration": made, "diagnoses": [asdict(one) for one in diagnoses]})
     errors = [f"{one.title}: {error}" for one in diagnoses for error in one.errors]
     for error in errors:
         print(f"error: {error}", file=sys.stderr)

@@ -29,8 +29,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 
-from mutations import CORPUS, READERS, complaint, mutant, mutated_text
-from override_sets import override_set, taken
+from support.config.override_sets import override_set, taken
+from support.results.mutations import CORPUS, READERS, complaint, mutant, mutated_text
 
 CONF = Path(__file__).parents[1] / "conf"
 LINES = ("overrides", "configs")

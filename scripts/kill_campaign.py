@@ -47,10 +47,10 @@ from rich.table import Table
 
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.errors import DataError
+from launchopt.files import write_atomically
 from launchopt.queue.ring import CLOSED_BIT, HEAD, TAIL, Ring
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import read_manifest, write_manifest
-from launchopt.whole_file import atomically
 from runner.run.leftovers import FOLDER, held, tidy
 from runner.run.terminal import console
 
@@ -322,7 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     counts = summary(done)
     table = pa.Table.from_pylist([asdict(kill) for kill in sorted(done, key=lambda kill: kill.number)])
-    atomically(out / "campaign.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
+    write_atomically(out / "campaign.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
     about: dict[str, Any] = {"started_utc": began.isoformat(timespec="seconds"), "seed": options.seed}
     about |= {"workers": options.workers, "job": JOB, "counts": counts}
     about |= {"environment": environment(), "processor": cpu_info().name}

@@ -36,11 +36,11 @@ from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.errors import DataError
+from launchopt.files import save_json
 from launchopt.queue.ring import HEAD, MOST_AT_ONCE, STOP, TAIL, Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.recording.environment import environment
 from launchopt.recording.recorder import Recorder, Strategy, note
-from runner.written import write_json
 
 LAP = 1 << 22
 BLOCK = 1 << 13  # made and pushed at once
@@ -239,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         measured = soak(int(total))
         if kept is not None:
-            write_json(kept, measured.as_json(started))
+            save_json(kept, measured.as_json(started))
     except LostError as lost:
         print(f"error: {lost}", file=sys.stderr)
         return 1

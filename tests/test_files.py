@@ -1,4 +1,4 @@
-"""Room that is promised is there: on a disk, and in shared memory, where a promise alone ends in SIGBUS."""
+"""Files are complete or absent; allocated bytes are there, on a disk and in shared memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.processes.own_mounts import in_own_mounts
 from support.processes.own_process import environ_of
 
 from launchopt.errors import ConfigError, RunError
-from launchopt.files import Reserve, claim, reason
+from launchopt.files import Reserve, allocate, reason, save_result, write_atomically
 from launchopt.queue.ring import FOLDER, Ring
 
 can_claim = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="nothing can be allocated ahead here")
@@ -26,7 +26,7 @@ def full(*_: object) -> None:
 @can_claim
 def test_a_claim_is_allocated_and_not_only_promised(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
-        claim(file.fileno(), 1 << 20)
+        allocate(file.fileno(), 1 << 20)
         about = os.fstat(file.fileno())
     assert about.st_size == 1 << 20
     assert about.st_blocks * 512 >= 1 << 20
@@ -43,9 +43,9 @@ def test_only_a_file_system_that_cannot_know_is_believed(
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     if matters:
         with pytest.raises(OSError, match=os.strerror(code)):
-            claim(0, 1)
+            allocate(0, 1)
     else:
-        claim(0, 1)
+        allocate(0, 1)
 
 
 def test_a_reason_is_the_systems_own() -> None:
@@ -111,3 +111,29 @@ def test_a_shared_memory_that_is_too_small_is_no_bus_error(capacity: int, fits: 
     else:
         assert done.stdout.startswith(f"queue.capacity={capacity}: {FOLDER} has no room for a ring of 0.1 MB (")
         assert done.stdout.endswith(" []\n")
+
+
+def test_it_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
+    path, seen = tmp_path / "file", []
+
+    def write(temporary: Path) -> None:
+        temporary.write_text("whole")
+        seen.append((temporary.parent, path.exists()))
+
+    write_atomically(path, write)
+    assert (seen, path.read_text()) == ([(tmp_path, False)], "whole")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("before", [None, "what was there"])
+def test_where_writing_fails_there_is_what_was_there(before: str | None, tmp_path: Path) -> None:
+    def fail(temporary: Path) -> None:
+        temporary.write_text("half")
+        raise OSError(28, "whatever a library says")
+
+    if before is not None:
+        (tmp_path / "file").write_text(before)
+    with pytest.raises(RunError) as caught:
+        save_result(tmp_path / "file", fail)
+    assert str(caught.value) == f"{tmp_path}: file cannot be written: No space left on device"
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == ({} if before is None else {"file": before})

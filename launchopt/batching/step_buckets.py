@@ -17,7 +17,6 @@ from launchopt.batching.buckets import KEY_MASK, FlushReason
 from launchopt.batching.order import REQUEST_SHIFT, STEP_END
 from launchopt.command import W_ELIGIBLE, W_K_OP_DTYPE, W_MN, W_SLOT_C_REQUEST, Flag
 from launchopt.native import compiled
-from launchopt.shellsort import sort
 from launchopt.types import Int, Table, Words
 
 NO_KIND, UNKNOWN_REQUEST, OUT_OF_TURN, TOO_LONG, TOO_MANY_KINDS = range(-1, -6, -1)
@@ -240,6 +239,22 @@ def _gather(size: Int, rows: Int, batcher: StepArrays) -> None:
 
 
 @compiled
+def _sort(values: Table, count: Int) -> None:
+    """Sort the first `count` values in place, ascending: a shellsort, fast for few values that are mostly in order."""
+    gap = 1
+    while gap < count // 3:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(gap, count):
+            value, j = values[i], i
+            while j >= gap and values[j - gap] > value:
+                values[j] = values[j - gap]
+                j -= gap
+            values[j] = value
+        gap //= 3
+
+
+@compiled
 def let_go(kind: Int, batcher: StepArrays) -> tuple[int, int]:
     """Empty a bucket into `out`: (requests, rows). Where it holds all requests there are, they stay in `store`."""
     _, steps, _, kinds, _, members, counts = batcher
@@ -248,7 +263,7 @@ def let_go(kind: Int, batcher: StepArrays) -> tuple[int, int]:
     for i in range(size):
         members[i] = request
         request = steps[request, NEXT]
-    sort(members, size)
+    _sort(members, size)
     if size < len(steps):
         _gather(size, rows, batcher)
     for i in range(size):

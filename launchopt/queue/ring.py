@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import RECORD_BYTES, W_ENQUEUE, W_TURN, WORDS, Records, as_words
 from launchopt.errors import ConfigError
-from launchopt.files import claim, reason
+from launchopt.files import allocate, reason
 from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns, store_release
 from launchopt.types import Int, Words
 
@@ -155,7 +155,7 @@ def _allocated(name: str, size: int) -> SharedMemory:
         try:
             file = os.open(FOLDER / name, os.O_RDWR)
             try:
-                claim(file, size)
+                allocate(file, size)
             finally:
                 os.close(file)
         except OSError:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launchopt.errors import DataError
-from launchopt.json_file import read_json
-from launchopt.whole_file import written
+from launchopt.files import read_json, save_result
 
 SCHEMA_VERSION = 4  # 1 had no token columns, 2 none of what a mode costs once, 3 no launch delays, clocks or energy
 
@@ -21,7 +20,7 @@ SCHEMA_VERSION = 4  # 1 had no token columns, 2 none of what a mode costs once, 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write `manifest.json` atomically."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, default=str) + "\n"
-    written(folder / "manifest.json", lambda temporary: temporary.write_text(text))
+    save_result(folder / "manifest.json", lambda temporary: temporary.write_text(text))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -10,8 +10,7 @@
     manifest.json       status, composed config, environment, versions, ceilings, what went wrong
 
 Their columns are documented in `columns`. The composed config is in the Parquet metadata under `launchopt.config`.
-Readers never see half of a file (`whole_file`). Those of an earlier schema version are read, too, with nulls for what
-they lack.
+Files are written atomically. Files of an earlier schema version are readable: a column that they lack is null.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.errors import DataError
+from launchopt.files import save_result
 from launchopt.recording.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SUMMARY, TOKENS
 from launchopt.recording.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
-from launchopt.whole_file import written
 
 __all__ = [
     "COMMANDS",
@@ -47,7 +46,6 @@ __all__ = [
     "write_manifest",
     "write_rows",
     "write_table",
-    "written",
 ]
 
 Row = dict[str, Any]
@@ -83,7 +81,7 @@ def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any], confi
     """
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata(config)))
-    written(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+    save_result(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ from launchopt.analysis.verdict.calibration import Calibration, default_path, wr
 from launchopt.errors import DeviceError, LaunchoptError
 from runner.doctor import screen
 from runner.doctor.checks import Check, machine_checks, usable
-from runner.piped import until_closed
+from runner.pager import until_closed
 from runner.run.leftovers import FOLDER, clean, leftovers
 
 REPEATS = 7

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from launchopt.analysis.profiles.ncu import Kernel, read_kernels, short_name
 from launchopt.errors import DataError, LaunchoptError
-from runner.piped import until_closed
+from runner.pager import until_closed
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 
 _HEADINGS = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from launchopt.errors import LaunchoptError
 from launchopt.timing.nvtx_ranges import DOMAIN
-from runner.piped import until_closed
+from runner.pager import until_closed
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 
 _HEADINGS = {

@@ -21,7 +21,7 @@ from pathlib import Path
 from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.analysis.profiles.nsys_agreement import Agreement, Sum, agreements, agreements_with_run, kernel_sum
 from launchopt.errors import DataError, DeviceError, LaunchoptError
-from runner.piped import until_closed
+from runner.pager import until_closed
 from runner.profiles.output import cell, print_table, write_parquet
 
 _REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # its name since 2023, and before

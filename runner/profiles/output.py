@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 
 from launchopt.errors import DataError
-from launchopt.whole_file import atomically
+from launchopt.files import write_atomically
 from runner.run.terminal import PIPED_COLUMNS, console
 
 Cell = str | int | float | bool | None
@@ -66,6 +66,6 @@ def write_parquet(kind: type[Any], rows: Sequence[Mapping[str, Any]], path: Path
         columns.append((field.name, kinds.get(name, pa.float64())))
     table = pa.Table.from_pylist(list(rows), schema=pa.schema(columns))
     try:
-        atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+        write_atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
     except OSError as error:
         raise DataError(path, None, f"cannot be written ({error.strerror or error})") from None

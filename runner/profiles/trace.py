@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError, Interrupted, LaunchoptError
-from runner.piped import until_closed
-from runner.written import write_json
+from launchopt.files import save_json
+from runner.pager import until_closed
 
 if TYPE_CHECKING:
     from launchopt.analysis.profiles.launch_pairs import Pairs
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = statistics(options.files, options.output, options.time_unit)
         if options.json is not None:
             files = [{"file": str(file), **asdict(stats)} for file, stats in found]
-            write_json(options.json, {"schema_version": JSON_VERSION, "files": files})
+            save_json(options.json, {"schema_version": JSON_VERSION, "files": files})
         from runner.profiles.trace_screen import print_statistics
 
         print_statistics(found)
@@ -138,7 +138,7 @@ def _pairs_file(path: Path) -> Iterator[_PairsFile]:
 def _parser() -> argparse.ArgumentParser:
     summary, _, details = (__doc__ or "").partition("\n\n")
     formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("runner.profiles.trace", None, summary, details, formatter_class=formatter)
+    parser = argparse.ArgumentParser("runner.trace", None, summary, details, formatter_class=formatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a trace")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="launches and kernels, a row a pair")
     parser.add_argument("--json", type=Path, metavar="FILE.json", help="all statistics")

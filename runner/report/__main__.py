@@ -42,14 +42,14 @@ from launchopt.analysis.tables.strategies_markdown import remedies_markdown
 from launchopt.analysis.tables.strategies_plot import draw_remedies
 from launchopt.analysis.verdict.calibration import read_calibration
 from launchopt.errors import DataError, LaunchoptError
+from launchopt.files import save_text
 from launchopt.recording import results
 from runner.bench import account, figures
-from runner.piped import until_closed
+from runner.pager import until_closed
 from runner.profiles import ncu
 from runner.report import goals, profilers
 from runner.report.page import html, pull_request, timeline
 from runner.report.screen import print_frontiers, print_remedies, print_tables
-from runner.written import write_text
 
 FRONTIER_FILE = "frontier.json"
 REMEDIES_FILE = "remedies.md"
@@ -129,7 +129,7 @@ def _publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None
     else:
         print(markdown, end="")
     # Written after it was printed: a folder that is read-only still shows its tables.
-    write_text(path, markdown)
+    save_text(path, markdown)
 
 
 def _plot(path: Path | None, draw: Callable[[Path], None]) -> None:
@@ -155,7 +155,7 @@ def frontier(
     shown = frontier_markdown(frontiers, "full")
     _publish(shown, output or kept.with_name("frontier.md"), lambda console: print_frontiers(frontiers, console))
     if slo_p99_us is not None and output is None:
-        write_text(kept, json.dumps({"slo_p99_us": slo_p99_us}) + "\n")
+        save_text(kept, json.dumps({"slo_p99_us": slo_p99_us}) + "\n")
     _plot(plot, lambda path: draw_frontiers(frontiers, path))
 
 
@@ -232,7 +232,7 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
     if new == old:
         return True
     if not check:
-        write_text(readme, new)
+        save_text(readme, new)
     return not check
 
 

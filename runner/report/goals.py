@@ -16,7 +16,7 @@ from typing import Any
 
 from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
-from launchopt.json_file import read_json
+from launchopt.files import read_json
 from launchopt.recording import results
 from launchopt.recording.results import Row
 from runner.bench import figures

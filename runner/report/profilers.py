@@ -1,7 +1,7 @@
 """What profilers cost, from a folder of runs under each of them, and whether they agree with us.
 
 In: runs below the folder, untraced, with timing=cupti or timing=torch, or under nsys; `agree_*.parquet` beside them, as
-`runner.profiles.nsys_agree --output` writes it. Out: Markdown, for a page.
+`runner.nsys_agree --output` writes it. Out: Markdown, for a page.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ measured so far is there, and the manifest says how it ended.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
 from launchopt.files import Reserve, reason
+from launchopt.modes import mode_class
 from launchopt.producing.blocks import Production
 from launchopt.recording import results
 from launchopt.recording.environment import environment
@@ -25,8 +27,6 @@ from runner.config.arrivals import Closed
 from runner.config.groups import Gemv
 from runner.config.programs import OwnSize
 from runner.config.traces import Trace
-from runner.deadline import limited
-from runner.handed_on import handed_on
 from runner.plan.plan import Plan
 from runner.run.leftovers import remove_halves, tidy
 from runner.run.repeats import Rounds
@@ -35,6 +35,7 @@ from runner.run.session import ChildError, Session
 from runner.run.signals import Signals
 from runner.run.terminal import Terminal, say, throttled_repeats
 from runner.run.tokens import TokenResults
+from runner.run.watchdog import limited
 
 SHAPES_SPELLED = 8  # more are only counted
 HELD_SHARE = 0.95  # of the rate at which commands were due: reaching less is overload
@@ -74,7 +75,29 @@ class Run:
         modes = dict.fromkeys(row["mode"] for row in self.rows)
         throttled = ((mode, throttled_repeats([row for row in self.rows if row["mode"] == mode])) for mode in modes)
         throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
-        return [*self.rounds.notices(), *handed_on(self.manifest["runs"]), *throttling]
+        return [*self.rounds.notices(), *forwarded_lines(self.manifest["runs"]), *throttling]
+
+
+def forwarded_lines(runs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each mode that did not launch every command in its own way.
+
+    `megakernel: 32 of 640 commands were launched otherwise: strided 32` counts the repeat with the most such commands.
+    `runs` are the manifest's entries of repeats: mode, and the number of commands of each `recorder.Strategy`.
+    """
+    most: dict[str, tuple[int, int, str]] = {}
+    for run in runs:
+        own, by = mode_class(run["mode"]).own_strategy, run["commands_by_strategy"]
+        if not own:
+            continue
+        others = {name: count for name, count in by.items() if name != own}
+        listed = ", ".join(f"{name} {count:,}" for name, count in others.items())
+        found = sum(others.values()), sum(by.values()), listed
+        most[run["mode"]] = max(most.get(run["mode"], found), found)
+    return [
+        f"{mode}: {others:,} of {commands:,} commands were launched otherwise: {listed}"
+        for mode, (others, commands, listed) in most.items()
+        if others
+    ]
 
 
 def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:

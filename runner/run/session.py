@@ -8,7 +8,7 @@ child's own text, a child that hangs with the watchdog's; nothing is left behind
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 from types import TracebackType
@@ -24,11 +24,9 @@ from launchopt.workloads.chain import ChainStream
 from runner.plan.job import Job
 from runner.run.children import GRACE_S, Child, hire, keep
 from runner.run.leftovers import FOLDER, held
-from runner.run.watchdog import StalledError, Watchdog
+from runner.run.watchdog import Progress, StalledError, Watchdog
 
 POLL_S = 0.1  # between two looks at the ring's tail, for the progress bar
-
-Progress = Callable[[str, int], None]  # what is going on, commands popped so far
 
 
 class ChildError(RunError):

@@ -26,7 +26,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
-from launchopt.whole_file import atomically
+from launchopt.files import write_atomically
 from runner.run.resume import SWEEP, asked
 
 SCHEMA_VERSION = 1
@@ -135,7 +135,7 @@ class Sweep:
         }
         text = json.dumps(about, indent=2) + "\n"
         try:
-            atomically(self.folder / SWEEP, lambda temporary: temporary.write_text(text))
+            write_atomically(self.folder / SWEEP, lambda temporary: temporary.write_text(text))
         except OSError as error:
             raise RunError(f"{self.folder / SWEEP}: {error.strerror or error}") from None
 

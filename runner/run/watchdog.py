@@ -11,6 +11,8 @@ phase. The children do nothing for it. Allowances, in multiples of `watchdog_s`:
 - 60 (`BUSY_ELSE`) for one that runs outside the timed region: compiling, tuning, checking, writing.
 
 Time that the parent did not run itself (Ctrl-Z, a machine that slept) counts for nobody.
+
+`limited` ends a job after `job_timeout_s`, whether or not it makes progress.
 """
 
 from __future__ import annotations
@@ -28,6 +30,25 @@ LOOKS = 4  # at the children within one allowance, at the least
 LONGEST_LOOK_S = 1.0  # between two of them; what is longer was no time of ours
 
 Pulse = tuple[float, ...]
+Progress = Callable[[str, int], None]  # label of the phase, commands popped so far
+
+
+def limited(progress: Progress, limit_s: float | None) -> Progress:
+    """Wrap `progress` to raise RunError once `limit_s` seconds have passed from now; None is no limit.
+
+    The session reports progress many times a second while it waits. So the error comes where children, ring and folder
+    can be cleaned up, and finished repeats are kept.
+    """
+    if limit_s is None:
+        return progress
+    end_s = time.monotonic() + limit_s
+
+    def report(label: str, popped: int) -> None:
+        if time.monotonic() > end_s:
+            raise RunError(f"timeout: longer than job_timeout_s={limit_s:g} (at: {label}); finished repeats are kept")
+        progress(label, popped)
+
+    return report
 
 
 class Watched(Protocol):

@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -152,7 +153,6 @@ def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
 
 def _consume(job: Job, pipe: Connection) -> None:
     """Batch, launch, record and check the stream for every "run"; a "rehearse" keeps nothing; until "done"."""
-    from runner.arrow import without_pandas
     from runner.worker.consumer import Consumer
 
     without_pandas()
@@ -169,6 +169,31 @@ def _consume(job: Job, pipe: Connection) -> None:
             if message[0] == "run":
                 pipe.send(("result", consumer.result(message[1], message[2])))
     _exit_unless_done(message[0])
+
+
+class _NoPandas:
+    """A finder that knows one module, pandas, and says that it is not installed."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def without_pandas() -> None:
+    """Make pyarrow believe that pandas is not installed, unless it is loaded. Call this before the first array.
+
+    Else pyarrow imports pandas with its first array, which takes longer than a small run. A run makes no pandas object.
+    """
+    if "pandas" in sys.modules:
+        return
+    import pyarrow as pa
+
+    sys.meta_path.insert(0, _NoPandas)
+    try:
+        pa.array([])
+    finally:
+        sys.meta_path.remove(_NoPandas)
 
 
 def _exit_unless_done(message: str) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.errors import RunError
+from launchopt.files import save_result
 from launchopt.recording import results, summary
 from launchopt.recording.recorder import Recorder
 from launchopt.recording.summary import Timing
@@ -46,7 +47,7 @@ class GrowingTable:
                 old.unlink(missing_ok=True)
         part = self._path.with_name(f".{self._path.stem}.{self._parts:05}.{_PART}")
         tables = (self._table(columns) for columns in row_groups)
-        results.written(part, lambda temporary: _write(temporary, self._schema, tables))
+        save_result(part, lambda temporary: _write(temporary, self._schema, tables))
         self._parts += 1
 
     def _table(self, columns: Columns) -> pa.Table:
@@ -86,7 +87,7 @@ def gather(path: Path) -> None:
     elif parts:
         if not path.exists():  # else it was gathered, and whoever did so was ended before the parts were gone
             schema = pq.read_schema(parts[0])
-            results.written(path, lambda temporary: _write(temporary, schema, _row_groups(parts)))
+            save_result(path, lambda temporary: _write(temporary, schema, _row_groups(parts)))
         for part in parts:
             part.unlink(missing_ok=True)
 

@@ -15,7 +15,7 @@ from launchopt.recording.manifest import SCHEMA_VERSION, read_manifest, read_man
 
 NOTHING_RUN = """
 import contextlib, sys
-from runner.door import run
+from runner.cli import run
 with contextlib.suppress(SystemExit):
     run({words})
 sys.exit(3 if {{"pyarrow", "numba"}} & set(sys.modules) else 0)

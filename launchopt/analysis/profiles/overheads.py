@@ -1,6 +1,6 @@
 """What each profiler costs the run that it watches, and whether profilers and this project count alike.
 
-In: rows of summary.parquet, and how each run was timed, by run_id; rows that `runner.profiles.nsys_agree` wrote.
+In: rows of summary.parquet, and how each run was timed, by run_id; rows that `runner.nsys_agree` wrote.
 Out: Markdown tables. Pure: reads no file. Runs of one mode are compared with the untraced runs of that mode and stream.
 """
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from launchopt.errors import DataError
-from launchopt.json_file import read_json
+from launchopt.files import read_json
 
 SCHEMA_VERSION = 1
 VARIABLE = "LAUNCHOPT_CALIBRATION"  # names one file, for whoever keeps it elsewhere

@@ -16,7 +16,7 @@ from support.processes.own_process import environ_of
 
 from launchopt.errors import ConfigError
 from runner import app
-from runner.door import check_words
+from runner.cli import check_words
 
 SETS = 60  # here
 BATCHES = 6

@@ -73,13 +73,13 @@ class InterruptedImport:
     """Ctrl-C while the program is being imported."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "runner.door":
+        if name == "runner.cli":
             raise KeyboardInterrupt
 
 
 def test_interrupted_before_it_began(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "meta_path", [InterruptedImport(), *sys.meta_path])
-    monkeypatch.delitem(sys.modules, "runner.door", raising=False)
+    monkeypatch.delitem(sys.modules, "runner.cli", raising=False)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130

@@ -22,7 +22,7 @@ def noted(self, *values, **named):
 
 if __name__ == "__main__":
     Dispatcher._compile_for_args = noted
-    from runner.door import run
+    from runner.cli import run
     code = run(sys.argv[1:])
     sys.exit(f"compiled: {compiled}" if compiled else code)
 """

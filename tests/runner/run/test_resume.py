@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from support.config.composing import composed
 
 from launchopt.errors import ConfigError, DataError, Interrupted, RunError
-from runner import deadline
-from runner.deadline import limited
-from runner.run import resume
+from runner.run import resume, watchdog
 from runner.run.folder_lock import FolderError
 from runner.run.resume import clear, config_hash, is_done, newest_sweep
 from runner.run.sweep import Sweep, SweepJob
+from runner.run.watchdog import limited
 
 values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 configs = st.dictionaries(st.text(min_size=1), values | st.dictionaries(st.text(), values), min_size=1)
@@ -186,7 +185,7 @@ def test_a_sweep_that_cannot_be_noted_says_so(tmp_path: Path) -> None:
 
 def test_a_limit_ends_the_wait_and_none_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [100.0]
-    monkeypatch.setattr(deadline.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now_s[0])
     seen: list[tuple[str, int]] = []
     report, unlimited = (limited(lambda *said: seen.append(said), limit) for limit in (2.5, None))
     now_s[0] = 102.5

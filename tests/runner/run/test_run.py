@@ -8,7 +8,7 @@ import pytest
 
 from launchopt.modes import MODES, mode_class
 from launchopt.recording.recorder import Strategy
-from runner.handed_on import handed_on
+from runner.run.run import forwarded_lines
 
 
 def run(mode: str, **by: int) -> dict[str, Any]:
@@ -33,12 +33,12 @@ def test_a_line_a_mode_of_the_repeat_with_most() -> None:
         run("persistent", resident=99, single=1),
         run("megakernel", megakernel=20_480),
     ]
-    assert handed_on(runs) == [
+    assert forwarded_lines(runs) == [
         "megakernel: 1,024 of 20,480 commands were launched otherwise: strided 1,024",
         "persistent: 1 of 100 commands were launched otherwise: single 1",
     ]
 
 
 def test_nothing_of_a_mode_that_launches_all_in_its_own_way_or_has_none() -> None:
-    assert handed_on([]) == []
-    assert handed_on([run("graph", graph=7), run("batched", strided=6, single=1, packed=2)]) == []
+    assert forwarded_lines([]) == []
+    assert forwarded_lines([run("graph", graph=7), run("batched", strided=6, single=1, packed=2)]) == []

@@ -24,8 +24,8 @@ from hydra.errors import HydraException
 from support.processes.own_process import environ_of
 
 from launchopt.recording import results
-from runner import app, deadline
-from runner.run import children, folder_lock
+from runner import app
+from runner.run import children, folder_lock, watchdog
 from runner.run import run as run_module
 from runner.run.folder_lock import FolderLock
 from runner.run.resume import config_hash
@@ -215,7 +215,7 @@ def test_a_job_that_takes_too_long_is_ended_and_the_sweep_goes_on(
 ) -> None:
     """An hour passes when the first job has finished its first repeat."""
     measured = tmp_path / "s/0/summary.parquet"
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: 3600.0 * measured.exists()))
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: 3600.0 * measured.exists()))
     ran = run(f"-m {SMALL} repeats=3,1 job_timeout_s=600 hydra.sweep.dir=s")
     assert ran.exit_code == 1
     late, fine = (results.read_manifest(tmp_path / f"s/{job}") for job in (0, 1))

@@ -14,7 +14,7 @@ IMPORTED = "from pathlib import Path\nPath(__file__).with_name('imported').touch
 MADE = "import pyarrow as pa; pa.array([1])"
 AFTERWARDS = """
 import sys
-from runner.arrow import without_pandas
+from runner.worker.child import without_pandas
 without_pandas()
 import pyarrow as pa
 table = pa.table({"name": ["a", "b"], "count": [1, 2]})

@@ -1,6 +1,6 @@
 """What nobody should type: override sets made by a generator, and how the command line takes them, in this process.
 
-In: a generator of random numbers. Out: words; `taken` has `runner.door` take them as a process would, but for the run
+In: a generator of random numbers. Out: words; `taken` has `runner.cli` take them as a process would, but for the run
 itself, which it leaves out: what was planned is in the `Outcome`.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from runner import app, door
+from runner import app, cli
 from runner.config import arrivals as arrival_groups
 from runner.config import groups, programs
 from runner.config.schema import Config
@@ -240,7 +240,7 @@ def _exit_code(words: list[str], out: io.StringIO, said: io.StringIO, run: Calla
             contextlib.redirect_stderr(said),
             limited(CPU_S, MORE_BYTES),
         ):
-            return door.run(words)
+            return cli.run(words)
     except SystemExit as ended:
         return ended.code
     except (Exception, TooMuchTime) as error:
