@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.analysis.campaigns.reliability import Kill, Soak, reliability_markdown
+from launchopt.analysis.tables.reliability import Kill, Soak, reliability_markdown
 from launchopt.errors import DataError, LaunchoptError
 from launchopt.files import read_json, save_text
 from launchopt.recording.results import read_manifest

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from launchopt.analysis.verdict.calibration import Floor
 from launchopt.command import Dtype
 from launchopt.devices.base import Ceilings
 from launchopt.devices.cuda.floor_loops import clock_burst
-from launchopt.devices.launch_breakdown import Stage
+from launchopt.devices.launch_breakdown import Floor, Stage
 from launchopt.statistics.interval import median_interval
 from launchopt.timing import nvtx_ranges
 

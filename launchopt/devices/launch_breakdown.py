@@ -30,6 +30,21 @@ Times = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class Floor:
+    """The least cost of one thing on a device: a median in `unit` with its 95% interval.
+
+    The interval is None where there were too few repeats. `how`: how the floor was measured.
+    """
+
+    value: float
+    unit: str
+    low: float | None
+    high: float | None
+    repeats: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """Of many launches the median and the 99th percentile, and how they were measured."""
 

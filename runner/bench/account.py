@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.analysis.campaigns.step_account import Floor, Part
 from launchopt.analysis.tables.columns import Column, count, number
 from launchopt.analysis.tables.markdown import body
+from launchopt.devices.megakernel.step_account import Part, WeightsFloor
 from launchopt.errors import DataError
 from launchopt.recording.columns import schema
 from launchopt.recording.results import Row, read_manifest
@@ -77,7 +77,7 @@ class Measured:
     stamped_us: float
     clock_mhz: float
     nvml_clock_mhz: float | None
-    floor: Floor
+    floor: WeightsFloor
     parts: Sequence[Part]
 
 
@@ -114,8 +114,8 @@ def by_case(rows: Sequence[Row]) -> list[list[Row]]:
     return [list(own) for _, own in groupby(rows, lambda row: row[CASE])]
 
 
-def _floor(row: Row) -> Floor:
-    return Floor(row["weight_bytes"], row["ceiling_gb_per_s"], row["ceiling"])
+def _floor(row: Row) -> WeightsFloor:
+    return WeightsFloor(row["weight_bytes"], row["ceiling_gb_per_s"], row["ceiling"])
 
 
 def _number(name: str) -> Callable[[Row], str]:

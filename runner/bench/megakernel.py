@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launchopt.analysis.campaigns.step_account import account, floor_of
+from launchopt.devices.megakernel.step_account import account, floor_of
 from launchopt.errors import RunError
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.queue.ring import Ring

@@ -12,8 +12,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from launchopt.analysis.verdict.calibration import Calibration, Floor
-from launchopt.devices.launch_breakdown import STAGES, Breakdown, beside_published, from_json
+from launchopt.analysis.verdict.calibration import Calibration
+from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_published, from_json
 from runner.doctor.checks import Check, Status, usable
 from runner.run.terminal import console
 

@@ -30,7 +30,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launchopt.analysis.calibration_markdown import calibration_markdown
 from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
 from launchopt.analysis.tables.frontier_markdown import frontier_markdown
 from launchopt.analysis.tables.frontier_plot import draw_frontiers
@@ -40,7 +39,7 @@ from launchopt.analysis.tables.speedup_plot import draw_speedups
 from launchopt.analysis.tables.strategies import RemedyTable, build_remedies
 from launchopt.analysis.tables.strategies_markdown import remedies_markdown
 from launchopt.analysis.tables.strategies_plot import draw_remedies
-from launchopt.analysis.verdict.calibration import read_calibration
+from launchopt.analysis.verdict.calibration import calibration_markdown, read_calibration
 from launchopt.errors import DataError, LaunchoptError
 from launchopt.files import save_text
 from launchopt.recording import results

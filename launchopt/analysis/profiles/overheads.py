@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from launchopt.analysis.pipes import NUMBER, TEXT, pipe_table
+from launchopt.analysis.tables.markdown import NUMBER, TEXT, pipe_table
 from launchopt.analysis.tables.rows import STREAM, grouped
 from launchopt.recording.results import Row
 

@@ -22,6 +22,8 @@ from launchopt.analysis.tables.columns import (
 from launchopt.analysis.tables.rows import Line, Table, arrivals
 from launchopt.errors import DataError
 
+TEXT, NUMBER = "---", "---:"  # rules of a column: left-aligned, right-aligned
+
 LEGEND = (
     "Median over repeats. Speed-up: wall time of the baseline / wall time of the line, with a 95% bootstrap "
     "interval; the verdict calls up to 1% the same. GPU time is the span between two events on the work's "
@@ -79,9 +81,14 @@ def table_markdown(table: Table, kind: str) -> str:
 
 def body(columns: Sequence[Column[T]], cells: Iterable[Sequence[str]]) -> str:
     """Headings, rule and lines."""
-    rule = ["---" if column.is_text else "---:" for column in columns]
+    rule = [TEXT if column.is_text else NUMBER for column in columns]
     head = [_pipes(column.heading for column in columns), _pipes(rule)]
     return "\n".join([*head, *(_pipes(map(escaped, line)) for line in cells)])
+
+
+def pipe_table(headings: Mapping[str, str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of escaped cells, without a newline at its end. headings: name to rule, TEXT or NUMBER."""
+    return plain(headings, (list(map(escaped, row)) for row in rows)).rstrip("\n")
 
 
 def plain(headings: Mapping[str, str], lines: Iterable[Sequence[str]]) -> str:

@@ -20,25 +20,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launchopt.analysis.tables.markdown import NUMBER, TEXT, pipe_table
+from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_published
+from launchopt.devices.launch_breakdown import from_json as stages_from_json
 from launchopt.errors import DataError
 from launchopt.files import read_json
 
 SCHEMA_VERSION = 1
 VARIABLE = "LAUNCHOPT_CALIBRATION"  # names one file, for whoever keeps it elsewhere
 FOLDER = Path("outputs/calibration")
+FLOOR_HEADINGS = {"floor": TEXT, "median": NUMBER, "95% interval": NUMBER, "unit": TEXT, "how measured": TEXT}
+STAGE_HEADINGS = {"stage": TEXT, "p50 us": NUMBER, "p99 us": NUMBER, "how measured": TEXT}
+PUBLISHED_HEADINGS = {"published estimate": TEXT, "us": NUMBER, "measured us": NUMBER, "which is": TEXT, "of": TEXT}
 TIME_UNIT = "us"  # a time may be 0 or less: a delay between two clocks, or a difference of two runs; a rate may not
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """One measured floor: a median in `unit` with its 95% interval (None: too few repeats), and how it was measured."""
-
-    value: float
-    unit: str
-    low: float | None
-    high: float | None
-    repeats: int
-    how: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +158,35 @@ def find_calibration(device_name: str, folders: Sequence[Path] = ()) -> Calibrat
                 continue
     matching = [calibration for calibration in found if calibration.device["name"] == device_name]
     return max(matching, key=lambda calibration: calibration.made_utc, default=None)
+
+
+def calibration_markdown(calibration: Calibration) -> str:
+    """Return the floors and the stages of one launch as Markdown tables; ends with a newline."""
+    python = calibration.environment.get("python", "unknown")
+    parts = [f"{calibration.device['name']}, {calibration.made_utc[:10]}, Python {python}."]
+    parts.append(pipe_table(FLOOR_HEADINGS, (_floor_cells(name, floor) for name, floor in calibration.floors.items())))
+    for kernel, stages in stages_from_json(calibration.stages).items():
+        there = [(name, stages[name]) for name in STAGES if name in stages]
+        rows = [(name, f"{one.p50_us:.3f}", f"{one.p99_us:.3f}", one.how) for name, one in there]
+        parts += [f"**One launch by stage: {kernel}**", pipe_table(STAGE_HEADINGS, rows), _published(stages)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _floor_cells(name: str, floor: Floor) -> tuple[str, ...]:
+    known = floor.low is not None and floor.high is not None
+    interval = f"{_shown(floor.low)} to {_shown(floor.high)}" if known else "too few repeats"
+    return name, _shown(floor.value), interval, floor.unit, floor.how
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3f}"
+
+
+def _published(stages: Breakdown) -> str:
+    rows = []
+    for one in beside_published(stages):
+        estimate = one.estimate
+        measured = "—" if one.measured_us is None else f"{one.measured_us:.2f}"
+        what = f"{' + '.join(estimate.stages)}: {estimate.why}" if estimate.stages else estimate.why
+        rows.append((estimate.part, f"{estimate.low_us:g}-{estimate.high_us:g}", measured, one.verdict, what))
+    return pipe_table(PUBLISHED_HEADINGS, rows)

@@ -19,8 +19,8 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.analysis.campaigns.step_account import clock_mhz
 from launchopt.devices.instructions.words import Instructions
+from launchopt.devices.megakernel.step_account import clock_mhz
 from launchopt.devices.steps.step_columns import step_of
 from launchopt.errors import RunError
 

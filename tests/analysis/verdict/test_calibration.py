@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.paths import ROOT
 
 from launchopt.analysis.verdict.calibration import (
     Calibration,
-    Floor,
     as_json,
+    calibration_markdown,
     default_path,
     find_calibration,
     from_json,
     read_calibration,
     write_calibration,
 )
+from launchopt.devices.launch_breakdown import Floor
 from launchopt.errors import DataError
 
 FLOOR = Floor(1.9, "us", 1.8, 2.1, 7, "a burst")
@@ -163,3 +166,25 @@ def test_a_named_file_that_is_none_is_an_error(tmp_path: Path, monkeypatch: pyte
 )
 def test_a_file_is_named_after_the_device(name: str, file: str) -> None:
     assert default_path(name) == Path("outputs/calibration") / f"{file}.json"
+
+
+COMMITTED = ROOT / "outputs/reference/h200/calibration.json"
+
+
+def test_every_floor_and_stage_is_there() -> None:
+    calibration = read_calibration(COMMITTED)
+    text = calibration_markdown(calibration)
+    assert text.startswith("NVIDIA H200, 2026-")
+    for name, floor in calibration.floors.items():
+        assert any(line.startswith(f"| {name} | ") and f"| {floor.unit} |" in line for line in text.splitlines()), name
+    for kernel, stages in calibration.stages.items():
+        own = text.split(f"**One launch by stage: {kernel}**")[1].split("**")[0]
+        for name in stages:
+            assert f"\n| {name} | " in own, (kernel, name)
+        assert "| in all | 7-18 | " in own
+
+
+def test_a_floor_without_an_interval_says_so() -> None:
+    alone = {"x_us": Floor(1.5, "us", None, None, 1, "once | twice")}
+    text = calibration_markdown(replace(read_calibration(COMMITTED), floors=alone, stages={}))
+    assert text.endswith("| x_us | 1.500 | too few repeats | us | once \\| twice |\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from launchopt.analysis.campaigns.step_account import Floor, Part
+from launchopt.devices.megakernel.step_account import Part, WeightsFloor
 from launchopt.errors import DataError
 from launchopt.recording.results import write_manifest, write_rows
 from runner.bench import account
@@ -19,7 +19,7 @@ PARTS = [
     Part("NORM", 1, 1.0, 0.25, 0.25, 1.0, 1.0, 0.25, 1.0, 0.25, 1.0, 0.125),
     Part("GEMM 64x32", 2, 131.5, 1.75, 3.0, 2.25, 3.5, 3.5, 4.5, 2.5, 3.0, 0.25),
 ]
-FLOOR = Floor(90_000_000, 4500.0, "read")
+FLOOR = WeightsFloor(90_000_000, 4500.0, "read")
 FOUND = Measured([40.0, 39.0, 41.0], [30.0, 31.0, 32.0], [25.0, 25.0, 25.0], 41.5, 1735.4, 1980.0, FLOOR, PARTS)
 EXPECTED = """\
 | step | weights MB | least us | kernel us | GB/s | of bandwidth | no weights us | no waits us | verified |

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.config.composing import configured
 
-from launchopt.analysis.campaigns.step_account import Floor, Part
 from launchopt.devices.cuda.info import cuda_info
+from launchopt.devices.megakernel.step_account import Part, WeightsFloor
 from launchopt.errors import DeviceError, RunError
 from runner.bench import account, figures, megakernel
 from runner.bench.__main__ import main
@@ -19,7 +19,9 @@ from runner.bench.account import Measured
 SIZES = ("layers=2", "dtype=fp32", "requests=2", "tokens=6", "cache=hot")
 LAYER = ("workload=layer", "model=tiny", "batching.max_batch=64", *(f"workload.{size}" for size in SIZES))
 PARTS = [Part("GEMM 64x32", 2, 131.5, 1.75, 3.0, 2.25, 3.5, 3.5, 4.5, 2.5, 3.0, 0.25)]
-FOUND = Measured([40.0, 39.0, 41.0], [30.0], [25.0], 41.5, 1735.0, None, Floor(90_000_000, 4500.0, "read"), PARTS)
+FOUND = Measured(
+    [40.0, 39.0, 41.0], [30.0], [25.0], 41.5, 1735.0, None, WeightsFloor(90_000_000, 4500.0, "read"), PARTS
+)
 
 
 @pytest.mark.parametrize("case", megakernel.CASES)

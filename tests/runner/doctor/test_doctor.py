@@ -18,8 +18,9 @@ import yaml
 from packaging.requirements import Requirement
 from support.processes.own_process import ROOT, environ_of
 
-from launchopt.analysis.verdict.calibration import Calibration, Floor, read_calibration
+from launchopt.analysis.verdict.calibration import Calibration, read_calibration
 from launchopt.devices.gpu_users import GpuUsers
+from launchopt.devices.launch_breakdown import Floor
 from launchopt.errors import DataError, DeviceError
 from runner.doctor import __main__ as doctor
 from runner.doctor import checks as doctor_checks

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from launchopt.analysis.verdict.calibration import Calibration, Floor
+from launchopt.analysis.verdict.calibration import Calibration
+from launchopt.devices.launch_breakdown import Floor
 from launchopt.recording.results import SUMMARY, Row
 
 H200 = "NVIDIA H200"
