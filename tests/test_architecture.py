@@ -20,6 +20,7 @@ WITHOUT_CUDA = (
     "launchopt/devices/__init__.py",
     "launchopt/devices/arenas.py",
     "launchopt/devices/base.py",
+    "launchopt/devices/floors.py",
     "launchopt/devices/launch_breakdown.py",
     "launchopt/devices/runs.py",
     "launchopt/devices/cpu/*.py",

@@ -1,13 +1,18 @@
-"""Where work runs. `find_device` looks without starting anything; `open_device` is for the process that works."""
+"""Devices that run launches. `find_device` starts nothing; `open_device` and `open_floors` start the device."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from launchopt.devices.base import Device, DeviceInfo, GpuDevice
 from launchopt.errors import DeviceError
 
+if TYPE_CHECKING:
+    from launchopt.devices.floors import Floors
+
 
 def find_device(kind: str, index: int) -> tuple[DeviceInfo, str]:
-    """The device of `kind` (auto, cpu, cuda) and, in words, why that one; DeviceError where it is not there."""
+    """Return the device of `kind` (auto, cpu, cuda) and the reason for it; DeviceError where there is none."""
     from launchopt.devices.cpu.info import cpu_info
 
     if kind == "cpu":
@@ -23,7 +28,7 @@ def find_device(kind: str, index: int) -> tuple[DeviceInfo, str]:
 
 
 def open_device(kind: str, index: int, threads: int | None) -> Device:
-    """The device itself, `kind` cpu or cuda; imports the libraries it needs."""
+    """Open the device of `kind`, cpu or cuda, and import the libraries that it needs."""
     if kind == "cpu":
         from launchopt.devices.cpu.device import CpuDevice
 
@@ -32,3 +37,14 @@ def open_device(kind: str, index: int, threads: int | None) -> Device:
 
     gpu: GpuDevice = CudaDevice(index)
     return gpu
+
+
+def open_floors(kind: str, index: int) -> Floors:
+    """Open the device of `kind`, cpu or cuda, to measure its floors, and import the libraries that it needs."""
+    if kind == "cpu":
+        from launchopt.devices.cpu.floors import CpuFloors
+
+        return CpuFloors()
+    from launchopt.devices.cuda.floors import open_cuda_floors
+
+    return open_cuda_floors(index)

@@ -20,10 +20,9 @@ from launchopt.devices.feedback.flights import Flights
 from launchopt.errors import RunError
 from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.sampling import Sampling
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.stream import CommandStream
+from launchopt.timing.activity import Ceilings, Span
+from launchopt.workloads.chain import ChainStream, Stream
 
-Stream = CommandStream | ChainStream
 Columns = NDArray[np.int64]
 
 if TYPE_CHECKING:
@@ -55,25 +54,6 @@ class DeviceInfo:
     def as_dict(self) -> dict[str, Any]:
         """For the manifest."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Ceilings:
-    """Rates measured on this device just before the runs."""
-
-    copy_gb_per_s: float  # read + written
-    read_gb_per_s: float
-    peak_tflops: float
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """What the device says of one run, in ns."""
-
-    end_ns: int  # CLOCK_MONOTONIC when the host knew of the last result
-    span_ns: int | None  # between the events around the run, on the work's stream; None without events
-    samples: NDArray[np.int64]  # [samples, 2]: start and end of each sampled submission, CLOCK_MONOTONIC
-    clock_error_ns: int | None = None  # how far those may be off, all alike: the two clocks are tied by it
 
 
 class Device(Protocol):

@@ -1,7 +1,7 @@
-"""A machine's floors: what a launch, an event, a byte cost here at the least.
+"""A machine's floors: the minimum cost of a launch, an event and a byte on it.
 
-In: a device, opened for nothing else. Out: a `Measured` a floor, a sample a repeat, from which `floor_of` makes what a
-calibration keeps; and one launch taken apart into stages, where the device has launches.
+A device that is opened for nothing else gives one `Measured` per floor, with one sample per repeat. `floor_of` turns it
+into the `Floor` that a calibration keeps.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from launchopt.command import Dtype
-from launchopt.devices.base import Ceilings
 from launchopt.devices.cuda.floor_loops import clock_burst
 from launchopt.devices.launch_breakdown import Floor, Stage
 from launchopt.statistics.interval import median_interval
 from launchopt.timing import nvtx_ranges
+from launchopt.timing.activity import Ceilings
 
-CALLS = 200  # a burst: shorter than the 1,024 launches that a GPU's queue holds
+CALLS = 200  # of a burst: fewer than the 1,024 launches that a GPU's queue holds
 CLOCK_READS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One floor: a sample a repeat, in `unit`, and how it was measured."""
+    """The samples of one floor in `unit`, one per repeat, and how they were measured."""
 
     name: str
     unit: str
@@ -33,42 +33,31 @@ class Measured:
 
 
 class Floors(Protocol):
-    """What can be measured on one device. Opening it takes the device; `close` gives it back."""
+    """The floors of one device, which stays in use until `close`."""
 
-    absent: dict[str, str]  # what could not be measured, and why
+    absent: dict[str, str]  # names of floors that could not be measured, and why
 
     def about(self) -> dict[str, Any]:
-        """Which device, and its versions."""
+        """Return the device's description and the versions of its libraries."""
 
     def measure(self, repeats: int) -> Iterator[Measured]:
-        """Each floor when it has been measured."""
+        """Measure the floors one by one."""
 
     def stages(self) -> dict[str, dict[str, Stage]]:
-        """One launch of each kernel, taken apart, after `measure`; nothing where there are no launches."""
+        """Return the stages of one launch of each kernel; call `measure` first. Empty for a device without launches."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release the device."""
 
 
 def floor_of(measured: Measured) -> Floor:
-    """The median of its samples with a 95% bootstrap interval."""
+    """Return the median of the samples with its 95% bootstrap interval."""
     interval = median_interval(measured.samples)
     return Floor(interval.value, measured.unit, interval.low, interval.high, interval.repeats, measured.how)
 
 
-def open_floors(kind: str, index: int) -> Floors:
-    """Floors of the device of `kind`, cpu or cuda; imports the libraries it needs."""
-    if kind == "cpu":
-        from launchopt.devices.cpu.floors import CpuFloors
-
-        return CpuFloors()
-    from launchopt.devices.cuda.floors import open_cuda_floors
-
-    return open_cuda_floors(index)
-
-
 def ceilings_of(ceilings: dict[Dtype, list[Ceilings]], how: dict[str, str]) -> Iterator[Measured]:
-    """Floors of repeated ceilings, by element type; `how`: of copy, read and peak."""
+    """Turn repeated ceilings, by element type, into floors; `how` has the keys copy, read and peak."""
     every = [one for each in ceilings.values() for one in each]
     yield Measured("copy_gb_per_s", "GB/s", [one.copy_gb_per_s for one in every], how["copy"])
     yield Measured("read_gb_per_s", "GB/s", [one.read_gb_per_s for one in every], how["read"])
@@ -77,7 +66,7 @@ def ceilings_of(ceilings: dict[Dtype, list[Ceilings]], how: dict[str, str]) -> I
 
 
 def host_floors(repeats: int) -> Iterator[Measured]:
-    """What costs the host alone: a range, and reading the clock."""
+    """Measure the costs of the host alone: reading the clock and one NVTX range."""
     clock_burst(1)  # compiles
     reads = [clock_burst(CLOCK_READS) / CLOCK_READS / 1e3 for _ in range(repeats)]
     yield Measured("clock_read_host_us", "us", reads, f"CLOCK_MONOTONIC from compiled code, {CLOCK_READS:,} times")

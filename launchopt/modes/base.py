@@ -30,7 +30,8 @@ from launchopt.workloads.chain import ChainStream
 
 if TYPE_CHECKING:
     from launchopt.batching.batcher import Batch
-    from launchopt.devices.base import Device, Stream
+    from launchopt.devices.base import Device
+    from launchopt.workloads.chain import Stream
 
 
 class Takes(enum.Enum):

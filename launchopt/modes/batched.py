@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.modes.base import Mode
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, Stream
 from launchopt.workloads.stream import arenas_of
 
 NEVER = 1 << 40  # more launches than a batch has commands: cut it however often it takes

@@ -15,11 +15,12 @@ import numpy as np
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
+from launchopt.devices.steps.keys import is_shared
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.batched import NEVER
 from launchopt.recording.recorder import Strategy
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, Stream
 
 CPU_COPY_CALLS = 2  # a gather and a scatter
 
@@ -99,8 +100,3 @@ def _by_weight(batch: Batch) -> list[Batch]:
     order = np.argsort(records["slot_a"], kind="stable")
     cuts = np.flatnonzero(np.diff(records["slot_a"][order])) + 1
     return [Batch(batch.shape_index, batch.words[part], batch.reason) for part in np.split(order, cuts)]
-
-
-def is_shared(shape: ShapeKey, moves: tuple[int, int, int]) -> bool:
-    """Commands of a batch share their weight, and have a column each."""
-    return shape.op is Op.GEMM and shape.n == 1 and moves[0] == 0

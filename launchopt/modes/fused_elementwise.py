@@ -11,10 +11,11 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.fused_epilogue import is_made_of, starts
 from launchopt.recording.recorder import Strategy
+from launchopt.workloads.chain import Stream
 
 BIAS_RELU_SCALE = (Op.BIAS, Op.RELU, Op.SCALE)
 REFUSAL = "fuses bias, ReLU and scale in a row: this workload has none"

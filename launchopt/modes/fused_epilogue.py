@@ -11,10 +11,10 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording.recorder import Strategy
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, Stream
 from launchopt.workloads.program import INPUT
 
 GEMM_BIAS_RELU = (Op.GEMM, Op.BIAS, Op.RELU)

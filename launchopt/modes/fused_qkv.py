@@ -11,10 +11,10 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording.recorder import Strategy
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, Stream
 
 
 def merged_rows(stream: ChainStream, kind: int) -> list[tuple[int, int]]:

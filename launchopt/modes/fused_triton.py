@@ -11,10 +11,11 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.fused_elementwise import BIAS_RELU_SCALE, REFUSAL
 from launchopt.modes.fused_epilogue import is_made_of, starts
+from launchopt.workloads.chain import Stream
 
 
 class FusedTriton(Mode):

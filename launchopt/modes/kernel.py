@@ -10,11 +10,12 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.devices.cublaslt.launch import ONE_IS
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.recording.recorder import Strategy
+from launchopt.workloads.chain import Stream
 
 MOST_COLUMNS = 8
 

@@ -27,13 +27,13 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.devices.instructions.fusion import NORM_BYTES
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.options import option
 from launchopt.timing import nvtx_ranges
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, Stream
 
 
 @dataclass(slots=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.modes.options import ModeOptions
 from launchopt.options import option
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, Stream
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.devices.cublaslt.launch import ONE_IS
 from launchopt.devices.resident.shapes import takes
 from launchopt.modes.base import Mode, Takes
@@ -25,7 +25,7 @@ from launchopt.modes.baseline import shape_of_all
 from launchopt.modes.options import ModeOptions
 from launchopt.options import option
 from launchopt.recording.recorder import Strategy
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, Stream
 
 SPARE = 4  # multiprocessors left to kernels that feed results back
 MOST_SHAPES, MOST_COMMANDS = 0xFFFF, 1 << 31  # what a command's words have room for

@@ -14,10 +14,10 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.torch_eager import torch_bytes
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, Stream
 from launchopt.workloads.stream import arenas_of
 
 BACKEND = "inductor"

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all
-from launchopt.workloads.chain import UNIT_BYTES, ChainStream
+from launchopt.workloads.chain import UNIT_BYTES, ChainStream, Stream
 
 LIBRARY_BYTES = 256 << 20  # workspaces of cuBLAS, kernels, what PyTorch's allocator rounds up
 SCORES_ALIVE = 6  # arrays of scores alive at a time, at most

@@ -15,12 +15,12 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_compile import gathered_bytes
 from launchopt.modes.torch_eager import torch_bytes
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, Stream
 
 
 @dataclass(slots=True)

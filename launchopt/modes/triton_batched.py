@@ -14,11 +14,12 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.devices.triton.tuning import MOST_COLUMNS, scratch_bytes
 from launchopt.errors import ConfigError
 from launchopt.modes.base import Mode
 from launchopt.modes.batched import NEVER
+from launchopt.workloads.chain import Stream
 
 MOST_COMMANDS = 65_535  # blocks of a grid in y
 

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from launchopt.batching.buckets import FlushReason
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Ceilings, Span, Stream
 from launchopt.recording import recorder as rec
 from launchopt.recording.columns import PERCENTILES
 from launchopt.recording.recorder import Chunk, Recorder, Strategy
 from launchopt.recording.spool import Rows
 from launchopt.statistics.histogram import LogHistogram
-from launchopt.timing.activity import Activity
+from launchopt.timing.activity import Activity, Ceilings, Span
+from launchopt.workloads.chain import Stream
 
 BURST_LAUNCHES = 200  # fewer than the GPU's launch queue holds
 ABOVE_CEILING_SLACK = 1.02  # a ceiling is itself measured to about 2%

@@ -1,40 +1,72 @@
-"""What a GPU did during a run, as a tracer saw it, and which of our launch calls started it.
+"""What a device did during a run: the span of the work, and each activity of a GPU with the API call that started it.
 
-In: activities of the GPU and calls of the API as rows of int64, with the correlation ids that a tracer gives both; and
-the launch calls as the recorder has them. Out: for each activity its call and its launch, the delays in between, and
-the columns of kernels.parquet. All times are CLOCK_MONOTONIC, ns. Knows no CUDA.
+A tracer gives an activity and its call the same correlation id. Times are CLOCK_MONOTONIC, ns. No CUDA is used here.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
-
-from launchopt.command import ShapeKey
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Recorder
-from launchopt.timing.nvtx_ranges import range_name
 
 Rows = NDArray[np.int64]
 
-# Columns of an activity: what it is (KINDS), its name (an index of `names`), and so on; GRAPH is 0 outside of one.
-KIND, NAME, CORRELATION, START, END, STREAM, GRAPH = range(7)
-ACTIVITY_COLUMNS = 7
-KINDS = ("kernel", "memcpy", "memset")
-KERNEL = 0
-# Columns of a call of the API; CALL_NAME is an index of `apis`.
-CALL_NAME, CALL_CORRELATION, CALL_START, CALL_END = range(4)
-CALL_COLUMNS = 4
-NONE = -1
+NONE = -1  # no such call or launch
+
+
+class ActivityKind(enum.IntEnum):
+    """What a GPU did. The names are texts of kernels.parquet."""
+
+    kernel = 0
+    memcpy = 1
+    memset = 2
+
+
+class ActivityColumn(enum.IntEnum):
+    """Columns of the table of activities."""
+
+    KIND = 0  # ActivityKind
+    NAME = 1  # index of Activity.names
+    CORRELATION = 2
+    START_NS = 3
+    END_NS = 4
+    STREAM = 5
+    GRAPH = 6  # 0: outside of a graph
+
+
+class CallColumn(enum.IntEnum):
+    """Columns of the table of API calls."""
+
+    NAME = 0  # index of Activity.apis
+    CORRELATION = 1
+    START_NS = 2
+    END_NS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Rates measured on a device just before the runs."""
+
+    copy_gb_per_s: float  # bytes read plus bytes written
+    read_gb_per_s: float
+    peak_tflops: float
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When the work of one run began and ended on the device, in ns."""
+
+    end_ns: int  # CLOCK_MONOTONIC when the host knew of the last result
+    span_ns: int | None  # between the events around the run, on the work's stream; None without events
+    samples: NDArray[np.int64]  # [samples, 2]: start and end of each sampled submission, CLOCK_MONOTONIC
+    clock_error_ns: int | None = None  # common offset that all samples may have
 
 
 def busy_ns(intervals: Rows) -> int:
-    """Length of the union of [start, end) intervals; shape [count, 2], any order, ns."""
+    """Return the length in ns of the union of [start, end) intervals, [count, 2] in any order."""
     if not len(intervals):
         return 0
     ordered = intervals[np.argsort(intervals[:, 0], kind="stable")]
@@ -45,104 +77,57 @@ def busy_ns(intervals: Rows) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """One run. `dropped`: records lost, so that every count is a lower bound where it is not 0."""
+    """What a tracer saw of one run."""
 
-    activities: Rows  # [activities, ACTIVITY_COLUMNS], by start
-    calls: Rows  # [calls, CALL_COLUMNS]: those that started an activity, the outermost of each correlation id
+    activities: Rows  # [activities, len(ActivityColumn)], by start
+    calls: Rows  # [calls, len(CallColumn)]: the outermost call of each activity's correlation id, by correlation id
     names: Sequence[str]
     apis: Sequence[str]
-    dropped: int
-    clock_error_ns: int  # how far times may be off, all alike
+    dropped: int  # records lost; above 0, every count is a lower bound
+    clock_error_ns: int  # common offset that all times may have
 
     @property
     def kernels(self) -> int:
-        """Kernels that ran."""
-        return int(np.count_nonzero(self.activities[:, KIND] == KERNEL))
+        """Number of kernels that ran."""
+        return int(np.count_nonzero(self._is_kernel()))
 
     @property
     def busy_ns(self) -> int:
-        """During which at least one kernel ran."""
-        return busy_ns(self.activities[self.activities[:, KIND] == KERNEL][:, [START, END]])
+        """Time during which at least one kernel ran."""
+        return busy_ns(self.kernel_times())
+
+    def kernel_times(self) -> Rows:
+        """Return start and end of each kernel in ns, [kernels, 2], by start."""
+        return self.activities[self._is_kernel()][:, [ActivityColumn.START_NS, ActivityColumn.END_NS]]
 
     def call_of(self) -> Rows:
-        """For each activity the call that started it, or NONE."""
-        return _positions(self.calls[:, CALL_CORRELATION], self.activities[:, CORRELATION])
+        """Return the row of `calls` that started each activity, or NONE."""
+        return _positions(self.calls[:, CallColumn.CORRELATION], self.activities[:, ActivityColumn.CORRELATION])
 
     def delays_ns(self) -> Rows:
-        """Start of the first kernel of each call minus the call's end: below 0 where it had begun by then."""
-        is_kernel = self.activities[:, KIND] == KERNEL
-        call, start = self.call_of()[is_kernel], self.activities[is_kernel, START]
-        known, first = np.unique(call[call != NONE], return_index=True)  # by start: the first of each is the earliest
-        delays: Rows = start[call != NONE][first] - self.calls[known, CALL_END]
+        """Return, for each call, the start of its first kernel minus the call's end: below 0 if it began earlier."""
+        is_kernel = self._is_kernel()
+        call, start = self.call_of()[is_kernel], self.activities[is_kernel, ActivityColumn.START_NS]
+        known, first = np.unique(call[call != NONE], return_index=True)  # rows are by start: the first is the earliest
+        delays: Rows = start[call != NONE][first] - self.calls[known, CallColumn.END_NS]
         return delays
+
+    def _is_kernel(self) -> NDArray[np.bool_]:
+        is_kernel: NDArray[np.bool_] = self.activities[:, ActivityColumn.KIND] == ActivityKind.kernel
+        return is_kernel
 
 
 def outermost(calls: Rows) -> Rows:
-    """One call a correlation id: a call of the runtime is also one of the driver, within it and with the same id."""
-    ordered = calls[np.lexsort((-calls[:, CALL_END], calls[:, CALL_START], calls[:, CALL_CORRELATION]))]
-    _, first = np.unique(ordered[:, CALL_CORRELATION], return_index=True)
+    """Keep one call per correlation id: a runtime call contains a driver call with the same id."""
+    starts_ns, ends_ns = calls[:, CallColumn.START_NS], calls[:, CallColumn.END_NS]
+    ordered = calls[np.lexsort((-ends_ns, starts_ns, calls[:, CallColumn.CORRELATION]))]
+    _, first = np.unique(ordered[:, CallColumn.CORRELATION], return_index=True)
     return ordered[first]
 
 
 def _positions(ids: Rows, wanted: Rows) -> Rows:
-    """Where in `ids` (sorted) each of `wanted` is, or NONE."""
+    """Return where in the sorted `ids` each of `wanted` is, or NONE."""
     if not len(ids):
         return np.full(len(wanted), NONE)
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     return np.where(ids[at] == wanted, at, NONE)
-
-
-def launches_of(calls: Rows, starts_ns: Rows, ends_ns: Rows) -> Rows:
-    """For each call the launch within which its middle lies, or NONE; launches are in order and do not overlap.
-
-    The middle: the two clocks differ by less than half of any call that starts something on a GPU.
-    """
-    if not len(starts_ns):
-        return np.full(len(calls), NONE)
-    middle = (calls[:, CALL_START] + calls[:, CALL_END]) // 2
-    at = np.searchsorted(starts_ns, middle, side="right") - 1
-    return np.where((at >= 0) & (middle <= ends_ns[at]), at, NONE)
-
-
-def kernel_columns(
-    activity: Activity, recorder: Recorder, mode: str, shapes: Sequence[ShapeKey], zero_ns: int
-) -> dict[str, Any]:
-    """Columns of kernels.parquet, less those that name the run; times since `zero_ns`."""
-    rows, calls = activity.activities, activity.calls
-    launches = np.concatenate([np.empty((0, rec.LAUNCH_COLUMNS), np.int64), *(x for _, x in recorder.launch_chunks())])
-    call = activity.call_of()
-    started, ended = launches[:, rec.SUBMIT_START_NS], launches[:, rec.SUBMIT_END_NS]
-    launch = _taken(launches_of(calls, started, ended), call)
-    names = [range_name(mode, shape, shapes[0].dtype) for shape in (*shapes, None)]  # None, the last: several
-    return {
-        "launch": _known(launch),
-        "batch": _known(_taken(launches[:, rec.BATCH], launch)),
-        "range": _texts(_taken(launches[:, rec.SHAPE] % len(names), launch), names),
-        "name": _texts(rows[:, NAME], activity.names),
-        "kind": _texts(rows[:, KIND], KINDS),
-        "correlation": rows[:, CORRELATION],
-        "api": _texts(_taken(calls[:, CALL_NAME], call), activity.apis),
-        "api_start_ns": _known(_taken(calls[:, CALL_START], call), call, zero_ns),
-        "api_end_ns": _known(_taken(calls[:, CALL_END], call), call, zero_ns),
-        "start_ns": rows[:, START] - zero_ns,
-        "end_ns": rows[:, END] - zero_ns,
-        "stream": rows[:, STREAM],
-        "graph": pa.array(rows[:, GRAPH], mask=rows[:, GRAPH] == 0),
-    }
-
-
-def _taken(values: Rows, at: Rows) -> Rows:
-    """values[at], NONE where `at` is."""
-    found = np.full(len(at), NONE)
-    found[at != NONE] = values[at[at != NONE]]
-    return found
-
-
-def _known(values: Rows, where: Rows | None = None, zero_ns: int = 0) -> pa.Array:
-    """Null where `where` (the values themselves, if None) is NONE."""
-    return pa.array(values - zero_ns, mask=(values if where is None else where) == NONE)
-
-
-def _texts(codes: Rows, names: Sequence[str]) -> pa.Array:
-    indices = pa.array(codes, pa.int32(), mask=codes == NONE)
-    return pa.DictionaryArray.from_arrays(indices, pa.array(list(names), pa.string())).cast(pa.string())

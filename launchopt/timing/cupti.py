@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from launchopt.errors import DeviceError
-from launchopt.timing import activity as act
-from launchopt.timing.activity import Activity, Rows
+from launchopt.timing.activity import Activity, ActivityColumn, ActivityKind, CallColumn, Rows, outermost
 
 BUFFER_BYTES = 8 << 20
 MOST_RECORDS = 8_000_000  # of both kinds: about half a gigabyte
@@ -76,12 +75,12 @@ class KernelTracer:
                 activities.append(self._activity(what, record))
         self._kept += len(activities) + len(calls)
         for chunks, rows, columns in zip(
-            self._chunks, (activities, calls), (act.ACTIVITY_COLUMNS, act.CALL_COLUMNS), strict=True
+            self._chunks, (activities, calls), (len(ActivityColumn), len(CallColumn)), strict=True
         ):
             chunks.append(np.array(rows, np.int64).reshape(-1, columns))
 
     def _activity(self, what: str, record: Any) -> tuple[int, ...]:
-        kind = act.KINDS.index(what)
+        kind = ActivityKind[what]
         text = record.name if what == "kernel" else f"{what}, {record.bytes} bytes"
         name = self._names.setdefault(text, len(self._names))
         times = record.start, record.end
@@ -102,15 +101,18 @@ class KernelTracer:
         for kind in self._enabled:
             self._cupti.activity_disable(kind)
         after = self._anchor()
-        empty = (np.empty((0, columns), np.int64) for columns in (act.ACTIVITY_COLUMNS, act.CALL_COLUMNS))
+        empty = (np.empty((0, columns), np.int64) for columns in (len(ActivityColumn), len(CallColumn)))
         activities, calls = (np.concatenate([none, *kept]) for none, kept in zip(empty, self._chunks, strict=True))
         dropped = self._dropped + self._lost()
         self._forget()
-        for rows, columns in ((activities, (act.START, act.END)), (calls, (act.CALL_START, act.CALL_END))):
+        for rows, columns in (
+            (activities, (ActivityColumn.START_NS, ActivityColumn.END_NS)),
+            (calls, (CallColumn.START_NS, CallColumn.END_NS)),
+        ):
             for column in columns:
                 rows[:, column] = _monotonic(rows[:, column], self._before, after)
-        calls = act.outermost(calls[np.isin(calls[:, act.CALL_CORRELATION], activities[:, act.CORRELATION])])
-        activities = activities[np.argsort(activities[:, act.START], kind="stable")]
+        calls = outermost(calls[np.isin(calls[:, CallColumn.CORRELATION], activities[:, ActivityColumn.CORRELATION])])
+        activities = activities[np.argsort(activities[:, ActivityColumn.START_NS], kind="stable")]
         error_ns = max(self._before[2], after[2])
         return Activity(activities, calls, list(self._names), self._api_names(), dropped, error_ns)
 

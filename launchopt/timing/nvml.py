@@ -2,7 +2,7 @@
 
 In: the number of a GPU, as CUDA counts. Out: `Readings` of a run: columns of its summary row, a part of its manifest.
 
-    watch = open_watch(0)                           # DeviceError where NVML does not answer
+    watch = open_watch(uuid_of(0))                  # DeviceError where NVML does not answer
     watch.begin(), watch.look(), watch.look()       # look as often as you like: it reads when it is time to
     watch.end().within(start_ns, end_ns).columns(commands, wall_ns)
 
@@ -142,15 +142,15 @@ class GpuWatch:
     def __init__(self, gpu: Any, uuid: bytes) -> None:
         import pynvml
 
-        self._nvml, self._gpu, self.uuid_of = pynvml, gpu, uuid
+        self._nvml, self._gpu, self._uuid = pynvml, gpu, uuid
         self._looks: list[Look] = []
         self._begun: tuple[int, int | None] | None = None  # when, and the counter then
         self._due_ns = 0
 
     def learn(self) -> None:
         """Watch the counter for its steps: WATCH_S, once a process and GPU. For when nobody waits for this process."""
-        if self.uuid_of not in _steps_ns:
-            _steps_ns[self.uuid_of] = _longest_step_ns(self._counter_mj)
+        if self._uuid not in _steps_ns:
+            _steps_ns[self._uuid] = _longest_step_ns(self._counter_mj)
 
     def begin(self) -> None:
         """The run is about to start."""
@@ -180,7 +180,7 @@ class GpuWatch:
         (begun_ns, before_mj), self._begun = self._begun, None
         ended_ns, after_mj = time.monotonic_ns(), self._counter_mj()
         energy_mj = None if before_mj is None or after_mj is None or after_mj < before_mj else after_mj - before_mj
-        return Readings(tuple(self._looks), energy_mj, ended_ns - begun_ns, _steps_ns.get(self.uuid_of))
+        return Readings(tuple(self._looks), energy_mj, ended_ns - begun_ns, _steps_ns.get(self._uuid))
 
     def _told(self, read: Callable[..., Any], *more: Any) -> Any:
         """What NVML answers, None where it does not."""
@@ -218,13 +218,20 @@ def _longest_step_ns(counter_mj: Callable[[], int | None]) -> int | None:
     return max(SHORTEST_STEP_NS, *steps_ns)
 
 
-def open_watch(index: int) -> GpuWatch:
-    """On the GPU that CUDA numbers `index`, found by its uuid. DeviceError where NVML does not answer or know it."""
+def nvml_handle(uuid: bytes) -> Any:
+    """Return NVML's handle of the GPU with this CUDA uuid, since NVML numbers GPUs in another order than CUDA."""
     import pynvml
 
-    from launchopt.devices.cuda.info import nvml_handle, uuid_of
+    pynvml.nvmlInit()
+    text = uuid.hex()
+    parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{'-'.join(parts)}")
 
-    uuid = uuid_of(index)
+
+def open_watch(uuid: bytes) -> GpuWatch:
+    """Watch the GPU with this CUDA uuid. DeviceError: NVML does not answer, or does not know the GPU."""
+    import pynvml
+
     try:
         return GpuWatch(nvml_handle(uuid), uuid)
     except pynvml.NVMLError as error:

@@ -37,7 +37,7 @@ from launchopt.workloads.placement import FROM_WEIGHT as FROM_WEIGHT
 from launchopt.workloads.placement import UNIT_BYTES as UNIT_BYTES
 from launchopt.workloads.placement import Placement, Row
 from launchopt.workloads.program import Program, linear_program
-from launchopt.workloads.stream import ArenaKey, Operands
+from launchopt.workloads.stream import ArenaKey, CommandStream, Operands
 from launchopt.workloads.template import Templates
 
 LEAST_TABLE_ROWS = 1024
@@ -259,3 +259,6 @@ class ChainStream:
 
 def _kind_order(kind: StepKind) -> tuple[bool, bool, int]:
     return kind.is_prompt, kind.ends_token, kind.n
+
+
+Stream = CommandStream | ChainStream

@@ -114,7 +114,8 @@ def look(device: str, index: int) -> tuple[list[Check], str]:
 
 def measure(kind: str, index: int, repeats: int) -> tuple[Calibration, dict[str, str]]:
     """The floors of a device, and why others could not be measured. Says on a terminal what is being measured."""
-    from launchopt.devices.floors import floor_of, open_floors
+    from launchopt.devices import open_floors
+    from launchopt.devices.floors import floor_of
     from launchopt.devices.launch_breakdown import as_json
     from launchopt.recording.environment import environment
     from runner.run.terminal import console

@@ -19,8 +19,7 @@ import psutil
 from packaging.version import Version
 
 from launchopt.devices import find_device
-from launchopt.devices.cuda.info import gpu_state
-from launchopt.devices.gpu_users import GpuUsers, gpu_users
+from launchopt.devices.cuda.info import GpuUsers, gpu_state, gpu_users
 from launchopt.errors import DeviceError
 from launchopt.timing.nvml import NO_THROTTLING, reason_names
 from runner.doctor.checks import Check, Status, gpu_package_check, requirements

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from launchopt.devices.cuda.info import uuid_of
 from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
 from launchopt.files import Reserve, reason
 from launchopt.modes import mode_class
@@ -154,7 +155,7 @@ def _watch(plan: Plan, notices: list[str]) -> GpuWatch | None:
     if plan.info.kind != "cuda":
         return None
     try:
-        return open_watch(plan.info.index)
+        return open_watch(uuid_of(plan.info.index))
     except DeviceError as error:
         notices.append(str(error))
         return None

@@ -10,8 +10,9 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 from launchopt.command import Dtype
-from launchopt.devices.base import Ceilings, Device
+from launchopt.devices.base import Device
 from launchopt.recording import summary
+from launchopt.timing.activity import Ceilings
 from runner.plan.job import Job
 
 _measured: dict[tuple[str, int, int | None, Dtype], Ceilings] = {}

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from launchopt.errors import RunError
 from launchopt.files import save_result
 from launchopt.recording import results, summary
+from launchopt.recording.kernels import kernel_columns
 from launchopt.recording.recorder import Recorder
 from launchopt.recording.summary import Timing
-from launchopt.timing.activity import kernel_columns
 from runner.plan.job import Job
 
 _PART = "part.tmp"  # how parts' names end: whoever clears temporary files away takes them too

@@ -13,8 +13,9 @@ from support.steps.programs import stream_of
 from support.steps.step_runs import StepRun, batches
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Op
+from launchopt.devices.steps.keys import is_shared
 from launchopt.modes.base import Takes
-from launchopt.modes.coalesced import CPU_COPY_CALLS, Coalesced, is_shared
+from launchopt.modes.coalesced import CPU_COPY_CALLS, Coalesced
 from launchopt.recording import recorder as rec
 from launchopt.recording.recorder import Strategy
 from launchopt.workloads.gemv import gemv

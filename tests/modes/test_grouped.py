@@ -11,12 +11,12 @@ from support.steps.programs import stream_of
 
 from launchopt.batching.batcher import SEVERAL
 from launchopt.command import Dtype
-from launchopt.devices.base import Span
 from launchopt.modes.grouped import Grouped
 from launchopt.recording import recorder as rec
 from launchopt.recording import summary
 from launchopt.recording.recorder import Strategy
 from launchopt.recording.summary import Timing
+from launchopt.timing.activity import Span
 from launchopt.workloads.stream import GemmStream, Segment
 from runner.plan.job import Arm
 

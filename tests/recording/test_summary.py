@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from support.steps.launching import launch, recorded
 
 from launchopt.command import Dtype
-from launchopt.devices.base import Ceilings, Span
 from launchopt.recording import summary
 from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.recording.results import COMMANDS, LAUNCHES, SUMMARY
 from launchopt.recording.summary import BURST_LAUNCHES, Timing, above_ceiling, measured
 from launchopt.statistics.histogram import RELATIVE_ERROR
-from launchopt.timing.activity import Activity
+from launchopt.timing.activity import Activity, Ceilings, Span
 from launchopt.workloads.gemv import gemv
 
 ZERO = 1_000_000  # the start barrier; commands are enqueued 0, 10, ... 50 ns after it

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from support.config.composing import planned
 from support.processes.own_process import ROOT, environ_of
 
-from launchopt.devices.cuda import info as cuda_info
 from launchopt.errors import DeviceError
 from launchopt.recording import results
 from launchopt.timing import nvml
@@ -114,14 +113,14 @@ def board(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Board:
 
 def installed(monkeypatch: pytest.MonkeyPatch, board: Board) -> Board:
     monkeypatch.setitem(sys.modules, "pynvml", board)
-    monkeypatch.setattr(cuda_info, "uuid_of", lambda index: UUID)
+    monkeypatch.setattr(run_module, "uuid_of", lambda index: UUID)
     monkeypatch.setattr(nvml, "_steps_ns", {})
     return board
 
 
 def watched(clock: Clock, run_ms: float, each: Callable[[], None] = lambda: None) -> Readings:
     """A run of so long, by a parent that wakes when it is told to and does `each` before."""
-    watch = nvml.open_watch(0)
+    watch = nvml.open_watch(UUID)
     watch.learn()
     watch.begin()
     end_ns = clock.ns + int(run_ms * MS)
@@ -246,7 +245,7 @@ def test_a_short_run_has_no_looks(board: Board, clock: Clock) -> None:
 
 
 def test_nothing_is_read_between_runs(board: Board, clock: Clock) -> None:
-    watch = nvml.open_watch(0)
+    watch = nvml.open_watch(UUID)
     clock.sleep(60)
     watch.look()
     watch.begin()
@@ -256,7 +255,7 @@ def test_nothing_is_read_between_runs(board: Board, clock: Clock) -> None:
 
 
 def test_a_run_knows_nothing_of_the_one_before(board: Board, clock: Clock) -> None:
-    watch = nvml.open_watch(0)
+    watch = nvml.open_watch(UUID)
     for _ in range(2):
         watch.begin()
         clock.sleep(0.05)
@@ -306,9 +305,9 @@ def test_a_counter_that_stands_still_gives_nothing(board: Board, clock: Clock) -
 
 def test_the_counter_is_watched_once(board: Board, clock: Clock) -> None:
     first_ns = clock.ns
-    nvml.open_watch(0).learn()
+    nvml.open_watch(UUID).learn()
     again_ns = clock.ns
-    nvml.open_watch(0).learn()
+    nvml.open_watch(UUID).learn()
     assert again_ns - first_ns == pytest.approx(500 * MS, rel=0.01)
     assert clock.ns == again_ns
 
@@ -318,9 +317,10 @@ def test_without_nvml_there_is_a_notice_and_no_failure(
     broken: dict[str, Any], board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board.answers = broken.get("answers", True)
-    monkeypatch.setattr(cuda_info, "uuid_of", lambda index: broken.get("uuid", UUID))
+    uuid = broken.get("uuid", UUID)
+    monkeypatch.setattr(run_module, "uuid_of", lambda index: uuid)
     with pytest.raises(DeviceError, match=r"^NVML: Not Supported: no clocks, throttle reasons or energy$"):
-        nvml.open_watch(0)
+        nvml.open_watch(uuid)
     plan, notices = planned(), []
     on_gpu = replace(plan, info=replace(plan.info, kind="cuda"))
     assert run_module._watch(on_gpu, notices) is None
@@ -357,7 +357,7 @@ def test_a_run_is_watched_from_the_parent(
 ) -> None:
     board = installed(monkeypatch, Board())
     board.reasons = 0x4
-    monkeypatch.setattr(run_module, "_watch", lambda plan, notices: nvml.open_watch(0))
+    monkeypatch.setattr(run_module, "_watch", lambda plan, notices: nvml.open_watch(UUID))
     plan = planned("mode=baseline", "workload.cache=hot", "workload.commands=30000", "repeats=2")
     rows = run_module.execute(plan, tmp_path, []).rows
     manifest = results.read_manifest(tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.devices.base import Ceilings
+from launchopt.timing.activity import Ceilings
 
 LEAST_BYTES = 64 << 20
 SQUARES = ((1024, 3), (512, 24))  # sides, and how often: on a busy machine only short work is ever undisturbed

@@ -21,7 +21,6 @@ from launchopt.batching.batcher import Batch, Batcher
 from launchopt.batching.buckets import KEY_MASK, FlushReason
 from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN, Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.base import Ceilings, Span, Stream
 from launchopt.devices.cpu import ceilings as cpu_ceilings
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.devices.cpu.launch import CpuLaunch, stack
@@ -34,7 +33,8 @@ from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import LaunchFacts, Recorder, Strategy, note
 from launchopt.sampling import Sampling
 from launchopt.timing import nvtx_ranges
-from launchopt.workloads.chain import ChainStream
+from launchopt.timing.activity import Ceilings, Span
+from launchopt.workloads.chain import ChainStream, Stream
 
 CALLS_PER_PACK = 3  # two gathers and a scatter
 

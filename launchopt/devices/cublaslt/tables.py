@@ -12,10 +12,10 @@ import numpy as np
 
 from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.base import Stream
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.recording.recorder import Strategy
 from launchopt.types import Table
+from launchopt.workloads.chain import Stream
 
 PLENTY = 1 << 40
 Row = tuple[list[int], bytes]  # of `plans`, and the bytes that tell its kernel from others

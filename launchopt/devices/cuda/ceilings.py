@@ -12,7 +12,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from launchopt.devices.base import Ceilings
+from launchopt.timing.activity import Ceilings
 
 BUFFER_BYTES = 2 << 30
 SIDE = 8192

@@ -20,7 +20,7 @@ from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, ShapeKey
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.base import Ceilings, DeviceInfo, Span, Stream
+from launchopt.devices.base import DeviceInfo
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.packing import Packing
 from launchopt.devices.cublaslt.plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_address
@@ -46,7 +46,8 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.sampling import Sampling
-from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream
+from launchopt.timing.activity import Ceilings, Span
+from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream, Stream
 from launchopt.workloads.stream import ArenaKey
 
 NOT_READY = 600  # of cudaError_t: work is under way, which is no error

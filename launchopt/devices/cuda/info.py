@@ -1,18 +1,21 @@
-"""What can be learnt of a GPU without starting work on it: whether there is one, its name, cache and memory.
+"""Facts about a GPU that need no work on it: its name, cache, memory and state, and which processes use it.
 
-Uses the driver and NVML only; no context is created, so the parent process may ask before it starts children.
+Only the driver and NVML are called. No context is created, so the parent process may ask before it starts children.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import DeviceError
+from launchopt.timing.nvml import nvml_handle
 
 NEEDED = {"cupy": "cupy", "nvmath": "nvmath-python", "cuda": "cuda-bindings"}
 PACK_BYTES_PER_LAUNCH = 12 << 20  # a launch costs about 6 us, in which an H200 copies 12 MB (read and written)
@@ -20,7 +23,7 @@ INSTALL = "install launchopt[cuda13] (driver 580 or newer) or launchopt[cuda12]"
 
 
 def cuda_info(index: int = 0) -> DeviceInfo:
-    """The GPU that CUDA numbers `index`. DeviceError says which library, driver or GPU is missing."""
+    """Describe the GPU that CUDA numbers `index`. DeviceError names the library, driver or GPU that is missing."""
     missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
     if missing:
         raise DeviceError(f"device=cuda: {', '.join(missing)} not installed: {INSTALL}")
@@ -54,18 +57,8 @@ def _ok(result: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
-def nvml_handle(uuid: bytes) -> Any:
-    """NVML's handle of the GPU with this CUDA uuid (NVML numbers GPUs in another order than CUDA does)."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    text = uuid.hex()
-    parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{'-'.join(parts)}")
-
-
 def _free_bytes(uuid: bytes, total: int) -> int:
-    """Free memory by NVML; all of it where NVML does not answer (the allocation will tell)."""
+    """Return the free memory by NVML, or `total` where NVML does not answer: the allocation then shows the truth."""
     import pynvml
 
     try:
@@ -75,14 +68,14 @@ def _free_bytes(uuid: bytes, total: int) -> int:
 
 
 def uuid_of(index: int) -> bytes:
-    """By which NVML knows the GPU that CUDA numbers `index`; cuInit comes first."""
+    """Return the uuid of the GPU that CUDA numbers `index`. cuInit must have been called."""
     from cuda.bindings import driver
 
     return bytes(_ok(driver.cuDeviceGetUuid(_ok(driver.cuDeviceGet(index)))).bytes)
 
 
 def gpu_state(index: int) -> dict[str, Any]:
-    """Clocks, power, temperature and throttle reasons of a GPU now; what NVML will not tell is left out."""
+    """Return clocks, power, temperature, throttle reasons and used memory; a reading that NVML refuses is absent."""
     import pynvml
 
     readings: dict[str, Callable[[Any], Any]] = {
@@ -105,7 +98,7 @@ def gpu_state(index: int) -> dict[str, Any]:
 
 
 def driver_version() -> dict[str, str]:
-    """The display driver's version, where NVML tells."""
+    """Return the display driver's version; empty where NVML does not answer."""
     import pynvml
 
     try:
@@ -113,3 +106,27 @@ def driver_version() -> dict[str, str]:
         return {"driver": str(pynvml.nvmlSystemGetDriverVersion())}
     except pynvml.NVMLError:
         return {}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUsers:
+    """Who uses a GPU now, and whether its driver stays loaded between processes; None: NVML does not say."""
+
+    others: dict[int, int | None] | None  # memory in bytes (None: unknown) of other processes, by process id
+    persistence: bool | None
+
+
+def gpu_users(index: int) -> GpuUsers:
+    """Ask NVML who uses the GPU that CUDA numbers `index`. Process ids are the host's, not a container's."""
+    import pynvml
+
+    others: dict[int, int | None] | None = None
+    persistence: bool | None = None
+    with contextlib.suppress(pynvml.NVMLError):
+        gpu = nvml_handle(uuid_of(index))
+        with contextlib.suppress(pynvml.NVMLError):
+            running = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+            others = {one.pid: one.usedGpuMemory for one in running if one.pid != os.getpid()}
+        with contextlib.suppress(pynvml.NVMLError):
+            persistence = bool(pynvml.nvmlDeviceGetPersistenceMode(gpu))
+    return GpuUsers(others, persistence)

@@ -18,7 +18,7 @@ from launchopt.devices.cuda.floor_loops import call_burst, empty_function, launc
 from launchopt.devices.floors import CALLS, Measured
 from launchopt.devices.launch_breakdown import ENTERED, KNOWN, RETURNED, Stage, gaps_ns, stage, traced_stages
 from launchopt.errors import DeviceError, RunError
-from launchopt.timing.activity import CALL_END, CALL_START, END, KERNEL, KIND, START, Activity
+from launchopt.timing.activity import Activity, CallColumn
 from launchopt.types import Table
 
 LONE, TRACED = 1000, 400  # launches one by one, without CUPTI and with it
@@ -192,7 +192,8 @@ class LaunchFloors:
         """ns of what only CUPTI sees, for each of some lone launches."""
         made: list[NDArray[np.int64]] = []
         activity = self._gpu.traced(lambda: made.append(self._lone(kernel, TRACED)), held=False)
-        parts = traced_stages(made[0], activity.calls[:, [CALL_START, CALL_END]], _times_of(activity))
+        calls = activity.calls[:, [CallColumn.START_NS, CallColumn.END_NS]]
+        parts = traced_stages(made[0], calls, activity.kernel_times())
         if not len(parts["kernel"]):
             raise DeviceError(f"CUPTI saw none of {TRACED} launches: is another profiler attached?")
         return parts
@@ -219,7 +220,7 @@ class LaunchFloors:
         parts = {name: np.concatenate([each[name] for each in repeats]) for name in repeats[0]}
         how = f"CUPTI, {len(parts['kernel']):,} launches, each waited for"
         queued = self._gpu.traced(partial(self._submit, kernel, QUEUED), held=True)
-        gaps = gaps_ns(_times_of(queued))[1:]  # the first is behind the kernel that held the queue
+        gaps = gaps_ns(queued.kernel_times())[1:]  # the first is behind the kernel that held the queue
         return {
             "driver": stage(parts["driver"], f"{how}: the driver's call, which tracing lengthens"),
             "launch_delay": stage(parts["launch_delay"], f"{how}: that call's return to the kernel's start"),
@@ -227,10 +228,3 @@ class LaunchFloors:
             "completion": stage(parts["completion"], f"{how}: the kernel's end to the return of cuStreamSynchronize"),
             "gap": stage(gaps, f"CUPTI, {QUEUED} launches behind a held queue: a kernel's end to the next one's start"),
         }
-
-
-def _times_of(activity: Activity) -> NDArray[np.int64]:
-    """Start and end of each kernel."""
-    rows = activity.activities
-    times: NDArray[np.int64] = rows[rows[:, KIND] == KERNEL][:, [START, END]]
-    return times

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import W_SLOT_C_REQUEST
-from launchopt.devices.base import Span, Stream
 from launchopt.devices.cuda.streams import Streams
 from launchopt.recording.recorder import Recorder, Strategy, note
 from launchopt.timing import nvtx_ranges
+from launchopt.timing.activity import Span
 from launchopt.timing.events import EventTimer
 from launchopt.timing.sampling import Sampler
+from launchopt.workloads.chain import Stream
 
 MOST_SAMPLES = 1 << 20
 HIGH = np.uint64(32)

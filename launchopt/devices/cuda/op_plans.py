@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Stream
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cuda.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
 from launchopt.devices.cuda.sequences import SeqState
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, Stream
 
 MULTIPROCESSORS = 132  # of an H200; elsewhere a little off in how a GEMV is cut, no more
 WARPS_WANTED = 8 * MULTIPROCESSORS

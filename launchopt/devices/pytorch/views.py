@@ -15,8 +15,9 @@ import torch
 from torch.utils import dlpack
 
 from launchopt.command import Dtype
-from launchopt.devices.base import Device, Stream
+from launchopt.devices.base import Device
 from launchopt.devices.cuda.sequences import SeqState
+from launchopt.workloads.chain import Stream
 from launchopt.workloads.stream import ArenaKey, Operand
 
 Tensor = Any  # torch.Tensor; a default install has no PyTorch, and its types

@@ -15,11 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST
+from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Op, ShapeKey
 from launchopt.native import compiled
 from launchopt.types import Int
 
 MOST_KEPT = 4096
+
+
+def is_shared(shape: ShapeKey, moves: tuple[int, int, int]) -> bool:
+    """Return whether commands of a batch share their weight and have one column each. moves: slots of A, B and C."""
+    return shape.op is Op.GEMM and shape.n == 1 and moves[0] == 0
 
 
 @compiled

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from support.processes.own_process import ROOT, environ_of
 
 from launchopt.analysis.verdict.calibration import Calibration, read_calibration
-from launchopt.devices.gpu_users import GpuUsers
+from launchopt.devices.cuda.info import GpuUsers
 from launchopt.devices.launch_breakdown import Floor
 from launchopt.errors import DataError, DeviceError
 from runner.doctor import __main__ as doctor

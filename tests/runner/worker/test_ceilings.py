@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launchopt.command import Dtype
-from launchopt.devices.base import Ceilings
+from launchopt.timing.activity import Ceilings
 from runner.worker import ceilings as module
 from runner.worker.ceilings import DeviceCeilings
 

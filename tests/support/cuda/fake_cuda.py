@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import Batch
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices.base import DeviceInfo, Span, Stream
+from launchopt.devices.base import DeviceInfo
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Row, Tables, operand_slots
 from launchopt.devices.cuda.kernel_plans import KernelPlans
@@ -31,6 +31,8 @@ from launchopt.devices.loops import requests as lc
 from launchopt.errors import RunError
 from launchopt.recording.recorder import Recorder, Strategy, note
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.timing.activity import Span
+from launchopt.workloads.chain import Stream
 from support.cuda.fake_copy import STREAM, FakeCopy
 from support.cuda.fake_graphs import FakeRuntime
 from support.cuda.fake_kernels import bias_relu_scale

@@ -17,7 +17,6 @@ import numpy as np
 from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.base import Stream
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
@@ -28,6 +27,7 @@ from launchopt.devices.loops.requests_runner import ChainPump
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
 from launchopt.timing.sampling import Sampler
+from launchopt.workloads.chain import Stream
 from support.cuda.fake_kernels import FakeKernels, elementwise, rows_at
 
 MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)

@@ -20,11 +20,11 @@ import pytest
 
 from launchopt.batching.buckets import FlushReason
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices.base import Span
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident import ring as rl
 from launchopt.devices.resident.shapes import is_sent
 from launchopt.recording.recorder import Recorder
+from launchopt.timing.activity import Span
 from support.cuda.fake_cuda import FakeCuda, fake_cuda
 from support.cuda.fake_words import FakeWords
 from support.resident.resident_ring import Posted, Reader, multiplied
