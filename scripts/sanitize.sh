@@ -51,7 +51,7 @@ for job in "${jobs[@]}"; do
             echo "$tool, $job: skipped: the tool fails in cuBLASLt's kernels of halves (2025.3, mode=baseline, too)"
             continue
         fi
-        # Of the megakernel racecheck understands one kernel alone (scripts/racecheck_rings.py): that, unless the job says.
+        # racecheck understands the megakernel only as mode.racecheck=true compiles it; a job may name the key itself.
         more=
         if [ "$tool$mode" = racecheckmegakernel ] && [[ $job != *mode.racecheck=* ]]; then more=mode.racecheck=true; fi
         log=$folder/log run=$folder/run status=0

@@ -1,5 +1,5 @@
 """CUDA sources of our own kernels, compiled at run time: ops.cu (every op but GEMM), fused.cu, gemv.cu, persistent.cu,
-echo.cu, megakernel.cu, feedback.cu, copies.cu, rings.cu, null.cu.
+echo.cu, megakernel.cu, feedback.cu, copies.cu, null.cu.
 
 In: a file's name. Out: its text with what it includes of this package put in place, so that a compiler needs no path.
 """

@@ -1,10 +1,6 @@
 // What the dispatcher's group has in common (dispatcher.cuh).
 enum { AT_ONCE = 8, DEEP = 128 };  // commands of a poll, and of one while many come
 enum { FIRST = (1 << COMMAND_WORDS) - 1 };  // the bits of the first one's words, where each lane has a word
-// -DNEAR=1: the ring lies in the GPU's memory, else in the host's.
-#ifndef NEAR
-#define NEAR 0
-#endif
 enum { ANSWER_CYCLES = 350, LATER_CYCLES = 32, MOST_ANSWER_CYCLES = 2048 };  // see `await_answer`
 
 struct __align__(128) Desk {
@@ -37,14 +33,13 @@ __device__ inline bool is_single(u64 a, u64 b, u64 c, u64 last, u64 next, u64 ow
 // The host has just been sent outputs, or told of a completion. In its memory a poll that left before it has answered would
 // find nothing, and hold up the next one by its own trip over the bus. By the warp that polls.
 __device__ inline void await_answer() {
-    if (NEAR) return;
     const u32 cycles = desk.answer_cycles;
     for (const i64 since = clock64(); clock64() - since < cycles;) {}
 }
 // After so many polls that found nothing there was a command. How long to wait is learnt from that: of LATER_CYCLES polls that
 // are answered at once, one leaves too early.
 __device__ inline void learn_answer(u32 polls, int lane) {
-    if (NEAR || polls > 1) return;  // it was no answer
+    if (polls > 1) return;  // it was no answer
     const u32 cycles = desk.answer_cycles;
     __syncwarp();
     if (lane == 0) desk.answer_cycles = polls ? min(cycles + LATER_CYCLES, (u32)MOST_ANSWER_CYCLES) : cycles - (cycles > 0);

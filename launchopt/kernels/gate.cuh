@@ -6,10 +6,10 @@
 // know that they are admitted, its own come where those have ended. What others store it reads, and stores itself, behind
 // `wait_for_earlier`.
 //
-// The word lies in the GPU's memory where the host can store there, and all blocks ask for it. Else one thread asks the host,
-// over the bus, and the others learn it from that through the L2 cache. It says no more than that: what else the host has
-// stored is there for who asks once more with acquire. Who hears nothing for long takes the launch to be called off, and says
-// so, since a host that is gone must not keep the GPU: this the first block does, which the others ask alone long before.
+// The word lies in pinned memory of the host. One thread polls it over the bus; the other blocks read a copy in the L2 cache.
+// The poll is relaxed: a reader of other data that the host has stored loads the word once more with acquire. If the word does
+// not come within `patience_ns`, the first block treats the launch as called off and reports that: a lost host must not block
+// the GPU.
 enum { TAG_BITS = 16 };
 
 struct Gate {
@@ -17,7 +17,6 @@ struct Gate {
     u64* gave_up;      // in the host's memory: the tag of a launch that heard nothing
     u64* heard;        // by all blocks
     u64 tag, patience_ns;
-    u64 near;          // 1 where the word lies in the GPU's memory, so that all blocks ask for it themselves
 };
 __shared__ u64 admission;  // what the word says below its tag,
 __shared__ u64 is_known;   // a barrier, on which it is there: who fetches weights waits for it only when it has to know
@@ -40,10 +39,9 @@ __device__ inline u64 ask(const Gate& gate) {
 }
 
 __device__ inline u64 learn(const Gate& gate) {
-    const u64 until_ns = global_ns() + gate.near * (gate.patience_ns / 4);
     wait_for_earlier();  // whose end takes longer while others keep asking the L2 cache
     while (true) {
-        const u64 word = load_system(global_ns() < until_ns ? gate.word : gate.heard);
+        const u64 word = load_system(gate.heard);
         if (is_for(word, gate.tag)) return word;
     }
 }

@@ -36,7 +36,7 @@
 //
 // -DEACH_LANE=1 (mode.racecheck): each lane sees by itself that a slot of the ring is full, and says by itself that it has read
 // it. Else one of a warp does, before or behind a __syncwarp, which is as good; but NVIDIA's racecheck does not take that for
-// an order between what the others do and what a copy does (scripts/racecheck_rings.py).
+// an order between what the others do and what a copy does (see outputs/reference/h200/resident/racecheck_rings.txt).
 #ifndef HEAD_DIM
 #define HEAD_DIM 0
 #define GROUP 0

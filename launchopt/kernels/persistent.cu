@@ -1,7 +1,7 @@
 // A kernel that stays: GEMMs of few columns, taken from a ring that the host fills, until one says END.
 //
-//   host ring   four words a command, written by the host (devices/resident.py), in the GPU's memory where it can store there
-//               (devices/polled_words.py), polled by one warp, the dispatcher
+//   host ring   four words a command in pinned memory of the host, written by the host (devices/resident/ring.py), polled by
+//               one warp, the dispatcher
 //   entries     eight words a tile (some rows of one command) in the GPU's memory, written by the dispatcher
 //   workers     groups of 8 warps; each takes a ticket, and polls the entry of that number
 //   done        index + 1 of the command that was last completed in a slot; one for kernels, one for the host

@@ -65,7 +65,7 @@ struct Operands {
 // the bus one after the other. Some lanes have words of the command behind it instead, where one looks for that: not always in
 // the host's memory, as that takes longer.
 struct Coming {
-    enum : u32 { LOOKS = NEAR ? 1 : 8 };
+    enum : u32 { LOOKS = 8 };
     const u64* from;
     u64 tag, expected, first_bits, second_bits;  // what the lane's second word is, and which bits of both count
     u64 first, second, a, b;

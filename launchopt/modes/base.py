@@ -114,13 +114,6 @@ class Mode:
         """Device memory wanted beside the arenas, told before anything is allocated."""
         return 0
 
-    @property
-    def polled_words(self) -> str | None:
-        """In which memory the words lie that a kernel of its polls, once prepared; None: it has none."""
-        poller = self.resident or self.ahead
-        where: str | None = poller.polled.where if poller else None
-        return where
-
     def start(self) -> None:
         """A run is about to begin."""
         self.padded_commands = 0

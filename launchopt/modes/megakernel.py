@@ -41,7 +41,6 @@ class Options(KeepsGraphs):
     """Options of mode=megakernel."""
 
     ahead: bool = option(True, "make the next launch while a step runs; it waits on the GPU for its commands")
-    bar1: bool = option(True, "the word that it waits for may lie in the GPU's memory, where the host can store there")
     racecheck: bool = option(False, "use the kernel whose order NVIDIA's racecheck knows; not for timing")
 
 
@@ -67,8 +66,7 @@ class MegakernelMode(Mode):
         from launchopt.devices.megakernel.launcher import Megakernel
 
         ahead = self.options.ahead and not self.traced and not nvtx_ranges.is_profiled()
-        cached, bar1 = self.options.cached, self.options.bar1
-        self._steps: Any = Megakernel(device, limits, cached, ahead, bar1, self.options.racecheck)
+        self._steps: Any = Megakernel(device, limits, self.options.cached, ahead, self.options.racecheck)
         self.ahead = self._steps.ahead
         self._steps.compile_likely()
 

@@ -38,9 +38,6 @@ class Options(ModeOptions):
     patience_s: float = option(
         60.0, "after so long without a command the kernel ends, and the run fails", low=0.1, high=86_400
     )
-    bar1: bool = option(
-        True, "the ring that the kernel polls may lie in the GPU's memory, where the host can store there"
-    )
 
 
 class Persistent(Mode):
@@ -76,7 +73,7 @@ class Persistent(Mode):
         chained = isinstance(stream, ChainStream)
         requests = stream.requests if chained or not stream.independent else 0
         spare = SPARE if chained else 0
-        self._device, self.resident = gpu, Resident(gpu, requests, spare, self.options.patience_s, self.options.bar1)
+        self._device, self.resident = gpu, Resident(gpu, requests, spare, self.options.patience_s)
         self.tables = gpu.base.fork()
         self.packable_bytes = [0] * len(limits)
         self._taken = np.array([takes(shape) for shape in limits])

@@ -3,7 +3,7 @@
 One at a time, into an idle kernel: from the host's store until the host sees that the command is complete, that is its
 outputs are in the GPU's memory, or, of a small one, until the host itself has these; it spins on either. Of a small one
 beside that a kernel that multiplies nothing, and sends zeros, and one that answers its words at once: on this machine
-it takes no less. All also with the ring in the host's memory (`mode.bar1=false`). `hot`: the same operands again and
+it takes no less. `hot`: the same operands again and
 again, from the L2 cache; else each command has its own, from memory.
 
 Many: the kernel begins when all are in its ring, and ends behind the last one, so that its time has no host in it, and
@@ -45,7 +45,6 @@ GOAL_US = 2.0
 CASES = ((16, 64, True), (64, 256, True), (256, 256, True), (256, 256, False), (1024, 1024, False), (64, 8192, False))
 # Of streams: m, k, dtype, how many commands; their operands are many times what the L2 cache holds.
 STREAMS = ((256, 256, Dtype.fp32, 4000), (256, 256, Dtype.fp16, 4000), (64, 8192, Dtype.fp32, 1000))
-PLACES = {"": True, ", ring in the host's memory": False}  # mode.bar1
 
 
 class Kernel(NamedTuple):
@@ -91,15 +90,14 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
     for m, k, hot in CASES:
         what = f"one command there and back, {m}x1x{k} fp32, {'hot' if hot else 'from memory'}"
         sent = is_sent(ShapeKey(m, 1, k, Dtype.fp32))
-        for where, bar1 in PLACES.items() if sent else [("", True)]:
-            if sent:
-                outputs = _round_trips_us(m, k, hot, repeats, bar1, sent=True)
-                yield from _figures(f"{what}{where}, its outputs with the host", outputs, GOAL_US)
-                nothing = _round_trips_us(m, k, hot, repeats, bar1, sent=True, kernel=WITHOUT_PRODUCTS)
-                yield from _figures(f"{what}{where}, as much sent, nothing multiplied", nothing, None)
-                words = _round_trips_us(m, k, hot, repeats, bar1, kernel=ECHO)
-                yield from _figures(f"{what}{where}, its words alone", words, None)
-            yield from _figures(f"{what}{where}, complete", _round_trips_us(m, k, hot, repeats, bar1), GOAL_US)
+        if sent:
+            outputs = _round_trips_us(m, k, hot, repeats, sent=True)
+            yield from _figures(f"{what}, its outputs with the host", outputs, GOAL_US)
+            nothing = _round_trips_us(m, k, hot, repeats, sent=True, kernel=WITHOUT_PRODUCTS)
+            yield from _figures(f"{what}, as much sent, nothing multiplied", nothing, None)
+            words = _round_trips_us(m, k, hot, repeats, kernel=ECHO)
+            yield from _figures(f"{what}, its words alone", words, None)
+        yield from _figures(f"{what}, complete", _round_trips_us(m, k, hot, repeats), GOAL_US)
 
 
 def _figures(what: str, runs: list[NDArray[np.float64]], goal_us: float | None) -> Iterator[Figure]:
@@ -164,9 +162,9 @@ class _Posting(NamedTuple):
 
 
 @contextmanager
-def _posting(stream: GemmStream, bar1: bool = True) -> Iterator[_Posting]:
+def _posting(stream: GemmStream) -> Iterator[_Posting]:
     words = np.concatenate([as_words(block.records).copy() for block in stream.blocks()])
-    arm = Arm("persistent", 1, 0, None, {"bar1": bar1})
+    arm = Arm("persistent", 1, 0, None)
     with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (arm,))) as consumer:
         mode: Any = consumer.modes[0]
         shapes, plans, contexts = mode.tables.arrays
@@ -176,11 +174,11 @@ def _posting(stream: GemmStream, bar1: bool = True) -> Iterator[_Posting]:
 
 
 def _round_trips_us(
-    m: int, k: int, hot: bool, repeats: int, bar1: bool, sent: bool = False, kernel: Kernel = WHOLE
+    m: int, k: int, hot: bool, repeats: int, sent: bool = False, kernel: Kernel = WHOLE
 ) -> list[NDArray[np.float64]]:
     """Of each repeat, each command's. sent: until the host has its outputs; of the whole kernel these are compared."""
     stream = gemv(m, 1, k, COMMANDS, Dtype.fp32, 1 if hot else COMMANDS, False, 0)
-    with _posting(stream, bar1) as on:
+    with _posting(stream) as on:
         ns, device, resident = np.zeros(len(on.words), np.int64), on.consumer.device, on.mode.resident
         outputs = np.zeros((len(ns), m if sent else 0), np.int64)
         runs: list[NDArray[np.float64]] = []

@@ -92,10 +92,8 @@ class Consumer:
             self._ring.release()
 
     def about(self) -> dict[str, Any]:
-        """Versions, ceilings, and of modes whose kernels poll words where those lie: for the manifest."""
-        about = {"versions": self.device.versions(), "ceilings": self._ceilings.columns()}
-        polled = {mode.name: mode.polled_words for mode in self.modes if mode.polled_words}
-        return about | ({"polled_words": polled} if polled else {})
+        """Versions and ceilings, for the manifest."""
+        return {"versions": self.device.versions(), "ceilings": self._ceilings.columns()}
 
     def arm(self, index: int, rehearsal: bool) -> None:
         """Poison the outputs, forget the last run, anchor the clocks. A rehearsal makes no NVTX ranges."""

@@ -9,17 +9,17 @@ from support.resident.resident_rig import PATIENCE_NS, Resident, launched_while
 from launchopt.command import Dtype
 from launchopt.devices.resident import ring as rl
 
-pytestmark = [pytest.mark.skipif(not can_build(), reason="needs g++"), pytest.mark.parametrize("near", [True, False])]
+pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 OPERANDS = 1 << 20, 2 << 20, 3 << 20  # addresses that nobody reads
 
 
-def echo(near: bool, **how: int) -> Resident:
-    return Resident(Dtype.fp32, 0, 0, near=near, name="echo", **how)
+def echo(**how: int) -> Resident:
+    return Resident(Dtype.fp32, 0, 0, name="echo", **how)
 
 
-def test_the_host_is_told_of_each_command_and_of_the_end(near: bool) -> None:
+def test_the_host_is_told_of_each_command_and_of_the_end() -> None:
     """One at a time, through some laps of the ring; then what comes together."""
-    resident, alone = echo(near), 3 << 5
+    resident, alone = echo(), 3 << 5
 
     def post() -> None:
         for i in range(alone):
@@ -34,24 +34,24 @@ def test_the_host_is_told_of_each_command_and_of_the_end(near: bool) -> None:
     assert resident.control[0] == rl.ENDED
 
 
-def test_the_next_launch_goes_on_where_it_ended(near: bool) -> None:
-    resident = echo(near)
+def test_the_next_launch_goes_on_where_it_ended() -> None:
+    resident = echo()
     for _ in range(2):
         launched_while(resident, lambda: resident.ring.post(*OPERANDS, 0, 0))
     assert resident.completed == resident.ring.posted == 4
 
 
 @pytest.mark.parametrize("word", range(rl.COMMAND_WORDS))
-def test_a_command_of_which_a_word_is_missing_is_not_told_of(near: bool, word: int) -> None:
-    resident = echo(near, patience_ns=PATIENCE_NS)
+def test_a_command_of_which_a_word_is_missing_is_not_told_of(word: int) -> None:
+    resident = echo(patience_ns=PATIENCE_NS)
     assert resident.ring.post(*OPERANDS, 0, 0) == rl.OK
     resident.ring.words[0, word] = 0
     resident.launch(1, most_turns=1 << 60)
     assert (resident.completed, resident.control[0]) == (0, rl.GAVE_UP)
 
 
-def test_it_gives_up_when_the_host_asks_for_that(near: bool) -> None:
-    resident = echo(near)
+def test_it_gives_up_when_the_host_asks_for_that() -> None:
+    resident = echo()
     resident.control[1] = 1
     resident.launch(1, most_turns=1 << 60)
     assert resident.control[0] == rl.GAVE_UP

@@ -15,7 +15,6 @@ from launchopt.kernels import source
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 NEAR_SHAPES = constant(source("persistent"), "NEAR_SHAPES")
-in_each_place = pytest.mark.parametrize("near", [True, False])
 
 
 def sent(resident: Resident, index: int, rows: int) -> NDArray[np.float32] | None:
@@ -45,12 +44,11 @@ ALONE = [(1, 1, 8), (2, 1, 64), (3, 1, 16), (7, 1, 40), (15, 1, 64), (16, 1, 8),
 MORE = [(17, 1, 64), (16, 1, 520), (5, 2, 16), (4, 1, 7)]
 
 
-@in_each_place
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
-def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype, near: bool) -> None:
+def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype) -> None:
     """And nothing of others; in every order of shapes, with more commands than the ring holds."""
     generator = np.random.default_rng(dtype)
-    resident, shapes = Resident(dtype, 0, 64 << 10, near=near), ALONE + MORE
+    resident, shapes = Resident(dtype, 0, 64 << 10), ALONE + MORE
     numbers = [number for number in range(len(shapes)) for _ in range(4)]
     generator.shuffle(numbers)
     products = []
@@ -76,12 +74,11 @@ def test_of_many_shapes_the_near_ones_are_sent(number: int) -> None:
     assert (found[0] is None) == (number >= NEAR_SHAPES)
 
 
-@in_each_place
 @pytest.mark.parametrize("requests", [1, 2])
-def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int, near: bool) -> None:
+def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int) -> None:
     """Small ones, each of which reads what the last one of its request gave, and is posted when that was sent."""
     generator = np.random.default_rng(requests)
-    resident, size = Resident(Dtype.fp32, requests, 64 << 10, near=near), 16
+    resident, size = Resident(Dtype.fp32, requests, 64 << 10), 16
     weights = generator.standard_normal((size, size)).astype(np.float32) / 4
     last = [generator.standard_normal((1, size)).astype(np.float32) for _ in range(requests)]
     products = []
@@ -93,11 +90,10 @@ def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int, near:
         each.assert_right()
 
 
-@in_each_place
-def test_what_follows_at_once_is_handed_out(near: bool) -> None:
+def test_what_follows_at_once_is_handed_out() -> None:
     """When some come together while the warp does one after the other, it goes back to where all are seen."""
     generator = np.random.default_rng(5)
-    resident, size, rounds, some = Resident(Dtype.fp32, 1, 64 << 10, near=near), 16, 3, 12
+    resident, size, rounds, some = Resident(Dtype.fp32, 1, 64 << 10), 16, 3, 12
     a, b = (generator.standard_normal((rows, size)).astype(np.float32) for rows in (size, 1))
     products = [Product(0, a, b, np.full((1, size), np.nan, np.float32)) for _ in range(rounds * (2 + some))]
     products[0].describe(resident)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cuda.fake_words import NOT_NEAR
 from support.modes.batch_runs import Run
 from support.resident.fake_resident import ELAPSED_MS, FakeResidentCuda, fake_resident_cuda
 from support.steps.launching import recorded
@@ -216,23 +215,11 @@ def test_whoever_is_closed_in_the_middle_ends_its_kernel(commands: int, device: 
 
 def test_what_was_never_prepared_can_be_closed() -> None:
     mode = mode_class("persistent")()
-    assert mode.polled_words is None
     mode.close()
 
 
-@pytest.mark.parametrize("bar1", [True, False])
-def test_where_its_ring_lies(bar1: bool, device: FakeResidentCuda) -> None:
-    """Is said, and the kernel compiled for it."""
-    run = Run("persistent", gemv(3, 1, 8, 20, Dtype.fp32, 7, False, 0), device=device, bar1=bar1)
-    assert run.mode.polled_words == ("GPU memory, by BAR1" if bar1 else f"host memory: {NOT_NEAR}")
-    assert device.macros == {"NEAR": int(bar1)}
-    submitted(run, 7)
-    run.finish()
-    assert verify(run.stream, device.arenas, 64).ok
-
-
 def test_patience_is_a_setting() -> None:
-    assert mode_settings("persistent").options == {"patience_s": 60.0, "bar1": True}
+    assert mode_settings("persistent").options == {"patience_s": 60.0}
 
 
 WIDE, NARROW = [(17, 8), (40, 40)], [(17, 8), (16, 40)]

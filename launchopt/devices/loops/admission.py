@@ -29,7 +29,7 @@ EXPECTED_WORDS = 10
 
 @compiled
 def say(said: Any, place: Int, word: np.uint64) -> None:
-    """Have the GPU see word `place`, and before that all that was stored before it (`polled_words`)."""
+    """Have the GPU see word `place`, and before that all that was stored before it."""
     store_fence()
     store_release(said, place, word)
     store_fence()

@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 from launchopt.devices.feedback.cuda import pinned
 from launchopt.devices.feedback.feedback_columns import STAGES, FeedbackStages
 from launchopt.devices.loops.admission import TAG_SHIFT, Admission, say
-from launchopt.devices.resident.polled_words import PolledWords
 from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
 
 PATIENCE_NS = 1_000_000_000  # how long a launch waits for the host's word before it ends by itself
 STALE_NS = PATIENCE_NS // 2  # from when on the host takes it that it may have
 SHIFT, MOST_TAG = int(TAG_SHIFT), 0xFFFF
-WORD, TAG, GATE_WORDS = 0, 3, 6  # of struct Gate
+WORD, TAG, GATE_WORDS = 0, 3, 5  # of struct Gate
 WORDS = 2 * STAGES  # of the host: a word is written anew when the launch that it was for has ended
 CALLED_OFF = 0  # in place of an address
 LOST_LINE = "a launch that waited for its commands gave up just when they came"
@@ -48,17 +47,17 @@ class Gated(Protocol):
 class LaunchAhead:
     """Of one stream: before anything else is put on it, or it is waited for, `call_off`.
 
-    stages, most: for `admission`, with which a compiled loop admits launches. near: of PolledWords. called_off: how
-    many launches were made since `start` that did nothing.
+    stages, most: for `admission`, with which a compiled loop admits launches. called_off: how many launches were made
+    since `start` that did nothing.
     """
 
-    def __init__(self, stages: FeedbackStages, most: int, near: bool) -> None:
-        self.polled, self._gave_up = PolledWords(WORDS, np.uint64, near), pinned(1, np.uint64)
-        self.admission = Admission(self.polled.array, stages, most)
+    def __init__(self, stages: FeedbackStages, most: int) -> None:
+        self._said, self._gave_up = pinned(WORDS, np.uint64), pinned(1, np.uint64)
+        self._said.fill(0)
+        self.admission = Admission(self._said, stages, most)
         self._heard = cupy.zeros(1, np.uint64)
-        # Struct Gate: the host's word, where who gives up says so, where it is passed on, the tag, ns, near.
-        heard, is_near = self._heard.data.ptr, int(self.polled.is_near)
-        self._gate = np.array([0, self._gave_up.ctypes.data, heard, 0, PATIENCE_NS, is_near], np.int64)
+        # Struct Gate: the host's word, where who gives up says so, where it is passed on, the tag, ns.
+        self._gate = np.array([0, self._gave_up.ctypes.data, self._heard.data.ptr, 0, PATIENCE_NS], np.int64)
         self._following: dict[Any, Gated] = {}
         self._waiting: Gated | None = None
         self._tag, self._made_ns = 0, 0
@@ -89,7 +88,7 @@ class LaunchAhead:
         return True
 
     def _say(self, arguments: int) -> None:
-        say(self.polled.array, self._tag % WORDS, np.uint64(self._tag << SHIFT | arguments))
+        say(self._said, self._tag % WORDS, np.uint64(self._tag << SHIFT | arguments))
         self._waiting = None
         self.admission.forget()
 
@@ -105,7 +104,7 @@ class LaunchAhead:
     def _make(self, program: Gated) -> None:
         self._tag = self._tag % MOST_TAG + 1
         place = self._tag % WORDS
-        self._gate[WORD], self._gate[TAG] = self.polled.address + 8 * place, self._tag
+        self._gate[WORD], self._gate[TAG] = self._said.ctypes.data + 8 * place, self._tag
         self._made_ns = time.monotonic_ns()
         if program.launch_gated(self._gate):
             self._waiting = program
@@ -130,6 +129,6 @@ class LaunchAhead:
         tag = int(self._gave_up[0])
         if not tag:
             return
-        said_tag, said = divmod(int(self.polled.array[tag % WORDS]), 1 << SHIFT)
+        said_tag, said = divmod(int(self._said[tag % WORDS]), 1 << SHIFT)
         if said_tag == tag and said != CALLED_OFF:
             raise RunError(LOST_LINE)

@@ -52,9 +52,8 @@ FOR_RACECHECK: Mapping[str, int] = MappingProxyType({"EACH_LANE": 1})
 class Megakernel:
     """Steps of a device's stream. `device`: a CudaDevice. `bound`: most lists at a time, if no more copies of weights.
 
-    ahead: whether launches may be made before their commands are there. bar1: whether what they poll may lie in the
-    GPU's memory. racecheck: whether kernels are those whose order NVIDIA's racecheck knows. compiles_at_once: what
-    comes for the first time, too.
+    ahead: whether launches may be made before their commands are there. racecheck: whether kernels are those whose
+    order NVIDIA's racecheck knows. compiles_at_once: whether a list is compiled when it comes for the first time.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class Megakernel:
         limits: Mapping[ShapeKey, int],
         bound: int,
         ahead: bool = True,
-        bar1: bool = True,
         racecheck: bool = False,
     ) -> None:
         self._device = device
@@ -76,7 +74,7 @@ class Megakernel:
         if ahead and self._feedback:  # else no launch could be told later where its results go
             stream = self._steps.stream
             longest = int(np.diff(stream.kind_stops, prepend=0).max())
-            self.ahead = LaunchAhead(self._feedback.stages, longest + 2 * stream.requests, bar1)
+            self.ahead = LaunchAhead(self._feedback.stages, longest + 2 * stream.requests)
         state = device.state_of_sequences
         addresses = (
             SeqAddresses()

@@ -20,7 +20,6 @@ from launchopt.command import ShapeKey
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.feedback.cuda import pinned
 from launchopt.devices.resident import ring as rl
-from launchopt.devices.resident.polled_words import PolledWords
 from launchopt.devices.resident.shapes import shape_words
 from launchopt.errors import RunError
 
@@ -33,19 +32,16 @@ STATE, ABORT = 0, 1  # words of what the host and the kernel tell each other
 
 
 class Resident:
-    """`device`: a CudaDevice. `requests`: how many have an order to be kept, 0: none. `patience_s`: for a command.
+    """`device`: a CudaDevice. `requests`: how many have an order to be kept, 0: none. `patience_s`: for a command."""
 
-    bar1: whether its ring may lie in the GPU's memory.
-    """
-
-    def __init__(self, device: Any, requests: int, spare: int, patience_s: float, bar1: bool = True) -> None:
+    def __init__(self, device: Any, requests: int, spare: int, patience_s: float) -> None:
         self._device, self._patience_ns = device, int(patience_s * 1e9)
         attributes = cupy.cuda.Device().attributes
         self._blocks = int(attributes["MultiProcessorCount"]) - spare
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._event = cupy.cuda.Event(disable_timing=True)
         capacity, entries = 1 << CAPACITY_BITS, 1 << ENTRY_BITS
-        self.polled = PolledWords(rl.COMMAND_WORDS * capacity, np.int64, bar1)
+        self._ring = pinned(rl.COMMAND_WORDS * capacity, np.int64)
         self.use()
         self._host_done, self._control = pinned(capacity, np.int64), pinned(16, np.int64)
         self._host_outputs = pinned(rl.OUTPUT_WORDS * capacity, np.int64)
@@ -55,7 +51,7 @@ class Resident:
         self._shapes: list[list[int]] = []
         self._last: NDArray[np.int64] = np.zeros(1 << max(0, requests - 1).bit_length(), np.int64)
         self._queue = np.zeros(rl.QUEUE_WORDS, np.int64)
-        self._queue[rl.RING], self._queue[rl.DONE] = self.polled.array.ctypes.data, self._host_done.ctypes.data
+        self._queue[rl.RING], self._queue[rl.DONE] = self._ring.ctypes.data, self._host_done.ctypes.data
         self._queue[rl.OUTPUTS] = self._host_outputs.ctypes.data
         self._queue[rl.STATE] = self._control[STATE:].ctypes.data
         self._queue[rl.LAST] = self._last.ctypes.data if requests else 0
@@ -78,7 +74,7 @@ class Resident:
         """All shapes are planned: put the tables on the GPU."""
         self._table = cupy.asarray(np.array(self._shapes, np.int64))
         ticket = self._done + (8 << CAPACITY_BITS)
-        addresses = [self.polled.address, self._host_done.ctypes.data, self._host_outputs.ctypes.data]
+        addresses = [self._ring.ctypes.data, self._host_done.ctypes.data, self._host_outputs.ctypes.data]
         addresses += [self._control.ctypes.data, self._words.data.ptr, self._done, ticket, ticket + 8, ticket + 16]
         addresses += [self._arrived.data.ptr, self._table.data.ptr]
         workers = GROUPS * self._blocks - 1
@@ -87,7 +83,7 @@ class Resident:
 
     def use(self, name: str = "persistent", **macros: int) -> None:
         """From the next start on, the kernel `name`, of the file of that name, compiled with `macros`."""
-        self._function = self._device.kernels.function(name, name, NEAR=int(self.polled.is_near), **macros)
+        self._function = self._device.kernels.function(name, name, **macros)
 
     def start(self) -> None:
         """A new run: everything from the beginning; the device is idle."""
@@ -98,9 +94,8 @@ class Resident:
         """As `start`, but the kernel does not run yet."""
         for array in (self._words, self._arrived):
             array.fill(0)
-        for words in (self._host_done, self._host_outputs, self._last, self._control):
+        for words in (self._ring, self._host_done, self._host_outputs, self._last, self._control):
             words.fill(0)
-        self.polled.clear()
         self._queue[rl.NEXT] = 0
         cupy.cuda.get_current_stream().synchronize()
         self.starts = 0

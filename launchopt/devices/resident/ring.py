@@ -42,7 +42,7 @@ def tag_of(index: Int, bits: Int) -> Int:
 def post(queue: Int, a: Int, b: Int, c: Int, request: Int, shape: Int) -> Int:
     """One command of `shape`, a number of the kernel's; waits for its slot, or returns GONE.
 
-    The last of some is seen at a `store_fence` behind it (`polled_words`).
+    The caller puts a `store_fence` behind the last of several.
     """
     index, bits = load_word(queue + 8 * NEXT), load_word(queue + 8 * BITS)
     capacity, state = np.int64(1) << bits, load_word(queue + 8 * STATE)

@@ -80,7 +80,7 @@ def say_all(said: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
 
 
 def test_a_word_is_said_in_its_place() -> None:
-    """By Python and by compiled code; in memory of any kind, as `polled_words` has it."""
+    """By Python and by compiled code."""
     expected = np.array([0, 1, TAG << 48 | DONE, 2**64 - 1], np.uint64)
     for said in (np.zeros(PLACES, np.uint64), np.frombuffer((ctypes.c_uint8 * 64)(), np.uint64, PLACES)):
         for place in (2, 0, 3, 1):

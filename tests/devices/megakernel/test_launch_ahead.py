@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.cuda.fake_words import FakeWords
 
 from launchopt.devices.feedback.feedback_columns import STAGES
 from launchopt.devices.loops.admission import ADMITTED, TAG_SHIFT, WAITS
@@ -49,7 +48,7 @@ class Gpu(la.LaunchAhead):
     """With the host's words in memory of its own, and no compiled loop (test_admission)."""
 
     def __init__(self) -> None:
-        super().__init__(SimpleNamespace(addresses=None, arrays=None), 3, near=True)  # type: ignore[arg-type]
+        super().__init__(SimpleNamespace(addresses=None, arrays=None), 3)  # type: ignore[arg-type]
 
     @property
     def is_expected(self) -> bool:
@@ -63,7 +62,7 @@ class Gpu(la.LaunchAhead):
     @property
     def said(self) -> tuple[int, int]:
         """Of the launch made last: its tag, if something was said to it, and what is below."""
-        return divmod(int(self.polled.array[self._tag % la.WORDS]), 1 << int(TAG_SHIFT))
+        return divmod(int(self._said[self._tag % la.WORDS]), 1 << int(TAG_SHIFT))
 
     def give_up(self, tag: int) -> None:
         self._gave_up[0] = tag
@@ -79,7 +78,6 @@ def ahead_of() -> Iterator[Any]:
         zeros = lambda count, dtype: SimpleNamespace(data=SimpleNamespace(ptr=8))  # noqa: E731
         patch.setattr(la, "cupy", SimpleNamespace(zeros=zeros))
         patch.setattr(la, "pinned", np.zeros)
-        patch.setattr(la, "PolledWords", FakeWords)
         yield Gpu
 
 
@@ -240,7 +238,6 @@ def test_each_launch_is_made_once_or_called_off(asked: list[tuple[int, bool, boo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(la, "cupy", SimpleNamespace(zeros=lambda n, kind: SimpleNamespace(data=SimpleNamespace(ptr=8))))
         patch.setattr(la, "pinned", np.zeros)
-        patch.setattr(la, "PolledWords", FakeWords)
         ahead, programs, admitted, recent = Gpu(), [Launches() for _ in range(4)], 0, list[int]()
         ahead.skip_to(tag)
         for number, feeds_back, drops in asked:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.config.composing import configured
-from support.cuda.fake_words import NOT_NEAR
 from support.megakernel.fake_megakernel import FakeMegakernel, fake_megakernel
 from support.megakernel.megakernel_rigs import Rig
 from support.steps.programs import requests_of, stream_of
@@ -149,15 +148,6 @@ def test_the_compiled_loop_admits_all_that_waits(
     run.close()
 
 
-@pytest.mark.parametrize("bar1", [True, False])
-def test_where_the_word_lies_that_a_launch_waits_for(bar1: bool, kernel: FakeMegakernel) -> None:
-    run = Rig(kernel, stream_of("linear", [(0, 6)] * 2), 2, bar1=bar1)
-    assert run.mode.polled_words == ("GPU memory, by BAR1" if bar1 else f"host memory: {NOT_NEAR}")
-    run.run()
-    assert kernel.waited > 0
-    run.close()
-
-
 @pytest.mark.parametrize("how", [{"ahead": False}, {"traced": True}, {"sampled": True}, {"on_host": True}], ids=str)
 def test_no_launch_is_made_ahead(how: dict[str, bool], kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a setting says so; where what is looked at is how long a launch takes; where it does not feed back."""
@@ -257,7 +247,7 @@ def test_what_it_takes() -> None:
 
 def test_how_many_lists_are_kept_is_a_setting() -> None:
     config = configured("mode=megakernel", "mode.cached=7", "workload=decode", "model=tiny")
-    others = {"ahead": True, "bar1": True, "racecheck": False}
+    others = {"ahead": True, "racecheck": False}
     assert config.mode.options == {"cached": 7, **others}
     assert mode_settings("megakernel").options == {"cached": 64, **others}
     with pytest.raises(ConfigError, match=r"mode\.cached=0: must be from 1 to 4096"):

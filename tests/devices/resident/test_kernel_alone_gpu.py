@@ -27,7 +27,6 @@ pytestmark = pytest.mark.gpu
 ALL_COLUMNS = 1 << 20
 CAPACITY = 1 << 14
 LATE_S, PATIENCE_S = 0.3, 0.4
-in_each_place = pytest.mark.parametrize("bar1", [True, False])
 
 
 class Posting:
@@ -84,25 +83,23 @@ def posting(stream: GemmStream, **options: Any) -> Iterator[Posting]:
     assert checked.compared_share == 1.0
 
 
-@in_each_place
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
-def test_commands_that_come_alone(dtype: Dtype, bar1: bool) -> None:
+def test_commands_that_come_alone(dtype: Dtype) -> None:
     """What the dispatcher does alone, what its group does, and what is handed out."""
     pairs = [(1, 8), (3, 64), (16, 64), (16, 128), (33, 264), (64, 256), (7, 1000), (5, 2056), (40, 65), (300, 512)]
     stream = GemmStream(pairs, 3, [Segment(1, 2)], dtype, 2, independent=True)
-    with posting(stream, bar1=bar1) as on:
+    with posting(stream) as on:
         for _ in range(stream.commands):
             on.post(1)
             on.wait()
 
 
-@in_each_place
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
-def test_the_host_is_sent_what_a_small_command_gives(dtype: Dtype, bar1: bool) -> None:
+def test_the_host_is_sent_what_a_small_command_gives(dtype: Dtype) -> None:
     """Bit for bit what lies in C; and nothing of what takes more than a warp."""
     pairs = [(1, 8), (3, 64), (16, 64), (11, 40), (15, 16), (16, 56), (17, 64), (300, 512)]
     stream = GemmStream(pairs, 30, [Segment(1, 2)], dtype, 60, independent=True)
-    with posting(stream, bar1=bar1) as on:
+    with posting(stream) as on:
         found = []
         for index in range(stream.commands):
             on.post(1)
@@ -113,25 +110,23 @@ def test_the_host_is_sent_what_a_small_command_gives(dtype: Dtype, bar1: bool) -
             assert outputs is None or np.array_equal(outputs, on.stored(index))
 
 
-@in_each_place
-def test_many_after_some_after_one(bar1: bool) -> None:
+def test_many_after_some_after_one() -> None:
     """By polls of one, of some and of many, of which some find nothing; many laps of the ring."""
     generator = np.random.default_rng(11)
     stream = GemmStream(
         [(16, 64), (9, 40), (33, 264), (300, 64)], 500, [Segment(1, 10)], Dtype.fp32, 500, independent=True
     )
-    with posting(stream, bar1=bar1) as on:
+    with posting(stream) as on:
         while left := stream.commands - on.posted:
             on.post(min(left, int(generator.choice([1, 1, 1, 2, 7, 8, 8, 9, 16, 24, 40, 300]))))
             if generator.random() < 0.8:
                 on.wait()
 
 
-@in_each_place
-def test_patience_is_with_the_last_command(bar1: bool) -> None:
+def test_patience_is_with_the_last_command() -> None:
     """Commands have come for longer than the kernel waits for one; then comes none for a while."""
     stream = GemmStream([(300, 512)], 1, [Segment(1, 20_000)], Dtype.fp32, 1, independent=True)
-    with posting(stream, bar1=bar1, patience_s=PATIENCE_S) as on:
+    with posting(stream, patience_s=PATIENCE_S) as on:
         until_s = time.monotonic() + 2 * PATIENCE_S
         while time.monotonic() < until_s:
             if on.posted < stream.commands - 1:

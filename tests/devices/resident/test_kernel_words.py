@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cuda.fake_words import FakeWords
 from support.megakernel.kernel_text import constant, fields, names, numbered
 
 from launchopt.command import Dtype, ShapeKey
@@ -59,7 +58,7 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[s
     from launchopt.devices.resident import kernel as resident
 
     made: Any = resident.Resident.__new__(resident.Resident)
-    made.polled, made._host_done = FakeWords(1, np.int64), np.zeros(1, np.int64)
+    made._ring, made._host_done = np.zeros(1, np.int64), np.zeros(1, np.int64)
     made._host_outputs, made._control = np.zeros((2, 1), np.int64)
     words = 1 << 40
     made._words, made._arrived = on_gpu(words), on_gpu(1 << 42)
@@ -77,7 +76,7 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[s
     assert parameters.dtype == np.int64
     after_done = made._done + (8 << resident.CAPACITY_BITS)
     expected = {
-        "ring": made.polled.address,
+        "ring": made._ring.ctypes.data,
         "host_done": made._host_done.ctypes.data,
         "host_outputs": made._host_outputs.ctypes.data,
         "control": made._control.ctypes.data,

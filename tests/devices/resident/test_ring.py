@@ -258,7 +258,7 @@ def test_both_ends_have_the_same_numbers() -> None:
     own = ("COMMAND_WORDS", "OUTPUT_WORDS", "END", "RUNNING", "ENDED", "GAVE_UP")
     assert {name: found[name] for name in own} == {name: getattr(rl, name) for name in own}
     assert f"#define TAG_SHIFT {rl.TAG_SHIFT}\n" in text
-    resident = (Path(rl.__file__).parent / "resident.py").read_text()
+    resident = (Path(rl.__file__).parent / "kernel.py").read_text()
     told = dict(zip(("STATE", "ABORT"), re.findall(r"^STATE, ABORT = (\d+), (\d+)", resident, re.M)[0], strict=True))
     assert {name: int(value) for name, value in told.items()} == {name: found[name] for name in told}
     bits = re.findall(r"^CAPACITY_BITS, ENTRY_BITS = (\d+), (\d+)", resident, re.M)[0]

@@ -55,12 +55,11 @@ def test_a_lone_commands_median_and_99th_percentile(device: FakeResidentCuda) ->
     found = {}
     for figure in resident.suite(2, "cuda"):
         found[figure.case] = figure
-        assert device.macros["NEAR"] == int("in the host's memory" not in figure.case)
         assert device.file == ("echo" if "words alone" in figure.case else "persistent")
         assert device.macros.get("WITHOUT") == (1 if "nothing multiplied" in figure.case else None)
     small, other = "3x1x8 fp32, hot", "2x1x7 fp32, from memory"
     ends = ("its outputs with the host", "as much sent, nothing multiplied", "its words alone", "complete")
-    whats = [f"{small}{where}, {end}" for where in ("", ", ring in the host's memory") for end in ends]
+    whats = [f"{small}, {end}" for end in ends]
     cases = [f"one command there and back, {what}" for what in (*whats, f"{other}, complete")]
     assert list(found) == [f"{case}, p{percent}" for case in cases for percent in (50, 99)]
     for case in cases:
@@ -97,7 +96,7 @@ def test_a_stream_with_products_without_and_at_the_least(device: FakeResidentCud
     assert of_both == [pytest.approx([ELAPSED_MS * 1e6 / commands] * 3) for commands in (40, 25)]
     least = found["a command of 40 3x1x5 fp32, its bytes at the measured copy bandwidth"]
     assert least == [4 * (3 * 5 + 5 + 3) / 2.0]
-    assert device.macros == {**resident.WITHOUT_PRODUCTS.macros, "NEAR": 1}
+    assert device.macros == resident.WITHOUT_PRODUCTS.macros
 
 
 def test_outputs_that_are_wrong_are_no_figure(device: FakeResidentCuda, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from launchopt.command import Dtype
-from launchopt.modes.batched import Batched
 from launchopt.queue.ring import Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
@@ -13,10 +10,8 @@ from runner.plan.job import Arm
 from runner.worker.consumer import Consumer
 
 
-def test_where_polled_words_lie_is_told_of_modes_that_have_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_tells_versions_and_ceilings() -> None:
     stream = gemv(16, 1, 64, 96, Dtype.fp32, 32, False, 0)
     arms = Arm("baseline", 1, 1e6, None), Arm("batched", 16, 1e6, None)
     with Ring.create(128) as ring, Consumer(job(stream, ring, "cpu", arms)) as consumer:
         assert set(consumer.about()) == {"versions", "ceilings"}
-        monkeypatch.setattr(Batched, "polled_words", "GPU memory, by BAR1")
-        assert consumer.about()["polled_words"] == {"batched": "GPU memory, by BAR1"}

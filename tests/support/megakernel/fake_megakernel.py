@@ -36,7 +36,6 @@ from launchopt.devices.megakernel.tasks import tasks_of
 from launchopt.sampling import Sampling, SamplingKind
 from support.cuda.fake_cuda import FakeCuda, fake_cuda
 from support.cuda.fake_memory import FakeMemory
-from support.cuda.fake_words import FakeWords
 
 MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10
 ROW_WORDS = 5  # of kernels/feedback.cuh
@@ -89,17 +88,15 @@ class FakeMegakernel:
         """In place of `KernelLaunch`."""
         assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
         assert (threads, stream) == (288 + 32 * function.defines["SHORT"], self.device.stream)
-        assert [each.nbytes for each in parameters] == [8 * 6, 8 * len(FIELDS), 4, 8 * 6]
+        assert [each.nbytes for each in parameters] == [8 * 6, 8 * len(FIELDS), 4, 8 * 5]
         return SimpleNamespace(with_words=partial(self._launch, function.defines))
 
     def _launch(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64], early: bool = False) -> None:
-        from launchopt.devices.megakernel.launch_ahead import GATE_WORDS
         from launchopt.devices.megakernel.program import GATE
 
         self.settle()
         assert early == bool(words[GATE]), "who waits may begin before the one before has ended"
         if words[GATE]:
-            assert words[GATE + GATE_WORDS - 1] == self.device.ahead.polled.is_near
             self._waits = defines, blocks, words.copy()
         else:
             self._run(defines, blocks, words)
@@ -266,7 +263,6 @@ def fake_megakernel(multiprocessors: int = MULTIPROCESSORS, clusters: int = 0) -
         patch.setattr(megakernel_program, "cupy", memory)
         patch.setattr(launch_ahead, "cupy", memory)
         patch.setattr(launch_ahead, "pinned", np.zeros)
-        patch.setattr(launch_ahead, "PolledWords", FakeWords)
         patch.setattr(megakernel_program, "tasks_of", made.tasks_of)
         patch.setattr(megakernel, "KernelLaunch", made.launch)
         patch.setattr(megakernel, "clusters_at_once", made.clusters_at_once)

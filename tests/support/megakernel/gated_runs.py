@@ -14,10 +14,7 @@ from support.steps.program_interpreter import NONE
 
 
 class Gated(KernelRun):
-    """Launches are made before their commands are there, two of each that are called off, or hear nothing, first.
-
-    All blocks of every other launch ask for the word themselves, as where it lies near them.
-    """
+    """Launches are made before their commands are there, two of each that are called off, or hear nothing, first."""
 
     patience_ns = 60_000_000_000
 
@@ -52,7 +49,7 @@ class Gated(KernelRun):
     def gated(self, made: Launched, rows: int, patience_ns: int = patience_ns) -> None:
         self.tag += 1
         places = [each.ctypes.data for each in (self.said, self.said[1:], self.heard)]
-        gate = np.array([*places, self.tag, patience_ns, self.tag % 2], np.int64)
+        gate = np.array([*places, self.tag, patience_ns], np.int64)
         made.launch(self.launches, 0, rows, gate)
         assert self.heard[0] >> np.uint64(48) == self.tag
 

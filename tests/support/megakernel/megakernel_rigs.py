@@ -25,12 +25,11 @@ class Rig(StepRun):
         cached: int = Options().cached,
         ahead: bool = True,
         traced: bool = False,
-        bar1: bool = True,
         racecheck: bool = False,
         **how: Any,
     ) -> None:
         device: Any = kernel.device
-        mode: Any = MegakernelMode(cached=cached, ahead=ahead, bar1=bar1, racecheck=racecheck)
+        mode: Any = MegakernelMode(cached=cached, ahead=ahead, racecheck=racecheck)
         mode.traced = traced
         super().__init__(mode, stream, most, device, **how)
         self.kernel, self.steps = kernel, mode._steps

@@ -26,7 +26,6 @@ from launchopt.devices.resident.shapes import is_sent
 from launchopt.recording.recorder import Recorder
 from launchopt.timing.activity import Span
 from support.cuda.fake_cuda import FakeCuda, fake_cuda
-from support.cuda.fake_words import FakeWords
 from support.resident.resident_ring import Posted, Reader, multiplied
 
 PROCESSORS, PATIENCE_S, ELAPSED_MS = 8, 60.0, 0.25
@@ -232,7 +231,6 @@ def fake_resident_cuda() -> Iterator[FakeResidentCuda]:
         patch.setattr(resident, "ctypes", SimpleNamespace(CDLL=lambda name: driver, **names))
         patch.setattr(resident, "cupy", _fake_cupy())
         patch.setattr(resident, "pinned", np.zeros)
-        patch.setattr(resident, "PolledWords", FakeWords)
         yield FakeResidentCuda()
 
 

@@ -32,7 +32,7 @@ UNIT = {Dtype.fp32: 2.0**-22, Dtype.fp16: 2.0**-9}
 class Resident:
     """The memory of the kernel `name`, as devices/resident.py makes it on a GPU.
 
-    direct_bytes: of weights that are not cut. near: whether the ring is polled as one in the GPU's memory.
+    direct_bytes: of weights that are not cut.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class Resident:
         requests: int,
         direct_bytes: int,
         patience_ns: int = NEVER,
-        near: bool = True,
         name: str = "persistent",
     ) -> None:
         self.ring, capacity = OwnRing(BITS, requests), 1 << BITS
@@ -56,7 +55,7 @@ class Resident:
         settings = [len(self.shapes), BITS, ENTRY_BITS, BLOCKS * GROUPS - 1, patience_ns, direct_bytes]
         self.queue = np.array(addresses + settings, np.int64)
         self.argument = np.array([self.queue.ctypes.data], np.int64)
-        macros = {"DTYPE": int(dtype), "NEAR": int(near)}
+        macros = {"DTYPE": int(dtype)}
         self.kernel = built(name, CALL.format(name), races=can_find_races(), **macros)
 
     def launch(self, seed: int, **limits: int) -> None:
