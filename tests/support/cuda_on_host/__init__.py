@@ -5,12 +5,16 @@ In: a source, its macros, and how a thread of it is called. Out: launches of it,
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import ctypes
+import hashlib
+import os
 import re
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -18,8 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.kernels import source
+from support.paths import ROOT
 
 HERE = Path(__file__).parent
+CACHE = ROOT / ".pytest_cache" / "d" / "cuda_on_host"  # where pytest's own cache.mkdir would have it
+UNUSED_DAYS = 14  # after which a library is removed from CACHE
 PARTS = ("fibers", "ptx", "races")
 SOURCE = "kernel.cpp"
 # What has a kernel call races.cpp for each of its loads and stores, and lines for what that finds.
@@ -72,13 +79,42 @@ def built(name: str, call: str, races: bool = False, **macros: int) -> ctypes.CD
 
 
 @cache
-def _folder() -> Path:
-    """Of this process, until it ends, with what all libraries have in common."""
-    place = tempfile.TemporaryDirectory(prefix="cuda_on_host_")
-    atexit.register(place.cleanup)
-    folder = Path(place.name)
-    _compile(folder, "-O2", "-c", *(f"{HERE / part}.cpp" for part in PARTS))
+def _compiler() -> str:
+    """What every library depends on beside its own source: g++, and the files of this folder."""
+    version = subprocess.run(["g++", "--version"], check=True, capture_output=True, text=True).stdout
+    return version + "".join(path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.[ch]*")))
+
+
+def _cached(key: str, build: Callable[[Path], None]) -> Path:
+    """The folder in CACHE that `build` filled for this key, now or in an earlier run or another process."""
+    folder = CACHE / hashlib.sha256((_compiler() + key).encode()).hexdigest()[:32]
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(folder)
+        return folder
+    _remove_unused()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as new:
+        made = Path(new) / "made"
+        made.mkdir()
+        build(made)
+        with contextlib.suppress(OSError):  # another process was first
+            made.rename(folder)
     return folder
+
+
+@cache
+def _remove_unused() -> None:
+    limit_s = time.time() - UNUSED_DAYS * 86_400
+    for folder in CACHE.glob("*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_mtime < limit_s:
+                shutil.rmtree(folder)
+
+
+@cache
+def _parts() -> Path:
+    """The folder of what all libraries have in common, as objects."""
+    return _cached("parts", lambda folder: _compile(folder, "-O2", "-c", *(f"{HERE / part}.cpp" for part in PARTS)))
 
 
 def _compile(folder: Path, *arguments: str) -> None:
@@ -92,14 +128,18 @@ def built_of(text: str, call: str, races: bool = False, **macros: int) -> ctypes
 
     races: launches also look for what threads do to the same memory without an order between them (races.h).
     """
-    folder = Path(tempfile.mkdtemp(dir=_folder()))
     call = f"void host::run_thread(void* arguments) {{ {call}; }}"
-    (folder / SOURCE).write_text(f'#include "cuda_on_host.h"\n{_on_host(text)}\n{call}\n', encoding="utf-8")
+    code = f'#include "cuda_on_host.h"\n{_on_host(text)}\n{call}\n'
     # -Og: of a test's time most is the compiler's.
     flags = ["-Og", f"-I{HERE}", *(f"-D{key}={value}" for key, value in macros.items()), *(WATCHED if races else ())]
-    _compile(folder, *flags, "-c", SOURCE)
-    _compile(folder, "-shared", "kernel.o", *(f"../{part}.o" for part in PARTS), "-o", "kernel.so")
-    made = ctypes.CDLL(str(folder / "kernel.so"))
+
+    def build(folder: Path) -> None:
+        (folder / SOURCE).write_text(code, encoding="utf-8")
+        _compile(folder, *flags, "-c", SOURCE)
+        _compile(folder, "-shared", "kernel.o", *(f"{_parts() / part}.o" for part in PARTS), "-o", "kernel.so")
+        (folder / "kernel.o").unlink()
+
+    made = ctypes.CDLL(str(_cached("\0".join([code, *flags]), build) / "kernel.so"))
     made.launch.restype = ctypes.c_char_p
     word, long = ctypes.c_uint, ctypes.c_ulonglong
     made.launch.argtypes = [ctypes.POINTER(word), word, word, word, long, ctypes.c_void_p, long, ctypes.c_void_p]
