@@ -114,12 +114,12 @@ def test_what_ran_with_its_calls_on_the_other_clock(cupti: FakeCupti) -> None:
     ]
     seen = tracer.stop()
     assert (seen.kernels, seen.dropped) == (2, 0)
-    assert [seen.apis[row[act.CALL_NAME]] for row in seen.calls] == ["cudaLaunchKernel", "cudaGraphLaunch"]
-    assert [seen.names[row[act.NAME]] for row in seen.activities] == ["gemv", "add", "memcpy, 64 bytes"]
-    assert seen.activities[:, act.GRAPH].tolist() == [0, 9, 0]
+    assert [seen.apis[row[act.CallColumn.NAME]] for row in seen.calls] == ["cudaLaunchKernel", "cudaGraphLaunch"]
+    assert [seen.names[row[act.ActivityColumn.NAME]] for row in seen.activities] == ["gemv", "add", "memcpy, 64 bytes"]
+    assert seen.activities[:, act.ActivityColumn.GRAPH].tolist() == [0, 9, 0]
     error_ns = max(seen.clock_error_ns, 1)
-    assert abs(seen.activities[0, act.START] - (now + 3_000)) <= error_ns
-    assert abs(seen.calls[0, act.CALL_START] - now) <= error_ns
+    assert abs(seen.activities[0, act.ActivityColumn.START_NS] - (now + 3_000)) <= error_ns
+    assert abs(seen.calls[0, act.CallColumn.START_NS] - now) <= error_ns
     assert abs(seen.busy_ns - 2_000) <= 4
 
 
