@@ -28,7 +28,7 @@ WITHOUT_CUDA = (
     "launchopt/devices/cublaslt/*_loops.py",
     "launchopt/devices/cublaslt/launch.py",
     "launchopt/devices/cublaslt/tables.py",
-    "launchopt/devices/steps/step_columns.py",
+    "launchopt/devices/steps/stages.py",
     "launchopt/devices/resident/ring.py",
     "launchopt/devices/cuda/*_loops.py",
     "launchopt/devices/cuda/kernel_plans.py",

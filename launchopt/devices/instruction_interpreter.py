@@ -23,7 +23,7 @@ from launchopt.devices.cuda.op_kernels import SeqAddresses
 from launchopt.devices.cuda.sequences import SeqState
 from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import JOIN, VECTOR_OPS, Instruction, Instructions, Word
-from launchopt.devices.steps.step_columns import LtSteps
+from launchopt.devices.steps.stages import LtSteps
 from launchopt.workloads.attention import Attention
 from launchopt.workloads.chain import ChainStream
 

@@ -114,7 +114,7 @@ def _measured(bursts: int, device: str, stream: Stream, names: Sequence[str]) ->
 def batches_of(stream: Stream) -> list[Batch]:
     """What a batcher would let go of: full buckets, or steps of all requests with each copy of the weights."""
     if isinstance(stream, ChainStream):
-        from launchopt.devices.steps.step_columns import step_of
+        from launchopt.devices.steps.stages import step_of
 
         return [step_of(stream, stream.requests, copy) for copy in range(stream.replicas)]
     words = as_words(np.concatenate([block.records for block in stream.blocks()]))

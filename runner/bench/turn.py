@@ -17,8 +17,8 @@ from launchopt.arrivals.requests import Requests
 from launchopt.batching import step_buckets as sb
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import Dtype
-from launchopt.devices.feedback.feedback_columns import STAGES, WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
+from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.loops import commands as lp
 from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops import steps as sp

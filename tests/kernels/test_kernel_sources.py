@@ -25,8 +25,8 @@ from support.megakernel.kernel_text import (
 
 from launchopt.command import Op
 from launchopt.devices.cuda.op_kernels import ARGS
-from launchopt.devices.feedback import feedback_columns as feedback_stages
 from launchopt.devices.feedback import in_launch as feedback
+from launchopt.devices.feedback import stages as feedback_stages
 from launchopt.devices.instructions import fusion
 from launchopt.devices.instructions import words as ins
 from launchopt.devices.instructions.words import MOST_COLUMNS

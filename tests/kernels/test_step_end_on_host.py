@@ -12,8 +12,8 @@ from support.cuda_on_host import built_of, can_build, launch
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.feedback.feedback_columns import WORDS
 from launchopt.devices.feedback.in_launch import ARGUMENTS, FIELDS, ROWS, head_of, words_of
+from launchopt.devices.feedback.stages import WORDS
 from launchopt.devices.megakernel.packed import WEIGHTS
 from launchopt.devices.megakernel.shared_memory import SLOT_BYTES, fixed_bytes
 from launchopt.kernels import source

@@ -9,7 +9,7 @@ from support.steps.programs import requests_of
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.instructions.words import Word
-from launchopt.devices.steps.step_columns import step_of
+from launchopt.devices.steps.stages import step_of
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape

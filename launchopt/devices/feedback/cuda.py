@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.arenas import STORAGE, Arenas
-from launchopt.devices.feedback.feedback_columns import STAGES, WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, Staged, facts_of, places_needed
 from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback.kernel import GpuFeedback
+from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.loops import requests as lc
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind

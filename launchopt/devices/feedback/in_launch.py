@@ -20,7 +20,7 @@ from launchopt.kernels import source
 from launchopt.sampling import Sampling, SamplingKind
 
 if TYPE_CHECKING:
-    from launchopt.devices.feedback.feedback_columns import FeedbackStages
+    from launchopt.devices.feedback.stages import FeedbackStages
 
 # Of struct Feedback, a word each.
 FIELDS = (

@@ -23,7 +23,7 @@ from launchopt.devices.instructions.fusion import fused
 from launchopt.devices.instructions.order import with_dependencies
 from launchopt.devices.instructions.words import GEMM_TILE_ROWS, WORDS, Instruction, Instructions, Word
 from launchopt.devices.runs import HIGH, run_end, slots_of
-from launchopt.devices.steps.step_columns import LtSteps
+from launchopt.devices.steps.stages import LtSteps
 from launchopt.workloads.chain import ChainStream
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from launchopt.batching import step_buckets as sb
 from launchopt.command import W_MN, W_SLOT_A_B
-from launchopt.devices.feedback.feedback_columns import FeedbackStages, stage_ends
+from launchopt.devices.feedback.stages import FeedbackStages, stage_ends
 from launchopt.devices.steps.keys import StepKey, is_key
 from launchopt.native import compiled, monotonic_ns, store_fence, store_release
 from launchopt.types import Int

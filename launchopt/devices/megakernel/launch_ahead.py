@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.feedback.cuda import pinned
-from launchopt.devices.feedback.feedback_columns import STAGES, FeedbackStages
+from launchopt.devices.feedback.stages import STAGES, FeedbackStages
 from launchopt.devices.loops.admission import TAG_SHIFT, Admission, say
 from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError

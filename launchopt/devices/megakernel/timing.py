@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from launchopt.devices.instructions.words import Instructions
 from launchopt.devices.megakernel.step_account import clock_mhz
-from launchopt.devices.steps.step_columns import step_of
+from launchopt.devices.steps.stages import step_of
 from launchopt.errors import RunError
 
 if TYPE_CHECKING:

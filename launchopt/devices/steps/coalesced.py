@@ -22,7 +22,7 @@ from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_of_columns, spared_bytes
 from launchopt.devices.runs import run_end
 from launchopt.devices.steps.keys import is_shared
-from launchopt.devices.steps.step_columns import LtSteps
+from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.recorder import Strategy
 
 COPY_CALLS = 3  # an upload of slots, a gather, a scatter

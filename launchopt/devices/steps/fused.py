@@ -14,8 +14,8 @@ from launchopt.devices.cublaslt.tuning import fastest_of_columns
 from launchopt.devices.cuda.op_kernels import fused_geometry
 from launchopt.devices.cuda.op_plans import three, to_launch
 from launchopt.devices.steps.coalesced import LtCoalesced
-from launchopt.devices.steps.step_columns import REQUEST as REQUEST
-from launchopt.devices.steps.step_columns import A, B, C, Fused, LtSteps, step_of
+from launchopt.devices.steps.stages import REQUEST as REQUEST
+from launchopt.devices.steps.stages import A, B, C, Fused, LtSteps, step_of
 from launchopt.recording.recorder import Strategy
 
 FUSED = int(Strategy.fused)

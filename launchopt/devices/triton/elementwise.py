@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices.steps.step_columns import A, B, C, Fused
+from launchopt.devices.steps.stages import A, B, C, Fused
 from launchopt.devices.triton.kernels import bias_relu_scale
 from launchopt.devices.triton.plans import TYPES, Variant, load_variants
 from launchopt.recording.recorder import Strategy

@@ -19,7 +19,7 @@ from launchopt.devices.cuda.op_kernels import ARGS, geometry
 from launchopt.devices.instructions.compiler import StepCompiler
 from launchopt.devices.instructions.order import waits_of, with_dependencies
 from launchopt.devices.instructions.words import JOIN, MOST_WAITS, NOBODY, WORDS, Instructions, Word
-from launchopt.devices.steps.step_columns import step_of
+from launchopt.devices.steps.stages import step_of
 from launchopt.workloads.chain import ChainStream
 
 ROLES = "ABC"

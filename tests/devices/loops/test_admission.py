@@ -16,8 +16,8 @@ from support.steps.step_runs import batches
 from launchopt.batching import step_buckets as sb
 from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.command import W_SLOT_A_B
-from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
+from launchopt.devices.feedback.stages import WORDS, FeedbackStages
 from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.admission import KNOWN, Admission, admit, look, say
 from launchopt.devices.steps.keys import StepKeys

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from launchopt.devices.feedback.feedback_columns import STAGES
+from launchopt.devices.feedback.stages import STAGES
 from launchopt.devices.loops.admission import ADMITTED, TAG_SHIFT, WAITS
 from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError

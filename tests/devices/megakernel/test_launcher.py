@@ -14,7 +14,7 @@ from support.steps.programs import requests_of, stream_of
 from support.steps.step_runs import asked_of_python
 
 from launchopt.command import Dtype
-from launchopt.devices.feedback.feedback_columns import STAGES
+from launchopt.devices.feedback.stages import STAGES
 from launchopt.devices.instructions.words import Word
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class

@@ -14,7 +14,7 @@ from support.steps.step_runs import batches
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.instructions.words import Word
 from launchopt.devices.megakernel.packed import TASK
-from launchopt.devices.steps.step_columns import step_of
+from launchopt.devices.steps.stages import step_of
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from support.steps.programs import stream_of
 from support.steps.step_runs import StepRun
 
 from launchopt.command import Dtype
-from launchopt.devices.steps.step_columns import step_of
+from launchopt.devices.steps.stages import step_of
 from launchopt.errors import RunError
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.workloads.stream import ArenaKey

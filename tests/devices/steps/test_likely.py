@@ -11,7 +11,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_SLOT_A_B
 from launchopt.devices.runs import LOW
 from launchopt.devices.steps.likely import copies_used, likely_steps, most_kept
-from launchopt.devices.steps.step_columns import step_of
+from launchopt.devices.steps.stages import step_of
 
 
 def weights_of(batch: StepBatch) -> tuple[int, list[int]]:

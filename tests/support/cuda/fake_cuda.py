@@ -24,9 +24,9 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Row, Tables, operand_slots
 from launchopt.devices.cuda.kernel_plans import KernelPlans
 from launchopt.devices.feedback.cpu import CpuSteps
-from launchopt.devices.feedback.feedback_columns import STAGES, WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of
 from launchopt.devices.feedback.in_launch import LaunchFeedback, head_of, words_of
+from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.loops import requests as lc
 from launchopt.errors import RunError
 from launchopt.recording.recorder import Recorder, Strategy, note

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, Op
-from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import facts_of
 from launchopt.devices.feedback.in_launch import ARGUMENTS, FOUND, ROWS, LaunchFeedback, head_of, words_of
+from launchopt.devices.feedback.stages import WORDS, FeedbackStages
 from launchopt.devices.instruction_interpreter import Placed
 from launchopt.devices.instructions.words import Instructions, Word
 from launchopt.devices.loops import requests as lc

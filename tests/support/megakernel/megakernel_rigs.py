@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.devices.steps.step_columns import step_of
+from launchopt.devices.steps.stages import step_of
 from launchopt.modes.megakernel import MegakernelMode, Options
 from launchopt.workloads.chain import ChainStream
 from support.megakernel.fake_megakernel import FakeMegakernel

@@ -11,7 +11,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
-from launchopt.devices.steps.step_columns import LtSteps
+from launchopt.devices.steps.stages import LtSteps
 from launchopt.queue.ring import Ring
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import ChainStream

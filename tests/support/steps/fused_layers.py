@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from launchopt.command import Dtype
 from launchopt.devices.instructions.words import Instructions, groups_of
-from launchopt.devices.steps.step_columns import step_of
+from launchopt.devices.steps.stages import step_of
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import layer_program

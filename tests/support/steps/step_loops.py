@@ -18,8 +18,8 @@ from launchopt.batching.buckets import KEY_MASK, FlushReason
 from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, W_ELIGIBLE, W_K_OP_DTYPE, W_MN, Dtype, Flag, Records
 from launchopt.devices.feedback.cpu import CpuSteps
-from launchopt.devices.feedback.feedback_columns import STAGES, WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
+from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.admission import Admission
 from launchopt.devices.loops.commands_runner import PumpSettings

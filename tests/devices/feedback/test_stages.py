@@ -10,8 +10,8 @@ from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.devices.feedback.feedback_columns import WORDS, FeedbackStages
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
+from launchopt.devices.feedback.stages import WORDS, FeedbackStages
 from launchopt.devices.loops import requests as lc
 from launchopt.queue.ring import Ring
 from launchopt.workloads.chain import ChainStream

@@ -31,7 +31,7 @@ from launchopt.command import (
 )
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.op_kernels import fused_geometry
-from launchopt.devices.steps.step_columns import REQUEST, A, B, C, Fused, LtSteps, even_requests, mark_even, step_of
+from launchopt.devices.steps.stages import REQUEST, A, B, C, Fused, LtSteps, even_requests, mark_even, step_of
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import STOP, Ring
 from launchopt.recording import recorder as rec
