@@ -16,7 +16,7 @@ from launchopt.command import COMMAND_DTYPE, Records, as_words
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted
 from launchopt.modes.base import Mode
-from launchopt.queue.ring import STOP, Ring
+from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.recording.recorder import Recorder
 from runner.worker.chains import Chains
@@ -92,7 +92,7 @@ class PythonLoop:
             self._submit(batch, clock_ns())
 
     def _check_stop(self) -> None:
-        if self._ring.word(STOP):
+        if self._ring.word(HeaderWord.STOP):
             raise Interrupted("stopped by the parent")
 
     def _take(self, records: Records, now_ns: int) -> None:

@@ -48,7 +48,7 @@ from rich.table import Table
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.errors import DataError
 from launchopt.files import write_atomically
-from launchopt.queue.ring import CLOSED_BIT, HEAD, TAIL, Ring
+from launchopt.queue.ring import CLOSED_BIT, HeaderWord, Ring
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import read_manifest, write_manifest
 from runner.run.leftovers import FOLDER, held, tidy
@@ -135,10 +135,10 @@ class Run:
         """By the words of the ring."""
         for ring in self.segments():
             with contextlib.suppress(OSError):
-                words = np.fromfile(ring, np.uint64, count=TAIL + 1)
-                if len(words) <= TAIL:
+                words = np.fromfile(ring, np.uint64, count=HeaderWord.TAIL + 1)
+                if len(words) <= HeaderWord.TAIL:
                     return "starting"
-                pushed, popped = int(words[HEAD]), int(words[TAIL])
+                pushed, popped = int(words[HeaderWord.HEAD]), int(words[HeaderWord.TAIL])
                 if pushed & ~CLOSED_BIT <= REHEARSED:
                     return "preparing" if self.repeats() == 0 else "checking"
                 return "checking" if pushed == popped | CLOSED_BIT else "running"

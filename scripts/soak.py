@@ -37,10 +37,10 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.errors import DataError
 from launchopt.files import save_json
-from launchopt.queue.ring import HEAD, MOST_AT_ONCE, STOP, TAIL, Ring
+from launchopt.queue.ring import MOST_AT_ONCE, HeaderWord, Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.recording.environment import environment
-from launchopt.recording.recorder import Recorder, Strategy, note
+from launchopt.recording.recorder import Recorder, Strategy
 
 LAP = 1 << 22
 BLOCK = 1 << 13  # made and pushed at once
@@ -120,7 +120,7 @@ def push_all(name: str, total: int) -> None:
                     records = records[ring.push(records) :]
                     if len(records):
                         waiter.wait()
-                    if ring.word(STOP):
+                    if ring.word(HeaderWord.STOP):
                         return
         ring.close()
 
@@ -170,7 +170,7 @@ class Soak:
 
     def _note(self, batch: Batch, recorder: Recorder) -> None:
         what = (recorder.next_batch(), batch.shape_index, int(Strategy.packed), int(batch.reason), 0)
-        note(recorder.launches, recorder.commands, recorder.cursor, batch.words, 0, len(batch), what, 0, 0)
+        recorder.note(batch.words, slice(0, len(batch)), what, 0, 0)
         self.batches += 1
 
 
@@ -182,11 +182,12 @@ def soak(total: int) -> Measured:
         try:
             measured = _laps(Soak(ring), total, [psutil.Process(), psutil.Process(producer.pid)])
             producer.join()
-            if not ring.drained or ring.word(TAIL) != total:
-                raise LostError(f"{total} commands to push, head {ring.word(HEAD):#x}, {ring.word(TAIL)} popped")
+            head, tail = ring.word(HeaderWord.HEAD), ring.word(HeaderWord.TAIL)
+            if not ring.drained or tail != total:
+                raise LostError(f"{total} commands to push, head {head:#x}, {tail} popped")
             return measured
         finally:
-            ring.set_word(STOP, 1)
+            ring.set_word(HeaderWord.STOP, 1)
             producer.join()
 
 

@@ -17,14 +17,14 @@ from launchopt.command import as_words
 from launchopt.errors import Interrupted
 from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.driver import Driver, Tokens
-from launchopt.queue.ring import START_NS, STOP, Ring, push_words
+from launchopt.queue.ring import HeaderWord, Ring, push_words
 from launchopt.queue.waiter import Waiter
 from launchopt.statistics.histogram import LogHistogram
 from launchopt.types import Int, Words
 from launchopt.workloads.stream import Block
 
 SLEEP_SLACK_NS = 200_000  # time.sleep overshoots by up to this: the rest is spun
-POLL_NS = 50_000_000  # longest sleep between two looks at STOP
+POLL_NS = 50_000_000  # longest sleep between two looks at HeaderWord.STOP
 
 Times = NDArray[np.int64]
 
@@ -92,7 +92,7 @@ class _Production:
                 self._await_room()
             elif left_ns > SLEEP_SLACK_NS:
                 time.sleep(min(left_ns - SLEEP_SLACK_NS, POLL_NS) * 1e-9)
-            if self._ring.word(STOP):
+            if self._ring.word(HeaderWord.STOP):
                 raise Interrupted("stopped while waiting for the next arrival")
         self.pushed += first
         self.late.add(late_ns)
@@ -101,14 +101,14 @@ class _Production:
         before_ns = time.monotonic_ns()
         self._waiter.wait()
         self.blocked_ns += time.monotonic_ns() - before_ns
-        if self._ring.word(STOP):
+        if self._ring.word(HeaderWord.STOP):
             raise Interrupted("stopped while waiting for room in the ring")
 
 
 def produce(blocks: Iterable[Block], ring: Ring, waiter: Waiter) -> Production:
     """Push every block, then close the ring. The start barrier's time is published as START_NS first."""
     start_ns = time.monotonic_ns()
-    ring.set_word(START_NS, start_ns)
+    ring.set_word(HeaderWord.START_NS, start_ns)
     run = _Production(ring, waiter)
     for block in blocks:
         if block.due_ns is None:

@@ -15,7 +15,7 @@ time of that as their time of arrival, as soon as the consumer has said that the
 (`ring.LEFT`). The last is pushed when the driver was told that the step is done, as without: between two tokens passes
 one record a request.
 
-The loop is compiled (`issuing`); Python sleeps for it and looks at STOP. Times are CLOCK_MONOTONIC ns.
+The loop is compiled (`issuing`); Python sleeps for it and looks at HeaderWord.STOP. Times are CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from launchopt.errors import Interrupted
 from launchopt.producing import driver_loop as iss
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver_loop import drive
-from launchopt.queue.ring import START_NS, STOP, Ring
+from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.types import Table
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
@@ -105,11 +105,11 @@ class Driver:
     def run(self, ring: Ring, back: Ring) -> tuple[Tokens, int, int]:
         """Drive every request to its end, then close the ring: tokens, commands pushed, ns blocked by a full ring."""
         start_ns = time.monotonic_ns()
-        ring.set_word(START_NS, start_ns)
+        ring.set_word(HeaderWord.START_NS, start_ns)
         self._progress[:, sr.ARRIVED_NS] = start_ns + self._due_ns
         blocked_ns = 0
         while (code := self._enter(ring, back)) != iss.DONE:
-            if ring.word(STOP):
+            if ring.word(HeaderWord.STOP):
                 raise Interrupted("stopped while requests were under way")
             before_ns = time.monotonic_ns()
             if code == iss.BLOCKED:

@@ -30,7 +30,7 @@ from launchopt.command import (
     WORDS,
 )
 from launchopt.native import compiled, load_acquire, monotonic_ns, store_release
-from launchopt.queue.ring import HEAD, LEFT, room_for
+from launchopt.queue.ring import HeaderWord, room_for
 from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
 
@@ -148,7 +148,7 @@ def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: In
     The last record first: the consumer looks at the first alone, and finds all there. In order it would follow record
     by record, and take each cache line away while it is being written.
     """
-    mask, head = np.uint64(len(data) - 1), header[HEAD]
+    mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
     count: Int = room_for(header, data, len(words))
     for i in range(count - 1, -1, -1):
         place = head + np.uint64(i)
@@ -160,7 +160,7 @@ def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: In
         data[slot, W_MN], data[slot, W_K_OP_DTYPE], data[slot, W_SLOT_A_B] = mn, key, a_b
         data[slot, W_SLOT_C_REQUEST], data[slot, W_STEP] = c_request, step
         store_release(data, (slot, W_TURN), place + np.uint64(1))
-    store_release(header, HEAD, head + np.uint64(count))
+    store_release(header, HeaderWord.HEAD, head + np.uint64(count))
     return count
 
 
@@ -172,7 +172,7 @@ def own_room(header: Words, data: Words, first: Int, stop: Int) -> Int:
     is a record for it, it keeps nobody waiting. Stored to is a word that nobody reads until the slot is published
     again; the turn, which the consumer looks at before that, is not touched.
     """
-    mask, head = np.uint64(len(data) - 1), header[HEAD]
+    mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
     room: Int = room_for(header, data, stop)
     for i in range(first, room):
         data[(head + np.uint64(i)) & mask, W_SEQ] = np.uint64(0)
@@ -187,7 +187,7 @@ def push_early(header: Words, data: Words, most: Int, seq: Int, progress: Table,
     room because of what came early. How far a request's step got is in `progress`: its place may be another's soon.
     """
     blocks, ready = ahead
-    left = load_acquire(header, LEFT)
+    left = load_acquire(header, HeaderWord.STEPS_LEFT)
     for place in range(len(ready)):
         request = ready[place, REQUEST]
         if request == NOBODY or ready[place, IS_ISSUED] != 0 or np.uint64(progress[request, ENDED_AT]) > left:

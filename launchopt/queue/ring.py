@@ -11,6 +11,7 @@ its prefetched neighbour). Neither call blocks: who finds no room, or no record,
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import secrets
 from multiprocessing.shared_memory import SharedMemory
@@ -26,11 +27,18 @@ from launchopt.files import allocate, reason
 from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns, store_release
 from launchopt.types import Int, Words
 
-# Word offsets in the header. The first of each line is written by one side alone.
-HEAD, START_NS, KNOWN_TAIL = 0, 1, 2  # producer: records pushed; the run's zero; the tail when it last looked
-TAIL = 16  # consumer: records popped
-STOP = 32  # parent: give up
-LEFT = 48  # consumer of steps that are pushed ahead: all steps that ended among the first so many records have left
+
+class HeaderWord(enum.IntEnum):
+    """Words of a ring's header, uint64. Each side writes words of its own, 128 bytes from those of the others."""
+
+    HEAD = 0  # producer: records pushed, and CLOSED_BIT
+    START_NS = 1  # producer: when the run began, CLOCK_MONOTONIC
+    KNOWN_TAIL = 2  # producer: TAIL when the producer read it last
+    TAIL = 16  # consumer: records popped
+    STOP = 32  # parent: not 0 tells both sides to give up
+    STEPS_LEFT = 48  # consumer: a number of records; all steps that end among the first ones have left their buckets
+
+
 HEADER_WORDS = 64
 CLOSED_BIT = 1 << 63  # of head: no more will come
 STAMP_EVERY = 256  # records pushed under one reading of the clock
@@ -42,16 +50,16 @@ FOLDER = Path("/dev/shm")  # where segments are files; on Linux
 @compiled
 def room_for(header: Words, data: Words, wanted: Int) -> Int:
     """How many of `wanted` records the producer has room for."""
-    size, head = np.uint64(len(data)), header[HEAD]  # not closed: this side closes it
-    if head + np.uint64(wanted) - header[KNOWN_TAIL] > size:
-        header[KNOWN_TAIL] = load_acquire(header, TAIL)
-    return min(np.intp(size - (head - header[KNOWN_TAIL])), wanted)
+    size, head = np.uint64(len(data)), header[HeaderWord.HEAD]  # not closed: this side closes it
+    if head + np.uint64(wanted) - header[HeaderWord.KNOWN_TAIL] > size:
+        header[HeaderWord.KNOWN_TAIL] = load_acquire(header, HeaderWord.TAIL)
+    return min(np.intp(size - (head - header[HeaderWord.KNOWN_TAIL])), wanted)
 
 
 @compiled
 def push_words(header: Words, data: Words, words: Words, stamp: bool) -> Int:
     """Copy in as many leading records as there is room for; returns how many."""
-    mask, head = np.uint64(len(data) - 1), header[HEAD]
+    mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
     count: Int = room_for(header, data, len(words))
     done = 0
     while done < count:
@@ -66,7 +74,7 @@ def push_words(header: Words, data: Words, words: Words, stamp: bool) -> Int:
                 data[slot, W_ENQUEUE] = now
             store_release(data, (slot, W_TURN), place + np.uint64(1))
         done = end
-    store_release(header, HEAD, head + np.uint64(count))
+    store_release(header, HeaderWord.HEAD, head + np.uint64(count))
     return count
 
 
@@ -74,7 +82,7 @@ def push_words(header: Words, data: Words, words: Words, stamp: bool) -> Int:
 def pop_words(header: Words, data: Words, out: Words) -> Int:
     """Copy out up to len(out) records, oldest first; returns how many."""
     mask = np.uint64(len(data) - 1)
-    tail = header[TAIL]
+    tail = header[HeaderWord.TAIL]
     count = 0
     while count < len(out):
         place = tail + np.uint64(count)
@@ -85,14 +93,14 @@ def pop_words(header: Words, data: Words, out: Words) -> Int:
             out[count, w] = data[slot, w]
         count += 1
     if count:
-        store_release(header, TAIL, tail + np.uint64(count))
+        store_release(header, HeaderWord.TAIL, tail + np.uint64(count))
     return count
 
 
 @compiled
 def ready_words(header: Words, data: Words, most: Int) -> Int:
     """How many records, up to `most`, lie in a row from the tail on: to be read there, until `release_words`."""
-    tail = header[TAIL]
+    tail = header[HeaderWord.TAIL]
     first = np.intp(tail & np.uint64(len(data) - 1))
     most = min(most, len(data) - first)
     count = 0
@@ -104,20 +112,20 @@ def ready_words(header: Words, data: Words, most: Int) -> Int:
 @compiled
 def release_words(header: Words, count: Int) -> None:
     """Give back the room of so many records."""
-    store_release(header, TAIL, header[TAIL] + np.uint64(count))
+    store_release(header, HeaderWord.TAIL, header[HeaderWord.TAIL] + np.uint64(count))
 
 
 @compiled
 def has_record(header: Words, data: Words) -> Int:
     """Whether the consumer would find a record."""
-    tail = header[TAIL]
+    tail = header[HeaderWord.TAIL]
     return load_acquire(data, (np.intp(tail & np.uint64(len(data) - 1)), W_TURN)) == tail + np.uint64(1)
 
 
 @compiled
 def is_closed(header: Words) -> Int:
     """Whether no more records will come. Records may be left: look for them after this."""
-    return load_acquire(header, HEAD) >= np.uint64(CLOSED_BIT)
+    return load_acquire(header, HeaderWord.HEAD) >= np.uint64(CLOSED_BIT)
 
 
 @compiled
@@ -141,7 +149,7 @@ def _await_room(header: Words, spin_ns: int) -> bool:
     limit = monotonic_ns() + spin_ns
     while True:
         for _ in range(POLLS):
-            if load_acquire(header, TAIL) != header[KNOWN_TAIL]:
+            if load_acquire(header, HeaderWord.TAIL) != header[HeaderWord.KNOWN_TAIL]:
                 return True
             cpu_pause()
         if monotonic_ns() >= limit:
@@ -250,7 +258,7 @@ class Ring:
 
     def stop(self) -> None:
         """Tell both sides to give up: a plain store, since it publishes nothing, and needs nothing compiled."""
-        self._header[STOP] = 1
+        self._header[HeaderWord.STOP] = 1
 
     def reset(self) -> None:
         """Empty the ring for the next run; only while neither side uses it."""
@@ -267,12 +275,12 @@ class Ring:
 
     def close(self) -> None:
         """The producer's last word: no more records will come."""
-        self.set_word(HEAD, self.word(HEAD) | CLOSED_BIT)
+        self.set_word(HeaderWord.HEAD, self.word(HeaderWord.HEAD) | CLOSED_BIT)
 
     @property
     def drained(self) -> bool:
         """True when the producer has closed and every record was popped."""
-        return self.word(HEAD) == self.word(TAIL) | CLOSED_BIT
+        return self.word(HeaderWord.HEAD) == self.word(HeaderWord.TAIL) | CLOSED_BIT
 
 
 @compiled

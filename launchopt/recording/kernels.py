@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from launchopt.command import ShapeKey
 from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Recorder
+from launchopt.recording.recorder import LaunchColumn, Recorder
 from launchopt.timing.activity import NONE, Activity, ActivityColumn, ActivityKind, CallColumn, Rows
 from launchopt.timing.nvtx_ranges import range_name
 
@@ -34,13 +34,13 @@ def kernel_columns(
     rows, calls = activity.activities, activity.calls
     launches = np.concatenate([np.empty((0, rec.LAUNCH_COLUMNS), np.int64), *(x for _, x in recorder.launch_chunks())])
     call = activity.call_of()
-    started, ended = launches[:, rec.SUBMIT_START_NS], launches[:, rec.SUBMIT_END_NS]
+    started, ended = launches[:, LaunchColumn.SUBMIT_START_NS], launches[:, LaunchColumn.SUBMIT_END_NS]
     launch = _taken(launches_of(calls, started, ended), call)
     names = [range_name(mode, shape, shapes[0].dtype) for shape in (*shapes, None)]  # the last: several
     return {
         "launch": _known(launch),
-        "batch": _known(_taken(launches[:, rec.BATCH], launch)),
-        "range": _texts(_taken(launches[:, rec.SHAPE] % len(names), launch), names),
+        "batch": _known(_taken(launches[:, LaunchColumn.BATCH], launch)),
+        "range": _texts(_taken(launches[:, LaunchColumn.SHAPE] % len(names), launch), names),
         "name": _texts(rows[:, ActivityColumn.NAME], activity.names),
         "kind": _texts(rows[:, ActivityColumn.KIND], [kind.name for kind in ActivityKind]),
         "correlation": rows[:, ActivityColumn.CORRELATION],

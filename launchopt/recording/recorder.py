@@ -16,33 +16,84 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import W_ELIGIBLE, W_ENQUEUE, W_SEQ, W_SLOT_C_REQUEST, W_STEP
+from launchopt.command import W_ELIGIBLE, W_ENQUEUE, W_SEQ
 from launchopt.errors import RunError
 from launchopt.native import compiled
 from launchopt.recording.spool import Rows, SpooledRows
-from launchopt.types import Int
+from launchopt.records import join_halves, request_of, step_of
+from launchopt.types import Int, Table, Words
 
-# Columns of `launches` (int64).
-BATCH, SHAPE, SIZE, STRATEGY, REASON, FLUSH_NS, SUBMIT_START_NS, SUBMIT_END_NS, SAMPLE, PACKED_BYTES = range(10)
-LAUNCH_COLUMNS = 10
-# Columns of `commands` (int64). REQUEST_STEP: request << 32 | step. ELIGIBLE_NS: 0 where that was when it was flushed.
-SEQ, ENQUEUE_NS, REQUEST_STEP, ELIGIBLE_NS = range(4)
-COMMAND_COLUMNS = 4
-# Words of the cursor (int64). Rows are numbered from the start of the run; those before SPOOLED_* are in the files.
-NEXT_LAUNCH, NEXT_COMMAND, SPOOLED_LAUNCHES, SPOOLED_COMMANDS, NEXT_BATCH, EXTRA_CALLS, LOST_LAUNCHES = range(7)
-CURSOR_WORDS = 7
 NOT_SAMPLED = -1
 
 # 1.7 MB of buffers stay in a core's cache, and half of them is written within the time a GPU's launch queue holds out.
 LEAST_ROWS = 16_384
 CHUNK_LAUNCHES, CHUNK_COMMANDS = 65_536, 262_144  # 5 and 6 MB
-HIGH, LOW = np.uint64(0xFFFF_FFFF_0000_0000), np.uint64(0xFFFF_FFFF)
 
-LaunchFacts = tuple[int, int, int, int, int]  # batch, shape (-1: several), strategy, reason, flush_ns
+
+class LaunchColumn(enum.IntEnum):
+    """Columns of `launches`, int64, a row a launch call."""
+
+    BATCH = 0
+    SHAPE = 1  # index of the commands' shape; -1: they have several shapes
+    SIZE = 2  # commands
+    STRATEGY = 3  # of Strategy
+    REASON = 4  # of FlushReason
+    FLUSH_NS = 5  # when the batch left its bucket
+    SUBMIT_START_NS = 6
+    SUBMIT_END_NS = 7
+    SAMPLE = 8  # number of the pair of GPU events around the call; NOT_SAMPLED: none
+    PACKED_BYTES = 9  # copied to and from scratch memory
+
+
+class CommandColumn(enum.IntEnum):
+    """Columns of `commands`, int64, a row a command."""
+
+    SEQ = 0
+    ENQUEUE_NS = 1
+    REQUEST_STEP = 2  # request << 32 | step
+    ELIGIBLE_NS = 3  # 0: the command became eligible when it was flushed
+
+
+class CursorWord(enum.IntEnum):
+    """Words of `cursor`, int64. Rows are numbered from the start of the run."""
+
+    NEXT_LAUNCH = 0
+    NEXT_COMMAND = 1
+    SPOOLED_LAUNCHES = 2  # rows below this number are in the file
+    SPOOLED_COMMANDS = 3
+    NEXT_BATCH = 4
+    EXTRA_CALLS = 5  # API calls without a row, less rows that are no API call
+    LOST_LAUNCHES = 6  # launch calls that found no room in the buffers
+
+
+LAUNCH_COLUMNS, COMMAND_COLUMNS, CURSOR_WORDS = len(LaunchColumn), len(CommandColumn), len(CursorWord)
+
+
+class LaunchFacts(NamedTuple):
+    """A launch call's entries in columns BATCH, SHAPE, STRATEGY, REASON and FLUSH_NS."""
+
+    batch: Int
+    shape: Int
+    strategy: Int
+    reason: Int
+    flush_ns: Int
+
+
+class Recording(NamedTuple):
+    """A recorder's arrays, as compiled code has them."""
+
+    launches: Table  # [a power of two, LaunchColumn]
+    commands: Table  # [a power of two, CommandColumn]
+    cursor: Table  # [CursorWord]
+
+
+RecordingArrays = tuple[Table, Table, Table]  # the fields of a Recording, as Python passes them: four times cheaper
+Facts = tuple[int, int, int, int, int]  # the fields of LaunchFacts, likewise
 
 
 class Strategy(enum.IntEnum):
@@ -67,45 +118,46 @@ POSTED = int(Strategy.resident)
 
 
 @compiled
-def note(
-    launches: NDArray[np.int64],
-    commands: NDArray[np.int64],
-    cursor: NDArray[np.int64],
-    words: NDArray[np.uint64],
-    first: int,
-    stop: int,
-    what: LaunchFacts,
-    start_ns: int,
-    end_ns: int,
-) -> None:
-    """One launch call that submitted words[first:stop]; `what` as in LaunchFacts."""
-    launch, command = cursor[NEXT_LAUNCH], cursor[NEXT_COMMAND]
+def note(recording: Any, words: Words, first: Int, stop: Int, facts: Any, start_ns: Int, end_ns: Int) -> None:
+    """Note one launch call that submitted words[first:stop] between `start_ns` and `end_ns`.
+
+    recording: a Recording or its fields. facts: a LaunchFacts or its fields.
+    """
+    launches, commands, cursor = recording
+    launch_facts = LaunchFacts(*facts)
+    launch, command = cursor[CursorWord.NEXT_LAUNCH], cursor[CursorWord.NEXT_COMMAND]
     after = command + stop - first
-    if launch - cursor[SPOOLED_LAUNCHES] >= len(launches) or after - cursor[SPOOLED_COMMANDS] > len(commands):
-        cursor[LOST_LAUNCHES] += 1  # whoever asks next is told
+    spooled, spooled_commands = cursor[CursorWord.SPOOLED_LAUNCHES], cursor[CursorWord.SPOOLED_COMMANDS]
+    if launch - spooled >= len(launches) or after - spooled_commands > len(commands):
+        cursor[CursorWord.LOST_LAUNCHES] += 1  # `make_room` raises
         return
     row = launches[launch & (len(launches) - 1)]
-    row[BATCH], row[SHAPE], row[SIZE] = what[0], what[1], stop - first
-    row[STRATEGY], row[REASON], row[FLUSH_NS] = what[2], what[3], what[4]
-    row[SUBMIT_START_NS], row[SUBMIT_END_NS] = start_ns, end_ns
-    row[SAMPLE], row[PACKED_BYTES] = NOT_SAMPLED, 0
+    row[LaunchColumn.BATCH], row[LaunchColumn.SHAPE] = launch_facts.batch, launch_facts.shape
+    row[LaunchColumn.SIZE], row[LaunchColumn.STRATEGY] = stop - first, launch_facts.strategy
+    row[LaunchColumn.REASON], row[LaunchColumn.FLUSH_NS] = launch_facts.reason, launch_facts.flush_ns
+    row[LaunchColumn.SUBMIT_START_NS], row[LaunchColumn.SUBMIT_END_NS] = start_ns, end_ns
+    row[LaunchColumn.SAMPLE], row[LaunchColumn.PACKED_BYTES] = NOT_SAMPLED, 0
     mask = len(commands) - 1
     for i in range(first, stop):
         ran = commands[(command + i - first) & mask]
-        seq, enqueue_ns = words[i, W_SEQ], words[i, W_ENQUEUE]
-        request_step = (words[i, W_SLOT_C_REQUEST] & HIGH) | (words[i, W_STEP] & LOW)
-        ran[SEQ], ran[ENQUEUE_NS], ran[REQUEST_STEP] = np.int64(seq), np.int64(enqueue_ns), np.int64(request_step)
-        ran[ELIGIBLE_NS] = np.int64(words[i, W_ELIGIBLE])
-    cursor[NEXT_LAUNCH], cursor[NEXT_COMMAND] = launch + 1, after
-    if what[2] == POSTED:
-        cursor[EXTRA_CALLS] -= 1
+        ran[CommandColumn.SEQ], ran[CommandColumn.ENQUEUE_NS] = np.int64(words[i, W_SEQ]), np.int64(words[i, W_ENQUEUE])
+        ran[CommandColumn.REQUEST_STEP] = np.int64(join_halves(step_of(words, i), request_of(words, i)))
+        ran[CommandColumn.ELIGIBLE_NS] = np.int64(words[i, W_ELIGIBLE])
+    cursor[CursorWord.NEXT_LAUNCH], cursor[CursorWord.NEXT_COMMAND] = launch + 1, after
+    if launch_facts.strategy == POSTED:
+        cursor[CursorWord.EXTRA_CALLS] -= 1
 
 
 @compiled
-def wants_room(launches: NDArray[np.int64], commands: NDArray[np.int64], cursor: NDArray[np.int64]) -> Int:
-    """More than half of a buffer is in use, or a launch found none: `make_room` must come before the next block."""
-    used = max(cursor[NEXT_LAUNCH] - cursor[SPOOLED_LAUNCHES], cursor[NEXT_COMMAND] - cursor[SPOOLED_COMMANDS])
-    return 2 * used > len(launches) or cursor[LOST_LAUNCHES] > 0
+def wants_room(recording: Any) -> bool:
+    """Return whether `make_room` must come before the next block of commands.
+
+    It must where more than half of a buffer is in use, and where a launch call found no room.
+    """
+    launches, _, cursor = recording
+    used_launches = cursor[CursorWord.NEXT_LAUNCH] - cursor[CursorWord.SPOOLED_LAUNCHES]
+    used_commands = cursor[CursorWord.NEXT_COMMAND] - cursor[CursorWord.SPOOLED_COMMANDS]
+    return bool(2 * max(used_launches, used_commands) > len(launches) or cursor[CursorWord.LOST_LAUNCHES] > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +171,7 @@ class Chunk:
     @property
     def of_launch(self) -> NDArray[np.int64]:
         """The launch of each command, as an index into `launches`."""
-        return np.repeat(np.arange(len(self.launches)), self.launches[:, SIZE])
+        return np.repeat(np.arange(len(self.launches)), self.launches[:, LaunchColumn.SIZE])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +198,15 @@ class Recorder:
         self.launches, self.commands = self._launch_rows.buffer, self._command_rows.buffer
         self.cursor = np.zeros(CURSOR_WORDS, np.int64)
 
+    @property
+    def arrays(self) -> RecordingArrays:
+        """The fields of a Recording, for compiled loops."""
+        return self.launches, self.commands, self.cursor
+
+    def note(self, words: Words, part: slice, facts: Facts, start_ns: int, end_ns: int) -> None:
+        """Note one launch call that submitted words[part]; see the function `note`."""
+        note(self.arrays, words, part.start, part.stop, facts, start_ns, end_ns)
+
     def reset(self) -> None:
         """Forget everything, before the clock: what `make_room` calls is loaded here."""
         self.cursor.fill(0)
@@ -158,70 +219,71 @@ class Recorder:
 
     def make_room(self) -> None:
         """Spool what is in the buffers where they are more than half full; RunError where a launch found no room."""
-        if wants_room(self.launches, self.commands, self.cursor):
+        if wants_room(self.arrays):
             self._require_all()
             launches, commands = self.launch_count, self.command_count
-            self._launch_rows.spool(int(self.cursor[SPOOLED_LAUNCHES]), launches)
-            self._command_rows.spool(int(self.cursor[SPOOLED_COMMANDS]), commands)
-            self.cursor[SPOOLED_LAUNCHES], self.cursor[SPOOLED_COMMANDS] = launches, commands
+            self._launch_rows.spool(int(self.cursor[CursorWord.SPOOLED_LAUNCHES]), launches)
+            self._command_rows.spool(int(self.cursor[CursorWord.SPOOLED_COMMANDS]), commands)
+            self.cursor[CursorWord.SPOOLED_LAUNCHES], self.cursor[CursorWord.SPOOLED_COMMANDS] = launches, commands
 
     def _require_all(self) -> None:
-        if lost := int(self.cursor[LOST_LAUNCHES]):
+        if lost := int(self.cursor[CursorWord.LOST_LAUNCHES]):
             raise RunError(f"{lost} launch calls were not recorded: more at once than the recorder was made for")
 
     @property
     def launch_count(self) -> int:
         """Launch calls so far."""
-        return int(self.cursor[NEXT_LAUNCH])
+        return int(self.cursor[CursorWord.NEXT_LAUNCH])
 
     @property
     def command_count(self) -> int:
         """Commands that launch calls ran so far."""
-        return int(self.cursor[NEXT_COMMAND])
+        return int(self.cursor[CursorWord.NEXT_COMMAND])
 
     def next_batch(self, count: int = 1) -> int:
         """Number `count` batches; returns the first number."""
-        first = int(self.cursor[NEXT_BATCH])
-        self.cursor[NEXT_BATCH] = first + count
+        first = int(self.cursor[CursorWord.NEXT_BATCH])
+        self.cursor[CursorWord.NEXT_BATCH] = first + count
         return first
 
     def mark_sample(self, first_launch: int, sample: int) -> None:
         """Launch calls from `first_launch` on were timed on the device as `sample`; before the next `make_room`."""
-        if first_launch < self.cursor[SPOOLED_LAUNCHES]:
+        if first_launch < self.cursor[CursorWord.SPOOLED_LAUNCHES]:
             raise RunError(f"launch call {first_launch} is no longer at hand to be marked")
-        self.launches[np.arange(first_launch, self.launch_count) & (len(self.launches) - 1), SAMPLE] = sample
+        rows = np.arange(first_launch, self.launch_count) & (len(self.launches) - 1)
+        self.launches[rows, LaunchColumn.SAMPLE] = sample
 
     def mark_packed(self, packed_bytes: int, extra_calls: int) -> None:
         """The last launch took `extra_calls` more API calls, to copy this much to and from scratch."""
-        self.launches[(self.launch_count - 1) & (len(self.launches) - 1), PACKED_BYTES] = packed_bytes
-        self.cursor[EXTRA_CALLS] += extra_calls
+        self.launches[(self.launch_count - 1) & (len(self.launches) - 1), LaunchColumn.PACKED_BYTES] = packed_bytes
+        self.cursor[CursorWord.EXTRA_CALLS] += extra_calls
 
     def count_more(self, calls: int) -> None:
         """So many API calls submitted work that has no row."""
-        self.cursor[EXTRA_CALLS] += calls
+        self.cursor[CursorWord.EXTRA_CALLS] += calls
 
     @property
     def launch_calls(self) -> int:
         """API calls that submitted work: a row of `launches` each that was not posted, those that packed, and more."""
-        return self.launch_count + int(self.cursor[EXTRA_CALLS])
+        return self.launch_count + int(self.cursor[CursorWord.EXTRA_CALLS])
 
     def launch_chunks(self, most: int = CHUNK_LAUNCHES) -> Iterator[tuple[int, Rows]]:
         """All launch calls, up to `most` at a time, each time with the number of those before."""
         self._require_all()
         for first in range(0, self.launch_count, most):
             stop = min(first + most, self.launch_count)
-            yield first, self._launch_rows.read(first, stop, int(self.cursor[SPOOLED_LAUNCHES]))
+            yield first, self._launch_rows.read(first, stop, int(self.cursor[CursorWord.SPOOLED_LAUNCHES]))
 
     def chunks(self, most_launches: int = CHUNK_LAUNCHES, most_commands: int = CHUNK_COMMANDS) -> Iterator[Chunk]:
         """Everything noted. A chunk holds no more than this, but for a launch call that has more commands alone."""
         ran = 0
         for first, rows in self.launch_chunks(most_launches):
-            ends, start = np.cumsum(rows[:, SIZE]), 0
+            ends, start = np.cumsum(rows[:, LaunchColumn.SIZE]), 0
             while start < len(rows):
-                before = int(ends[start] - rows[start, SIZE])
+                before = int(ends[start] - rows[start, LaunchColumn.SIZE])
                 stop = max(start + 1, int(np.searchsorted(ends, before + most_commands, "right")))
                 until = ran + int(ends[stop - 1]) - before
-                commands = self._command_rows.read(ran, until, int(self.cursor[SPOOLED_COMMANDS]))
+                commands = self._command_rows.read(ran, until, int(self.cursor[CursorWord.SPOOLED_COMMANDS]))
                 yield Chunk(first + start, rows[start:stop], commands)
                 ran, start = until, stop
 
@@ -229,14 +291,14 @@ class Recorder:
         """How many commands were launched how, by the strategies' names; those that launched any."""
         counts = np.zeros(len(Strategy), np.int64)
         for _, rows in self.launch_chunks():
-            np.add.at(counts, rows[:, STRATEGY], rows[:, SIZE])
+            np.add.at(counts, rows[:, LaunchColumn.STRATEGY], rows[:, LaunchColumn.SIZE])
         return {each.name: int(counts[each]) for each in Strategy if counts[each]}
 
     def counted(self) -> Counted:
         """How many commands of this stream are recorded, read back from what was kept. Takes a byte a command."""
         seen, known = np.zeros(self._commands, np.bool_), 0
         for chunk in self.chunks():
-            seqs = chunk.commands[:, SEQ].view(np.uint64)
+            seqs = chunk.commands[:, CommandColumn.SEQ].view(np.uint64)
             seqs = seqs[seqs < self._commands]
             seen[seqs.astype(np.intp)] = True
             known += len(seqs)

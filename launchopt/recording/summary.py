@@ -12,10 +12,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from launchopt.batching.buckets import FlushReason
-from launchopt.command import ShapeKey
+from launchopt.command import HALF_BITS, LOW_HALF, ShapeKey
 from launchopt.recording import recorder as rec
 from launchopt.recording.columns import PERCENTILES
-from launchopt.recording.recorder import Chunk, Recorder, Strategy
+from launchopt.recording.recorder import Chunk, CommandColumn, LaunchColumn, Recorder, Strategy
 from launchopt.recording.spool import Rows
 from launchopt.statistics.histogram import LogHistogram
 from launchopt.timing.activity import Activity, Ceilings, Span
@@ -37,10 +37,14 @@ class Timing:
 def _device_times(launches: Rows, span: Span) -> tuple[NDArray[np.int64], NDArray[np.int64], Any]:
     """Device start and end of each launch, and which are known. The CPU's calls end when they return."""
     if span.span_ns is None:
-        return launches[:, rec.SUBMIT_START_NS], launches[:, rec.SUBMIT_END_NS], np.ones(len(launches), bool)
-    known = launches[:, rec.SAMPLE] >= 0
+        return (
+            launches[:, LaunchColumn.SUBMIT_START_NS],
+            launches[:, LaunchColumn.SUBMIT_END_NS],
+            np.ones(len(launches), bool),
+        )
+    known = launches[:, LaunchColumn.SAMPLE] >= 0
     start, end = np.zeros((2, len(launches)), np.int64)
-    start[known], end[known] = span.samples[launches[known, rec.SAMPLE]].T
+    start[known], end[known] = span.samples[launches[known, LaunchColumn.SAMPLE]].T
     return start, end, known
 
 
@@ -55,27 +59,31 @@ class _Sums:
         self.burst_ns = np.empty(0)  # of the first launches
 
     def add(self, chunk: Chunk, span: Span) -> None:
-        launches, of_launch, enqueue_ns = chunk.launches, chunk.of_launch, chunk.commands[:, rec.ENQUEUE_NS]
-        flush_ns = launches[of_launch, rec.FLUSH_NS]
+        launches, of_launch, enqueue_ns = (
+            chunk.launches,
+            chunk.of_launch,
+            chunk.commands[:, CommandColumn.ENQUEUE_NS],
+        )
+        flush_ns = launches[of_launch, LaunchColumn.FLUSH_NS]
         self.histograms["queue_wait"].add(flush_ns - enqueue_ns)
         self.histograms["batch_wait"].add(flush_ns - eligible_ns(chunk))
         # Posted commands count one by one, as submits and as batches, although they are noted together.
-        submits = np.where(launches[:, rec.STRATEGY] == rec.POSTED, launches[:, rec.SIZE], 1)
+        submits = np.where(launches[:, LaunchColumn.STRATEGY] == rec.POSTED, launches[:, LaunchColumn.SIZE], 1)
         self.histograms["batch_size"].add(np.ones(int(submits[submits > 1].sum()), np.int64))
         self._batches(launches[submits == 1])
         _, end, known = _device_times(launches, span)
         timed = known[of_launch]
         self.histograms["latency"].add(end[of_launch[timed]] - enqueue_ns[timed])
-        submit_ns = launches[:, rec.SUBMIT_END_NS] - launches[:, rec.SUBMIT_START_NS]
+        submit_ns = launches[:, LaunchColumn.SUBMIT_END_NS] - launches[:, LaunchColumn.SUBMIT_START_NS]
         self.submit_ns += int(submit_ns.sum())
         self.submits += int(submits.sum())
         burst = slice(BURST_LAUNCHES - len(self.burst_ns))
         self.burst_ns = np.concatenate([self.burst_ns, submit_ns[burst] / submits[burst]])
-        self.packed_bytes += int(launches[:, rec.PACKED_BYTES].sum())
+        self.packed_bytes += int(launches[:, LaunchColumn.PACKED_BYTES].sum())
 
     def _batches(self, launches: Rows) -> None:
-        numbers, index = np.unique(launches[:, rec.BATCH], return_inverse=True)
-        sizes = np.bincount(index, launches[:, rec.SIZE]).astype(np.int64)
+        numbers, index = np.unique(launches[:, LaunchColumn.BATCH], return_inverse=True)
+        sizes = np.bincount(index, launches[:, LaunchColumn.SIZE]).astype(np.int64)
         if len(numbers) and numbers[0] == self._open_batch[0]:
             sizes[0] += self._open_batch[1]
         else:
@@ -93,7 +101,10 @@ class _Sums:
 
 def eligible_ns(chunk: Chunk) -> NDArray[np.int64]:
     """When each command became eligible: as it was flushed, where nothing held it."""
-    noted, flush_ns = chunk.commands[:, rec.ELIGIBLE_NS], chunk.launches[chunk.of_launch, rec.FLUSH_NS]
+    noted, flush_ns = (
+        chunk.commands[:, CommandColumn.ELIGIBLE_NS],
+        chunk.launches[chunk.of_launch, LaunchColumn.FLUSH_NS],
+    )
     return np.where(noted == 0, flush_ns, noted)
 
 
@@ -191,18 +202,18 @@ def launch_columns(first: int, launches: Rows, timing: Timing, shapes: Sequence[
     zero = timing.start_ns
     return {
         "launch": first + np.arange(len(launches)),
-        "batch": launches[:, rec.BATCH],
-        **_shape_columns(launches[:, rec.SHAPE], shapes),
+        "batch": launches[:, LaunchColumn.BATCH],
+        **_shape_columns(launches[:, LaunchColumn.SHAPE], shapes),
         "dtype": _named(np.zeros(len(launches), np.int64), [shapes[0].dtype.name]),
-        "batch_size": launches[:, rec.SIZE],
-        "strategy": _named(launches[:, rec.STRATEGY], [x.name for x in Strategy]),
-        "flush_reason": _named(launches[:, rec.REASON], [x.name for x in FlushReason]),
-        "flush_ns": launches[:, rec.FLUSH_NS] - zero,
-        "submit_start_ns": launches[:, rec.SUBMIT_START_NS] - zero,
-        "submit_end_ns": launches[:, rec.SUBMIT_END_NS] - zero,
+        "batch_size": launches[:, LaunchColumn.SIZE],
+        "strategy": _named(launches[:, LaunchColumn.STRATEGY], [x.name for x in Strategy]),
+        "flush_reason": _named(launches[:, LaunchColumn.REASON], [x.name for x in FlushReason]),
+        "flush_ns": launches[:, LaunchColumn.FLUSH_NS] - zero,
+        "submit_start_ns": launches[:, LaunchColumn.SUBMIT_START_NS] - zero,
+        "submit_end_ns": launches[:, LaunchColumn.SUBMIT_END_NS] - zero,
         "device_start_ns": pa.array(start - zero, mask=~known),
         "device_end_ns": pa.array(end - zero, mask=~known),
-        "packed_bytes": launches[:, rec.PACKED_BYTES],
+        "packed_bytes": launches[:, LaunchColumn.PACKED_BYTES],
     }
 
 
@@ -210,17 +221,17 @@ def command_columns(chunk: Chunk, timing: Timing, shapes: Sequence[ShapeKey]) ->
     """Columns of commands.parquet, less those that name the run."""
     launches, commands, of_launch, zero = chunk.launches, chunk.commands, chunk.of_launch, timing.start_ns
     start, end, known = _device_times(launches, timing.span)
-    request_step = commands[:, rec.REQUEST_STEP].view(np.uint64)
+    request_step = commands[:, CommandColumn.REQUEST_STEP].view(np.uint64)
     return {
-        "seq": commands[:, rec.SEQ],
-        "request": (request_step >> np.uint64(32)).astype(np.int64),
-        "step": (request_step & rec.LOW).astype(np.int64),
-        **_shape_columns(launches[of_launch, rec.SHAPE], shapes),
+        "seq": commands[:, CommandColumn.SEQ],
+        "request": (request_step >> HALF_BITS).astype(np.int64),
+        "step": (request_step & LOW_HALF).astype(np.int64),
+        **_shape_columns(launches[of_launch, LaunchColumn.SHAPE], shapes),
         "launch": chunk.first_launch + of_launch,
-        "enqueue_ns": commands[:, rec.ENQUEUE_NS] - zero,
+        "enqueue_ns": commands[:, CommandColumn.ENQUEUE_NS] - zero,
         "eligible_ns": eligible_ns(chunk) - zero,
-        "flush_ns": launches[of_launch, rec.FLUSH_NS] - zero,
-        "submit_start_ns": launches[of_launch, rec.SUBMIT_START_NS] - zero,
+        "flush_ns": launches[of_launch, LaunchColumn.FLUSH_NS] - zero,
+        "submit_start_ns": launches[of_launch, LaunchColumn.SUBMIT_START_NS] - zero,
         "device_start_ns": pa.array(start[of_launch] - zero, mask=~known[of_launch]),
         "device_end_ns": pa.array(end[of_launch] - zero, mask=~known[of_launch]),
     }

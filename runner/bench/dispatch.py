@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
-from launchopt.queue.ring import START_NS, Ring
-from launchopt.recording import recorder as rec
+from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.recording.recorder import CommandColumn, LaunchColumn
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 from runner.bench.figures import Figure, in_turn, ratios
@@ -112,7 +112,7 @@ def push_slowly(name: str, capacity: int, stream: GemmStream) -> None:
     """Peer: one command a millisecond."""
     records = np.concatenate([block.records for block in stream.blocks()])
     with Ring.attach(name, capacity) as ring:
-        ring.set_word(START_NS, time.monotonic_ns())
+        ring.set_word(HeaderWord.START_NS, time.monotonic_ns())
         for i in range(len(records)):
             time.sleep(LONE_GAP_S)
             ring.push(records[i : i + 1], stamp=True)
@@ -132,7 +132,8 @@ def _lone_us(device: str) -> NDArray[np.float64]:
             consumer.consume()
             peer.join(10)
             waited_ns = [
-                chunk.launches[chunk.of_launch, rec.SUBMIT_START_NS] - chunk.commands[:, rec.ENQUEUE_NS]
+                chunk.launches[chunk.of_launch, LaunchColumn.SUBMIT_START_NS]
+                - chunk.commands[:, CommandColumn.ENQUEUE_NS]
                 for chunk in consumer.recorder.chunks()
             ]
     waited: NDArray[np.float64] = np.concatenate(waited_ns) / 1e3

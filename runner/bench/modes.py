@@ -30,7 +30,7 @@ from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.queue.ring import Ring
-from launchopt.recording import recorder as rec
+from launchopt.recording.recorder import LaunchColumn
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.decode import linears
 from launchopt.workloads.gemv import gemv
@@ -137,7 +137,8 @@ def around_us(consumer: Consumer, index: int, batches: Sequence[Batch]) -> float
         submit(batch, clock_ns())
     took_ns = clock_ns() - start_ns
     within_ns = sum(
-        int((rows[:, rec.SUBMIT_END_NS] - rows[:, rec.SUBMIT_START_NS]).sum()) for _, rows in recorder.launch_chunks()
+        int((rows[:, LaunchColumn.SUBMIT_END_NS] - rows[:, LaunchColumn.SUBMIT_START_NS]).sum())
+        for _, rows in recorder.launch_chunks()
     )
     return (took_ns - within_ns) / recorder.launch_calls / 1e3
 

@@ -45,7 +45,7 @@ class Posting:
         """ns to post `commands`, whole MOST_AT_ONCE, `block` a call."""
         words = as_words(np.zeros(MOST_AT_ONCE, COMMAND_DTYPE))
         words[:, W_SEQ], shape_of = np.arange(MOST_AT_ONCE), np.zeros(MOST_AT_ONCE, np.int32)
-        records, took_ns = (recorder.launches, recorder.commands, recorder.cursor), 0
+        records, took_ns = recorder.arrays, 0
         for _ in range(commands // MOST_AT_ONCE):
             self._queue[rl.NEXT] = 0
             start_ns = time.perf_counter_ns()

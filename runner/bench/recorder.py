@@ -45,10 +45,9 @@ def suite(repeats: int) -> Iterator[Figure]:
 
 @compiled
 def _note_all(records: Any, words: NDArray[np.uint64], size: int) -> None:
-    launches, commands, cursor = records
     first = 0
     while first + size <= len(words):
-        note(launches, commands, cursor, words, first, first + size, (0, 0, 0, 0, 0), 0, 0)
+        note(records, words, first, first + size, (0, 0, 0, 0, 0), 0, 0)
         first += size
 
 
@@ -56,7 +55,7 @@ def _blocks(recorder: Recorder, commands: int, size: int, spool: bool) -> int:
     """Note `commands` commands in blocks, as a consumer does; returns ns. Without `spool` the rows are forgotten."""
     words = as_words(np.zeros(MOST_AT_ONCE, COMMAND_DTYPE))
     words[:, W_SEQ] = np.arange(MOST_AT_ONCE)
-    arrays = (recorder.launches, recorder.commands, recorder.cursor)
+    arrays = recorder.arrays
     between = recorder.make_room if spool else recorder.reset
     took_ns = 0
     for _ in range(commands // MOST_AT_ONCE):

@@ -25,7 +25,7 @@ from launchopt.batching.step_batcher import StepBatcher
 from launchopt.command import COMMAND_DTYPE, W_ENQUEUE, W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS
 from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.prepared_steps import own_room, push_step
-from launchopt.queue.ring import TAIL, Ring, has_record, pop_words, push_words, ready_words, release_words
+from launchopt.queue.ring import HeaderWord, Ring, has_record, pop_words, push_words, ready_words, release_words
 from launchopt.queue.waiter import Waiter
 from runner.bench import turn
 from runner.bench.figures import Figure, ratios
@@ -154,7 +154,10 @@ def _gather(there: Any, back: Any, record: NDArray[np.uint64], batcher: sb.StepA
             if not has_record(header, data):
                 cpu_pause()
                 continue
-            first, count = np.intp(header[TAIL] & np.uint64(len(data) - 1)), ready_words(header, data, AT_ONCE)
+            first, count = (
+                np.intp(header[HeaderWord.TAIL] & np.uint64(len(data) - 1)),
+                ready_words(header, data, AT_ONCE),
+            )
             _, kind, _ = sb.next_kind(data[first : first + count], 0, 0, False, batcher)
             release_words(header, count)
         if kind < sb.NO_KIND:

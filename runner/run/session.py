@@ -16,7 +16,7 @@ from typing import Any
 
 from launchopt.errors import RunError
 from launchopt.producing.blocks import Production
-from launchopt.queue.ring import CLOSED_BIT, HEAD, START_NS, TAIL, Ring
+from launchopt.queue.ring import CLOSED_BIT, HeaderWord, Ring
 from launchopt.recording.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.timing.nvtx_ranges import is_profiled
@@ -99,7 +99,7 @@ class Session:
 
     def _add(self, readings: Readings, result: dict[str, Any]) -> None:
         """What the GPU was seen to do, to what the consumer measured."""
-        row, start_ns = result["row"], self._ring.word(START_NS)
+        row, start_ns = result["row"], self._ring.word(HeaderWord.START_NS)
         wall_ns = row["wall_ms"] * 1e6
         timed = readings.within(start_ns, start_ns + int(wall_ns))
         row |= timed.columns(row["commands"], wall_ns)
@@ -125,7 +125,7 @@ class Session:
         """
         self._watchdog.begin(label, timed=bool(moving))
         while True:
-            self._progress(label, self._ring.word(TAIL))
+            self._progress(label, self._ring.word(HeaderWord.TAIL))
             pause_s = min(POLL_S, self._watch.pause_s()) if self._watch else POLL_S
             if not wait([child.pipe, *(other.process.sentinel for other in self._children)], pause_s) and self._watch:
                 self._watch.look()
@@ -143,13 +143,13 @@ class Session:
 
     def _look_for_flood(self) -> None:
         """RunError where more was pushed than announced: such a run is wrong, and might never end."""
-        counts = {"announced": self._announced, "pushed": self._ring.word(HEAD) & ~CLOSED_BIT}
+        counts = {"announced": self._announced, "pushed": self._ring.word(HeaderWord.HEAD) & ~CLOSED_BIT}
         if counts["pushed"] > self._announced:
             raise RunError(*differences(counts))
 
     def _look_for_stall(self, owing: Sequence[Child]) -> None:
         """StalledError, and the end of who stalled, where nothing has moved for too long."""
-        words = tuple(ring.word(side) for ring in self._rings for side in (HEAD, TAIL))
+        words = tuple(ring.word(side) for ring in self._rings for side in (HeaderWord.HEAD, HeaderWord.TAIL))
         still_at_it = [child for child in owing if len(owing) == 1 or not child.pipe.poll()]
         may_wait = self._open_loop and words[0] == words[1] and words[0] < CLOSED_BIT
         try:

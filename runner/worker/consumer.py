@@ -21,7 +21,7 @@ from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
-from launchopt.queue.ring import CLOSED_BIT, HEAD, MOST_AT_ONCE, START_NS, TAIL, Ring
+from launchopt.queue.ring import CLOSED_BIT, MOST_AT_ONCE, HeaderWord, Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.recording import summary
 from launchopt.recording.recorder import Counted, Recorder
@@ -165,7 +165,7 @@ class Consumer:
         activity = self._tracer.stop() if self._tracer else None
         if self._torch:
             self._torch.stop()
-        self._timing = Timing(self._ring.word(START_NS), span, activity)
+        self._timing = Timing(self._ring.word(HeaderWord.START_NS), span, activity)
         self._state["after"] = self.device.state()
 
     def _pump_settings(self) -> PumpSettings:
@@ -221,8 +221,8 @@ class Consumer:
     def _counts(self, counted: Counted) -> dict[str, int]:
         """Commands on their way through the run: each number is taken where the one before it cannot be seen."""
         return {
-            "pushed": self._ring.word(HEAD) & ~CLOSED_BIT,
-            "popped": self._ring.word(TAIL),
+            "pushed": self._ring.word(HeaderWord.HEAD) & ~CLOSED_BIT,
+            "popped": self._ring.word(HeaderWord.TAIL),
             "executed": self.recorder.command_count,
             "recorded": counted.distinct,
         }

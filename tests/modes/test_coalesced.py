@@ -16,8 +16,7 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Op
 from launchopt.devices.steps.keys import is_shared
 from launchopt.modes.base import Takes
 from launchopt.modes.coalesced import CPU_COPY_CALLS, Coalesced
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 
@@ -32,12 +31,14 @@ def test_commands_of_one_weight_are_one_launch(dtype: Dtype, commands: int, most
     run = Run("coalesced", gemv(6, 1, 8, commands, dtype, 1, False, 0), most)
     sizes = [len(shapes) for shapes in run.submit_all(chunk)]
     run.finish()
-    assert run.launches(rec.SIZE) == sizes
+    assert run.launches(LaunchColumn.SIZE) == sizes
     wide = [size for size in sizes if size > 1]
     assert run.recorder.launch_calls == len(sizes) + CPU_COPY_CALLS * len(wide)
-    assert run.launches(rec.STRATEGY) == [Strategy.single if size == 1 else Strategy.coalesced for size in sizes]
+    assert run.launches(LaunchColumn.STRATEGY) == [
+        Strategy.single if size == 1 else Strategy.coalesced for size in sizes
+    ]
     moved = [0 if size == 1 else size * (6 + 8) * dtype.itemsize for size in sizes]
-    assert run.launches(rec.PACKED_BYTES) == moved, "activations gathered and outputs scattered are charged"
+    assert run.launches(LaunchColumn.PACKED_BYTES) == moved, "activations gathered and outputs scattered are charged"
 
 
 @pytest.mark.parametrize(
@@ -95,9 +96,9 @@ def test_steps_row_by_row(
     run = StepRun("coalesced", stream, most)
     run.run(seed)
     run.check()
-    strategies = run.launches(rec.STRATEGY)
+    strategies = run.launches(LaunchColumn.STRATEGY)
     assert strategies.count(Strategy.coalesced) == wide_launches(run, seed)
-    assert sum(run.launches(rec.SIZE)) == stream.commands
+    assert sum(run.launches(LaunchColumn.SIZE)) == stream.commands
     run.close()
 
 
@@ -109,7 +110,7 @@ def test_requests_in_step_are_one_gemm_a_weight(dtype: Dtype) -> None:
     run.run()
     run.check()
     gemms = len(stream.rows(0))
-    assert run.launches(rec.SIZE) == [4] * gemms * 3
+    assert run.launches(LaunchColumn.SIZE) == [4] * gemms * 3
     assert run.recorder.launch_calls == 3 * gemms * (1 + CPU_COPY_CALLS)
     run.close()
 

@@ -24,8 +24,7 @@ from launchopt.devices.arenas import POISON_BYTE, from_float32, to_float32
 from launchopt.devices.runs import HIGH, LOW
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import CommandColumn, LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads import chain as ch
@@ -88,7 +87,7 @@ def test_a_group_is_one_launch_and_every_output_is_right(
                 expected.append((fused, batch.size * len(fusion.names)))
             elif row.name not in fusion.names:
                 expected.append((Strategy.single, batch.size))
-    assert list(zip(run.launches(rec.STRATEGY), run.launches(rec.SIZE), strict=True)) == expected
+    assert list(zip(run.launches(LaunchColumn.STRATEGY), run.launches(LaunchColumn.SIZE), strict=True)) == expected
     run.close()
 
 
@@ -97,7 +96,7 @@ def test_commands_are_noted_in_the_order_of_the_template(fusion: Fusion) -> None
     stream = stream_of(fusion.program, [(0, 3), (2, 2)])
     run = StepRun(fusion.mode, stream, 1)
     run.run()
-    assert recorded(run.recorder).commands[:, rec.SEQ].tolist() == list(range(stream.commands))
+    assert recorded(run.recorder).commands[:, CommandColumn.SEQ].tolist() == list(range(stream.commands))
     run.close()
 
 
@@ -202,7 +201,7 @@ def test_an_lm_head_behind_the_groups_is_launched_by_itself(fusion: Fusion) -> N
     run = StepRun(fusion.mode, stream, 2, sampling=GREEDY)
     run.run()
     run.check()
-    heads = [shape for shape in run.launches(rec.STRATEGY) if shape == Strategy.single]
+    heads = [shape for shape in run.launches(LaunchColumn.STRATEGY) if shape == Strategy.single]
     assert len(heads) == len(list(batches(stream, 2)))
     run.close()
 

@@ -15,8 +15,7 @@ from launchopt.batching.batcher import Batch
 from launchopt.command import Dtype
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 
@@ -30,9 +29,9 @@ def test_one_replay_a_batch(stream: GemmStream, chunk: int, most: int, cached: i
     run = Run("graph", stream, most, cached=cached)
     sizes = [len(shapes) for shapes in run.submit_all(chunk)]
     run.finish()
-    assert run.launches(rec.SIZE) == sizes
+    assert run.launches(LaunchColumn.SIZE) == sizes
     assert run.recorder.launch_calls == run.mode.graph_replays == len(sizes)
-    assert set(run.launches(rec.STRATEGY)) == {Strategy.graph}
+    assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.graph}
     assert run.mode.padded_commands == 0, "a list is as long as its batch"
 
 
@@ -60,10 +59,10 @@ def test_one_replay_a_batch_of_steps(
     run.run(seed)
     run.check()
     expected = [len(batch.words) for batch in batches(stream, most, seed)]
-    assert run.launches(rec.SIZE) == expected
+    assert run.launches(LaunchColumn.SIZE) == expected
     assert run.recorder.launch_calls == run.mode.graph_replays == len(expected)
-    assert set(run.launches(rec.STRATEGY)) == {Strategy.graph}
-    assert set(run.launches(rec.SHAPE)) == {-1}
+    assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.graph}
+    assert set(run.launches(LaunchColumn.SHAPE)) == {-1}
     run.run(seed)  # again: replays count from the start, lists are found again or made anew
     run.check()
     assert run.mode.graph_replays == len(expected)

@@ -12,9 +12,8 @@ from support.steps.programs import stream_of
 from launchopt.batching.batcher import SEVERAL
 from launchopt.command import Dtype
 from launchopt.modes.grouped import Grouped
-from launchopt.recording import recorder as rec
 from launchopt.recording import summary
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.recording.summary import Timing
 from launchopt.timing.activity import Span
 from launchopt.workloads.stream import GemmStream, Segment
@@ -30,11 +29,11 @@ def test_one_launch_a_batch_whatever_its_shapes(stream: GemmStream, chunk: int, 
     run = Run("grouped", stream, most)
     shapes = run.submit_all(chunk)
     run.finish()
-    assert run.launches(rec.SIZE) == [len(batch) for batch in shapes]
+    assert run.launches(LaunchColumn.SIZE) == [len(batch) for batch in shapes]
     assert run.recorder.launch_calls == len(shapes)
-    assert set(run.launches(rec.STRATEGY)) == {Strategy.grouped}
+    assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.grouped}
     alone = len(stream.shapes) == 1  # then its bucket is that shape's
-    assert set(run.launches(rec.SHAPE)) == ({0} if alone else {SEVERAL})
+    assert set(run.launches(LaunchColumn.SHAPE)) == ({0} if alone else {SEVERAL})
     if not alone and chunk >= stream.commands and most >= stream.commands:
         assert len(shapes) == 1, "nobody waits for company of its own shape"
 

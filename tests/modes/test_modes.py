@@ -20,8 +20,7 @@ from launchopt.devices.cpu.device import CALLS_PER_PACK
 from launchopt.errors import ConfigError, RunError
 from launchopt.modes import MODES, check_mode, mode_class
 from launchopt.modes.batched import Batched
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import CommandColumn, LaunchColumn, Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment, arenas_of
 
@@ -47,11 +46,11 @@ def test_baseline_is_one_launch_a_command_in_order_of_arrival(stream: GemmStream
     run.finish()
     everything = list(range(stream.commands))
     assert run.recorder.launch_calls == stream.commands
-    assert recorded(run.recorder).commands[:, rec.SEQ].tolist() == everything
-    assert run.launches(rec.BATCH) == everything
-    assert set(run.launches(rec.SIZE)) == {1}
-    assert set(run.launches(rec.STRATEGY)) == {Strategy.single}
-    assert run.launches(rec.FLUSH_NS) == [seq - seq % chunk for seq in everything]
+    assert recorded(run.recorder).commands[:, CommandColumn.SEQ].tolist() == everything
+    assert run.launches(LaunchColumn.BATCH) == everything
+    assert set(run.launches(LaunchColumn.SIZE)) == {1}
+    assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.single}
+    assert run.launches(LaunchColumn.FLUSH_NS) == [seq - seq % chunk for seq in everything]
 
 
 @properties
@@ -75,11 +74,13 @@ def test_batched_is_one_launch_a_run_of_evenly_spaced_slots(stream: GemmStream, 
         pieces.append(runs_in(batch, strides[stream.shapes[batch.shape_index]]))
         run.mode.submit(batch, flush_ns=0)
     run.finish()
-    assert run.launches(rec.BATCH) == [number for number, count in enumerate(pieces) for _ in range(count)]
+    assert run.launches(LaunchColumn.BATCH) == [number for number, count in enumerate(pieces) for _ in range(count)]
     assert run.recorder.launch_calls == sum(pieces)
     strategies = {1: Strategy.single}
-    assert run.launches(rec.STRATEGY) == [strategies.get(size, Strategy.strided) for size in run.launches(rec.SIZE)]
-    assert not any(run.launches(rec.PACKED_BYTES))
+    assert run.launches(LaunchColumn.STRATEGY) == [
+        strategies.get(size, Strategy.strided) for size in run.launches(LaunchColumn.SIZE)
+    ]
+    assert not any(run.launches(LaunchColumn.PACKED_BYTES))
 
 
 @properties
@@ -94,8 +95,10 @@ def test_batched_packs_what_is_scattered_where_that_pays(stream: GemmStream, chu
         sizes.append(len(batch) * shape.bytes)
         run.mode.submit(batch, flush_ns=0)
     run.finish()
-    assert [strategy == Strategy.packed for strategy in run.launches(rec.STRATEGY)] == packed
-    assert run.launches(rec.PACKED_BYTES) == [size if was else 0 for size, was in zip(sizes, packed, strict=True)]
+    assert [strategy == Strategy.packed for strategy in run.launches(LaunchColumn.STRATEGY)] == packed
+    assert run.launches(LaunchColumn.PACKED_BYTES) == [
+        size if was else 0 for size, was in zip(sizes, packed, strict=True)
+    ]
     assert run.recorder.launch_calls == len(packed) + CALLS_PER_PACK * sum(packed)
 
 
@@ -106,8 +109,8 @@ def test_a_shuffled_gemv_is_packed(dtype: Dtype) -> None:
     for batch in run.batches(64):
         run.mode.submit(batch, flush_ns=0)
     run.finish()
-    assert run.launches(rec.STRATEGY) == [Strategy.packed] * 4
-    assert run.launches(rec.PACKED_BYTES) == [16 * (4 + 2 + 2) * dtype.itemsize] * 4
+    assert run.launches(LaunchColumn.STRATEGY) == [Strategy.packed] * 4
+    assert run.launches(LaunchColumn.PACKED_BYTES) == [16 * (4 + 2 + 2) * dtype.itemsize] * 4
     assert run.recorder.launch_calls == 4 * (1 + CALLS_PER_PACK)
 
 
@@ -119,7 +122,7 @@ def test_few_cuts_are_cheaper_than_packing() -> None:
         for batch in run.batches(32):
             run.mode.submit(batch, flush_ns=0)
         run.finish()
-        assert set(run.launches(rec.STRATEGY)) == {strategy}
+        assert set(run.launches(LaunchColumn.STRATEGY)) == {strategy}
 
 
 def test_scratch_is_for_the_largest_batch_that_may_be_packed() -> None:

@@ -16,8 +16,7 @@ from support.steps.step_runs import StepRun, batches
 from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.devices.cublaslt.pointer_loops import padded_sizes
 from launchopt.modes import mode_class
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
@@ -77,10 +76,10 @@ def test_steps_are_right_whoever_is_together(
         for _ in range(2):  # what was found out the first time is used the second
             run.run(seed)
             run.check()
-            assert sum(run.launches(rec.SIZE)) == stream.commands
+            assert sum(run.launches(LaunchColumn.SIZE)) == stream.commands
             assert len(device.runtime.executables) <= max(cached, replicas)
         if mode == "graph":
-            assert run.launches(rec.STRATEGY).count(Strategy.graph) == run.mode.graph_replays
+            assert run.launches(LaunchColumn.STRATEGY).count(Strategy.graph) == run.mode.graph_replays
         run.close()
 
 
@@ -92,7 +91,9 @@ def test_requests_in_step_are_as_few_launches_as_can_be(mode: str) -> None:
         run.run()
         run.check()
         sizes = {"coalesced": [4] * 6, "graph": [4 * 6], "fused_epilogue": [4 * 3] * 2}[mode]
-        assert run.launches(rec.SIZE)[-5 * len(sizes) :] == sizes * 5, "all but the first token, whose inputs lie apart"
+        assert run.launches(LaunchColumn.SIZE)[-5 * len(sizes) :] == sizes * 5, (
+            "all but the first token, whose inputs lie apart"
+        )
         run.close()
 
 
@@ -148,10 +149,10 @@ def test_scattered_columns_are_gathered_where_pieces_would_be_many() -> None:
         (batch,) = batches(stream, 6)
         records = batch.words[:6].view(COMMAND_DTYPE).reshape(-1)
         assert len(np.unique(np.diff(records["slot_b"].astype(np.int64)))) > 3
-        assert run.launches(rec.SIZE) == [6] * len(stream.rows(0))
+        assert run.launches(LaunchColumn.SIZE) == [6] * len(stream.rows(0))
         shape = stream.shape_of(stream.rows(0)[0])
         packed = [6 * 4 * (shape.m + shape.k)] + [0] * (len(stream.rows(0)) - 1)
-        assert run.launches(rec.PACKED_BYTES) == packed, "only the first row reads from the table"
+        assert run.launches(LaunchColumn.PACKED_BYTES) == packed, "only the first row reads from the table"
         assert run.recorder.launch_calls == len(stream.rows(0)) + 3
         run.close()
 
@@ -165,7 +166,7 @@ def test_many_requests_at_different_tokens(mode: str, seed: int) -> None:
         run = prepared(mode, stream, 14, device)
         run.run(seed)
         run.check()
-        assert any(run.launches(rec.PACKED_BYTES)), "else nothing was gathered"
+        assert any(run.launches(LaunchColumn.PACKED_BYTES)), "else nothing was gathered"
         run.close()
 
 
@@ -176,15 +177,17 @@ def test_batches_are_right_wherever_their_operands_lie(stream: GemmStream, chunk
         run = Run(mode, stream, most, device=device)
         sizes = [len(shapes) for shapes in run.submit_all(chunk)]
         graph = mode == "graph"
-        assert run.launches(rec.SIZE) == sizes
+        assert run.launches(LaunchColumn.SIZE) == sizes
         by_table = [size for size in sizes if graph or size > 1]
         assert run.recorder.launch_calls == len(sizes) + len(by_table), "an upload each"
         if graph:
             limits = [min(most, stream.counts[shape]) for shape in stream.shapes]
-            made = [sorted(padded_sizes(limits[index])) for index in (shapes for shapes in run.launches(rec.SHAPE))]
+            made = [
+                sorted(padded_sizes(limits[index])) for index in (shapes for shapes in run.launches(LaunchColumn.SHAPE))
+            ]
             padded = [next(each for each in of if each >= size) for of, size in zip(made, sizes, strict=True)]
             assert run.mode.padded_commands == sum(padded) - sum(sizes)
-            assert run.launches(rec.PACKED_BYTES) == [24 * each for each in padded]
+            assert run.launches(LaunchColumn.PACKED_BYTES) == [24 * each for each in padded]
             assert run.mode.graph_replays == len(sizes)
         run.finish()
 
@@ -195,6 +198,6 @@ def test_commands_of_one_weight_are_one_gemm(commands: int, most: int, chunk: in
     with fake_cuda() as device:
         run = Run("coalesced", gemv(4, 1, 8, commands, Dtype.fp32, 1, False, 0), most, device=device)
         run.submit_all(chunk)
-        assert set(run.launches(rec.STRATEGY)) <= {Strategy.single, Strategy.coalesced}
-        assert not any(run.launches(rec.PACKED_BYTES)), "they lie evenly spaced"
+        assert set(run.launches(LaunchColumn.STRATEGY)) <= {Strategy.single, Strategy.coalesced}
+        assert not any(run.launches(LaunchColumn.PACKED_BYTES)), "they lie evenly spaced"
         run.finish()

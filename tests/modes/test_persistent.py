@@ -24,8 +24,7 @@ from launchopt.devices.resident import ring as rl
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
@@ -87,9 +86,9 @@ def test_products_are_right_and_launches_counted(stream: GemmStream, chunk: int)
         assert run.recorder.launch_calls == 1 + again + kinds.count(False)
         assert run.mode.resident.starts == 1 + again
     found = recorded(run.recorder)
-    strategies = found.launches[found.of_launch, rec.STRATEGY]
+    strategies = found.launches[found.of_launch, LaunchColumn.STRATEGY]
     assert strategies.tolist() == [Strategy.resident if kind else Strategy.single for kind in kinds]
-    assert found.launches[:, rec.SIZE].max() <= min(chunk, lt.MOST_POSTED)
+    assert found.launches[:, LaunchColumn.SIZE].max() <= min(chunk, lt.MOST_POSTED)
 
 
 def test_batches_are_taken_apart(device: FakeResidentCuda) -> None:
@@ -100,7 +99,7 @@ def test_batches_are_taken_apart(device: FakeResidentCuda) -> None:
         own = records[(records["m"] == shape.m) & (records["n"] == shape.n)]
         run.mode.submit(Batch(index, as_words(own), FlushReason.full), flush_ns=0)
     run.finish()
-    assert run.launches(rec.STRATEGY).count(Strategy.single) == 4
+    assert run.launches(LaunchColumn.STRATEGY).count(Strategy.single) == 4
 
 
 def test_far_more_commands_than_the_ring_holds(device: FakeResidentCuda) -> None:

@@ -12,8 +12,7 @@ from launchopt.command import Dtype, Op
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
 from launchopt.modes.pointer_array import PointerArray
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 
@@ -26,11 +25,13 @@ def test_one_launch_a_batch(stream: GemmStream, chunk: int, most: int, pack_byte
     run = Run("pointer_array", stream, most, pack_bytes)
     sizes = [len(shapes) for shapes in run.submit_all(chunk)]
     run.finish()
-    assert run.launches(rec.SIZE) == sizes
+    assert run.launches(LaunchColumn.SIZE) == sizes
     assert run.recorder.launch_calls == len(sizes)
-    assert run.launches(rec.BATCH) == list(range(len(sizes)))
-    assert run.launches(rec.STRATEGY) == [Strategy.single if size == 1 else Strategy.pointers for size in sizes]
-    assert not any(run.launches(rec.PACKED_BYTES)), "here nothing is uploaded, and nothing packed"
+    assert run.launches(LaunchColumn.BATCH) == list(range(len(sizes)))
+    assert run.launches(LaunchColumn.STRATEGY) == [
+        Strategy.single if size == 1 else Strategy.pointers for size in sizes
+    ]
+    assert not any(run.launches(LaunchColumn.PACKED_BYTES)), "here nothing is uploaded, and nothing packed"
 
 
 def test_scattered_operands_take_no_more_launches() -> None:
@@ -38,7 +39,7 @@ def test_scattered_operands_take_no_more_launches() -> None:
     run = Run("pointer_array", gemv(2, 1, 2, 64, Dtype.bf16, 32, True, 0), 16, ALWAYS_PACK)
     run.submit_all(64)
     run.finish()
-    assert run.launches(rec.SIZE) == [16] * 4
+    assert run.launches(LaunchColumn.SIZE) == [16] * 4
 
 
 def test_takes_anything_in_batches() -> None:

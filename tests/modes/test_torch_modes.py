@@ -28,7 +28,7 @@ from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify.commands import verify
 from launchopt.workloads.chain import ChainStream
@@ -136,9 +136,9 @@ def eager_run(stream: GemmStream, chunk: int) -> Run:
 def test_eager_is_an_operator_a_command_in_order_of_arrival(stream: GemmStream, chunk: int) -> None:
     run = eager_run(stream, chunk)
     assert run.recorder.launch_calls == stream.commands
-    assert run.launches(rec.SIZE) == [1] * stream.commands
-    assert set(run.launches(rec.STRATEGY)) == {Strategy.torch}
-    assert run.launches(rec.FLUSH_NS) == [seq - seq % chunk for seq in range(stream.commands)]
+    assert run.launches(LaunchColumn.SIZE) == [1] * stream.commands
+    assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.torch}
+    assert run.launches(LaunchColumn.FLUSH_NS) == [seq - seq % chunk for seq in range(stream.commands)]
 
 
 @needs_torch
@@ -172,7 +172,7 @@ def batched_run(name: str, stream: GemmStream, most: int) -> Run:
         run.mode.submit(batch, 0)
     run.finish()
     assert unique_graphs() == compiled
-    assert set(run.launches(rec.STRATEGY)) == {Strategy.torch}
+    assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.torch}
     return run
 
 
@@ -183,8 +183,8 @@ def batched_run(name: str, stream: GemmStream, most: int) -> Run:
 @pytest.mark.usefixtures("stand_ins")
 def test_batches_that_lie_in_a_row_and_scattered(name: str, shuffle: bool, dtype: Dtype) -> None:
     run = batched_run(name, gemv(6, 2, 10, 45, dtype, 12, shuffle, 0), 8)
-    assert sum(run.launches(rec.SIZE)) == 45
-    looked_up = [bool(copied) for copied in run.launches(rec.PACKED_BYTES)]
+    assert sum(run.launches(LaunchColumn.SIZE)) == 45
+    looked_up = [bool(copied) for copied in run.launches(LaunchColumn.PACKED_BYTES)]
     if name == "torch_compile":
         assert shuffle in looked_up
     else:
@@ -205,7 +205,7 @@ def test_batches_of_several_shapes_and_one_weight(name: str) -> None:
 def test_padding_is_counted_and_never_scattered() -> None:
     stream = gemv(6, 1, 10, 13, Dtype.fp32, 5, False, 0)
     run = batched_run("torch_graph", stream, 8)
-    assert run.launches(rec.SIZE) == [8, 5]
+    assert run.launches(LaunchColumn.SIZE) == [8, 5]
     assert run.mode.padded_commands == 3
     assert run.mode.graph_replays == 2
     # Slots uploaded before each; behind the one that was filled up, a scatter of its own.
@@ -257,7 +257,7 @@ def test_eager_steps(name: str, dtype: Dtype) -> None:
     for seed in (None, 1, 2):
         run.run(seed)
         run.check()
-        assert set(run.launches(rec.STRATEGY)) == {Strategy.torch}
+        assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.torch}
     run.close()
 
 
@@ -285,8 +285,8 @@ def test_requests_in_step_are_a_launch_a_row_whatever_their_number() -> None:
     run = StepRun("torch_eager", stream, 4)
     run.run()
     run.check()
-    assert run.launches(rec.SIZE) == [4] * (3 * stream.commands_per_step)
-    shapes = [stream.shapes[index].op.name for index in run.launches(rec.SHAPE)[: stream.commands_per_step]]
+    assert run.launches(LaunchColumn.SIZE) == [4] * (3 * stream.commands_per_step)
+    shapes = [stream.shapes[index].op.name for index in run.launches(LaunchColumn.SHAPE)[: stream.commands_per_step]]
     assert shapes == ["SLOT_MAP", *[node.op.name for node in PROGRAMS["layer"].layer] * LAYERS]
     run.close()
 
@@ -333,9 +333,9 @@ def test_compiled_steps_are_a_call_each_and_compiled_ahead(name: str, dtype: Dty
         run.run(seed)
         run.check()
     assert unique_graphs() == compiled
-    assert set(run.launches(rec.SHAPE)) == {-1}
+    assert set(run.launches(LaunchColumn.SHAPE)) == {-1}
     rows = set(np.diff(run.stream.kind_stops, prepend=0).tolist())
-    assert all(any(size % count == 0 for count in rows) for size in run.launches(rec.SIZE))
+    assert all(any(size % count == 0 for count in rows) for size in run.launches(LaunchColumn.SIZE))
     run.close()
 
 
@@ -364,7 +364,7 @@ def test_all_in_step_is_recorded_ahead() -> None:
     run.check()
     # The first step reads the table, whose rows lie scattered; it is not seen again.
     assert run.mode.graph_replays == 4
-    assert run.launches(rec.SIZE) == [4] * stream.commands_per_step + [4 * stream.commands_per_step] * 4
+    assert run.launches(LaunchColumn.SIZE) == [4] * stream.commands_per_step + [4 * stream.commands_per_step] * 4
     run.close()
 
 
@@ -407,7 +407,7 @@ def test_steps_on_a_gpu(gpu: Any, mode: str, name: str, dtype: Dtype) -> None:
         run.run(seed)
         run.check()
     if mode == "torch_compile":
-        assert set(run.launches(rec.SHAPE)) == {-1}
+        assert set(run.launches(LaunchColumn.SHAPE)) == {-1}
     if mode == "torch_graph":
         assert run.mode.graph_replays == run.recorder.launch_count
         assert run.mode.costs_ns["capture"] > 0

@@ -20,7 +20,7 @@ from support.steps.programs import program_streams
 from launchopt.errors import Interrupted
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import REHEARSED, Schedule
-from launchopt.queue.ring import START_NS, STOP
+from launchopt.queue.ring import HeaderWord
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 
@@ -230,7 +230,7 @@ def test_a_consumer_that_stops_shows_as_latency_of_all_that_were_due(schedule: S
         resumed_ns = time.monotonic_ns()
         tokens, commands, blocked_ns = peer.play()
         peer.check(tokens, commands)
-        stopped_ns = resumed_ns - run.ring.word(START_NS)
+        stopped_ns = resumed_ns - run.ring.word(HeaderWord.START_NS)
     assert stopped_ns >= 50 * MS
     assert tokens.arrived_ns.tolist() == due_ns
     first = stream.table[:, ch.FIRST_TOKEN]
@@ -250,7 +250,7 @@ def test_a_stop_interrupts_whatever_the_driver_waits_for(schedule: Schedule, due
         if due_ns == 0:
             assert run.ring.await_record(int(PATIENCE_S * 1e9))
         assert run.thread.is_alive()
-        run.ring.set_word(STOP, 1)
+        run.ring.set_word(HeaderWord.STOP, 1)
         run.thread.join(PATIENCE_S)
         assert isinstance(run.error, Interrupted)
         assert run.result is None

@@ -13,7 +13,7 @@ from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records
 from launchopt.producing import driver_loop as iss
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import Driver, Schedule
-from launchopt.queue.ring import HEAD, LEFT, TAIL, Ring
+from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.workloads.chain import ChainStream
 
 MARKED = 2**40  # in the word of a slot that is stored to
@@ -44,7 +44,7 @@ class Waiting:
     def owned(self) -> list[int]:
         """Slots that were stored to, counted from the head on."""
         slots = np.flatnonzero(self.ring.arrays[1][1:, W_SEQ] == 0) + 1  # the first holds record 0
-        return sorted(int(slot - self.ring.word(HEAD)) % self.capacity for slot in slots)
+        return sorted(int(slot - self.ring.word(HeaderWord.HEAD)) % self.capacity for slot in slots)
 
 
 @pytest.mark.parametrize("schedule", [NONE, CONTINUOUS], ids=["none", "continuous"])
@@ -54,7 +54,7 @@ def test_who_waits_owns_the_room_for_all_that_is_prepared(schedule: Schedule, ou
     with Waiting(stream_of([(0, outputs), (0, 3), (0, 3)]), schedule, capacity=256) as waiting:
         waiting.wait()
         goes_on = 2 + (outputs > 1)
-        assert waiting.ring.word(HEAD) == 3 * waiting.longest
+        assert waiting.ring.word(HeaderWord.HEAD) == 3 * waiting.longest
         assert waiting.owned == list(range(goes_on * waiting.longest))
 
 
@@ -65,7 +65,7 @@ def test_who_waits_owns_room_as_it_comes() -> None:
         waiting.wait()
         assert data[:, W_SEQ].tolist() == list(range(8)), "the ring is full of what nobody has read"
         for popped in (3, 5, 8):
-            assert waiting.ring.pop(np.zeros(popped - waiting.ring.word(TAIL), COMMAND_DTYPE)) > 0
+            assert waiting.ring.pop(np.zeros(popped - waiting.ring.word(HeaderWord.TAIL), COMMAND_DTYPE)) > 0
             waiting.wait()
             assert data[:, W_SEQ].tolist() == [0] * popped + list(range(popped, 8))
 
@@ -80,8 +80,8 @@ def test_each_wait_owns_anew() -> None:
             data[:, W_SEQ] = MARKED
             assert waiting.back.push(out[waiting.longest - 1 : waiting.longest]) == 1
             waiting.wait()
-            assert waiting.ring.word(HEAD) == (step + 1) * waiting.longest
-            at = np.arange(waiting.longest) + waiting.ring.word(HEAD)
+            assert waiting.ring.word(HeaderWord.HEAD) == (step + 1) * waiting.longest
+            at = np.arange(waiting.longest) + waiting.ring.word(HeaderWord.HEAD)
             assert (data[at % 32, W_SEQ] == (0 if step < 8 else MARKED)).all()
             assert (data[(at + waiting.longest) % 32, W_SEQ] == MARKED).all()
 
@@ -105,19 +105,19 @@ def test_all_but_the_last_record_go_out_ahead_and_own_room_waits_for_the_rest() 
             waiting.ring.arrays[1][:, W_SEQ] = MARKED
             waiting.wait()
             head = step * longest
-            assert waiting.ring.word(HEAD) == head, "nobody has said that the step has left"
+            assert waiting.ring.word(HeaderWord.HEAD) == head, "nobody has said that the step has left"
             popped = waiting.ring.pop(out)
             end = out[popped - 1 : popped].copy()
             assert end["flags"][0] & Flag.STEP_END
-            waiting.ring.set_word(LEFT, head - 1)
+            waiting.ring.set_word(HeaderWord.STEPS_LEFT, head - 1)
             waiting.wait()
-            assert waiting.ring.word(HEAD) == head
-            waiting.ring.set_word(LEFT, head)
+            assert waiting.ring.word(HeaderWord.HEAD) == head
+            waiting.ring.set_word(HeaderWord.STEPS_LEFT, head)
             before_ns = time.monotonic_ns()
             waiting.wait()
             told_ns = time.monotonic_ns()
             early = (longest - 1) * (step < 4)
-            assert waiting.ring.word(HEAD) == head + early
+            assert waiting.ring.word(HeaderWord.HEAD) == head + early
             assert waiting.ring.pop(out) == early
             assert not out["flags"][:early].any()
             assert ((before_ns <= out["enqueue_ns"][:early]) & (out["enqueue_ns"][:early] <= told_ns)).all()
@@ -134,7 +134,7 @@ def test_last_records_go_out_together() -> None:
         waiting.wait()
         assert waiting.ring.pop(out) == 24
         ends = out[[23, 7]].copy()
-        waiting.ring.set_word(LEFT, 24)
+        waiting.ring.set_word(HeaderWord.STEPS_LEFT, 24)
         waiting.wait()
         assert waiting.ring.pop(out) == 21
         waiting.back.push(ends)
@@ -144,7 +144,7 @@ def test_last_records_go_out_together() -> None:
         assert (out["flags"][:2] & Flag.STEP_END).all()
         assert out["seq"][:2].tolist() == [45, 46]
         assert out["enqueue_ns"][0] == out["enqueue_ns"][1], "issued at once"
-        waiting.ring.set_word(LEFT, 46)
+        waiting.ring.set_word(HeaderWord.STEPS_LEFT, 46)
         waiting.wait()
         assert waiting.ring.pop(out) == 7, "of the other one the step has not left"
         assert (out["request"][:7] == 2).all()
@@ -157,9 +157,9 @@ def test_no_more_goes_out_ahead_than_there_is_room_for() -> None:
             out = np.zeros(8, COMMAND_DTYPE)
             waiting.wait()
             assert waiting.ring.pop(out[:4]) == 4
-            waiting.ring.set_word(LEFT, 8)
+            waiting.ring.set_word(HeaderWord.STEPS_LEFT, 8)
             waiting.wait()
-            assert waiting.ring.word(HEAD) == 8 + early
+            assert waiting.ring.word(HeaderWord.HEAD) == 8 + early
 
 
 def test_what_went_out_ahead_is_not_forgotten_where_requests_share_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_what_went_out_ahead_is_not_forgotten_where_requests_share_a_place(monke
         waiting.wait()
         assert waiting.ring.pop(out) == 16
         ends = out[[7, 15]].copy()
-        waiting.ring.set_word(LEFT, 16)
+        waiting.ring.set_word(HeaderWord.STEPS_LEFT, 16)
         waiting.wait()
         assert waiting.ring.pop(out) == 7
         assert (out["request"][:7] == 1).all()

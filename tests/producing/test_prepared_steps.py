@@ -16,7 +16,7 @@ from support.steps.programs import program_streams
 from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records, as_words
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import Driver, Schedule
-from launchopt.queue.ring import HEAD, KNOWN_TAIL, TAIL, Ring
+from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.workloads.chain import ChainStream
 
 MARK = np.uint64(1 << 63)  # in a word that would be 0 otherwise
@@ -134,7 +134,7 @@ def test_a_slot_that_is_owned_holds_what_is_pushed_and_no_other_is_touched(
     unread: deque[int] = deque()
     with Ring.create(capacity) as ring:
         header, data = ring.arrays
-        for word in (HEAD, TAIL, KNOWN_TAIL):
+        for word in (HeaderWord.HEAD, HeaderWord.TAIL, HeaderWord.KNOWN_TAIL):
             ring.set_word(word, pushed)
         for what, size, other in [*turns, (POP, capacity, 0)]:
             if what == PUSH:
@@ -161,7 +161,7 @@ def test_a_slot_that_is_owned_holds_what_is_pushed_and_no_other_is_touched(
                 assert (data == before).all()
                 data[:, W_SEQ] &= ~MARK
         assert not unread
-        assert ring.word(HEAD) == ring.word(TAIL) == pushed
+        assert ring.word(HeaderWord.HEAD) == ring.word(HeaderWord.TAIL) == pushed
 
 
 @properties

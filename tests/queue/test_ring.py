@@ -16,7 +16,7 @@ from support.processes import ring_peer
 
 from launchopt.command import COMMAND_DTYPE, W_TURN, as_words
 from launchopt.errors import ConfigError
-from launchopt.queue.ring import HEAD, KNOWN_TAIL, STAMP_EVERY, STOP, TAIL, Ring, ready_words, release_words
+from launchopt.queue.ring import STAMP_EVERY, HeaderWord, Ring, ready_words, release_words
 from launchopt.queue.waiter import Waiter
 
 SHM = Path("/dev/shm")
@@ -72,23 +72,23 @@ def test_records_may_be_read_where_they_are(capacity: int, turns: list[tuple[boo
             assert count == min(size, pushed - read, capacity - first)
             there = data[first : first + count]
             pushed += ring.push(ring_peer.numbered(pushed, capacity))
-            assert ring.word(TAIL) == read
+            assert ring.word(HeaderWord.TAIL) == read
             expected = as_words(ring_peer.numbered(read, count))
             assert there[:, :W_TURN].tolist() == expected[:, :W_TURN].tolist()
             release_words(header, count)
             read += count
-        assert ring.word(TAIL) == read
+        assert ring.word(HeaderWord.TAIL) == read
 
 
 def test_counters_pass_32_bits() -> None:
     with Ring.create(4) as ring:
-        for word in (HEAD, TAIL, KNOWN_TAIL):
+        for word in (HeaderWord.HEAD, HeaderWord.TAIL, HeaderWord.KNOWN_TAIL):
             ring.set_word(word, 2**32 - 2)
         out = np.zeros(8, COMMAND_DTYPE)
         assert ring.push(ring_peer.numbered(0, 8)) == 4
         assert ring.pop(out) == 4
         assert out["seq"][:4].tolist() == [0, 1, 2, 3]
-        assert ring.word(TAIL) == 2**32 + 2
+        assert ring.word(HeaderWord.TAIL) == 2**32 + 2
 
 
 def test_stamp_sets_the_time_of_the_copy() -> None:
@@ -118,10 +118,10 @@ def test_reset_makes_it_as_new() -> None:
     with Ring.create(4) as ring:
         ring.push(ring_peer.numbered(0, 3))
         ring.stop()
-        assert ring.word(STOP) == 1
+        assert ring.word(HeaderWord.STOP) == 1
         ring.close()
         ring.reset()
-        assert [ring.word(word) for word in (HEAD, TAIL, STOP)] == [0, 0, 0]
+        assert [ring.word(word) for word in (HeaderWord.HEAD, HeaderWord.TAIL, HeaderWord.STOP)] == [0, 0, 0]
         assert not ring.drained
         assert ring.push(ring_peer.numbered(0, 4)) == 4
 

@@ -15,7 +15,7 @@ from support.steps.launching import launch, recorded
 from launchopt.batching.buckets import FlushReason
 from launchopt.errors import RunError
 from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.recording.recorder import CommandColumn, LaunchColumn, Recorder, Strategy
 
 
 def test_note_fills_a_row_a_launch_and_a_row_a_command() -> None:
@@ -26,22 +26,22 @@ def test_note_fills_a_row_a_launch_and_a_row_a_command() -> None:
     launches, commands = run.launches, run.commands
     assert launches.shape == (2, rec.LAUNCH_COLUMNS)
     expected = {
-        rec.BATCH: [0, 1],
-        rec.SHAPE: [3, 3],
-        rec.SIZE: [3, 2],
-        rec.STRATEGY: [Strategy.strided] * 2,
-        rec.REASON: [FlushReason.idle] * 2,
-        rec.FLUSH_NS: [99, 99],
-        rec.SUBMIT_START_NS: [100, 140],
-        rec.SUBMIT_END_NS: [130, 145],
-        rec.SAMPLE: [rec.NOT_SAMPLED] * 2,
-        rec.PACKED_BYTES: [0, 0],
+        LaunchColumn.BATCH: [0, 1],
+        LaunchColumn.SHAPE: [3, 3],
+        LaunchColumn.SIZE: [3, 2],
+        LaunchColumn.STRATEGY: [Strategy.strided] * 2,
+        LaunchColumn.REASON: [FlushReason.idle] * 2,
+        LaunchColumn.FLUSH_NS: [99, 99],
+        LaunchColumn.SUBMIT_START_NS: [100, 140],
+        LaunchColumn.SUBMIT_END_NS: [130, 145],
+        LaunchColumn.SAMPLE: [rec.NOT_SAMPLED] * 2,
+        LaunchColumn.PACKED_BYTES: [0, 0],
     }
     assert {column: launches[:, column].tolist() for column in range(rec.LAUNCH_COLUMNS)} == expected
     assert run.of_launch.tolist() == [0, 0, 0, 1, 1]
-    assert commands[:, rec.SEQ].tolist() == [2, 0, 1, 4, 3]
-    assert commands[:, rec.ENQUEUE_NS].tolist() == [20, 0, 10, 40, 30]
-    assert commands[:, rec.ELIGIBLE_NS].tolist() == [97, 98, 99, 0, 0]
+    assert commands[:, CommandColumn.SEQ].tolist() == [2, 0, 1, 4, 3]
+    assert commands[:, CommandColumn.ENQUEUE_NS].tolist() == [20, 0, 10, 40, 30]
+    assert commands[:, CommandColumn.ELIGIBLE_NS].tolist() == [97, 98, 99, 0, 0]
     assert recorder.faults() == []
     assert recorder.launch_calls == recorder.launch_count == 2
 
@@ -65,7 +65,7 @@ def test_reset_loads_what_make_room_calls(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(called) == 1
     assert all(
         each is own
-        for each, own in zip(called[0], (recorder.launches, recorder.commands, recorder.cursor), strict=True)
+        for each, own in zip(called[0][0], (recorder.launches, recorder.commands, recorder.cursor), strict=True)
     )
     assert recorder.launch_count == 0
 
@@ -118,15 +118,15 @@ def test_chunks_are_what_was_noted_in_order(
     chunks = list(recorder.chunks(most_launches, most_commands))
     assert all(len(chunk.launches) <= most_launches for chunk in chunks)
     assert all(len(chunk.commands) <= most_commands or len(chunk.launches) == 1 for chunk in chunks)
-    assert [int(size) for chunk in chunks for size in chunk.launches[:, rec.SIZE]] == sizes
+    assert [int(size) for chunk in chunks for size in chunk.launches[:, LaunchColumn.SIZE]] == sizes
     run = recorded(recorder)
-    assert run.launches[:, rec.SIZE].tolist() == sizes
-    assert run.launches[:, rec.SUBMIT_START_NS].tolist() == (np.cumsum(sizes) - sizes).tolist()
-    assert run.launches[:, [rec.SAMPLE, rec.PACKED_BYTES]].tolist() == [list(mark) for mark in marks]
-    assert run.commands[:, rec.SEQ].tolist() == list(range(seq))
-    assert [int(s) for chunk in chunks for s in chunk.commands[:, rec.SEQ]] == list(range(seq))
-    assert run.commands[:, rec.ENQUEUE_NS].tolist() == [10 * i for i in range(seq)]
-    requests = (run.commands[:, rec.REQUEST_STEP].view(np.uint64) >> np.uint64(32)).tolist()
+    assert run.launches[:, LaunchColumn.SIZE].tolist() == sizes
+    assert run.launches[:, LaunchColumn.SUBMIT_START_NS].tolist() == (np.cumsum(sizes) - sizes).tolist()
+    assert run.launches[:, [LaunchColumn.SAMPLE, LaunchColumn.PACKED_BYTES]].tolist() == [list(mark) for mark in marks]
+    assert run.commands[:, CommandColumn.SEQ].tolist() == list(range(seq))
+    assert [int(s) for chunk in chunks for s in chunk.commands[:, CommandColumn.SEQ]] == list(range(seq))
+    assert run.commands[:, CommandColumn.ENQUEUE_NS].tolist() == [10 * i for i in range(seq)]
+    requests = (run.commands[:, CommandColumn.REQUEST_STEP].view(np.uint64) >> np.uint64(32)).tolist()
     assert requests == [2**32 - 1 - i for i in range(seq)]
 
 
@@ -137,7 +137,7 @@ def test_a_second_run_reads_nothing_of_the_first() -> None:
         for seq in range(first, first + 100 if first == 1000 else first + 50):
             launch(recorder, [seq])
             recorder.make_room()
-    assert recorded(recorder).commands[:, rec.SEQ].tolist() == list(range(2000, 2050))
+    assert recorded(recorder).commands[:, CommandColumn.SEQ].tolist() == list(range(2000, 2050))
 
 
 @pytest.mark.parametrize("sizes", [[1] * 17, [16, 1], [17]])
@@ -202,7 +202,7 @@ def test_a_system_that_writes_and_reads_in_parts_gets_all(monkeypatch: pytest.Mo
     for seq in range(100):
         launch(recorder, [seq])
         recorder.make_room()
-    assert recorded(recorder).commands[:, rec.SEQ].tolist() == list(range(100))
+    assert recorded(recorder).commands[:, CommandColumn.SEQ].tolist() == list(range(100))
 
 
 @pytest.mark.parametrize(("margin", "rows"), [(0, 16_384), (8192, 16_384), (8193, 32_768), (40_000, 131_072)])
@@ -220,12 +220,15 @@ def test_marks() -> None:
     recorder.mark_sample(1, 8)
     recorder.mark_sample(3, 9)
     launches = recorded(recorder).launches
-    assert launches[:, rec.SAMPLE].tolist() == [rec.NOT_SAMPLED, 8, 8, 9]
-    assert launches[:, rec.PACKED_BYTES].tolist() == [0, 0, 4096, 0]
+    assert launches[:, LaunchColumn.SAMPLE].tolist() == [rec.NOT_SAMPLED, 8, 8, 9]
+    assert launches[:, LaunchColumn.PACKED_BYTES].tolist() == [0, 0, 4096, 0]
     assert (recorder.launch_count, recorder.launch_calls) == (4, 7)
     launch(recorder, [4])
     recorder.mark_packed(1, 2)
-    assert recorded(recorder).launches[4, [rec.SAMPLE, rec.PACKED_BYTES]].tolist() == [rec.NOT_SAMPLED, 1]
+    assert recorded(recorder).launches[4, [LaunchColumn.SAMPLE, LaunchColumn.PACKED_BYTES]].tolist() == [
+        rec.NOT_SAMPLED,
+        1,
+    ]
     assert recorder.launch_calls == 5 + 3 + 2
 
 

@@ -30,7 +30,7 @@ from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.runs import run_end
 from launchopt.modes.base import Mode
 from launchopt.queue.ring import Ring
-from launchopt.recording.recorder import LaunchFacts, Recorder, Strategy, note
+from launchopt.recording.recorder import Facts, Recorder, Strategy
 from launchopt.sampling import Sampling
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Ceilings, Span
@@ -120,7 +120,7 @@ class CpuDevice:
         first: int,
         stop: int,
         operands: Sequence[Any],
-        what: LaunchFacts,
+        what: Facts,
     ) -> None:
         """One NumPy call for words[first:stop], under its range, noted."""
         self._push_range(what[1], stop - first)
@@ -129,8 +129,7 @@ class CpuDevice:
         self.compute.run(what[1], a, b, c, words[first:stop])
         end_ns = time.monotonic_ns()
         self._domain.pop_range()
-        recorder = self._recorder
-        note(recorder.launches, recorder.commands, recorder.cursor, words, first, stop, what, start_ns, end_ns)
+        self._recorder.note(words, slice(first, stop), what, start_ns, end_ns)
 
     def pump(self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings) -> None:
         """None: a launch is a NumPy call, which only Python makes."""
@@ -156,17 +155,7 @@ class CpuDevice:
         self._domain.pop_range()
         recorder = self._recorder
         what = (recorder.next_batch(), batch.shape_index, int(strategy), int(batch.reason), flush_ns)
-        note(
-            recorder.launches,
-            recorder.commands,
-            recorder.cursor,
-            batch.words,
-            part.start,
-            part.stop,
-            what,
-            start_ns,
-            end_ns,
-        )
+        recorder.note(batch.words, part, what, start_ns, end_ns)
         if more_calls or copied_bytes:
             recorder.mark_packed(copied_bytes, more_calls)
 
@@ -234,7 +223,7 @@ class CpuDevice:
         end_ns = time.monotonic_ns()
         self._domain.pop_range()
         what = (recorder.next_batch(), shape_index, int(Strategy.packed), int(batch.reason), flush_ns)
-        note(recorder.launches, recorder.commands, recorder.cursor, words, 0, count, what, start_ns, end_ns)
+        recorder.note(words, slice(0, count), what, start_ns, end_ns)
         recorder.mark_packed(a.nbytes + b.nbytes + c.nbytes, CALLS_PER_PACK)
 
     def finish(self) -> Span:

@@ -17,7 +17,7 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.pointer_loops import UPLOAD_TO, upload_words
 from launchopt.devices.runs import slots_of
 from launchopt.native import call_words, compiled, monotonic_ns
-from launchopt.recording.recorder import LaunchFacts, note
+from launchopt.recording.recorder import Facts, note
 from launchopt.types import Int, Table
 
 # Rows of `facts` (int32), a column a shape, and of `groups`, a column a group.
@@ -70,7 +70,7 @@ def launch_grouped(
     sorting: Any,
     tables: Any,
     records: Any,
-    what: LaunchFacts,
+    facts: Facts,
     staged: Table,
     upload: Table,
     call: Table,
@@ -78,7 +78,6 @@ def launch_grouped(
 ) -> Int:
     """One call for all of `words`; returns the first status that is not 0."""
     shape_table, shape_of, ends, out, facts, groups = sorting
-    launches, commands, cursor = records
     start_ns, count = monotonic_ns(), len(words)
     classify_words(words, shape_table, shape_of)
     sort_by_shape(words, shape_of, ends, out)
@@ -113,5 +112,5 @@ def launch_grouped(
         ),
     )
     end_ns = monotonic_ns()
-    note(launches, commands, cursor, out, 0, count, what, start_ns, end_ns)
+    note(records, out, 0, count, facts, start_ns, end_ns)
     return status

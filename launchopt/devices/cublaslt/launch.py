@@ -142,7 +142,6 @@ def launch_each(
     A row of the recording each; of what is posted to a resident kernel, one for up to MOST_POSTED.
     """
     shapes, plans, contexts = tables
-    launches, commands, cursor = records
     at, status = first, OK
     while at < stop and status == OK:
         shape = shapes[shape_of[at]]
@@ -157,8 +156,8 @@ def launch_each(
             store_fence()
         end_ns = monotonic_ns()
         if at > begun:
-            what: LaunchFacts = (batch + begun, int(shape_of[begun]), shape[ONE_IS], reason, flush_ns)
-            note(launches, commands, cursor, words, begun, at, what, start_ns, end_ns)
+            facts = LaunchFacts(batch + begun, int(shape_of[begun]), shape[ONE_IS], reason, flush_ns)
+            note(records, words, begun, at, facts, start_ns, end_ns)
     return status
 
 
@@ -176,13 +175,12 @@ def launch_run(
 ) -> Int:
     """One launch for words[first:stop], which lie evenly spaced; returns its status."""
     shapes, plans, contexts = tables
-    launches, commands, cursor = records
     start_ns = monotonic_ns()
     status = launch_at(words, first, shapes[shape_index], stop - first, plans, contexts)
     end_ns = monotonic_ns()
     strategy = shapes[shape_index, ONE_IS] if stop - first == 1 else shapes[shape_index, MANY_ARE]
-    what: LaunchFacts = (batch, int(shape_index), strategy, reason, flush_ns)
-    note(launches, commands, cursor, words, first, stop, what, start_ns, end_ns)
+    facts = LaunchFacts(batch, int(shape_index), strategy, reason, flush_ns)
+    note(records, words, first, stop, facts, start_ns, end_ns)
     return status
 
 

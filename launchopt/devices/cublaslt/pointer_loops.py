@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.runs import slots_of
 from launchopt.native import call_words, compiled, monotonic_ns
-from launchopt.recording.recorder import LaunchFacts, note
+from launchopt.recording.recorder import Facts, note
 from launchopt.types import Int, Table
 
 UPLOAD_FUNCTION, UPLOAD_TO, UPLOAD_FROM = range(3)  # what `launch_pointers` copies by
@@ -55,13 +55,12 @@ def launch_pointers(
     shape_index: int,
     tables: tuple[Table, Table, Table],
     records: tuple[Table, Table, Table],
-    what: LaunchFacts,
+    facts: Facts,
     staged: Table,
     upload: Table,
 ) -> Int:
     """One launch of all of `words`, by pointers that are staged, uploaded and read by it; returns its status."""
     shapes, plans, contexts = tables
-    launches, commands, cursor = records
     count, shape = len(words), shapes[shape_index]
     start_ns = monotonic_ns()
     fill_pointers(words, shape, count, staged)
@@ -72,5 +71,5 @@ def launch_pointers(
     plan = plans[shape[lt.PLAN0] + count]
     status = lt.launch(contexts[0], plan, table, table + 8 * count, table + 16 * count, 0)
     end_ns = monotonic_ns()
-    note(launches, commands, cursor, words, 0, count, what, start_ns, end_ns)
+    note(records, words, 0, count, facts, start_ns, end_ns)
     return status

@@ -163,9 +163,8 @@ class CudaDevice:
 
     def start(self, sample_every: int, mode: Mode | None = None) -> None:
         """Anchor the clocks; nothing is on the stream yet."""
-        recorder = self.recorder
         self.tables = (self.base if mode is None or mode.tables is None else mode.tables).arrays
-        self.records = (recorder.launches, recorder.commands, recorder.cursor)
+        self.records = self.recorder.arrays
         if self._steps is not None:
             self._steps.start()
         if self.state_of_sequences is not None:

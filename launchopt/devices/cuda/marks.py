@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import Batch
 from launchopt.command import W_SLOT_C_REQUEST
 from launchopt.devices.cuda.streams import Streams
-from launchopt.recording.recorder import Recorder, Strategy, note
+from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Span
 from launchopt.timing.events import EventTimer
@@ -119,8 +119,7 @@ class LaunchMarks:
         end_ns = time.monotonic_ns()
         recorder = self._recorder
         what = (recorder.next_batch(), batch.shape_index, int(strategy), int(batch.reason), flush_ns)
-        records = (recorder.launches, recorder.commands, recorder.cursor)
-        note(*records, batch.words, part.start, part.stop, what, start_ns, end_ns)
+        recorder.note(batch.words, part, what, start_ns, end_ns)
         if more_calls or copied_bytes:
             recorder.mark_packed(copied_bytes, more_calls)
         self.left(int(batch.words[part.start, W_SLOT_C_REQUEST] >> HIGH) if self.streams else 0)

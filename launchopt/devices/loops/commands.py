@@ -25,8 +25,8 @@ from launchopt.batching.buckets import (
 )
 from launchopt.devices.cublaslt.launch import OK, TOO_MANY_LAUNCHES, launch_each, launch_strided
 from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns
-from launchopt.queue.ring import CLOSED_BIT, HEAD, STOP, TAIL, has_record, is_closed, pop_words
-from launchopt.recording.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
+from launchopt.queue.ring import CLOSED_BIT, HeaderWord, has_record, is_closed, pop_words
+from launchopt.recording.recorder import CursorWord, wants_room
 from launchopt.types import Int, Table
 
 # Why the loop came back.
@@ -68,7 +68,7 @@ def _spin(header: NDArray[np.uint64], data: NDArray[np.uint64], until_ns: Int) -
 @compiled
 def is_drained(header: NDArray[np.uint64]) -> Int:
     """The producer has closed the ring, and every record was popped."""
-    return load_acquire(header, HEAD) == load_acquire(header, TAIL) | np.uint64(CLOSED_BIT)
+    return load_acquire(header, HeaderWord.HEAD) == load_acquire(header, HeaderWord.TAIL) | np.uint64(CLOSED_BIT)
 
 
 @compiled
@@ -88,13 +88,13 @@ def _flush(
     most = UNLIMITED
     if slot_bytes[bucket] > 0:
         most = 1 + size * slot_bytes[bucket] // settings[PACK_BYTES_PER_LAUNCH]
-    launched = cursor[NEXT_LAUNCH]
-    batch = cursor[NEXT_BATCH]
+    launched = cursor[CursorWord.NEXT_LAUNCH]
+    batch = cursor[CursorWord.NEXT_BATCH]
     status = launch_strided(store[base : base + size], bucket, most, tables, records, batch, reason, flush_ns)
     if status == TOO_MANY_LAUNCHES:
         return SPECIAL
-    cursor[NEXT_BATCH] = batch + 1
-    state[LEFT] -= cursor[NEXT_LAUNCH] - launched
+    cursor[CursorWord.NEXT_BATCH] = batch + 1
+    state[LEFT] -= cursor[CursorWord.NEXT_LAUNCH] - launched
     if status != OK:
         state[STATUS] = status
         return FAILED
@@ -151,10 +151,10 @@ def pump_batches(
     table, buckets, store, active = batcher
     while True:
         if state[NEXT] == state[COUNT]:
-            if wants_room(*records):
+            if wants_room(records):
                 return SPOOL
             refill(header, data, block, state)
-            if load_acquire(header, STOP) != np.uint64(0):
+            if load_acquire(header, HeaderWord.STOP) != np.uint64(0):
                 return STOPPED
         words = block[: state[COUNT]]
         while state[NEXT] < state[COUNT]:
@@ -201,10 +201,10 @@ def pump_commands(
     cursor = records[2]
     while True:
         if state[NEXT] == state[COUNT]:
-            if wants_room(*records):
+            if wants_room(records):
                 return SPOOL
             refill(header, data, block, state)
-            if load_acquire(header, STOP) != np.uint64(0):
+            if load_acquire(header, HeaderWord.STOP) != np.uint64(0):
                 return STOPPED
             if state[COUNT] == 0:
                 if is_drained(header):
@@ -217,8 +217,8 @@ def pump_commands(
                 state[NEXT] = known
                 return UNKNOWN
             state[FLUSHES + FULL] += state[COUNT]
-            state[BATCH0] = cursor[NEXT_BATCH]
-            cursor[NEXT_BATCH] += state[COUNT]
+            state[BATCH0] = cursor[CursorWord.NEXT_BATCH]
+            cursor[CursorWord.NEXT_BATCH] += state[COUNT]
         if state[LEFT] <= 0:
             return SPECIAL
         first = state[NEXT]

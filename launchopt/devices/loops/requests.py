@@ -26,8 +26,8 @@ from launchopt.command import NO_TOKEN, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, W_ST
 from launchopt.devices.cublaslt.launch import OK, launch_strided
 from launchopt.devices.loops import commands as lp
 from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns
-from launchopt.queue.ring import STOP, has_record, is_closed, push_words
-from launchopt.recording.recorder import NEXT_BATCH, NEXT_LAUNCH, wants_room
+from launchopt.queue.ring import HeaderWord, has_record, is_closed, push_words
+from launchopt.recording.recorder import CursorWord, wants_room
 from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
 
@@ -156,11 +156,11 @@ def _flush(
     state[lp.FLUSHES + reason] += 1
     if state[lp.LEFT] <= 0:
         return lp.SPECIAL
-    base, launched, batch = buckets[bucket, BASE], cursor[NEXT_LAUNCH], cursor[NEXT_BATCH]
+    base, launched, batch = buckets[bucket, BASE], cursor[CursorWord.NEXT_LAUNCH], cursor[CursorWord.NEXT_BATCH]
     words = store[base : base + size]
     status = launch_strided(words, bucket, lp.UNLIMITED, tables, records, batch, reason, flush_ns)
-    cursor[NEXT_BATCH] = batch + 1
-    state[lp.LEFT] -= cursor[NEXT_LAUNCH] - launched
+    cursor[CursorWord.NEXT_BATCH] = batch + 1
+    state[lp.LEFT] -= cursor[CursorWord.NEXT_LAUNCH] - launched
     if status != OK:
         state[lp.STATUS] = status
         return lp.FAILED
@@ -212,11 +212,11 @@ def pump_chains(
     cursor = flights[3]
     while True:
         land_in_order(back, flights, order)
-        if wants_room(*records):
+        if wants_room(records):
             return lp.SPOOL
         if state[lp.NEXT] == state[lp.COUNT]:
             lp.refill(header, data, block, state)
-            if load_acquire(header, STOP) != np.uint64(0):
+            if load_acquire(header, HeaderWord.STOP) != np.uint64(0):
                 return lp.STOPPED
         words = block[: state[lp.COUNT]]
         state[lp.NEXT], bucket = take_ordered(words, state[lp.NEXT], state[lp.NOW_NS], batcher, order)
@@ -235,7 +235,7 @@ def pump_chains(
             continue
         if lp.is_drained(header) and active[0] == 0 and cursor[FIRST] == cursor[STOP_AT]:
             return lp.DRAINED
-        if is_quiet(state[lp.NOW_NS], records[2][NEXT_LAUNCH], cursor):
+        if is_quiet(state[lp.NOW_NS], records[2][CursorWord.NEXT_LAUNCH], cursor):
             return QUIET
         due_ns = lp.wake_ns(buckets, active, settings, state)
         until_ns = state[lp.NOW_NS] + settings[lp.SPIN_NS]

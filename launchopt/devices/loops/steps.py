@@ -26,8 +26,8 @@ from launchopt.devices.loops.admission import Admission, admit, look
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns, store_release
-from launchopt.queue.ring import HEADER_WORDS, LEFT, STOP, TAIL, Ring, has_record, is_closed, ready_words, release_words
-from launchopt.recording.recorder import NEXT_LAUNCH, Recorder, wants_room
+from launchopt.queue.ring import HEADER_WORDS, HeaderWord, Ring, has_record, is_closed, ready_words, release_words
+from launchopt.recording.recorder import CursorWord, Recorder, wants_room
 from launchopt.types import Int, Table
 
 FLUSH, WRONG = lp.SPECIAL, lp.UNKNOWN  # why the loop came back, beside lt_pump's: a batch; a record that is wrong
@@ -80,7 +80,7 @@ def refill(header: NDArray[np.uint64], data: NDArray[np.uint64], most: Int, stat
     """Give back what was read, and look for more: records are gathered from where they lie in the ring."""
     if state[lp.COUNT] > 0:
         release_words(header, state[lp.COUNT])
-    state[FIRST], state[lp.NEXT] = header[TAIL] & np.uint64(len(data) - 1), 0
+    state[FIRST], state[lp.NEXT] = header[HeaderWord.TAIL] & np.uint64(len(data) - 1), 0
     state[lp.COUNT] = ready_words(header, data, most)
     state[lp.NOW_NS] = monotonic_ns()
 
@@ -91,7 +91,7 @@ def _let_early(header: NDArray[np.uint64], batcher: Any, state: Table) -> None:
     counts = batcher[6]
     if counts[sb.EARLY] != 0:
         if counts[sb.HELD] == 0:
-            store_release(header, LEFT, header[TAIL] + np.uint64(state[lp.NEXT]))
+            store_release(header, HeaderWord.STEPS_LEFT, header[HeaderWord.TAIL] + np.uint64(state[lp.NEXT]))
         sb.stamp_left(state[lp.SIZE], state[ROWS], batcher)
 
 
@@ -111,11 +111,11 @@ def pump_steps(
     cursor = flights[3]
     while True:
         _land(back, flights, batcher)
-        if wants_room(*records):
+        if wants_room(records):
             return lp.SPOOL
         if state[lp.NEXT] == state[lp.COUNT]:
             refill(header, data, settings[AT_ONCE], state)
-            if load_acquire(header, STOP) != np.uint64(0):
+            if load_acquire(header, HeaderWord.STOP) != np.uint64(0):
                 return lp.STOPPED
         drained = lp.is_drained(header)
         words = data[state[FIRST] : state[FIRST] + state[lp.COUNT]]
@@ -135,7 +135,7 @@ def pump_steps(
             continue
         if drained and cursor[lc.FIRST] == cursor[lc.STOP_AT]:
             return lp.DRAINED
-        if lc.is_quiet(state[lp.NOW_NS], records[2][NEXT_LAUNCH], cursor):
+        if lc.is_quiet(state[lp.NOW_NS], records[2][CursorWord.NEXT_LAUNCH], cursor):
             return lc.QUIET
         if admission is not None:
             look(batcher, admission)
@@ -173,7 +173,7 @@ class StepPump:
             back.arrays,
             batcher.arrays,
             flights.arrays,
-            (recorder.launches, recorder.commands, recorder.cursor),
+            recorder.arrays,
             np.array([settings.spin_ns, settings.sleep_ns, MOST_EARLY if batcher.ahead else MOST_AT_ONCE], np.int64),
             self._state,
             None if admission is None else admission.arrays,
@@ -183,7 +183,7 @@ class StepPump:
     def _load(self) -> None:
         """Have all machine code at hand before a clock starts: a look at a ring that says stop."""
         stopped = np.zeros(HEADER_WORDS, np.uint64), np.zeros((2, 8), np.uint64)
-        stopped[0][STOP] = 1
+        stopped[0][HeaderWord.STOP] = 1
         pump_steps(stopped, *self.arguments[1:])
         self._flights.collect(stopped[1][:0])
 

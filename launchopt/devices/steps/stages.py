@@ -22,7 +22,7 @@ from launchopt.devices.runs import HIGH, LOW, run_end, slots_of
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.devices.steps.likely import likely_steps
 from launchopt.native import compiled, monotonic_ns
-from launchopt.recording.recorder import CURSOR_WORDS, LAUNCH_COLUMNS, LaunchFacts, note
+from launchopt.recording.recorder import CURSOR_WORDS, LAUNCH_COLUMNS, CursorWord, LaunchFacts, note
 from launchopt.types import Int, Table
 from launchopt.workloads import chain as ch
 
@@ -100,7 +100,6 @@ def launch_stages(
 ) -> Int:
     """One launch a stage for `size` requests; returns the first status that is not 0."""
     shapes, plans, contexts = tables
-    launches, commands, cursor = records
     for i in range(len(stages)):
         stage = stages[i]
         start_ns = monotonic_ns()
@@ -115,8 +114,8 @@ def launch_stages(
         end_ns = monotonic_ns()
         if status != lt.OK:
             return status
-        what: LaunchFacts = (batch, stage[NOTED], stage[STRATEGY], reason, flush_ns)
-        note(launches, commands, cursor, words, stage[FIRST] * size, stage[STOP] * size, what, start_ns, end_ns)
+        facts = LaunchFacts(batch, stage[NOTED], stage[STRATEGY], reason, flush_ns)
+        note(records, words, stage[FIRST] * size, stage[STOP] * size, facts, start_ns, end_ns)
     return lt.OK
 
 
@@ -138,7 +137,7 @@ class LtSteps:
         # For launches that are not to be noted: a recording that is always full.
         launches, commands = np.zeros((NOWHERE, LAUNCH_COLUMNS), np.int64), np.zeros((NOWHERE, 4), np.int64)
         cursor = np.zeros(CURSOR_WORDS, np.int64)
-        cursor[0] = NOWHERE
+        cursor[CursorWord.NEXT_LAUNCH] = NOWHERE
         self._nowhere = (launches, commands, cursor)
 
     def _key(self, rows: range) -> tuple[int, int]:

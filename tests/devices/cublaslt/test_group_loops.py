@@ -20,8 +20,7 @@ from launchopt.batching.batcher import SEVERAL, Batcher
 from launchopt.command import COMMAND_DTYPE, WORDS, Dtype, as_words
 from launchopt.devices.cublaslt import group_loops as gl
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import CommandColumn, LaunchColumn, Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 
@@ -131,11 +130,11 @@ def test_every_product_is_right_whatever_comes_together(
     assert fake.lt.recorder.faults() == []
     assert fake.groups == expected, "a group for each shape that is there"
     run = recorded(fake.lt.recorder)
-    assert run.launches[:, rec.SIZE].tolist() == [sum(size for *_, size in call) for call in expected]
-    assert (run.launches[:, rec.SHAPE] == SEVERAL).all()
-    assert (run.launches[:, rec.STRATEGY] == Strategy.grouped).all()
-    assert fake.copy.copies == [(24 * size, STREAM) for size in run.launches[:, rec.SIZE]]
-    assert sorted(run.commands[:, rec.SEQ].tolist()) == list(range(stream.commands))
+    assert run.launches[:, LaunchColumn.SIZE].tolist() == [sum(size for *_, size in call) for call in expected]
+    assert (run.launches[:, LaunchColumn.SHAPE] == SEVERAL).all()
+    assert (run.launches[:, LaunchColumn.STRATEGY] == Strategy.grouped).all()
+    assert fake.copy.copies == [(24 * size, STREAM) for size in run.launches[:, LaunchColumn.SIZE]]
+    assert sorted(run.commands[:, CommandColumn.SEQ].tolist()) == list(range(stream.commands))
 
 
 def test_addresses_lie_behind_each_other_group_by_group() -> None:

@@ -18,8 +18,7 @@ from launchopt.command import Dtype, Records, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.resident import ring as rl
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 
@@ -129,9 +128,9 @@ def test_launches_are_noted_as_the_table_says(size: int, one: Strategy, many: St
         part = words[first : first + size]
         assert lt.launch_strided(part, 0, PLENTY, fake.tables, fake.records, first, 2, 77) == lt.OK
     launches = recorded(fake.recorder).launches
-    expected = [one if count == 1 else many for count in launches[:, rec.SIZE]]
-    assert launches[:, rec.STRATEGY].tolist() == expected
-    assert launches[:, rec.SIZE].sum() == 24
+    expected = [one if count == 1 else many for count in launches[:, LaunchColumn.SIZE]]
+    assert launches[:, LaunchColumn.STRATEGY].tolist() == expected
+    assert launches[:, LaunchColumn.SIZE].sum() == 24
     assert verify(stream, fake.arenas, 64).ok
 
 
@@ -218,7 +217,9 @@ def test_who_gave_up_ends_the_loop_with_a_status_of_its_own(each: bool) -> None:
     assert rl.GONE not in (lt.OK, lt.TOO_MANY_LAUNCHES)
     assert (ring.posted, fake.calls) == (10, 0)
     if each:
-        assert recorded(fake.recorder).launches[:, [rec.STRATEGY, rec.SIZE]].tolist() == [[Strategy.resident, 10]]
+        assert recorded(fake.recorder).launches[:, [LaunchColumn.STRATEGY, LaunchColumn.SIZE]].tolist() == [
+            [Strategy.resident, 10]
+        ]
 
 
 def blocks_of(shape_of: list[int], posted: list[bool]) -> list[list[int]]:
@@ -252,9 +253,9 @@ def test_what_is_posted_is_noted_in_blocks_and_what_is_launched_alone(
     assert lt.launch_each(words, shape_of, 0, len(wanted), fake.tables, fake.records, 7, 0, 0) == lt.OK
     launches = recorded(fake.recorder).launches
     expected = blocks_of(wanted, posted)
-    assert launches[:, [rec.SHAPE, rec.SIZE]].tolist() == expected
+    assert launches[:, [LaunchColumn.SHAPE, LaunchColumn.SIZE]].tolist() == expected
     firsts = np.cumsum([0, *(size for _, size in expected)])[:-1]
-    assert launches[:, rec.BATCH].tolist() == (7 + firsts).tolist()
+    assert launches[:, LaunchColumn.BATCH].tolist() == (7 + firsts).tolist()
     assert fake.calls == sum(not posted[shape] for shape in wanted)
     assert ring.posted == sum(posted[shape] for shape in wanted)
 
@@ -277,6 +278,6 @@ def test_of_a_block_that_fails_what_was_posted_is_noted() -> None:
         status = lt.launch_each(words, np.zeros(24, np.int32), 0, 24, fake.tables, fake.records, 0, 0, 0)
         gone.result()
     assert status == rl.GONE
-    assert recorded(fake.recorder).launches[:, [rec.STRATEGY, rec.SIZE]].tolist() == [
+    assert recorded(fake.recorder).launches[:, [LaunchColumn.STRATEGY, LaunchColumn.SIZE]].tolist() == [
         [Strategy.resident, ring.capacity]
     ]

@@ -15,8 +15,7 @@ from support.steps.straight import records_of
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, launch_pointers, pad_pointers, padded_sizes
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 
@@ -108,10 +107,10 @@ def test_every_product_is_right_wherever_its_operands_lie(commands: int, most: i
     assert copy.copies == [(24 * size, STREAM) for size in sizes]
     launches = recorded(fake.recorder).launches
     assert fake.calls == len(launches) == number
-    assert launches[:, rec.SIZE].tolist() == sizes
-    assert launches[:, rec.BATCH].tolist() == list(range(number))
-    assert set(launches[:, rec.STRATEGY]) == {Strategy.pointers}
-    assert (launches[:, rec.SUBMIT_START_NS] <= launches[:, rec.SUBMIT_END_NS]).all()
+    assert launches[:, LaunchColumn.SIZE].tolist() == sizes
+    assert launches[:, LaunchColumn.BATCH].tolist() == list(range(number))
+    assert set(launches[:, LaunchColumn.STRATEGY]) == {Strategy.pointers}
+    assert (launches[:, LaunchColumn.SUBMIT_START_NS] <= launches[:, LaunchColumn.SUBMIT_END_NS]).all()
 
 
 def test_nothing_is_launched_where_the_upload_fails() -> None:

@@ -18,9 +18,8 @@ from launchopt.batching.buckets import FlushReason
 from launchopt.command import Dtype
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError
-from launchopt.queue.ring import STOP, Ring
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Recorder
+from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.recording.recorder import CommandColumn, CursorWord, LaunchColumn, Recorder
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 
@@ -75,14 +74,14 @@ def test_every_command_is_right_whatever_the_batches(
     launches = run.launches
     assert len(launches) == fake.calls
     if by_batch:
-        assert sum(batcher.flushes) == len(np.unique(launches[:, rec.BATCH]))
+        assert sum(batcher.flushes) == len(np.unique(launches[:, LaunchColumn.BATCH]))
         assert batcher.held == 0
     else:
-        assert (launches[:, rec.SIZE] == 1).all()
-        assert (run.commands[:, rec.SEQ] == np.arange(stream.commands)).all(), "arrival order"
+        assert (launches[:, LaunchColumn.SIZE] == 1).all()
+        assert (run.commands[:, CommandColumn.SEQ] == np.arange(stream.commands)).all(), "arrival order"
         assert batcher.flushes[FlushReason.full] == stream.commands
     if every:
-        assert (launches[:, rec.SAMPLE] == 0).any() or len(launches) < 2 * every
+        assert (launches[:, LaunchColumn.SAMPLE] == 0).any() or len(launches) < 2 * every
 
 
 @settings(max_examples=15, deadline=None)
@@ -100,7 +99,7 @@ def test_no_row_is_lost_where_buffers_hold_just_what_they_must(
         batcher = Batcher(stream.shapes, list(limits.values()), SECOND_NS)
         fake.pump(ring, batcher, every, waits()).run(by_batch)
         feeder.join()
-    assert recorder.cursor[rec.SPOOLED_COMMANDS] > 0, "the buffers were large enough for all: a test of nothing"
+    assert recorder.cursor[CursorWord.SPOOLED_COMMANDS] > 0, "the buffers were large enough for all: a test of nothing"
     assert recorder.faults() == []
     assert len(recorded(recorder).launches) == fake.calls
     assert verify(stream, fake.arenas, 64).ok
@@ -139,7 +138,7 @@ def test_scattered_slots_go_to_python_where_packing_pays(ring: Ring) -> None:
     batcher = Batcher(stream.shapes, [32], SECOND_NS)
     fake.pump(ring, batcher, 0, waits(pack_bytes=1 << 20), slot_bytes=[768]).run(by_batch=True)
     launches = recorded(fake.recorder).launches
-    assert (launches[:, rec.SAMPLE] == 0).all(), "FakeLt.submit marks what Python launched"
+    assert (launches[:, LaunchColumn.SAMPLE] == 0).all(), "FakeLt.submit marks what Python launched"
     assert fake.recorder.faults() == []
 
 
@@ -157,6 +156,6 @@ def test_a_failing_launch_an_unknown_shape_and_a_stop_end_the_loop(ring: Ring) -
         with pytest.raises(RunError, match="9x1x9"):
             fake.pump(ring, Batcher(stream.shapes, [4] * 3, SECOND_NS), 0, waits()).run(by_batch)
         ring.reset()
-    ring.set_word(STOP, 1)
+    ring.set_word(HeaderWord.STOP, 1)
     with pytest.raises(Interrupted):
         fake.pump(ring, Batcher(stream.shapes, [4] * 3, SECOND_NS), 0, waits()).run(by_batch=True)

@@ -30,9 +30,8 @@ from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import Driver, Schedule, Tokens
-from launchopt.queue.ring import STOP, Ring
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Recorder
+from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.recording.recorder import CommandColumn, CursorWord, LaunchColumn, Recorder
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
@@ -87,7 +86,7 @@ class Loop:
                 self.error = error
 
         thread = threading.Thread(target=drive, daemon=True)
-        watch = threading.Timer(PATIENCE_S, self.ring.set_word, (STOP, 1))
+        watch = threading.Timer(PATIENCE_S, self.ring.set_word, (HeaderWord.STOP, 1))
         watch.start()
         thread.start()
         try:
@@ -95,7 +94,7 @@ class Loop:
         finally:
             watch.cancel()
             if thread.is_alive() and not self.ring.drained:
-                self.ring.set_word(STOP, 1)
+                self.ring.set_word(HeaderWord.STOP, 1)
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
@@ -116,13 +115,16 @@ class Loop:
         assert self.tokens is not None
         expected = self.ids if self.sampling is not PLAIN else np.zeros(self.stream.tokens)
         assert self.tokens.ids.tolist() == expected.tolist()
-        requests = (run.commands[:, rec.REQUEST_STEP].view(np.uint64) >> np.uint64(32)).astype(np.int64)
-        steps = run.commands[:, rec.REQUEST_STEP] & 0xFFFF_FFFF
+        requests = (run.commands[:, CommandColumn.REQUEST_STEP].view(np.uint64) >> np.uint64(32)).astype(np.int64)
+        steps = run.commands[:, CommandColumn.REQUEST_STEP] & 0xFFFF_FFFF
         for request in range(self.stream.requests):
             assert (np.diff(steps[requests == request]) == 1).all()
         assert len(run.launches) == self.fake.calls
-        assert sum(self.batcher.flushes) == len(np.unique(run.launches[:, rec.BATCH]))
-        eligible_ns, flush_ns = run.commands[:, rec.ELIGIBLE_NS], run.launches[run.of_launch, rec.FLUSH_NS]
+        assert sum(self.batcher.flushes) == len(np.unique(run.launches[:, LaunchColumn.BATCH]))
+        eligible_ns, flush_ns = (
+            run.commands[:, CommandColumn.ELIGIBLE_NS],
+            run.launches[run.of_launch, LaunchColumn.FLUSH_NS],
+        )
         assert (eligible_ns > 0).all()
         assert (eligible_ns <= flush_ns).all()
         assert (self.batcher.held, self.batcher.waiting, self.flights.count) == (0, 0, 0)
@@ -131,7 +133,9 @@ class Loop:
     def batch_sizes(self) -> list[int]:
         """Commands of each batch."""
         launches = recorded(self.fake.recorder).launches
-        sizes: list[int] = np.bincount(launches[:, rec.BATCH], launches[:, rec.SIZE]).astype(int).tolist()
+        sizes: list[int] = (
+            np.bincount(launches[:, LaunchColumn.BATCH], launches[:, LaunchColumn.SIZE]).astype(int).tolist()
+        )
         return sizes
 
 
@@ -195,8 +199,8 @@ def test_batches_of_requests_give_the_same_tokens(
         loop.run()
         loop.check()
         launches = recorded(loop.fake.recorder).launches
-    assert (launches[:, rec.SAMPLE] == 0).all() == (every == 1), "FakeLt.submit marks what Python launched"
-    assert (launches[:, rec.SAMPLE] == 0).any() == (every > 0)
+    assert (launches[:, LaunchColumn.SAMPLE] == 0).all() == (every == 1), "FakeLt.submit marks what Python launched"
+    assert (launches[:, LaunchColumn.SAMPLE] == 0).any() == (every > 0)
     assert max(loop.batch_sizes) <= limit
     with looping(stream, 1, sampling) as alone:
         alone.run()
@@ -287,10 +291,10 @@ def test_without_stalls_a_bucket_waits_for_its_deadline() -> None:
         loop.run(Schedule(continuous=True))
         loop.check()
         run = recorded(loop.fake.recorder)
-    alone = run.launches[:, rec.REASON] == FlushReason.deadline
+    alone = run.launches[:, LaunchColumn.REASON] == FlushReason.deadline
     assert alone.sum() == stream.gemms_per_step, "the second token of the second request"
-    first = np.cumsum(run.launches[:, rec.SIZE]) - run.launches[:, rec.SIZE]
-    waited_ns = run.launches[:, rec.FLUSH_NS] - run.commands[first, rec.ELIGIBLE_NS]
+    first = np.cumsum(run.launches[:, LaunchColumn.SIZE]) - run.launches[:, LaunchColumn.SIZE]
+    waited_ns = run.launches[:, LaunchColumn.FLUSH_NS] - run.commands[first, CommandColumn.ELIGIBLE_NS]
     assert (waited_ns[alone] >= timeout_ns).all()
 
 
@@ -300,7 +304,9 @@ def test_no_row_is_lost_where_buffers_hold_just_what_they_must() -> None:
     recorder = Recorder(stream.commands, most, least_rows=2)
     with looping(stream, 4, GREEDY, EVERY, capacity=capacity, recorder=recorder) as loop:
         loop.run()
-        assert recorder.cursor[rec.SPOOLED_COMMANDS] > 0, "the buffers were large enough for all: a test of nothing"
+        assert recorder.cursor[CursorWord.SPOOLED_COMMANDS] > 0, (
+            "the buffers were large enough for all: a test of nothing"
+        )
         loop.check()
 
 
@@ -319,7 +325,7 @@ def test_an_order_that_is_broken_is_noticed(sampling: Sampling) -> None:
 
 def test_a_stop_ends_the_loop() -> None:
     with looping(stream_of(SIDE_BY_SIDE)) as loop:
-        loop.ring.set_word(STOP, 1)
+        loop.ring.set_word(HeaderWord.STOP, 1)
         with pytest.raises(Interrupted, match="stopped by the parent"):
             loop.run()
         assert isinstance(loop.error, Interrupted)
@@ -339,7 +345,7 @@ def test_a_stop_is_noticed_while_a_step_is_under_way_on_the_device() -> None:
         def stop_soon(flights: Flights, count: int) -> None:
             fed.append(count)
             never_done(flights, count)
-            threading.Timer(0.05, loop.ring.set_word, (STOP, 1)).start()
+            threading.Timer(0.05, loop.ring.set_word, (HeaderWord.STOP, 1)).start()
 
         loop.pump._feed_back = stop_soon
         with pytest.raises(Interrupted):

@@ -34,9 +34,8 @@ from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices.loops import requests as lc
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import REHEARSED, Driver, Schedule
-from launchopt.queue.ring import STOP
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Recorder
+from launchopt.queue.ring import HeaderWord
+from launchopt.recording.recorder import CommandColumn, CursorWord, LaunchColumn, Recorder
 
 SIDE_BY_SIDE = [(0, 4)] * 6
 MIXED = [(5, 3), (0, 4), (1, 1), (9, 2), (3, 0), (4, 5)]
@@ -168,8 +167,8 @@ def test_without_stalls_steps_wait_for_their_deadline(device: Maker, timeout_ns:
         loop.check()
         run = recorded(loop.recorder)
     assert loop.batches[-3:] == [(FlushReason.deadline, 1, 1)] * 3
-    late = run.launches[run.of_launch, rec.REASON] == FlushReason.deadline
-    waited_ns = run.launches[run.of_launch, rec.FLUSH_NS] - run.commands[:, rec.ELIGIBLE_NS]
+    late = run.launches[run.of_launch, LaunchColumn.REASON] == FlushReason.deadline
+    waited_ns = run.launches[run.of_launch, LaunchColumn.FLUSH_NS] - run.commands[:, CommandColumn.ELIGIBLE_NS]
     assert (waited_ns[late] >= timeout_ns).all()
 
 
@@ -198,13 +197,15 @@ def test_no_row_is_lost_where_buffers_hold_just_what_they_must() -> None:
     recorder = Recorder(stream.commands, limit * len(TINY) * LAYERS, least_rows=2)
     with looping(stream, limit, recorder=recorder, capacity=16) as loop:
         loop.run()
-        assert recorder.cursor[rec.SPOOLED_COMMANDS] > 0, "the buffers were large enough for all: a test of nothing"
+        assert recorder.cursor[CursorWord.SPOOLED_COMMANDS] > 0, (
+            "the buffers were large enough for all: a test of nothing"
+        )
         loop.check()
 
 
 def test_a_stop_ends_the_loop() -> None:
     with looping(stream_of(SIDE_BY_SIDE)) as loop:
-        loop.ring.set_word(STOP, 1)
+        loop.ring.set_word(HeaderWord.STOP, 1)
         with pytest.raises(Interrupted, match="stopped by the parent"):
             loop.run()
         assert isinstance(loop.error, Interrupted)
@@ -212,7 +213,7 @@ def test_a_stop_ends_the_loop() -> None:
 
 def test_a_stop_is_noticed_while_a_step_is_under_way_on_the_device() -> None:
     with looping(stream_of([(0, 2)]), device=pretending(never=True)) as loop:
-        threading.Timer(0.05, loop.ring.set_word, (STOP, 1)).start()
+        threading.Timer(0.05, loop.ring.set_word, (HeaderWord.STOP, 1)).start()
         with pytest.raises(Interrupted):
             loop.run()
     assert loop.flights.count == 1

@@ -10,8 +10,8 @@ from support.steps.step_loops import AHEAD, LAYERS, TINY, Loop, looping, pretend
 from launchopt.batching import step_buckets as sb
 from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.admission import KNOWN
-from launchopt.queue.ring import START_NS
-from launchopt.recording import recorder as rec
+from launchopt.queue.ring import HeaderWord
+from launchopt.recording.recorder import CommandColumn
 from launchopt.workloads import chain as ch
 
 SIDE_BY_SIDE = [(0, 4)] * 6
@@ -45,12 +45,14 @@ def test_all_but_the_last_command_of_a_step_come_while_the_one_before_is_on_the_
         loop.run(AHEAD)
         loop.check()
         run, tokens = recorded(loop.recorder), loop.tokens
-        zero_ns = loop.ring.word(START_NS)
+        zero_ns = loop.ring.word(HeaderWord.START_NS)
     assert tokens is not None
-    order = run.commands[:, rec.REQUEST_STEP].view(np.uint64)
+    order = run.commands[:, CommandColumn.REQUEST_STEP].view(np.uint64)
     for request in range(len(SIDE_BY_SIDE)):
         own = run.commands[order >> np.uint64(32) == request]
-        enqueue_ns = own[np.argsort(own[:, rec.REQUEST_STEP]), rec.ENQUEUE_NS].reshape(-1, rows) - zero_ns
+        enqueue_ns = (
+            own[np.argsort(own[:, CommandColumn.REQUEST_STEP]), CommandColumn.ENQUEUE_NS].reshape(-1, rows) - zero_ns
+        )
         first = int(stream.table[request, ch.FIRST_TOKEN])
         done_ns, issue_ns = tokens.done_ns[first : first + 3], tokens.issue_ns[first : first + 4]
         assert (enqueue_ns[1:, :-1] < done_ns[:, None]).all()

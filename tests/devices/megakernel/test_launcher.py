@@ -19,8 +19,7 @@ from launchopt.devices.instructions.words import Word
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.modes.megakernel import MegakernelMode
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv
@@ -65,8 +64,8 @@ def test_steps_are_right_whoever_is_together(
             before = len(kernel.launched)
             run.run(seed)
             run.check()
-            assert sum(run.launches(rec.SIZE)) == stream.commands
-            assert run.launches(rec.STRATEGY).count(Strategy.megakernel) == len(kernel.launched) - before
+            assert sum(run.launches(LaunchColumn.SIZE)) == stream.commands
+            assert run.launches(LaunchColumn.STRATEGY).count(Strategy.megakernel) == len(kernel.launched) - before
             assert run.kept <= max(cached, replicas)
         run.close()
 
@@ -78,14 +77,14 @@ def test_a_step_of_requests_in_step_is_one_launch(name: str, kernel: FakeMegaker
     run.run()
     run.check()
     rows = len(stream.rows_of(stream.decode_kind))
-    strategies, sizes = run.launches(rec.STRATEGY), run.launches(rec.SIZE)
+    strategies, sizes = run.launches(LaunchColumn.STRATEGY), run.launches(LaunchColumn.SIZE)
     first = len(strategies) - 5
     assert Strategy.megakernel not in strategies[:first], "the first token's inputs lie anywhere in the table"
     assert strategies[first:] == [Strategy.megakernel] * 5
     assert sum(sizes[:first]) == 4 * rows
     assert sizes[first:] == [4 * rows] * 5
-    assert run.launches(rec.SHAPE)[first:] == [-1] * 5, "of several shapes"
-    assert not any(run.launches(rec.PACKED_BYTES)[first:])
+    assert run.launches(LaunchColumn.SHAPE)[first:] == [-1] * 5, "of several shapes"
+    assert not any(run.launches(LaunchColumn.PACKED_BYTES)[first:])
     assert [int(each[:, Word.REQUESTS].max()) for each in kernel.launched] == [4] * 5
     run.close()
 
@@ -108,7 +107,7 @@ def test_with_more_copies_of_the_weights_than_lists_are_asked_for_each_step_is_o
     assert run.kept == 6, "those of all requests"
     run.run()
     run.check()
-    assert run.launches(rec.STRATEGY).count(Strategy.megakernel) == 5, "all but the first token"
+    assert run.launches(LaunchColumn.STRATEGY).count(Strategy.megakernel) == 5, "all but the first token"
     assert run.kept == 6
     run.close()
 
@@ -121,11 +120,11 @@ def test_launches_are_made_ahead_of_their_commands(replicas: int, kernel: FakeMe
         kernel.waited = kernel.in_vain = 0
         run.run()
         run.check()
-        launches = run.launches(rec.STRATEGY).count(Strategy.megakernel)
+        launches = run.launches(LaunchColumn.STRATEGY).count(Strategy.megakernel)
         assert launches == 11
         assert kernel.waited == launches - (1 if again else 1 + replicas)
         assert kernel.in_vain == run.mode.ahead.called_off == 1
-        assert run.recorder.launch_calls == len(run.launches(rec.SIZE)) + 1
+        assert run.recorder.launch_calls == len(run.launches(LaunchColumn.SIZE)) + 1
     run.close()
 
 
@@ -139,7 +138,7 @@ def test_the_compiled_loop_admits_all_that_waits(
     run = Rig(kernel, stream, 2)
     run.run_pumped()
     run.check()
-    launches = run.launches(rec.STRATEGY).count(Strategy.megakernel)
+    launches = run.launches(LaunchColumn.STRATEGY).count(Strategy.megakernel)
     assert launches == 11
     assert asked == [False] * (1 + replicas)
     assert kernel.waited == launches - len(asked)
@@ -156,7 +155,7 @@ def test_no_launch_is_made_ahead(how: dict[str, bool], kernel: FakeMegakernel, m
     run = Rig(kernel, stream_of("linear", [(0, 6)] * 2), 2, **how)
     run.run()
     run.check()
-    assert run.launches(rec.STRATEGY).count(Strategy.megakernel) == len(kernel.launched) == 5
+    assert run.launches(LaunchColumn.STRATEGY).count(Strategy.megakernel) == len(kernel.launched) == 5
     assert (kernel.waited, kernel.in_vain) == (0, 0)
     run.close()
 

@@ -24,8 +24,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype
 from launchopt.devices.loops import requests as lc
 from launchopt.modes.megakernel import MegakernelMode
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.sampling import Sampling
 
 
@@ -72,7 +71,7 @@ def test_launches_that_the_compiled_loop_admits(sampling: Sampling, monkeypatch:
         run.check()
         assert asked[0] is False
         assert not any(asked)
-        assert len(asked) < run.launches(rec.STRATEGY).count(Strategy.megakernel)
+        assert len(asked) < run.launches(LaunchColumn.STRATEGY).count(Strategy.megakernel)
         assert run.mode.ahead.called_off == 1
     close(run)
 
@@ -134,7 +133,7 @@ def test_a_launch_feeds_back_what_it_has_computed(
         launches.count = 0
         run.run()
         run.check()
-        fused = run.launches(rec.STRATEGY).count(Strategy.megakernel)
+        fused = run.launches(LaunchColumn.STRATEGY).count(Strategy.megakernel)
         assert fused >= TOKENS - 1
         assert launches.count == TOKENS - fused
         assert (device.sampling_ns() > 0) == (sampling is not NONE)
@@ -151,7 +150,7 @@ def test_the_host_samples_if_it_is_told_to() -> None:
         run = StepRun(MegakernelMode(), stream, 3, CudaDevice(0), TOP_K, on_host)
         run.run()
         run.check()
-        assert Strategy.megakernel in run.launches(rec.STRATEGY)
+        assert Strategy.megakernel in run.launches(LaunchColumn.STRATEGY)
         ids.append((run.flights.done[: stream.tokens] & lc.LOW).tolist())
         close(run)
     assert ids[0] == ids[1]

@@ -29,8 +29,7 @@ from launchopt.devices.loops import requests as lc
 from launchopt.modes.baseline import Baseline
 from launchopt.modes.coalesced import Coalesced
 from launchopt.modes.megakernel import MegakernelMode
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.sampling import Sampling
 
 
@@ -48,14 +47,14 @@ def test_requests_in_step_are_one_launch_a_step(device: Any, name: str, requests
     for again in (False, True):
         run.run()
         run.check()
-        strategies, sizes = run.launches(rec.STRATEGY), run.launches(rec.SIZE)
+        strategies, sizes = run.launches(LaunchColumn.STRATEGY), run.launches(LaunchColumn.SIZE)
         alone = TOKENS if again and requests == 1 else TOKENS - 1
         first = len(strategies) - alone
         assert strategies[first:] == [Strategy.megakernel] * alone
         assert sizes[first:] == [requests * rows] * alone
         assert Strategy.megakernel not in strategies[:first]
         assert sum(sizes[:first]) == (TOKENS - alone) * requests * rows
-        gathered = sum(copied > 0 for copied in run.launches(rec.PACKED_BYTES))
+        gathered = sum(copied > 0 for copied in run.launches(LaunchColumn.PACKED_BYTES))
         in_vain: int = run.mode.ahead.called_off
         assert 0 < in_vain <= 2
         assert run.recorder.launch_calls == len(sizes) + COPY_CALLS * gathered + in_vain
@@ -73,7 +72,15 @@ def test_what_is_not_one_launch_is_launched_as_in_coalesced(
         run = run_of(device, stream, mode)
         run.run()
         run.check()
-        columns = (run.launches(column) for column in (rec.BATCH, rec.SHAPE, rec.SIZE, rec.STRATEGY))
+        columns = (
+            run.launches(column)
+            for column in (
+                LaunchColumn.BATCH,
+                LaunchColumn.SHAPE,
+                LaunchColumn.SIZE,
+                LaunchColumn.STRATEGY,
+            )
+        )
         found.append(list(zip(*columns, strict=True)))
         close(run)
     ours, theirs = found
@@ -91,8 +98,8 @@ def test_prompts_and_whoever_is_together(device: Any, name: str, requests: int, 
     for seed in (None, 1, 1, 1):
         run.run(seed)
         run.check()
-        found.append(run.launches(rec.STRATEGY).count(Strategy.megakernel))
-        assert sum(run.launches(rec.SIZE)) == stream.commands
+        found.append(run.launches(LaunchColumn.STRATEGY).count(Strategy.megakernel))
+        assert sum(run.launches(LaunchColumn.SIZE)) == stream.commands
     assert found[1] < found[2] == found[3]
     close(run)
 
@@ -123,7 +130,7 @@ def test_sampled_tokens_are_those_of_baseline(name: str, sampling: Sampling) -> 
         run.run()
         run.check()
         if mode.name == "megakernel":
-            assert Strategy.megakernel in run.launches(rec.STRATEGY)
+            assert Strategy.megakernel in run.launches(LaunchColumn.STRATEGY)
         ids.append((run.flights.done[: stream.tokens] & lc.LOW).tolist())
         close(run)
     assert ids[0] == ids[1]

@@ -19,7 +19,7 @@ from support.processes.own_process import ROOT, environ_of
 from launchopt.command import Dtype
 from launchopt.devices.resident.ring import GAVE_UP_LINE
 from launchopt.devices.resident.shapes import takes
-from launchopt.queue.ring import START_NS, Ring
+from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording import results
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
@@ -58,7 +58,7 @@ def ran(stream: GemmStream, repeats: int = 1) -> list[dict[str, Any]]:
             for repeat in range(repeats):
                 ring.reset()
                 consumer.arm(0, rehearsal=False)
-                ring.set_word(START_NS, time.monotonic_ns())
+                ring.set_word(HeaderWord.START_NS, time.monotonic_ns())
                 pusher = threading.Thread(target=pushed, args=(ring, stream), daemon=True)
                 pusher.start()
                 consumer.consume()

@@ -33,9 +33,8 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.op_kernels import fused_geometry
 from launchopt.devices.steps.stages import REQUEST, A, B, C, Fused, LtSteps, even_requests, mark_even, step_of
 from launchopt.producing.driver import Driver, Schedule
-from launchopt.queue.ring import STOP, Ring
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Strategy
+from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.recording.recorder import CommandColumn, LaunchColumn, Strategy
 from launchopt.workloads.chain import ChainStream
 
 PATIENCE_S = 30.0
@@ -61,12 +60,12 @@ def test_every_command_is_right_whoever_steps_together(
     for batch in found:
         own, done = 0, 0
         while done < batch.size * batch.rows:
-            done += int(launches[first + own, rec.SIZE])
+            done += int(launches[first + own, LaunchColumn.SIZE])
             own += 1
         assert done == batch.size * batch.rows
         if all(is_even(stream, batch)) and int(batch.words[0, W_MN] >> np.uint64(32)) == 1:
             assert own == batch.rows, "one launch a row"
-            assert (launches[first : first + own, rec.SIZE] == batch.size).all()
+            assert (launches[first : first + own, LaunchColumn.SIZE] == batch.size).all()
         first += own
     assert first == len(launches)
 
@@ -77,10 +76,10 @@ def test_requests_in_step_are_one_launch_a_row() -> None:
     rig = FakeSteps(stream, 4)
     rig.run(None)
     rig.check()
-    sizes = rig.launches[:, rec.SIZE].tolist()
+    sizes = rig.launches[:, LaunchColumn.SIZE].tolist()
     assert sizes[-12:] == [4] * 12, "two tokens of two layers of three"
     assert rig.fake.calls < stream.commands
-    shapes = [stream.shapes[i].op.name for i in rig.launches[-6:, rec.SHAPE]]
+    shapes = [stream.shapes[i].op.name for i in rig.launches[-6:, LaunchColumn.SHAPE]]
     assert shapes == ["GEMM", "BIAS", "RELU"] * 2
 
 
@@ -173,7 +172,7 @@ def driven(stream: ChainStream) -> Iterator[tuple[Ring, Ring]]:
     with Ring.create(4096) as ring, Ring.create(1 << stream.requests.bit_length()) as back:
         driver = Driver(stream, Schedule(), spin_us=20, sleep_us=50)
         thread = threading.Thread(target=driver.run, args=(ring, back), daemon=True)
-        watch = threading.Timer(PATIENCE_S, ring.set_word, (STOP, 1))
+        watch = threading.Timer(PATIENCE_S, ring.set_word, (HeaderWord.STOP, 1))
         watch.start()
         thread.start()
         try:
@@ -196,7 +195,7 @@ def test_a_step_ahead_of_time_is_the_drivers_own(name: str) -> None:
             taken = 0
             while taken < len(got):
                 taken += ring.pop(got[taken:])
-                assert not ring.word(STOP)
+                assert not ring.word(HeaderWord.STOP)
             issued = np.sort(got, order=["step", "request"])  # by row of the step, in it by request
             if token:
                 expected = step_of(stream, requests, token % replicas)
@@ -240,11 +239,11 @@ def test_fused_rows_are_one_launch_and_what_lies_between_is_not_written(seed: in
         rig.steps.fuse(0, replica, [fused_elementwise(rig, start) for start in range(0, 9, 3)])
     rig.run(seed)
     rig.check(frozenset({"bias", "relu"}))
-    assert (rig.launches[:, rec.STRATEGY] == Strategy.fused).all()
-    assert (rig.launches[:, rec.SHAPE] == -1).all()
+    assert (rig.launches[:, LaunchColumn.STRATEGY] == Strategy.fused).all()
+    assert (rig.launches[:, LaunchColumn.SHAPE] == -1).all()
     parts = len(rig.launches) // 3
     assert len(rig.launches) == 3 * parts
-    assert rig.launches[:, rec.SIZE].sum() == stream.commands
+    assert rig.launches[:, LaunchColumn.SIZE].sum() == stream.commands
     with pytest.raises(AssertionError, match="bias"):
         rig.check()  # of what stayed inside there is nothing to be checked
 
@@ -266,8 +265,8 @@ def test_gemms_side_by_side_as_one() -> None:
     rig.check()
     saved = 2 * stream.layers
     assert rig.fake.calls == 2 * 4 * (len(rows) - saved)
-    assert rig.launches[: len(rows) - saved, rec.SIZE].tolist().count(3) == stream.layers
-    seqs = recorded(rig.fake.recorder).commands[:, rec.SEQ]
+    assert rig.launches[: len(rows) - saved, LaunchColumn.SIZE].tolist().count(3) == stream.layers
+    seqs = recorded(rig.fake.recorder).commands[:, CommandColumn.SEQ]
     assert seqs.tolist() == list(range(stream.commands)), "in the order of the template"
 
 

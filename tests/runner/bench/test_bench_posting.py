@@ -8,8 +8,7 @@ from support.steps.launching import recorded
 
 from launchopt.devices.cublaslt.launch import MOST_POSTED
 from launchopt.queue.ring import MOST_AT_ONCE
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Recorder
+from launchopt.recording.recorder import CommandColumn, LaunchColumn, Recorder
 from runner.bench import posting
 
 
@@ -18,8 +17,8 @@ def test_each_command_is_posted_and_noted_once(block: int, size: int) -> None:
     recorder, commands = Recorder(3 * MOST_AT_ONCE, MOST_AT_ONCE), 3 * MOST_AT_ONCE
     assert posting.Posting().run(recorder, block, commands) > 0
     found = recorded(recorder)
-    assert found.commands[:, rec.SEQ].tolist() == list(range(commands))
-    assert np.unique(found.launches[:, rec.SIZE]).tolist() == [size]
+    assert found.commands[:, CommandColumn.SEQ].tolist() == list(range(commands))
+    assert np.unique(found.launches[:, LaunchColumn.SIZE]).tolist() == [size]
     assert recorder.launch_calls == 0
     assert recorder.faults() == []
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from launchopt.command import WORDS
-from launchopt.queue.ring import HEAD, TAIL, Ring
+from launchopt.queue.ring import HeaderWord, Ring
 from runner.bench import ring as bench
 
 
@@ -23,6 +23,6 @@ def test_each_round_pushes_every_record_once() -> None:
         back.push(np.zeros(rounds, bench.COMMAND_DTYPE))  # all are told of before they are done
         times_ns = np.zeros(rounds, np.int64)
         bench._push_rounds(there.arrays, back.arrays, np.zeros((2, 2, WORDS), np.uint64), record, times_ns)
-        assert (there.word(HEAD), there.word(TAIL)) == (rounds * 4, 0)
-        assert back.word(TAIL) == rounds
+        assert (there.word(HeaderWord.HEAD), there.word(HeaderWord.TAIL)) == (rounds * 4, 0)
+        assert back.word(HeaderWord.TAIL) == rounds
         assert (times_ns < 0).all()

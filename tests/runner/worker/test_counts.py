@@ -15,7 +15,7 @@ from support.config.composing import planned
 
 from launchopt.command import Dtype, Records
 from launchopt.errors import RunError
-from launchopt.queue.ring import START_NS, TAIL, Ring
+from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording import results
 from launchopt.recording.summary import differences
 from launchopt.workloads.gemv import gemv
@@ -54,7 +54,7 @@ def outcome(
     records = pushed(np.concatenate([block.records for block in stream.blocks()]))
     with Ring.create(128) as ring, Consumer(job(stream, ring, "cpu", (Arm("batched", BATCH, 1e6, None),))) as consumer:
         consumer.arm(0, rehearsal=False)
-        ring.set_word(START_NS, time.monotonic_ns())
+        ring.set_word(HeaderWord.START_NS, time.monotonic_ns())
         ring.push(records, stamp=True)
         ring.close()
         consumer.consume()
@@ -68,7 +68,7 @@ def nothing(consumer: Consumer, ring: Ring) -> None:
 
 
 def pop_less(consumer: Consumer, ring: Ring) -> None:
-    ring.set_word(TAIL, COMMANDS - 3)
+    ring.set_word(HeaderWord.TAIL, COMMANDS - 3)
 
 
 def record_one_twice(consumer: Consumer, ring: Ring) -> None:

@@ -27,7 +27,7 @@ from support.processes.own_process import environ_of
 
 from launchopt.command import Dtype
 from launchopt.modes import MODES, mode_class
-from launchopt.queue.ring import START_NS, Ring
+from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording import results
 from launchopt.recording.identity import stream_hash
 from launchopt.workloads.gemv import gemv
@@ -77,7 +77,7 @@ def exact_run(mode: str) -> dict[str, Any]:
             if arena.role != "c":
                 array[:] = np.rint(array * LARGEST) + 0.0  # no negative zero
         consumer.arm(0, rehearsal=False)
-        ring.set_word(START_NS, time.monotonic_ns())
+        ring.set_word(HeaderWord.START_NS, time.monotonic_ns())
         assert ring.push(records, stamp=True) == stream.commands
         ring.close()
         consumer.consume()

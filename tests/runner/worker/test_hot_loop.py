@@ -11,7 +11,7 @@ import pytest
 
 from launchopt.command import Dtype
 from launchopt.modes import MODES, mode_class
-from launchopt.queue.ring import MOST_AT_ONCE, START_NS, Ring
+from launchopt.queue.ring import MOST_AT_ONCE, HeaderWord, Ring
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
@@ -28,7 +28,7 @@ def peak_bytes(mode: str, commands: int) -> tuple[int, dict[str, Any]]:
     capacity = 1 << (len(records) - 1).bit_length()
     with Ring.create(capacity) as ring, Consumer(job(stream, ring, "cpu", (Arm(mode, 64, 1e6, None),))) as consumer:
         consumer.arm(0, rehearsal=False)
-        ring.set_word(START_NS, time.monotonic_ns())
+        ring.set_word(HeaderWord.START_NS, time.monotonic_ns())
         assert ring.push(records, stamp=True) == commands
         ring.close()
         tracemalloc.start()

@@ -22,7 +22,7 @@ import pytest
 from support.processes.own_process import environ_of
 
 from launchopt.arrivals import process
-from launchopt.queue.ring import TAIL
+from launchopt.queue.ring import HeaderWord
 from launchopt.recording import results
 from launchopt.recording.columns import PERCENTILES
 from launchopt.statistics.histogram import RELATIVE_ERROR, LogHistogram
@@ -431,8 +431,8 @@ def taken(pid: int) -> int:
     most = 0
     for ring in SHARED_MEMORY.glob(f"launchopt_{pid}_*"):
         with contextlib.suppress(OSError):
-            words: Any = np.fromfile(ring, np.uint64, count=TAIL + 1)
-            most = max(most, int(words[TAIL]) if len(words) > TAIL else 0)
+            words: Any = np.fromfile(ring, np.uint64, count=HeaderWord.TAIL + 1)
+            most = max(most, int(words[HeaderWord.TAIL]) if len(words) > HeaderWord.TAIL else 0)
     return most
 
 

@@ -29,7 +29,7 @@ from launchopt.devices.feedback.in_launch import LaunchFeedback, head_of, words_
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.loops import requests as lc
 from launchopt.errors import RunError
-from launchopt.recording.recorder import Recorder, Strategy, note
+from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing.activity import Span
 from launchopt.workloads.chain import Stream
@@ -155,7 +155,7 @@ class FakeCuda:
         copied_bytes: int = 0,
     ) -> None:
         what = (self.recorder.next_batch(), batch.shape_index, int(strategy), int(batch.reason), flush_ns)
-        note(*self.records, batch.words, part.start, part.stop, what, start_ns, self.enter(0, 0))
+        self.recorder.note(batch.words, part, what, start_ns, self.enter(0, 0))
         if more_calls or copied_bytes:
             self.recorder.mark_packed(copied_bytes, more_calls)
 

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from launchopt.queue.ring import TAIL
+from launchopt.queue.ring import HeaderWord
 from launchopt.recording import results
 from support.processes.own_process import environ_of
 
@@ -71,8 +71,8 @@ class Victim:
         """Commands that the consumer has taken from the ring."""
         for ring in self.rings():
             with contextlib.suppress(OSError):
-                words = np.fromfile(ring, np.uint64, count=TAIL + 1)
-                return int(words[TAIL]) if len(words) > TAIL else 0
+                words = np.fromfile(ring, np.uint64, count=HeaderWord.TAIL + 1)
+                return int(words[HeaderWord.TAIL]) if len(words) > HeaderWord.TAIL else 0
         return 0
 
     def in_the_middle(self) -> tuple[psutil.Process, psutil.Process]:

@@ -14,7 +14,7 @@ import numpy as np
 from launchopt.arrivals.requests import Requests
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
 from launchopt.producing.driver import Driver, Schedule, Tokens
-from launchopt.queue.ring import LEFT, START_NS, STOP, Ring
+from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 from support.steps.program_interpreter import records_of
@@ -88,7 +88,7 @@ def running(stream: ChainStream, schedule: Schedule, capacity: int = 64, rehears
         try:
             yield run
         finally:
-            ring.set_word(STOP, 1)
+            ring.set_word(HeaderWord.STOP, 1)
             run.thread.join(PATIENCE_S)
             assert not run.thread.is_alive()
 
@@ -174,14 +174,14 @@ class Peer:
             wants = self.random.random()
             if self.ahead and self.random.random() < 0.3:
                 self.left = len(self.records)
-                self.run.ring.set_word(LEFT, self.left)
+                self.run.ring.set_word(HeaderWord.STEPS_LEFT, self.left)
             if not (wants < 0.6 and self.pop()) and not (wants > 0.4 and self.answer()):
                 self.run.ring.await_record(10_000)
         return self.run.finish()
 
     def check(self, tokens: Tokens, commands: int) -> None:
         """What came was what was asked for, all of it once, and the times are in order."""
-        stream, start_ns = self.stream, self.run.ring.word(START_NS)
+        stream, start_ns = self.stream, self.run.ring.word(HeaderWord.START_NS)
         records = np.array(self.records, COMMAND_DTYPE)
         assert commands == stream.commands == len(records)
         assert records["seq"].tolist() == list(range(len(records)))

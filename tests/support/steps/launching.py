@@ -9,7 +9,7 @@ import numpy as np
 from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Chunk, Recorder, Strategy, note
+from launchopt.recording.recorder import Chunk, LaunchColumn, Recorder, Strategy
 from launchopt.recording.spool import Rows
 
 
@@ -41,15 +41,14 @@ def launch(
         records["turn"][1:-1] = eligible_ns
     number = recorder.next_batch() if batch is None else batch
     what = (number, shape, int(strategy), int(FlushReason.idle), flush_ns)
-    columns = recorder.launches, recorder.commands, recorder.cursor
-    note(*columns, as_words(records), 1, 1 + len(seqs), what, start_ns, end_ns)
+    recorder.note(as_words(records), slice(1, 1 + len(seqs)), what, start_ns, end_ns)
 
 
 def recorded(recorder: Recorder) -> Chunk:
     """Everything in one piece."""
     chunks = list(recorder.chunks())
     assert [chunk.first_launch for chunk in chunks] == np.cumsum([0, *(len(x.launches) for x in chunks)])[:-1].tolist()
-    assert all(len(chunk.commands) == chunk.launches[:, rec.SIZE].sum() for chunk in chunks)
+    assert all(len(chunk.commands) == chunk.launches[:, LaunchColumn.SIZE].sum() for chunk in chunks)
     launches: Rows = np.concatenate([np.empty((0, rec.LAUNCH_COLUMNS), np.int64), *(x.launches for x in chunks)])
     commands: Rows = np.concatenate([np.empty((0, rec.COMMAND_COLUMNS), np.int64), *(x.commands for x in chunks)])
     return Chunk(0, launches, commands)

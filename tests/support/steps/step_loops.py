@@ -27,9 +27,8 @@ from launchopt.devices.loops.steps import StepPump
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import Interrupted
 from launchopt.producing.driver import Driver, Schedule, Tokens
-from launchopt.queue.ring import STOP, Ring
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Recorder, note
+from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.recording.recorder import CommandColumn, Recorder
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing.sampling import Sampler
 from launchopt.verify.tokens import verify_chain
@@ -117,8 +116,7 @@ class Pretending:
         recorder = self._recorder
         what = (recorder.next_batch(), 0, 0, int(batch.reason), flush_ns)
         now_ns = time.monotonic_ns()
-        arrays = recorder.launches, recorder.commands, recorder.cursor
-        note(*arrays, batch.words, 0, len(batch), what, now_ns, time.monotonic_ns())
+        recorder.note(batch.words, slice(0, len(batch)), what, now_ns, time.monotonic_ns())
 
     def feed_back(self, flights: Flights, count: int) -> None:
         assert flights.take_off(count, self._facts, *self._staged) == 0
@@ -191,7 +189,7 @@ class Loop:
                 self.error = error
 
         thread = threading.Thread(target=drive, daemon=True)
-        watch = threading.Timer(PATIENCE_S, self.ring.set_word, (STOP, 1))
+        watch = threading.Timer(PATIENCE_S, self.ring.set_word, (HeaderWord.STOP, 1))
         watch.start()
         thread.start()
         try:
@@ -199,7 +197,7 @@ class Loop:
         finally:
             watch.cancel()
             if thread.is_alive() and not self.ring.drained:
-                self.ring.set_word(STOP, 1)
+                self.ring.set_word(HeaderWord.STOP, 1)
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
@@ -209,11 +207,11 @@ class Loop:
         assert self.tokens is not None
         self.device.check()
         run = recorded(self.recorder)
-        order = run.commands[:, rec.REQUEST_STEP].view(np.uint64)
+        order = run.commands[:, CommandColumn.REQUEST_STEP].view(np.uint64)
         for request in range(self.stream.requests):
             steps = (order & np.uint64(0xFFFF_FFFF))[order >> np.uint64(32) == request]
             assert (np.diff(steps.astype(np.int64)) == 1).all()
-        assert (run.commands[:, rec.ELIGIBLE_NS] > 0).all()
+        assert (run.commands[:, CommandColumn.ELIGIBLE_NS] > 0).all()
         self.check_empty()
         assert sum(size for _, size, _ in self.batches) == steps_of_requests(self.stream.table).sum()
 
