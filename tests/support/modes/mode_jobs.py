@@ -55,7 +55,8 @@ MOST_PROCESSES, CORES_EACH = 4, 4
 # Several calls of the application in one process: its children are kept, and with them what they loaded and compiled.
 CALLS = """
 import sys
-from runner import app, children
+from runner import app
+from runner.run import children
 dismiss, children.dismiss = children.dismiss, lambda: None
 codes = [app.main(words.split()) for words in sys.argv[1:]]
 dismiss()
