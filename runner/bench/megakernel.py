@@ -70,7 +70,7 @@ def figures(case: str, found: Measured) -> Iterator[Figure]:
 
 
 def _measured(consumer: Consumer, launches: int) -> Measured:
-    from launchopt.devices.instruction_facts import names_of, weight_bytes
+    from launchopt.devices.instructions.words import names_of, weight_bytes
     from launchopt.devices.megakernel import timing as mt
 
     device: Any = consumer.device

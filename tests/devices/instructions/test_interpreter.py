@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.megakernel.instruction_interpreter import FIRST_ADDRESS, Memory, execute, random_order, run
 from support.megakernel.instruction_runs import InstructionRun, Ordered, after_second_step, ancestors, in_order, without
 from support.steps.program_interpreter import NONE
 from support.steps.programs import program_streams, stream_of
 from support.steps.step_runs import StepRun, batches
 
 from launchopt.command import Dtype
-from launchopt.devices.instruction_interpreter import FIRST_ADDRESS, Memory, execute, random_order, run
 from launchopt.devices.instructions.accesses import accesses
 from launchopt.devices.instructions.dependencies import Span
 from launchopt.devices.instructions.order import waits_of

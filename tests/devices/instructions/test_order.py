@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.megakernel.instruction_interpreter import random_order
 from support.megakernel.instruction_runs import InstructionRun, Ordered, after_second_step, ancestors, in_order
 from support.steps.fused_layers import ATTENTION, STAGES, compiled, layer_stream, layer_streams, names_of, stages_of
 from support.steps.step_runs import batches
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.instruction_interpreter import random_order
 from launchopt.devices.instructions import dependencies as dep
 from launchopt.devices.instructions.accesses import accesses
 from launchopt.devices.instructions.fusion import fused
@@ -267,7 +267,7 @@ def test_what_is_not_complete_was_sent_or_is_of_the_same_thread(stream: ChainStr
 
 @pytest.mark.parametrize("requests", [1, 3])
 def test_neither_mail_nor_a_wait_can_be_left_out(requests: int) -> None:
-    """As in test_instruction_interpreter: without any of them there is an order that gives something else. That of the
+    """As in test_interpreter: without any of them there is an order that gives something else. That of the
     second layer's attention for the slots follows from its mail, but for what of them is stored."""
     stream = layer_stream(requests, layers=2)
     expected = after_second_step(stream, fuse=True)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from launchopt.command import Op
-from launchopt.devices.instruction_facts import names_of, weight_bytes
-from launchopt.devices.instructions.words import JOIN, PART, WORDS, Instructions, Word
+from launchopt.devices.instructions.words import JOIN, PART, WORDS, Instructions, Word, names_of, weight_bytes
 
 
 def listed(*rows: dict[str, Any]) -> Instructions:

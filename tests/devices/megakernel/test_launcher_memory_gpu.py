@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.megakernel.instruction_interpreter import Memory
+from support.megakernel.instruction_interpreter import run as interpret
 from support.megakernel.megakernel_runs import (
     SOME,
     TOKENS,
@@ -24,8 +26,6 @@ from support.steps.step_runs import StepRun
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, Op
-from launchopt.devices.instruction_interpreter import Memory
-from launchopt.devices.instruction_interpreter import run as interpret
 from launchopt.devices.instructions.words import Instructions, Word
 
 

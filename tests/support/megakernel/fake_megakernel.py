@@ -26,7 +26,6 @@ from launchopt.command import Op
 from launchopt.devices.arenas import STORAGE
 from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import FIELDS
-from launchopt.devices.instruction_interpreter import Memory, random_order, run
 from launchopt.devices.instructions.fusion import ATTENTION
 from launchopt.devices.instructions.words import JOIN, NOBODY, WORDS, Instructions, Word, compiled_columns
 from launchopt.devices.megakernel.mailboxes import box_stride, emptied_boxes
@@ -36,6 +35,7 @@ from launchopt.devices.megakernel.tasks import tasks_of
 from launchopt.sampling import Sampling, SamplingKind
 from support.cuda.fake_cuda import FakeCuda, fake_cuda
 from support.cuda.fake_memory import FakeMemory
+from support.megakernel.instruction_interpreter import Memory, random_order, run
 
 MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10
 ROW_WORDS = 5  # of kernels/feedback.cuh

@@ -13,7 +13,6 @@ from launchopt.devices.arenas import Arenas
 from launchopt.devices.cuda.sequences import SeqState
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
-from launchopt.devices.instruction_interpreter import Placed, run
 from launchopt.devices.instructions.compiler import StepCompiler
 from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import NOBODY, Instructions, Word
@@ -22,6 +21,7 @@ from launchopt.sampling import Sampling
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import ChainStream
+from support.megakernel.instruction_interpreter import Placed, run
 from support.steps.program_interpreter import NONE, SEED
 from support.steps.step_runs import batches
 

@@ -12,7 +12,6 @@ from launchopt.command import Dtype, Op
 from launchopt.devices.feedback.flights import facts_of
 from launchopt.devices.feedback.in_launch import ARGUMENTS, FOUND, ROWS, LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
-from launchopt.devices.instruction_interpreter import Placed
 from launchopt.devices.instructions.words import Instructions, Word
 from launchopt.devices.loops import requests as lc
 from launchopt.devices.megakernel.mailboxes import emptied_boxes, place_boxes
@@ -33,6 +32,7 @@ from launchopt.workloads.program import (
     linear_program,
 )
 from support.cuda_on_host import built_of, launch
+from support.megakernel.instruction_interpreter import Placed
 from support.megakernel.instruction_runs import InstructionRun, Ordered, in_order
 from support.steps.program_interpreter import NONE
 from support.steps.programs import requests_of
