@@ -161,8 +161,8 @@ def test_a_wheel_holds_conf_and_no_tests(wheel: Path, sources: Path) -> None:
     conf = {f"runner/conf/{path.relative_to(sources / 'conf')}" for path in (sources / "conf").rglob("*.yaml")}
     code = {str(path.relative_to(sources)) for top in ("launchopt", "runner") for path in (sources / top).rglob("*.py")}
     assert len(conf) > 20
-    kernels = {str(path.relative_to(sources)) for path in (sources / "launchopt/kernels").glob("*.cu*")}
-    assert len(kernels) > 3
+    kernels = {str(path.relative_to(sources)) for path in (sources / "launchopt/kernels").rglob("*.cu*")}
+    assert {Path(name).suffix for name in kernels} == {".cu", ".cuh"}
     assert conf | code | kernels | {"launchopt/py.typed", "runner/conf/__init__.py"} <= names
     (about,) = {name.split("/")[0] for name in names} - {"launchopt", "runner"}
     assert about.endswith(".dist-info")

@@ -1,7 +1,7 @@
-"""CUDA sources of our own kernels, compiled at run time: ops.cu (every op but GEMM), fused.cu, gemv.cu, persistent.cu,
-echo.cu, megakernel.cu, feedback.cu, copies.cu, null.cu.
+"""CUDA sources of our own kernels, compiled at run time.
 
-In: a file's name. Out: its text with what it includes of this package put in place, so that a compiler needs no path.
+This folder holds the entry points: copies, echo, feedback, fused, gemv, megakernel, null, ops and persistent (.cu).
+What they include lies in common/, attention/, tokens/, megakernel/ and persistent/ (.cuh).
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"\n', re.MULTILINE)
 
 
 def source(name: str) -> str:
-    """The CUDA source `name`, with or without its .cu; for -DDTYPE=0, 1, 2 (fp32, fp16, bf16)."""
+    """Return the text of kernel `name`, with every header of this package in place of its #include.
+
+    name: a path within this folder; `.cu` may be left out. A compiler needs no include path, but macros: -DDTYPE=0, 1
+    or 2 for fp32, fp16, bf16, and those that the file names.
+    """
     file = files(__name__).joinpath(name if "." in name else f"{name}.cu")
     return _INCLUDE.sub(lambda found: source(found[1]), file.read_text(encoding="utf-8"))

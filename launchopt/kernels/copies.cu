@@ -4,8 +4,8 @@
 //
 // A warp of each block copies slots of ROWS rows, until the other one is done, which loads a line a lane, again and again. All
 // blocks load the same lines, which are zero.
-#include "storage.cuh"
-#include "ptx.cuh"
+#include "common/storage.cuh"
+#include "common/ptx.cuh"
 enum { ROWS = 8, ROW_BYTES = 2048, LINE_BYTES = 128, MOST_SLOTS = 16, WARP = 32 };
 enum { BYTES, BEGIN_NS, END_NS, WRONG, RESULTS };  // of a block; wrong: slots that do not hold what they should, or a line
 

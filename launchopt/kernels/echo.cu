@@ -1,11 +1,11 @@
 // The least that a command takes there and back: a warp finds its words as persistent.cu does, tells the host, and does nothing
 // else. Behind no fence, as there is nothing that the host could count on. The rings and the END are those of persistent.cu.
-#include "storage.cuh"
-#include "skinny.cuh"
-#include "ptx.cuh"
-#include "queue.cuh"
-#include "lone.cuh"
-#include "desk.cuh"
+#include "common/storage.cuh"
+#include "common/skinny.cuh"
+#include "common/ptx.cuh"
+#include "persistent/queue.cuh"
+#include "persistent/lone_commands.cuh"
+#include "persistent/dispatcher_state.cuh"
 
 // Until the words of command `next` are there; false: the host has gone, or nothing has come for long. polls: those that found
 // nothing.

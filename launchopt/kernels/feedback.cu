@@ -1,8 +1,9 @@
-// From the last outputs of a token to the inputs of the next one, a block a row (next_inputs.cuh; devices/gpu_feedback.py).
-#include "storage.cuh"
-#include "feedback.cuh"
-#include "sampling.cuh"
-#include "next_inputs.cuh"
+// From the last outputs of a token to the inputs of the next one, a block a row (tokens/next_inputs.cuh;
+// devices/gpu_feedback.py).
+#include "common/storage.cuh"
+#include "tokens/feedback.cuh"
+#include "tokens/sampling.cuh"
+#include "tokens/next_inputs.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) feedback(const __grid_constant__ Feedback feed) {
     __shared__ sampling::Room room;

@@ -5,7 +5,7 @@
 //
 // With -DPDL=1 it may start while the kernel before it still runs (programmatic dependent launch): it lets its own
 // successor start, reads its first weights, which no kernel writes, and only then waits for its input.
-#include "storage.cuh"
+#include "common/storage.cuh"
 
 #ifndef PDL
 #define PDL 0

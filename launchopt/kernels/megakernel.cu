@@ -3,20 +3,22 @@
 // An instruction is an op for all requests of the step, or a few that are done as one (devices/fusion.py). Its work is cut into
 // virtual blocks (of a GEMM: tiles of rows), which the blocks of this grid take in turn. Who has a share of one waits until
 // those it depends on are complete: each has a counter, to which every block with a share adds one when it has stored;
-// counters are never set back, but waited for to come further with each launch. What GEMMs and attention (attend.cuh) have
-// from one another comes by mail instead (mail.cuh). Every block takes the list in its order, and an instruction waits only
-// for earlier ones, so somebody can always go on; all blocks must be resident at once.
+// counters are never set back, but waited for to come further with each launch. What GEMMs and attention
+// (attention/fused_attention.cuh) have from one another comes by mail instead (megakernel/mailboxes.cuh). Every block takes the
+// list in its order, and an instruction waits only for earlier ones, so somebody can always go on; all blocks must be resident
+// at once.
 //
-// Weights are under way to shared memory from the start, as far ahead as there is room (weights.cuh). GEMMs whose operands
-// do not allow that (rows or k that are not whole vectors and slices, weights of each request's own) are done by skinny.cuh.
+// Weights are under way to shared memory from the start, as far ahead as there is room (megakernel/weights.cuh). GEMMs whose
+// operands do not allow that (rows or k that are not whole vectors and slices, weights of each request's own) are done by
+// common/skinny.cuh.
 //
 // -DSLOTS: of the ring. -DCOLUMNS: 1 for lists of one request, or MOST_COLUMNS. -DOPS and -DFUSED: a bit for each op that is in
 // the list by itself (of GEMMs: that is not streamed), or done as one with others (OP_ROPE: attention). -DHEAD_DIM, -DGROUP and
 // -DPAGE_TOKENS: of all of attention, or 0 where they differ. What a list does not have is not compiled, so that what the
 // others need stays in registers: what does not is far away, since shared memory leaves next to nothing of the L1 cache.
 //
-// What the list has computed last is fed back in the same launch (step_end.cuh), where the host says so: when all blocks have
-// gone through the list, which a counter behind the instructions' tells. -DKIND: of sampling, with the constants of
+// What the list has computed last is fed back in the same launch (tokens/step_end.cuh), where the host says so: when all blocks
+// have gone through the list, which a counter behind the instructions' tells. -DKIND: of sampling, with the constants of
 // devices/feedback_source.py; without it none of this is compiled. -DLOGITS: whether the list ends with a streamed GEMM alone,
 // so that the largest of each column, which is all that greedy sampling wants, is found where they are stored.
 //
@@ -24,11 +26,11 @@
 // more of a streamed GEMM than slots are waited for together, and inputs there is room for at once; then no loop is around it,
 // whose head alone is some 50 cycles.
 //
-// -DSHORT=1: of a list of short GEMMs alone one more warp stores what they give (short.cuh).
+// -DSHORT=1: of a list of short GEMMs alone one more warp stores what they give (megakernel/gemm_short.cuh).
 //
-// -DPAIRS=1: blocks come in clusters of two, which share the tiles of some GEMMs of several columns (peer.cuh).
+// -DPAIRS=1: blocks come in clusters of two, which share the tiles of some GEMMs of several columns (megakernel/peer.cuh).
 //
-// A launch may be made before its commands are there: then it waits for the host's word on them (gate.cuh).
+// A launch may be made before its commands are there: then it waits for the host's word on them (megakernel/gate.cuh).
 //
 // To find where time goes (runner/bench/megakernel.py): -DSTAMPS=1 writes down when each block began an instruction, had all
 // it waits for, and ended it, and how fast its clock was; -DWITHOUT=1 fetches no weights and -DWITHOUT=2 waits for nobody, so
@@ -37,39 +39,7 @@
 // -DEACH_LANE=1 (mode.racecheck): each lane sees by itself that a slot of the ring is full, and says by itself that it has read
 // it. Else one of a warp does, before or behind a __syncwarp, which is as good; but NVIDIA's racecheck does not take that for
 // an order between what the others do and what a copy does (see outputs/reference/h200/resident/racecheck_rings.txt).
-#ifndef HEAD_DIM
-#define HEAD_DIM 0
-#define GROUP 0
-#define PAGE_TOKENS 0
-#endif
-#ifndef LOGITS
-#define LOGITS 0
-#endif
-#ifndef GROUPS
-#define GROUPS 1
-#endif
-#ifndef COUNTS
-#define COUNTS 1
-#endif
-#ifndef ONE_STEP
-#define ONE_STEP 0
-#endif
-#ifndef SHORT
-#define SHORT 0
-#endif
-#ifndef PAIRS
-#define PAIRS 0
-#endif
-#ifndef STAMPS
-#define STAMPS 0
-#endif
-#ifndef WITHOUT
-#define WITHOUT 0
-#endif
-#ifndef EACH_LANE
-#define EACH_LANE 0
-#endif
-enum { NO_WEIGHTS = 1, NO_WAITS = 2 };
+#include "megakernel/config.cuh"
 enum { THREADS = 256, LIST_THREADS = THREADS + 32 * SHORT };  // which do the work; and which go through the list
 enum { ALL_THREADS = LIST_THREADS + 32 };                     // with the warp that fetches weights
 struct Threads {
@@ -78,50 +48,49 @@ struct Threads {
 #define blockDim (Threads())
 #define __syncthreads() __barrier_sync_count(1, THREADS)
 #define meet() __barrier_sync_count(1, LIST_THREADS)
-__shared__ uint3 virtual_block, virtual_grid;  // what the functions of ops.cuh take for their block and grid
+__shared__ uint3 virtual_block, virtual_grid;  // what the functions of common/ops.cuh take for their block and grid
 #define blockIdx virtual_block
 #define gridDim virtual_grid
 #define OP(name) __device__ __noinline__ void name(char* a, char* b, char* c, i64 request, const Args& p)
 #define OP_OF(name, threads, blocks) OP(name)
-#include "storage.cuh"
-#include "kv_cache.cuh"
-#include "attention.cuh"
-#include "ops.cuh"
+#include "common/storage.cuh"
+#include "attention/kv_cache.cuh"
+#include "attention/attention.cuh"
+#include "common/ops.cuh"
 #undef blockIdx
 #undef gridDim
-#include "skinny.cuh"
-#include "ptx.cuh"
-#include "gate.cuh"
-#include "weights.cuh"
-#include "tasks.cuh"
-#include "tiles.cuh"
-#include "sums.cuh"
-#include "peer.cuh"
-#include "mail.cuh"
-#include "feedback.cuh"
+#include "common/skinny.cuh"
+#include "common/ptx.cuh"
+#include "megakernel/gate.cuh"
+#include "megakernel/weights.cuh"
+#include "megakernel/tasks.cuh"
+#include "megakernel/tiles.cuh"
+#include "megakernel/sums.cuh"
+#include "megakernel/peer.cuh"
+#include "megakernel/mailboxes.cuh"
+#include "tokens/feedback.cuh"
 #ifdef KIND
-#include "sampling.cuh"
-#include "next_inputs.cuh"
-#define FINDS (LOGITS && sampling::KIND == sampling::GREEDY)
+#include "tokens/sampling.cuh"
+#include "tokens/next_inputs.cuh"
 #endif
-#include "vectors.cuh"
-#include "inputs.cuh"
-#include "outputs.cuh"
-#if HELD
-#include "held.cuh"
+#include "megakernel/vectors.cuh"
+#include "megakernel/inputs.cuh"
+#include "megakernel/outputs.cuh"
+#if IN_REGISTERS
+#include "megakernel/gemm_in_registers.cuh"
 #elif SHORT
-#include "short.cuh"
+#include "megakernel/gemm_short.cuh"
 #else
-#include "gemm.cuh"
+#include "megakernel/gemm.cuh"
 #endif
-#include "attend.cuh"
+#include "attention/fused_attention.cuh"
 #if DTYPE == 0
-#include "attend_fp32.cuh"
+#include "attention/fused_products_fp32.cuh"
 #else
-#include "attend_halves.cuh"
+#include "attention/fused_products_halves.cuh"
 #endif
 #ifdef KIND
-#include "step_end.cuh"
+#include "tokens/step_end.cuh"
 #endif
 
 // A GEMM's requests are columns of one product where they share the weights.
@@ -225,7 +194,7 @@ struct Player : Gemm {
     }
     __device__ void play_other(const Task& task, u32 flags, u64 i) {
         stamp(i, READY);
-        if (HELD) __syncthreads();  // of a GEMM before all sums are read, which lie where ops have their memory
+        if (IN_REGISTERS) __syncthreads();  // of a GEMM before all sums are read, which lie where ops have their memory
         if (attends(flags)) attend<Products>(task, place_in(flags), q.box_bytes, launch, memory.inputs, stamps(i) + READY);
         else if ((OPS >> OP_GEMM & 1) && task.in.op == OP_GEMM) by_rows(task.in, block, task.share, memory.part[0]);
         else if (OPS && task.in.op != JOIN) play_blocks(task.in, block, task.share);
@@ -301,7 +270,7 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
     }
 #ifdef KIND
     const u64 count = player.q.count;
-    const u32 share = FINDS ? list[(count - 1) % LISTED].share : 0;
+    const u32 share = FINDS_LARGEST ? list[(count - 1) % LISTED].share : 0;
     feed_back(feed, gate, player.q.counters + count, launch, share, *(sampling::Room*)memory.inputs);
 #endif
 #if STAMPS

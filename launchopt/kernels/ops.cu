@@ -4,7 +4,7 @@
 #define OP(name) extern "C" __global__ void name(char* a, char* b, char* c, i64 request, const Args p)
 #define OP_OF(name, threads, blocks) \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(char* a, char* b, char* c, i64 request, const Args p)
-#include "storage.cuh"
-#include "kv_cache.cuh"
-#include "attention.cuh"
-#include "ops.cuh"
+#include "common/storage.cuh"
+#include "attention/kv_cache.cuh"
+#include "attention/attention.cuh"
+#include "common/ops.cuh"

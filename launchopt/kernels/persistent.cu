@@ -5,7 +5,7 @@
 //   entries     eight words a tile (some rows of one command) in the GPU's memory, written by the dispatcher
 //   workers     groups of 8 warps; each takes a ticket, and polls the entry of that number
 //   done        index + 1 of the command that was last completed in a slot; one for kernels, one for the host
-//   outputs     of a small command that came alone, for the host, each with the command's number above it (small.cuh)
+//   outputs     of a small command that came alone, for the host, with the command's number above each (see persistent/)
 //
 // Every word carries the number of its ring's lap in its upper 16 bits, so it is seen whole or not yet, and a poll that
 // finds it brings it along: there is no head to read first. The dispatcher cuts few commands into as many tiles as there
@@ -26,15 +26,15 @@
 #ifndef WITHOUT
 #define WITHOUT 0
 #endif
-#include "storage.cuh"
-#include "skinny.cuh"
-#include "ptx.cuh"
-#include "queue.cuh"
-#include "lone.cuh"
-#include "desk.cuh"
-#include "telling.cuh"
-#include "small.cuh"
-#include "dispatcher.cuh"
+#include "common/storage.cuh"
+#include "common/skinny.cuh"
+#include "common/ptx.cuh"
+#include "persistent/queue.cuh"
+#include "persistent/lone_commands.cuh"
+#include "persistent/dispatcher_state.cuh"
+#include "persistent/completions.cuh"
+#include "persistent/small_commands.cuh"
+#include "persistent/dispatcher.cuh"
 
 __device__ void work(int group, u64* words, float (*part)[MOST_COLUMNS]) {
     const int thread = threadIdx.x % (32 * GROUP_WARPS), warp = thread / 32, lane = thread % 32;

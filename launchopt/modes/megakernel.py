@@ -11,10 +11,10 @@ launch samples on the GPU, and feeds results back; in every other mode, and for 
 that is a launch of its own. So a launch's time on the device has the time of sampling in it here.
 
 While a step runs, the launch of the one that is likely to be next is made: it begins where blocks of the step have
-ended, waits on the GPU for the host's word that its commands are there, and stores nothing before (kernels/gate.cuh).
-If others come, or none, it ends with nothing done, and is counted as a launch call. That is not done with
-mode.ahead=false, nor for a launch that is timed by events or has a range, nor where a tool records all launches: the
-time that it waits would be taken for time that it works.
+ended, waits on the GPU for the host's word that its commands are there, and stores nothing before
+(kernels/megakernel/gate.cuh). If others come, or none, it ends with nothing done, and is counted as a launch call. That
+is not done with mode.ahead=false, nor for a launch that is timed by events or has a range, nor where a tool records all
+launches: the time that it waits would be taken for time that it works.
 
 With mode.racecheck=true the kernel is one whose order compute-sanitizer's racecheck knows, for scripts/sanitize.sh.
 """
@@ -53,7 +53,7 @@ class MegakernelMode(Mode):
     devices = ("cuda",)
     own_strategy = "megakernel"
     options: Options = Options()
-    unwritten = frozenset({"norm1", "norm2"})  # in two parts, one of them behind the GEMM: kernels/inputs.cuh
+    unwritten = frozenset({"norm1", "norm2"})  # the norm is fused into the GEMM
 
     @classmethod
     def unwritten_of(cls, stream: Stream) -> frozenset[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from launchopt.devices.cuda.bulk_copies import ROW_BYTES, BulkCopies
 from runner.bench.figures import Figure
 
-PITCH = ROW_BYTES + 64  # of kernels/weights.cuh
+PITCH = ROW_BYTES + 64  # of kernels/megakernel/weights.cuh
 UNDER_WAY = (0, 1, 2, 3, 4, 11)
 OFFSETS = (16, 32, 48, 64, 96)  # beside 0; of shared memory, which begins at a multiple of 128
 

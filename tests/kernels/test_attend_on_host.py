@@ -1,4 +1,4 @@
-"""kernels/attend.cuh on the host (cuda_on_host): contexts about where its loops end, and heads of all sizes."""
+"""kernels/attention/fused_attention.cuh on the host: contexts about where its loops end, and heads of all sizes."""
 
 from __future__ import annotations
 

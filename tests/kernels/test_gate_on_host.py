@@ -1,4 +1,4 @@
-"""kernels/gate.cuh on the host (cuda_on_host): launches that are made before their commands are there."""
+"""kernels/megakernel/gate.cuh on the host (cuda_on_host): launches that are made before their commands are there."""
 
 from __future__ import annotations
 

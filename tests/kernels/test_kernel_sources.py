@@ -57,7 +57,7 @@ def test_a_source_has_each_header_once(name: str) -> None:
 
 def test_the_host_knows_all_that_ptx_is_for() -> None:
     """By the names of the functions."""
-    declared = set(re.findall(r"__device__ inline [\w]+&? (\w+)\(", text_of("ptx.cuh")))
+    declared = set(re.findall(r"__device__ inline [\w]+&? (\w+)\(", text_of("common/ptx.cuh")))
     on_host = (Path(cuda_on_host.__file__).parent / "cuda_on_host.h").read_text(encoding="utf-8")
     assert {"barrier_try", "pair_together", "at_peer", "send_to_peer"} <= declared
     assert declared <= set(re.findall(r"^(?:inline )?[\w:]+&? (\w+)\(", on_host, re.MULTILINE))
@@ -188,7 +188,7 @@ def test_what_is_fed_back_has_room_where_a_gemm_has_its_inputs() -> None:
 
 def test_a_block_has_the_shared_memory_that_its_struct_takes() -> None:
     text = source("megakernel")
-    (several, scratch) = re.findall(r"INPUT_BYTES = PAIRED \? (\d+) << 10 : (\d+) << 10", text)[0]
+    (several, scratch) = re.findall(r"INPUT_BYTES = COLUMN_PAIRS \? (\d+) << 10 : (\d+) << 10", text)[0]
     assert (int(several) << 10, int(scratch) << 10) == (room.INPUT_BYTES, room.SCRATCH_BYTES)
     assert constant(text, "HELD_PIECES") * constant(text, "PIECE_BYTES") == room.HELD_BYTES
     assert constant(text, "BOX_BYTES") == boxes.COLUMN_BYTES

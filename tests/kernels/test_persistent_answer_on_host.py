@@ -1,4 +1,4 @@
-"""How late polls of the resident kernel leave, learnt from those before (kernels/desk.cuh): its code on the host."""
+"""How late polls of the resident kernel leave, learnt from those before (persistent/dispatcher_state.cuh)."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ NEEDED = {
     "__syncwarp();\n        for (u32 i = 0; EACH_LANE": "layers",  # before it is told that it has been read
     "peer.wait(": "shared down",
     "__threadfence();\n        atomicAdd(q.counters": "layers",
-    "if (FINDS) wait_for_all(": "greedy",
+    "if (FINDS_LARGEST) wait_for_all(": "greedy",
     "if ((flags & (STREAMED | MAILED | ADDS))": "layers",
     "meet();\n        store(task": "short ones",  # before what warps have left is added up
     "__syncwarp();\n    }\n    __device__ void multiply(": "short ones of halves",  # before inputs are read

@@ -16,7 +16,7 @@ from launchopt.command import Op, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.workloads.attention import Attention
 
-# struct Args of kernels/storage.cuh: all are int64 but theta, a double.
+# struct Args of kernels/common/storage.cuh: all are int64 but theta, a double.
 ARGS = (
     *("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c"),
     *("q_heads", "kv_heads", "head_dim", "ctx", "page_tokens", "pages", "positions", "table", "requests", "theta"),
@@ -26,7 +26,7 @@ WARP = 32
 MOST_IN_YZ = 65_535  # blocks of a grid in y and in z
 MOST_THREADS = 256
 MOST_ROW_THREADS = 512  # of NORM and SOFTMAX: a block holds a row of 16 bytes a thread in registers
-# enum of kernels/attention.cuh
+# enum of kernels/attention/attention.cuh
 QUERIES, KEY_LANES, KEYS, AV_LANES = 8, 8, 4, 2
 ATTENTION_THREADS = 256
 GEMV_WARPS, GEMV_MOST_COLUMNS = 8, 8

@@ -1,8 +1,8 @@
-"""What kernels that feed back are compiled with (kernels/sampling.cuh), and what a launch of one is told of its run.
+"""What kernels that feed back are compiled with (kernels/tokens/sampling.cuh), and struct Feedback of a launch.
 
 In: a dtype, and how is sampled. Out: texts for a compiler, of each kind only what it needs being compiled: of
 devices/gpu_feedback.py's kernel, and what goes before kernels/megakernel.cu. And the words of struct Feedback
-(kernels/feedback.cuh).
+(kernels/tokens/feedback.cuh).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LaunchFeedback:
 
 
 def head_of(kind: SamplingKind) -> str:
-    """What a source that includes sampling.cuh begins with: KIND, and the constants of `sampling` and `feedback`."""
+    """Return what stands before a source that includes tokens/sampling.cuh: KIND and the constants of `sampling`."""
     constants: dict[str, int | str] = {
         "KIND": kind.name.upper(),
         "PARTIAL_SUMS": PARTIAL_SUMS,

@@ -2,7 +2,7 @@
 
 In: a `StepBatch`, and where operands lie (the tables of `LtSteps`). Out: a list (`instruction_words`): which op of
 which row of the step, for how many requests, their addresses as `lt_steps` derives them, how they lie from request to
-request and row to row, the words of attention as in struct Args (kernels/storage.cuh), the op's grid, which
+request and row to row, the words of attention as in struct Args (kernels/common/storage.cuh), the op's grid, which
 instructions are done as one (`fusion`), and which earlier ones must have ended before one begins (`instruction_order`).
 
 An instruction is a row of the step for requests that lie evenly spaced in it: all of them where the batch is even, else

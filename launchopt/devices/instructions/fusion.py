@@ -4,7 +4,7 @@ In: instructions one after another, as the step has them. Out: FUSED of each. No
 writes all that it did by itself, so that all of it can be checked, but for a norm.
 
 * A norm before a GEMM that alone reads it: every block of the GEMM makes the norm of all its inputs for itself, in two
-  parts (kernels/inputs.cuh), so that it is written nowhere.
+  parts (kernels/megakernel/inputs.cuh), so that it is written nowhere.
 * A sum with something after a GEMM, or SiLU times gate: by the thread that has the GEMM's own outputs.
 * Rotation, the cache's writes, and attention: a block for all of a request and kv head.
 """
@@ -28,7 +28,7 @@ from launchopt.devices.instructions.words import (
 
 ATTENTION = (Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)
 NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # of a column, at the most; by columns that the kernel is compiled for
-QUERIES_A_KV_HEAD, MOST_LANES, MOST_HEAD_DIM = 8, 32, 256  # of kernels/attend.cuh
+QUERIES_A_KV_HEAD, MOST_LANES, MOST_HEAD_DIM = 8, 32, 256  # of kernels/attention/fused_attention.cuh
 WARPS, QUERIES_AT_ONCE, WHOLE_TOKENS = 8, 4, 16
 ATTENTION_BYTES = 32 << 10  # of shared memory
 CACHE_BYTES = 256 << 10  # keys and values that one block reads; more of them are for more blocks
@@ -103,7 +103,7 @@ def _attention(rows: Instructions, itemsize: int) -> int:
 
 
 def _fits(rope: Instruction, itemsize: int) -> bool:
-    """Whether heads are of whole vectors, and what a block needs is not too much: see kernels/attend.cuh."""
+    """Return whether kernels/attention/fused_attention.cuh can do it: whole vectors, and little enough for a block."""
     head_dim, ctx, width = int(rope[Word.HEAD_DIM]), int(rope[Word.CTX]), VECTOR_BYTES // itemsize
     group, left = divmod(int(rope[Word.Q_HEADS]), int(rope[Word.KV_HEADS]))
     lanes = head_dim // width

@@ -1,9 +1,9 @@
 """A launch made before its commands are there, which waits on the GPU until the host says that they are.
 
 In: programs, as they are asked for. Out: launches of those that are likely to be asked for next, one at a time, which
-waits (kernels/gate.cuh), and the word that admits it, or calls it off. So what the driver's call and the beginning of a
-kernel take has passed when the commands come, and weights are in shared memory; nothing is stored before. Its blocks
-come while the launch before it is ending, where that has blocks no more.
+waits (kernels/megakernel/gate.cuh), and the word that admits it, or calls it off. So what the driver's call and the
+beginning of a kernel take has passed when the commands come, and weights are in shared memory; nothing is stored
+before. Its blocks come while the launch before it is ending, where that has blocks no more.
 
 What comes next is taken to be what came after the same program the last time.
 """

@@ -1,4 +1,4 @@
-"""Boxes in the GPU's memory by which GEMMs and attention have inputs from one another (kernels/mail.cuh).
+"""Mailboxes in the GPU's memory, through which GEMMs and attention exchange data (kernels/megakernel/mailboxes.cuh).
 
 In: tasks (`megakernel_tasks`), whose boxes have places from 0 on. Out: what is in them before anything was sent, and
 tasks that know where they are.
@@ -19,7 +19,7 @@ COLUMN_BYTES = 64  # of a column, where those of several lie together
 
 
 def box_stride(features: int, columns: int, itemsize: int) -> tuple[int, int]:
-    """Bytes of boxes of so many columns, and of how many: see kernels/mail.cuh. columns: as compiled."""
+    """Return the bytes of one group of boxes, and how many columns a group has. columns: as compiled."""
     if is_held(columns, itemsize):
         return -(-features * itemsize // COLUMN_BYTES) * COLUMN_BYTES * MOST_COLUMNS, MOST_COLUMNS
     return features * itemsize * SECTORS_APART[columns], 1

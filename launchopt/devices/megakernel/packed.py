@@ -1,8 +1,8 @@
 """What kernels/megakernel.cu is told of tasks, and of the weights that are copied ahead of them, byte by byte.
 
-In: tasks (`megakernel_tasks`), and how many bytes an element takes. Out: struct Task of kernels/tasks.cuh of each, what
-a GEMM wants first in front; and struct Weights of kernels/weights.cuh of those whose weights are copied ahead of time,
-in the order of the list.
+In: tasks (`megakernel_tasks`), and how many bytes an element takes. Out: struct Task of kernels/megakernel/tasks.cuh of
+each, what a GEMM wants first in front; and struct Weights of kernels/megakernel/weights.cuh of those whose weights are
+copied ahead of time, in the order of the list.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from launchopt.errors import RunError
 
 
 class Flag(enum.IntFlag):
-    """What a task is: see kernels/tasks.cuh. SPLIT is the lowest one, as a number of 0 or 1."""
+    """What a task is: see kernels/megakernel/tasks.cuh. SPLIT is the lowest one, as a number of 0 or 1."""
 
     SPLIT = 1
     STREAMED = 2

@@ -65,7 +65,7 @@ class MegakernelProgram:
         program = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr], np.int64)
         self._words = np.concatenate([program, feedback, np.zeros(1 + GATE_WORDS, np.int64)])
         columns = int(tasks[:, Word.REQUESTS].max(initial=1))
-        self._found = cupy.zeros(columns * blocks, np.uint64)  # of logits, by each block: see kernels/step_end.cuh
+        self._found = cupy.zeros(columns * blocks, np.uint64)  # logits: kernels/tokens/step_end.cuh
         self._words[PROGRAM_WORDS + fs.FOUND] = self._found.data.ptr
         cupy.cuda.get_current_stream().synchronize()
 

@@ -1,7 +1,7 @@
 """What shared memory of a block kernels/megakernel.cu needs, and for how many slots of weights that leaves room.
 
 In: how many columns a list is compiled for, and how many bytes an element takes. Out: bytes, as struct Memory of
-kernels/inputs.cuh has them, and slots of kernels/weights.cuh.
+kernels/megakernel/inputs.cuh has them, and slots of kernels/megakernel/weights.cuh.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from launchopt.command import Op
 from launchopt.devices.instructions.words import GEMM_TILE_ROWS
 
-PIECE_BYTES = 2048  # of kernels/weights.cuh
+PIECE_BYTES = 2048  # of kernels/megakernel/weights.cuh
 SLOT_BYTES = GEMM_TILE_ROWS * (PIECE_BYTES + 64)
-SCRATCH_BYTES, INPUT_BYTES, INPUT_GAP_BYTES = 32 << 10, 64 << 10, 64  # of kernels/tiles.cuh
-HELD_BYTES = 2 * PIECE_BYTES  # of k, of several columns of halves, that registers hold: kernels/held.cuh
+SCRATCH_BYTES, INPUT_BYTES, INPUT_GAP_BYTES = 32 << 10, 64 << 10, 64  # of kernels/megakernel/tiles.cuh
+HELD_BYTES = (
+    2 * PIECE_BYTES
+)  # of k, of several columns of halves, that registers hold: kernels/megakernel/gemm_in_registers.cuh
 WARPS, PART_ROWS = 8, 40
 # What the kernel and its ops declare for themselves: 8,448 bytes at the most, 12,928 with attention by itself (ptxas).
 STATIC_BYTES, STATIC_ATTENTION_BYTES = 10 << 10, 13 << 10

@@ -14,7 +14,7 @@ from launchopt.devices.instructions.words import WORDS
 
 
 class Extra(enum.IntEnum):
-    """A column of a task, behind those of its instruction: see struct Task of kernels/tasks.cuh."""
+    """A column of a task, behind those of its instruction: see struct Task of kernels/megakernel/tasks.cuh."""
 
     SHARE = WORDS
     ENOUGH0 = WORDS + 1

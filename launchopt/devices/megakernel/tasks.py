@@ -36,7 +36,7 @@ from launchopt.devices.megakernel.shared_memory import (
 )
 from launchopt.devices.megakernel.task_words import TASK_WORDS, Extra, Tasks
 
-PASS_TILES = 4  # of kernels/weights.cuh
+PASS_TILES = 4  # of kernels/megakernel/weights.cuh
 ALIGNMENT_BYTES = 256  # of boxes
 
 # Of who sent something, and of who adds it: what must be the same.
@@ -175,7 +175,7 @@ def _is_one_step(row: NDArray[np.int64], itemsize: int) -> bool:
         return False
     tiles = int(row[Extra.TILES_EACH] + (row[Extra.TILES_MORE] > 0)) << int(row[Extra.PAIR_ROWS] > 0)
     pieces = -(-int(row[Extra.ROW_USED_BYTES]) // (PIECE_BYTES << int(row[Extra.SPLIT])))
-    together = pieces == 1 or itemsize < 4  # pieces_together of kernels/tiles.cuh
+    together = pieces == 1 or itemsize < 4  # pieces_together of kernels/megakernel/tiles.cuh
     return together and tiles * pieces <= PASS_TILES and pieces * PIECE_BYTES <= int(row[Extra.ROUND_BYTES])
 
 

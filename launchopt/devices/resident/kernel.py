@@ -24,7 +24,7 @@ from launchopt.devices.resident.shapes import shape_words
 from launchopt.errors import RunError
 
 CAPACITY_BITS, ENTRY_BITS = 12, 15  # commands under way; tiles
-THREADS, GROUPS, ENTRY_WORDS = 1024, 4, 8  # of kernels/queue.cuh, and persistent.cu
+THREADS, GROUPS, ENTRY_WORDS = 1024, 4, 8  # of kernels/persistent/queue.cuh, and persistent.cu
 DIRECT_BYTES = 64 << 10  # of weights: less than it is worth to hand out to other multiprocessors
 GREATER_OR_EQUAL = 0  # CU_STREAM_WAIT_VALUE_GEQ
 NEVER_REACHED = 1 << 62  # more commands than there are

@@ -1,4 +1,4 @@
-"""What a resident kernel multiplies, and how it is told of a shape (struct Shape of kernels/skinny.cuh)."""
+"""What a resident kernel multiplies, and how it is told of a shape (struct Shape of kernels/common/skinny.cuh)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from launchopt.command import Op, ShapeKey
 MOST_COLUMNS = 16
 MOST_ROWS = (1 << 24) - 1  # what a tile's word has room for
 LEAST_TILE_BYTES = 4096  # of weights: what a group of 256 threads reads at once
-VECTOR_BYTES, SMALL_ROWS, SMALL_VECTORS = 16, 16, 16  # of what one warp does (kernels/small.cuh)
+VECTOR_BYTES, SMALL_ROWS, SMALL_VECTORS = 16, 16, 16  # of what one warp does (kernels/persistent/small_commands.cuh)
 
 
 def takes(shape: ShapeKey) -> bool:

@@ -1,4 +1,4 @@
-"""Where boxes lie, and what is in them before anything was sent: as kernels/mail.cuh reads them."""
+"""Where boxes lie, and what is in them before anything was sent: as kernels/megakernel/mailboxes.cuh reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORD = 4
 
 
 def in_box(byte: int) -> int:
-    """The same as in mail.cuh, of the bytes of a column of halves: two vectors of each lane's 16, words by turns."""
+    """As in megakernel/mailboxes.cuh, of a column of halves: two vectors of each lane's 16, words by turns."""
     return byte // 64 * 1024 + byte // 8 % 2 * 512 + byte // 16 % 4 * 16 + byte // 4 % 2 * 8
 
 

@@ -247,7 +247,7 @@ def test_who_waits_for_outputs_is_told_that_none_come() -> None:
 
 def test_both_ends_have_the_same_numbers() -> None:
     """What the kernel's source calls by the same name."""
-    text = re.sub(r"//.*", "", kernels.source("queue.cuh"))
+    text = re.sub(r"//.*", "", kernels.source("persistent/queue.cuh"))
     found: dict[str, int] = {}
     for body in re.findall(r"enum \{([^}]*)\}", text):
         value = -1

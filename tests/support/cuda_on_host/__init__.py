@@ -45,7 +45,7 @@ BODIES = {
     "__device__ inline void group_barrier(int group) {": "__barrier_sync_count(group + 1, 32 * GROUP_WARPS);",
     "__device__ inline uint4 read_once(const storage* from) {": "return *(const uint4*)from;",
 }
-PTX = "ptx.cuh"  # whose functions the header has for the host
+PTX = "common/ptx.cuh"  # whose functions the header has for the host
 TYPES = "typedef unsigned u32;\ntypedef unsigned long long u64;\n"  # which the header has, too
 
 

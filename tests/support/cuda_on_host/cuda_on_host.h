@@ -148,7 +148,7 @@ inline unsigned __ballot_sync(unsigned, bool own) {
 inline bool __all_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) == 0xFFFFFFFFu; }
 inline bool __any_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) != 0; }
 
-// -- What ptx.cuh has for the device.
+// -- What common/ptx.cuh has for the device.
 u32 shared_address(const void* pointer);
 inline void settle(u64&) {}
 inline void settle(u32&) {}

@@ -1,4 +1,4 @@
-// What the functions of ptx.cuh, and CUDA's own that have to do with other threads, are on the host.
+// What the functions of common/ptx.cuh, and CUDA's own that have to do with other threads, are on the host.
 #include <time.h>
 
 #include "fibers.h"

@@ -38,7 +38,7 @@ from support.cuda.fake_memory import FakeMemory
 from support.megakernel.instruction_interpreter import Memory, random_order, run
 
 MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10
-ROW_WORDS = 5  # of kernels/feedback.cuh
+ROW_WORDS = 5  # of kernels/tokens/feedback.cuh
 
 
 class FakeMegakernel:

@@ -120,8 +120,8 @@ STATEMENT = re.compile(rf"\b(?:peer\.|ring\.)?(?:{CALLS})(?:<\w+>)?\((?:[^()]|\(
 
 
 def statements(text: str) -> list[tuple[int, int]]:
-    """Where each begins and ends: not in what ptx.cuh has, nor in macros."""
-    ptx = source("ptx.cuh")
+    """Where each begins and ends: not in what common/ptx.cuh has, nor in macros."""
+    ptx = source("common/ptx.cuh")
     first = text.index(ptx)
     return [
         (start, end)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
+from pathlib import Path
 
 from launchopt import kernels
 
-FILES = sorted(each.name for each in files(kernels).iterdir() if each.name.endswith((".cu", ".cuh")))
+FOLDER = Path(kernels.__file__).parent
+FILES = sorted(each.relative_to(FOLDER).as_posix() for each in FOLDER.rglob("*.cu*"))
 SOURCES = [name for name in FILES if name.endswith(".cu")]
 HEADERS = [name for name in FILES if name.endswith(".cuh")]
 INCLUDE = re.compile(r'^#include "(.*)"\n', re.MULTILINE)
 
 
 def text_of(name: str) -> str:
-    return files(kernels).joinpath(name).read_text(encoding="utf-8")
+    return (FOLDER / name).read_text(encoding="utf-8")
 
 
 def included(name: str) -> set[str]:

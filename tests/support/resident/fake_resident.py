@@ -45,7 +45,7 @@ def at(address: int, shape: tuple[int, ...], kind: Any) -> Any:
 
 
 class FakeKernel:
-    """One run of it. `parameters`: struct Queue of kernels/queue.cuh."""
+    """One run of it. `parameters`: struct Queue of kernels/persistent/queue.cuh."""
 
     def __init__(self, parameters: Any) -> None:
         words = parameters.values.tolist()

@@ -1,4 +1,4 @@
-// Where the tokens of requests stand, and the operations that put them into the KV cache; attention.cuh reads it.
+// Where the tokens of requests stand, and the operations that put them into the KV cache; attention/attention.cuh reads it.
 //
 // The cache of a layer is [pages][2][page_tokens][kv_heads][head_dim], K then V; table[r] lists the pages of request r in
 // order. Column j of a command is token start[r] + j of its request and sees the tokens up to itself. Grids are sized by

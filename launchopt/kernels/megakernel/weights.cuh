@@ -7,12 +7,10 @@
 // norm is done with the GEMM, its gain comes first, in a slot of its own.
 //
 // That a slot is empty is told by a barrier of its own, as soon as all warps have read it.
-enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTES + 64 };  // 64: see tiles.cuh
+enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTES + 64 };  // 64: see megakernel/tiles.cuh
 enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES };
 enum { BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
 enum { LEAVERS = (EACH_LANE ? 32 : 1) * GROUP_WARPS };  // who say that a slot is empty
-#define PRELOADED (COLUMNS == 1 && !FUSED && !OPS)  // see tiles.cuh
-#define LEFT_EARLY (DTYPE != 0 && (FUSED || OPS))  // slots, of a single column: before the results, not behind them
 
 struct Weights {  // of devices/megakernel_words.py; the list ends with one of no rows
     u64 a, gain;                 // gain: of as many bytes as k has, or 0
@@ -107,7 +105,7 @@ struct Feed {
     u32 block;
     int lane;
     Cut cut;
-    bool waits;  // for the host's word on this launch (gate.cuh), before it fills a slot for the second time
+    bool waits;  // for the host's word on this launch (megakernel/gate.cuh), before it fills a slot for the second time
 
     __device__ Feed(const Weights* list, u32 block, const Ring& ring, bool waits)
         : list(list), ring(ring), block(block), lane(threadIdx.x % 32), waits(waits) {

@@ -1,5 +1,5 @@
-// Who tells of small commands (small.cuh): another warp of the group, the teller. To know that what was stored is in memory
-// takes a trip to the host's and back, and before that the next poll has to leave.
+// Who tells of small commands (persistent/small_commands.cuh): another warp of the group, the teller. To know that what was
+// stored is in memory takes a trip to the host's and back, and before that the next poll has to leave.
 //
 // It goes by turns. In each the warp that computes gives one command, of which the teller tells; or none, and the teller goes
 // back to the group. A turn begins when the one before it has ended.

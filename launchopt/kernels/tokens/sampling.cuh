@@ -1,5 +1,5 @@
-// From logits to a token, by a block a row. What a kernel of its own (feedback.cu) and the end of a whole step (step_end.cuh)
-// have in common. devices/feedback_source.py defines the constants, and -DKIND.
+// From logits to a token, by a block a row. What a kernel of its own (feedback.cu) and the end of a whole step
+// (tokens/step_end.cuh) have in common. devices/feedback_source.py defines the constants, and -DKIND.
 //
 // Logits are compared as keys: unsigned integers in the order of the floats, 0 below them all.
 //

@@ -1,4 +1,4 @@
-// The operations of attention: scores, probabilities, and what they weigh, of tokens in the KV cache (kv_cache.cuh).
+// The operations of attention: scores, probabilities, and what they weigh, of tokens in the KV cache (attention/kv_cache.cuh).
 //
 // QK and AV work on a tile of QUERIES (column, head) pairs of one kv head at a time, so that a key or a value is read once
 // for all heads that share it and for several columns.

@@ -1,5 +1,6 @@
-// A streamed GEMM (weights.cuh, tiles.cuh, sums.cuh) by a block, whose inputs pass shared memory: of one column, or of fp32. Of
-// several columns of halves see held.cuh, of lists of short ones alone short.cuh.
+// A streamed GEMM (megakernel/weights.cuh, megakernel/tiles.cuh, megakernel/sums.cuh) by a block, whose inputs pass shared
+// memory: of one column, or of fp32. Of several columns of halves see megakernel/gemm_in_registers.cuh, of lists of short ones
+// alone megakernel/gemm_short.cuh.
 struct Gemm : Outputs {
     using Outputs::Outputs;
 
@@ -58,7 +59,7 @@ struct Gemm : Outputs {
                 w.load(ring, tiles, at_once, warp, lane);
             });
             if (gathers) {
-                if (BY_TENSOR && is_normed) ring.leave(lane);  // the gain's slot
+                if (TENSOR_CORES && is_normed) ring.leave(lane);  // the gain's slot
                 __syncthreads();
                 if (is_first && !column) stamp(i, READY);
             }

@@ -1,6 +1,6 @@
-// A short command that comes alone, done by the dispatcher's group (dispatcher.cuh), the smallest by one warp (small.cuh).
-// Its time is that of a round trip, so there is as little to find out as can be: what a shape is like is found once, and all
-// others are handed out.
+// A short command that comes alone, done by the dispatcher's group (persistent/dispatcher.cuh), the smallest by one warp
+// (persistent/small_commands.cuh). Its time is that of a round trip, so there is as little to find out as can be: what a shape
+// is like is found once, and all others are handed out.
 enum { LONE_ROWS = 2, LONE_VECTORS = 256 };  // of a warp at once; the longest k
 
 // A shape of one column and whole vectors. No vectors: it is handed out.

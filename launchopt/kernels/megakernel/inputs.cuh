@@ -1,12 +1,13 @@
 // What a block multiplies a GEMM's weights with: inputs of its columns, from memory or as they come by mail, in shared memory
-// (of several columns of halves in registers: held.cuh); and the norm that is done as one with it.
+// (of several columns of halves in registers: megakernel/gemm_in_registers.cuh); and the norm that is done as one with it.
 //
 // A norm's factor is the same for a whole column, so that it is left for what the GEMM gives: inputs are multiplied by the gain
 // as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor; in fp16
 // an input times its gain must be below 65,520 for that. What the norm gives by itself is nowhere.
-enum { PARTS = HELD || SHORT ? 2 : 1 };  // by turns, so that who reads one need not have done so when the next is written
+// Used in turn, so that the next one can be written while one is read.
+enum { PARTS = IN_REGISTERS || SHORT ? 2 : 1 };
 struct Memory {  // shared, of a block; ops take what they need from its beginning
-#if HELD
+#if IN_REGISTERS
     union {
         char inputs[INPUT_BYTES];  // of ops alone, between GEMMs
         Parts part[PARTS][GROUP_WARPS];
@@ -35,7 +36,7 @@ struct Inputs {
         settle(block);
     }
 
-#if !HELD
+#if !IN_REGISTERS
     // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all rows, of every
     // other one where there are few vectors, or several of the only one.
     enum { LOOKS = 4, FIRST_LOOKS = 2 };
@@ -214,9 +215,9 @@ struct Inputs {
         const float(&sums)[GROUP_WARPS][COLUMNS] = norm_sums[is_odd(flags)];
         int place = 0, first = 0;
         bool halved = false;
-#if HELD
+#if IN_REGISTERS
         place = column;
-#elif PAIRED
+#elif COLUMN_PAIRS
         const int rows = input_rows(columns), second = column >= rows, row = column - (second ? rows : 0);
         halved = few(task.bytes);
         place = 2 * (row >> halved) + second, first = halved ? row % 2 * (GROUP_WARPS / 2) : 0;

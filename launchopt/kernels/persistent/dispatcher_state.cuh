@@ -1,4 +1,4 @@
-// What the dispatcher's group has in common (dispatcher.cuh).
+// What the dispatcher's group has in common (persistent/dispatcher.cuh).
 enum { AT_ONCE = 8, DEEP = 128 };  // commands of a poll, and of one while many come
 enum { FIRST = (1 << COMMAND_WORDS) - 1 };  // the bits of the first one's words, where each lane has a word
 enum { ANSWER_CYCLES = 350, LATER_CYCLES = 32, MOST_ANSWER_CYCLES = 2048 };  // see `await_answer`

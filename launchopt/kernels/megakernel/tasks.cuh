@@ -16,14 +16,14 @@ struct Instruction {  // the columns of devices/instruction_words.py, in their o
     i64 grid_x, grid_y, grid_z;
 };
 
-// What a task is, a bit each. SPLIT: two blocks share its tiles, and each has half of k (peer.cuh).
+// What a task is, a bit each. SPLIT: two blocks share its tiles, and each has half of k (megakernel/peer.cuh).
 enum {
     SPLIT = 1,
     STREAMED = 2,       // its weights are in the list of these
     MAILED = 4,         // its inputs come by mail
     COUNTED = 8,        // somebody waits for its counter
     WAITS = 16,         // it waits for those of others
-    ATTENDS = 32,       // it is attention (attend.cuh), whose words `in` has, in.c being the rotated rows
+    ATTENDS = 32,       // it is attention (attention/fused_attention.cuh), whose words `in` has, in.c being the rotated rows
     NORMED = 64,        // of a GEMM: a norm is done before it,
     ADDS = 128,         // or OP_ADD behind it,
     ADDED_MAILED = 256, // of something that comes by mail, since this thread has not stored it;
@@ -35,10 +35,10 @@ enum {
 // it is there in a few loads.
 struct alignas(16) Task {
     u32 flags, share;            // share: how many blocks have one, the first ones
-    u32 tiles_each, tiles_more;  // these and the next two: see Cut in weights.cuh
+    u32 tiles_each, tiles_more;  // these and the next two: see Cut in megakernel/weights.cuh
     u32 bytes, other_bytes;
     u32 round_bytes;             // of k, how much at once, in whole pieces, where inputs pass shared memory
-    u32 input_row_bytes;         // from a row of the inputs to the next, in shared memory (tiles.cuh)
+    u32 input_row_bytes;         // from a row of the inputs to the next, in shared memory (megakernel/tiles.cuh)
     u64 from;                    // inputs, or the first box that has them
     u32 from_bytes, requests;    // from_bytes: from one column of them to the next
     u64 box, c;                  // the first box for results, or 0; outputs of the GEMM

@@ -1,4 +1,5 @@
-// What a warp has of some tiles (tiles.cuh): its slices times inputs, until all of k is added up, and left for the block.
+// What a warp has of some tiles (megakernel/tiles.cuh): its slices times inputs, until all of k is added up, and left for the
+// block.
 #if DTYPE == 0 || PRELOADED
 // By multiply-adds. Halves too, where there are short GEMMs of one column alone: tensor cores are as fast by their clock then,
 // but that is an eighth slower.
@@ -86,8 +87,8 @@ struct Sums {
 #endif
     }
 };
-#elif HELD
-// By tensor cores, of several columns, whose inputs are in registers (held.cuh).
+#elif IN_REGISTERS
+// By tensor cores, of several columns, whose inputs are in registers (megakernel/gemm_in_registers.cuh).
 struct Sums {
     float of[PASS_TILES][4];  // columns g, g, g + 8, g + 8 of rows 2 t, 2 t + 1, 2 t, 2 t + 1
     // N slots side by side, so that no product waits for the one before; x: of each chunk the inputs of either product.
@@ -191,7 +192,7 @@ struct Sums {
             for (int i = 0; i < SLOTS_A_STEP; ++i) from[i] = ring.slot(i) + place;
             ring.next(count);
             add_step(w.tiles, slot, from, mine, inputs);
-            if (LEFT_EARLY) ring.leave(lane);
+            if (RELEASED_EARLY) ring.leave(lane);
         }
     }
     __device__ void add_step(int tiles, int slot, const u32 (&from)[SLOTS_A_STEP], int mine, u32 inputs) {

@@ -1,6 +1,6 @@
-// A streamed GEMM (weights.cuh, tiles.cuh, sums.cuh) by a block, of lists that have no other kind: of one column, with nothing
-// that is done as one with it, and of no more than PASS_TILES slots a block. What takes their time is what lies between the
-// results of one and the inputs of the next. So
+// A streamed GEMM (megakernel/weights.cuh, megakernel/tiles.cuh, megakernel/sums.cuh) by a block, of lists that have no other
+// kind: of one column, with nothing that is done as one with it, and of no more than PASS_TILES slots a block. What takes their
+// time is what lies between the results of one and the inputs of the next. So
 //
 //   weights are in registers before the inputs are there,
 //   each warp gathers the inputs of its own slices of k, for which nobody has to meet, and

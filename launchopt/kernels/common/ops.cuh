@@ -1,5 +1,5 @@
-// The operations of devices/op_kernels.py that know of no request; kv_cache.cuh and attention.cuh have the others. OP makes a
-// function of each: a kernel (ops.cu), or what a kernel calls that plays its blocks (megakernel.cu).
+// The operations of devices/op_kernels.py that know of no request; attention/kv_cache.cuh and attention/attention.cuh have the
+// others. OP makes a function of each: a kernel (ops.cu), or what a kernel calls that plays its blocks (megakernel.cu).
 enum Second { NOTHING, VECTOR, ROWS };  // what A is
 
 // Grid: x over features, y over columns.

@@ -1,5 +1,6 @@
-// What a block gives of a streamed GEMM (gemm.cuh, held.cuh, short.cuh): sums of all its warps, what is done as one with the
-// GEMM behind it, a sum or SiLU times gate (devices/fusion.py), and of logits the largest.
+// What a block gives of a streamed GEMM (megakernel/gemm.cuh, megakernel/gemm_in_registers.cuh, megakernel/gemm_short.cuh):
+// sums of all its warps, what is done as one with the GEMM behind it, a sum or SiLU times gate (devices/fusion.py), and of
+// logits the largest.
 enum { HOLDERS = PASS_ROWS / 2 };  // threads that store a column
 // Which of those that store a thread is. No function: of other lists the compiler makes something else of that.
 #if SHORT
@@ -34,7 +35,7 @@ struct Outputs : Inputs {
         Pair added;
     };
     // Of a pass. Where boxes have words of two columns by turns, a warp stores both, and so whole sectors of the L2 cache.
-    __device__ int own_column() const { return HELD ? warp + lane / HOLDERS * 8 : (int)HOLDER / HOLDERS; }
+    __device__ int own_column() const { return IN_REGISTERS ? warp + lane / HOLDERS * 8 : (int)HOLDER / HOLDERS; }
     __device__ Place place(const Task& task, u32 flags, u32 pass, int tiles, int column, int columns) const {
         Place made;
         made.row = HOLDER % HOLDERS * 2, made.column = own_column(), made.rows = 0;
@@ -126,8 +127,9 @@ struct Outputs : Inputs {
     }
 
 #ifdef KIND
-    // Of the largest logits, as sampling.cuh has them, each thread has its own rows' of all passes; then the block's are told.
-    __device__ bool finds_in(u64 i) const { return FINDS && i + 1 == q.count && feed.rows; }
+    // Of the largest logits, as tokens/sampling.cuh has them, each thread has its own rows' of all passes; then the block's are
+    // told.
+    __device__ bool finds_in(u64 i) const { return FINDS_LARGEST && i + 1 == q.count && feed.rows; }
     __device__ void begin_find() const {
         if (HOLDER < HOLDERS * COLUMNS) largest[HOLDER] = 0;
     }

@@ -1,5 +1,5 @@
-// The end of a whole step (megakernel.cu): rows are fed back (next_inputs.cuh), a row a block, by the last blocks first, which
-// have fewer tiles of GEMMs.
+// The end of a whole step (megakernel.cu): rows are fed back (tokens/next_inputs.cuh), a row a block, by the last blocks first,
+// which have fewer tiles of GEMMs.
 //
 // The host is told of a token as soon as it is known, while the next inputs are made of it: who uses these is a later launch
 // on the same stream, which waits for the end of this one.
@@ -17,8 +17,8 @@ __device__ inline void read_row(const Feedback& feed, const Gate& gate, u64 row,
     if (row < feed.rows && lane < ROW_WORDS) row_words[lane] = arguments_of(feed, gate)[lane * feed.pitch + row];
 }
 
-// What the last GEMM's blocks have found (gemm.cuh): a word of each of `share`, not 0 once it is there, and 0 again when the
-// launch ends.
+// What the last GEMM's blocks have found (megakernel/gemm.cuh): a word of each of `share`, not 0 once it is there, and 0 again
+// when the launch ends.
 __device__ inline u64 largest_of_all(u64* found, u32 share) {
     u64 largest = 0;
     for (u32 part = threadIdx.x; part < share; part += THREADS) {
@@ -51,13 +51,14 @@ __device__ __noinline__ void feed_back(const Feedback& feed, const Gate& gate, u
     if (row >= feed.rows) return;
     while (true) {
         u64 own = 0;
-        if (FINDS) own = largest_of_all(feed.found + row * gridDim.x, share);
+        if (FINDS_LARGEST) own = largest_of_all(feed.found + row * gridDim.x, share);
         else wait_for_all(ended, launch);
         if (!began_ns) began_ns = global_ns();
         const int id =
-            FINDS ? sampling::id_of(sampling::combined<false>(own, room.part)) : sampling::token_of(feed, row_words, room);
+            FINDS_LARGEST ? sampling::id_of(sampling::combined<false>(own, room.part))
+                          : sampling::token_of(feed, row_words, room);
         if (threadIdx.x == 0) sampling::tell(row_words, id);
-        if (FINDS) wait_for_all(ended, launch);
+        if (FINDS_LARGEST) wait_for_all(ended, launch);
         sampling::go_on(feed, row_words, id, room);
         row += gridDim.x;
         if (row >= feed.rows) break;

@@ -1,4 +1,4 @@
-// What is to be known of rows that are fed back (next_inputs.cuh), in the words of devices/feedback_source.py.
+// What is to be known of rows that are fed back (tokens/next_inputs.cuh), in the words of devices/feedback_source.py.
 enum { ROW_WORDS = 5 };  // addresses of source, target, history (or 0) and id, and the number that is drawn
 
 struct Feedback {
@@ -9,5 +9,5 @@ struct Feedback {
     u64 k;
     double p;
     u64* ns;               // to which a whole step adds what sampling took
-    u64* found;            // by each block of a whole step, [rows, blocks]: see step_end.cuh; 0 between launches
+    u64* found;            // by each block of a whole step, [rows, blocks]: see tokens/step_end.cuh; 0 between launches
 };

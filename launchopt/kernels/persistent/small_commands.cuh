@@ -1,7 +1,8 @@
-// Small commands that come alone, done by the dispatcher's warp (dispatcher.cuh), one after the other. Its time is that of a
-// round trip: what a lane has to do with a shape is found once, and from a command's words to its operands' addresses there are
-// few instructions. The host is sent the outputs themselves, each with its command's number above it, before they are known to
-// be in memory, which takes as long again; then it is told that, too (telling.cuh), and only that tells other commands.
+// Small commands that come alone, done by the dispatcher's warp (persistent/dispatcher.cuh), one after the other. Its time is
+// that of a round trip: what a lane has to do with a shape is found once, and from a command's words to its operands' addresses
+// there are few instructions. The host is sent the outputs themselves, each with its command's number above it, before they are
+// known to be in memory, which takes as long again; then it is told that, too (persistent/completions.cuh), and only that tells
+// other commands.
 enum { SMALL_ROWS = OUTPUT_WORDS, SMALL_VECTORS = 16 };
 enum { SMALL_LANES = 8, PART_ROWS = SMALL_ROWS * SMALL_LANES / 32, PART_VECTORS = SMALL_VECTORS / SMALL_LANES };
 

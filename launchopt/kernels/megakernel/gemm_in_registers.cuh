@@ -1,11 +1,11 @@
 // Inputs of up to 16 columns of halves as tensor cores want them, in registers: each warp has those of its own slices of k
-// (tiles.cuh), which it gathers for itself, from memory or as they come by mail. So they pass no shared memory, for which
-// nobody has to meet, and products read weights there alone.
+// (megakernel/tiles.cuh), which it gathers for itself, from memory or as they come by mail. So they pass no shared memory, for
+// which nobody has to meet, and products read weights there alone.
 //
 // Of a thread 4 g + t they are vectors t of each 64 bytes, of the columns g and g + 8. There is room for HELD_PIECES pieces: as
 // many as all passes of a GEMM go through, or the next ones take the place of those that are multiplied.
 //
-// A norm before products is done as in inputs.cuh, but that tensor cores add up the squares.
+// A norm before products is done as in megakernel/inputs.cuh, but that tensor cores add up the squares.
 struct Held {
     // The sum of squares of either column: what lies on the diagonal where inputs are multiplied with themselves.
     struct Squares {
@@ -78,7 +78,7 @@ struct Held {
     }
 };
 
-// A streamed GEMM (weights.cuh, tiles.cuh, sums.cuh) by a block.
+// A streamed GEMM (megakernel/weights.cuh, megakernel/tiles.cuh, megakernel/sums.cuh) by a block.
 struct Gemm : Outputs {
     using Outputs::Outputs;
     static_assert(COLUMNS == 2 * GROUP_WARPS && HOLDERS == 16, "a warp stores two columns: see own_column");

@@ -1,6 +1,7 @@
 // Attention of one column a request, from q, k and v of a GEMM to what the next one reads, by a block for each request and kv
-// head: what ROPE, KV_WRITE, QK, SOFTMAX and AV do one after another (kv_cache.cuh, attention.cuh), with all they store, and
-// rounded where they round. Keys and values of earlier tokens are from earlier launches; the new ones it has itself.
+// head: what ROPE, KV_WRITE, QK, SOFTMAX and AV do one after another (attention/kv_cache.cuh, attention/attention.cuh), with
+// all they store, and rounded where they round. Keys and values of earlier tokens are from earlier launches; the new ones it
+// has itself.
 //
 // All other blocks wait for its results, so that what nobody waits for is stored when these have been sent, and what is in
 // the cache is read before the inputs are there.
@@ -170,7 +171,8 @@ struct Attention {
 };
 
 // The share of a block, the place-th of those that have one. What it waits for is there, but for its mail; `ready`: where to
-// note when that is there, too. Products: how keys and values are multiplied (attend_fp32.cuh, attend_halves.cuh).
+// note when that is there, too. Products: how keys and values are multiplied (attention/fused_products_fp32.cuh,
+// attention/fused_products_halves.cuh).
 template <class Products>
 #if COLUMNS > 1
 __noinline__  // its registers, beside those of several columns, would be too many

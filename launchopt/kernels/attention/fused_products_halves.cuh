@@ -1,4 +1,4 @@
-// The products of attention (attend.cuh) by tensor cores: halves. Nothing is added up over lanes.
+// The products of attention (attention/fused_attention.cuh) by tensor cores: halves. Nothing is added up over lanes.
 struct Products : Attention {
     using Attention::Attention;
     // Of thread 4 g + t, as in `mma`: whose rows are queries, those that there are not repeat the last one.

@@ -1,4 +1,5 @@
-// What GEMMs of a list (gemm.cuh) do with 16 bytes of neighbours, with two as they are stored, and with a warp's values.
+// What GEMMs of a list (megakernel/gemm.cuh) do with 16 bytes of neighbours, with two as they are stored, and with a warp's
+// values.
 __device__ inline float squares(const uint4& of) {
     Vector v;
     v.whole = of;

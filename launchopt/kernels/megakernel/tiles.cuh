@@ -1,22 +1,20 @@
-// Tiles of weights (weights.cuh) times up to 16 columns of inputs: for halves on the tensor cores, or, as for fp32, by
-// multiply-adds. The warps of a block have a SLICE_BYTES of each piece of k; what they have is added up in the end.
+// Tiles of weights (megakernel/weights.cuh) times up to 16 columns of inputs: for halves on the tensor cores, or, as for fp32,
+// by multiply-adds. The warps of a block have a SLICE_BYTES of each piece of k; what they have is added up in the end.
 //
 // mma.m16n8k16 wants, of thread 4 g + t, inputs at columns g and g + 8 and weights at row g, at k = 2 t, 2 t + 1 and 8 more.
 // Which k is which does not matter as long as both agree: here a thread takes 8 neighbours of 32, k = 8 t to 8 t + 7, and uses
 // them in two products. Rows of weights, and of inputs, lie an odd number of 64 bytes apart, so that a quarter of a warp, which
 // reads 64 bytes of two of them, has no conflict.
 //
-// Of several columns of halves the inputs are in registers (held.cuh). Of fp32 two columns lie together, in a row, words by
-// turns. Rows that there are not repeat another one.
-#define HELD (COLUMNS > 1 && DTYPE != 0)
-#define PAIRED (COLUMNS > 1 && DTYPE == 0)
+// Of several columns of halves the inputs are in registers (megakernel/gemm_in_registers.cuh). Of fp32 two columns lie
+// together, in a row, words by turns. Rows that there are not repeat another one.
 enum { SLICE_BYTES = PIECE_BYTES / GROUP_WARPS, CHUNKS = SLICE_BYTES / 64 };
 enum { PASS_ROWS = PASS_TILES * TILE_ROWS, PART_ROWS = PASS_ROWS + 8 };
-enum { TOGETHER = PAIRED ? 2 : 1 };  // columns of a row of inputs
-enum { INPUT_BYTES = PAIRED ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 };  // of all rows, and behind each
+enum { TOGETHER = COLUMN_PAIRS ? 2 : 1 };  // columns of a row of inputs
+enum { INPUT_BYTES = COLUMN_PAIRS ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 };  // of all rows, and behind each
 typedef float Parts[COLUMNS][PART_ROWS];  // of each warp
 
-#if PAIRED
+#if COLUMN_PAIRS
 enum { MOST_INPUT_ROWS = COLUMNS / 2 };
 // Row i has the columns i and i + input_rows: of each vector of both, words by turns, its first half and its second half, 64
 // bytes of either beside each other. Which come first alternates, so that nor has who stores vectors a conflict.
@@ -45,16 +43,15 @@ __device__ inline int column_of(int i, int columns) {
 
 // How many pieces of k are multiplied together, where a block has so few tiles that a piece at a time would leave a warp
 // waiting for its own last product.
-enum { HELD_PIECES = 2 };  // for as many there are registers (held.cuh)
+enum { HELD_PIECES = 2 };  // for as many there are registers (megakernel/gemm_in_registers.cuh)
 __device__ inline int pieces_together(int tiles, int left_bytes) {
-    const int most = DTYPE == 0 || tiles > 2 ? 1 : HELD ? (ONE_STEP ? (int)HELD_PIECES : 1) : PASS_TILES >> (tiles - 1);
+    const int most = DTYPE == 0 || tiles > 2 ? 1 : IN_REGISTERS ? (ONE_STEP ? (int)HELD_PIECES : 1) : PASS_TILES >> (tiles - 1);
     return min(most, (left_bytes + PIECE_BYTES - 1) / PIECE_BYTES);
 }
 __device__ inline u32 place_in_slot(int warp, int lane) { return lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16; }
 
 // A warp's slices of some tiles, of a piece or a few, tile by tile.
-#define BY_TENSOR (DTYPE != 0 && !PRELOADED)
-#if HELD
+#if IN_REGISTERS
 struct Slices {
     int tiles, pieces;
     u32 from[PASS_TILES];
@@ -90,7 +87,7 @@ struct Slices {
         tiles = of_tiles, pieces = pieces_together(of_tiles, left_bytes);
         if (PRELOADED) ring.wait<PASS_TILES>(tiles * pieces);
 #pragma unroll
-        for (int slot = 0; slot < PASS_TILES && !BY_TENSOR; ++slot) {
+        for (int slot = 0; slot < PASS_TILES && !TENSOR_CORES; ++slot) {
             if (slot >= tiles * pieces) break;
             if (!PRELOADED) ring.wait<1>(1);
             const u32 at = ring.slot() + place_in_slot(warp, lane);
@@ -107,7 +104,7 @@ struct Slices {
 
 // Inputs of a single column in the order in which four words in a row are an operand of a product, without being moved.
 __device__ inline uint4 arranged(const uint4& x) {
-    if (COLUMNS > 1 || !BY_TENSOR) return x;
+    if (COLUMNS > 1 || !TENSOR_CORES) return x;
     return {x.x, x.z, x.y, x.w};
 }
 #endif

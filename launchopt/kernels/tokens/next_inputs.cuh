@@ -1,5 +1,5 @@
-// What follows a row's last outputs: its token (sampling.cuh), and the next inputs, which are the outputs, scaled, or the
-// token's row of the embedding (launchopt/devices/feedback/host.py); by all threads of a block.
+// What follows a row's last outputs: its token (tokens/sampling.cuh), and the next inputs, which are the outputs, scaled, or
+// the token's row of the embedding (launchopt/devices/feedback/host.py); by all threads of a block.
 namespace sampling {
 // The sum of COUNT values, APART from one another: the upper half is added to the lower one until one is left.
 template <int COUNT, int APART, int STEP = 1> __device__ double halved(const double* of) {

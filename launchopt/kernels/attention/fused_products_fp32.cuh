@@ -1,4 +1,4 @@
-// The products of attention (attend.cuh) by multiply-adds: fp32.
+// The products of attention (attention/fused_attention.cuh) by multiply-adds: fp32.
 enum { AT_ONCE = 4 };  // queries, of values
 
 struct Products : Attention {
