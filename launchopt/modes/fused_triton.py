@@ -11,7 +11,7 @@ from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Device, gpu_of
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.fused_elementwise import BIAS_RELU_SCALE, REFUSAL
 from launchopt.modes.fused_epilogue import is_made_of, starts
@@ -45,7 +45,7 @@ class FusedTriton(Mode):
             made = stages.setdefault(id(steps), TritonStages(steps))
             return [made.fused(of_kind, start) for start in starts(len(steps.indices(of_kind)))]
 
-        self._steps = prepared_steps(device, limits, fusions)
+        self._steps = prepared_steps(gpu_of(device), limits, fusions)
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """One launch a layer."""

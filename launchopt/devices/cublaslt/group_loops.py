@@ -77,11 +77,11 @@ def launch_grouped(
     group_addresses: Table,
 ) -> Int:
     """One call for all of `words`; returns the first status that is not 0."""
-    shape_table, shape_of, ends, out, facts, groups = sorting
+    shape_table, shape_of, ends, out, shape_facts, groups = sorting
     start_ns, count = monotonic_ns(), len(words)
     classify_words(words, shape_table, shape_of)
     sort_by_shape(words, shape_of, ends, out)
-    used = fill_groups(out, ends, tables[0], staged, facts, groups)
+    used = fill_groups(out, ends, tables[0], staged, shape_facts, groups)
     status = upload_words(upload, 3 * count, tables[2][0, lt.STREAM])
     if status != 0:
         return lt.KERNEL_STATUS * status

@@ -1,13 +1,14 @@
-"""cuBLASLt plans: for each shape and batch size the objects one `cublasLtMatmul` needs, made before the clock starts.
+"""cuBLASLt plans: the objects that one `cublasLtMatmul` needs, for each shape and batch size, made before the clock.
 
-Row-major A [m, k], B [n, k] and C [n, m] are, to column-major cuBLASLt, A (k x m, transposed), B (k x n) and
-C (m x n): the layout in which both inputs run along k. Products accumulate in fp32 (fp32 stays fp32: no TF32),
-and split-k partial sums are never reduced in the output's type.
+cuBLASLt is column-major. Row-major A [m, k], B [n, k] and C [n, m] are its A (k x m, transposed), B (k x n) and
+C (m x n), so that both inputs run along k. Products accumulate in fp32, without TF32. Partial sums of a split k are
+never reduced in the type of the output.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from cuda.pathfinder import load_nvidia_dynamic_lib
@@ -24,11 +25,19 @@ CUDA_TYPES = {
     Dtype.fp16: CudaDataType.CUDA_R_16F,
     Dtype.bf16: CudaDataType.CUDA_R_16BF,
 }
-Strides = tuple[int, int, int]
+Strides = tuple[int, int, int]  # of A, B and C
+PlanRow = tuple[list[int], bytes]  # a row of the plans table, and bytes that identify its kernel
+
+
+class Epilogue(NamedTuple):
+    """An epilogue of cuBLASLt, and the address of its bias: a vector of the stream's type, one element per row of C."""
+
+    number: int  # of cublasLtEpilogue_t
+    bias_address: int
 
 
 def matmul_address() -> int:
-    """Address of `cublasLtMatmul` in the library that nvmath loaded."""
+    """Return the address of `cublasLtMatmul` in the library that nvmath loaded."""
     import ctypes
 
     library = ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
@@ -38,7 +47,7 @@ def matmul_address() -> int:
 
 
 class Plans:
-    """Makes plans and owns their cuBLASLt objects until `close`."""
+    """Makes plans for one element type and owns their cuBLASLt objects until `close`."""
 
     def __init__(self, dtype: Dtype) -> None:
         self.dtype = dtype
@@ -55,26 +64,26 @@ class Plans:
         self._layouts: list[int] = []
         self._algorithms: list[Any] = []
 
-    def _describe(self, epilogue: int | None = None, bias: int = 0) -> int:
-        """A description of what is multiplied; the vector at `bias` is of the stream's type, an element a row of C."""
+    def _describe(self, epilogue: Epilogue | None = None) -> int:
+        """Return a new description of a product."""
         scalar = int(CudaDataType.CUDA_R_32F)
         made: int = cublasLt.matmul_desc_create(int(cublas.ComputeType.COMPUTE_32F), scalar)
         self._descriptions.append(made)
         setter = cublasLt.matmul_desc_set_attribute
         self._set(setter, made, _ATTR.TRANSA, np.int32(TRANSPOSE))
         if epilogue is not None:
-            self._set(setter, made, _ATTR.EPILOGUE, np.int32(epilogue))
-            self._set(setter, made, _ATTR.BIAS_POINTER, np.int64(bias))
+            self._set(setter, made, _ATTR.EPILOGUE, np.int32(epilogue.number))
+            self._set(setter, made, _ATTR.BIAS_POINTER, np.int64(epilogue.bias_address))
             self._set(setter, made, _ATTR.BIAS_DATA_TYPE, np.int32(CUDA_TYPES[self.dtype]))
         return made
 
     @staticmethod
-    def _set(setter: Any, target: int, attribute: Any, value: Any) -> None:
+    def _set(setter: Callable[..., None], target: int, attribute: int, value: np.generic) -> None:
         buffer = np.array([value])
         setter(target, int(attribute), buffer.ctypes.data, buffer.nbytes)
 
     def _layout(self, rows: int, cols: int, leading: int, batch: int, stride_elements: int | None) -> int:
-        """`stride_elements` None: the operand will be an array of pointers."""
+        """Return a new layout. stride_elements: from one command to the next; None: an array of pointers."""
         layout: int = cublasLt.matrix_layout_create(int(CUDA_TYPES[self.dtype]), rows, cols, leading)
         self._layouts.append(layout)
         attributes, setter = cublasLt.MatrixLayoutAttribute, cublasLt.matrix_layout_set_attribute
@@ -92,22 +101,22 @@ class Plans:
         batch: int,
         stride_bytes: Strides | None,
         leading: Strides | None = None,
-        epilogue: tuple[int, int] | None = None,
+        epilogue: Epilogue | None = None,
         choice: int = 0,
-    ) -> tuple[list[int], bytes]:
-        """A row of lt_launch's plans table, and the bytes that tell its algorithm from others.
+    ) -> PlanRow:
+        """Return a row of the plans table (devices.cublaslt.launch), and the bytes that identify its algorithm.
 
-        `stride_bytes`: from one command's A, B, C to the next, None where each is given as an array of pointers;
-        `leading`: elements from one of their rows to the next, None for none between; `epilogue`: cuBLASLt's number of
-        one, and the address of its bias; `choice`: which of the algorithms that cuBLASLt proposes, in its order of
-        preference. RunError where it knows no such algorithm.
+        stride_bytes: from one command's A, B, C to the next; None: each operand is an array of pointers.
+        leading: elements from one row of A, B, C to the next; None: rows are contiguous.
+        choice: which of the algorithms that cuBLASLt proposes, in its order of preference.
+        RunError: cuBLASLt proposes no such algorithm.
         """
         a: int | None = None
         b, c = a, a
         if stride_bytes is not None:
             a, b, c = (stride // self.dtype.itemsize for stride in stride_bytes)
         leading = leading or (shape.k, shape.k, shape.m)
-        description = self._description if epilogue is None else self._describe(*epilogue)
+        description = self._description if epilogue is None else self._describe(epilogue)
         layouts = [
             self._layout(rows, cols, lead, batch, stride)
             for rows, cols, lead, stride in (
@@ -137,7 +146,7 @@ class Plans:
         return row, algorithm.tobytes()
 
     def close(self) -> None:
-        """Destroy everything made."""
+        """Destroy everything that was made."""
         for layout in self._layouts:
             cublasLt.matrix_layout_destroy(layout)
         self._layouts.clear()

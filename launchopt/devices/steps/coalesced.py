@@ -1,21 +1,22 @@
 """Commands that share a weight as one GEMM with more columns, on the GPU.
 
-Evenly spaced activations need no copy: the distance from one to the next is the GEMM's leading dimension. Scattered
-ones are gathered into scratch, and the outputs scattered, by kernels on the work's stream.
+Evenly spaced activations need no copy: the distance from one to the next is the GEMM's leading dimension. Kernels on
+the work's stream gather scattered activations into scratch memory, and scatter the outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import cupy
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
-from launchopt.command import COMMAND_DTYPE, W_SLOT_A_B, Records, ShapeKey
+from launchopt.batching.step_batcher import StepBatch
+from launchopt.command import ShapeKey, as_records
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.slot_copy import SlotCopier
 from launchopt.devices.cublaslt.tables import Row
@@ -26,14 +27,15 @@ from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.recorder import Strategy
 
 COPY_CALLS = 3  # an upload of slots, a gather, a scatter
+COPY_BYTES = 16  # that a thread copies at a time
+
 Slots = NDArray[np.uint32]
-COPY_BYTES = 16  # what a thread copies at a time
 
 
 class LtCoalesced:
-    """Plans for up to `limits` commands of each shape, and the launches that need Python. `device`: a CudaDevice."""
+    """Plans for up to `limits` commands of each shape, and their launches."""
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int]) -> None:
+    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int]) -> None:
         self._device, self.tables = device, device.base.fork()
         self._shapes, self._limits = list(limits), limits
         scratch_bytes = [0, 0]
@@ -52,11 +54,11 @@ class LtCoalesced:
                 self._load(index)
 
     def _load(self, index: int) -> None:
-        """The copies and the GEMM between them once, so that no kernel is loaded in a run."""
-        count = limit = self._limits[self._shapes[index]]
+        """Make the copies and the GEMM between them once, so that a run loads no kernel."""
+        limit = self._limits[self._shapes[index]]
         first = spared_bytes(self._device) // int(self.tables.shapes[index, lt.BYTES_C])
-        nowhere = np.zeros(limit, np.uint32)
-        self._copied(index, count, (nowhere, nowhere, np.full(limit, first, np.uint32)))
+        zeros = np.zeros(limit, np.uint32)
+        self._copied(index, limit, (zeros, zeros, np.full(limit, first, np.uint32)))
 
     def _plan(self, index: int, shape: ShapeKey, limit: int) -> None:
         device, itemsize = self._device, shape.dtype.itemsize
@@ -65,11 +67,10 @@ class LtCoalesced:
 
         def wide(size: int, lead_b: int, lead_c: int, choice: int = 0) -> Row:
             columns, leading = ShapeKey(shape.m, size, shape.k, shape.dtype), (lead_a, lead_b, lead_c)
-            made: Row = device.lt.make(columns, 1, (0, 0, 0), leading, None, choice)
-            return made
+            return device.lt.make(columns, 1, (0, 0, 0), leading, None, choice)
 
         def apart(size: int) -> Row:
-            """Columns a lane apart; for as many as there can be, the fastest."""
+            """Plan columns a lane apart; for the most columns, take the fastest of the algorithms."""
             if size < limit or limit == 1:
                 return wide(size, b // itemsize, c // itemsize)
             return fastest_of_columns(device, index, partial(wide, size, b // itemsize, c // itemsize))
@@ -80,12 +81,13 @@ class LtCoalesced:
         self.tables.shapes[index, lt.MANY_ARE] = Strategy.coalesced
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """A launch a weight; a few where activations are not evenly spaced, or copies where they would be many.
+        """Make one launch per weight; commands that share a weight must come in a row.
 
-        Commands that share a weight must come in a row.
+        Activations that are not evenly spaced take a launch per evenly spaced run. If copying them takes fewer calls,
+        they are gathered.
         """
         words, row, first = batch.words, self.tables.shapes[batch.shape_index], 0
-        slots_a = (words[:, W_SLOT_A_B] & np.uint64(0xFFFF_FFFF)).tolist()
+        slots_a = as_records(words)["slot_a"].tolist()
         moves = row[lt.MOVE_A : lt.MOVE_C + 1].tolist()
         while first < len(words):
             stop = first + 1
@@ -103,7 +105,7 @@ class LtCoalesced:
             first = stop
 
     def _in_pieces(self, batch: Batch, flush_ns: int) -> None:
-        """A launch for each run of evenly spaced activations."""
+        """Make one launch for each run of evenly spaced activations."""
         device = self._device
         device.enter(batch.shape_index, len(batch))
         common = (self.tables.arrays, device.records, device.recorder.next_batch(), int(batch.reason), flush_ns)
@@ -117,13 +119,13 @@ class LtCoalesced:
 
     def _gathered(self, batch: Batch, flush_ns: int) -> None:
         device, index, count = self._device, batch.shape_index, len(batch)
-        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+        records = as_records(batch.words)
         start_ns = device.enter(index, count)
         copied = self._copied(index, count, (records["slot_a"], records["slot_b"], records["slot_c"]))
         device.leave(batch, slice(0, count), Strategy.coalesced, flush_ns, start_ns, COPY_CALLS, copied)
 
     def _copied(self, index: int, count: int, slots: tuple[Slots, Slots, Slots]) -> int:
-        """Gather, multiply, scatter; returns the bytes that were copied."""
+        """Gather, multiply and scatter; return the number of bytes that were copied."""
         shape, row = self._shapes[index], self.tables.shapes[index].tolist()
         size_b, size_c = shape.k * shape.dtype.itemsize, shape.m * shape.dtype.itemsize
         b, c = (scratch.data.ptr for scratch in self._scratch)
@@ -137,14 +139,14 @@ class LtCoalesced:
 
 
 class CoalescedSteps:
-    """Whole steps: a launch a row for all requests, or, where they lie scattered, row by row with copies."""
+    """Whole steps: one launch per row for all requests. Rows whose requests lie scattered are copied, row by row."""
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int]) -> None:
+    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int]) -> None:
         self._rows = LtCoalesced(device, limits)
         self.steps = LtSteps(device, limits, self._rows.tables)
 
-    def submit(self, batch: Any, flush_ns: int) -> None:
-        """One launch a row."""
+    def submit(self, batch: StepBatch, flush_ns: int) -> None:
+        """Make one launch per row."""
         if self.steps.launch_known(batch, flush_ns):
             return
         if self.steps.runs(batch, COPY_CALLS + 1) <= COPY_CALLS + 1:
@@ -162,10 +164,10 @@ class CoalescedSteps:
                 self._scattered(batch, row, flush_ns)
             row = stop
 
-    def _scattered(self, batch: Any, row: int, flush_ns: int) -> None:
-        """A row of a step, those that share a weight next to each other."""
+    def _scattered(self, batch: StepBatch, row: int, flush_ns: int) -> None:
+        """Launch a row of a step, commands that share a weight next to each other."""
         words = batch.words[row * batch.size : (row + 1) * batch.size]
-        slots = words[:, W_SLOT_A_B] & np.uint64(0xFFFF_FFFF)
+        slots = as_records(words)["slot_a"]
         if len(np.unique(slots)) > 1:
             words = words[np.argsort(slots, kind="stable")]
         index = int(self.steps.indices(self.steps.kind_of(batch))[row])

@@ -1,30 +1,32 @@
-"""Fused stages of steps on the GPU: several rows of a step in one launch (`lt_steps.Fused`)."""
+"""Fused stages of steps on the GPU: several rows of a step in one launch (`devices.steps.stages.Fused`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from nvmath.bindings import cublasLt
 
 from launchopt.command import ShapeKey
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.plans import Epilogue
+from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_of_columns
-from launchopt.devices.cuda.op_kernels import fused_geometry
+from launchopt.devices.cuda.op_kernels import Three, fused_geometry
 from launchopt.devices.cuda.op_plans import three, to_launch
 from launchopt.devices.steps.coalesced import LtCoalesced
-from launchopt.devices.steps.stages import REQUEST as REQUEST
-from launchopt.devices.steps.stages import A, B, C, Fused, LtSteps, step_of
+from launchopt.devices.steps.stages import Argument, Fused, LtSteps, Role, step_of
 from launchopt.recording.recorder import Strategy
 
 FUSED = int(Strategy.fused)
-Fusions = Callable[[LtSteps, int, int], Sequence[Fused]]  # of a kind of steps and a copy of the weights
+Fusions = Callable[[LtSteps, int, int], Sequence[Fused]]  # (steps, kind, copy of the weights) -> fused stages
 
 
-def prepared_steps(device: Any, limits: Mapping[ShapeKey, int], fusions: Fusions) -> LtSteps:
-    """Steps of every kind, fused, and launched once so that their kernels are loaded."""
-    steps, stream = LtSteps(device, limits, LtCoalesced(device, limits).tables), device.work
+def prepared_steps(device: GpuDevice, limits: Mapping[ShapeKey, int], fusions: Fusions) -> LtSteps:
+    """Fuse the steps of every kind and copy of the weights; launch a decode step so that its kernels are loaded."""
+    steps = LtSteps(device, limits, LtCoalesced(device, limits).tables)
+    stream = steps.stream
     for kind in range(len(stream.kinds)):
         for replica in range(stream.replicas):
             steps.fuse(kind, replica, fusions(steps, kind, replica))
@@ -37,22 +39,22 @@ def prepared_steps(device: Any, limits: Mapping[ShapeKey, int], fusions: Fusions
 
 
 def _sizes(steps: LtSteps, columns: int) -> range:
-    """How many requests a fused GEMM takes: prompts are launched one by one."""
+    """Return the numbers of requests that a fused GEMM is planned for: prompts are launched one by one."""
     return range(1, steps.most + 1) if columns == 1 else range(1, 2)
 
 
 def merged_gemm(steps: LtSteps, kind: int, start: int, stop: int) -> Fused:
-    """GEMMs of rows `start` to `stop`, whose weights and outputs lie side by side, as one."""
+    """Fuse the GEMMs of rows `start` to `stop` into one: their weights lie side by side, and so do their outputs."""
     own, index = steps.stream.rows(kind)[start:stop], int(steps.indices(kind)[start])
     features, shape = sum(row.m for row in own), steps.stream.shapes[index]
     merged = ShapeKey(features, shape.n, shape.k, shape.dtype)
     make = _columns(steps, merged, index, steps.device.row_elements(shape), None)
     plan, _ = steps.tables.append(_sizes(steps, shape.n), make)
-    return Fused(start, stop, ((start, A), (start, B), (start, C), (start, REQUEST)), FUSED, plan)
+    return Fused(start, stop, tuple(Argument(start, role) for role in Role), FUSED, plan)
 
 
 def epilogue_gemm(steps: LtSteps, kind: int, start: int, replica: int) -> Fused:
-    """GEMM, bias and ReLU of rows `start` to `start` + 3 as one GEMM with cuBLASLt's epilogue."""
+    """Fuse GEMM, bias and ReLU of rows `start` to `start` + 3 into one GEMM with an epilogue of cuBLASLt."""
     device, stream = steps.device, steps.stream
     gemm, bias, relu = steps.indices(kind)[start : start + 3].tolist()
     shape, vector, row = stream.shapes[gemm], steps.tables.shapes[bias], stream.rows_of(kind)[start + 1]
@@ -60,29 +62,33 @@ def epilogue_gemm(steps: LtSteps, kind: int, start: int, replica: int) -> Fused:
     address = int(vector[lt.BASE_A]) + slot * int(vector[lt.BYTES_A])
     a, b, _ = device.row_elements(shape)
     leading = (a, b, device.row_elements(stream.shapes[relu])[2])
-    epilogue = (int(cublasLt.Epilogue.RELU_BIAS), address)
-    make = _columns(steps, shape, gemm, leading, epilogue)
+    make = _columns(steps, shape, gemm, leading, Epilogue(int(cublasLt.Epilogue.RELU_BIAS), address))
     plan, _ = steps.tables.append(_sizes(steps, shape.n), make)
-    return Fused(start, start + 3, ((start, A), (start, B), (start + 2, C), (start, REQUEST)), FUSED, plan)
+    first, last = start, start + 2
+    arguments = Argument(first, Role.A), Argument(first, Role.B), Argument(last, Role.C), Argument(first, Role.REQUEST)
+    return Fused(start, start + 3, arguments, FUSED, plan)
 
 
 def _columns(
-    steps: LtSteps, shape: ShapeKey, index: int, leading: tuple[int, int, int], epilogue: tuple[int, int] | None
-) -> Callable[[int], tuple[list[int], bytes]]:
-    """Plans of a GEMM with a column a request, a lane apart; of one request's columns, where a step has several."""
+    steps: LtSteps, shape: ShapeKey, index: int, leading: Three, epilogue: Epilogue | None
+) -> Callable[[int], Row]:
+    """Return a maker of plans of one GEMM for any number of requests.
+
+    A request has one column, a lane apart from the next request's. Where a step has several columns, the plan is that
+    of one request's. `leading`: elements from one row of A, B and C to the next.
+    """
     _, b, c = steps.tables.strides_bytes(index).tolist()
-    itemsize = shape.dtype.itemsize
-    make: Callable[..., tuple[list[int], bytes]] = steps.device.lt.make
+    itemsize, plans = shape.dtype.itemsize, steps.device.lt
 
-    def columns(size: int, choice: int = 0) -> tuple[list[int], bytes]:
+    def columns(size: int, choice: int = 0) -> Row:
         if shape.n > 1 or size == 1:
-            own = (*leading[:2], max(leading[2], shape.m))  # of one column the distance to the next is nothing
-            return make(shape, 1, (0, 0, 0), own, epilogue, choice)
+            own = (*leading[:2], max(leading[2], shape.m))  # with one column, the distance to the next may be 0
+            return plans.make(shape, 1, (0, 0, 0), own, epilogue, choice)
         wider = ShapeKey(shape.m, size, shape.k, shape.dtype)
-        return make(wider, 1, (0, 0, 0), (leading[0], b // itemsize, c // itemsize), epilogue, choice)
+        return plans.make(wider, 1, (0, 0, 0), (leading[0], b // itemsize, c // itemsize), epilogue, choice)
 
-    def chosen(size: int) -> tuple[list[int], bytes]:
-        """As for the other rows: for as many requests as there can be, the fastest of what is proposed."""
+    def chosen(size: int) -> Row:
+        """Return the plan; for the most requests, the fastest of the algorithms that cuBLASLt proposes."""
         if shape.n == 1 < size == steps.most:
             return fastest_of_columns(steps.device, index, partial(columns, size))
         return columns(size)
@@ -91,7 +97,7 @@ def _columns(
 
 
 def elementwise_kernel(steps: LtSteps, kind: int, start: int) -> Fused:
-    """bias, ReLU and scale of rows `start` to `start` + 3 as one launch of our own kernel (fused.cu)."""
+    """Fuse bias, ReLU and scale of rows `start` to `start` + 3 into one launch of our own kernel (fused.cu)."""
     device, indices = steps.device, steps.indices(kind)
     first, last = (steps.stream.shapes[int(indices[i])] for i in (start, start + 2))
     a, b, _ = device.row_elements(first)
@@ -99,10 +105,15 @@ def elementwise_kernel(steps: LtSteps, kind: int, start: int) -> Fused:
     strides = steps.tables.strides_bytes(int(indices[start]))
     function = device.kernels.function("fused", "BIAS_RELU_SCALE")
 
-    def make(size: int) -> tuple[list[int], bytes]:
+    def make(size: int) -> Row:
         launch = fused_geometry(first, size, layout, three(strides))
         return device.kernels.row(function, to_launch(launch)), b"BIAS_RELU_SCALE"
 
     plan, _ = steps.tables.append(range(1, steps.most + 1), make)
-    arguments = ((start, A), (start + 2, A), (start, B), (start + 2, C))
-    return Fused(start, start + 3, arguments, FUSED, plan)
+    return Fused(start, start + 3, elementwise_arguments(start), FUSED, plan)
+
+
+def elementwise_arguments(start: int) -> tuple[Argument, ...]:
+    """Return the arguments of a fused bias, ReLU and scale from row `start` on: both vectors, the input, the output."""
+    last = start + 2
+    return Argument(start, Role.A), Argument(last, Role.A), Argument(start, Role.B), Argument(last, Role.C)

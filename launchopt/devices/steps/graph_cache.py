@@ -1,7 +1,8 @@
-"""CUDA graphs: captured from the work's stream, instantiated, replayed; a bounded number is kept.
+"""CUDA graphs: captured from the work's stream, instantiated and replayed; a bounded number is kept.
 
-Each has a key, what its launches' addresses depend on, and a family, what its nodes are. When there is no room, the
-graph of the same family that was used longest ago is updated to the new addresses; of another family, it is dropped.
+A graph has a key, on which the addresses of its launches depend, and a family, which fixes its nodes. When the cache is
+full, a new graph updates the least recently used graph of its family to the new addresses. If the cache holds no graph
+of the family, the least recently used one of any family is dropped.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from typing import Any
 
 from cuda.bindings import runtime as cudart
 
+from launchopt.devices.base import CudaStream
 from launchopt.errors import RunError
 
+Graph = Any  # cudaGraph_t
+Executable = Any  # cudaGraphExec_t
 RELAXED = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeRelaxed
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """What a call of CUDA's runtime returned; RunError where it failed."""
+    """Return the values that a call of CUDA's runtime returned; RunError if the call failed."""
     status, *values = result
     if status != cudart.cudaError_t.cudaSuccess:
         raise RunError(f"CUDA graph: {cudart.cudaGetErrorString(status)[1].decode()}")
@@ -27,24 +31,24 @@ def checked(result: tuple[Any, ...]) -> Any:
 
 
 class Graphs:
-    """At most `bound` at a time, on `stream` (CuPy's). Times go to `costs_ns`: capture, instantiate, upload, update."""
+    """At most `bound` graphs on a stream. The ns of capture, instantiate, upload and update are added to `costs_ns`."""
 
-    def __init__(self, stream: Any, bound: int, costs_ns: dict[str, int]) -> None:
+    def __init__(self, stream: CudaStream, bound: int, costs_ns: dict[str, int]) -> None:
         self._stream, self._bound, self._costs_ns = cudart.cudaStream_t(stream.ptr), bound, costs_ns
-        self._kept: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[Hashable, Executable]] = OrderedDict()
         for name in ("capture", "instantiate", "upload"):
             costs_ns.setdefault(name, 0)
 
-    def get(self, key: Hashable) -> Any:
-        """The graph of this key, ready to be replayed; None where there is none."""
+    def get(self, key: Hashable) -> Executable | None:
+        """Return the executable graph of this key, or None."""
         found = self._kept.get(key)
         if found is None:
             return None
         self._kept.move_to_end(key)
         return found[1]
 
-    def make(self, key: Hashable, family: Hashable, record: Callable[[], None]) -> Any:
-        """Capture what `record` submits to the stream, and keep it under `key`."""
+    def make(self, key: Hashable, family: Hashable, record: Callable[[], None]) -> Executable:
+        """Capture the launches that `record` submits to the stream; keep and return the executable graph."""
         start_ns = time.monotonic_ns()
         checked(cudart.cudaStreamBeginCapture(self._stream, RELAXED))
         try:
@@ -59,7 +63,7 @@ class Graphs:
         self._kept[key] = (family, replayed)
         return replayed
 
-    def _instantiated(self, graph: Any) -> Any:
+    def _instantiated(self, graph: Graph) -> Executable:
         start_ns = time.monotonic_ns()
         made = checked(cudart.cudaGraphInstantiate(graph, 0))
         self._spend("instantiate", start_ns)
@@ -68,8 +72,8 @@ class Graphs:
         self._spend("upload", start_ns)
         return made
 
-    def _updated(self, family: Hashable, graph: Any) -> Any:
-        """An older graph of this family with the new one's addresses; None, and room made, where there is none."""
+    def _updated(self, family: Hashable, graph: Graph) -> Executable | None:
+        """Return an older graph of this family with the new addresses; make room and return None if there is none."""
         oldest = next((key for key, (own, _) in self._kept.items() if own == family), None)
         if oldest is None:
             _, (_, dropped) = self._kept.popitem(last=False)
@@ -87,12 +91,12 @@ class Graphs:
     def _spend(self, name: str, start_ns: int) -> None:
         self._costs_ns[name] = self._costs_ns.get(name, 0) + time.monotonic_ns() - start_ns
 
-    def replay(self, graph: Any) -> None:
-        """Submit it."""
+    def replay(self, graph: Executable) -> None:
+        """Submit an executable graph."""
         checked(cudart.cudaGraphLaunch(graph, self._stream))
 
     def close(self) -> None:
-        """Destroy all."""
+        """Destroy all graphs."""
         for _, graph in self._kept.values():
             checked(cudart.cudaGraphExecDestroy(graph))
         self._kept.clear()

@@ -1,9 +1,11 @@
 """CUDA graphs of batches and of whole steps.
 
-A batch's graph is one pointer-array GEMM of a fixed size, which reads its pointers from a table: between replays the
-table is filled and uploaded. Sizes are powers of two and the limit; what a batch lacks is made up with its first
-command, written to scratch. A step's graph is all its launches; it is captured for a set of requests and a copy of the
-weights, and its addresses are updated when another set takes its place.
+The graph of a batch is one pointer-array GEMM of a fixed size, a power of two or the limit. It reads pointers from a
+table that is filled and uploaded between replays. A smaller batch is padded with its first command, whose output then
+goes to scratch memory.
+
+The graph of a step holds all its launches. It is captured for a set of requests and a copy of the weights. When another
+set takes its place, its addresses are updated.
 """
 
 from __future__ import annotations
@@ -11,33 +13,33 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import cupy
 import numpy as np
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batcher import SEVERAL, Batch
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, ShapeKey
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, pad_pointers, padded_sizes
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_by_pointers
-from launchopt.devices.runs import HIGH
 from launchopt.devices.steps.coalesced import CoalescedSteps
-from launchopt.devices.steps.graph_cache import Graphs
+from launchopt.devices.steps.graph_cache import Executable, Graphs
 from launchopt.devices.steps.likely import most_kept
 from launchopt.modes.base import Mode
 from launchopt.recording.recorder import Strategy
+from launchopt.records import columns_of
 
 UPLOAD_CALLS = 1
 
 
 class BatchGraphs:
-    """A graph for each shape and size of batch. `device`: a CudaDevice."""
+    """One graph for each shape and padded size of a batch."""
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], mode: Mode) -> None:
+    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], mode: Mode) -> None:
         self._device, self._mode, self._tables = device, mode, device.base.fork()
         self._sizes = [np.array(padded_sizes(limit)) for limit in limits.values()]
         self._pointers = Pointers(device.stream, 3 * max(limits.values()))
@@ -52,25 +54,29 @@ class BatchGraphs:
         self.load()
 
     def load(self) -> None:
-        """Replay each once. What other modes loaded since may have cost the graphs their place on the GPU."""
+        """Replay every graph once: loading the kernels of other modes may have evicted the graphs from the GPU."""
         for index, sizes in enumerate(self._sizes):
             for size in sizes.tolist():
                 self._load(index, size)
 
     def _load(self, index: int, size: int) -> None:
-        """Replay one, outputs to scratch: a kernel is loaded when it first runs, and so is the loop that pads."""
+        """Replay one graph with outputs to scratch, which also loads its kernel and the compiled loop that pads."""
         staged, row, scratch = self._pointers.stage(), self._tables.shapes[index], self._scratch.data.ptr
         staged[:3] = row[lt.BASE_A], row[lt.BASE_B], scratch
         pad_pointers(staged, 1, size, scratch)
         self._pointers.upload(3 * size)
-        self._graphs.replay(self._graphs.get((index, size)))
+        self._replay(index, size)
         self._device.synchronize()
+
+    def _replay(self, index: int, size: int) -> None:
+        graph = self._graphs.get((index, size))
+        assert graph is not None
+        self._graphs.replay(graph)
 
     def _plan(self, index: int, shape: ShapeKey, size: int) -> Row:
         if size == self._sizes[index][-1]:
             return fastest_by_pointers(self._device, index, shape, size)
-        made: Row = self._device.lt.make(shape, size, None, self._device.row_elements(shape))
-        return made
+        return self._device.lt.make(shape, size, None, self._device.row_elements(shape))
 
     def _record(self, index: int, size: int) -> None:
         table, row = self._pointers.device, self._tables.shapes[index]
@@ -78,7 +84,7 @@ class BatchGraphs:
         self._device.check(lt.launch(context, plan, table, table + 8 * size, table + 16 * size, 0))
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Fill and upload the pointers, replay."""
+        """Fill and upload the table of pointers, then replay the graph of the padded size."""
         device, mode, index, count = self._device, self._mode, batch.shape_index, len(batch)
         sizes = self._sizes[index]
         size = int(sizes[np.searchsorted(sizes, count)])
@@ -90,7 +96,7 @@ class BatchGraphs:
             mode.padded_commands += size - count
         self._pointers.upload(3 * size)
         mode.costs_ns["update"] = mode.costs_ns.get("update", 0) + time.monotonic_ns() - start_ns
-        self._graphs.replay(self._graphs.get((index, size)))
+        self._replay(index, size)
         device.leave(batch, slice(0, count), Strategy.graph, flush_ns, start_ns, UPLOAD_CALLS, 24 * size)
         mode.graph_replays = (mode.graph_replays or 0) + 1
 
@@ -100,9 +106,9 @@ class BatchGraphs:
 
 
 class StepGraphs:
-    """Graphs of whole steps. `device`: a CudaDevice. `bound`: most at a time, if no more copies of weights."""
+    """Graphs of whole steps, at most `bound` at a time, or as many as the run uses copies of the weights."""
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], mode: Mode, bound: int) -> None:
+    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], mode: Mode, bound: int) -> None:
         self._device, self._mode = device, mode
         self._launched = CoalescedSteps(device, limits)
         self._steps = self._launched.steps
@@ -110,14 +116,14 @@ class StepGraphs:
         self._graphs = Graphs(device.stream, self._bound, mode.costs_ns)
 
     def load(self) -> None:
-        """Nothing: replays would write where a run's outputs are to be looked for."""
+        """Do nothing: a replay would write outputs that a run is checked for."""
 
     def capture_likely(self) -> None:
-        """Ahead of time, as many as are kept."""
+        """Capture as many likely steps as are kept."""
         for batch in self._steps.likely(self._bound):
             self._graph(batch)
 
-    def _graph(self, batch: StepBatch) -> Any:
+    def _graph(self, batch: StepBatch) -> Executable:
         key = self._steps.key_of(batch)
         found = self._graphs.get(key)
         if found is None:
@@ -126,19 +132,19 @@ class StepGraphs:
         return found
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """One replay for all requests. Steps that come once are launched as they are.
+        """Replay one graph for all requests. Launch steps that come only once without a graph.
 
-        Such are prompts, and first tokens, whose inputs lie anywhere in the table.
+        These are prompts, and first tokens, whose inputs lie anywhere in the embedding table.
         """
         graph = self._graphs.get(self._steps.key_of(batch))
-        columns = int(batch.words[0, W_MN] >> HIGH)
+        columns = int(columns_of(batch.words, 0))
         if graph is None and (columns > 1 or self._steps.runs(batch, 1) > 1):
             self._launched.submit(batch, flush_ns)
         else:
             self._replay(graph or self._graph(batch), batch, flush_ns)
 
-    def _replay(self, graph: Any, batch: StepBatch, flush_ns: int) -> None:
-        start_ns = self._device.enter(-1, batch.size)
+    def _replay(self, graph: Executable, batch: StepBatch, flush_ns: int) -> None:
+        start_ns = self._device.enter(SEVERAL, batch.size)
         self._graphs.replay(graph)
         self._device.leave(batch, slice(0, len(batch.words)), Strategy.graph, flush_ns, start_ns)
         self._mode.graph_replays = (self._mode.graph_replays or 0) + 1

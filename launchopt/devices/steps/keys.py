@@ -1,9 +1,8 @@
-"""What the addresses of a batch of whole steps follow from, as a key for what is kept about batches like it.
+"""Keys of batches of whole steps: two batches with one key have the same operand addresses.
 
-In: a `StepBatch`. Out: its slots A and B of the first request in each row, those of every request in one row that has a
-weight, and every slot C of the first row, as bytes.
-
-Steps of requests that go on together have one key again and again: it is compared rather than made anew.
+A key holds slots A and B of the first request in each row, those of every request in one row that has a weight, and
+slot C of every request in the first row. Requests that go on together have one key step after step, so a batch is
+compared with the last key before a key is made.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Op, ShapeKey
 from launchopt.native import compiled
-from launchopt.types import Int
+from launchopt.types import Int, Words
 
-MOST_KEPT = 4096
+MOST_KEPT = 4096  # keys
 
 
 def is_shared(shape: ShapeKey, moves: tuple[int, int, int]) -> bool:
@@ -28,8 +26,8 @@ def is_shared(shape: ShapeKey, moves: tuple[int, int, int]) -> bool:
 
 
 @compiled
-def write_key(words: NDArray[np.uint64], size: int, rows: int, probe: int, key: NDArray[np.uint64]) -> None:
-    """Slots A and B of the first request in each row, of every request in row `probe`, and every C of the first row."""
+def write_key(words: Words, size: int, rows: int, probe: int, key: Words) -> None:
+    """Write to `key`, [rows + 2 * size], the slots that the module names; `probe`: the row that has a weight."""
     for row in range(rows):
         key[row] = words[row * size, W_SLOT_A_B]
     for i in range(size):
@@ -38,8 +36,8 @@ def write_key(words: NDArray[np.uint64], size: int, rows: int, probe: int, key: 
 
 
 @compiled
-def is_key(words: NDArray[np.uint64], size: int, rows: int, probe: int, key: NDArray[np.uint64], known: int) -> Int:
-    """Whether `write_key` would write that. known: so many of the first rows' first words are known to be like that."""
+def is_key(words: Words, size: int, rows: int, probe: int, key: Words, known: int) -> Int:
+    """Return whether `write_key` would write `key`. known: number of leading rows whose word was compared before."""
     for row in range(known, rows):
         if key[row] != words[row * size, W_SLOT_A_B]:
             return False
@@ -51,25 +49,25 @@ def is_key(words: NDArray[np.uint64], size: int, rows: int, probe: int, key: NDA
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """What batches of a key have in common. mn: columns and rows of their first command; words: `write_key`'s."""
+    """What batches with one key have in common."""
 
     rows: int
     size: int
-    mn: int
-    probe: int
-    words: NDArray[np.uint64]
-    made: bytes
+    mn: int  # word W_MN of the first command
+    probe: int  # row that has a weight
+    words: Words  # as `write_key` writes them
+    made: bytes  # the same as bytes
 
 
 class StepKeys:
-    """Keys of batches. `probe`: the row of a batch that has a weight, whose copy may differ between requests."""
+    """Makes keys. probe: returns the row of a batch that has a weight, whose copy may differ between requests."""
 
     def __init__(self, probe: Callable[[StepBatch], int]) -> None:
         self._probe = probe
-        self._last: dict[tuple[int, ...], StepKey] = {}  # of batches alike in rows, size, columns and first slots
+        self._last: dict[tuple[int, ...], StepKey] = {}  # by rows, size, columns and first slots of a batch
 
     def known(self, batch: StepBatch) -> StepKey:
-        """The key of a batch, and what it is made of."""
+        """Return the key of a batch with its parts."""
         words, size, rows = batch.words, batch.size, batch.rows
         mn = words.item(0, W_MN)
         like = rows, size, mn, words.item(0, W_SLOT_A_B)
@@ -84,5 +82,5 @@ class StepKeys:
         return made
 
     def key_of(self, batch: StepBatch) -> bytes:
-        """The key of a batch."""
+        """Return the key of a batch as bytes."""
         return self.known(batch).made

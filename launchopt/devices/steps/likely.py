@@ -1,7 +1,6 @@
-"""Steps that a run is likely to ask for, in the order in which it comes to them: what is made ready before the clock.
+"""The steps that a run is likely to ask for, in the order of a run, so that they can be prepared before the clock.
 
-In: a stream, how many requests a batch can have, how many may be kept. Out: how many requests, from the first on, and
-which copy of the weights. Of a small model there can be hundreds of copies, more than are kept, or than a run comes to.
+A small model can have hundreds of copies of its weights: more than are kept prepared, or more than a run uses.
 """
 
 from __future__ import annotations
@@ -10,16 +9,22 @@ from launchopt.workloads.chain import ChainStream
 
 
 def copies_used(stream: ChainStream) -> int:
-    """Copies of the weights that a run comes to: a token the next one, from the first on."""
+    """Return the copies of the weights that a run uses: each token of a request uses the next copy, from the first."""
     return min(stream.replicas, int(stream.outputs.max()))
 
 
 def most_kept(stream: ChainStream, asked: int) -> int:
-    """How many steps are kept where `asked` are: never fewer than copies, or each would be gone when it comes again."""
+    """Return the number of steps to keep prepared: `asked`, but no fewer than copies of the weights.
+
+    With fewer, each step would be dropped before it comes again.
+    """
     return max(asked, copies_used(stream))
 
 
 def likely_steps(stream: ChainStream, most: int, bound: int) -> list[tuple[int, int]]:
-    """At most `bound` decode steps: of all requests, and then of the first alone, with each copy of the weights."""
+    """Return at most `bound` decode steps as (requests, copy of the weights), requests counted from the first.
+
+    Steps of all requests, up to `most`, come first; then steps of one request.
+    """
     sizes = dict.fromkeys((min(most, stream.requests), 1))
     return [(size, replica) for size in sizes for replica in range(copies_used(stream))][:bound]

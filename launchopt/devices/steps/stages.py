@@ -1,53 +1,101 @@
-"""Whole steps on the GPU: each stage of a step, a row of the template or several fused, in one launch for all requests.
+"""Launches of whole steps on the GPU: every stage of a step is one launch for all its requests.
 
-In: a `StepBatch`. Its requests lie evenly spaced, or are cut into groups that do. Out: launches, from a compiled loop
-over a table of stages: which operands of which rows a launch takes, which rows it does, and where its plans are.
+A stage is one row of the step's template, or several fused rows. The requests of a `StepBatch` lie evenly spaced, or
+the batch is cut into parts whose requests do. A compiled loop walks over a table of stages, [stages, columns]: the
+rows that a stage does, the operands that its launch takes, and its plans.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.batching.batcher import SEVERAL
 from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey, as_words
+from launchopt.command import COMMAND_DTYPE, ShapeKey, as_words
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
-from launchopt.devices.runs import HIGH, LOW, run_end, slots_of
+from launchopt.devices.runs import run_end
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.devices.steps.likely import likely_steps
 from launchopt.native import compiled, monotonic_ns
-from launchopt.recording.recorder import CURSOR_WORDS, LAUNCH_COLUMNS, CursorWord, LaunchFacts, note
-from launchopt.types import Int, Table
+from launchopt.recording.recorder import (
+    COMMAND_COLUMNS,
+    CURSOR_WORDS,
+    LAUNCH_COLUMNS,
+    CursorWord,
+    LaunchFacts,
+    RecordingArrays,
+    note,
+)
+from launchopt.records import columns_of, request_of, slot_a_of, slots_of
+from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
+from launchopt.workloads.chain import ChainStream
 
-# Columns of a table of stages: the rows that are done, the shape and strategy to be noted, the plan for no request; and
-# for each of `lt_launch.launch`'s four arguments the row of the step, which of its operands, and that row's shape.
-FIRST, STOP, NOTED, STRATEGY, PLAN, ARGUMENTS = range(6)
-A, B, C, REQUEST = range(4)  # which operand
-NOWHERE = 16  # rows of a recording that nobody reads
+UNRECORDED_ROWS = 16  # of the recording for launches that are not to be recorded
 MOST_KNOWN = 4096  # batches whose stages are kept
+
+
+class Role(enum.IntEnum):
+    """What a launch takes of a row: an operand's address, or the number of the first request."""
+
+    A = 0
+    B = 1
+    C = 2
+    REQUEST = 3
+
+
+class StageColumn(enum.IntEnum):
+    """Columns of a table of stages. From ARGUMENTS on: `ArgumentColumn` for each of the four arguments of a launch."""
+
+    FIRST_ROW = 0
+    STOP_ROW = 1
+    SHAPE = 2  # recorded for the launch
+    STRATEGY = 3  # recorded for the launch
+    PLAN0 = 4  # row of the plan for no request; the plan for n requests is n rows further on
+    ARGUMENTS = 5
+
+
+class ArgumentColumn(enum.IntEnum):
+    """Columns of one argument of a launch."""
+
+    ROW = 0  # of the step
+    ROLE = 1
+    SHAPE = 2  # of that row
+
+
+ARGUMENT_COLUMNS = len(ArgumentColumn)
+
+
+class Argument(NamedTuple):
+    """One argument of a launch: an operand of a row of the step, or that row's first request."""
+
+    row: int
+    role: Role
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Rows `first` to `stop` of a step in one launch, whose arguments are operands of rows: (row, A, B or C)."""
+    """Rows `first` to `stop` of a step in one launch with four arguments."""
 
     first: int
     stop: int
-    arguments: tuple[tuple[int, int], ...]
+    arguments: tuple[Argument, ...]
     strategy: int
-    plan: int  # row of the plans for no request
+    plan: int  # row of the plan for no request
 
 
 @compiled
-def even_requests(words: NDArray[np.uint64], size: int, rows: int, shape_of: Table, shapes: Table) -> Int:
-    """How many requests, from the first, lie evenly spaced in every row, and share their weights."""
+def even_requests(words: Words, size: int, rows: int, shape_of: Table, shapes: Table) -> Int:
+    """Return how many leading requests lie evenly spaced in every row, which also means that they share weights."""
     least = size
     for row in range(rows):
         shape = shapes[shape_of[row]]
@@ -57,8 +105,8 @@ def even_requests(words: NDArray[np.uint64], size: int, rows: int, shape_of: Tab
 
 
 @compiled
-def most_runs(words: NDArray[np.uint64], size: int, rows: int, shape_of: Table, shapes: Table, most: int) -> Int:
-    """Into how many evenly spaced runs the requests of a row fall at worst; stops counting past `most`."""
+def most_runs(words: Words, size: int, rows: int, shape_of: Table, shapes: Table, most: int) -> Int:
+    """Return the largest number of evenly spaced runs that a row consists of; a row is counted up to `most` + 1."""
     found = 0
     for row in range(rows):
         found = max(found, lt.count_runs(words[row * size : (row + 1) * size], shape_of[row], shapes, most))
@@ -66,10 +114,8 @@ def most_runs(words: NDArray[np.uint64], size: int, rows: int, shape_of: Table, 
 
 
 @compiled
-def mark_even(
-    words: NDArray[np.uint64], size: int, rows: int, shape_of: Table, shapes: Table, even: NDArray[np.bool_]
-) -> None:
-    """Which rows have all their requests evenly spaced."""
+def mark_even(words: Words, size: int, rows: int, shape_of: Table, shapes: Table, even: NDArray[np.bool_]) -> None:
+    """Set even[row] where all requests of a row lie evenly spaced."""
     for row in range(rows):
         shape = shapes[shape_of[row]]
         own = words[row * size : (row + 1) * size]
@@ -77,35 +123,39 @@ def mark_even(
 
 
 @compiled
-def _argument(i: Int, stage: Table, words: NDArray[np.uint64], size: int, shapes: Table) -> Int:
-    """Argument i of a stage's launch: an address, or the first request."""
-    row, role, index = stage[ARGUMENTS + 3 * i], stage[ARGUMENTS + 3 * i + 1], stage[ARGUMENTS + 3 * i + 2]
-    if role == REQUEST:
-        return np.int64(words[0, W_SLOT_C_REQUEST] >> HIGH)
+def _argument(i: Int, stage: Table, words: Words, size: int, shapes: Table) -> Int:
+    """Return argument i of a stage's launch: an address, or the first request."""
+    first = StageColumn.ARGUMENTS + ARGUMENT_COLUMNS * i
+    row, role = stage[first + ArgumentColumn.ROW], stage[first + ArgumentColumn.ROLE]
+    if role == Role.REQUEST:
+        return request_of(words, 0)
     slot_a, slot_b, slot_c = slots_of(words, row * size)
-    slot = slot_a if role == A else (slot_b if role == B else slot_c)
-    return shapes[index, lt.BASE_A + role] + slot * shapes[index, lt.BYTES_A + role]
+    slot = slot_a if role == Role.A else (slot_b if role == Role.B else slot_c)
+    shape = shapes[stage[first + ArgumentColumn.SHAPE]]
+    return shape[lt.BASE_A + role] + slot * shape[lt.BYTES_A + role]
 
 
 @compiled
 def launch_stages(
-    words: NDArray[np.uint64],
+    words: Words,
     size: int,
     stages: Table,
-    tables: Any,
-    records: Any,
-    batch: int,
-    reason: int,
-    flush_ns: int,
+    tables: tuple[Table, Table, Table],
+    recording: RecordingArrays,
+    batch: tuple[int, int, int],
 ) -> Int:
-    """One launch a stage for `size` requests; returns the first status that is not 0."""
+    """Make one launch per stage for `size` requests and record it; return the first status that is not OK.
+
+    tables: shapes, plans, contexts. batch: its number, and the reason and the time in ns of its flush.
+    """
     shapes, plans, contexts = tables
+    number, reason, flush_ns = batch
     for i in range(len(stages)):
         stage = stages[i]
         start_ns = monotonic_ns()
         status = lt.launch(
             contexts[0],
-            plans[stage[PLAN] + size],
+            plans[stage[StageColumn.PLAN0] + size],
             _argument(0, stage, words, size, shapes),
             _argument(1, stage, words, size, shapes),
             _argument(2, stage, words, size, shapes),
@@ -114,15 +164,20 @@ def launch_stages(
         end_ns = monotonic_ns()
         if status != lt.OK:
             return status
-        facts = LaunchFacts(batch, stage[NOTED], stage[STRATEGY], reason, flush_ns)
-        note(records, words, stage[FIRST] * size, stage[STOP] * size, facts, start_ns, end_ns)
+        facts = LaunchFacts(number, stage[StageColumn.SHAPE], stage[StageColumn.STRATEGY], reason, flush_ns)
+        first, stop = stage[StageColumn.FIRST_ROW] * size, stage[StageColumn.STOP_ROW] * size
+        note(recording, words, first, stop, facts, start_ns, end_ns)
     return lt.OK
 
 
 class LtSteps:
-    """Stages of every kind of step of a device's stream. `device`: a CudaDevice. `tables`: a plan for each shape."""
+    """Stages of every kind of step of a device's stream, and their launches.
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], tables: Tables) -> None:
+    limits: the most commands of each shape in a launch. tables: a plan for each shape and each number of requests.
+    """
+
+    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], tables: Tables) -> None:
+        assert isinstance(device.work, ChainStream)
         self.device, self.stream, self.most = device, device.work, max(limits.values())
         self.tables, self._limits = tables, limits
         self._index = {shape: index for index, shape in enumerate(self.stream.shapes)}
@@ -130,70 +185,75 @@ class LtSteps:
         self._kind_of = {self._key(self.stream.rows_of(kind)): kind for kind in kinds}
         self._indices: dict[int, Table] = {}
         self._probes: dict[int, int] = {}
-        self._stages: dict[tuple[int, int], Table] = {}
-        self._known: dict[bytes, Table] = {}  # stages of batches that are even
+        self._stages: dict[tuple[int, int], Table] = {}  # by kind and copy of the weights
+        self._known: dict[bytes, Table] = {}  # stages of batches whose requests lie evenly spaced, by the batch's key
         self.keys = StepKeys(self._probe)
         self.key_of = self.keys.key_of
-        # For launches that are not to be noted: a recording that is always full.
-        launches, commands = np.zeros((NOWHERE, LAUNCH_COLUMNS), np.int64), np.zeros((NOWHERE, 4), np.int64)
+        # A recording that is full takes no row.
+        launches = np.zeros((UNRECORDED_ROWS, LAUNCH_COLUMNS), np.int64)
+        commands = np.zeros((UNRECORDED_ROWS, COMMAND_COLUMNS), np.int64)
         cursor = np.zeros(CURSOR_WORDS, np.int64)
-        cursor[CursorWord.NEXT_LAUNCH] = NOWHERE
-        self._nowhere = (launches, commands, cursor)
+        cursor[CursorWord.NEXT_LAUNCH] = UNRECORDED_ROWS
+        self._unrecorded = (launches, commands, cursor)
 
     def _key(self, rows: range) -> tuple[int, int]:
-        """What tells a kind of step: how many rows, and the columns of its first."""
+        """Return what identifies a kind of step: the number of its rows, and the columns of the first one."""
         return len(rows), int(self.stream.template["n"][rows[0]])
 
     def indices(self, kind: int) -> Table:
-        """The shape of each row of a kind, as its index."""
+        """Return the index of the shape of each row of a kind, [rows]."""
         if kind not in self._indices:
             shapes = (self.stream.shape_of(row) for row in self.stream.rows(kind))
             self._indices[kind] = np.array([self._index[shape] for shape in shapes], np.int64)
         return self._indices[kind]
 
     def most_of(self, kind: int) -> int:
-        """How many requests a batch of this kind can have: each row is planned for no more."""
+        """Return the most requests that a batch of this kind can have: no row is planned for more."""
         return min(self._limits[self.stream.shapes[index]] for index in self.indices(kind).tolist())
 
     def likely(self, bound: int) -> Iterator[StepBatch]:
-        """The steps that a run is likely to ask for, `bound` at the most."""
+        """Yield at most `bound` steps that a run is likely to ask for."""
         kind = self.stream.decode_kind
         if kind >= 0:
             for requests, replica in likely_steps(self.stream, self.most_of(kind), bound):
                 yield step_of(self.stream, requests, replica)
 
     def kind_of(self, batch: StepBatch) -> int:
-        """The kind of a batch's steps."""
-        return self._kind_of[batch.rows, int(batch.words[0, W_MN] >> HIGH)]
+        """Return the kind of a batch's steps."""
+        return self._kind_of[batch.rows, int(columns_of(batch.words, 0))]
 
     def replica_of(self, batch: StepBatch, kind: int) -> int:
-        """Which copy of the weights the first request's step uses."""
+        """Return the copy of the weights that the first request's step uses."""
         rows = self.stream.rows_of(kind)
         for row in rows:
             if move := int(self.stream.replica_moves[row]):
-                slot = int(batch.words[(row - rows.start) * batch.size, W_SLOT_A_B] & LOW)
+                slot = int(slot_a_of(batch.words, (row - rows.start) * batch.size))
                 return (slot - int(self.stream.template["slot_a"][row])) // move
         return 0
 
     def fuse(self, kind: int, replica: int, fused: Sequence[Fused]) -> None:
-        """Make the stages of a kind and replica: `fused` (rows counted from the step's first), and the others alone."""
-        shape_of, stages, at = self.indices(kind).tolist(), [], 0
+        """Make the stages of a kind and copy of the weights: `fused`, and every other row as a stage of its own.
+
+        Rows are counted from the first row of the step.
+        """
+        shape_of, stages, at = self.indices(kind).tolist(), list[list[int]](), 0
         by_first = {each.first: each for each in fused}
         while at < len(shape_of):
-            each = by_first.get(at)
-            if each is None:
-                index = shape_of[at]
-                plan = int(self.tables.shapes[index, lt.PLAN0])
-                strategy = int(self.tables.shapes[index, lt.MANY_ARE])
-                each = Fused(at, at + 1, ((at, A), (at, B), (at, C), (at, REQUEST)), strategy, plan)
-            noted = shape_of[at] if each.stop == at + 1 else -1
+            each = by_first.get(at) or self._alone(at, shape_of[at])
+            shape = shape_of[at] if each.stop == at + 1 else SEVERAL
             arguments = [value for row, role in each.arguments for value in (row, role, shape_of[row])]
-            stages.append([at, each.stop, noted, each.strategy, each.plan, *arguments])
+            stages.append([at, each.stop, shape, each.strategy, each.plan, *arguments])
             at = each.stop
         self._stages[kind, replica] = np.array(stages, np.int64)
 
+    def _alone(self, row: int, shape_index: int) -> Fused:
+        """Return the stage of one row, which launches the plan of its shape."""
+        shape = self.tables.shapes[shape_index]
+        arguments = tuple(Argument(row, role) for role in Role)
+        return Fused(row, row + 1, arguments, int(shape[lt.MANY_ARE]), int(shape[lt.PLAN0]))
+
     def _probe(self, batch: StepBatch) -> int:
-        """A row with a weight: its copy may differ between requests."""
+        """Return a row with a weight: the copies of it that two requests use may differ."""
         kind = self.kind_of(batch)
         if kind not in self._probes:
             rows = self.stream.rows_of(kind)
@@ -202,14 +262,14 @@ class LtSteps:
         return self._probes[kind]
 
     def even_parts(self, batch: StepBatch) -> list[StepBatch]:
-        """`batch`, or copies of parts of it whose requests lie evenly spaced."""
+        """Return `batch` if its requests lie evenly spaced, else copies of parts of it whose requests do."""
         shape_of = self.indices(self.kind_of(batch))
-        columns = int(batch.words[0, W_MN] >> HIGH)
+        columns = int(columns_of(batch.words, 0))
         parts: list[StepBatch] = []
         left = batch
         while True:
             even = int(even_requests(left.words, left.size, left.rows, shape_of, self.tables.shapes))
-            even = 1 if columns > 1 else even  # a wide plan holds one column a request
+            even = 1 if columns > 1 else even  # a plan of several columns holds the columns of one request
             if even == left.size:
                 return [*parts, left]
             whole = left.words.reshape(left.rows, left.size, -1)
@@ -219,7 +279,7 @@ class LtSteps:
             left = StepBatch(rest.reshape(-1, width), batch.reason, left.size - even, batch.rows)
 
     def stages_of(self, batch: StepBatch) -> Table:
-        """The stages of a batch whose requests lie evenly spaced."""
+        """Return the stages of a batch whose requests lie evenly spaced."""
         kind = self.kind_of(batch)
         key = kind, self.replica_of(batch, kind)
         if key not in self._stages:
@@ -227,14 +287,17 @@ class LtSteps:
         return self._stages[key]
 
     def launch_known(self, batch: StepBatch, flush_ns: int) -> bool:
-        """One launch a stage, noted, where a batch like this was found to be even; else nothing, and False."""
+        """Make and record one launch per stage if `launch` has met such a batch; return False, and do nothing, if not.
+
+        Batches with one key have the same addresses. Only those that were evenly spaced are known.
+        """
         stages = self._known.get(self.key_of(batch))
         if stages is not None:
             self._launch(batch, stages, flush_ns)
         return stages is not None
 
     def launch(self, batch: StepBatch, flush_ns: int) -> None:
-        """One launch a stage, noted."""
+        """Make and record one launch per stage, for each evenly spaced part of the batch."""
         if self.launch_known(batch, flush_ns):
             return
         parts = self.even_parts(batch)
@@ -246,39 +309,40 @@ class LtSteps:
             self.launch_even(part, flush_ns)
 
     def runs(self, batch: StepBatch, most: int) -> int:
-        """Into how many evenly spaced runs the requests fall in the worst row of a batch; past `most` just more."""
+        """Return the number of evenly spaced runs in the worst row of a batch, counted up to `most` + 1."""
         indices = self.indices(self.kind_of(batch))
         return int(most_runs(batch.words, batch.size, batch.rows, indices, self.tables.shapes, most))
 
     def even_rows(self, batch: StepBatch) -> NDArray[np.bool_]:
-        """Which rows of a batch have all their requests evenly spaced."""
+        """Return for each row whether all its requests lie evenly spaced."""
         even = np.zeros(batch.rows, np.bool_)
         mark_even(batch.words, batch.size, batch.rows, self.indices(self.kind_of(batch)), self.tables.shapes, even)
         return even
 
     def launch_rows(self, batch: StepBatch, first: int, stop: int, flush_ns: int) -> None:
-        """Rows `first` to `stop`, one launch each, none fused: of these all requests lie evenly spaced."""
+        """Make one launch for each of rows `first` to `stop`, whose requests lie evenly spaced; no row is fused."""
         self._launch(batch, self.stages_of(batch)[first:stop], flush_ns)
 
     def launch_even(self, batch: StepBatch, flush_ns: int) -> None:
-        """The same for requests that lie evenly spaced."""
+        """Make and record one launch per stage for requests that lie evenly spaced."""
         self._launch(batch, self.stages_of(batch), flush_ns)
 
     def _launch(self, batch: StepBatch, stages: Table, flush_ns: int) -> None:
         device = self.device
-        device.enter(-1, batch.size)
-        common = (self.tables.arrays, device.records, device.recorder.next_batch(), int(batch.reason), flush_ns)
-        device.check(launch_stages(batch.words, batch.size, stages, *common))
+        device.enter(SEVERAL, batch.size)
+        facts = (device.recorder.next_batch(), int(batch.reason), flush_ns)
+        device.check(launch_stages(batch.words, batch.size, stages, self.tables.arrays, device.records, facts))
         device.left()
 
     def record(self, batch: StepBatch) -> None:
-        """The same launches, not noted: for a graph that is being captured. Requests must lie evenly spaced."""
-        common = (self.tables.arrays, self._nowhere, 0, int(batch.reason), 0)
-        self.device.check(launch_stages(batch.words, batch.size, self.stages_of(batch), *common))
+        """Make the same launches unrecorded, for a graph that is being captured. Requests lie evenly spaced."""
+        facts = (0, int(batch.reason), 0)
+        stages = self.stages_of(batch)
+        self.device.check(launch_stages(batch.words, batch.size, stages, self.tables.arrays, self._unrecorded, facts))
 
 
-def step_of(stream: Any, requests: int, replica: int) -> StepBatch:
-    """What a decode step of the first `requests` requests asks for, as the driver issues it."""
+def step_of(stream: ChainStream, requests: int, replica: int) -> StepBatch:
+    """Return a decode step of the first `requests` requests with copy `replica` of the weights, as the driver does."""
     rows = stream.rows_of(stream.decode_kind)
     own = slice(rows.start, rows.stop)
     template, lanes = stream.template[own], stream.table[:requests, ch.LANE]

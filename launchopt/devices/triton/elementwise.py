@@ -1,45 +1,44 @@
-"""Stages of bias, ReLU and scale in one launch of a Triton kernel, for all requests in step that lie evenly spaced."""
+"""Stages of bias, ReLU and scale in one launch of a Triton kernel, for requests in step that lie evenly spaced."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices.steps.stages import A, B, C, Fused
+from launchopt.devices.cublaslt.tables import Row
+from launchopt.devices.steps.fused import elementwise_arguments
+from launchopt.devices.steps.stages import Fused, LtSteps
 from launchopt.devices.triton.kernels import bias_relu_scale
 from launchopt.devices.triton.plans import TYPES, Variant, load_variants
 from launchopt.recording.recorder import Strategy
 
-BLOCK, WARPS = 512, 4
+BLOCK, WARPS = 512, 4  # features and warps of a block
 Pair = tuple[int, int]  # of B and C
 
 
 def variant(m: int, row_elements: Pair, stride_bytes: Pair, dtype: Dtype) -> Variant:
-    """The kernel for m features, with so many elements from row to row, and bytes from request to request."""
+    """Return the kernel for m features: elements from one row to the next, bytes from one request to the next."""
     sizes = {"M": m, "LEADING": row_elements, "STRIDES": stride_bytes}
     return Variant(bias_relu_scale, sizes | {"DTYPE": TYPES[dtype], "BLOCK": BLOCK}, WARPS)
 
 
 def grid(shape: ShapeKey, size: int) -> tuple[int, int, int]:
-    """Blocks for `size` requests."""
+    """Return the grid for `size` requests: x over features and columns, y over requests."""
     return shape.n * -(-shape.m // BLOCK), size, 1
 
 
 class TritonStages:
-    """Makes stages of a `LtSteps`; a kernel is compiled once for all layers."""
+    """Makes stages for an `LtSteps`. A kernel is compiled once for all layers."""
 
-    def __init__(self, steps: Any) -> None:
+    def __init__(self, steps: LtSteps) -> None:
         self._steps = steps
-        self._plans: dict[tuple[int, int], int] = {}
+        self._plans: dict[tuple[int, int], int] = {}  # row of the plan for no request, by first and last shape
 
     def fused(self, kind: int, start: int) -> Fused:
-        """Rows `start` to `start` + 3 of a kind of steps."""
+        """Fuse rows `start` to `start` + 3 of a kind of steps."""
         indices = self._steps.indices(kind)
         key = int(indices[start]), int(indices[start + 2])
         if key not in self._plans:
             self._plans[key] = self._plan(*key)
-        arguments = ((start, A), (start + 2, A), (start, B), (start + 2, C))
-        return Fused(start, start + 3, arguments, int(Strategy.triton), self._plans[key])
+        return Fused(start, start + 3, elementwise_arguments(start), int(Strategy.triton), self._plans[key])
 
     def _plan(self, first: int, last: int) -> int:
         steps, device = self._steps, self._steps.device
@@ -49,7 +48,7 @@ class TritonStages:
         (kernel,) = load_variants([variant(shape.m, rows, strides, shape.dtype)])
         assert kernel is not None  # it needs no shared memory
 
-        def make(size: int) -> tuple[list[int], bytes]:
+        def make(size: int) -> Row:
             return device.kernels.row(kernel.function, kernel.launch(grid(shape, size))), b"bias_relu_scale"
 
         plan, _ = steps.tables.append(range(1, steps.most + 1), make)

@@ -31,7 +31,7 @@ from launchopt.command import (
 )
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.op_kernels import fused_geometry
-from launchopt.devices.steps.stages import REQUEST, A, B, C, Fused, LtSteps, even_requests, mark_even, step_of
+from launchopt.devices.steps.stages import Argument, Fused, LtSteps, Role, even_requests, mark_even, step_of
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording.recorder import CommandColumn, LaunchColumn, Strategy
@@ -227,7 +227,12 @@ def fused_elementwise(rig: FakeSteps, start: int) -> Fused:
         return fake.kernel_row(function, fused_geometry(shapes[index], size, rows, (a, b, c))), b""
 
     plan, _ = fake.base.append(range(1, rig.most + 1), make)
-    arguments = ((start, A), (start + 2, A), (start, B), (start + 2, C))
+    arguments = (
+        Argument(start, Role.A),
+        Argument(start + 2, Role.A),
+        Argument(start, Role.B),
+        Argument(start + 2, Role.C),
+    )
     return Fused(start, start + 3, arguments, int(Strategy.fused), plan)
 
 
@@ -254,7 +259,7 @@ def merged(rig: FakeSteps, start: int) -> Fused:
     shape = rig.stream.shapes[int(rig.steps.indices(0)[start])]
     wide = ShapeKey(sum(row.m for row in own), shape.n, shape.k, shape.dtype)
     plan, _ = fake.base.append([1], lambda size: (fake.plan(wide, size, [0] * 3, fake.row_elements(shape)), b""))
-    return Fused(start, start + 3, ((start, A), (start, B), (start, C), (start, REQUEST)), int(Strategy.fused), plan)
+    return Fused(start, start + 3, tuple(Argument(start, role) for role in Role), int(Strategy.fused), plan)
 
 
 def test_gemms_side_by_side_as_one() -> None:

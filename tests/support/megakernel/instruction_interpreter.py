@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from launchopt.command import INDEX_BYTES, Dtype, Op
 from launchopt.devices.arenas import STORAGE, Arenas, from_float32, to_float32
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cpu.ops import STATEFUL, apply
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
@@ -74,7 +75,7 @@ class Placed:
                 row[lt.BASE_A + i], row[lt.BYTES_A + i] = bases.get(operand.arena, 0), operand.slot_bytes
             row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
         limits = {shape: stream.together(shape) for shape in stream.shapes}
-        self.steps = LtSteps(self, limits, Tables(shapes, np.zeros((1, lt.CONTEXT_WORDS), np.int64)))
+        self.steps = LtSteps(cast(GpuDevice, self), limits, Tables(shapes, np.zeros((1, lt.CONTEXT_WORDS), np.int64)))
         self.state: SeqAddresses | None = None
         if state is not None:
             positions, table = list(arrays)[-2:]
