@@ -32,13 +32,10 @@ from rich.console import Console
 
 from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
 from launchopt.analysis.tables.frontier_markdown import frontier_markdown
-from launchopt.analysis.tables.frontier_plot import draw_frontiers
 from launchopt.analysis.tables.markdown import report_markdown, sync_blocks
 from launchopt.analysis.tables.rows import build_tables
-from launchopt.analysis.tables.speedup_plot import draw_speedups
 from launchopt.analysis.tables.strategies import RemedyTable, build_remedies
 from launchopt.analysis.tables.strategies_markdown import remedies_markdown
-from launchopt.analysis.tables.strategies_plot import draw_remedies
 from launchopt.analysis.verdict.calibration import calibration_markdown, read_calibration
 from launchopt.errors import DataError, LaunchoptError
 from launchopt.files import save_text
@@ -48,6 +45,7 @@ from runner.pager import until_closed
 from runner.profiles import ncu
 from runner.report import goals, profilers
 from runner.report.page import html, pull_request, timeline
+from runner.report.pictures import draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_remedies, print_tables
 
 FRONTIER_FILE = "frontier.json"
@@ -118,7 +116,8 @@ def report(folders: Sequence[Path], output: Path | None = None, plot: Path | Non
     tables = build_tables(results.read_summaries(folders))
     shown = report_markdown(tables, "full")
     _publish(shown, output or _folder(folders[0]) / "report.md", lambda console: print_tables(tables, console))
-    _plot(plot, lambda path: draw_speedups(tables, path))
+    if plot is not None:
+        draw_speedups(tables, plot)
 
 
 def _publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None:
@@ -129,15 +128,6 @@ def _publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None
         print(markdown, end="")
     # Written after it was printed: a folder that is read-only still shows its tables.
     save_text(path, markdown)
-
-
-def _plot(path: Path | None, draw: Callable[[Path], None]) -> None:
-    if path is None:
-        return
-    try:
-        draw(path)
-    except OSError as error:
-        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
 
 
 def frontier(
@@ -155,7 +145,8 @@ def frontier(
     _publish(shown, output or kept.with_name("frontier.md"), lambda console: print_frontiers(frontiers, console))
     if slo_p99_us is not None and output is None:
         save_text(kept, json.dumps({"slo_p99_us": slo_p99_us}) + "\n")
-    _plot(plot, lambda path: draw_frontiers(frontiers, path))
+    if plot is not None:
+        draw_frontiers(frontiers, plot)
 
 
 def remedies(folders: Sequence[Path], output: Path | None = None, plot: Path | None = None) -> None:
@@ -166,7 +157,8 @@ def remedies(folders: Sequence[Path], output: Path | None = None, plot: Path | N
     tables = _remedies(folders)
     shown = remedies_markdown(tables, "full")
     _publish(shown, output or _folder(folders[0]) / REMEDIES_FILE, lambda console: print_remedies(tables, console))
-    _plot(plot, lambda path: draw_remedies(tables, path))
+    if plot is not None:
+        draw_strategies(tables, plot)
 
 
 def _remedies(folders: Sequence[Path]) -> list[RemedyTable]:

@@ -1,72 +1,57 @@
-"""Throughput against tail latency as a picture, and why batches were flushed: one SVG on a white card.
+"""Throughput against tail latency as a picture, and why batches were flushed, on a white card.
 
-In: `frontier.Frontier`. Out: an SVG file (or what the suffix says, such as PNG). A panel a stream; a dot is a
-configuration, labelled max_batch/timeout_us, its colour the mode; hollow where arrivals overloaded it, and then perhaps
-outside: the axes are those of the points that claim something. What failed is left out. Below it the shares of the
-reasons for which batches were flushed. Needs matplotlib (the `report` extra).
+In: `frontier.Frontier`. Out: an Altair chart. A panel per stream; a dot per configuration, labelled
+max_batch/timeout_us, its colour the mode. A dot is hollow where arrivals overloaded the configuration, and may then lie
+outside: the axes are those of the other dots. Failed configurations are left out. Below are the shares of the reasons
+for which batches were flushed. Needs Altair (the `report` extra).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
 
 from launchopt.analysis.tables.frontier import Frontier, Point
+from launchopt.analysis.tables.labels import FONT_SIZE, Axis, Box, Label, Spot, place
 from launchopt.analysis.tables.rows import arrivals, disorder
-from launchopt.errors import ConfigError
+from launchopt.analysis.tables.speedup_plot import INK, Chart, Panel, is_log, on_card, ticks
 
-# Readable for the common kinds of colour blindness (Okabe and Ito, 2008); of reasons also in grey.
+# Readable for the common kinds of colour blindness (Okabe and Ito, 2008); the reasons also in grey.
 _MODE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
 _REASON_COLOURS = {"full": "#1b4965", "deadline": "#e07a5f", "idle": "#81b29a", "stall": "#f2cc8f", "drain": "#c9c9c9"}
-_INK = "#222222"
-_LOG_SPREAD = 10.0
+_WHITE = "#ffffff"
+_STAR = "M0,-1 0.25,-0.35 0.95,-0.31 0.4,0.13 0.59,0.81 0,0.43 -0.59,0.81 -0.4,0.13 -0.95,-0.31 -0.25,-0.35Z"
 _MOST_COLUMNS = 3
-_LABEL_SIZE = 7.0
-# Where a label may go, in the order of preference: direction from the dot, in half widths and heights of the label.
-_PLACES = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
-
-_Box = tuple[float, float, float, float]
-_Spot = tuple[float, float]
+_WIDTH, _HEIGHT, _FLUSH_HEIGHT = 420, 370, 115  # of a panel, pixels
+_DOT, _BIG_STAR, _SMALL_STAR = 42, 190, 120  # square pixels
+_DOT_GAP, _STAR_GAP = 6.0, 11.0  # pixels from the centre of a dot to its label
+_ENTRY_WIDTH, _ENTRY_HEIGHT, _MARK_WIDTH = 250, 20, 26  # of the legend, pixels
 
 
-def draw_frontiers(frontiers: Sequence[Frontier], path: Path) -> None:
-    """Write the picture to `path`; ConfigError where matplotlib or anything to draw is missing."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot", path, "needs matplotlib: pip install 'launchopt[report]'") from None
+class _Entry(NamedTuple):
+    """A line of the legend."""
+
+    kind: str  # dot, star, line, dashes or patch
+    label: str
+    colour: str
+    fill: str
+
+
+def frontier_chart(frontiers: Sequence[Frontier]) -> Chart | None:
+    """Return the picture of all frontiers; None where no verified, untraced point has a latency."""
     shown = [frontier for frontier in frontiers if _drawn(frontier)]
     if not shown:
-        raise ConfigError("plot", path, "no frontier to draw: no verified, untraced point has a latency")
+        return None
     modes = sorted({point.mode for frontier in shown for point in _drawn(frontier)})
-    colours = {mode: _MODE_COLOURS[at % len(_MODE_COLOURS)] for at, mode in enumerate(modes)}
+    colours = {mode: _MODE_COLOURS[i % len(_MODE_COLOURS)] for i, mode in enumerate(modes)}
+    panels = [alt.vconcat(_dots(frontier, colours), _flushes(_drawn(frontier))) for frontier in shown]
     columns = min(len(shown), _MOST_COLUMNS)
-    rows = -(-len(shown) // columns)
-    # A fixed salt and no date: the same rows give the same bytes.
-    with matplotlib.rc_context({"svg.hashsalt": "launchopt", "font.size": 9, "hatch.linewidth": 0.6}):
-        size = (max(6.4, 5.2 * columns), 6.6 * rows + 0.8)
-        figure = Figure(figsize=size, facecolor="white", layout="constrained")
-        grid = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=[3.2, 1] * rows)
-        panels = []
-        for at, frontier in enumerate(shown):
-            row, column = divmod(at, columns)
-            panels.append((grid[2 * row][column], frontier))
-            _draw_points(grid[2 * row][column], frontier, colours)
-            _draw_flushes(grid[2 * row + 1][column], _drawn(frontier))
-        for at in range(len(shown), rows * columns):
-            row, column = divmod(at, columns)
-            grid[2 * row][column].remove()
-            grid[2 * row + 1][column].remove()
-        _draw_legend(figure, colours, shown)
-        figure.suptitle(_title(shown), x=0.01, ha="left", fontsize=11)
-        figure.draw_without_rendering()  # the layout is known from here on: labels can be kept apart
-        for axes, frontier in panels:
-            _label_points(axes, frontier)
-        suffix = path.suffix.removeprefix(".") or "svg"
-        figure.savefig(path, format=suffix, dpi=110, metadata={"Date": None} if suffix == "svg" else None)
+    grid = alt.concat(*panels, columns=columns, spacing=24)
+    title = alt.TitleParams(text=_title(shown), fontSize=15, offset=12)
+    return on_card(alt.vconcat(grid, _legend(_entries(shown, colours), columns), title=title))
 
 
 def _drawn(frontier: Frontier) -> list[Point]:
@@ -83,91 +68,11 @@ def _title(frontiers: Sequence[Frontier]) -> str:
     return f"Throughput against p99 latency — {', '.join([*machines, *works])}"
 
 
-def _panel_title(frontier: Frontier) -> str:
+def _panel_title(frontier: Frontier) -> list[str]:
     order = disorder(frontier.stream)
     parts = [frontier["workload"], frontier["dtype"], arrivals(frontier.stream)]
     parts += [f"{name} {frontier[name]}" for name in ("scheduler", "sampling") if frontier[name]]
-    return ", ".join(map(str, parts)) + (f"\n({order})" if order else "")
-
-
-def _mark(point: Point) -> str:
-    timeout = "—" if point.timeout_us is None else f"{point.timeout_us:g}"
-    return f"{'—' if point.max_batch is None else point.max_batch}/{timeout}"
-
-
-def _unit(frontier: Frontier) -> tuple[str, float]:
-    """Unit of a panel's latencies, and how many us that is."""
-    return ("ms", 1e3) if max(point.p99_us or 0.0 for point in _framing(frontier)) >= 1e4 else ("us", 1.0)
-
-
-def _framing(frontier: Frontier) -> list[Point]:
-    """The points that the axes have to show: an overloaded one may be far off."""
-    points = _drawn(frontier)
-    return [point for point in points if point.claims] or points
-
-
-def _spot(frontier: Frontier, point: Point) -> _Spot:
-    """Where a point is in the data of its panel."""
-    return point.throughput_per_s or 0.0, (point.p99_us or 0.0) / _unit(frontier)[1]
-
-
-def _draw_points(axes: Any, frontier: Frontier, colours: dict[str, str]) -> None:
-    unit, scale = _unit(frontier)
-    axes.set_facecolor("white")
-    is_log = _set_limits(axes, frontier)
-    if frontier.frontier:
-        spots = [_spot(frontier, point) for point in frontier.frontier]
-        axes.plot(*zip(*spots, strict=True), color=_INK, linewidth=1, zorder=1)
-    for point in _drawn(frontier):
-        spot, colour = _spot(frontier, point), colours[point.mode]
-        if point == frontier.recommended:
-            axes.plot(*spot, "*", color=colour, markersize=15, markeredgecolor=_INK, zorder=4)
-        else:
-            face, alpha = "white" if point.overloaded else colour, 1 if point in frontier.frontier else 0.6
-            axes.plot(*spot, "o", color=colour, markerfacecolor=face, markersize=6, alpha=alpha, zorder=3)
-    if frontier.slo_p99_us is not None:
-        axes.axhline(frontier.slo_p99_us / scale, color=_INK, linewidth=0.9, linestyle="--", zorder=1)
-    axes.grid(True, which="major", color="#e6e6e6", linewidth=0.6, zorder=0)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel(f"{frontier.unit}/s{' (log)' if is_log else ''} — more is better")
-    axes.set_ylabel(f"p99 latency of a command, {unit} (log) — less is better")
-    axes.set_title(f"{_panel_title(frontier)}\n{_answer(frontier)}", loc="left", fontsize=9)
-
-
-def _set_limits(axes: Any, frontier: Frontier) -> bool:
-    """Show the framing points and the objective, with room for labels; whether x is logarithmic."""
-    xs, ys = zip(*(_spot(frontier, point) for point in _framing(frontier)), strict=True)
-    if frontier.slo_p99_us is not None:
-        ys = (*ys, frontier.slo_p99_us / _unit(frontier)[1])
-    room = max(1.25, (max(ys) / min(ys)) ** 0.12)
-    axes.set_yscale("log")
-    axes.set_ylim(min(ys) / room, max(ys) * room)
-    _plain_ticks(axes.yaxis)
-    is_log = bool(max(xs) / min(xs) > _LOG_SPREAD)
-    if is_log:
-        room = (max(xs) / min(xs)) ** 0.12
-        axes.set_xscale("log")
-        axes.set_xlim(min(xs) / room, max(xs) * room)
-        _plain_ticks(axes.xaxis)
-    else:
-        # An open loop's throughputs hardly differ: never show less than 2%, or noise would look like an effect.
-        room = max(0.15 * (max(xs) - min(xs)), 0.01 * max(xs))
-        axes.set_xlim(min(xs) - room, max(xs) + room)
-        axes.locator_params(axis="x", nbins=5)
-        axes.xaxis.set_major_formatter("{x:,.8g}")
-    return is_log
-
-
-def _plain_ticks(axis: Any) -> None:
-    """Numbers instead of powers, between the powers too, where a log axis spans little."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    low, high = axis.get_view_interval()
-    subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0) if high / low > 5 else tuple(map(float, range(1, 10)))
-    axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter("{x:,.8g}")
-    axis.set_minor_formatter(NullFormatter())
+    return [", ".join(map(str, parts)), *([f"({order})"] if order else []), _answer(frontier)]
 
 
 def _answer(frontier: Frontier) -> str:
@@ -187,97 +92,204 @@ def _named(point: Point) -> str:
     return f"{point.mode}, {point.batching}"
 
 
-def _draw_flushes(axes: Any, points: Sequence[Point]) -> None:
-    axes.set_facecolor("white")
-    shares = [point.flush_shares or {} for point in points]
-    below = [0.0] * len(points)
-    for reason, colour in _REASON_COLOURS.items():
-        heights = [100 * share.get(reason, 0.0) for share in shares]
-        axes.bar(range(len(points)), heights, bottom=below, color=colour, width=0.8, linewidth=0)
-        below = [low + height for low, height in zip(below, heights, strict=True)]
+def _mark(point: Point) -> str:
+    timeout = "—" if point.timeout_us is None else f"{point.timeout_us:g}"
+    return f"{'—' if point.max_batch is None else point.max_batch}/{timeout}"
+
+
+def _unit(frontier: Frontier) -> tuple[str, float]:
+    """Unit of a panel's latencies, and its us."""
+    return ("ms", 1e3) if max(point.p99_us or 0.0 for point in _framing(frontier)) >= 1e4 else ("us", 1.0)
+
+
+def _framing(frontier: Frontier) -> list[Point]:
+    """The points that the axes have to show: an overloaded one may be far off."""
+    points = _drawn(frontier)
+    return [point for point in points if point.claims] or points
+
+
+def _objective(frontier: Frontier) -> float | None:
+    """The largest p99 that keeps the objective, in the panel's unit."""
+    return None if frontier.slo_p99_us is None else frontier.slo_p99_us / _unit(frontier)[1]
+
+
+def _data(frontier: Frontier, point: Point) -> Spot:
+    """Throughput per s, and p99 in the panel's unit."""
+    return Spot(point.throughput_per_s or 0.0, (point.p99_us or 0.0) / _unit(frontier)[1])
+
+
+def _axes(frontier: Frontier) -> tuple[Axis, Axis]:
+    """Return x and y: the framing points and the objective, with room for labels."""
+    xs, ys = zip(*(_data(frontier, point) for point in _framing(frontier)), strict=True)
+    objective = _objective(frontier)
+    ys = ys if objective is None else (*ys, objective)
+    room = max(1.25, (max(ys) / min(ys)) ** 0.12)
+    y = Axis(min(ys) / room, max(ys) * room, is_log=True, pixels=_HEIGHT)
+    if is_log(xs):
+        room = (max(xs) / min(xs)) ** 0.12
+        return Axis(min(xs) / room, max(xs) * room, is_log=True, pixels=_WIDTH), y
+    # An open loop's throughputs hardly differ: an axis of less than 2% would make noise look like an effect.
+    room = max(0.15 * (max(xs) - min(xs)), 0.01 * max(xs))
+    return Axis(min(xs) - room, max(xs) + room, is_log=False, pixels=_WIDTH), y
+
+
+def _visible(frontier: Frontier) -> list[Point]:
+    """The points that lie within the axes."""
+    axes = _axes(frontier)
+
+    def is_within(point: Point) -> bool:
+        return all(axis.low <= value <= axis.high for axis, value in zip(axes, _data(frontier, point), strict=True))
+
+    return [point for point in _drawn(frontier) if is_within(point)]
+
+
+def _encoding(axis: Axis, **more: Any) -> dict[str, Any]:
+    """Scale and axis of an encoding."""
+    scale = alt.Scale(type="log" if axis.is_log else "linear", domain=[axis.low, axis.high], nice=False, zero=False)
+    labelled = {"values": ticks(axis.low, axis.high)} if axis.is_log else {"tickCount": 5}
+    return {"scale": scale, "axis": alt.Axis(format=",.8~g", grid=True, gridColor="#e6e6e6", **labelled), **more}
+
+
+def _dots(frontier: Frontier, colours: Mapping[str, str]) -> Panel:
+    x_axis, y_axis = _axes(frontier)
+    log = " (log)" if x_axis.is_log else ""
+    x = alt.X("x:Q", **_encoding(x_axis, title=f"{frontier.unit}/s{log} — more is better"))
+    y_title = f"p99 latency of a command, {_unit(frontier)[0]} (log) — less is better"
+    y = alt.Y("y:Q", **_encoding(y_axis, title=y_title))
+
+    def chart(values: Sequence[Mapping[str, Any]]) -> alt.Chart:
+        return alt.Chart(alt.InlineData(values=list(values))).encode(x=x, y=y)
+
+    joined = [_data(frontier, point)._asdict() for point in frontier.frontier]
+    dots = [_dot(frontier, point, colours) for point in _visible(frontier)]
+    labels = [{"text": text, "x": x_axis.value(spot.x), "y": y_axis.value(spot.y)} for text, spot in _labels(frontier)]
+    style = {
+        "fill": alt.Fill("fill:N", scale=None),
+        "stroke": alt.Stroke("stroke:N", scale=None),
+        "opacity": alt.Opacity("opacity:Q", scale=None),
+        "shape": alt.Shape("shape:N", scale=None),
+        "size": alt.Size("size:Q", scale=None),
+    }
+    layers: list[alt.Chart] = [
+        chart(joined).mark_line(color=INK, strokeWidth=1).encode(order="x:Q"),
+        chart(dots).mark_point(strokeWidth=1.2).encode(**style),
+        chart(labels).mark_text(fontSize=FONT_SIZE, color=INK).encode(text="text:N"),
+    ]
+    objective = _objective(frontier)
+    if objective is not None:
+        line = alt.Chart(alt.InlineData(values=[{"y": objective}]))
+        layers.append(line.mark_rule(color=INK, strokeDash=[5, 3]).encode(y=y))
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=_panel_title(frontier))
+
+
+def _dot(frontier: Frontier, point: Point, colours: Mapping[str, str]) -> dict[str, Any]:
+    colour, is_chosen = colours[point.mode], point == frontier.recommended
+    return {
+        **_data(frontier, point)._asdict(),
+        "fill": _WHITE if point.overloaded and not is_chosen else colour,
+        "stroke": INK if is_chosen else colour,
+        "opacity": 1.0 if is_chosen or point in frontier.frontier else 0.6,
+        "shape": _STAR if is_chosen else "circle",
+        "size": _BIG_STAR if is_chosen else _DOT,
+    }
+
+
+def _labels(frontier: Frontier) -> list[tuple[str, Spot]]:
+    """max_batch/timeout beside the dots; a dot off the frontier has none where there is no room. Pixels."""
+    x_axis, y_axis = _axes(frontier)
+
+    def pixels(point: Point) -> Spot:
+        data = _data(frontier, point)
+        return Spot(x_axis.pixel(data.x), y_axis.pixel(data.y))
+
+    # The most important first.
+    points = sorted(_visible(frontier), key=lambda p: (p != frontier.recommended, p not in frontier.frontier))
+    labels = [
+        Label(_mark(p), pixels(p), _STAR_GAP if p == frontier.recommended else _DOT_GAP, p in frontier.frontier)
+        for p in points
+    ]
+    lines = [[pixels(point) for point in frontier.frontier]]
+    objective = _objective(frontier)
+    if objective is not None:
+        lines.append([Spot(0.0, y_axis.pixel(objective)), Spot(_WIDTH, y_axis.pixel(objective))])
+    return place(labels, lines, Box(0.0, 0.0, _WIDTH, _HEIGHT))
+
+
+def _flushes(points: Sequence[Point]) -> Panel:
+    """Stacked bars of the reasons for flushes, in percent; one per configuration."""
     several = len({point.mode for point in points}) > 1
-    labels = [f"{_mark(point)}{f' {point.mode}' if several else ''}" for point in points]
-    axes.set_xticks(range(len(points)), labels, rotation=90, fontsize=_LABEL_SIZE if len(points) <= 30 else 5)
-    axes.set_ylim(0, 100)
-    axes.set_ylabel("flushes, %")
-    axes.spines[["top", "right"]].set_visible(False)
+    names = [f"{_mark(point)}{f' {point.mode}' if several else ''}" for point in points]
+    values = [
+        {"number": i, "low": low, "high": high, "colour": _REASON_COLOURS[reason]}
+        for i, point in enumerate(points)
+        for reason, low, high in _stacked(point.flush_shares or {})
+    ]
+    # Bars are told apart by number: two configurations may have one name.
+    named, size = f"{json.dumps(names)}[datum.value]", FONT_SIZE if len(points) <= 30 else 6
+    axis = alt.Axis(labelExpr=named, labelAngle=-90, labelFontSize=size, labelLimit=0, labelOverlap=False)
+    scale = alt.Scale(domain=list(range(len(points))))
+    bars = alt.Chart(alt.InlineData(values=values), width=_WIDTH, height=_FLUSH_HEIGHT).mark_bar()
+    encoded: alt.Chart = bars.encode(
+        x=alt.X("number:O", scale=scale, axis=axis, title=None),
+        y=alt.Y("low:Q", scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(tickCount=5), title="flushes, %"),
+        y2="high:Q",
+        color=alt.Color("colour:N", scale=None),
+    )
+    return encoded
 
 
-def _draw_legend(figure: Any, colours: dict[str, str], frontiers: Sequence[Frontier]) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
+def _stacked(shares: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """Return each reason with the percentages between which its bar lies."""
+    found, low = [], 0.0
+    for reason in _REASON_COLOURS:
+        high = low + 100 * shares.get(reason, 0.0)
+        found += [(reason, low, high)] if high > low else []
+        low = high
+    return found
 
-    dot: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 6}
-    handles: list[Any] = [Line2D([], [], color=colour, label=mode, **dot) for mode, colour in colours.items()]
+
+def _entries(frontiers: Sequence[Frontier], colours: Mapping[str, str]) -> list[_Entry]:
+    entries = [_Entry("dot", mode, colour, colour) for mode, colour in colours.items()]
     chosen = [frontier.recommended for frontier in frontiers if frontier.recommended]
     if chosen:
-        star = dot | {"marker": "*", "markersize": 12}
         label = f"recommended: {_named(chosen[0])}" if len(frontiers) == 1 else "recommended: named above its panel"
-        handles.append(Line2D([], [], color="white", markeredgecolor=_INK, label=label, **star))
+        entries.append(_Entry("star", label, INK, _WHITE))
     if any(point.overloaded for frontier in frontiers for point in _drawn(frontier)):
-        handles.append(Line2D([], [], color=_INK, markerfacecolor="white", label="overloaded", **dot))
-    handles.append(Line2D([], [], color=_INK, linewidth=1, label="frontier"))
-    if any(frontier.slo_p99_us is not None for frontier in frontiers):
-        slo_p99_us = next(frontier.slo_p99_us for frontier in frontiers if frontier.slo_p99_us is not None)
-        label = f"objective: p99 of {slo_p99_us:,g} us"
-        handles.append(Line2D([], [], color=_INK, linewidth=0.9, linestyle="--", label=label))
+        entries.append(_Entry("dot", "overloaded", INK, _WHITE))
+    entries.append(_Entry("line", "frontier", INK, INK))
+    objectives = [frontier.slo_p99_us for frontier in frontiers if frontier.slo_p99_us is not None]
+    if objectives:
+        entries.append(_Entry("dashes", f"objective: p99 of {objectives[0]:,g} us", INK, INK))
     seen = {r for f in frontiers for p in _drawn(f) for r, share in (p.flush_shares or {}).items() if share}
-    handles += [Patch(color=colour, label=f"flush: {name}") for name, colour in _REASON_COLOURS.items() if name in seen]
-    figure.legend(handles=handles, loc="outside lower left", ncols=5 if len(frontiers) > 1 else 3, frameon=False)
+    entries += [_Entry("patch", f"flush: {name}", each, each) for name, each in _REASON_COLOURS.items() if name in seen]
+    return entries
 
 
-def _label_points(axes: Any, frontier: Frontier) -> None:
-    """max_batch/timeout beside each dot; one that is not on the frontier goes without where there is no room."""
-    pixels = axes.figure.dpi / 72
-    frame = axes.bbox.extents
-    at = {id(point): _pixel(axes, frontier, point) for point in _drawn(frontier)}
-    points = [point for point in _drawn(frontier) if _inside(_box(*at[id(point)], 0, 0), frame)]
-    taken = [_box(*at[id(point)], 3.5 * pixels, 3.5 * pixels) for point in points]
-    lines = _on_lines(axes, frontier, [at[id(point)] for point in frontier.frontier])
-    # What matters most chooses first.
-    for point in sorted(points, key=lambda p: (p != frontier.recommended, p not in frontier.frontier)):
-        half_width, half_height = (0.31 * _LABEL_SIZE * len(_mark(point)) * pixels, 0.6 * _LABEL_SIZE * pixels)
-        x, y = at[id(point)]
-        gap = (8 if point == frontier.recommended else 4.5) * pixels
-        boxes = []
-        for right, up in _PLACES:
-            reach = 0.5 * gap if right and up else gap
-            middle = x + right * (half_width + reach), y + up * (half_height + reach)
-            boxes.append(_box(*middle, half_width, half_height))
-        free = [box for box in boxes if _inside(box, frame) and not any(_overlap(box, other) for other in taken)]
-        if not free and point not in frontier.frontier:
-            continue
-        clear = [box for box in free if not any(_overlap(box, other) for other in lines)]
-        box = (clear or free or boxes)[0]
-        taken.append(box)
-        offset = (((box[0] + box[2]) / 2 - x) / pixels, ((box[1] + box[3]) / 2 - y) / pixels)
-        style = {"ha": "center", "va": "center", "fontsize": _LABEL_SIZE, "color": _INK}
-        axes.annotate(_mark(point), _spot(frontier, point), offset, textcoords="offset points", **style)
+def _legend(entries: Sequence[_Entry], panels: int) -> Panel:
+    """All entries in columns, filled row by row."""
+    columns = max(1, panels * _WIDTH // _ENTRY_WIDTH)
+    values = [
+        {**entry._asdict(), "x": i % columns * _ENTRY_WIDTH, "y": (i // columns + 0.5) * _ENTRY_HEIGHT}
+        | {"middle": i % columns * _ENTRY_WIDTH + _MARK_WIDTH / 2, "end": i % columns * _ENTRY_WIDTH + _MARK_WIDTH}
+        for i, entry in enumerate(entries)
+    ]
+    base = alt.Chart(alt.InlineData(values=values)).encode(
+        y=alt.Y("y:Q", scale=None, axis=None),
+        fill=alt.Fill("fill:N", scale=None),
+        stroke=alt.Stroke("colour:N", scale=None),
+    )
+    x, middle = alt.X("x:Q", scale=None, axis=None), alt.X("middle:Q", scale=None, axis=None)
 
+    def of(kind: str) -> alt.Chart:
+        return base.transform_filter(f"datum.kind == '{kind}'")
 
-def _pixel(axes: Any, frontier: Frontier, point: Point) -> _Spot:
-    x, y = axes.transData.transform(_spot(frontier, point))
-    return float(x), float(y)
-
-
-def _on_lines(axes: Any, frontier: Frontier, spots: Sequence[_Spot]) -> list[_Box]:
-    """Small boxes along the line of the frontier and along the objective, in pixels: a label had better miss them."""
-    segments = list(pairwise(spots))
-    if frontier.slo_p99_us is not None:
-        left, _, right, _ = axes.bbox.extents
-        y = float(axes.transData.transform((1.0, frontier.slo_p99_us / _unit(frontier)[1]))[1])
-        segments.append(((left, y), (right, y)))
-    steps = [at / 50 for at in range(51)]
-    return [_box(a + (c - a) * at, b + (d - b) * at, 1, 1) for (a, b), (c, d) in segments for at in steps]
-
-
-def _box(x: float, y: float, half_width: float, half_height: float) -> _Box:
-    return x - half_width, y - half_height, x + half_width, y + half_height
-
-
-def _overlap(one: _Box, other: _Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-
-
-def _inside(box: _Box, frame: Any) -> bool:
-    return bool(box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] * 1.02 and box[3] <= frame[3] * 1.02)
+    text = alt.Chart(alt.InlineData(values=values)).mark_text(align="left", dx=6, color=INK, fontSize=11)
+    rows = -(-len(entries) // columns)
+    return alt.layer(
+        of("dot").mark_point(size=_DOT, opacity=1).encode(x=middle),
+        of("star").mark_point(size=_SMALL_STAR, shape=_STAR, opacity=1).encode(x=middle),
+        of("line").mark_rule().encode(x=x, x2="end:Q"),
+        of("dashes").mark_rule(strokeDash=[5, 3]).encode(x=x, x2="end:Q"),
+        of("patch").mark_bar(size=11).encode(x=x, x2="end:Q"),
+        text.encode(x=alt.X("end:Q", scale=None, axis=None), y=alt.Y("y:Q", scale=None, axis=None), text="label:N"),
+    ).properties(width=panels * _WIDTH, height=rows * _ENTRY_HEIGHT)

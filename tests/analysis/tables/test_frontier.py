@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 
 from launchopt.analysis.tables.frontier import Point, build_frontiers, pareto, recommend
 from launchopt.analysis.tables.frontier_markdown import frontier_markdown
-from launchopt.analysis.tables.frontier_plot import draw_frontiers
-from launchopt.errors import ConfigError, DataError
+from launchopt.errors import DataError
 from launchopt.recording.results import SUMMARY, Row
 from launchopt.statistics.histogram import LogHistogram
 
@@ -193,38 +191,3 @@ def test_throughput_is_in_tokens_where_there_are_any() -> None:
     (frontier,) = build_frontiers(rows, slo_p99_us=100)
     assert [point.throughput_per_s for point in frontier.points] == [70.0, 77.0]
     assert "77 tokens/s, p99 100.0 us" in frontier_markdown([frontier], "compact")
-
-
-def sweep() -> list[Row]:
-    """Closed and open, two modes, an overload, a failure."""
-    rows = []
-    for rate in (None, 1000.0):
-        stream = {"arrival": "poisson" if rate else "closed", "arrival_rate_per_s": rate, "run_id": str(rate)}
-        for max_batch in (1, 8, 64):
-            for timeout_us in (20.0, 500.0):
-                own = {"commands_per_s": rate or 900.0 * max_batch, "latency_p99_us": 30 + timeout_us + max_batch}
-                rows.append(row(**stream, max_batch=max_batch, timeout_us=timeout_us, **own))
-        rows.append(row(**stream, mode="baseline", commands_per_s=700.0, latency_p99_us=4e4, overloaded=bool(rate)))
-        rows.append(row(**stream, mode="graph", verified=False))
-    return rows
-
-
-def test_the_picture_is_the_same_each_time_and_names_the_choice(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    frontiers = build_frontiers(sweep(), slo_p99_us=200)
-    pictures = []
-    for name in ("a.svg", "b.svg"):
-        draw_frontiers(frontiers, tmp_path / name)
-        pictures.append((tmp_path / name).read_bytes())
-    assert pictures[0] == pictures[1]
-    for text in (b"batched, 64 / 20 us", b"poisson 1,000/s", b"8/500", b"1 overloaded", b"flush: full"):
-        assert text in pictures[0]  # as comments: text is drawn as paths
-    assert b"graph" not in pictures[0].replace(b"graphics", b"")
-    for frontier in frontiers:
-        draw_frontiers([frontier], tmp_path / "one.svg")
-
-
-def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    with pytest.raises(ConfigError, match="no frontier to draw"):
-        draw_frontiers(build_frontiers([row(verified=False)]), tmp_path / "x.svg")

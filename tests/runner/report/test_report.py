@@ -6,12 +6,10 @@ change copy it from there, and read the difference.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -278,16 +276,6 @@ def test_traced_runs_alone_have_no_frontier(tmp_path: Path, capsys: pytest.Captu
     assert "no untraced run" in capsys.readouterr().err
 
 
-def test_the_frontier_as_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, path = write(tmp_path, swept()), tmp_path / "frontier.svg"
-    arguments = [str(folder), "--frontier", "--slo-p99-us", "300", "--plot", str(path)]
-    if importlib.util.find_spec("matplotlib"):
-        assert report.main(arguments) == 0
-        assert ElementTree.fromstring(path.read_bytes()).tag.endswith("svg")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert report.main(arguments) == 2
-
-
 def test_readme_is_brought_up_to_date_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "outputs" / "a", everything())
     write(tmp_path / "outputs" / "b", repeats(9, 9, 9))
@@ -360,36 +348,3 @@ def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytes
     assert "Recommended for a p99 of at most 500 us: batched" in screen.getvalue()
     assert "…" not in screen.getvalue()
     assert max(map(len, screen.getvalue().splitlines())) <= 140
-
-
-def test_the_plot_is_one_whole_svg_and_the_same_each_time(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    folder = write(tmp_path, everything())
-    pictures = []
-    for name in ("a.svg", "b.svg"):
-        assert report.main([str(folder), "--plot", str(tmp_path / name)]) == 0
-        pictures.append((tmp_path / name).read_bytes())
-    assert pictures[0] == pictures[1]
-    assert ElementTree.fromstring(pictures[0]).tag.endswith("svg")
-    assert b'href="http' not in pictures[0]
-
-
-def test_the_plot_draws_what_has_no_interval(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    folder = write(tmp_path, [row(), row(mode="graph", wall_ms=50.0)])
-    assert report.main([str(folder), "--plot", str(tmp_path / "x.svg")]) == 0
-    assert (tmp_path / "x.svg").stat().st_size > 0
-
-
-def test_plot_without_matplotlib_or_without_a_speedup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write(tmp_path, [row()])
-    arguments = [str(folder), "--plot", str(tmp_path / "x.svg")]
-    if importlib.util.find_spec("matplotlib"):
-        assert report.main(arguments) == 2
-        assert "no speed-up to draw" in capsys.readouterr().err
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert report.main(arguments) == 2
-    assert "pip install 'launchopt[report]'" in capsys.readouterr().err
-    assert not (tmp_path / "x.svg").exists()

@@ -10,7 +10,6 @@ import io
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -152,28 +151,3 @@ def test_on_a_terminal_140_columns_are_enough(folder: Path, monkeypatch: pytest.
     assert max(map(len, shown.splitlines())) <= 140
     lines = [line.split() for line in shown.splitlines()]
     assert len([line for line in lines if line[-1:] in (["yes"], ["NO"])]) == 9, "a mode is a line"
-
-
-def test_the_plot_is_one_whole_svg_and_the_same_each_time(folder: Path) -> None:
-    pytest.importorskip("matplotlib")
-    pictures = []
-    for name in ("a.svg", "b.svg"):
-        path = folder.parent / name
-        assert report.main([str(folder), "--remedies", "--plot", str(path)]) == 0
-        pictures.append(path.read_bytes())
-    assert pictures[0] == pictures[1]
-    assert ElementTree.fromstring(pictures[0]).tag.endswith("svg")
-    assert b'href="http' not in pictures[0]
-
-
-def test_plot_without_matplotlib_or_without_a_speedup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = [str(write(tmp_path, [row()])), "--remedies", "--plot", str(tmp_path / "x.svg")]
-    if pytest.importorskip("matplotlib"):
-        assert report.main(arguments) == 2
-        assert "no speed-up to draw" in capsys.readouterr().err
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert report.main(arguments) == 2
-    assert "pip install 'launchopt[report]'" in capsys.readouterr().err
-    assert not (tmp_path / "x.svg").exists()

@@ -1,0 +1,120 @@
+"""Places for the labels of dots in a picture, so that they overlap as little as possible.
+
+In: dots and lines, in pixels of a panel from its lower left corner. Out: a centre per label that has room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+FONT_SIZE = 9.0  # pixels
+_HALF_CHARACTER, _HALF_LINE = 0.29 * FONT_SIZE, 0.6 * FONT_SIZE  # pixels, of a digit and of a line
+_DOT = 4.0  # half the size of a dot, pixels
+_STEPS = 50  # pieces of a line that labels avoid
+# Directions in which a label may go from its dot, the best first: to the right, and up.
+_DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
+
+
+class Spot(NamedTuple):
+    """A place in a panel, in pixels."""
+
+    x: float
+    y: float
+
+
+class Axis(NamedTuple):
+    """The values that an axis of `pixels` pixels shows."""
+
+    low: float
+    high: float
+    is_log: bool
+    pixels: float
+
+    def pixel(self, value: float) -> float:
+        """Return where a value lies."""
+        low, high, value = map(math.log, (self.low, self.high, value)) if self.is_log else (self.low, self.high, value)
+        return self.pixels * (value - low) / (high - low)
+
+    def value(self, pixel: float) -> float:
+        """Return the value at a pixel."""
+        share = pixel / self.pixels
+        if self.is_log:
+            return float(self.low * (self.high / self.low) ** share)
+        return self.low + share * (self.high - self.low)
+
+
+class Box(NamedTuple):
+    """A rectangle, in pixels."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    @property
+    def centre(self) -> Spot:
+        """Its middle."""
+        return Spot((self.left + self.right) / 2, (self.bottom + self.top) / 2)
+
+    def overlaps(self, other: Box) -> bool:
+        """Whether both share some area."""
+        return (
+            self.left < other.right and other.left < self.right and self.bottom < other.top and other.bottom < self.top
+        )
+
+    def is_within(self, frame: Box) -> bool:
+        """Whether it lies in `frame`, or at most 2% beyond its right or upper edge."""
+        is_past_start = self.left >= frame.left and self.bottom >= frame.bottom
+        return is_past_start and self.right <= frame.right * 1.02 and self.top <= frame.top * 1.02
+
+
+class Label(NamedTuple):
+    """A text for the dot at `spot`. `gap`: pixels between the dot's centre and the text."""
+
+    text: str
+    spot: Spot
+    gap: float
+    is_needed: bool  # it is shown even where there is no room
+
+
+def box_around(spot: Spot, half_width: float, half_height: float) -> Box:
+    """Return the box of that size, in pixels, with its centre at `spot`."""
+    return Box(spot.x - half_width, spot.y - half_height, spot.x + half_width, spot.y + half_height)
+
+
+def place(labels: Sequence[Label], lines: Sequence[Sequence[Spot]], frame: Box) -> list[tuple[str, Spot]]:
+    """Return text and centre of every label that has room, or is needed.
+
+    labels: one per dot within `frame`, the most important first. lines: corners of lines that labels avoid if they can.
+    """
+    taken = [box_around(label.spot, _DOT, _DOT) for label in labels]
+    avoided = [piece for line in lines for one, other in pairwise(line) for piece in _pieces(one, other)]
+    placed = []
+    for label in labels:
+        boxes = [_box(label, right, up) for right, up in _DIRECTIONS]
+        free = [box for box in boxes if box.is_within(frame) and not any(map(box.overlaps, taken))]
+        if not free and not label.is_needed:
+            continue
+        clear = [box for box in free if not any(map(box.overlaps, avoided))]
+        chosen = (clear or free or boxes)[0]
+        taken.append(chosen)
+        placed.append((label.text, chosen.centre))
+    return placed
+
+
+def _box(label: Label, right: int, up: int) -> Box:
+    """The label's box in one direction from its dot."""
+    half_width, half_height = _HALF_CHARACTER * len(label.text), _HALF_LINE
+    gap = 0.5 * label.gap if right and up else label.gap
+    centre = Spot(label.spot.x + right * (half_width + gap), label.spot.y + up * (half_height + gap))
+    return box_around(centre, half_width, half_height)
+
+
+def _pieces(one: Spot, other: Spot) -> list[Box]:
+    """Small boxes along a line."""
+    shares = [step / _STEPS for step in range(_STEPS + 1)]
+    spots = [Spot(one.x + (other.x - one.x) * share, one.y + (other.y - one.y) * share) for share in shares]
+    return [box_around(spot, 1, 1) for spot in spots]

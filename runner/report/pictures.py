@@ -1,0 +1,75 @@
+"""Pictures of a report: speed-ups, strategies and frontiers, as SVG, PNG or PDF.
+
+In: tables. Out: one file, whole or not there. Needs the `report` extra, which is imported only here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from launchopt.errors import ConfigError, DataError
+from launchopt.files import write_atomically
+
+if TYPE_CHECKING:
+    from launchopt.analysis.tables.frontier import Frontier
+    from launchopt.analysis.tables.rows import Table
+    from launchopt.analysis.tables.speedup_plot import Chart
+    from launchopt.analysis.tables.strategies import RemedyTable
+
+Format: TypeAlias = Literal["svg", "png", "pdf"]
+FORMATS: Mapping[str, Format] = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
+DOTS_PER_INCH = 110  # of a PNG
+NO_SPEEDUP = "no speed-up to draw: no verified, untraced line has a baseline"
+NO_FRONTIER = "no frontier to draw: no verified, untraced point has a latency"
+
+
+def draw_speedups(tables: Sequence[Table], path: Path) -> None:
+    """Write a bar per line of the tables to `path`.
+
+    Raises ConfigError without the extra, for an unknown suffix, and where there is no speed-up.
+    """
+    _require_extra(path)
+    from launchopt.analysis.tables.speedup_plot import speedup_chart
+
+    _write(speedup_chart(tables), path, NO_SPEEDUP)
+
+
+def draw_strategies(tables: Sequence[RemedyTable], path: Path) -> None:
+    """Write a panel per table to `path`. Raises ConfigError as `draw_speedups` does."""
+    _require_extra(path)
+    from launchopt.analysis.tables.strategies_plot import strategies_chart
+
+    _write(strategies_chart(tables), path, NO_SPEEDUP)
+
+
+def draw_frontiers(frontiers: Sequence[Frontier], path: Path) -> None:
+    """Write a panel per frontier to `path`. Raises ConfigError as `draw_speedups` does."""
+    _require_extra(path)
+    from launchopt.analysis.tables.frontier_plot import frontier_chart
+
+    _write(frontier_chart(frontiers), path, NO_FRONTIER)
+
+
+def has_extra() -> bool:
+    """Whether Altair and vl-convert are installed."""
+    return all(find_spec(name) is not None for name in ("altair", "vl_convert"))
+
+
+def _require_extra(path: Path) -> None:
+    if not has_extra():
+        raise ConfigError("plot", path, "needs Altair and vl-convert: pip install 'launchopt[report]'")
+
+
+def _write(chart: Chart | None, path: Path, why_none: str) -> None:
+    if chart is None:
+        raise ConfigError("plot", path, why_none)
+    kind = FORMATS.get(path.suffix or ".svg")
+    if kind is None:
+        raise ConfigError("plot", path, f"must end in {', '.join(FORMATS)}")
+    try:
+        write_atomically(path, lambda temporary: chart.save(str(temporary), format=kind, ppi=DOTS_PER_INCH))
+    except OSError as error:
+        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
