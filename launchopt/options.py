@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import Field, dataclass, field, fields
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from launchopt.errors import ConfigError, choices
@@ -48,6 +50,19 @@ def option(default: T, text: str, **limits: Any) -> T:
     """Declare one field of a dataclass of options; `text` is its one line of help, `limits` are those of `Limits`."""
     declared: T = field(default=default, metadata={"help": text, "limits": Limits(**limits)})
     return declared
+
+
+def declared_in(package: str, base: type[T]) -> list[type[T]]:
+    """Return the classes derived from `base` that modules of a package define, in the order of module names.
+
+    The module that defines `base` may define more bases: its classes are not among them.
+    """
+    found: list[type[T]] = []
+    for module in sorted(iter_modules(import_module(package).__path__), key=lambda each: each.name):
+        values = vars(import_module(f"{package}.{module.name}")).values()
+        classes = [value for value in values if isinstance(value, type) and issubclass(value, base)]
+        found += [each for each in classes if each.__module__ == f"{package}.{module.name}" != base.__module__]
+    return found
 
 
 def help_of(declared: Field[Any]) -> str:

@@ -24,8 +24,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.recording.manifest import read_manifest, write_manifest
+from runner.config.composing import conf_folder
 from runner.config.schema import register, to_config
-from runner.help import conf_folder, help_text, mode_lines
+from runner.help import help_text, mode_lines
 from runner.run import children
 from runner.run.folder_lock import FolderLock, check_writable
 from runner.run.resume import clear, config_hash, earlier_run, is_done, is_finished, is_timed, newest_sweep, plain

@@ -2,8 +2,8 @@
 
     python -m runner.matrix        the table, as Markdown
 
-In: the registry of modes, conf/workload; for `trace` a small trace of our own. Out: a row a mode and device, a column a
-workload; `yes`, or the letter of a footnote that says why not; where the dtypes differ they are spelled. A README has
+In: all modes and workloads; for `trace` a small trace of our own. Out: a row a mode and device, a column a workload;
+`yes`, or the letter of a footnote that says why not; where the dtypes differ they are spelled. A README has
 it between `<!-- matrix -->` and `<!-- /matrix -->`. Loads no CUDA, no torch: a mode tells what it refuses without what
 it runs on.
 """
@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from hydra import compose, initialize_config_dir, initialize_config_module
+from hydra import compose
 from omegaconf import OmegaConf
 
 from launchopt.analysis.tables.columns import Column
@@ -29,11 +26,9 @@ from launchopt.command import Dtype
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
-from runner.config.groups import Gemv
-from runner.config.programs import OwnSize
-from runner.config.schema import Config, register, to_config
-from runner.config.traces import Trace
-from runner.help import conf_folder
+from launchopt.workloads.base import Workload
+from runner.config.composing import composing, group_options
+from runner.config.schema import Config, to_config
 from runner.pager import until_closed
 from runner.plan.streams import stream_on
 
@@ -63,15 +58,9 @@ class Matrix:
         return {dtype: self.answers[mode, workload, kind, dtype] for dtype in DTYPES}
 
 
-def workload_options() -> tuple[str, ...]:
-    """The options of the group `workload`."""
-    root = conf_folder() or resources.files("runner.conf")
-    return tuple(sorted(file.name[:-5] for file in (root / "workload").iterdir() if file.name.endswith(".yaml")))
-
-
 def build_matrix() -> Matrix:
     """Ask every mode; a workload with a model is asked about in its smallest form."""
-    workloads = workload_options()
+    workloads = tuple(group_options()["workload"])
     answers = {}
     with TemporaryDirectory() as folder:
         with composing():
@@ -87,34 +76,15 @@ def build_matrix() -> Matrix:
     return Matrix(workloads, answers, extras)
 
 
-@contextmanager
-def composing() -> Iterator[None]:
-    """Within it Hydra's `compose` finds conf/."""
-    register()
-    folder = conf_folder()
-    if folder:
-        with initialize_config_dir(str(folder), version_base="1.3"):
-            yield
-    else:
-        with initialize_config_module("runner.conf", version_base="1.3"):
-            yield
-
-
 def _config(workload: str, folder: Path) -> Config:
-    settings = OmegaConf.get_type(compose("config", [f"workload={workload}"]).workload)
-    assert settings is not None
-    return to_config(compose("config", [f"workload={workload}", *smallest(settings, folder)]))
+    kind = OmegaConf.get_type(compose("config", [f"workload={workload}"]).workload)
+    assert kind is not None
+    return to_config(compose("config", [f"workload={workload}", *smallest(kind, folder)]))
 
 
-def smallest(settings: type[Any], folder: Path) -> list[str]:
-    """The overrides that make a workload with such settings small; what it reads is written into `folder`."""
-    if issubclass(settings, Gemv):
-        return ["workload.commands=64"]
-    if issubclass(settings, OwnSize):
-        return ["workload.hidden=128"]
-    if issubclass(settings, Trace):
-        return [f"workload.path={small_trace(folder)}"]
-    return ["model=tiny", "model.head_dim=64"]  # wide enough that q, k and v may lie side by side
+def smallest(kind: type[Workload], folder: Path) -> list[str]:
+    """Return the overrides that make a workload small; a file that it reads is written into `folder`."""
+    return [word.format(trace=small_trace(folder)) if "{trace}" in word else word for word in kind.smallest]
 
 
 def small_trace(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Requests from a file, whichever of the formats it is in.
+"""replay: as in the file at arrival.path: an Azure LLM trace (CSV), a Mooncake trace (JSONL), or our own CSV.
 
 In: a path and one of `FORMATS`; `auto` looks at how the file begins.
 Out: `Requests`, by the reader of that format; what it refuses is its DataError.
@@ -6,16 +6,31 @@ Out: `Requests`, by the reader of that format; what it refuses is its DataError.
 
 from __future__ import annotations
 
+import enum
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from launchopt.arrivals.azure import read_azure
+from launchopt.arrivals.base import Arrival
 from launchopt.arrivals.lines import BOM, unreadable
 from launchopt.arrivals.mooncake import read_mooncake
 from launchopt.arrivals.request_csv import read_request_csv
 from launchopt.arrivals.requests import Requests
 from launchopt.errors import DataError
+from launchopt.options import REQUIRED, option
 
-FORMATS = ("auto", "azure", "mooncake", "csv")
+
+class TraceFormat(enum.Enum):
+    """The formats of a file of requests."""
+
+    auto = "auto"  # by how it begins
+    azure = "azure"
+    mooncake = "mooncake"
+    csv = "csv"
+
+
+FORMATS = tuple(each.value for each in TraceFormat)
 HEAD_BYTES = 4096  # how far `auto` looks for the first byte that is no white space
 
 _READERS = {"azure": read_azure, "mooncake": read_mooncake, "csv": read_request_csv}
@@ -48,3 +63,20 @@ def _recognized(path: Path) -> str:
         f"{'not recognized' if head else 'the file is empty'}; expected azure (beginning TIMESTAMP), "
         "mooncake (beginning {) or csv (beginning arrival_ms)",
     )
+
+
+@dataclass(slots=True)
+class Replay(Arrival):
+    """Requests of a file, due when they came."""
+
+    kind: str = "replay"
+    path: str = option(REQUIRED, "the file")
+    format: TraceFormat = option(TraceFormat.auto, "the file's format; auto: by how it begins")
+    requests: int | None = option(20, "number of requests taken, from the first on; null: all", low=1)
+    speed: float = option(1.0, "pace; 2: twice that of the trace", is_above_zero=True)
+
+    has_requests: ClassVar[bool] = True
+
+    def read(self) -> Requests:
+        """Return the file's requests at the trace's own pace; DataError as `read_requests`."""
+        return read_requests(Path(self.path), self.format.value, self.requests)

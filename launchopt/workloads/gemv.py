@@ -1,15 +1,21 @@
-"""gemv: independent commands of one shape, each with the next weight matrix. What a GEMV server sees.
+"""gemv: independent commands of one shape, each with the next weight matrix.
 
-gemv_micro is 64 x 8192, gemv_256 is 256 x 256; n may be more than 1.
+Its presets are in conf/workload: gemv_micro is 64 x 8192, gemv_256 is 256 x 256. n may be more than 1.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.options import REQUIRED, option
+from launchopt.workloads.base import Least, Setting, Workload
+from launchopt.workloads.chain import Stream
+from launchopt.workloads.stream import GemmStream, Segment, aligned_bytes
 
 
 def gemv(
@@ -29,3 +35,34 @@ def gemv(
     """
     segments = [Segment(n, commands)]
     return GemmStream([(m, k)], 1, segments, dtype, replicas, shuffle, seed, due_ns, independent=True)
+
+
+@dataclass(slots=True)
+class Gemv(Workload):
+    """Independent commands of one shape."""
+
+    dtype: Dtype = option(Dtype.fp32, "of weights, inputs and outputs")
+    m: int = option(REQUIRED, "rows of the weight matrix", low=1)
+    n: int = option(1, "columns of the input", low=1)
+    k: int = option(REQUIRED, "columns of the weight matrix", low=1)
+    commands: int = option(8192, "number of commands", low=1)
+    shuffle: bool = option(False, "take the weights in a fixed random order instead of in turn")
+
+    instead_of_model: ClassVar[str] = "decode or prefill"
+    smallest: ClassVar[tuple[str, ...]] = ("workload.commands=64",)
+
+    def lower(self, is_ordered: bool) -> str:
+        """Return the settings that need less memory when lower."""
+        return "workload.commands or batching.max_batch"
+
+    def least(self) -> Least:
+        """Return the bytes of one weight, or of `replicas`, and of all outputs."""
+        weights = aligned_bytes(self.m * self.k * self.dtype.itemsize) * (self.replicas or 1)
+        return Least(self.commands, weights + aligned_bytes(self.m * self.n * self.dtype.itemsize) * self.commands)
+
+    def stream(self, layers: int, setting: Setting) -> Stream:
+        """Return the commands, each with the next weight."""
+        weight_bytes = self.m * self.k * self.dtype.itemsize
+        copies = self.copies(weight_bytes, setting, min(setting.max_batch, self.commands))
+        gemm = (self.m, self.n, self.k, self.commands)
+        return gemv(*gemm, self.dtype, copies, self.shuffle, setting.seed, setting.due_ns)

@@ -1,7 +1,7 @@
 """A transformer's dimensions, and the linear layers that follow from them.
 
-In: the numbers of a model card (conf/model/*.yaml; the runner validates them).
-Out: the (m, k) of each weight that a token passes in a layer, in the order it passes them.
+In: the numbers of a model card (conf/model/*.yaml, each a `Model`). Out: the (m, k) of each weight that a token passes
+in a layer, in the order it passes them.
 
 The rule is that of vLLM's weight-shape table (vllm-project/vllm, benchmarks/kernels/weight_shapes.py), which
 lists [K, N] = [k, m]: q, k and v are one weight, and so are gate and up.
@@ -10,6 +10,11 @@ lists [K, N] = [k, m]: q, k and v are one weight, and so are gate and up.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from launchopt.options import REQUIRED, check_options, option
+from launchopt.sampling import MOST_VOCAB
+
+MOST_LAYERS = 1024  # of a model; the deepest published have under 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +45,35 @@ class ModelShape:
             (*up, self.hidden),
             ("down", self.hidden, self.intermediate),
         )
+
+    def linear_sizes(self) -> list[tuple[int, int]]:
+        """Return (m, k) of one layer's four weights, in order of use."""
+        return [(m, k) for _, m, k in self.linears()]
+
+    @property
+    def layer_weights(self) -> int:
+        """Elements of one layer's weights."""
+        return sum(m * k for m, k in self.linear_sizes())
+
+
+@dataclass(slots=True)
+class Model:
+    """The options of a model: a YAML in conf/model gives each a value."""
+
+    name: str = REQUIRED
+    hidden: int = option(REQUIRED, "features between layers", low=1)
+    layers: int = option(REQUIRED, "number of layers", low=1, high=MOST_LAYERS)
+    q_heads: int = option(REQUIRED, "query heads", low=1)
+    kv_heads: int = option(REQUIRED, "key and value heads", low=1)
+    head_dim: int = option(REQUIRED, "features a head", low=1)
+    intermediate: int = option(REQUIRED, "features of the MLP", low=1)
+    gated: bool = option(True, "the MLP has a gate beside its up-projection")
+    vocab: int | None = option(None, "width of the LM head; null: no sampling", low=1, high=MOST_VOCAB)
+
+    def __post_init__(self) -> None:
+        check_options("model", self)
+
+    def shape(self) -> ModelShape:
+        """Return the dimensions that shapes of commands follow from."""
+        heads = (self.q_heads, self.kv_heads, self.head_dim)
+        return ModelShape(self.name, self.hidden, self.layers, *heads, self.intermediate, self.gated)

@@ -1,10 +1,17 @@
-"""prefill: prompts, each one step with a column a token; of a trace, the requests' contexts."""
+"""prefill: whole prompts through a model's layers, each one step with a column a token; of a trace, its prompts."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
-from launchopt.workloads.decode import linears
+from launchopt.errors import ConfigError
+from launchopt.options import option
+from launchopt.workloads.base import Asked, OfModel, Setting
+from launchopt.workloads.chain import Stream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.stream import GemmStream, Segment
 
@@ -12,7 +19,7 @@ from launchopt.workloads.stream import GemmStream, Segment
 def prefill(model: ModelShape, layers: int, prompts: int, tokens: int, dtype: Dtype, replicas: int) -> GemmStream:
     """`prompts` requests of `tokens` tokens each."""
     segments = [Segment(tokens, 1, request) for request in range(prompts)]
-    return GemmStream(linears(model), layers, segments, dtype, replicas)
+    return GemmStream(model.linear_sizes(), layers, segments, dtype, replicas)
 
 
 def prefill_requests(
@@ -21,4 +28,42 @@ def prefill_requests(
     """The context of each request, due at `speed` times the pace of the trace."""
     rows = zip(requests.arrival_ns, requests.context_tokens, strict=True)
     segments = [Segment(int(n), 1, request, int(due / speed)) for request, (due, n) in enumerate(rows) if n]
-    return GemmStream(linears(model), layers, segments, dtype, replicas)
+    return GemmStream(model.linear_sizes(), layers, segments, dtype, replicas)
+
+
+@dataclass(slots=True)
+class Prefill(OfModel):
+    """Whole prompts through the layers of a model."""
+
+    name: str = "prefill"
+    prompts: int = option(1, "number of prompts; a replay takes its own", low=1)
+    tokens: int = option(256, "columns of a prompt; a replay takes its own", low=1)
+
+    def asked(self) -> Asked:
+        """Return the prompts of a run without a replay."""
+        return Asked(self.prompts, self.tokens, 1)
+
+    def replayed(self, requests: Requests, path: str) -> Requests:
+        """Return the prompts alone; ConfigError where a request has none."""
+        if not requests.context_tokens.all():
+            raise ConfigError("workload", "prefill", f"a request of {path} has no prompt")
+        tokens = np.ones(len(requests), np.int64)
+        return Requests(requests.arrival_ns, requests.context_tokens, tokens, requests.after)
+
+    def lower(self, is_ordered: bool) -> str:
+        """Return the settings that need less memory when lower."""
+        return "workload.layers or workload.prompts or workload.tokens"
+
+    def widths(self, model: ModelShape) -> list[int]:
+        """Return the features of every output of a layer."""
+        return [m for m, _ in model.linear_sizes()]
+
+    def stream(self, layers: int, setting: Setting) -> Stream:
+        """Return prompts in order, or with dependencies ignored."""
+        if setting.is_ordered:
+            return OfModel.stream(self, layers, setting)
+        model, requests = setting.model, setting.requests
+        copies = self.copies(model.layer_weights * layers * self.dtype.itemsize, setting)
+        if requests is None:
+            return prefill(model, layers, self.prompts, self.tokens, self.dtype, copies)
+        return prefill_requests(model, layers, requests, setting.speed, self.dtype, copies)

@@ -29,6 +29,11 @@ WEIGHT_ROLES = ("a", "bias", "gain")
 INPUT_TURNS = 4  # input slots per weight slot, so that (A, B) pairs repeat only after four turns
 
 
+def aligned_bytes(size: int) -> int:
+    """Return the bytes of a slot that holds `size` bytes."""
+    return -(-size // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class ArenaKey:
     """Operands that live in one arena: their role, and the matrix's rows x cols.
@@ -44,8 +49,7 @@ class ArenaKey:
     @property
     def slot_bytes(self) -> int:
         """Bytes from one slot to the next."""
-        size = self.rows * self.cols * self.dtype.itemsize
-        return -(-size // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+        return aligned_bytes(self.rows * self.cols * self.dtype.itemsize)
 
     @property
     def is_weight(self) -> bool:

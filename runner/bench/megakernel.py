@@ -119,8 +119,8 @@ def _job(overrides: Sequence[str], folder: Path) -> Job:
     """As `python -m runner` makes it of such overrides."""
     from hydra import compose
 
+    from runner.config.composing import composing
     from runner.config.schema import to_config
-    from runner.matrix import composing
     from runner.plan.plan import make_plan
 
     with composing():

@@ -32,7 +32,6 @@ from launchopt.modes.baseline import shape_of_all
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import LaunchColumn
 from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.decode import linears
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import elementwise_program, linear_epilogue_program, linear_program, qkv_program
@@ -76,7 +75,7 @@ def _workloads(device: str) -> Iterator[tuple[str, Stream]]:
     heads = hidden // HEAD_DIM
     model = ModelShape("bench", hidden, LAYERS, heads, max(1, heads // 4), HEAD_DIM, 2 * hidden)
     programs = {
-        "decode": linear_program(linears(model)),
+        "decode": linear_program(model.linear_sizes()),
         "elementwise_chain": elementwise_program(hidden),
         "linear_epilogue": linear_epilogue_program(hidden),
         "qkv": qkv_program(model),

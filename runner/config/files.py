@@ -14,13 +14,15 @@ import argparse
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from launchopt.errors import DataError
-from runner.help import conf_folder
+from runner.config.composing import group_options
+from runner.config.schema import Config
 
 yaml: Any = import_module("yaml")  # it has no types
 
@@ -29,7 +31,6 @@ MOST_NODES = 10_000  # with every alias written out
 MOST_OPEN = 100  # brackets
 TOO_DEEP = "nested too deeply, or an alias within itself"
 CODE_KEYS = ("_target_", "()")
-GROUPS = ("mode", "hydra")  # besides the folders of conf/
 PLAIN_TAG = "tag:yaml.org,2002:"
 
 
@@ -52,10 +53,8 @@ def _folders(words: Sequence[str]) -> list[Path]:
 
 def _files(folder: Path) -> Iterator[Path]:
     """What could be asked for by name: beside it may lie anything."""
-    ours = conf_folder()
-    groups = [each.name for each in ours.iterdir() if each.is_dir()] if ours else []
     yield from folder.glob("*.yaml")
-    for group in (*groups, *GROUPS):
+    for group in sorted({*group_options(), *(each.name for each in fields(Config)), "hydra"}):
         yield from (folder / group).rglob("*.yaml")
 
 

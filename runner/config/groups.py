@@ -1,5 +1,7 @@
-"""What each Hydra group may hold, but for those with modules of their own: a dataclass a group. They check ranges and
-touch nothing else."""
+"""The options of the groups that are not found in files: a dataclass a group. They check ranges and touch nothing else.
+
+Modes, workloads, arrivals and models declare their options in launchopt.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,11 @@ from dataclasses import dataclass, field, fields, make_dataclass
 
 from omegaconf import MISSING
 
-from launchopt.command import Dtype
 from launchopt.errors import ConfigError
 from launchopt.modes import check_mode
 from launchopt.modes.options import options_of
 from launchopt.options import Value, above_zero, check_options, fixed, within
-from launchopt.sampling import MOST_VOCAB, SamplingKind
-from launchopt.workloads.footprint import Cache
-
-MOST_LAYERS = 1024  # of a model; the deepest published have under 130
+from launchopt.sampling import SamplingKind
 
 
 class Ordering(enum.Enum):
@@ -32,85 +30,6 @@ class Record(enum.Enum):
 
     all = "all"
     none = "none"
-
-
-@dataclass(slots=True)
-class Gemv:
-    """Independent commands of one shape."""
-
-    name: str = MISSING
-    m: int = MISSING
-    n: int = 1
-    k: int = MISSING
-    commands: int = 8192
-    dtype: Dtype = Dtype.fp32
-    cache: Cache = Cache.cold
-    replicas: int | None = None  # distinct weights; None: what `cache` asks for, at least max_batch
-    shuffle: bool = False  # weights in a fixed random order instead of in turn
-
-    def __post_init__(self) -> None:
-        for key in ("m", "n", "k", "commands", "replicas"):
-            within(f"workload.{key}", getattr(self, key), 1)
-
-
-@dataclass(slots=True)
-class Decode:
-    """Token after token through the layers of a model."""
-
-    name: str = MISSING
-    requests: int = 1  # side by side in a closed loop, else in all; a replay takes its own
-    prompt_tokens: int = 0  # columns of a prompt before the first token; a replay takes its own
-    tokens: int = 64  # generated a request; a replay takes its own
-    users: int = 1  # columns of each step, as if in step for ever (ordering=none)
-    layers: int | None = None  # None: all of the model's, or as many as fit into memory (said aloud)
-    dtype: Dtype = Dtype.fp32
-    cache: Cache = Cache.cold
-    replicas: int | None = None
-
-    def __post_init__(self) -> None:
-        for key in ("requests", "tokens", "users", "replicas"):
-            within(f"workload.{key}", getattr(self, key), 1)
-        within("workload.layers", self.layers, 1, MOST_LAYERS)
-        within("workload.prompt_tokens", self.prompt_tokens, 0)
-
-
-@dataclass(slots=True)
-class Prefill:
-    """Whole prompts through the layers of a model."""
-
-    name: str = MISSING
-    prompts: int = 1  # a replay takes its own
-    tokens: int = 256
-    layers: int | None = None
-    dtype: Dtype = Dtype.fp32
-    cache: Cache = Cache.cold
-    replicas: int | None = None
-
-    def __post_init__(self) -> None:
-        for key in ("prompts", "tokens", "replicas"):
-            within(f"workload.{key}", getattr(self, key), 1)
-        within("workload.layers", self.layers, 1, MOST_LAYERS)
-
-
-@dataclass(slots=True)
-class Model:
-    """Published dimensions of a transformer."""
-
-    name: str = MISSING
-    hidden: int = MISSING
-    layers: int = MISSING
-    q_heads: int = MISSING
-    kv_heads: int = MISSING
-    head_dim: int = MISSING
-    intermediate: int = MISSING
-    gated: bool = True
-    vocab: int | None = None  # width of the LM head; null: no sampling
-
-    def __post_init__(self) -> None:
-        for key in ("hidden", "q_heads", "kv_heads", "head_dim", "intermediate"):
-            within(f"model.{key}", getattr(self, key), 1)
-        within("model.layers", self.layers, 1, MOST_LAYERS)
-        within("model.vocab", self.vocab, 1, MOST_VOCAB)
 
 
 @dataclass(slots=True)
@@ -134,7 +53,7 @@ def mode_settings(name: str) -> Mode:
     declared = [
         (each.name, each.type, field(default=each.default, metadata=each.metadata)) for each in fields(options_of(name))
     ]
-    made: type[Mode] = make_dataclass("ModeSettings", declared, bases=(Mode,))
+    made: type[Mode] = make_dataclass("Mode", declared, bases=(Mode,))
     return made(name=name)
 
 

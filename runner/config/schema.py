@@ -13,16 +13,15 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from launchopt.arrivals import arrivals
 from launchopt.errors import ConfigError, choices
 from launchopt.modes import MODES
 from launchopt.options import above_zero, within
 from launchopt.sampling import SamplingKind
-from runner.config import arrivals as arrival_groups
+from launchopt.workloads import workloads
+from launchopt.workloads.model import Model
 from runner.config import groups
-from runner.config.arrivals import Replay
-from runner.config.groups import MOST_LAYERS, Decode, Gemv, Model, Ordering, Prefill
-from runner.config.programs import ElementwiseChain, Layer, LinearEpilogue, OwnSize, Qkv, Steps
-from runner.config.traces import Trace
+from runner.config.groups import Ordering
 from runner.run.repeats import AUTO
 
 
@@ -36,8 +35,8 @@ class Config:
     device: groups.Device = MISSING
     arrival: Any = MISSING
     timing: groups.Timing = MISSING
-    queue: groups.Queue = MISSING
-    batching: groups.Batching = MISSING
+    queue: groups.Queue = field(default_factory=groups.Queue)
+    batching: groups.Batching = field(default_factory=groups.Batching)
     sampling: groups.TokenSampling = MISSING
     scheduler: groups.Scheduler = MISSING
     slo: groups.Slo = field(default_factory=groups.Slo)
@@ -67,10 +66,10 @@ class Config:
                 self.batching.max_batch,
                 f"must be at most queue.capacity, which is {self.queue.capacity}",
             )
-        if isinstance(self.workload, Gemv | Trace):
-            self._check_alone()
-        else:
+        if self.workload.has_requests:
             self._check_requests()
+        else:
+            self._check_alone()
 
     @property
     def rounds(self) -> int | None:
@@ -105,15 +104,16 @@ class Config:
     def _check_alone(self) -> None:
         """Of commands that are no steps of requests."""
         name = self.workload.name
-        if isinstance(self.workload, Trace) and not isinstance(self.arrival, arrival_groups.Closed):
-            why = "workload=trace brings its own: workload.gaps=trace, or none for a closed loop"
+        if self.workload.own_arrival and not self.arrival.is_closed:
+            why = f"workload={name} brings its own: {self.workload.own_arrival}"
             raise ConfigError("arrival", self.arrival.kind, why)
-        if isinstance(self.arrival, Replay):
+        if self.arrival.has_requests:
             raise ConfigError(
                 "arrival", "replay", f"a trace holds requests: workload={name} has none; use decode or prefill"
             )
         if self.model.name != DEFAULT_MODEL:
-            raise ConfigError("model", self.model.name, f"workload={name} has its own shape; use decode or prefill")
+            why = f"workload={name} has its own shape; use {self.workload.instead_of_model}"
+            raise ConfigError("model", self.model.name, why)
         if self.ordering is Ordering.violated:
             raise ConfigError("ordering", "violated", f"workload={name} has no order to break; use decode or prefill")
         self._refuse_tokens(f"workload={name} has no tokens; use decode or prefill")
@@ -121,10 +121,10 @@ class Config:
     def _check_requests(self) -> None:
         self._check_layers()
         if self.ordering is Ordering.none:
-            if isinstance(self.workload, Steps):
+            if self.workload.needs_order:
                 why = f"workload={self.workload.name} is made of steps that need the one before; use per_request"
                 raise ConfigError("ordering", "none", why)
-            if not isinstance(self.arrival, arrival_groups.Closed | Replay):
+            if not (self.arrival.is_closed or self.arrival.has_requests):
                 raise ConfigError("arrival", self.arrival.kind, "needs ordering=per_request; without: closed or replay")
             self._refuse_tokens("ordering=none knows no tokens; use ordering=per_request")
             for key, plain in (("requests", 1), ("prompt_tokens", 0)):
@@ -132,14 +132,14 @@ class Config:
                 if value != plain:
                     raise ConfigError(f"workload.{key}", value, "needs ordering=per_request; without: workload.users")
             return
-        side_by_side = getattr(self.workload, "requests", getattr(self.workload, "prompts", 0))
-        if self.ordering is Ordering.violated and side_by_side < 2 and not isinstance(self.arrival, Replay):
+        alone = self.workload.asked().count < 2 and not self.arrival.has_requests
+        if self.ordering is Ordering.violated and alone:
             raise ConfigError("ordering", "violated", "one request leaves in order by itself: give two or more")
         if self.ordering is Ordering.violated and (self.mode.name == "baseline" or self.batching.max_batch == 1):
             raise ConfigError(
                 "ordering", "violated", "one launch a command, in arrival order, breaks no order: use mode=batched"
             )
-        if isinstance(self.workload, Decode) and self.workload.users != 1:
+        if self.workload.users != 1:
             raise ConfigError(
                 "workload.users", self.workload.users, "goes with ordering=none; side by side are workload.requests"
             )
@@ -154,10 +154,9 @@ class Config:
             )
 
     def _check_layers(self) -> None:
-        within("workload.layers", getattr(self.workload, "layers", None), 1, MOST_LAYERS)
-        if isinstance(self.workload, OwnSize):
+        if self.workload.instead_of_model:
             if self.model.name != DEFAULT_MODEL:
-                why = f"workload={self.workload.name} has its own shape; use workload.hidden"
+                why = f"workload={self.workload.name} has its own shape; use {self.workload.instead_of_model}"
                 raise ConfigError("model", self.model.name, why)
         elif self.workload.layers is not None and self.workload.layers > self.model.layers:
             raise ConfigError(
@@ -186,39 +185,29 @@ MOST_REPEATS = 10_000
 ALL = "all"  # of `against`: every other mode that can run the workload here
 
 SCHEMAS: dict[str, dict[str, type]] = {
-    "workload": {
-        "gemv": Gemv,
-        "trace": Trace,
-        "decode": Decode,
-        "prefill": Prefill,
-        "layer": Layer,
-        "qkv": Qkv,
-        "linear_epilogue": LinearEpilogue,
-        "elementwise_chain": ElementwiseChain,
-    },
+    "workload": dict(workloads()),
     "model": {"base": Model},
     "device": {"base": groups.Device},
-    "arrival": {
-        "closed": arrival_groups.Closed,
-        "constant": arrival_groups.Constant,
-        "poisson": arrival_groups.Poisson,
-        "bursty": arrival_groups.Bursty,
-        "replay": Replay,
-    },
+    "arrival": dict(arrivals()),
     "timing": {"base": groups.Timing},
-    "queue": {"base": groups.Queue},
-    "batching": {"base": groups.Batching},
     "sampling": {"base": groups.TokenSampling},
     "scheduler": {"base": groups.Scheduler},
+}
+# Options that have no YAML: each is a file of launchopt. A workload without a name of its own has presets in conf/.
+FOUND: dict[str, dict[str, object]] = {
+    "mode": {name: groups.mode_settings(name) for name in MODES},
+    "workload": {str(kind.option()): kind for kind in workloads().values() if kind.option()},
+    "arrival": dict(arrivals()),
 }
 
 
 def register() -> None:
-    """Put the schemas where the YAML files find them."""
+    """Put the schemas, and the options that were found, where Hydra looks them up."""
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
-    for name in MODES:
-        store.store(group="mode", name=name, node=groups.mode_settings(name))
+    for group, options in FOUND.items():
+        for name, node in options.items():
+            store.store(group=group, name=name, node=node)
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():
             store.store(group=f"schema/{group}", name=name, node=schema)

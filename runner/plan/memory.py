@@ -10,10 +10,8 @@ import psutil
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ArenaMemoryError
 from launchopt.modes import mode_class
-from runner.config.arrivals import Replay
-from runner.config.groups import Gemv, Ordering, Prefill
+from runner.config.groups import Ordering
 from runner.config.schema import Config
-from runner.config.traces import Trace
 from runner.plan.job import Arm, Stream
 
 MEMORY_SHARE = 0.9  # of what is free; the rest is for libraries, scratch of the check and the unforeseen
@@ -22,18 +20,10 @@ HOST_RECORD_BYTES = 1 + 160  # of the check after a run: which commands ran, and
 
 
 def what_to_lower(config: Config) -> str:
-    """The settings that need less memory when lower."""
-    if isinstance(config.workload, Gemv):
-        return "workload.commands or batching.max_batch"
-    if isinstance(config.workload, Trace):
-        return "workload.commands or workload.repeat"
-    if isinstance(config.arrival, Replay):
+    """Return the settings that need less memory when lower."""
+    if config.workload.has_requests and config.arrival.has_requests:
         return "workload.layers or arrival.requests"
-    if isinstance(config.workload, Prefill):
-        return "workload.layers or workload.prompts or workload.tokens"
-    if config.ordering is Ordering.none:
-        return "workload.layers or workload.tokens"
-    return "workload.layers or workload.requests or workload.tokens"
+    return str(config.workload.lower(config.ordering is not Ordering.none))
 
 
 def require_room(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...], room: int, smaller: str) -> None:

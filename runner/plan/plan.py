@@ -23,15 +23,13 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing import cupti, torch_trace
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.footprint import COLD_CACHES, Cache
-from launchopt.workloads.trace import TraceStream
-from runner.config.groups import Gemv, Ordering, Record, TimingKind, Where, mode_settings
-from runner.config.programs import OwnSize
+from launchopt.workloads.trace_stream import TraceStream
+from runner.config.groups import Ordering, Record, TimingKind, Where, mode_settings
 from runner.config.schema import ALL, Config
-from runner.config.traces import Trace, trace_stream
 from runner.plan.job import Arm, Job, Stream
 from runner.plan.memory import MEMORY_SHARE, needed_bytes, require_records, require_room, too_large, what_to_lower
 from runner.plan.minimum import at_least
-from runner.plan.streams import builder, model_shape, requests_of
+from runner.plan.streams import requests_of, setting_of
 
 UNLIMITED = 1 << 30
 UNBREAKABLE = {  # why ordering=violated cannot be asked of a mode
@@ -96,7 +94,7 @@ class Plan:
 
 def make_plan(config: Config, composed: Any) -> Plan:
     """Check what needs the machine; LaunchoptError says what is wrong."""
-    require_records(at_least(config, model_shape(config), None).commands, what_to_lower(config))
+    require_records(at_least(config, config.model.shape(), None).commands, what_to_lower(config))
     requests = requests_of(config)
     if config.device.pin_cpu is not None and config.device.pin_cpu not in os.sched_getaffinity(0):
         cores = sorted(os.sched_getaffinity(0))
@@ -192,27 +190,21 @@ def _fitting(
     """The stream; with as many layers as fit where the user did not say how many. ArenaMemoryError where none do."""
     room = int(info.memory_free_bytes * MEMORY_SHARE)
     workload = config.workload
-    least = at_least(config, model_shape(config), requests)
+    least = at_least(config, config.model.shape(), requests)
     require_records(least.commands, what_to_lower(config))
     if least.operand_bytes > room:
         raise too_large(f"at least {least.commands}", least.operand_bytes, room, info, what_to_lower(config))
-    if isinstance(workload, Trace):
-        replay = trace_stream(workload, info.cache_bytes, config.batching.max_batch, notices)
-        require_room(info, replay, arms, room, what_to_lower(config))
-        return replay
-    build = builder(config, info, requests)
-    if isinstance(workload, Gemv):
-        stream = build(1)
-        require_room(info, stream, arms, room, what_to_lower(config))
-        return stream
-    layers = workload.layers or config.model.layers
-    stream = build(layers)
-    while workload.layers is None and layers > 1 and needed_bytes(info, stream, arms) > room:
+    setting = setting_of(config, info, requests)
+    layers = workload.layers_in(config.model.layers)
+    stream: Stream = workload.stream(layers, setting)
+    while workload.takes_what_fits and layers > 1 and needed_bytes(info, stream, arms) > room:
         layers = min(layers - 1, max(1, layers * room // needed_bytes(info, stream, arms)))
-        stream = build(layers)
+        stream = workload.stream(layers, setting)
+    notices += setting.notices
     require_room(info, stream, arms, room, what_to_lower(config))
-    if layers < config.model.layers and not isinstance(workload, OwnSize):
-        why = "as asked" if workload.layers else f"as many as fit into {room / 1e9:.1f} GB of {info.memory_name}"
+    if layers < config.model.layers and not workload.instead_of_model:
+        fits = f"as many as fit into {room / 1e9:.1f} GB of {info.memory_name}"
+        why = fits if workload.takes_what_fits else "as asked"
         notices.append(f"layers: {layers} of {config.model.name}'s {config.model.layers}, {why}")
     return stream
 

@@ -23,11 +23,7 @@ from launchopt.recording.environment import environment
 from launchopt.recording.identity import stream_hash
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
-from launchopt.workloads.trace import TraceStream
-from runner.config.arrivals import Closed
-from runner.config.groups import Gemv
-from runner.config.programs import OwnSize
-from runner.config.traces import Trace
+from launchopt.workloads.trace_stream import TraceStream
 from runner.plan.plan import Plan
 from runner.run.leftovers import remove_halves, tidy
 from runner.run.repeats import Rounds
@@ -203,7 +199,6 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
     """A row of summary.parquet from what the consumer measured, the producer did and the config says."""
     config, stream = plan.config, plan.stream
     workload = config.workload
-    model = None if isinstance(workload, Gemv | OwnSize) else config.model.name
     late_ns, late_max_ns = produced.late_p99_ns, produced.late_max_ns
     spelled = ", ".join(str(shape) for shape in stream.shapes)
     return {
@@ -211,12 +206,12 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
         **measured,
         "run_id": run_id,
         "workload": workload.name,
-        "model": workload.model if isinstance(workload, Trace) else model,
+        "model": workload.model_name(config.model.name),
         "device": plan.info.kind,
         "gpu": plan.info.name if plan.info.kind == "cuda" else None,
         "dtype": stream.dtype.name,
         "shapes": spelled if len(stream.shapes) <= SHAPES_SPELLED else f"{len(stream.shapes)} shapes",
-        "layers": None if isinstance(workload, Gemv | Trace) else stream.layers,
+        "layers": stream.layers if workload.has_layers else None,
         "cache": workload.cache.value,
         "input_footprint_bytes": stream.input_bytes,
         "arrival": "replay" if _has_gaps(plan) else config.arrival.kind,
@@ -238,10 +233,10 @@ def _open_loop(plan: Plan, row: results.Row) -> results.Row:
     if _has_gaps(plan):
         assert isinstance(plan.stream, TraceStream)
         asked = row["commands"] / plan.stream.span_ns * 1e9
-    elif isinstance(arrival, Closed) or not isinstance(plan.config.workload, Gemv):
+    elif arrival.is_closed or plan.config.workload.has_requests:
         return {}
     else:
-        asked = arrival.rate_per_s
+        asked = arrival.asked_rate_per_s
     rate = row["commands"] / row["wall_ms"] * 1e3
     return {"arrival_rate_per_s": asked, "completed_rate_per_s": rate, "overloaded": rate < HELD_SHARE * asked}
 

@@ -13,7 +13,6 @@ from launchopt.producing.driver import Tokens
 from launchopt.recording import results
 from launchopt.recording.token_times import completed_rate, token_columns, token_table
 from launchopt.workloads.chain import ChainStream
-from runner.config.arrivals import Closed, Replay
 from runner.config.groups import Record
 from runner.plan.plan import Plan
 from runner.worker.tables import GrowingTable, named
@@ -61,9 +60,9 @@ class TokenResults:
         """Arrival columns: the rate at which requests were due, and the one at which they were done."""
         arrival = self._plan.config.arrival
         rate, overloaded = completed_rate(tokens, stream.outputs)
-        if isinstance(arrival, Closed):
+        if arrival.is_closed:
             return {"completed_rate_per_s": rate}
-        asked = None if isinstance(arrival, Replay) else arrival.rate_per_s
+        asked = arrival.asked_rate_per_s
         span_ns = int(stream.asked.arrival_ns.max())
         if asked is None and span_ns:
             asked = (stream.requests - 1) / (span_ns * 1e-9)

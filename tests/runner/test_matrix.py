@@ -15,10 +15,14 @@ from support.processes.own_process import environ_of
 from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
 from launchopt.recording import results
+from launchopt.workloads import workloads
+from launchopt.workloads.base import Steps
+from launchopt.workloads.decode import Decode
+from launchopt.workloads.gemv import Gemv
+from launchopt.workloads.prefill import Prefill
+from launchopt.workloads.trace import Trace
 from runner import matrix
-from runner.config.groups import Decode, Gemv, Prefill
-from runner.config.programs import Steps
-from runner.config.traces import Trace
+from runner.config.composing import composing
 from runner.matrix import DTYPES, KINDS, Matrix, build_matrix, matrix_markdown, sync_matrix
 from runner.report import __main__ as report
 
@@ -50,8 +54,8 @@ def answered() -> Matrix:
 
 def test_every_cell_is_a_yes_or_a_reason(answered: Matrix) -> None:
     assert answered.answers.keys() == set(product(MODES, answered.workloads, KINDS, DTYPES))
-    options = {path.stem for path in (ROOT / "conf/workload").glob("*.yaml")}
-    assert set(answered.workloads) == options
+    presets = {path.stem for path in (ROOT / "conf/workload").glob("*.yaml")}
+    assert set(answered.workloads) == presets | {*workloads()} - {"gemv"}
     for cell, why in answered.answers.items():
         assert why is None or (why.strip() and "\n" not in why), cell
 
@@ -75,7 +79,7 @@ def test_asking_loads_neither_cuda_nor_torch() -> None:
 
 def small(workload: str, folder: Path) -> str:
     """The overrides that make a run of a workload small, by the settings it has."""
-    with matrix.composing():
+    with composing():
         settings = type(matrix._config(workload, folder).workload)
     few = next(text for kind, text in SMALL.items() if issubclass(settings, kind))
     return few if settings is Gemv else " ".join([*matrix.smallest(settings, folder), few])

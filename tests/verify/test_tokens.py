@@ -18,11 +18,11 @@ from launchopt.verify import tokens as checking
 from launchopt.verify.commands import Verification
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.decode import linears as linears_of
 from launchopt.workloads.model import ModelShape
 
 LAYERS = 2
-LINEARS = linears_of(ModelShape("small", 16, LAYERS, 2, 1, 8, 24))  # qkv 32x16, o 16x16, gate and up 48x16, down 16x24
+SMALL = ModelShape("small", 16, LAYERS, 2, 1, 8, 24)
+LINEARS = SMALL.linear_sizes()  # qkv 32x16, o 16x16, gate and up 48x16, down 16x24
 GEMMS = LAYERS * len(LINEARS)
 READ = 16  # features of qkv that the next GEMM reads; k and v are the 16 behind them
 VOCAB = 256
@@ -85,7 +85,7 @@ def test_what_is_right_passes(dtype: Dtype, sampling: Sampling, chunk: int | Non
 @in_each_dtype
 def test_what_is_right_passes_whatever_its_size(dtype: Dtype) -> None:
     """Room is left, with more layers than rounding errors need to add up."""
-    model = linears_of(ModelShape("deep", 256, 12, 4, 2, 64, 512))
+    model = ModelShape("deep", 256, 12, 4, 2, 64, 512).linear_sizes()
     requests = Requests(np.zeros(3, np.int64), np.arange(3) * 3, np.full(3, 4))
     assert_right(Run(ChainStream(model, 12, requests, dtype, 2)))
 

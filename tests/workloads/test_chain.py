@@ -18,11 +18,10 @@ from launchopt.command import NO_TOKEN, Dtype, Flag, Records, ShapeKey
 from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream, StepKind
-from launchopt.workloads.decode import linears as linears_of
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.stream import ArenaKey
 
-TINY = linears_of(ModelShape("tiny", 64, 2, 4, 2, 16, 128))
+TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
 properties = settings(deadline=None, max_examples=80)
 
 
@@ -281,7 +280,7 @@ def test_the_seed_chooses_the_prompts_alone() -> None:
 
 
 def test_weights_keep_the_rms_of_their_input() -> None:
-    wide = linears_of(ModelShape("wide", 512, 16, 4, 2, 128, 1024))
+    wide = ModelShape("wide", 512, 16, 4, 2, 128, 1024).linear_sizes()
     stream = ChainStream(wide, 16, requests_of((0, 1)), Dtype.fp32, 1, vocab=1000)
     generator = np.random.default_rng(5)
     values = generator.uniform(-1, 1, (64, 512))

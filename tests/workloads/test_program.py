@@ -10,7 +10,6 @@ from support.steps.programs import GATED, PLAIN, PROGRAMS, WIDE
 from launchopt.command import Op
 from launchopt.errors import ConfigError
 from launchopt.workloads.attention import AttentionShape
-from launchopt.workloads.decode import linears
 from launchopt.workloads.program import (
     INPUT,
     SLOTS,
@@ -67,7 +66,7 @@ def test_qkv_apart_has_the_weights_of_qkv_together() -> None:
         ("down", 128, 160, "gate_up"),
     ]
     assert program.merged == (("q", "k", "v"),)
-    assert program.weights == linear_program(linears(WIDE)).weights == sum(m * k for m, k in linears(WIDE))
+    assert program.weights == linear_program(WIDE.linear_sizes()).weights == sum(m * k for m, k in WIDE.linear_sizes())
 
 
 def test_programs_without_a_model() -> None:

@@ -15,7 +15,7 @@ from launchopt.command import Dtype, Records, ShapeKey
 from launchopt.traces.gemms import Gemm
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import INPUT_TURNS, arenas_of
-from launchopt.workloads.trace import TraceStream, first_commands
+from launchopt.workloads.trace_stream import TraceStream, first_commands
 
 properties = settings(deadline=None, max_examples=60)
 sizes = st.sampled_from([1, 2, 3, 8])

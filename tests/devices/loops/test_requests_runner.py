@@ -36,10 +36,9 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.decode import linears as linears_of
 from launchopt.workloads.model import ModelShape
 
-TINY = linears_of(ModelShape("tiny", 64, 2, 4, 2, 16, 128))
+TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
 LAYERS = 2
 VOCAB = 256
 PATIENCE_S = 120.0  # after which whoever is still waiting will wait forever; compilers take part of it

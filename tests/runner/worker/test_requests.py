@@ -21,7 +21,9 @@ import psutil
 import pytest
 from support.processes.own_process import environ_of
 
-from launchopt.arrivals import process
+from launchopt.arrivals.bursty import bursty
+from launchopt.arrivals.constant import constant
+from launchopt.arrivals.poisson import poisson
 from launchopt.queue.ring import HeaderWord
 from launchopt.recording import results
 from launchopt.recording.columns import PERCENTILES
@@ -39,9 +41,9 @@ REPLAY = f"{DECODE} arrival=replay arrival.requests=null arrival.speed=10 record
 ARRIVALS = f"{DECODE} workload.requests=40 workload.tokens=2 record.commands=all"
 HELD, FAR = 80.0, 1e7  # requests a second: few, and far more than can be held
 DUE = {
-    "constant": process.constant(HELD, 40),
-    "poisson": process.poisson(HELD, 40, 0),
-    "bursty": process.bursty(HELD, 8, None, 40, 0),
+    "constant": constant(HELD, 40),
+    "poisson": poisson(HELD, 40, 0),
+    "bursty": bursty(HELD, 8, None, 40, 0),
 }
 GEMV = "device=cpu workload=gemv_256 workload.cache=hot record.launches=none"
 GEMV_COUNT, GEMV_RATE, GEMV_SEED = 600, 1500.0, 3
@@ -300,7 +302,7 @@ def test_independent_commands_come_when_they_are_due(ran: Callable[[str], Ran]) 
     run = ran("gemv")
     (row,) = run.rows.values()
     commands = run.table("commands").sort_values("seq")
-    assert commands["enqueue_ns"].tolist() == process.poisson(GEMV_RATE, GEMV_COUNT, GEMV_SEED).tolist()
+    assert commands["enqueue_ns"].tolist() == poisson(GEMV_RATE, GEMV_COUNT, GEMV_SEED).tolist()
     assert (commands["eligible_ns"] >= commands["enqueue_ns"]).all()
     assert (row["arrival_rate_per_s"], row["overloaded"]) == (GEMV_RATE, False)
     assert row["completed_rate_per_s"] == pytest.approx(GEMV_COUNT / row["wall_ms"] * 1e3)

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from launchopt.arrivals import arrivals
+from launchopt.workloads import workloads
+from launchopt.workloads.model import Model
 from runner import app, cli
-from runner.config import arrivals as arrival_groups
-from runner.config import groups, programs
+from runner.config import groups
 from runner.config.schema import Config
-from runner.config.traces import Trace
 from support.processes.limits import TooMuchTime, limited
 
 CPU_S = 2.0  # "refused in under 2 s"
@@ -30,7 +31,7 @@ MESSAGE_CHARACTERS = 4000  # Hydra lists the options of a group, a line each
 
 # Groups with one schema, and what belongs to none; of the others the settings depend on the option.
 KEYS = (
-    *(f"model.{each.name}" for each in fields(groups.Model)),
+    *(f"model.{each.name}" for each in fields(Model)),
     *(f"device.{each.name}" for each in fields(groups.Device)),
     *(f"timing.{each.name}" for each in fields(groups.Timing)),
     *(f"queue.{each.name}" for each in fields(groups.Queue)),
@@ -44,23 +45,8 @@ KEYS = (
     *("hydra.run.dir", "hydra.sweep.dir", "hydra.job.name", "hydra.verbose", "hydra.mode"),
 )
 OPTIONS = {
-    "workload": {
-        "gemv_micro": groups.Gemv,
-        "decode": groups.Decode,
-        "prefill": groups.Prefill,
-        "layer": programs.Layer,
-        "qkv": programs.Qkv,
-        "linear_epilogue": programs.LinearEpilogue,
-        "elementwise_chain": programs.ElementwiseChain,
-        "trace": Trace,
-    },
-    "arrival": {
-        "closed": arrival_groups.Closed,
-        "constant": arrival_groups.Constant,
-        "poisson": arrival_groups.Poisson,
-        "bursty": arrival_groups.Bursty,
-        "replay": arrival_groups.Replay,
-    },
+    "workload": {kind.option() or "gemv_micro": kind for kind in workloads().values()},
+    "arrival": arrivals(),
 }
 GROUPS = {
     "mode": ("baseline", "batched", "coalesced", "graph", "grouped", "pointer_array", "multistream", "nope"),

@@ -33,12 +33,11 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing.sampling import Sampler
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.decode import linears as linears_of
 from launchopt.workloads.model import ModelShape
 from support.cuda.fake_lt import FakeLt
 from support.steps.launching import recorded
 
-TINY = linears_of(ModelShape("tiny", 64, 2, 4, 2, 16, 128))
+TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
 LAYERS, VOCAB = 2, 256
 PATIENCE_S = 30.0  # after which whoever is still waiting will wait forever
 HOUR_NS = 3600 * 10**9

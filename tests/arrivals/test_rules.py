@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt.arrivals.process import bursty, constant, poisson
+from launchopt.arrivals.bursty import bursty
+from launchopt.arrivals.constant import constant
+from launchopt.arrivals.poisson import poisson
 
 RATES = st.floats(1e-2, 1e7)
 SEEDS = st.integers(0, 2**32)

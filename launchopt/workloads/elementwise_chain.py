@@ -1,0 +1,29 @@
+"""elementwise_chain: bias, ReLU, scale: three launches of next to no work, where one could do.
+
+The vectors are small, and by default there is one copy of them. With as many copies as a cold cache takes, no step
+would see the addresses of another step again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launchopt.arrivals.requests import Requests
+from launchopt.options import option
+from launchopt.workloads.base import OwnSize
+from launchopt.workloads.footprint import Cache
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import Program, elementwise_program
+
+
+@dataclass(slots=True)
+class ElementwiseChain(OwnSize):
+    """Bias, ReLU and scale, without a GEMM."""
+
+    name: str = "elementwise_chain"
+    cache: Cache = option(Cache.hot, "cold: inputs cycle over at least 4x the cache; hot: they fit in half of it")
+    replicas: int | None = option(1, "copies of all layers; null: what `cache` asks for", low=1)
+
+    def program(self, model: ModelShape, requests: Requests) -> Program:
+        """Return the three ops."""
+        return elementwise_program(self.hidden)

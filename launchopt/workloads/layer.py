@@ -1,0 +1,33 @@
+"""layer: a transformer's layer, launch by launch: norms, projections, attention with its KV cache, MLP, residuals."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from launchopt.arrivals.requests import Requests
+from launchopt.options import option
+from launchopt.workloads.base import Steps
+from launchopt.workloads.model import MOST_LAYERS, ModelShape
+from launchopt.workloads.program import Program, layer_program
+
+
+class Kv(enum.Enum):
+    """How the KV cache of a request lies in memory."""
+
+    contiguous = "contiguous"
+    paged = "paged"
+
+
+@dataclass(slots=True)
+class Layer(Steps):
+    """A transformer's layer, all of its launches."""
+
+    name: str = "layer"
+    layers: int | None = option(1, "null: the model's, or as many as fit into memory", low=1, high=MOST_LAYERS)
+    kv: Kv = option(Kv.contiguous, "how the KV cache of a request lies in memory")
+    page_tokens: int = option(16, "tokens a page of a paged cache", low=1)
+
+    def program(self, model: ModelShape, requests: Requests) -> Program:
+        """Return a layer whose cache holds the longest request."""
+        return layer_program(model, requests.longest, self.page_tokens if self.kv is Kv.paged else None)

@@ -1,0 +1,21 @@
+"""linear_epilogue: a linear layer, its bias and its ReLU: three launches where one could do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launchopt.arrivals.requests import Requests
+from launchopt.workloads.base import OwnSize
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import Program, linear_epilogue_program
+
+
+@dataclass(slots=True)
+class LinearEpilogue(OwnSize):
+    """A linear layer, its bias and its activation."""
+
+    name: str = "linear_epilogue"
+
+    def program(self, model: ModelShape, requests: Requests) -> Program:
+        """Return GEMM, bias and ReLU."""
+        return linear_epilogue_program(self.hidden)

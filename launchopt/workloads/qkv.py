@@ -1,0 +1,21 @@
+"""qkv: token after token through a model's linear layers, with q, k and v as three launches instead of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launchopt.arrivals.requests import Requests
+from launchopt.workloads.base import Steps
+from launchopt.workloads.model import ModelShape
+from launchopt.workloads.program import Program, qkv_program
+
+
+@dataclass(slots=True)
+class Qkv(Steps):
+    """A model's linear layers, with q, k and v apart."""
+
+    name: str = "qkv"
+
+    def program(self, model: ModelShape, requests: Requests) -> Program:
+        """Return a layer of six GEMMs, or of five where the MLP has no gate and up in one."""
+        return qkv_program(model)
