@@ -150,6 +150,15 @@ class CudaStream(Protocol):
 
     ptr: int  # cudaStream_t
 
+    def synchronize(self) -> None:
+        """Wait for everything submitted."""
+
+    def begin_capture(self, mode: int | None = None) -> None:
+        """Record work submitted from now on instead of running it."""
+
+    def end_capture(self) -> Any:
+        """Return CuPy's graph of the recorded work."""
+
     def wait_event(self, event: Any) -> None:
         """Let work submitted from now on wait for a CuPy event."""
 

@@ -10,7 +10,7 @@ from support.cuda_on_host import built_of, can_build, launch
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.feedback.host import PARTIAL_SUMS, HostFeedback
-from launchopt.devices.feedback.in_launch import ARGUMENTS, source_of, words_of
+from launchopt.devices.feedback.in_launch import ARGUMENTS, FeedbackLayout, source_of, words_of
 from launchopt.sampling import NO_ID, Sampling, SamplingKind, sample
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
@@ -38,7 +38,8 @@ def fed(
     for row in range(rows):
         places = finals[row].ctypes.data, targets[row].ctypes.data, 0, ids[row:].ctypes.data
         table[:, row] = *places, row << 32 | row + 1
-    words = words_of(sampling, hidden, finals.shape[1], rows, embedding.ctypes.data, embedding.strides[0])
+    layout = FeedbackLayout(hidden, finals.shape[1], rows, embedding.ctypes.data, embedding.strides[0])
+    words = words_of(sampling, layout)
     words[ARGUMENTS] = table.ctypes.data
     kernel = built_of(source_of(dtype, sampling.kind, threads), CALL)
     launch(kernel, (rows,), threads, 0, words.ctypes.data, seed=rows)

@@ -12,7 +12,7 @@ from support.cuda_on_host import built_of, can_build, launch
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.feedback.in_launch import ARGUMENTS, FIELDS, ROWS, head_of, words_of
+from launchopt.devices.feedback.in_launch import ARGUMENTS, FIELDS, ROWS, FeedbackLayout, head_of, words_of
 from launchopt.devices.feedback.stages import WORDS
 from launchopt.devices.megakernel.packed import WEIGHTS
 from launchopt.devices.megakernel.shared_memory import SLOT_BYTES, fixed_bytes
@@ -41,7 +41,8 @@ class StepEnd:
         self.counters, self.weights = np.zeros(1, np.uint32), np.zeros(2, WEIGHTS)
         self.ns = np.zeros(1, np.uint64)
         row_bytes = self.embedding.strides[0]
-        words = words_of(GREEDY, HIDDEN, vocab, MOST_ROWS, self.embedding.ctypes.data, row_bytes, self.ns.ctypes.data)
+        layout = FeedbackLayout(HIDDEN, vocab, MOST_ROWS, self.embedding.ctypes.data, row_bytes)
+        words = words_of(GREEDY, layout, self.ns.ctypes.data)
         program = [0, self.counters.ctypes.data, self.weights.ctypes.data, 0, 0, 0]
         self.words = np.concatenate([np.array(program, np.int64), words, np.zeros(1 + GATE_WORDS, np.int64)])
         self.kernel = built_of(head_of(GREEDY.kind) + source("megakernel"), CALL, DTYPE=int(dtype), **MACROS)

@@ -1,13 +1,13 @@
-"""Feeding results of steps back on the CPU: when `feed_back` returns, the next step may come."""
+"""Feeding back the results of steps on the CPU: once `feed_back` returns, the next step may come."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.command import HALF_BITS, LOW_HALF
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.feedback.flights import Flights, Staged, facts_of, places_needed
 from launchopt.devices.feedback.host import HostFeedback
@@ -16,12 +16,12 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 
 WITHOUT = Sampling(SamplingKind.none)
-HISTORY_AT = 1  # any but 0
+HISTORY_AT = 1  # offset of the history; 0 would mean that there is none
 NO_SAMPLE = 0  # the id of a step that samples nothing
 
 
 class CpuSteps:
-    """Over the arenas of a stream."""
+    """Feeds back the results of one stream's steps."""
 
     def __init__(self, stream: ChainStream, arenas: Arenas, sampling: Sampling) -> None:
         self._stream, self._itemsize = stream, stream.dtype.itemsize
@@ -32,13 +32,13 @@ class CpuSteps:
         self._plain = HostFeedback(stream.dtype, WITHOUT, None)
         self._sampled = None if stream.vocab is None else HostFeedback(stream.dtype, sampling, table)
         self.done: NDArray[np.uint64] = np.zeros(places_needed(stream), np.uint64)
-        # Offsets in bytes, for a history that begins at 1: 0 means none.
+        # Offsets in bytes instead of addresses.
         self._facts = facts_of(stream, 0, 0 if self._history is None else HISTORY_AT, 0)
         self._staged = np.zeros((2, lc.DRAW + 1, stream.requests), np.uint64)
         self.sampling_ns = 0
 
     def feed_back(self, flights: Flights, count: int) -> None:
-        """Scale what was computed last, or sample from it; write the next inputs, then say that it is done."""
+        """Scale the last outputs, or sample from them; write the next inputs, then mark the steps as done."""
         samples = flights.take_off(count, self._facts, *self._staged)
         if samples < count:
             self._scale(self._staged[1, :, : count - samples])
@@ -46,13 +46,13 @@ class CpuSteps:
             self._sample(self._staged[0, :, :samples])
 
     def _rows(self, offsets: NDArray[np.uint64], width: int) -> NDArray[np.int64]:
-        """Indices of `width` elements from each byte offset on, [rows, width]."""
+        """Return the indices of `width` elements from each byte offset on, [rows, width]."""
         first = (offsets // np.uint64(self._itemsize)).astype(np.int64)
         indices: NDArray[np.int64] = first[:, None] + np.arange(width)
         return indices
 
     def _scale(self, staged: Staged) -> None:
-        finals: Any = self._flat[self._rows(staged[lc.SOURCE], self._stream.hidden)]
+        finals = self._flat[self._rows(staged[lc.SOURCE], self._stream.hidden)]
         inputs, _ = self._plain.advance(finals, *_drawn(staged))
         self._flat[self._rows(staged[lc.TARGET], self._stream.hidden)] = inputs
         kept = staged[lc.HISTORY] != 0
@@ -69,10 +69,10 @@ class CpuSteps:
         inputs, ids = self._sampled.advance(finals, *_drawn(staged))
         assert ids is not None
         self._flat[self._rows(staged[lc.TARGET], self._stream.hidden)] = inputs
-        self.done[staged[lc.ID] // np.uint64(8)] = ids.astype(np.int64).view(np.uint64) & lc.LOW
+        self.done[staged[lc.ID] // np.uint64(8)] = ids.astype(np.int64).view(np.uint64) & LOW_HALF
         self.sampling_ns += time.monotonic_ns() - start_ns
 
 
 def _drawn(staged: Staged) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Requests and tokens."""
-    return (staged[lc.DRAW] >> lc.HIGH).astype(np.uint32), (staged[lc.DRAW] & lc.LOW).astype(np.uint32)
+    """Return requests and tokens."""
+    return (staged[lc.DRAW] >> HALF_BITS).astype(np.uint32), (staged[lc.DRAW] & LOW_HALF).astype(np.uint32)

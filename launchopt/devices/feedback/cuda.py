@@ -1,9 +1,10 @@
-"""Feeding results of steps back on the GPU: one kernel launch on the work's stream for all steps of a batch.
+"""Feeding back the results of steps on the GPU: one kernel launch on the work's stream for all steps of a batch.
 
-Or none, where the launch that computes them feeds them back at its own end (`stage`). The kernel's last act is to write
-each step's id to `done`, which lies in pinned memory: the host looks there instead of asking the driver. Where sampling
-is to be on the host, logits are copied there, the host waits for them, samples with NumPy and copies the next inputs
-back, as an engine does whose sampler runs on the CPU.
+No launch is needed for steps that feed back their results at their own end (`stage`). The kernel writes each step's id
+to `done` last of all. `done` lies in pinned memory, so that the host looks there instead of calling the driver.
+
+With sampling on the host, as in engines whose sampler runs on the CPU, logits are copied to the host. The host waits
+for them, samples with NumPy and copies the next inputs back.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
+from launchopt.command import HALF_BITS, LOW_HALF
 from launchopt.devices.arenas import STORAGE, Arenas
+from launchopt.devices.base import CudaStream
 from launchopt.devices.feedback.flights import Flights, Staged, facts_of, places_needed
 from launchopt.devices.feedback.host import HostFeedback
-from launchopt.devices.feedback.in_launch import LaunchFeedback, head_of, words_of
+from launchopt.devices.feedback.in_launch import FeedbackLayout, LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback.kernel import GpuFeedback
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.loops import requests as lc
@@ -32,20 +35,20 @@ WITHOUT = Sampling(SamplingKind.none)
 
 
 def pinned(count: int, dtype: Any) -> NDArray[Any]:
-    """Page-locked host memory that the GPU reads and writes by the same address."""
+    """Return page-locked host memory, which the GPU reads and writes at the same address."""
     memory = cupy.cuda.alloc_pinned_memory(count * np.dtype(dtype).itemsize)
     array: NDArray[Any] = np.frombuffer(memory, dtype, count)
     return array
 
 
 class CudaSteps:
-    """Over the arenas of a stream. `synchronize` waits for all launches."""
+    """Feeds back the results of one stream's steps. cuda: the work's stream. synchronize: waits for all launches."""
 
     def __init__(
         self,
         stream: ChainStream,
         arenas: Arenas,
-        cuda: Any,
+        cuda: CudaStream,
         sampling: Sampling,
         on_host: bool,
         back: Ring,
@@ -56,9 +59,10 @@ class CudaSteps:
         history = arenas.arrays.get(stream.history)
         self.done: NDArray[np.uint64] = pinned(places_needed(stream), np.uint64)
         self._facts = facts_of(stream, base, 0 if history is None else history.data.ptr, self.done.ctypes.data)
-        sizes = (stream.hidden, stream.vocab or 1, stream.requests, base, int(self._facts[lc.ROW_BYTES]))
-        self._plain = GpuFeedback(cuda, stream.dtype, WITHOUT, *sizes)
-        self._sampled = None if stream.vocab is None else GpuFeedback(cuda, stream.dtype, sampling, *sizes)
+        row_bytes = int(self._facts[lc.ROW_BYTES])
+        layout = FeedbackLayout(stream.hidden, stream.vocab or 1, stream.requests, base, row_bytes)
+        self._plain = GpuFeedback(cuda, stream.dtype, WITHOUT, layout)
+        self._sampled = None if stream.vocab is None else GpuFeedback(cuda, stream.dtype, sampling, layout)
         self._on_host = None
         if stream.vocab is not None and on_host:
             table = cupy.asnumpy(self._table(arenas))
@@ -66,14 +70,14 @@ class CudaSteps:
             self._logits = pinned(stream.requests * stream.vocab, STORAGE[stream.dtype]).reshape(stream.requests, -1)
             self._inputs = pinned(stream.requests * stream.hidden, STORAGE[stream.dtype]).reshape(stream.requests, -1)
         self.flights = Flights(stream, back, self.done)
-        self._launches_ns = cupy.zeros(1, np.uint64)  # what launches that sample themselves add to
+        self._launches_ns = cupy.zeros(1, np.uint64)  # spent sampling by launches that feed back their own results
         self._stages: FeedbackStages | None = None
         self.launch_feedback: LaunchFeedback | None = None
         if self._on_host is None:
             stages = pinned(STAGES * WORDS * stream.requests, np.uint64).reshape(STAGES, WORDS, stream.requests)
             self._stages = FeedbackStages(self.flights, stream.table, self._facts, stages, synchronize)
             kept, at_ns = WITHOUT if stream.vocab is None else sampling, int(self._launches_ns.data.ptr)
-            words = words_of(kept, *sizes, ns=at_ns)
+            words = words_of(kept, layout, ns=at_ns)
             self.launch_feedback = LaunchFeedback(head_of(kept.kind), words, self._stages)
         self._events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(64)]
         self.start()
@@ -85,7 +89,7 @@ class CudaSteps:
         return flat[: stream.table_rows * width].reshape(stream.table_rows, width)[:, : stream.hidden]
 
     def start(self) -> None:
-        """A new run."""
+        """Begin a run."""
         self._host_ns, self._submitted, self._timed = 0, 0, 0
         self._device_ms = 0.0
         self._launches_ns_before = self._sampled_in_launches_ns()
@@ -93,15 +97,15 @@ class CudaSteps:
             self._stages.start()
 
     def stage(self, batch: StepBatch) -> int:
-        """For a launch that feeds back its results by itself: see `FeedbackStages`; 0 where that is not to be."""
+        """Stage a batch whose launch feeds back its own results: see `FeedbackStages.stage`; 0 if launches cannot."""
         return 0 if self._stages is None else self._stages.stage(batch)
 
     def was_staged(self) -> bool:
-        """Whether the batch launched last is fed back by its own launch; asked once."""
+        """Return whether the batch that was launched last feeds back its own results, and clear the answer."""
         return self._stages is not None and self._stages.was_staged()
 
     def feed_back(self, flights: Flights, count: int) -> None:
-        """Submit the scaling, or the sampling, and the writing of the next inputs."""
+        """Submit the launches that scale or sample and write the next inputs of the first `count` ended steps."""
         plain = self._plain.stage()
         if self._sampled is None:
             flights.take_off(count, self._facts, plain, plain)
@@ -116,7 +120,7 @@ class CudaSteps:
             self._sample(self._sampled, samples)
 
     def _sample(self, feedback: GpuFeedback, rows: int) -> None:
-        # A pair of events is read when its turn comes again, long after it has passed.
+        # A pair of events is read when its turn comes again: the GPU passed it long before.
         start, end = self._events[self._submitted % len(self._events)]
         if self._submitted >= len(self._events):
             self._read(start, end)
@@ -133,16 +137,16 @@ class CudaSteps:
             logits = self._logits[i]
             copy(logits.ctypes.data, source, logits.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr)
         stream.synchronize()
-        requests, tokens = staged[lc.DRAW] >> lc.HIGH, staged[lc.DRAW] & lc.LOW
+        requests, tokens = staged[lc.DRAW] >> HALF_BITS, staged[lc.DRAW] & LOW_HALF
         inputs, ids = feedback.advance(self._logits[:rows], requests.astype(np.uint32), tokens.astype(np.uint32))
         assert ids is not None
         self._inputs[:rows] = inputs
         for i, target in enumerate(staged[lc.TARGET].tolist()):
             row = self._inputs[i]
             copy(target, row.ctypes.data, row.nbytes, cupy.cuda.runtime.memcpyHostToDevice, stream.ptr)
-        stream.synchronize()  # the rows are written again by whoever comes next
+        stream.synchronize()  # the next batch overwrites the rows
         places = (staged[lc.ID].astype(np.int64) - self.done.ctypes.data) // 8
-        self.done[places] = ids.astype(np.int64).view(np.uint64) & lc.LOW
+        self.done[places] = ids.astype(np.int64).view(np.uint64) & LOW_HALF
         self._host_ns += time.monotonic_ns() - start_ns
 
     def _read(self, start: Any, end: Any) -> None:
@@ -151,10 +155,11 @@ class CudaSteps:
         self._timed += 1
 
     def sampling_ns(self) -> int:
-        """Time spent sampling since `start`: on the host, waiting for logits included, or between events.
+        """Return the ns spent sampling since `start`.
 
-        Of launches that sample themselves: from the end of all before it to the first row's next inputs; of greedy
-        tokens, whose largest logits are found while they are stored, from when all blocks have told theirs.
+        On the host: from the copy of the logits to the next inputs. On the GPU: between events around the kernel. In a
+        launch that feeds back its own results: from the end of all other work to the first row's next input. For greedy
+        tokens, whose largest logits are found while logits are stored, from when all blocks have reported theirs.
         """
         if self._on_host is not None:
             return self._host_ns
@@ -163,5 +168,5 @@ class CudaSteps:
         return int(self._device_ms * 1e6) + self._sampled_in_launches_ns() - self._launches_ns_before
 
     def _sampled_in_launches_ns(self) -> int:
-        """Since ever, of launches that have ended."""
+        """Return the ns that all launches that have ended spent sampling."""
         return int(cupy.asnumpy(self._launches_ns)[0])

@@ -1,33 +1,31 @@
-"""Ends of steps: whose result is fed back where, and who is told when the device is done with it.
+"""Steps in flight: their result is being fed back, and the driver is not yet notified of their end.
 
-In: records that ended a step, as they were launched. Each is staged for the device (`lt_chain.SOURCE` and so on), and
-takes off: a word of `done` belongs to it, which the device fills with the token's id when the result has been fed back.
-`Flights` keeps the order of steps, and tells through the ring of those that are done.
+`take_off` stages records that ended a step for the device, one column each (rows SOURCE to DRAW of
+`devices.loops.requests`), and assigns each a word of `done`. The device writes the token's id there when the result has
+been fed back. `land` notifies the driver, through a ring, of steps that are done, in their order.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.batching.order import OrderArrays
 from launchopt.command import WORDS
 from launchopt.devices.loops import requests as lc
 from launchopt.queue.ring import Ring
+from launchopt.types import Table, Words
 from launchopt.workloads.chain import ChainStream
 
-Staged = NDArray[np.uint64]  # [lt_chain.DRAW + 1, rows]
+Staged = Words  # [DRAW + 1, rows]
 
 
 def places_needed(stream: ChainStream) -> int:
-    """Words of `done`: one a token, and one a request for its prompt's chunks."""
+    """Return the number of words of `done`: one per token, and one per request for the chunks of its prompt."""
     return stream.tokens + stream.requests
 
 
-def facts_of(stream: ChainStream, base: int, history: int, done: int) -> NDArray[np.int64]:
-    """What `take_off` must know: where the activations, the history (0: none is kept) and `done` start."""
+def facts_of(stream: ChainStream, base: int, history: int, done: int) -> Table:
+    """Return the facts for `take_off`: addresses of the activations, the history (0: none is kept) and `done`."""
     facts = np.zeros(lc.FACT_WORDS, np.int64)
     row_bytes = stream.row_elements(stream.hidden) * stream.dtype.itemsize
     facts[lc.TOKENS], facts[lc.COLUMN_BYTES], facts[lc.ROW_BYTES] = stream.tokens, row_bytes, row_bytes
@@ -37,9 +35,9 @@ def facts_of(stream: ChainStream, base: int, history: int, done: int) -> NDArray
 
 
 class Flights:
-    """Steps that were fed back and not yet told of. `done`: uint64 [places_needed], in memory the device writes to."""
+    """The steps in flight of one stream. done: uint64 [places_needed], in memory that the device writes to."""
 
-    def __init__(self, stream: ChainStream, back: Ring, done: NDArray[np.uint64]) -> None:
+    def __init__(self, stream: ChainStream, back: Ring, done: Words) -> None:
         self._stream, self._back, self.done = stream, back, done
         size = 1 << stream.requests.bit_length()
         self.ended = np.zeros((stream.requests, WORDS), np.uint64)
@@ -47,32 +45,32 @@ class Flights:
         self._cursor = np.zeros(lc.CURSOR_WORDS, np.int64)
 
     def reset(self) -> None:
-        """A new run: nothing is done."""
+        """Begin a run: no step is done."""
         self.done[:] = lc.NOT_YET
         self._cursor[:] = 0
 
-    def collect(self, words: NDArray[np.uint64]) -> int:
-        """Copy those of a batch that end a step to `ended`; returns how many."""
+    def collect(self, words: Words) -> int:
+        """Copy the records of a batch that end a step to `ended`; return how many there are."""
         return int(lc.collect_ends(words, 0, len(words), self.ended))
 
-    def take_off(self, count: int, facts: NDArray[np.int64], sampled: Staged, plain: Staged) -> int:
-        """Stage the first `count` of `ended`: how many are to be sampled from, in `sampled`; the rest is in `plain`."""
+    def take_off(self, count: int, facts: Table, sampled: Staged, plain: Staged) -> int:
+        """Stage the first `count` records of `ended`; return how many are in `sampled`, the rest being in `plain`."""
         return int(lc.take_off(self.ended, count, self._stream.table, facts, sampled, plain, self.arrays))
 
     @property
     def count(self) -> int:
-        """How many were fed back and not told of."""
+        """The number of steps in flight."""
         return int(self._cursor[lc.STOP_AT] - self._cursor[lc.FIRST])
 
     def land(self, order: OrderArrays) -> None:
-        """Tell of those that are done, `order` too."""
+        """Notify the driver, and `order`, of the steps that are done."""
         lc.land_in_order(self._back.arrays, self.arrays, order)
 
     def is_quiet(self, now_ns: int, launches: int) -> bool:
-        """Whether it is time to ask if the device still lives: see `lt_chain.is_quiet`."""
+        """Return whether to ask if the device is alive: see `devices.loops.requests.is_quiet`."""
         return bool(lc.is_quiet(now_ns, launches, self._cursor))
 
     @property
-    def arrays(self) -> tuple[Any, ...]:
-        """For compiled loops: rows, places, done, cursor."""
+    def arrays(self) -> tuple[Words, Table, Words, Table]:
+        """Rows, places, done and cursor, for compiled loops."""
         return self._rows, self._places, self.done, self._cursor

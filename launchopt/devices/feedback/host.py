@@ -1,12 +1,11 @@
 """From the last outputs of a token to the inputs of the next one, on the host.
 
-In: what the last command of each request's token gave, in storage dtype (`devices.arenas`). Without sampling that is a
-hidden vector, which goes back scaled and with random signs; with sampling it is logits, from which an id is sampled
-whose embedding row goes back. `devices.gpu_feedback` does the same, to the bit, on the GPU.
+Without sampling, the last output is a hidden vector; the next input is that vector, scaled and with random signs. With
+sampling, the last output is logits; an id is sampled from them, and the next input is its embedding row. All arrays
+hold the storage dtype (`devices.arenas`). `devices.feedback.kernel` does the same on the GPU, equal to the bit.
 
-The signs are the request's and the token's own. Without them whatever is applied again and again turns any vector into
-the same one (layers with a ReLU within a few tokens), and who reads another request's data, or that of the step before,
-reads what is right.
+The signs depend on request and token. Without them, repeated layers turn any vector into the same one (layers with a
+ReLU within a few tokens), and a read of another request's data, or of the step before, would go unnoticed.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.sampling import GOLDEN, Sampling, SamplingKind, check_vocab, mixed, sample
 
-PARTIAL_SUMS = 1024  # a power of two; the GPU's threads a row
+PARTIAL_SUMS = 1024  # a power of two: the GPU's threads per row
 
 
 def scaled(hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Vectors, float32 [rows, hidden], scaled to a root mean square of 1/sqrt(3): that of uniform [-1, 1) inputs.
+    """Scale vectors, float32 [rows, hidden], to a root mean square of 1/sqrt(3), as uniform [-1, 1) inputs have.
 
-    Zeros stay zeros. Sums of squares are float64 in an order that a GPU can follow, so that it rounds alike: element i
-    goes into partial sum i % 1024, of which the upper half is then added to the lower until one is left.
+    Zeros stay zeros. Sums of squares are float64, in an order that a GPU can follow with the same roundings: element i
+    is added to partial sum i % 1024; then the upper half of the sums is added to the lower half until one is left.
     """
     rows, count = hidden.shape
     padded = np.zeros((rows, -(-count // PARTIAL_SUMS) * PARTIAL_SUMS))
@@ -49,9 +48,9 @@ def scaled(hidden: NDArray[np.float32]) -> NDArray[np.float32]:
 def signed(
     values: NDArray[np.float32], requests: NDArray[np.uint32], tokens: NDArray[np.uint32]
 ) -> NDArray[np.float32]:
-    """Rows with the signs of elements turned at random, as the request and the token of the row say; [rows, hidden].
+    """Return rows, [rows, hidden], with signs flipped at random; the row's request and token are the seed.
 
-    Element i by bit i % 64 of splitmix64's number i / 64 of a generator started with the mixed (request << 32 | token).
+    Bit i % 64 of splitmix64's number i / 64 flips element i. The generator starts with mixed(request << 32 | token).
     """
     counters = (requests.astype(np.uint64) << np.uint64(32)) | tokens.astype(np.uint64)
     starts = mixed((counters + np.uint64(1)) * np.uint64(GOLDEN))
@@ -63,9 +62,9 @@ def signed(
 
 
 class HostFeedback:
-    """Samples with NumPy. ConfigError if nothing can be sampled from a vocabulary of this size.
+    """Feeds back with NumPy. ConfigError: the vocabulary is too large, or empty.
 
-    embedding: storage [vocab, hidden]; None where nothing is sampled.
+    embedding: [vocab, hidden], or None without sampling.
     """
 
     def __init__(self, dtype: Dtype, sampling: Sampling, embedding: NDArray[Any] | None) -> None:
@@ -79,10 +78,10 @@ class HostFeedback:
     def advance(
         self, finals: NDArray[Any], requests: NDArray[np.uint32], tokens: NDArray[np.uint32]
     ) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
-        """The next inputs, storage [rows, hidden], and the ids, int32 [rows], None without sampling.
+        """Return the next inputs, [rows, hidden], and the ids, int32 [rows] (None without sampling).
 
-        finals: storage [rows, hidden] without sampling, [rows, vocab] with it; requests, tokens: [rows]. A row of
-        logits that holds a NaN has the id NO_ID and goes on with embedding row 0.
+        finals: [rows, hidden] without sampling, [rows, vocab] with it. requests, tokens: [rows]. A row of logits that
+        holds a NaN gets the id NO_ID and embedding row 0.
         """
         values = to_float32(finals, self._dtype)
         if self._sampling.kind is SamplingKind.none:

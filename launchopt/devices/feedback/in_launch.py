@@ -1,45 +1,53 @@
-"""What kernels that feed back are compiled with (kernels/tokens/sampling.cuh), and struct Feedback of a launch.
+"""What kernels that feed back results need: constants (kernels/tokens/sampling.cuh) and struct Feedback.
 
-In: a dtype, and how is sampled. Out: texts for a compiler, of each kind only what it needs being compiled: of
-devices/gpu_feedback.py's kernel, and what goes before kernels/megakernel.cu. And the words of struct Feedback
-(kernels/tokens/feedback.cuh).
+Such kernels are the one of `devices.feedback.kernel`, and the megakernel, which feeds back at the end of its own
+launch. Only the code that one kind of sampling needs is compiled. Struct Feedback is in kernels/tokens/feedback.cuh.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt import sampling as rules
 from launchopt.command import Dtype
 from launchopt.devices.feedback.host import PARTIAL_SUMS
 from launchopt.kernels import source
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.types import Table
 
 if TYPE_CHECKING:
     from launchopt.devices.feedback.stages import FeedbackStages
 
-# Of struct Feedback, a word each.
+# The words of struct Feedback.
 FIELDS = (
     *("arguments", "rows", "pitch", "hidden", "vocab", "embedding", "row_bytes", "start"),
     *("inverse_temperature", "k", "p", "ns", "found"),
 )
-REALS = ("inverse_temperature", "p")
-ARGUMENTS, ROWS = map(FIELDS.index, ("arguments", "rows"))  # which each launch has anew
-FOUND = FIELDS.index("found")  # which each program of a whole step has
+REALS = ("inverse_temperature", "p")  # hold a double
+ARGUMENTS, ROWS = map(FIELDS.index, ("arguments", "rows"))  # written for each launch
+FOUND = FIELDS.index("found")  # written for each program of a whole step
+
+
+class FeedbackLayout(NamedTuple):
+    """Sizes and addresses of the rows that are fed back."""
+
+    hidden: int  # elements of a hidden vector
+    vocab: int  # elements of a row of logits; not used without sampling
+    most_rows: int  # of a launch
+    embedding: int  # device address of [vocab, hidden] in storage dtype; not read without sampling
+    row_bytes: int  # from one row of the embedding to the next
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFeedback:
-    """How a launch feeds back what it has computed itself: what its source begins with, struct Feedback, and what it is
-    told of each batch."""
+    """How a launch feeds back its own results."""
 
-    head: str
-    words: NDArray[np.int64]
-    stages: FeedbackStages
+    head: str  # text before the kernel's source
+    words: Table  # struct Feedback
+    stages: FeedbackStages  # the arguments of each batch
 
 
 def head_of(kind: SamplingKind) -> str:
@@ -63,7 +71,7 @@ def head_of(kind: SamplingKind) -> str:
 
 
 def source_of(dtype: Dtype, kind: SamplingKind, threads: int = PARTIAL_SUMS) -> str:
-    """The CUDA source of kernels/feedback.cu for one dtype and kind. threads: of a block, whole warps."""
+    """Return the source of kernels/feedback.cu for one dtype and kind. threads: of a block, whole warps."""
     return _defined({"DTYPE": int(dtype), "THREADS": threads}) + head_of(kind) + source("feedback")
 
 
@@ -71,16 +79,14 @@ def _defined(constants: dict[str, int | str]) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in constants.items())
 
 
-def words_of(
-    sampling: Sampling, hidden: int, vocab: int, most_rows: int, embedding: int, row_bytes: int, ns: int = 0
-) -> NDArray[np.int64]:
-    """Struct Feedback, but for what each launch has anew, or each program of a whole step. ns: an address, or 0."""
+def words_of(sampling: Sampling, layout: FeedbackLayout, ns: int = 0) -> Table:
+    """Return struct Feedback, without the words of a launch or program. ns: address of the sum of sampling times."""
     values: dict[str, int | float] = {
-        "pitch": most_rows,
-        "hidden": hidden,
-        "vocab": vocab,
-        "embedding": embedding,
-        "row_bytes": row_bytes,
+        "pitch": layout.most_rows,
+        "hidden": layout.hidden,
+        "vocab": layout.vocab,
+        "embedding": layout.embedding,
+        "row_bytes": layout.row_bytes,
         "start": rules.generator_start(sampling.seed),
         "inverse_temperature": 1.0 / sampling.temperature,
         "k": min(sampling.top_k, rules.MOST_VOCAB),

@@ -1,98 +1,65 @@
 """From the last outputs of a token to the inputs of the next one, on the GPU: one kernel launch for all rows.
 
-In and out: addresses, one of each a row. Results are those of `feedback.HostFeedback` to the bit, which is why
-`sampling` and `feedback` define every rounding: weights are integers, so atomics and trees sum them alike, and
-the intrinsics __dadd_rn and __dmul_rn keep the compiler from fusing what NumPy does not.
+Each row has its own addresses of input and output. Results equal those of `devices.feedback.host.HostFeedback` to the
+bit; therefore `sampling` and `feedback.host` define every rounding. Weights are integers, so that atomics and trees sum
+them alike. The intrinsics __dadd_rn and __dmul_rn keep the compiler from fusing operations that NumPy does not fuse.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import cupy
 import numpy as np
-from numpy.typing import NDArray
 
-from launchopt import sampling as rules
 from launchopt.command import Dtype
+from launchopt.devices.base import CudaStream
 from launchopt.devices.cuda.kernel_plans import KernelLaunch
 from launchopt.devices.feedback.host import PARTIAL_SUMS
-from launchopt.devices.feedback.in_launch import source_of, words_of
+from launchopt.devices.feedback.in_launch import FeedbackLayout, source_of, words_of
 from launchopt.devices.loops.requests import DRAW
-from launchopt.sampling import Sampling, SamplingKind
+from launchopt.sampling import Sampling, SamplingKind, check_vocab
+from launchopt.types import Words
 
-STAGES = 64  # submissions in flight; the host waits for the oldest when it wraps around
+STAGES = 64  # launches in flight; the host waits for the oldest when the stages wrap around
 WORDS = DRAW + 1
 
 
 class GpuFeedback:
-    """Feeds back up to `most_rows` rows a launch on `stream`, a CuPy stream.
+    """Feeds back up to layout.most_rows rows per launch on `stream`. ConfigError: vocabulary empty or too large."""
 
-    embedding: device address of [vocab, hidden] in storage dtype, a row each `row_bytes`; not read without sampling.
-    vocab: not used without sampling. ConfigError if nothing can be sampled from a vocabulary of this size.
-    """
-
-    def __init__(
-        self,
-        stream: Any,
-        dtype: Dtype,
-        sampling: Sampling,
-        hidden: int,
-        vocab: int,
-        most_rows: int,
-        embedding: int,
-        row_bytes: int,
-    ) -> None:
+    def __init__(self, stream: CudaStream, dtype: Dtype, sampling: Sampling, layout: FeedbackLayout) -> None:
         if sampling.kind is not SamplingKind.none:
-            rules.check_vocab(sampling, vocab)
+            check_vocab(sampling, layout.vocab)
         self._stream = stream
         kernel = cupy.RawModule(code=source_of(dtype, sampling.kind)).get_function("feedback")
+        most_rows = layout.most_rows
         pinned = cupy.cuda.alloc_pinned_memory(STAGES * WORDS * most_rows * 8)
         self._staged = np.frombuffer(pinned, np.uint64, STAGES * WORDS * most_rows).reshape(STAGES, WORDS, most_rows)
         self._addresses = [staged.ctypes.data for staged in self._staged]
         self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(STAGES)]
         self._next = 0
-        # Struct Feedback, whose first word says where a launch's arguments are staged.
-        words = words_of(sampling, hidden, vocab, most_rows, embedding, row_bytes)
-        self._launch = KernelLaunch(kernel, PARTIAL_SUMS, [words], stream)
+        # The first word of struct Feedback is the address of a launch's arguments.
+        self._launch = KernelLaunch(kernel, PARTIAL_SUMS, [words_of(sampling, layout)], stream)
 
-    def submit(
-        self,
-        sources: NDArray[np.uint64],
-        targets: NDArray[np.uint64],
-        histories: NDArray[np.uint64],
-        requests: NDArray[np.uint32],
-        tokens: NDArray[np.uint32],
-        ids: NDArray[np.uint64],
-    ) -> None:
-        """One launch, of [rows] each, rows <= most_rows; returns before it has run.
+    def stage(self) -> Words:
+        """Return pinned memory for the arguments of the next launch, [WORDS, most_rows], a column per row fed back.
 
-        sources: addresses of hidden vectors [hidden], of logits [vocab] with sampling, in storage dtype.
-        targets: addresses of the next inputs [hidden]; one may be its own source without sampling.
-        histories: where an unscaled copy of the hidden vector goes, 0 for nowhere; without sampling only.
-        requests, tokens: which number is drawn, and whose signs are taken. ids: where each int32 id (0 without
-        sampling) goes, pinned host memory or the device's, 0 for nowhere; it is written last of all. A row of logits
-        that holds a NaN has the id NO_ID and goes on with embedding row 0.
+        The words are SOURCE to DRAW of `devices.loops.requests`. SOURCE: address of a hidden vector, or of logits with
+        sampling. TARGET: address of the next input; without sampling it may equal SOURCE. HISTORY: address of a copy of
+        the unscaled hidden vector, 0: none, without sampling only. ID: address of the id, int32, in memory of the
+        host or the device, 0: none; it is written last, and is 0 without sampling. A row of logits with a NaN gets the
+        id NO_ID and embedding row 0.
         """
-        rows, staged = len(sources), self.stage()
-        for words, values in zip(staged, (sources, targets, histories, ids), strict=False):
-            words[:rows] = values
-        staged[DRAW, :rows] = (requests.astype(np.uint64) << np.uint64(32)) | tokens
-        self.launch(rows)
-
-    def stage(self) -> NDArray[np.uint64]:
-        """Pinned memory for the next launch's arguments, [WORDS, most_rows]: rows SOURCE to DRAW of `lt_chain`."""
         if self._next >= STAGES:
             self._events[self._next % STAGES].synchronize()
-        staged: NDArray[np.uint64] = self._staged[self._next % STAGES]
+        staged: Words = self._staged[self._next % STAGES]
         return staged
 
     def launch(self, rows: int) -> None:
-        """Launch what was staged."""
+        """Launch the first `rows` rows that were staged; return before the kernel has run."""
         if rows == 0:
             return
         stage = self._next % STAGES
-        # The kernel reads its arguments where they lie: pinned memory has one address on both sides.
+        # The kernel reads its arguments from pinned memory, which has one address on host and device.
         self._launch(rows, self._addresses[stage])
         self._events[stage].record(self._stream)
         self._next += 1

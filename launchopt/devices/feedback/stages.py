@@ -1,104 +1,104 @@
-"""What a launch that feeds back its own results is told before it: its rows, in memory that the device reads.
+"""The arguments of launches that feed back their own results, in memory that the device reads.
 
-In: batches, before they are launched. Out: the address of each one's arguments, a stage of a ring. Launches are on one
-stream, and each waits for the end of the one before it, so when one of them has told of a token, all launches before it
-have ended: their stages are free. That is looked up where tokens are told of, which costs less than an event behind
-each launch.
+A batch is staged before its launch: one column per step is written to the next stage of a ring, and the launch gets the
+stage's address. Launches are on one stream, and each waits for the end of the one before it. When the host knows the
+token of a launch, all launches before it have ended, and their stages are free. Looking at the word of that token costs
+less than an event behind each launch.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.command import NO_TOKEN, W_STEP
+from launchopt.command import NO_TOKEN
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops import requests as lc
 from launchopt.native import compiled, load_acquire
-from launchopt.types import Int, Table
+from launchopt.records import token_of
+from launchopt.types import Int, Table, Words
 
-STAGES = 64  # launches under way; the host waits for all of them when it wraps around too early
-WORDS = lc.DRAW + 1
+STAGES = 64  # launches under way; the host waits for all of them if the ring wraps around before a stage is free
+WORDS = lc.DRAW + 1  # of a step
 NOT_ALONE, FULL = -1, -2  # in place of a stage's number
-# Words of `state`: how many were staged, and whether the last batch was; behind these, of each stage, where its first
-# row's token is told of.
-COUNT, STAGED, PLACES = 0, 1, 2
+
+
+class StagingWord(enum.IntEnum):
+    """Words of a `FeedbackStages`' state, int64."""
+
+    COUNT = 0  # batches staged since the start
+    STAGED = 1  # 1: the last batch was staged
+    PLACES = 2  # first of one word per stage: index into `done` of the token of the stage's first row
 
 
 @compiled
 def stage_ends(
-    words: NDArray[np.uint64],
+    words: Words,
     size: Int,
-    ended: NDArray[np.uint64],
-    table: Table,
-    facts: Table,
-    stages: NDArray[np.uint64],
-    flights: Any,
-    state: Table,
+    flights: tuple[Words, Table, Words, Table],
+    staging: tuple[Words, Table, Table, Words, Table],
 ) -> Int:
-    """Stage the ends of a batch's `size` steps and have them take off; returns which stage it is.
+    """Stage the ends of a batch's `size` steps and let them take off; return the number of the stage.
 
-    NOT_ALONE, and nothing done, where one of them is to be fed back otherwise; FULL where stages may be in use.
+    NOT_ALONE: one of the steps must be fed back in another way. FULL: the next stage may be in use. Nothing is done
+    then. flights: `Flights.arrays`. staging: `FeedbackStages.arrays`.
     """
+    ended, table, facts, stages, state = staging
+    _, places, done, cursor = flights
     last = len(words) - size
     if lc.collect_ends(words, last, size, ended) != size:
         return NOT_ALONE
     for i in range(size):
-        if facts[lc.HAS_HEAD] != 0 and ended[i, W_STEP] >> lc.HIGH == np.uint64(NO_TOKEN):
+        if facts[lc.HAS_HEAD] != 0 and token_of(ended, i) == NO_TOKEN:
             return NOT_ALONE
     count = len(stages)
-    stage, following = state[COUNT] % count, (state[COUNT] + 1) % count
-    if state[COUNT] >= count and load_acquire(flights[2], state[PLACES + following]) == lc.NOT_YET:
+    stage, following = state[StagingWord.COUNT] % count, (state[StagingWord.COUNT] + 1) % count
+    is_around = state[StagingWord.COUNT] >= count
+    if is_around and load_acquire(done, state[StagingWord.PLACES + following]) == lc.NOT_YET:
         return FULL
-    first = flights[3][lc.STOP_AT] & (len(flights[1]) - 1)
+    first = cursor[lc.STOP_AT] & (len(places) - 1)
     lc.take_off(ended, size, table, facts, stages[stage], stages[stage], flights)
-    state[PLACES + stage], state[STAGED] = flights[1][first], 1
-    state[COUNT] += 1
+    state[StagingWord.PLACES + stage], state[StagingWord.STAGED] = places[first], 1
+    state[StagingWord.COUNT] += 1
     return stage
 
 
 class FeedbackStages:
-    """Over the steps that `flights` keeps account of. `facts`: as for `Flights.take_off`.
+    """The stages of one run's launches.
 
-    stages: uint64 [STAGES, WORDS, rows], of which the device reads each by the address that the host has.
-    synchronize: waits for all launches.
+    flights: keeps account of the steps. table: the stream's. facts: as for `Flights.take_off`.
+    stages: uint64 [STAGES, WORDS, rows]; host and device read each stage at one address. synchronize: waits for all
+    launches.
     """
 
     def __init__(
-        self, flights: Flights, table: Table, facts: Table, stages: NDArray[np.uint64], synchronize: Callable[[], None]
+        self, flights: Flights, table: Table, facts: Table, stages: Words, synchronize: Callable[[], None]
     ) -> None:
-        self._synchronize = synchronize
+        self._synchronize, self._flights = synchronize, flights
         self.addresses: Table = np.array([stage.ctypes.data for stage in stages], np.int64)
-        self._state = np.zeros(PLACES + len(stages), np.int64)
-        self._arguments = flights.ended, table, facts, stages, flights.arrays, self._state
-        stage_ends(flights.ended[:0], 0, *self._arguments)  # have the machine code at hand
+        self._state = np.zeros(StagingWord.PLACES + len(stages), np.int64)
+        self.arrays = flights.ended, table, facts, stages, self._state  # for `stage_ends`
+        stage_ends(flights.ended[:0], 0, flights.arrays, self.arrays)  # compiles, or loads machine code
         self.start()
 
     def start(self) -> None:
-        """A new run: nothing is under way."""
-        self._state[[COUNT, STAGED]] = 0
-
-    @property
-    def arrays(self) -> tuple[Any, ...]:
-        """For compiled loops: what `stage_ends` takes, but for the flights."""
-        *front, _, state = self._arguments
-        return (*front, state)
+        """Begin a run: no launch is under way."""
+        self._state[[StagingWord.COUNT, StagingWord.STAGED]] = 0
 
     def stage(self, batch: StepBatch) -> int:
-        """The address of its arguments; 0, and nothing done, where its launch cannot feed back all of it."""
-        stage = stage_ends(batch.words, batch.size, *self._arguments)
+        """Stage a batch; return the address of its arguments, or 0 if its launch cannot feed back all its results."""
+        stage = stage_ends(batch.words, batch.size, self._flights.arrays, self.arrays)
         if stage == FULL:
             self._synchronize()
-            self._state[COUNT] = 0
-            stage = stage_ends(batch.words, batch.size, *self._arguments)
+            self._state[StagingWord.COUNT] = 0
+            stage = stage_ends(batch.words, batch.size, self._flights.arrays, self.arrays)
         return 0 if stage < 0 else int(self.addresses[stage])
 
     def was_staged(self) -> bool:
-        """Whether the batch launched last was; asked once."""
-        staged = bool(self._state[STAGED])
-        self._state[STAGED] = 0
+        """Return whether the batch that was launched last had been staged, and clear the answer."""
+        staged = bool(self._state[StagingWord.STAGED])
+        self._state[StagingWord.STAGED] = 0
         return staged

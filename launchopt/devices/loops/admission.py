@@ -61,8 +61,7 @@ def admit(rows: Int, size: Int, batcher: Any, flights: Any, admission: Any) -> I
         return False
     if monotonic_ns() > expected[UNTIL_NS]:
         return False
-    ended, table, facts, stages, state = staging
-    stage = stage_ends(words, size, ended, table, facts, stages, flights, state)
+    stage = stage_ends(words, size, flights, staging)
     if stage < 0:
         return False
     say(said, expected[PLACE], np.uint64(expected[TAG]) << TAG_SHIFT | np.uint64(addresses[stage]))

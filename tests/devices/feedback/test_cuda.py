@@ -11,7 +11,7 @@ from support.cuda.fake_memory import OnGpu
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
-from launchopt.devices.feedback.in_launch import FIELDS
+from launchopt.devices.feedback.in_launch import FIELDS, FeedbackLayout
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 
@@ -25,10 +25,8 @@ MS = 1_000_000
 class FakeFeedback:
     """In place of `GpuFeedback`."""
 
-    def __init__(
-        self, stream: Any, dtype: Any, sampling: Sampling, hidden: int, vocab: int, rows: int, *_: int
-    ) -> None:
-        self.staged, self.launched = np.zeros((5, rows), np.uint64), list[int]()
+    def __init__(self, stream: Any, dtype: Any, sampling: Sampling, layout: FeedbackLayout) -> None:
+        self.staged, self.launched = np.zeros((5, layout.most_rows), np.uint64), list[int]()
 
     def stage(self) -> Any:
         return self.staged

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.feedback.host import HostFeedback
+from launchopt.devices.feedback.in_launch import FeedbackLayout
+from launchopt.devices.loops.requests import DRAW
 from launchopt.sampling import NO_ID, Sampling, SamplingKind, sample
 
 pytestmark = pytest.mark.gpu
@@ -36,6 +38,15 @@ def addresses(array: Any) -> NDArray[np.uint64]:
     return np.uint64(array.data.ptr) + np.arange(len(array), dtype=np.uint64) * np.uint64(array.strides[0])
 
 
+def submit(feedback: Any, sources: Any, targets: Any, histories: Any, requests: Any, tokens: Any, ids: Any) -> None:
+    """Stage and launch rows by their addresses."""
+    staged, rows = feedback.stage(), len(sources)
+    for words, values in zip(staged, (sources, targets, histories, ids), strict=False):
+        words[:rows] = values
+    staged[DRAW, :rows] = (requests.astype(np.uint64) << np.uint64(32)) | tokens
+    feedback.launch(rows)
+
+
 class Rig:
     """One GpuFeedback with all that its addresses point to."""
 
@@ -51,22 +62,15 @@ class Rig:
         pinned = cupy.cuda.alloc_pinned_memory(rows * 4)
         self.ids = np.frombuffer(pinned, np.int32, rows)
         self.ids[:] = -7
-        self.feedback = GpuFeedback(
-            self.stream,
-            dtype,
-            sampling,
-            hidden,
-            len(embedding),
-            rows + 3,
-            self.embedding.data.ptr,
-            self.embedding.strides[0],
-        )
+        embedding_address, row_bytes = self.embedding.data.ptr, self.embedding.strides[0]
+        layout = FeedbackLayout(hidden, len(embedding), rows + 3, embedding_address, row_bytes)
+        self.feedback = GpuFeedback(self.stream, dtype, sampling, layout)
         cupy.cuda.Device().synchronize()
 
     def submit(self, requests: NDArray[np.uint32], tokens: NDArray[np.uint32], histories: Any = None) -> None:
         where = np.uint64(self.ids.ctypes.data) + np.arange(len(self.ids), dtype=np.uint64) * np.uint64(4)
         histories = addresses(self.history) if histories is None else histories
-        self.feedback.submit(addresses(self.finals), addresses(self.targets), histories, requests, tokens, where)
+        submit(self.feedback, addresses(self.finals), addresses(self.targets), histories, requests, tokens, where)
 
     def inputs(self) -> NDArray[Any]:
         self.stream.synchronize()
@@ -174,7 +178,7 @@ def test_more_submissions_than_stages() -> None:
     for token, target in enumerate(addresses(outputs)):
         where = np.array([rig.ids.ctypes.data], np.uint64)
         now = np.array([token], np.uint32)
-        rig.feedback.submit(addresses(rig.finals), target.reshape(1), np.zeros(1, np.uint64), request, now, where)
+        submit(rig.feedback, addresses(rig.finals), target.reshape(1), np.zeros(1, np.uint64), request, now, where)
     rig.stream.synchronize()
     tokens = np.arange(count, dtype=np.uint32)
     expected = sample(np.tile(finals, (count, 1)), TOP_P, np.zeros(count, np.uint32), tokens)
@@ -186,5 +190,5 @@ def test_no_rows() -> None:
     finals = np.ones((1, 4), np.float32)
     rig = Rig(Dtype.fp32, NONE, finals, finals, 4)
     nothing, none = np.zeros(0, np.uint64), np.zeros(0, np.uint32)
-    rig.feedback.submit(nothing, nothing, nothing, none, none, nothing)
+    submit(rig.feedback, nothing, nothing, nothing, none, none, nothing)
     assert not rig.inputs().any()

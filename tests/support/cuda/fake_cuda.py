@@ -25,7 +25,7 @@ from launchopt.devices.cublaslt.tables import Row, Tables, operand_slots
 from launchopt.devices.cuda.kernel_plans import KernelPlans
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights, facts_of
-from launchopt.devices.feedback.in_launch import LaunchFeedback, head_of, words_of
+from launchopt.devices.feedback.in_launch import FeedbackLayout, LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.loops import requests as lc
 from launchopt.errors import RunError
@@ -79,7 +79,9 @@ class FakeCuda:
         stages = np.zeros((STAGES, WORDS, stream.requests), np.uint64)
         self.stages = FeedbackStages(flights, stream.table, facts, stages, lambda: self.synchronize())
         kept = Sampling(SamplingKind.none) if stream.vocab is None else sampling
-        words = words_of(kept, stream.hidden, stream.vocab or 1, stream.requests, base, int(facts[lc.ROW_BYTES]))
+        row_bytes = int(facts[lc.ROW_BYTES])
+        layout = FeedbackLayout(stream.hidden, stream.vocab or 1, stream.requests, base, row_bytes)
+        words = words_of(kept, layout)
         self.launch_feedback = None if on_host else LaunchFeedback(head_of(kept.kind), words, self.stages)
         self.fed_back = 0  # by launches of its own
         return flights

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, Op
 from launchopt.devices.feedback.flights import facts_of
-from launchopt.devices.feedback.in_launch import ARGUMENTS, FOUND, ROWS, LaunchFeedback, head_of, words_of
+from launchopt.devices.feedback.in_launch import (
+    ARGUMENTS,
+    FOUND,
+    ROWS,
+    FeedbackLayout,
+    LaunchFeedback,
+    head_of,
+    words_of,
+)
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
 from launchopt.devices.instructions.words import Instructions, Word
 from launchopt.devices.loops import requests as lc
@@ -129,8 +137,9 @@ class KernelRun(InstructionRun):
         memory = np.zeros((2, WORDS, stream.requests), np.uint64)
         self.stages = FeedbackStages(flights, stream.table, facts, memory, synchronize=lambda: None)
         self.ns = np.zeros(1, np.uint64)
-        sizes = stream.hidden, stream.vocab or 1, stream.requests, base, int(facts[lc.ROW_BYTES])
-        words = words_of(sampling, *sizes, ns=self.ns.ctypes.data)
+        row_bytes = int(facts[lc.ROW_BYTES])
+        layout = FeedbackLayout(stream.hidden, stream.vocab or 1, stream.requests, base, row_bytes)
+        words = words_of(sampling, layout, ns=self.ns.ctypes.data)
         self.feedback = LaunchFeedback(head_of(sampling.kind), words, self.stages)
 
     def step(self, batch: StepBatch, ordered: Ordered = in_order) -> Instructions:
