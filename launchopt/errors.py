@@ -1,14 +1,14 @@
-"""Every error this project raises on purpose, so that a caller needs one `except`.
+"""Every error that this project raises on purpose. One `except LaunchoptError` catches them all.
 
-LaunchoptError              base: a short message, and the process exit code that goes with it
+LaunchoptError              base: a short message and the exit code of the process
 ├── ConfigError             a setting that cannot work: names the key, the value, what is allowed (exit 2)
 ├── DataError               a file that cannot be read: names file and line                       (exit 2)
-├── DeviceError             the asked-for device is not there, or lacks a library                 (exit 2)
-│   └── ArenaMemoryError    the operands do not fit; said before anything is launched             (exit 2)
-├── RunError                a run broke: a child died, a launch failed, commands went missing     (exit 1)
+├── DeviceError             the device does not exist, or lacks a library                         (exit 2)
+│   └── ArenaMemoryError    the operands do not fit; raised before anything is launched           (exit 2)
+├── RunError                a run broke: a child died, a launch failed, commands are missing      (exit 1)
 │   ├── VerificationError   a run finished with wrong numbers                                     (exit 1)
-│   └── GpuError            out of GPU memory in the middle, or the GPU's context is lost         (exit 1)
-└── Interrupted             the user stopped the run; what was measured is kept                   (exit 130)
+│   └── GpuError            the GPU ran out of memory during a run, or its context is lost        (exit 1)
+└── Interrupted             the user stopped the run; finished repeats are kept                   (exit 130)
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 
 
 class LaunchoptError(Exception):
-    """Base of all; `exit_code` is what the process ends with."""
+    """Base of all errors here. The process ends with `exit_code`."""
 
     exit_code = 1
 
 
 class ConfigError(LaunchoptError):
-    """A setting that cannot work."""
+    """A setting that cannot work: `key`, its `value`, and the `allowed` values."""
 
     exit_code = 2
 
@@ -34,7 +34,7 @@ class ConfigError(LaunchoptError):
 
 
 class DataError(LaunchoptError):
-    """A data file that cannot be read; `line` is 1-based, None for the file as a whole."""
+    """A data file that cannot be read. `line` counts from 1; None means the whole file."""
 
     exit_code = 2
 
@@ -45,7 +45,7 @@ class DataError(LaunchoptError):
 
 
 class DeviceError(LaunchoptError):
-    """The device asked for is not there, or a library it needs is missing."""
+    """The requested device does not exist, or a library that it needs is missing."""
 
     exit_code = 2
 
@@ -55,25 +55,25 @@ class ArenaMemoryError(DeviceError):
 
 
 class RunError(LaunchoptError):
-    """A run broke after it had started."""
+    """A run broke after it started."""
 
 
 class VerificationError(RunError):
-    """A run finished, but its outputs are not the products that were asked for."""
+    """A run finished, but its outputs are wrong."""
 
 
 class GpuError(RunError):
-    """The GPU gave up in the middle: no memory, or a context that a kernel broke."""
+    """The GPU failed during a run: it has no memory left, or a kernel broke its context."""
 
 
-class Interrupted(LaunchoptError):  # noqa: N818 (a request of the user's, not an error)
+class Interrupted(LaunchoptError):  # noqa: N818 (the user asked for it; it is no error)
     """The user stopped the run."""
 
     exit_code = 130
 
 
 def one_line(text: object, most: int | None = None) -> str:
-    """For a message: line ends as spaces, other control characters escaped, cut to `most` characters."""
+    """Return `text` for a message: line ends become spaces, control characters are escaped, `most` cuts its length."""
     joined = " ".join(str(text).splitlines())
     if not joined.isprintable():
         joined = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
@@ -81,5 +81,5 @@ def one_line(text: object, most: int | None = None) -> str:
 
 
 def choices(names: Iterable[str]) -> str:
-    """`a, b, c` for an error text, sorted."""
+    """Return the sorted names for an error text: `a, b, c`."""
     return ", ".join(sorted(names))

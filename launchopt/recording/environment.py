@@ -1,4 +1,4 @@
-"""Where a result was made: machine, packages, revision. What cannot be found out is left out, not guessed."""
+"""The machine, packages and revision that a result was made with. Unknown facts are left out, not guessed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -29,8 +28,8 @@ PACKAGES = (
 )
 
 
-def environment() -> dict[str, Any]:
-    """For the manifest."""
+def environment() -> dict[str, object]:
+    """Return the facts for the manifest."""
     memory = psutil.virtual_memory()
     return {
         "platform": platform.platform(),
@@ -52,14 +51,14 @@ def _packages() -> dict[str, str]:
     return found
 
 
-def _git(folder: Path) -> dict[str, Any]:
-    """Revision of the checkout this file lies in, and whether it had been changed.
+def _git(folder: Path) -> dict[str, object]:
+    """Return the revision of the checkout that holds this file, and whether it has uncommitted changes.
 
-    A copy without its own history (a container image, a tree sent to another machine) carries the revision in
-    LAUNCHOPT_GIT_REVISION, which comes first: such a copy may lie within another repository.
+    LAUNCHOPT_GIT_REVISION takes precedence. It names the revision of a copy without a history, such as a container
+    image; that copy may lie within another repository.
     """
-    if told := os.environ.get("LAUNCHOPT_GIT_REVISION"):
-        return {"git_revision": told, "git_dirty": None}
+    if revision := os.environ.get("LAUNCHOPT_GIT_REVISION"):
+        return {"git_revision": revision, "git_dirty": None}
 
     def git(*words: str) -> str:
         call = ["git", "-C", str(folder), *words]

@@ -1,13 +1,11 @@
-"""What a stream asks for, as one short hash: two runs with the same one were asked for the same commands.
-
-Of independent commands every record counts, with all that it asks for (number, request, step, op, dtype, sizes, slots)
-and, in an open loop, when it is due; nothing that is measured. Of requests the records are made while they run, in the
-order in which tokens are done. There what they are made from counts: the records of every kind of step, where operands
-move from one step to the next, and of each request when it is due, how long it is and where it lies.
+"""One short hash of a stream: two runs with the same hash were asked for the same commands.
 
     stream_hash(gemv(64, 1, 256, 1000, Dtype.fp32, replicas=8, shuffle=True, seed=0))  # '1f0c...', 32 digits
 
-What operands hold follows from the seed and the arenas; it is no part of this, nor are the tokens (`token_hash`).
+The hash of independent commands covers every record (number, request, step, op, dtype, sizes, slots). In an open loop
+it covers due times too. The hash of requests covers the inputs that the driver makes records from: the records of every
+kind of step, how operands move between steps, and each request's due time, length and place. It covers no measured
+value, no operand content (the seed gives that) and no token (`token_hash` does).
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ DIGEST_BYTES = 16
 
 
 def stream_hash(stream: CommandStream | ChainStream) -> str:
-    """Hexadecimal; the same on every machine."""
+    """Return 32 hexadecimal digits, the same on every machine."""
     digest = _of_requests(stream) if isinstance(stream, ChainStream) else _of_commands(stream)
     return digest.hexdigest()
 
@@ -33,7 +31,7 @@ def stream_hash(stream: CommandStream | ChainStream) -> str:
 def _of_commands(stream: CommandStream) -> hashlib.blake2b:
     asked, due = _digest(), _digest()
     for block in stream.blocks():
-        words = as_words(block.records)  # a block is made anew each time: it is ours to change
+        words = as_words(block.records)  # each call of `blocks` makes new records: changing them harms nobody
         words[:, [W_ENQUEUE, W_TURN]] = 0
         asked.update(_bytes(words))
         if block.due_ns is not None:
@@ -60,7 +58,7 @@ def _digest() -> hashlib.blake2b:
 
 
 def _bytes(values: NDArray[np.generic]) -> bytes:
-    """Little-endian; integers as they are wide, so that no platform's own width counts."""
+    """Return little-endian bytes. Integers are widened to 64 bits, since their default width depends on the platform."""
     if values.dtype.kind in "iu" and values.dtype.itemsize < 8:
         values = values.astype(np.int64)
     return np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False).tobytes()

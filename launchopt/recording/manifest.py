@@ -1,7 +1,6 @@
-"""A run's manifest.json: what it was, with what, and how it ended.
+"""A run's manifest.json: its configuration, its environment, and how it ended.
 
-In: a run's folder. Out: its manifest, written, or read back. Apart from `results`, so that a run that is refused, or
-done already, is told so before anything that reads tables is imported.
+This module imports no pyarrow. So a run that is refused, or finished already, ends without loading it.
 """
 
 from __future__ import annotations
@@ -14,17 +13,18 @@ from typing import Any
 from launchopt.errors import DataError
 from launchopt.files import read_json, save_result
 
+Manifest = dict[str, Any]  # a JSON object
 SCHEMA_VERSION = 4  # 1 had no token columns, 2 none of what a mode costs once, 3 no launch delays, clocks or energy
 
 
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write `manifest.json` atomically."""
+def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
+    """Write `manifest.json` atomically, with the schema version first; RunError if the disk refuses it."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **manifest}, indent=2, default=str) + "\n"
     save_result(folder / "manifest.json", lambda temporary: temporary.write_text(text))
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a run's folder; DataError where it is missing or broken."""
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a run's folder; DataError if it is missing or broken."""
     path = folder / "manifest.json"
     try:
         manifest = read_json(path)
@@ -37,8 +37,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def read_manifests(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """The manifests at or below `folders`, or beside a file, in path order; DataError where one is broken."""
+def read_manifests(folders: Iterable[Path]) -> list[Manifest]:
+    """Return the manifests at or below `folders`, or beside a file, in path order; DataError if one is broken."""
     manifests = []
     for folder in folders:
         within = folder.parent.glob if folder.is_file() else folder.rglob

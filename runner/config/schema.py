@@ -50,7 +50,7 @@ class Config:
     verify_columns: int = 256  # of a GEMM with more, so many are compared, chosen at random
     table: Any = None  # a row of an experiment's tables: sets the groups above
     resume: bool = False  # skip what is finished in the folder that was named (runner.run.resume)
-    job_timeout_s: float | None = None  # a job that takes longer is ended, and has failed (runner.deadline)
+    job_timeout_s: float | None = None  # a job that takes longer is ended, and has failed (runner.run.watchdog)
 
     def __post_init__(self) -> None:
         self._check_groups()
