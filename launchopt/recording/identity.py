@@ -58,7 +58,7 @@ def _digest() -> hashlib.blake2b:
 
 
 def _bytes(values: NDArray[np.generic]) -> bytes:
-    """Return little-endian bytes. Integers are widened to 64 bits, since their default width depends on the platform."""
+    """Return little-endian bytes, with integers of 64 bits: their default width depends on the platform."""
     if values.dtype.kind in "iu" and values.dtype.itemsize < 8:
         values = values.astype(np.int64)
     return np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"), copy=False).tobytes()

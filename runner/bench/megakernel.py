@@ -26,6 +26,7 @@ from runner.bench.figures import Figure
 from runner.plan.job import Job
 from runner.run.children import Child
 from runner.worker.consumer import Consumer
+from runner.worker.messages import Ask, Failure, Order, Reply, Said
 
 CASES = {
     "decode fp16, 1 request": ("table=resident_decode_1",),
@@ -102,15 +103,15 @@ def checked(overrides: Sequence[str]) -> Iterator[Consumer]:
         _producer(job := replace(plain, ring_name=ring.name, back_name=back.name), ring) as producer,
         Consumer(job) as consumer,
     ):
-        _told(producer, "ready")
+        _expect(producer, Said.READY)
         consumer.arm(0, rehearsal=False)
-        producer.pipe.send(("run", 0))
+        producer.pipe.send(Order(Ask.RUN))
         consumer.consume()
-        _told(producer, "produced")
+        _expect(producer, Said.PRODUCED)
         found = consumer.result(0, 0)
-        if (status := found["row"]["status"]) != "ok":
+        if (status := found.row["status"]) != "ok":
             raise RunError(f"{' '.join(overrides)}: {status}")
-        if MegakernelMode.own_strategy not in found["extra"]["commands_by_strategy"]:
+        if MegakernelMode.own_strategy not in found.extra["commands_by_strategy"]:
             raise RunError(f"{' '.join(overrides)}: no step was one launch")
         yield consumer
 
@@ -140,12 +141,11 @@ def _producer(job: Job, ring: Ring) -> Iterator[Child]:
         producer.end()
 
 
-def _told(producer: Child, expected: str) -> Any:
-    """RunError where it says something else, or is no more."""
+def _expect(producer: Child, said: Said) -> None:
+    """Receive the producer's next message; RunError if it is another one, or the producer has ended."""
     try:
-        name, value = producer.pipe.recv()
+        reply: Reply = producer.pipe.recv()
     except (EOFError, OSError):
         raise RunError("the producer ended") from None
-    if name != expected:
-        raise RunError(f"producer: {value[0] if name == 'error' else name}")
-    return value
+    if reply.said is not said:
+        raise RunError(f"producer: {reply.value.text if isinstance(reply.value, Failure) else reply.said}")

@@ -22,7 +22,6 @@ from launchopt.workloads import workloads
 from launchopt.workloads.model import Model
 from runner.config import groups
 from runner.config.groups import Ordering
-from runner.run.repeats import AUTO
 
 
 @dataclass(slots=True)
@@ -182,6 +181,7 @@ class Config:
 
 DEFAULT_MODEL = "predecessor"
 MOST_REPEATS = 10_000
+AUTO = "auto"  # of `repeats`
 ALL = "all"  # of `against`: every other mode that can run the workload here
 
 SCHEMAS: dict[str, dict[str, type]] = {

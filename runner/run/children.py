@@ -1,8 +1,7 @@
-"""The child processes, and how they are kept from one job of a sweep to the next.
+"""The child processes of a run, which all jobs of a sweep share.
 
-A producer and a consumer are spawned when the first job needs them, and wait for the next job when one has ended
-well: the imports, the CUDA context and the compiled loops are then there already. A child whose job went wrong in any
-way is ended, never kept. Whoever hires children calls `dismiss` in the end.
+The first job spawns a producer and a consumer. When a job ends well both wait for the next one, with their imports,
+CUDA context and compiled loops. A child whose job failed is ended. A caller of `hire` calls `dismiss` at its end.
 """
 
 from __future__ import annotations
@@ -15,23 +14,28 @@ from collections.abc import Iterator
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
-GRACE_S = 5.0  # for a child to end by itself
+from runner.worker.messages import Ask, Order
+
+if TYPE_CHECKING:
+    from runner.plan.job import Job
+
+GRACE_S = 5.0  # a child may take this long to exit before it is killed
 
 NAMES = ("consumer", "producer")
-_remembered: list[int] = []
+_interrupts: list[int] = []  # signals that came since the children were started
 _waiting: dict[str, Child] = {}
 
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """A child started in here feels no Ctrl-C, SIGTERM or SIGHUP while it imports; the parent decides about them."""
+    """Start children with Ctrl-C, SIGTERM and SIGHUP blocked. The parent decides about these signals."""
     held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
-        # Neither does Python's tracker of shared memory, which else would die of SIGHUP. It ignores the other two; on
-        # its way it unblocks them here.
+        # Python's tracker of shared memory starts here too: else SIGHUP would end it. Its start unblocks Ctrl-C and
+        # SIGTERM in this process, so all three are blocked again.
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, held)
         yield
@@ -43,13 +47,13 @@ class Child:
     """A process and the parent's end of its pipe."""
 
     def __init__(self, name: str) -> None:
-        from runner.worker.child import consumer_main, producer_main  # compilers come with them: not for --help
+        from runner.worker.child import consumer_main, producer_main  # they import compilers: not for --help
 
         mains = {"consumer": consumer_main, "producer": producer_main}
-        context = get_context("spawn")  # never fork: a forked CUDA context, or BLAS pool, is broken
+        context = get_context("spawn")  # a forked CUDA context, or BLAS pool, is broken
         self.name = name
         self.pipe, other = context.Pipe()
-        # The kernel takes a child along with the thread that started it: only the main thread lives as long as we do.
+        # The kernel kills a child when the thread that started it ends: only the main thread lives long enough.
         bound = threading.current_thread() is threading.main_thread()
         self.process: BaseProcess = context.Process(target=mains[name], args=(other, bound), name=f"launchopt-{name}")
         with _interrupts_held():
@@ -58,38 +62,38 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         assert self.process.pid is not None
         return self.process.pid
 
-    def send_job(self, job: Any) -> None:
-        """Without waiting until it is taken: it may not fit into the pipe, and a child that hangs takes nothing."""
-        threading.Thread(target=self._send, args=(("job", job),), daemon=True).start()
+    def send_job(self, job: Job) -> None:
+        """Send a job from a thread: it may not fit into the pipe, and a child that hangs reads nothing."""
+        threading.Thread(target=self._send, args=(Order(Ask.JOB, job),), daemon=True).start()
 
-    def _send(self, message: tuple[Any, ...]) -> None:
-        with contextlib.suppress(OSError):  # it died: its sentinel will tell
-            self.pipe.send(message)
+    def _send(self, order: Order) -> None:
+        with contextlib.suppress(OSError):  # the child died: its sentinel reports that
+            self.pipe.send(order)
 
     def ask_to_exit(self) -> None:
-        """No further job will come."""
+        """Send an EXIT, if the child has read the orders before it."""
         with contextlib.suppress(OSError, ValueError):
-            if select.select([], [self.pipe], [], 0)[1]:  # else it has not even read what came before
-                self.pipe.send(("exit",))
+            if select.select([], [self.pipe], [], 0)[1]:
+                self.pipe.send(Order(Ask.EXIT))
 
     def end(self) -> None:
-        """Ask, wait a little, then insist: SIGKILL ends a stopped process, too."""
+        """Ask the child to exit; kill it after GRACE_S. SIGKILL ends a stopped process, too."""
         self.ask_to_exit()
         self.process.join(GRACE_S)
         if self.process.is_alive():
             self.process.kill()
             self.process.join(GRACE_S)
         self.pipe.close()
-        if not self.process.is_alive():  # else it is stuck in the kernel, and dies with that
+        if not self.process.is_alive():  # else it is stuck in a system call and ends after that
             self.process.close()
 
 
 def hire(name: str) -> Child:
-    """The child of that name that waits for a job, or a new one."""
+    """Return the child of this name that waits for a job, or start one."""
     child = _waiting.pop(name, None)
     if child is not None and child.process.is_alive():
         return child
@@ -99,10 +103,10 @@ def hire(name: str) -> Child:
 
 
 def start_early() -> None:
-    """Start both children, where they do not wait already: a job is about to need them.
+    """Start the children that do not wait already: a job is about to need them.
 
-    Ctrl-C is only remembered from here on: `interrupted` tells whoever takes over, once there is something to put in
-    order. (Blocking it would not do: a thread of a library would take it.)
+    From here on Ctrl-C is only remembered, until `Signals` asks `interrupted`. Blocking it would not help, since a
+    thread of a library would receive it.
     """
     signal.signal(signal.SIGINT, _remember)
     for name in NAMES:
@@ -110,22 +114,22 @@ def start_early() -> None:
 
 
 def _remember(number: int, frame: FrameType | None) -> None:
-    _remembered.append(number)
+    _interrupts.append(number)
 
 
 def interrupted() -> bool:
     """Whether Ctrl-C was pressed since the children were started."""
-    return bool(_remembered)
+    return bool(_interrupts)
 
 
 def keep(child: Child) -> None:
-    """It has ended its job well and waits for another."""
+    """Keep a child that ended its job well, for the next job."""
     _waiting[child.name] = child
 
 
 def dismiss() -> None:
-    """End the children that wait."""
+    """End the children that wait for a job."""
     for child in _waiting.values():
-        child.ask_to_exit()  # all at once: they take a moment each
+        child.ask_to_exit()  # all of them first: each takes a moment to end
     while _waiting:
         _waiting.popitem()[1].end()

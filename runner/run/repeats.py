@@ -1,16 +1,15 @@
-"""In which order the runs of a job are taken, and when it is enough of them.
+"""The order of a job's runs, and the rule that ends them.
 
-In: how many repeats were asked for, and the wall time of each run. Out: (arm, repeat) one after the other.
-
-    for arm, repeat in rounds:
+    for arm, repeat in rounds:      # indices
         rounds.took(arm, wall_ms)
 
-A round is every arm once, in random order, so that what slows the machine for a while does not fall on one arm alone.
-With `repeats=auto` rounds go on until the 95% bootstrap interval of every arm's median, and of every ratio over the
-arm it is compared with, lies within HALF_WIDTH of its value (`analysis.power.settled`). Fewer than LEAST_ROUNDS bound
-nothing; more than MOST_ROUNDS, or rounds that begin after `repeats_limit_s`, are not taken, and a notice says that the
-noise was not met. The rule never looks at whether a difference shows. Looking after every round makes an interval
-cover a little less often than it says: the smaller the half-width, the less so.
+A round runs every arm once, in random order: a disturbance of the machine then hits no arm alone. With `repeats=auto`
+rounds go on until the noise is low (`statistics.power.settled`). That means: the 95% bootstrap interval of every arm's
+median, and of every ratio to the arm that it is compared with, lies within HALF_WIDTH of its value.
+
+There are at least MIN_ROUNDS, since fewer give no interval. No round begins after MAX_ROUNDS or `repeats_limit_s`; a
+notice then says that the noise is still high. The rule ignores whether a difference shows. A check after every round
+lowers the coverage of an interval a little. A smaller half-width lowers it less.
 """
 
 from __future__ import annotations
@@ -18,19 +17,18 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from launchopt.statistics.interval import SMALLEST_EFFECT
 from launchopt.statistics.power import settled
+from runner.config.schema import AUTO
 
-LEAST_ROUNDS = 5  # at which the widest interval covers the median 94% of the time: see `analysis.interval`
-MOST_ROUNDS = 50
-HALF_WIDTH = SMALLEST_EFFECT  # relative: what a verdict takes for the same
-AUTO = "auto"
+MIN_ROUNDS = 5  # the widest interval of five covers the median 94% of the time: see `statistics.interval`
+MAX_ROUNDS = 50
+HALF_WIDTH = SMALLEST_EFFECT  # relative; a verdict calls a smaller difference none
 
 
 class Rounds:
-    """The runs of one job. `asked` None is auto; `limit_s` counts from the first run on, checks of outputs included."""
+    """The runs of one job. `asked` None means auto. `limit_s` starts with the first run and includes output checks."""
 
     def __init__(
         self,
@@ -53,8 +51,8 @@ class Rounds:
 
     @property
     def runs(self) -> int:
-        """Runs there will be, as far as is known: of auto the least, and then the round under way."""
-        return len(self._modes) * (self._asked or max(LEAST_ROUNDS, self._begun))
+        """Runs that are known to come: for auto those of MIN_ROUNDS, later those of the current round."""
+        return len(self._modes) * (self._asked or max(MIN_ROUNDS, self._begun))
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         shuffle, start_s = random.Random(self._seed), self._clock()
@@ -66,16 +64,16 @@ class Rounds:
                 yield arm, self._begun - 1
 
     def took(self, arm: int, wall_ms: float) -> None:
-        """A run of `arm` was finished."""
+        """Record the wall time of a finished run of `arm`."""
         self._wall_ms[arm].append(wall_ms)
 
     def label(self, arm: int, repeat: int) -> str:
-        """What the user reads while it runs."""
-        of = f"/{self._asked}" if self._asked else f" ({AUTO}: {LEAST_ROUNDS} to {MOST_ROUNDS})"
+        """Return the text that the user sees during the run."""
+        of = f"/{self._asked}" if self._asked else f" ({AUTO}: {MIN_ROUNDS} to {MAX_ROUNDS})"
         return f"{self._modes[arm]} {repeat + 1}{of}"
 
-    def as_dict(self) -> dict[str, Any]:
-        """For the manifest; `stopped_by`: number, noise, most or time, None where the run was cut short."""
+    def as_dict(self) -> dict[str, object]:
+        """Return the manifest's entry. `stopped_by` is number, noise, most or time; None if the job ended early."""
         return {
             "asked": self._asked or AUTO,
             "taken": self.taken,
@@ -84,7 +82,7 @@ class Rounds:
         }
 
     def notices(self) -> list[str]:
-        """Where the noise did not end it: what did."""
+        """Return a line that says what ended `repeats=auto`, unless low noise did."""
         ends = {"most": "the most there are", "time": f"by repeats_limit_s={self._limit_s:g}"}
         if self._stopped_by not in ends:
             return []
@@ -94,18 +92,18 @@ class Rounds:
     def _enough(self, elapsed_s: float) -> bool:
         if self._asked is not None:
             self._stopped_by = "number" if self.taken >= self._asked else None
-        elif self.taken < LEAST_ROUNDS:
+        elif self.taken < MIN_ROUNDS:
             self._stopped_by = None
         elif self._is_settled():
             self._stopped_by = "noise"
-        elif self.taken >= MOST_ROUNDS:
+        elif self.taken >= MAX_ROUNDS:
             self._stopped_by = "most"
         elif elapsed_s >= self._limit_s:
             self._stopped_by = "time"
         return self._stopped_by is not None
 
     def _is_settled(self) -> bool:
-        """The arms are compared with `baseline`, or with the first where that is none of them."""
+        """Whether the noise is low. Arms are compared with `baseline`, or with the first one if there is none."""
         over = self._modes.index("baseline") if "baseline" in self._modes else 0
         samples = {str(arm): times for arm, times in enumerate(self._wall_ms)}
         return settled(samples, str(over) if len(samples) > 1 else None, HALF_WIDTH)

@@ -1,17 +1,16 @@
-"""One job from plan to folder: takes the session through its repeats and keeps what was measured.
+"""One job from plan to folder: runs its repeats and saves their results.
 
-summary.parquet and manifest.json are written anew after every repeat, so that whatever ends the run, what was
-measured so far is there, and the manifest says how it ended.
+summary.parquet and manifest.json are replaced after every repeat. However the run ends, the folder holds the finished
+repeats, and the manifest says how it ended.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from launchopt.devices.cuda.info import uuid_of
 from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
@@ -21,6 +20,7 @@ from launchopt.producing.blocks import Production
 from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import stream_hash
+from launchopt.recording.manifest import Manifest
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.trace_stream import TraceStream
@@ -33,26 +33,27 @@ from runner.run.signals import Signals
 from runner.run.terminal import Terminal, say, throttled_repeats
 from runner.run.tokens import TokenResults
 from runner.run.watchdog import limited
+from runner.worker.messages import HistogramRows, RepeatResult
 
-SHAPES_SPELLED = 8  # more are only counted
-HELD_SHARE = 0.95  # of the rate at which commands were due: reaching less is overload
+SHAPES_LISTED = 8  # a summary only counts more shapes
+OVERLOAD_SHARE = 0.95  # an arrival rate of which less is completed is overload
 
 
 @dataclass
 class Run:
-    """A job's folder and what is in it so far."""
+    """A job's folder and the results in it so far."""
 
     plan: Plan
     folder: Path
     rounds: Rounds
-    notices: list[str]  # said before it began
-    reserve: Reserve  # given back when it ends: even on a full disk its manifest says how
+    notices: list[str]  # printed before the run
+    reserve: Reserve  # released for the final manifest, which then fits on a full disk
     rows: list[results.Row] = field(default_factory=list)
-    manifest: dict[str, Any] = field(default_factory=dict)
+    manifest: Manifest = field(default_factory=dict)
     histograms: list[results.Row] = field(default_factory=list)
 
     def save(self, status: str) -> None:
-        """Write summary and manifest as things stand."""
+        """Replace summary, histograms and manifest."""
         self.manifest |= {"status": status, "repeats_done": len(self.rows), "repeats": self.rounds.as_dict()}
         self.manifest["notices"] = [*self.notices, *self.late_notices()]
         if self.rows:
@@ -62,20 +63,20 @@ class Run:
         results.write_manifest(self.folder, self.manifest)
 
     def end(self, status: str) -> None:
-        """The last word, with the room that was kept for it; no child writes any more."""
+        """Save for the last time, with the reserved disk space. The children no longer write."""
         self.reserve.release()
-        remove_halves(self.folder)  # tables that a killed child could not finish
+        remove_halves(self.folder)  # unfinished tables of a killed child
         self.save(status)
 
     def late_notices(self) -> list[str]:
-        """What only the repeats could tell."""
+        """Return notices that follow from the repeats."""
         modes = dict.fromkeys(row["mode"] for row in self.rows)
         throttled = ((mode, throttled_repeats([row for row in self.rows if row["mode"] == mode])) for mode in modes)
         throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
         return [*self.rounds.notices(), *forwarded_lines(self.manifest["runs"]), *throttling]
 
 
-def forwarded_lines(runs: Iterable[Mapping[str, Any]]) -> list[str]:
+def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:
     """Return a line for each mode that did not launch every command in its own way.
 
     `megakernel: 32 of 640 commands were launched otherwise: strided 32` counts the repeat with the most such commands.
@@ -98,7 +99,7 @@ def forwarded_lines(runs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
-    """Run the plan into `folder`. A LaunchoptError says how it ended early; the folder is complete either way."""
+    """Run the plan into `folder`. Raises a LaunchoptError if it ends early; the folder is consistent either way."""
     notices = [*plan.notices, *tidy(folder)]
     watch = _watch(plan, notices)
     config = plan.config
@@ -137,7 +138,7 @@ def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
 
 
 def _keep_error(run: Run, error: LaunchoptError) -> None:
-    """The error, and what was measured before it, as far as the disk takes them."""
+    """Save the error and the finished repeats, as far as the disk has space."""
     run.manifest["error"] = str(error)
     with contextlib.suppress(RunError, OSError):
         if isinstance(error, ChildError) and error.trace:
@@ -147,7 +148,7 @@ def _keep_error(run: Run, error: LaunchoptError) -> None:
 
 
 def _watch(plan: Plan, notices: list[str]) -> GpuWatch | None:
-    """What reads the GPU's clocks and energy; None on the CPU, and with a notice where NVML does not answer."""
+    """Return the reader of the GPU's clocks and energy. None on the CPU; None and a notice if NVML does not answer."""
     if plan.info.kind != "cuda":
         return None
     try:
@@ -176,14 +177,16 @@ def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None, signals: Sign
                 terminal.finished(len(run.rows))
 
 
-def _keep(run: Run, tokens: TokenResults, arm: int, result: dict[str, Any], produced: Production) -> None:
-    """One finished repeat into the folder."""
-    plan, repeat = run.plan, result["row"]["repeat"]
-    row = _row(plan, run.manifest["run_id"], result["row"], produced)
-    histograms = dict(result["histograms"])
-    extra = dict(result["extra"])
+def _keep(run: Run, tokens: TokenResults, arm: int, result: RepeatResult, produced: Production) -> None:
+    """Add one finished repeat to the run and save it."""
+    plan, repeat = run.plan, result.row["repeat"]
+    row = _row(plan, run.manifest["run_id"], result.row, produced)
+    histograms, extra = dict(result.histograms), dict(result.extra)
     if produced.tokens is not None:
-        row |= tokens.add(row["mode"], repeat, row["wall_ms"], produced.tokens, histograms, extra)
+        found = tokens.add(row["mode"], repeat, row["wall_ms"], produced.tokens)
+        row |= found.row
+        histograms |= found.histograms
+        extra |= found.extra
     else:
         row |= _open_loop(plan, row)
     run.histograms += _histogram_rows(row, histograms)
@@ -195,12 +198,12 @@ def _keep(run: Run, tokens: TokenResults, arm: int, result: dict[str, Any], prod
     run.save("running")
 
 
-def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production) -> results.Row:
-    """A row of summary.parquet from what the consumer measured, the producer did and the config says."""
+def _row(plan: Plan, run_id: str, measured: results.Row, produced: Production) -> results.Row:
+    """Return a row of summary.parquet: the consumer's columns, the producer's and those of the config."""
     config, stream = plan.config, plan.stream
     workload = config.workload
     late_ns, late_max_ns = produced.late_p99_ns, produced.late_max_ns
-    spelled = ", ".join(str(shape) for shape in stream.shapes)
+    listed = ", ".join(str(shape) for shape in stream.shapes)
     return {
         **dict.fromkeys(results.SUMMARY.names),
         **measured,
@@ -210,7 +213,7 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
         "device": plan.info.kind,
         "gpu": plan.info.name if plan.info.kind == "cuda" else None,
         "dtype": stream.dtype.name,
-        "shapes": spelled if len(stream.shapes) <= SHAPES_SPELLED else f"{len(stream.shapes)} shapes",
+        "shapes": listed if len(stream.shapes) <= SHAPES_LISTED else f"{len(stream.shapes)} shapes",
         "layers": stream.layers if workload.has_layers else None,
         "cache": workload.cache.value,
         "input_footprint_bytes": stream.input_bytes,
@@ -228,25 +231,25 @@ def _row(plan: Plan, run_id: str, measured: dict[str, Any], produced: Production
 
 
 def _open_loop(plan: Plan, row: results.Row) -> results.Row:
-    """Arrival columns of independent commands: the rate that was asked for, and whether it was reached."""
+    """Return the arrival columns of independent commands: the rates due and completed, and whether it is overload."""
     arrival = plan.config.arrival
     if _has_gaps(plan):
         assert isinstance(plan.stream, TraceStream)
-        asked = row["commands"] / plan.stream.span_ns * 1e9
+        due = row["commands"] / plan.stream.span_ns * 1e9
     elif arrival.is_closed or plan.config.workload.has_requests:
         return {}
     else:
-        asked = arrival.asked_rate_per_s
+        due = arrival.asked_rate_per_s
     rate = row["commands"] / row["wall_ms"] * 1e3
-    return {"arrival_rate_per_s": asked, "completed_rate_per_s": rate, "overloaded": rate < HELD_SHARE * asked}
+    return {"arrival_rate_per_s": due, "completed_rate_per_s": rate, "overloaded": rate < OVERLOAD_SHARE * due}
 
 
 def _has_gaps(plan: Plan) -> bool:
-    """Whether a trace's commands come when they came."""
+    """Whether the stream is a trace whose commands arrive at their recorded times."""
     return isinstance(plan.stream, TraceStream) and plan.stream.span_ns > 0
 
 
-def _histogram_rows(row: results.Row, histograms: dict[str, list[tuple[int, int, int]]]) -> list[results.Row]:
+def _histogram_rows(row: results.Row, histograms: HistogramRows) -> list[results.Row]:
     named = {name: row[name] for name in ("run_id", "mode", "repeat")}
     return [
         {**named, "what": what, "low": low, "high": high, "count": count}
@@ -255,7 +258,7 @@ def _histogram_rows(row: results.Row, histograms: dict[str, list[tuple[int, int,
     ]
 
 
-def _stream_facts(plan: Plan) -> dict[str, Any]:
+def _stream_facts(plan: Plan) -> dict[str, object]:
     stream = plan.stream
     return {
         "hash": stream_hash(stream),

@@ -1,8 +1,8 @@
-"""The parent's side of a run: starts producer and consumer, takes them through the runs, ends them whatever happens.
+"""The parent's side of a run: starts producer and consumer, takes them through the runs, and always ends them.
 
-It sleeps on their pipes and sentinels, never spins; while a run is timed it wakes to read the GPU's clocks and power
-(`timing.nvml`), which the children never do then. A child that dies ends the session with a RunError that carries the
-child's own text, a child that hangs with the watchdog's; nothing is left behind: no process, no shared memory.
+The parent sleeps on their pipes and sentinels and never spins. During a timed run it alone reads the GPU's clocks and
+power (`timing.nvml`). A child that dies ends the session with a RunError that carries the child's text. A child that
+hangs ends it with a StalledError. No process and no shared memory stays behind.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 from types import TracebackType
-from typing import Any
 
 from launchopt.errors import RunError
 from launchopt.producing.blocks import Production
 from launchopt.queue.ring import CLOSED_BIT, HeaderWord, Ring
+from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.timing.nvtx_ranges import is_profiled
@@ -25,12 +25,13 @@ from runner.plan.job import Job
 from runner.run.children import GRACE_S, Child, hire, keep
 from runner.run.leftovers import FOLDER, held
 from runner.run.watchdog import Progress, StalledError, Watchdog
+from runner.worker.messages import Ask, Failure, Order, RepeatResult, Reply, Said
 
-POLL_S = 0.1  # between two looks at the ring's tail, for the progress bar
+POLL_S = 0.1  # between two reads of the ring's tail, for the progress bar
 
 
 class ChildError(RunError):
-    """A child failed; `trace` is its traceback where the failure was not foreseen."""
+    """A child failed. `trace` is its traceback if no part of this program expected the error, else empty."""
 
     def __init__(self, text: str, exit_code: int, trace: str = "") -> None:
         super().__init__(text)
@@ -38,9 +39,10 @@ class ChildError(RunError):
 
 
 class Session:
-    """Both children of one job. A context manager; `about` is the consumer's word on device and ceilings.
+    """Both children of one job. A context manager. `about` are the consumer's facts on device and ceilings.
 
-    `watchdog_s`: how long nothing may move (0: for ever); under a profiler, which may halt anything, that is not asked.
+    `watchdog_s` is how long nothing may move; 0 is no limit. Under a profiler, which may pause any process, there is
+    none either.
     """
 
     def __init__(self, job: Job, progress: Progress, watch: GpuWatch | None = None, watchdog_s: float = 0.0) -> None:
@@ -51,26 +53,28 @@ class Session:
         self._rings: list[Ring] = []
         self._open_loop = False
         self._announced = job.stream.commands
-        self.about: dict[str, Any] = {}
+        self.about: Manifest = {}
         try:
-            self._ring = self._made(job.capacity)
+            self._ring = self._new_ring(job.capacity)
             if isinstance(job.stream, ChainStream):
-                self._made(job.back_capacity)
+                self._new_ring(job.back_capacity)
             job = replace(job, ring_name=self._ring.name, back_name=self._rings[-1].name)
             self._consumer = self._start("consumer", job)
             self._producer = self._start("producer", job)
             if watch:
                 watch.learn()  # while they start
-            self._await(self._producer, "ready", "starting")
-            self.about = self._await(self._consumer, "ready", "starting: operands, plans, warm-up")
-            for index, arm in enumerate(job.arms):
-                self._rehearse(index, f"rehearsing {arm.mode}")
+            self._await(self._producer, Said.READY, "starting")
+            facts = self._await(self._consumer, Said.READY, "starting: operands, plans, warm-up").value
+            assert isinstance(facts, dict)
+            self.about = facts
+            for arm, each in enumerate(job.arms):
+                self._warm_up(arm, f"rehearsing {each.mode}")
         except BaseException:
             self.close()
             raise
 
-    def _made(self, capacity: int) -> Ring:
-        """A new ring, and the word that it is in use: nobody takes it for a dead process's."""
+    def _new_ring(self, capacity: int) -> Ring:
+        """Create a ring and lock it, so that no other process takes it for a dead one's."""
         ring = Ring.create(capacity)
         self._rings.append(ring)
         self._holds.enter_context(held(FOLDER / ring.name))
@@ -82,46 +86,48 @@ class Session:
         child.send_job(job)
         return child
 
-    def _rehearse(self, index: int, label: str) -> None:
-        """The first commands through the whole path, unrecorded: loads every compiled loop before a clock starts."""
-        produced = self._start_run("rehearse", index, 0, label)
+    def _warm_up(self, arm: int, label: str) -> None:
+        """Run the first commands unrecorded, so that every compiled loop loads before a clock starts."""
+        produced = self._start_run(Order(Ask.WARM_UP, arm=arm), label)
         self._open_loop = produced.late_max_ns is not None
 
-    def run(self, index: int, repeat: int, label: str) -> tuple[dict[str, Any], Production]:
-        """One repeat of arm `index`: the consumer's result and the producer's."""
-        produced = self._start_run("run", index, repeat, label)
+    def run(self, arm: int, repeat: int, label: str) -> tuple[RepeatResult, Production]:
+        """Run one repeat of the arm with this index. Return the consumer's result and the producer's."""
+        produced = self._start_run(Order(Ask.RUN, arm=arm, repeat=repeat), label)
         readings = self._watch.end() if self._watch else None
-        result: dict[str, Any] = self._await(self._consumer, "result", f"{label}: checking every output")
-        self._await(self._producer, "ready", label)
+        result = self._await(self._consumer, Said.RESULT, f"{label}: checking every output").value
+        assert isinstance(result, RepeatResult)
+        self._await(self._producer, Said.READY, label)
         if readings:
             self._add(readings, result)
         return result, produced
 
-    def _add(self, readings: Readings, result: dict[str, Any]) -> None:
-        """What the GPU was seen to do, to what the consumer measured."""
-        row, start_ns = result["row"], self._ring.word(HeaderWord.START_NS)
+    def _add(self, readings: Readings, result: RepeatResult) -> None:
+        """Add the GPU's clocks, power and energy during the repeat to its result."""
+        row, start_ns = result.row, self._ring.word(HeaderWord.START_NS)
         wall_ns = row["wall_ms"] * 1e6
         timed = readings.within(start_ns, start_ns + int(wall_ns))
         row |= timed.columns(row["commands"], wall_ns)
-        result["extra"]["gpu"] = timed.about(wall_ns)
+        result.extra["gpu"] = timed.about(wall_ns)
 
-    def _start_run(self, kind: str, index: int, repeat: int, label: str) -> Production:
+    def _start_run(self, order: Order, label: str) -> Production:
         for ring in self._rings:
             ring.reset()
-        self._tell(self._consumer, kind, index, repeat)
-        self._await(self._consumer, "armed", label)
-        if self._watch and kind == "run":
+        self._send(self._consumer, order)
+        self._await(self._consumer, Said.ARMED, label)
+        if self._watch and order.ask is Ask.RUN:
             self._watch.begin()
-        self._tell(self._producer, kind, index)
+        self._send(self._producer, order)
         moving = (self._consumer, self._producer)
-        produced: Production = self._await(self._producer, "produced", label, moving)
-        self._await(self._consumer, "consumed", label, moving[:1])
+        produced = self._await(self._producer, Said.PRODUCED, label, moving).value
+        assert isinstance(produced, Production)
+        self._await(self._consumer, Said.CONSUMED, label, moving[:1])
         return produced
 
-    def _await(self, child: Child, expected: str, label: str, moving: Sequence[Child] = ()) -> Any:
-        """The value of the child's next message, which must be `expected`; ChildError when any child fails.
+    def _await(self, child: Child, expected: Said, label: str, moving: Sequence[Child] = ()) -> Reply:
+        """Return the child's next message, which must be `expected`; ChildError when any child fails.
 
-        `moving`: who moves commands meanwhile, the likeliest to hang first.
+        `moving` are the children that move commands meanwhile. The likeliest to hang is the first.
         """
         self._watchdog.begin(label, timed=bool(moving))
         while True:
@@ -130,11 +136,11 @@ class Session:
             if not wait([child.pipe, *(other.process.sentinel for other in self._children)], pause_s) and self._watch:
                 self._watch.look()
             if child.pipe.poll():
-                name, value = self._receive(child)
-                if name == "error":
-                    raise ChildError(f"{child.name}: {value[0]}", value[1], value[2])
-                assert name == expected, f"{child.name} said {name}, not {expected}"
-                return value
+                reply = self._receive(child)
+                if isinstance(reply.value, Failure):
+                    raise _child_error(child, reply.value)
+                assert reply.said is expected, f"{child.name} said {reply.said}, not {expected}"
+                return reply
             for other in self._children:
                 if not other.process.is_alive():
                     raise self._death(other)
@@ -142,45 +148,45 @@ class Session:
             self._look_for_stall(moving or (child,))
 
     def _look_for_flood(self) -> None:
-        """RunError where more was pushed than announced: such a run is wrong, and might never end."""
+        """RunError if the producer pushed more than it announced: such a run is wrong and might never end."""
         counts = {"announced": self._announced, "pushed": self._ring.word(HeaderWord.HEAD) & ~CLOSED_BIT}
         if counts["pushed"] > self._announced:
             raise RunError(*differences(counts))
 
     def _look_for_stall(self, owing: Sequence[Child]) -> None:
-        """StalledError, and the end of who stalled, where nothing has moved for too long."""
+        """Kill the child that stalls and raise StalledError, if nothing has moved for too long."""
         words = tuple(ring.word(side) for ring in self._rings for side in (HeaderWord.HEAD, HeaderWord.TAIL))
-        still_at_it = [child for child in owing if len(owing) == 1 or not child.pipe.poll()]
+        unanswered = [child for child in owing if len(owing) == 1 or not child.pipe.poll()]
         may_wait = self._open_loop and words[0] == words[1] and words[0] < CLOSED_BIT
         try:
-            self._watchdog.look(words, still_at_it, may_wait)
+            self._watchdog.look(words, unanswered, may_wait)
         except StalledError as stalled:
             for child in self._children:
                 if child is stalled.child:
                     child.process.kill()
             raise
 
-    def _tell(self, child: Child, *message: Any) -> None:
-        """ChildError where it is not there any more."""
+    def _send(self, child: Child, order: Order) -> None:
+        """Send an order; ChildError if the child has ended since its last reply."""
         try:
-            child.pipe.send(message)
-        except OSError:  # between two messages nobody looks at it
+            child.pipe.send(order)
+        except OSError:
             raise self._death(child) from None
 
-    def _receive(self, child: Child) -> tuple[str, Any]:
+    def _receive(self, child: Child) -> Reply:
         try:
-            message: tuple[str, Any] = child.pipe.recv()
+            reply: Reply = child.pipe.recv()
         except (EOFError, OSError):
             raise self._death(child) from None
-        return message
+        return reply
 
     def _death(self, child: Child) -> ChildError:
-        """Why a child ended: its last message if it left one, else its exit code."""
+        """Return why a child ended: its last message if it sent one, else its exit code."""
         with contextlib.suppress(EOFError, OSError):
             while child.pipe.poll(0.2):
-                name, value = child.pipe.recv()
-                if name == "error":
-                    return ChildError(f"{child.name}: {value[0]}", value[1], value[2])
+                reply: Reply = child.pipe.recv()
+                if isinstance(reply.value, Failure):
+                    return _child_error(child, reply.value)
         child.process.join(GRACE_S)
         code = child.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
@@ -194,20 +200,20 @@ class Session:
     ) -> None:
         try:
             if error is None:
-                self._part()
+                self._release()
         finally:
             self.close()
 
-    def _part(self) -> None:
-        """The job is done: both children put their things away and wait for another."""
+    def _release(self) -> None:
+        """End the job: both children write their results and wait for another job."""
         for child in list(self._children):
-            self._tell(child, "done")
-            self._await(child, "idle", "putting away")
+            self._send(child, Order(Ask.DONE))
+            self._await(child, Said.IDLE, "putting away")
             self._children.remove(child)
             keep(child)
 
     def close(self) -> None:
-        """End the children that were not kept, remove the ring."""
+        """End the children that still work for this job and remove the rings."""
         with contextlib.suppress(Exception):
             self._ring.stop()
         try:
@@ -218,3 +224,7 @@ class Session:
             for ring in self._rings:
                 ring.release()
             self._holds.close()
+
+
+def _child_error(child: Child, failure: Failure) -> ChildError:
+    return ChildError(f"{child.name}: {failure.text}", failure.exit_code, failure.trace)

@@ -1,11 +1,11 @@
-"""What a signal means to a run.
+"""What a run does on a signal.
 
-Ctrl-C once: finish the repeat under way, with its check, keep it and end; where none is under way, stop now. Ctrl-C
-again, SIGTERM or SIGHUP (the terminal is gone; not under nohup): stop now, which keeps the repeats finished before.
-Either way the exit code is 130.
+The first Ctrl-C lets the current repeat finish, with its check, and then ends the run. Outside a repeat it ends the run
+at once, as do a second Ctrl-C, SIGTERM and SIGHUP (which nohup disables). Finished repeats are kept. The exit code is
+130.
 
-To stop is to raise KeyboardInterrupt: children, rings and folder are put in order then, which takes seconds at most.
-Later signals are ignored to the end of the process, or they would undo that order.
+The run ends by a KeyboardInterrupt, which cleans up children, rings and folder within seconds. Further signals are
+ignored, since they would interrupt the cleanup.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 from runner.run.children import interrupted
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+Handler = Callable[[int, FrameType | None], object] | int | None  # what `signal.signal` takes and returns
+
+
 class Signals:
-    """Takes the signals while a run is on. A context manager."""
+    """Handles the signals during a run. A context manager."""
 
     def __init__(self) -> None:
-        self._before: dict[signal.Signals, Any] = {}
-        self._under_way: str | None = None
-        self._asked = self._said = False
+        self._before: dict[signal.Signals, Handler] = {}
+        self._current: str | None = None  # label of the repeat that runs
+        self._is_ending = self._is_announced = False
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
@@ -41,22 +44,22 @@ class Signals:
 
     @contextlib.contextmanager
     def finishing(self, label: str) -> Iterator[None]:
-        """What is done in here is worth finishing: Ctrl-C waits for its end, once."""
-        self._under_way = label
+        """Let the first Ctrl-C wait for the end of this block."""
+        self._current = label
         yield
-        self._under_way = None
-        if self._asked:
+        self._current = None
+        if self._is_ending:
             self._stop()
 
     def announce(self) -> None:
-        """Say that the first Ctrl-C was heard. Not said in its handler: printing must not interrupt printing."""
-        if self._asked and not self._said:
-            self._said = True
-            print(f"finishing {self._under_way}; Ctrl-C again stops now", file=sys.stderr, flush=True)
+        """Confirm the first Ctrl-C. Its handler cannot: it may interrupt another print."""
+        if self._is_ending and not self._is_announced:
+            self._is_announced = True
+            print(f"finishing {self._current}; Ctrl-C again stops now", file=sys.stderr, flush=True)
 
     def _take(self, number: int, frame: object) -> None:
-        if number == signal.SIGINT and self._under_way is not None and not self._asked:
-            self._asked = True
+        if number == signal.SIGINT and self._current is not None and not self._is_ending:
+            self._is_ending = True
         else:
             self._stop()
 

@@ -1,16 +1,16 @@
-"""Ends a run in which nothing moves any more: a child that was stopped, is deadlocked, or waits for a GPU that hangs.
+"""Ends a run that stands still: a child is stopped or deadlocked, or waits for a GPU that hangs.
 
-In: the rings' words, which the parent reads anyhow, and where they stand still what the kernel knows of the children
-(processor time, context switches). Out: nothing, or `StalledError`, which names who, for how long and in which
-phase. The children do nothing for it. Allowances, in multiples of `watchdog_s`:
+The parent reads the rings' words anyway. While they stand still it also reads the children's processor time and context
+switches from the operating system; the children do no work for that. `StalledError` names the child, the time and the
+phase. Limits, in multiples of `watchdog_s`:
 
-- 1 for a child that does not even run: it is stopped, or waits for ever. One with processes of its own, compilers say,
-  waits for those.
-- 10 (`BUSY_TIMED`) for children that run while commands ought to move and none does: spinning for a hung GPU looks just
-  like computing. An open loop may wait for its next arrival for as long as it likes.
-- 60 (`BUSY_ELSE`) for one that runs outside the timed region: compiling, tuning, checking, writing.
+- 1 for a child that uses no processor: it is stopped, or waits for ever. A child with processes of its own, such as
+  compilers, waits for those.
+- 10 (`BUSY_TIMED`) for children that run while no command moves in a timed run: spinning for a hung GPU looks like
+  computing. An open loop may wait for its next arrival without limit.
+- 60 (`BUSY_ELSE`) for a child that runs outside the timed region: it compiles, tunes, checks or writes.
 
-Time that the parent did not run itself (Ctrl-Z, a machine that slept) counts for nobody.
+Time in which the parent itself did not run (Ctrl-Z, a suspended machine) does not count.
 
 `limited` ends a job after `job_timeout_s`, whether or not it makes progress.
 """
@@ -26,10 +26,10 @@ import psutil
 from launchopt.errors import RunError
 
 BUSY_TIMED, BUSY_ELSE = 10, 60
-LOOKS = 4  # at the children within one allowance, at the least
-LONGEST_LOOK_S = 1.0  # between two of them; what is longer was no time of ours
+CHECKS = 4  # of the children, at least, within one limit
+CHECK_S_MAX = 1.0  # between two checks; a longer pause of the parent counts as this much
 
-Pulse = tuple[float, ...]
+Pulse = tuple[float, ...]  # a process's times and context switches
 Progress = Callable[[str, int], None]  # label of the phase, commands popped so far
 
 
@@ -52,17 +52,17 @@ def limited(progress: Progress, limit_s: float | None) -> Progress:
 
 
 class Watched(Protocol):
-    """A child, as far as the watchdog cares."""
+    """What the watchdog needs of a child."""
 
     name: str
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """The process id."""
 
 
 class StalledError(RunError):
-    """Nothing moved for too long; `child` is to be killed, for it will not end when asked."""
+    """Nothing moved for too long. The caller kills `child`, which no longer reads its pipe."""
 
     def __init__(self, text: str, child: Watched) -> None:
         super().__init__(text)
@@ -70,7 +70,7 @@ class StalledError(RunError):
 
 
 def pulse_of(pid: int) -> Pulse:
-    """Changes while a process runs at all, however shortly; empty when it is gone."""
+    """Return numbers that change whenever the process runs; empty if it is gone."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -81,7 +81,7 @@ def pulse_of(pid: int) -> Pulse:
 
 
 def has_helpers(pid: int) -> bool:
-    """Whether a process has live processes of its own."""
+    """Whether a process that is not stopped has live children."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_STOPPED:
@@ -92,7 +92,7 @@ def has_helpers(pid: int) -> bool:
 
 
 class Watchdog:
-    """Of one session. `limit_s` 0: never barks."""
+    """The watchdog of one session. `limit_s` of 0 disables it."""
 
     def __init__(
         self,
@@ -102,39 +102,40 @@ class Watchdog:
         helpers: Callable[[int], bool] = has_helpers,
     ) -> None:
         self._limit_s, self._clock, self._pulse, self._helpers = limit_s, clock, pulse, helpers
-        self._look_s = min(LONGEST_LOOK_S, limit_s / LOOKS)
+        self._check_s = min(CHECK_S_MAX, limit_s / CHECKS)
         self.begin("starting", timed=False)
 
     def begin(self, label: str, timed: bool) -> None:
-        """A new phase: what was before is held against nobody. `timed`: commands ought to move."""
+        """Begin a phase: time before it no longer counts. With `timed` commands are expected to move."""
         self._label, self._timed = label, timed
         self._last_s = self._clock()
         self._words: tuple[int, ...] = ()
         self._moved()
 
     def _moved(self) -> None:
-        self._still_s = self._felt_s = 0.0  # since the words changed; of it until the last feeling of pulses
+        self._still_s = self._checked_s = 0.0  # since the words changed; the part of it before the last check
         self._pulses: dict[str, Pulse] = {}
-        self._since_s: dict[str, float] = {}  # when a pulse changed, on the scale of `_still_s`
+        self._since_s: dict[str, float] = {}  # value of `_still_s` when a pulse changed
 
     def look(self, words: tuple[int, ...], owing: Sequence[Watched], may_wait: bool = False) -> None:
-        """Raise StalledError where nothing moves any more.
+        """Raise StalledError if nothing has moved for too long.
 
-        `owing`: children of whom something is expected, the likeliest culprit first; `may_wait`: for an arrival.
+        `words` are the rings' heads and tails. `owing` are the children that have yet to answer, the likeliest to hang
+        first. With `may_wait` they may wait for an arrival.
         """
         if not self._limit_s:
             return
         now_s = self._clock()
-        self._still_s += min(now_s - self._last_s, self._look_s)
+        self._still_s += min(now_s - self._last_s, self._check_s)
         self._last_s = now_s
         if words != self._words:
             self._words = words
             self._moved()
-        elif self._still_s - self._felt_s >= self._look_s:
-            self._felt_s = self._still_s
-            self._feel(owing, may_wait)
+        elif self._still_s - self._checked_s >= self._check_s:
+            self._checked_s = self._still_s
+            self._check(owing, may_wait)
 
-    def _feel(self, owing: Sequence[Watched], may_wait: bool) -> None:
+    def _check(self, owing: Sequence[Watched], may_wait: bool) -> None:
         for child in owing:
             pulse = self._pulse(child.pid)
             if self._pulses.get(child.name) != pulse:
@@ -147,6 +148,6 @@ class Watchdog:
             what = "no command moves" if self._timed else "gets nowhere"
             raise self._stalled(owing[0], f"runs, but {what} for {self._still_s:.3g} s", f" ({times} times that)")
 
-    def _stalled(self, child: Watched, what: str, allowance: str) -> StalledError:
-        much = f"watchdog_s={self._limit_s:g}{allowance}: raise it where that is no fault, 0 waits for ever"
-        return StalledError(f"{child.name} {what} ({self._label}); {much}", child)
+    def _stalled(self, child: Watched, what: str, factor: str) -> StalledError:
+        limit = f"watchdog_s={self._limit_s:g}{factor}: raise it where that is no fault, 0 waits for ever"
+        return StalledError(f"{child.name} {what} ({self._label}); {limit}", child)

@@ -2,9 +2,9 @@
 
     workload -> producer -> ring -> batcher -> mode -> recorder -> Parquet
 
-Each is started with `spawn`, talks to the parent through a pipe (a name and a value a message) and ends when told
-"exit", when the parent is gone, or with an ("error", text, exit code). Between two jobs it waits. It ignores Ctrl-C and
-passes SIGTERM and SIGHUP on to the parent: what reaches the whole process group, or one child, ends the run in order.
+The parent starts each with `spawn` and talks to it through a pipe (`messages`). A child ends on an EXIT, when the
+parent is gone, or after a FAILED. Between two jobs it waits. It ignores Ctrl-C and forwards SIGTERM and SIGHUP to the
+parent, which ends the run in order.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.chain import DUE_NS, ChainStream
 from launchopt.workloads.stream import Block
 from runner.plan.job import Arm, Job
+from runner.worker.messages import Ask, Failure, Order, Reply, Said
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-REHEARSAL_COMMANDS = 64  # enough to load every compiled loop of the path
+WARM_UP_COMMANDS = 64  # enough to load every compiled loop of the path
 _CORES = os.sched_getaffinity(0)
-READY_BLOCKS = 256  # blocks made before the clock starts (64 MiB of records)
+READY_BLOCKS = 256  # made before the clock starts: 64 MiB of records
 
 
 def _guarded(pipe: Connection, bound: bool, work: Callable[[], None]) -> None:
-    """Run a child's work; whatever goes wrong becomes a message to the parent and an exit code."""
+    """Run a child's work. An error becomes a FAILED to the parent and the exit code of this process."""
     _leave_signals_to_parent()
     if bound:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -50,42 +51,42 @@ def _guarded(pipe: Connection, bound: bool, work: Callable[[], None]) -> None:
     try:
         work()
         if not is_profiled():
-            os._exit(0)  # everything is put away: the interpreter's own tidying up would only take time
+            os._exit(0)  # all results are saved: cleaning up the interpreter would only take time
     except Interrupted:
         os._exit(0)
     except (GpuError, ArenaMemoryError) as error:
-        _send_error(pipe, str(error), error.exit_code, "")
-        os._exit(error.exit_code)  # what is dropped would be given back to the GPU, which may refuse that, too
+        _send_failure(pipe, Failure(str(error), error.exit_code, ""))
+        os._exit(error.exit_code)  # objects that the interpreter drops would free GPU memory, which may fail again
     except LaunchoptError as error:
-        _report(pipe, str(error), error.exit_code, "")
+        _fail(pipe, Failure(str(error), error.exit_code, ""))
     except MemoryError:
-        _report(pipe, "out of main memory", 1, "")
+        _fail(pipe, Failure("out of main memory", 1, ""))
     except Exception as error:
-        _report(pipe, f"{type(error).__name__}: {error}", 1, traceback.format_exc())
+        _fail(pipe, Failure(f"{type(error).__name__}: {error}", 1, traceback.format_exc()))
 
 
-def _report(pipe: Connection, text: str, exit_code: int, trace: str) -> None:
-    _send_error(pipe, text, exit_code, trace)
-    raise SystemExit(exit_code)
+def _fail(pipe: Connection, failure: Failure) -> None:
+    _send_failure(pipe, failure)
+    raise SystemExit(failure.exit_code)
 
 
-def _send_error(pipe: Connection, text: str, exit_code: int, trace: str) -> None:
+def _send_failure(pipe: Connection, failure: Failure) -> None:
     with contextlib.suppress(OSError):
-        pipe.send(("error", (text, exit_code, trace)))
+        pipe.send(Reply(Said.FAILED, failure))
 
 
 def _leave_signals_to_parent() -> None:
-    """They reach the whole process group; the parent decides what they mean."""
+    """Ignore Ctrl-C and forward SIGTERM and SIGHUP: they reach the whole process group, and the parent decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    passed_on = (signal.SIGTERM, signal.SIGHUP)
-    for each in passed_on:
-        if signal.getsignal(each) is not signal.SIG_IGN:  # as under nohup
+    forwarded = (signal.SIGTERM, signal.SIGHUP)
+    for each in forwarded:
+        if signal.getsignal(each) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(each, lambda number, frame: os.kill(os.getppid(), number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)  # held back since before it was started
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)  # the parent blocked them before it started this process
 
 
 def _die_with_parent() -> None:
-    """Where the kernel does not see to it, and in case the parent went before it was told to."""
+    """End this process with its parent: the kernel may not do so, and the parent may have ended before prctl."""
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -93,82 +94,87 @@ def _die_with_parent() -> None:
 
 
 def producer_main(pipe: Connection, bound: bool) -> None:
-    """Jobs until "exit"; `bound`: dies with the thread that started it, whatever it is doing."""
+    """Produce for jobs until EXIT. With `bound` the kernel kills this process when the thread that started it ends."""
     _guarded(pipe, bound, lambda: _jobs(pipe, _produce))
 
 
 def consumer_main(pipe: Connection, bound: bool) -> None:
-    """Jobs until "exit"; `bound`: dies with the thread that started it, whatever it is doing."""
+    """Consume for jobs until EXIT. With `bound` the kernel kills this process when the thread that started it ends."""
     _guarded(pipe, bound, lambda: _jobs(pipe, _consume))
 
 
 def _jobs(pipe: Connection, work: Callable[[Job, Connection], None]) -> None:
-    while (message := pipe.recv())[0] == "job":
-        work(message[1], pipe)
-        pipe.send(("idle", None))
+    while (order := _order(pipe)).job is not None:
+        work(order.job, pipe)
+        pipe.send(Reply(Said.IDLE))
+
+
+def _order(pipe: Connection) -> Order:
+    order: Order = pipe.recv()
+    return order
 
 
 def _produce(job: Job, pipe: Connection) -> None:
-    """Push the stream once for every "run", its first commands for a "rehearse", until "done"."""
+    """Push the stream once for every RUN and its first commands for a WARM_UP, until DONE."""
     with Ring.attach(job.ring_name, job.capacity) as ring:
-        ring.await_room(0)  # loads its loop: a rehearsal does not fill the ring, a run may
+        ring.await_room(0)  # loads its loop: a run may fill the ring, a warm-up run does not
         if isinstance(job.stream, ChainStream):
             _drive(job, job.stream, ring, pipe)
             return
         waiter = Waiter(ring.await_room, job.spin_us, job.sleep_us)
         blocks = job.stream.blocks()
         ready = list(islice(blocks, READY_BLOCKS))
-        pipe.send(("ready", None))
-        while (message := pipe.recv()[0]) in ("run", "rehearse"):
-            if message == "rehearse":
-                records = ready[0].records[:REHEARSAL_COMMANDS].copy()
+        pipe.send(Reply(Said.READY))
+        while (ask := _order(pipe).ask) in (Ask.RUN, Ask.WARM_UP):
+            if ask is Ask.WARM_UP:
+                records = ready[0].records[:WARM_UP_COMMANDS].copy()
                 due_ns = None if ready[0].due_ns is None else np.zeros(len(records), np.int64)
                 first = Block(records, due_ns)
-                pipe.send(("produced", produce([first], ring, waiter)))
+                pipe.send(Reply(Said.PRODUCED, produce([first], ring, waiter)))
                 continue
-            pipe.send(("produced", produce(chain(ready, blocks), ring, waiter)))
+            pipe.send(Reply(Said.PRODUCED, produce(chain(ready, blocks), ring, waiter)))
             blocks = job.stream.blocks()
             ready = list(islice(blocks, READY_BLOCKS))
-            pipe.send(("ready", None))
-        _exit_unless_done(message)
+            pipe.send(Reply(Said.READY))
+        _exit_unless_done(ask)
 
 
 def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
-    """Issue the steps of every request for every "run" of an arm, some for a "rehearse", until "done"."""
+    """Issue the steps of every request for every RUN of an arm and some for a WARM_UP, until DONE."""
     open_loop = bool(stream.table[:, DUE_NS].any())
     with Ring.attach(job.back_name, job.back_capacity) as back:
 
-        def once(arm: Arm, rehearsal: bool) -> Production:
+        def once(arm: Arm, warm_up: bool) -> Production:
             schedule = replace(job.schedule, ahead=arm.ahead)
-            driver = Driver(stream, schedule, job.spin_us, job.sleep_us, rehearsal)
+            driver = Driver(stream, schedule, job.spin_us, job.sleep_us, warm_up)
             return drive(driver, ring, back, open_loop)
 
-        pipe.send(("ready", None))
-        while (message := pipe.recv())[0] in ("run", "rehearse"):
-            pipe.send(("produced", once(job.arms[message[1]], message[0] == "rehearse")))
-            if message[0] == "run":
-                pipe.send(("ready", None))
-        _exit_unless_done(message[0])
+        pipe.send(Reply(Said.READY))
+        while (order := _order(pipe)).ask in (Ask.RUN, Ask.WARM_UP):
+            pipe.send(Reply(Said.PRODUCED, once(job.arms[order.arm], order.ask is Ask.WARM_UP)))
+            if order.ask is Ask.RUN:
+                pipe.send(Reply(Said.READY))
+        _exit_unless_done(order.ask)
 
 
 def _consume(job: Job, pipe: Connection) -> None:
-    """Batch, launch, record and check the stream for every "run"; a "rehearse" keeps nothing; until "done"."""
+    """Batch, launch, record and check the stream for every RUN, until DONE. A WARM_UP keeps nothing."""
     from runner.worker.consumer import Consumer
 
     without_pandas()
     os.sched_setaffinity(0, _CORES if job.pin_cpu is None else {job.pin_cpu})
     with GpuErrors() as gpu, Consumer(job) as consumer:
-        pipe.send(("ready", consumer.about()))
-        while (message := pipe.recv())[0] in ("run", "rehearse"):
-            which = f"repeat {message[2]}" if message[0] == "run" else "rehearsal"
-            gpu.where = f"in {job.arms[message[1]].mode}, {which}"
-            consumer.arm(message[1], rehearsal=message[0] == "rehearse")
-            pipe.send(("armed", None))
+        pipe.send(Reply(Said.READY, consumer.about()))
+        while (order := _order(pipe)).ask in (Ask.RUN, Ask.WARM_UP):
+            which = f"repeat {order.repeat}" if order.ask is Ask.RUN else "rehearsal"
+            gpu.where = f"in {job.arms[order.arm].mode}, {which}"
+            consumer.arm(order.arm, rehearsal=order.ask is Ask.WARM_UP)
+            pipe.send(Reply(Said.ARMED))
             consumer.consume()
-            pipe.send(("consumed", None))
-            if message[0] == "run":
-                pipe.send(("result", consumer.result(message[1], message[2])))
-    _exit_unless_done(message[0])
+            pipe.send(Reply(Said.CONSUMED))
+            if order.ask is Ask.RUN:
+                pipe.send(Reply(Said.RESULT, consumer.result(order.arm, order.repeat)))
+    _exit_unless_done(order.ask)
 
 
 class _NoPandas:
@@ -196,7 +202,7 @@ def without_pandas() -> None:
         sys.meta_path.remove(_NoPandas)
 
 
-def _exit_unless_done(message: str) -> None:
-    """In the middle of a job "exit" means: the job went wrong elsewhere, end now."""
-    if message != "done":
+def _exit_unless_done(ask: Ask) -> None:
+    """End the process on an EXIT within a job: the job failed elsewhere."""
+    if ask is not Ask.DONE:
         raise SystemExit(0)

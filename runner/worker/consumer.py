@@ -37,6 +37,7 @@ from runner.plan.job import Arm, Job
 from runner.python_loop import PythonLoop
 from runner.worker.ceilings import DeviceCeilings
 from runner.worker.chains import Chains, rows_of_longest_step
+from runner.worker.messages import RepeatResult
 from runner.worker.tables import TableWriter
 
 TRACED = ("cupti", "torch")  # kinds of timing that record every launch
@@ -174,7 +175,7 @@ class Consumer:
         waits = (int(arm.timeout_us * 1e3), idle_ns, int(job.spin_us * 1e3), int(job.sleep_us * 1e3))
         return PumpSettings(*waits, self.device.pack_bytes_per_launch, job.on_stall)
 
-    def result(self, index: int, repeat: int) -> dict[str, Any]:
+    def result(self, index: int, repeat: int) -> RepeatResult:
         """Measured columns of the summary, the verdict of the check, and the device's state around the run."""
         arm, mode = self._job.arms[index], self._active
         if self._torch:
@@ -216,7 +217,7 @@ class Consumer:
         }
         if self._timing.activity:
             extra["cupti_clock_error_ns"] = self._timing.activity.clock_error_ns
-        return {"row": row, "extra": extra, "histograms": {name: each.rows() for name, each in histograms.items()}}
+        return RepeatResult(row, extra, {name: each.rows() for name, each in histograms.items()})
 
     def _counts(self, counted: Counted) -> dict[str, int]:
         """Commands on their way through the run: each number is taken where the one before it cannot be seen."""

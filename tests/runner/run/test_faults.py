@@ -20,6 +20,7 @@ from runner.config.schema import register, to_config
 from runner.plan.plan import Plan, make_plan
 from runner.run import run as run_module
 from runner.run.session import ChildError, Session
+from runner.worker.messages import RepeatResult
 
 
 @on_linux
@@ -136,18 +137,14 @@ class FakeSession:
     ) -> None:
         pass
 
-    def run(self, arm: int, repeat: int, label: str) -> tuple[dict[str, Any], Production]:
+    def run(self, arm: int, repeat: int, label: str) -> tuple[RepeatResult, Production]:
         status = self.outcomes[repeat]
         if isinstance(status, Exception):
             raise status
         row = dict.fromkeys(results.SUMMARY.names)
         row |= {"mode": "batched", "repeat": repeat, "commands": 5, "status": status, "verified": status == "ok"}
         produced = Production(self.commands - self.lost, blocked_ns=0, late_p99_ns=None, late_max_ns=None)
-        return {
-            "row": row,
-            "extra": {"commands_by_strategy": {"single": 5}},
-            "histograms": {"queue_wait": [(1, 2, 5)]},
-        }, produced
+        return RepeatResult(row, {"commands_by_strategy": {"single": 5}}, {"queue_wait": [(1, 2, 5)]}), produced
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ from launchopt.errors import Interrupted
 from launchopt.producing.blocks import Production
 from launchopt.recording import results
 from runner.run import run as run_module
-from runner.run.repeats import HALF_WIDTH, LEAST_ROUNDS, MOST_ROUNDS, Rounds
+from runner.run.repeats import HALF_WIDTH, MAX_ROUNDS, MIN_ROUNDS, Rounds
 from runner.run.terminal import console, summary_table, throttled_repeats
+from runner.worker.messages import RepeatResult
 
 PAIR = ("baseline", "batched")
 Walls = Callable[[int, int], float]  # of an arm and a repeat
@@ -82,7 +83,7 @@ def test_the_order_is_random_and_that_of_the_seed() -> None:
 def test_auto_takes_the_least_where_there_is_little_noise(wall_ms: float, noise: float, seed: int) -> None:
     rounds, noises = auto(["baseline"]), random.Random(seed)
     order = taken(rounds, lambda arm, repeat: wall_ms * (1 + noise * noises.random()))
-    assert len(order) == LEAST_ROUNDS
+    assert len(order) == MIN_ROUNDS
     assert rounds.as_dict() == {"asked": "auto", "taken": 5, "stopped_by": "noise", "half_width": 0.01}
     assert rounds.notices() == []
 
@@ -91,7 +92,7 @@ def test_auto_goes_on_until_the_noise_is_low() -> None:
     rounds = auto()
     order = taken(rounds, lambda arm, repeat: 2.0 if repeat in (1, 3) else 1.0)
     assert rounds.as_dict()["stopped_by"] == "noise"
-    assert LEAST_ROUNDS < len(order) / 2 == rounds.taken < MOST_ROUNDS
+    assert MIN_ROUNDS < len(order) / 2 == rounds.taken < MAX_ROUNDS
 
 
 @pytest.mark.parametrize("restless", [0, 1])
@@ -104,13 +105,13 @@ def test_auto_waits_for_the_noisiest_arm(restless: int) -> None:
 @pytest.mark.parametrize("modes", [PAIR, ("graph", "batched"), ("batched", "batched"), ("batched",)])
 def test_auto_gives_up_after_the_most(modes: Sequence[str]) -> None:
     rounds = auto(modes)
-    assert len(taken(rounds, noisy)) == MOST_ROUNDS * len(modes)
+    assert len(taken(rounds, noisy)) == MAX_ROUNDS * len(modes)
     assert rounds.as_dict() == {"asked": "auto", "taken": 50, "stopped_by": "most", "half_width": 0.01}
     (notice,) = rounds.notices()
     assert notice == "repeats=auto: ended after 50 rounds, the most there are; noise still above 1%"
 
 
-@pytest.mark.parametrize(("round_s", "expected"), [(1000.0, LEAST_ROUNDS), (30.0, 9), (29.0, 10)])
+@pytest.mark.parametrize(("round_s", "expected"), [(1000.0, MIN_ROUNDS), (30.0, 9), (29.0, 10)])
 def test_no_round_begins_after_the_limit_but_the_least_are_taken(round_s: float, expected: int) -> None:
     rounds = auto(clock=Clock(round_s))
     taken(rounds, noisy)
@@ -129,7 +130,7 @@ def test_low_noise_at_the_limit_is_no_reason_for_a_notice() -> None:
 def test_what_the_user_reads_meanwhile() -> None:
     assert Rounds(3, 300.0, PAIR, 0).label(1, 0) == "batched 1/3"
     assert auto().label(0, 6) == "baseline 7 (auto: 5 to 50)"
-    assert auto().runs == LEAST_ROUNDS * len(PAIR)
+    assert auto().runs == MIN_ROUNDS * len(PAIR)
 
 
 def test_the_setting() -> None:
@@ -158,13 +159,13 @@ class FakeSession:
     ) -> None:
         pass
 
-    def run(self, arm: int, repeat: int, label: str) -> tuple[dict[str, Any], Production]:
+    def run(self, arm: int, repeat: int, label: str) -> tuple[RepeatResult, Production]:
         if self.runs == self.until:
             raise KeyboardInterrupt
         self.runs += 1
         self.progress(label, 5)
         measured = row(mode=self.job.arms[arm].mode, repeat=repeat, wall_ms=type(self).walls(arm, repeat), commands=5)
-        result = {"row": measured, "extra": {"commands_by_strategy": {"single": 5}}, "histograms": {}}
+        result = RepeatResult(measured, {"commands_by_strategy": {"single": 5}}, {})
         return result, Production(5, 0, None, None)
 
 
@@ -185,7 +186,7 @@ def started(folder: Path, repeats: str) -> run_module.Run:
 def test_a_run_says_how_it_ended(
     session: type[FakeSession], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len(started(tmp_path, "auto").rows) == LEAST_ROUNDS * 2
+    assert len(started(tmp_path, "auto").rows) == MIN_ROUNDS * 2
     manifest = results.read_manifest(tmp_path)
     assert manifest["repeats"] == {"asked": "auto", "taken": 5, "stopped_by": "noise", "half_width": 0.01}
     assert "ended after" not in capsys.readouterr().out
@@ -195,11 +196,11 @@ def test_noise_that_stays_is_said(
     session: type[FakeSession], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session.walls = staticmethod(noisy)
-    assert len(started(tmp_path, "auto").rows) == MOST_ROUNDS * 2
+    assert len(started(tmp_path, "auto").rows) == MAX_ROUNDS * 2
     manifest = results.read_manifest(tmp_path)
     assert manifest["notices"][-1].startswith("repeats=auto: ended after 50 rounds")
     assert manifest["notices"][-1] in capsys.readouterr().out
-    assert manifest["repeats_done"] == MOST_ROUNDS * 2
+    assert manifest["repeats_done"] == MAX_ROUNDS * 2
 
 
 @pytest.mark.parametrize(("repeats", "asked"), [("auto", "auto"), ("9", 9)])
@@ -222,7 +223,7 @@ def test_auto_from_the_command_line(tmp_path: Path) -> None:
     call = [sys.executable, "-m", "runner", *words]
     run = subprocess.run(call, cwd=tmp_path, env=environ_of(ROOT), capture_output=True, text=True, check=True)
     manifest = results.read_manifest(tmp_path / "run")
-    assert manifest["repeats"]["taken"] == LEAST_ROUNDS
+    assert manifest["repeats"]["taken"] == MIN_ROUNDS
     assert manifest["repeats"]["stopped_by"] in ("noise", "time")
     assert ("noise still above 1%" in run.stdout) == (manifest["repeats"]["stopped_by"] == "time")
     rows = results.read_summaries([tmp_path / "run"])

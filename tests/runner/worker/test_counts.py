@@ -60,7 +60,7 @@ def outcome(
         consumer.consume()
         break_it(consumer, ring)
         result = consumer.result(0, 0)
-        return result["extra"]["counts"], result["row"]["status"]
+        return result.extra["counts"], result.row["status"]
 
 
 def nothing(consumer: Consumer, ring: Ring) -> None:

@@ -31,7 +31,7 @@ def compile(self, sig, *, plain=Dispatcher.compile):
     return plain(self, sig)
 
 def send(self, message, *, plain=Connection.send):
-    if isinstance(message, tuple) and message[0] in ("run", "rehearse", "armed", "consumed", "produced"):
+    if isinstance(message, tuple) and message[0] in ("run", "warm-up", "armed", "consumed", "produced"):
         note(message[0])
     return plain(self, message)
 

@@ -82,8 +82,8 @@ def exact_run(mode: str) -> dict[str, Any]:
         ring.close()
         consumer.consume()
         result = consumer.result(0, 0)
-        assert (result["row"]["status"], result["row"]["max_rel_error"]) == ("ok", 0.0)
-        counts = result["extra"]["counts"]
+        assert (result.row["status"], result.row["max_rel_error"]) == ("ok", 0.0)
+        counts = result.extra["counts"]
         return {"counts": counts, "operands": digest(arrays, True), "outputs": digest(arrays, False)}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +15,13 @@ from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer
+from runner.worker.messages import RepeatResult
 
 FEW, MANY = 2 * MOST_AT_ONCE, 20 * MOST_AT_ONCE
 SLACK_BYTES = 16 << 10
 
 
-def peak_bytes(mode: str, commands: int) -> tuple[int, dict[str, Any]]:
+def peak_bytes(mode: str, commands: int) -> tuple[int, RepeatResult]:
     """Most bytes that Python held at once in the timed part, over what it held before; and the run's result."""
     stream = gemv(16, 1, 64, commands, Dtype.fp32, 64, False, 0)
     records = np.concatenate([block.records for block in stream.blocks()])
@@ -52,9 +52,9 @@ def test_ten_times_the_commands_take_no_more_memory(mode: str) -> None:
     peak_bytes(mode, FEW)  # compiles, and fills what is filled once
     few, _ = peak_bytes(mode, FEW)
     many, result = peak_bytes(mode, MANY)
-    assert result["row"]["status"] == "ok"
-    assert result["row"]["commands"] == MANY
-    assert result["extra"]["gc_collections"] == 0
+    assert result.row["status"] == "ok"
+    assert result.row["commands"] == MANY
+    assert result.extra["gc_collections"] == 0
     assert many < few + SLACK_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Faults of a GPU, let happen in the consumer of a run: `heard` is told what the consumer hears from its parent.
+"""Faults of a GPU, let happen in the consumer of a run: `heard` gets each order that the consumer receives.
 
 In: FAULT in the environment, "WHEN KIND" (and "MODE", where only that mode's job is meant). WHEN: job, before the
 device is opened; prepare, in the mode's `prepare`; run, at a submit in the middle of repeat REPEAT. KIND: a function
@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import Any
+
+from runner.worker.messages import Order
 
 FAULT = "FAULT"
 REPEAT = 2
@@ -34,21 +36,21 @@ _modes: list[str] = []
 _held: list[Any] = []
 
 
-def heard(message: tuple[Any, ...]) -> None:
+def heard(order: Order) -> None:
     """Let the fault happen now, or make it happen, if this is its time."""
     when, kind, *only = os.environ[FAULT].split()
     fault = globals()[kind]
-    if message[0] == "job":
-        _modes[:] = [arm.mode for arm in message[1].arms]
+    if order.job is not None:
+        _modes[:] = [arm.mode for arm in order.job.arms]
         if only and only != _modes:
             return
         if when == "job":
             fault()
         if when == "prepare":
             _before(_modes[0], "prepare", 1, fault)
-    elif when == "run" and message[0] == "run" and message[2] == REPEAT and (not only or only == _modes):
+    elif when == "run" and order.ask == "run" and order.repeat == REPEAT and (not only or only == _modes):
         for name in ("submit", "submit_each"):
-            _before(_modes[message[1]], name, SUBMIT, fault)
+            _before(_modes[order.arm], name, SUBMIT, fault)
 
 
 def _before(mode: str, name: str, call: int, fault: Callable[[], None]) -> None:

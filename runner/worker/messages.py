@@ -1,0 +1,79 @@
+"""What the parent of a run and its two children send each other through their pipes.
+
+The parent sends an `Order`: JOB once, WARM_UP and RUN for each run of an arm, DONE at the job's end. After DONE the
+child waits for the next JOB, or for EXIT.
+
+A child sends a `Reply`: READY when it can take an order, then in each run
+
+    producer    PRODUCED, and READY when its next first blocks are made
+    consumer    ARMED, CONSUMED, and RESULT of a run that is no warm-up
+
+IDLE answers DONE. FAILED can come at any time; the child ends after it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # --help imports this module: it needs neither compilers nor pyarrow
+    from launchopt.producing.blocks import Production
+    from launchopt.recording.manifest import Manifest
+    from launchopt.recording.results import Row
+    from runner.plan.job import Job
+
+HistogramRows = dict[str, list[tuple[int, int, int]]]  # by quantity: low, high and count of each bucket
+
+
+class Ask(StrEnum):
+    """What the parent wants."""
+
+    JOB = "job"
+    WARM_UP = "warm-up"
+    RUN = "run"
+    DONE = "done"
+    EXIT = "exit"
+
+
+class Order(NamedTuple):
+    """A message to a child. `job` belongs to JOB; `arm`, the index of one, and `repeat` to RUN and WARM_UP."""
+
+    ask: Ask
+    job: Job | None = None
+    arm: int = 0
+    repeat: int = 0
+
+
+class Said(StrEnum):
+    """What a child has reached."""
+
+    READY = "ready"
+    ARMED = "armed"
+    PRODUCED = "produced"
+    CONSUMED = "consumed"
+    RESULT = "result"
+    IDLE = "idle"
+    FAILED = "failed"
+
+
+class RepeatResult(NamedTuple):
+    """What the consumer measured in one repeat."""
+
+    row: Row  # columns of summary.parquet
+    extra: Manifest  # of this repeat, for the manifest
+    histograms: HistogramRows
+
+
+class Failure(NamedTuple):
+    """Why a child ends. `trace` is its traceback if no part of this program expected the error, else empty."""
+
+    text: str
+    exit_code: int
+    trace: str
+
+
+class Reply(NamedTuple):
+    """A message from a child: PRODUCED, RESULT, FAILED and the consumer's first READY have a value."""
+
+    said: Said
+    value: Production | RepeatResult | Failure | Manifest | None = None
