@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import cuda_on_host
+from support.cuda.libraries import imported
 from support.megakernel.kernel_text import (
     HEADERS,
     INCLUDE,
@@ -148,9 +149,7 @@ def test_what_is_done_as_one_has_room_in_shared_memory() -> None:
 
 
 def test_a_program_is_told_in_the_words_of_its_struct() -> None:
-    pytest.importorskip("cupy")
-    from launchopt.devices.megakernel import launch_ahead as ahead
-    from launchopt.devices.megakernel import program as made
+    ahead, made = (imported(f"launchopt.devices.megakernel.{name}") for name in ("launch_ahead", "program"))
 
     text = source("megakernel")
     assert names(text, "Program") == ["tasks", "counters", "weights", "count", "box_bytes", "stamps"]
@@ -215,9 +214,7 @@ def test_the_ring_begins_where_bulk_copies_are_fast() -> None:
 
 
 def test_all_blocks_of_the_launch_can_be_resident() -> None:
-    pytest.importorskip("cupy")
-    from launchopt.devices.megakernel import launcher as megakernel
-
+    megakernel = imported("launchopt.devices.megakernel.launcher")
     text = source("megakernel")
     heads = re.findall(r'extern "C" __global__ void (.*__launch_bounds__.*)$', text, re.MULTILINE)
     bounds = f"__launch_bounds__(ALL_THREADS, {megakernel.BLOCKS_A_MULTIPROCESSOR})"

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cuda.fake_copy import STREAM, FakeCopy
+from support.cuda.libraries import imported
 
-pytest.importorskip("cupy")
-
-from launchopt.devices.cublaslt import pointers as module
 from launchopt.devices.cublaslt.pointer_loops import UPLOAD_FROM, UPLOAD_TO, upload_words
-from launchopt.devices.cublaslt.pointers import TURNS, TURNS_AN_EVENT, Pointers
+
+module: Any = imported("launchopt.devices.cublaslt.pointers")
+TURNS, TURNS_AN_EVENT, Pointers = module.TURNS, module.TURNS_AN_EVENT, module.Pointers
 
 MOST = 6
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.cuda.fake_cuda import fake_cuda
 
 from launchopt.devices.loops import requests as lc
 
@@ -47,17 +47,15 @@ def test_nobody_asks_while_nothing_is_under_way() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_lost"), [(0, False), (600, False), (700, True), (719, True)])
-def test_cuda_is_asked_without_waiting(status: int, is_lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_is_asked_without_waiting(status: int, is_lost: bool) -> None:
     """CuPy's own query raises nothing, whatever CUDA says."""
-    cupy: Any = pytest.importorskip("cupy")
-    pytest.importorskip("nvmath")
-    from launchopt.devices.cuda.device import CudaDevice
-
-    device: Any = SimpleNamespace(stream=SimpleNamespace(ptr=7), marks=SimpleNamespace(resident=None, ahead=None))
-    monkeypatch.setattr(cupy.cuda.runtime, "streamQuery", {7: status}.__getitem__)
-    if not is_lost:
-        CudaDevice.check_alive(device)
-        return
-    with pytest.raises(cupy.cuda.runtime.CUDARuntimeError) as caught:
-        CudaDevice.check_alive(device)
-    assert caught.value.status == status
+    with fake_cuda() as device:
+        runtime = device.cupy.cuda.runtime
+        runtime.streamQuery = {device.stream.ptr: status}.__getitem__
+        device.marks = SimpleNamespace(resident=None, ahead=None)
+        if not is_lost:
+            device.check_alive()
+            return
+        with pytest.raises(runtime.CUDARuntimeError) as caught:
+            device.check_alive()
+        assert caught.value.status == status

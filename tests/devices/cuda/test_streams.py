@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("cupy")
+from support.cuda.libraries import imported
 
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cuda import streams as module
-from launchopt.devices.cuda.streams import Streams
+
+module: Any = imported("launchopt.devices.cuda.streams")
+Streams = module.Streams
 
 MAIN, WORKSPACE_BYTES = 0x1000, 512
 properties = settings(deadline=None, max_examples=60)

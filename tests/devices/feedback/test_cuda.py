@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from support.cuda.fake_memory import OnGpu
+from support.cuda.libraries import imported
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
@@ -15,8 +16,7 @@ from launchopt.devices.feedback.in_launch import FIELDS, FeedbackLayout
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 
-pytest.importorskip("cupy")
-from launchopt.devices.feedback import cuda as cuda_steps
+cuda_steps: Any = imported("launchopt.devices.feedback.cuda")
 
 GREEDY, NONE = Sampling(SamplingKind.greedy), Sampling(SamplingKind.none)
 MS = 1_000_000

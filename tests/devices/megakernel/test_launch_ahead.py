@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.cuda.libraries import imported
 
 from launchopt.devices.feedback.stages import STAGES
 from launchopt.devices.loops.admission import ADMITTED, TAG_SHIFT, WAITS
 from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
 
-pytest.importorskip("cupy")
-from launchopt.devices.megakernel import launch_ahead as la
+la: Any = imported("launchopt.devices.megakernel.launch_ahead")
 
 ARGUMENTS = 0x7F00_1234_5600
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.cuda.libraries import imported
 from support.megakernel.fake_megakernel import MULTIPROCESSORS, fake_megakernel
 from support.steps.programs import stream_of
 from support.steps.step_runs import StepRun
@@ -21,8 +22,7 @@ from launchopt.errors import RunError
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.workloads.stream import ArenaKey
 
-pytest.importorskip("cupy")
-from launchopt.devices.megakernel import timing as mt
+mt: Any = imported("launchopt.devices.megakernel.timing")
 
 COPIES = 3
 LEFT, RIGHT, WRONG = 7, 8, 1  # memory after the run, after another launch of the step, and without its weights

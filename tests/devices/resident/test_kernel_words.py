@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.cuda.libraries import imported
 from support.megakernel.kernel_text import constant, fields, names, numbered
 
 from launchopt.command import Dtype, ShapeKey
@@ -53,9 +54,7 @@ def on_gpu(address: int, values: Any = None) -> Any:
 
 def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[str, int]]:
     """A resident kernel's host with its tables in place; what these are by address; and its parameters by name."""
-    pytest.importorskip("cupy")
-    pytest.importorskip("nvmath.bindings")
-    from launchopt.devices.resident import kernel as resident
+    resident: Any = imported("launchopt.devices.resident.kernel")
 
     made: Any = resident.Resident.__new__(resident.Resident)
     made._ring, made._host_done = np.zeros(1, np.int64), np.zeros(1, np.int64)

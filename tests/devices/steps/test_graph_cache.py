@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cuda.fake_copy import STREAM
 from support.cuda.fake_graphs import FakeRuntime
+from support.cuda.libraries import imported
 
-pytest.importorskip("cuda.bindings")
-
-from launchopt.devices.steps import graph_cache as module
-from launchopt.devices.steps.graph_cache import Graphs
 from launchopt.errors import RunError
+
+module: Any = imported("launchopt.devices.steps.graph_cache")
+Graphs = module.Graphs
 
 keys = st.integers(0, 8)
 properties = settings(deadline=None, max_examples=100)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cuda.libraries import imported
 from support.resident.fake_resident import ELAPSED_MS, FakeResidentCuda, fake_resident_cuda
 
 from launchopt.command import Dtype
@@ -113,10 +114,8 @@ def test_another_device_is_left_out(part: str, tmp_path: Path) -> None:
 
 
 def test_a_stream_and_its_end_fit_into_the_ring() -> None:
-    pytest.importorskip("cupy")
-    from launchopt.devices.resident.kernel import CAPACITY_BITS
-
-    assert all(commands < 1 << CAPACITY_BITS for *_, commands in resident.STREAMS)
+    kernel = imported("launchopt.devices.resident.kernel")
+    assert all(commands < 1 << kernel.CAPACITY_BITS for *_, commands in resident.STREAMS)
 
 
 @pytest.mark.gpu

@@ -1,7 +1,7 @@
-"""A stand-in for the driver's cuLaunchKernelEx: a C function that reads what it is given, by cuda.h, and runs Python.
+"""A stand-in for the driver's cuLaunchKernelEx: a C function that reads its arguments by cuda.h, and runs Python.
 
-`FakeKernels.kernel` makes a kernel of a Python function of a `Launched`; `elementwise` has some of ops.cu's in NumPy.
-So compiled loops can launch kernels, and their outputs be checked, on a machine without a GPU. fp32 only.
+`FakeKernels.kernel` makes a kernel of a Python function of a `Launched`. `elementwise` computes ops of ops.cu in NumPy.
+Compiled loops launch these kernels, and tests check the outputs, on a machine without a GPU. fp32 only.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Launched:
 
 
 Compute = Callable[[Launched], None]
+Read = Callable[[Config, int], Callable[[], object]]  # of the address of the pointers to a launch's parameters
 
 
 def read_config(address: int) -> Config:
@@ -61,56 +62,68 @@ def read_config(address: int) -> Config:
     return Config.from_address(address)
 
 
-def _words(address: int, count: int) -> NDArray[np.int64]:
+def words_at(address: int, count: int) -> NDArray[np.int64]:
+    """Return a copy of `count` words of the host's memory."""
     return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_int64)), (count,)).copy()
 
 
 class FakeKernels:
-    """Kernels that take four words and a struct of `words`; `fail_at`: the launch that returns an error."""
+    """cuLaunchKernelEx over kernels of Python; `fail_at`: the launch that returns an error.
+
+    Kernels take four words and a struct of `words`, those made by `raw` anything.
+    """
 
     def __init__(self, words: int, fail_at: int | None = None) -> None:
-        self._words, self._fail_at = words, fail_at
-        self._kernels: dict[int, Compute] = {}
+        self._words, self._fail_at, self._count = words, fail_at, 0
+        self._kernels: dict[int, Read] = {}
         self.launches: list[Launched] = []
-        self.capture: list[Callable[[], object]] | None = None  # while there is one, launches go there
-        self._function = LAUNCH_KERNEL(self._launch)
+        self.capture: list[Callable[[], object]] | None = None  # while a stream is captured, launches go there
+        self.function = LAUNCH_KERNEL(self._launch)
 
     @property
     def address(self) -> int:
-        """Of the function, as a context has it."""
-        address = ctypes.cast(self._function, ctypes.c_void_p).value
+        """The address of the function, as a context has it."""
+        address = ctypes.cast(self.function, ctypes.c_void_p).value
         assert address is not None
         return address
 
     def kernel(self, compute: Compute = lambda launched: None) -> Any:
-        """What CuPy gives for a kernel, as far as `KernelPlans.row` looks at it."""
+        """Return a kernel as CuPy does, as far as `KernelPlans.row` reads it."""
+
+        def read(config: Config, parameters: int) -> Callable[[], object]:
+            launched = self._launched(config, parameters)
+            return lambda: (self.launches.append(launched), compute(launched))
+
+        return self.raw(read)
+
+    def raw(self, read: Read) -> Any:
+        """The same for a kernel with parameters of its own, which `read` reads at the launch."""
         handle = len(self._kernels) + 0x1000
-        self._kernels[handle] = compute
+        self._kernels[handle] = read
         return SimpleNamespace(kernel=SimpleNamespace(ptr=handle), max_dynamic_shared_size_bytes=0)
 
     def _launch(self, config_address: int, function: int, parameters: int, extra: int) -> int:
-        config = read_config(config_address)
-        if len(self.launches) + 1 == self._fail_at or extra or function not in self._kernels:
+        if self._count + 1 == self._fail_at or extra or function not in self._kernels:
             return CUDA_ERROR_INVALID_VALUE
-        pointers = _words(parameters, 5).tolist()
-        launched = Launched(
+        self._count += 1
+        run = self._kernels[function](read_config(config_address), parameters)
+        if self.capture is None:
+            run()
+        else:
+            self.capture.append(run)
+        return 0
+
+    def _launched(self, config: Config, parameters: int) -> Launched:
+        pointers = words_at(parameters, 5).tolist()
+        return Launched(
             (config.grid_x, config.grid_y, config.grid_z),
             (config.block_x, config.block_y, config.block_z),
             config.shared_bytes,
             config.stream,
             [(each.id, bytes(each.value)) for each in config.attributes[: config.attribute_count]],
-            [int(_words(pointer, 1)[0]) for pointer in pointers[:4]],
-            _words(pointers[4], self._words),
+            [int(words_at(pointer, 1)[0]) for pointer in pointers[:4]],
+            words_at(pointers[4], self._words),
         )
-        if self.capture is None:
-            self._run(function, launched)
-        else:
-            self.capture.append(lambda: self._run(function, launched))
-        return 0
-
-    def _run(self, function: int, launched: Launched) -> None:
-        self.launches.append(launched)
-        self._kernels[function](launched)
 
 
 def rows_at(address: int, rows: int, features: int, row_elements: int) -> Any:

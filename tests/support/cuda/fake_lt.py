@@ -1,9 +1,7 @@
-"""A stand-in for cuBLASLt: a C function with cublasLtMatmul's 16 arguments that multiplies with NumPy.
+"""A stand-in for cuBLASLt on the host: compiled launch loops run, and their outputs are checked, without a GPU.
 
-Its "layouts" are addresses of small int64 arrays (rows, columns, batch, stride and leading dimension in elements), so
-the compiled launch loops can be run, and their outputs checked, on a machine without a GPU. A batch whose stride is
-POINTERS has addresses of operands in place of operands. Ops that are elementwise are kernels (`fake_kernels`). fp32
-only.
+`FakeMatmul` is a C function with cublasLtMatmul's 16 arguments that multiplies with NumPy. `FakeLt` has the tables of
+the launch loops over NumPy arenas. Elementwise ops are kernels (`fake_kernels`). fp32 only.
 """
 
 from __future__ import annotations
@@ -32,7 +30,10 @@ from support.cuda.fake_kernels import FakeKernels, elementwise, rows_at
 
 MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
 FAILURE = 13  # CUBLAS_STATUS_EXECUTION_FAILED
-POINTERS = -1  # a stride
+# A layout is the address of 5 int64: rows, columns, batch, and in elements stride and leading dimension.
+BATCH, STRIDE, LEADING = 2, 3, 4
+POINTERS = -1  # a stride: the operand is an array of addresses
+# A description is 0, or the address of 2 int64: the number of an epilogue (0: none), and the address of its bias.
 RELU_BIAS = 6  # CUBLASLT_EPILOGUE_RELU_BIAS
 
 
@@ -53,8 +54,43 @@ def _operand(address: int, layout: Sequence[int]) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(flat, (batch, cols, rows), (4 * stride, 4 * leading, 4))
 
 
-class FakeLt:
-    """The tables of lt_launch over NumPy arenas; `fail_at`: the call that returns FAILURE."""
+class FakeMatmul:
+    """cublasLtMatmul over memory of the host; `fail_at`: the call that returns FAILURE."""
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.calls, self._fail_at = 0, fail_at
+        self.capture: list[Callable[[], object]] | None = None  # while a stream is captured, calls go there
+        self.spy: Callable[[Sequence[int]], None] = lambda arguments: None  # called with each call's arguments
+        self.function = MATMUL(self._matmul)
+
+    def _matmul(self, *arguments: int) -> int:
+        if self.capture is not None:
+            self.capture.append(lambda: self._matmul(*arguments))
+            return lt.OK
+        self.calls += 1
+        self.spy(arguments)
+        if self.calls == self._fail_at:
+            return FAILURE
+        a, layout_a, b, layout_b, c, layout_c = (arguments[i] for i in (3, 4, 5, 6, 10, 11))
+        matrices = (_matrices(address, layout) for address, layout in ((a, layout_a), (b, layout_b), (c, layout_c)))
+        bias = self._bias(arguments[1])
+        for of_a, of_b, of_c in zip(*matrices, strict=True):
+            product = of_b @ of_a.T
+            of_c[:] = product if bias is None else np.maximum(product + rows_at(bias, 1, of_c.shape[1], 0), 0)
+        return lt.OK
+
+    @staticmethod
+    def _bias(description: int) -> int | None:
+        """Return the address of the bias; None without an epilogue."""
+        if not description:
+            return None
+        number, bias = np.ctypeslib.as_array(ctypes.cast(description, ctypes.POINTER(ctypes.c_int64)), (2,)).tolist()
+        assert number in (0, RELU_BIAS)
+        return int(bias) if number else None
+
+
+class FakeLt(FakeMatmul):
+    """The tables of the launch loops over NumPy arenas."""
 
     def __init__(
         self,
@@ -63,15 +99,14 @@ class FakeLt:
         fail_at: int | None = None,
         recorder: Recorder | None = None,
     ) -> None:
+        super().__init__(fail_at)
         self.stream = self.work = stream
         self.arenas = Arenas(np, stream.arenas, stream.fills)
         self.recorder = recorder or Recorder(stream.commands)
         self.arenas.fill(0)
         self.arenas.poison()
-        self.calls, self._fail_at, self._keep = 0, fail_at, []
-        self.capture: list[Callable[[], object]] | None = None  # while there is one, calls go there
-        self.spy: Callable[[Sequence[int]], None] = lambda arguments: None  # is told what each call was given
-        self._function, self.kernels = MATMUL(self._matmul), FakeKernels(len(ARGS))
+        self._keep: list[np.ndarray] = []
+        self.kernels = FakeKernels(len(ARGS))
         self._kernel_plans = KernelPlans(stream.shapes[0].dtype)
         self._functions = {op: self.kernels.kernel(elementwise(op)) for op in Op}
         shapes = np.zeros((len(stream.shapes), lt.SHAPE_COLUMNS), np.int64)
@@ -87,7 +122,7 @@ class FakeLt:
             steps = row[lt.BYTES_A : lt.BYTES_C + 1] * row[lt.MOVE_A : lt.MOVE_C + 1]
             plans += [self._row(shape, size, steps.tolist()) for size in range(limits[shape] + 1)]
         context = np.zeros((1, lt.CONTEXT_WORDS), np.int64)
-        context[0, lt.FUNCTION] = ctypes.cast(self._function, ctypes.c_void_p).value
+        context[0, lt.FUNCTION] = ctypes.cast(self.function, ctypes.c_void_p).value
         context[0, lt.LAUNCH_FUNCTION] = self.kernels.address
         self.base = Tables(shapes, context)
         self.base.plans = np.array(plans, np.int64)
@@ -119,31 +154,6 @@ class FakeLt:
         ]
         self._keep += layouts
         return [0, *(layout.ctypes.data for layout in layouts), 0, 0, lt.MATMUL]
-
-    def _matmul(self, *arguments: int) -> int:
-        if self.capture is not None:
-            self.capture.append(lambda: self._matmul(*arguments))
-            return lt.OK
-        self.calls += 1
-        self.spy(arguments)
-        if self.calls == self._fail_at:
-            return FAILURE
-        a, layout_a, b, layout_b, c, layout_c = (arguments[i] for i in (3, 4, 5, 6, 10, 11))
-        matrices = (_matrices(address, layout) for address, layout in ((a, layout_a), (b, layout_b), (c, layout_c)))
-        bias = self._bias(arguments[1])
-        for of_a, of_b, of_c in zip(*matrices, strict=True):
-            product = of_b @ of_a.T
-            of_c[:] = product if bias is None else np.maximum(product + rows_at(bias, 1, of_c.shape[1], 0), 0)
-        return lt.OK
-
-    @staticmethod
-    def _bias(description: int) -> int | None:
-        """A description is nothing, or the address of that of an epilogue: a number, and where the bias is."""
-        if not description:
-            return None
-        number, bias = np.ctypeslib.as_array(ctypes.cast(description, ctypes.POINTER(ctypes.c_int64)), (2,)).tolist()
-        assert number == RELU_BIAS
-        return int(bias)
 
     @property
     def records(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

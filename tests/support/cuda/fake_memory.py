@@ -6,6 +6,7 @@ while a launch uses it is noted.
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,10 @@ class OnGpu(np.ndarray[Any, Any]):
 
     @property
     def data(self) -> Any:
-        return SimpleNamespace(ptr=self.ctypes.data)
+        at = self.ctypes.data
+        return SimpleNamespace(
+            ptr=at, copy_from_host_async=lambda source, size, stream: ctypes.memmove(at, source, size)
+        )
 
 
 class FakeMemory:

@@ -10,7 +10,6 @@ be there then. If it is there before, it is done before anything else is launche
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,22 +22,20 @@ import pytest
 from numpy.typing import NDArray
 
 from launchopt.command import Op
-from launchopt.devices.arenas import STORAGE
-from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import FIELDS
+from launchopt.devices.feedback.stages import WORDS as ROW_WORDS
 from launchopt.devices.instructions.fusion import ATTENTION
 from launchopt.devices.instructions.words import JOIN, NOBODY, WORDS, Instructions, Word, compiled_columns
 from launchopt.devices.megakernel.mailboxes import box_stride, emptied_boxes
 from launchopt.devices.megakernel.packed import TASK, WEIGHTS, packed
 from launchopt.devices.megakernel.task_words import Extra, Tasks
 from launchopt.devices.megakernel.tasks import tasks_of
-from launchopt.sampling import Sampling, SamplingKind
 from support.cuda.fake_cuda import FakeCuda, fake_cuda
+from support.cuda.fake_cupy import fed_back, memory_at
 from support.cuda.fake_memory import FakeMemory
 from support.megakernel.instruction_interpreter import Memory, random_order, run
 
 MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10
-ROW_WORDS = 5  # of kernels/tokens/feedback.cuh
 
 
 class FakeMegakernel:
@@ -74,10 +71,9 @@ class FakeMegakernel:
         return self._clusters
 
     def function(self, file: str, name: str, head: str = "", **defines: int) -> Any:
-        """In place of the device's."""
-        if (file, name) == ("null", "null_kernel"):
+        """In place of `KernelPlans.function`, for the megakernel and its probe of clusters."""
+        if name == "null_kernel":
             return SimpleNamespace(defines=defines)
-        assert (file, name) == ("megakernel", "megakernel")
         feedback = self.device.launch_feedback
         assert head == ("" if feedback is None else feedback.head)
         self.each_lane.append(bool(defines.pop("EACH_LANE", 0)))
@@ -106,7 +102,7 @@ class FakeMegakernel:
         from launchopt.devices.megakernel.launch_ahead import SHIFT, TAG
         from launchopt.devices.megakernel.program import GATE
 
-        tag, said = divmod(int(_at(int(words[GATE]), (1,), np.uint64)[0]), 1 << SHIFT)
+        tag, said = divmod(int(memory_at(int(words[GATE]), (1,), np.uint64)[0]), 1 << SHIFT)
         return tag == words[GATE + TAG] > 0, said
 
     def enter(self, enter: Callable[..., int], index: int, size: int, request: int = 0) -> int:
@@ -132,8 +128,6 @@ class FakeMegakernel:
 
     def all_done(self) -> None:
         """What all launches use is free."""
-        if self.device.ahead:
-            self.device.ahead.call_off()
         self.settle()
         self.memory.under_way.clear()
 
@@ -173,29 +167,11 @@ class FakeMegakernel:
         self._feed_back(feed)
 
     def _feed_back(self, feed: dict[str, int]) -> None:
-        """As struct Feedback says."""
+        """Feed back the rows that struct Feedback names."""
         self.rows.append(feed["rows"])
-        if not feed["rows"]:
-            return
-        stream, sampling = self.device.work, self.device.sampling
-        told = _at(feed["arguments"], (ROW_WORDS, feed["pitch"]), np.uint64)[:, : feed["rows"]].copy()
-        sources, targets, histories, places, drawn = told
-        width, dtype = feed["hidden"] if stream.vocab is None else feed["vocab"], STORAGE[stream.dtype]
-        finals = np.stack([_at(int(each), (width,), dtype) for each in sources])
-        numbers = (drawn >> np.uint64(32)).astype(np.uint32), drawn.astype(np.uint32)
-        if stream.vocab is None:
-            inputs, ids = HostFeedback(stream.dtype, Sampling(SamplingKind.none), None).advance(finals, *numbers)
-        else:
-            rows = stream.table_rows, feed["row_bytes"] // stream.dtype.itemsize
-            table = _at(feed["embedding"], rows, dtype)[:, : feed["hidden"]]
-            inputs, ids = HostFeedback(stream.dtype, sampling, table).advance(finals, *numbers)
-        for i, (target, history, place) in enumerate(
-            zip(targets.tolist(), histories.tolist(), places.tolist(), strict=True)
-        ):
-            _at(target, (feed["hidden"],), dtype)[:] = inputs[i]
-            if history:
-                _at(history, (feed["hidden"],), dtype)[:] = finals[i]
-            _at(place, (1,), np.int32)[:] = 0 if ids is None else ids[i]
+        if feed["rows"]:
+            told = memory_at(feed["arguments"], (ROW_WORDS, feed["pitch"]), np.uint64)[:, : feed["rows"]].copy()
+            fed_back(feed, told, self.device.work.dtype, self.device.cupy.sampling)
 
     def _check(self, tasks: NDArray[np.int64], weights: NDArray[Any], box_bytes: int) -> None:
         """Mail lies where there is room for it, and apart; weights are those of the GEMMs that take them from there."""
@@ -230,12 +206,6 @@ class FakeMegakernel:
             assert boxes[-1][1] <= own.data.ptr + box_bytes
 
 
-def _at(address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
-    """Memory of the host."""
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    return np.frombuffer((ctypes.c_char * size).from_address(address), kind).reshape(shape)
-
-
 def _compiled_as(row: NDArray[np.int64], is_alone: bool) -> int:
     """The op under whose name it is compiled: attention's under the first one's."""
     return int(Op.ROPE if not is_alone and row[Word.OP] in ATTENTION else row[Word.OP])
@@ -243,22 +213,27 @@ def _compiled_as(row: NDArray[np.int64], is_alone: bool) -> int:
 
 @contextmanager
 def fake_megakernel(multiprocessors: int = MULTIPROCESSORS, clusters: int = 0) -> Iterator[FakeMegakernel]:
-    """The device; skips where `fake_cuda` does. At the end: nothing was freed that was in use.
+    """The device. At the end: nothing was freed that was in use.
 
     clusters: of two blocks, how many it can have at once.
     """
     with fake_cuda() as device, pytest.MonkeyPatch.context() as patch:
+        from launchopt.devices.cuda import kernel_plans
         from launchopt.devices.megakernel import launch_ahead
         from launchopt.devices.megakernel import launcher as megakernel
         from launchopt.devices.megakernel import program as megakernel_program
 
         memory = FakeMemory(multiprocessors, SHARED_BYTES)
         made = FakeMegakernel(device, memory, multiprocessors, clusters)
-        patch.setattr(device, "state_of_sequences", None, raising=False)
-        patch.setattr(device, "kernels", made)
-        patch.setattr(device, "synchronize", made.all_done)
+        function = kernel_plans.KernelPlans.function
+
+        def replaced(plans: Any, file: str, name: str, head: str = "", **defines: int) -> Any:
+            ours = name in ("megakernel", "null_kernel")
+            return made.function(file, name, head, **defines) if ours else function(plans, file, name, head, **defines)
+
+        patch.setattr(kernel_plans.KernelPlans, "function", replaced)
+        device.cupy.on_wait = made.all_done
         patch.setattr(device, "enter", partial(made.enter, device.enter))
-        patch.setattr(device, "finish", lambda finish=device.finish: made.all_done() or finish())
         patch.setattr(megakernel, "cupy", memory)
         patch.setattr(megakernel_program, "cupy", memory)
         patch.setattr(launch_ahead, "cupy", memory)

@@ -86,11 +86,11 @@ class Run:
 
     def finish(self) -> None:
         self.device.finish()
-        self.mode.close()
-        self.device.close()
         assert list(self.recorder.faults()) == []
         found = verify(self.stream, self.device.arenas, 64)
         assert found.ok, found.first_wrong
+        self.mode.close()
+        self.device.close()
 
     def launches(self, column: int) -> list[int]:
         values: list[int] = recorded(self.recorder).launches[:, column].tolist()

@@ -18,13 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launchopt.batching.buckets import FlushReason
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident import ring as rl
 from launchopt.devices.resident.shapes import is_sent
-from launchopt.recording.recorder import Recorder
-from launchopt.timing.activity import Span
 from support.cuda.fake_cuda import FakeCuda, fake_cuda
 from support.resident.resident_ring import Posted, Reader, multiplied
 
@@ -170,34 +166,13 @@ class FakeResidentCuda(FakeCuda):
     """A device whose kernels are `FakeKernel`s."""
 
     current: Any = None
+    file, macros = "", {}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stream: Any = FakeStream()
-        self.kernels, self.file, self.macros = SimpleNamespace(function=self._function), "", {}
-
-    def _function(self, file: str, name: str, **macros: int) -> Any:
+    def use(self, plans: Any, file: str, name: str, head: str = "", **macros: int) -> Any:
+        """In place of `KernelPlans.function`."""
         assert file == name in ("persistent", "echo")
         self.file, self.macros = file, macros
         return lambda grid, block, arguments: FakeResidentCuda.current.launch(FakeKernel(*arguments))
-
-    def start(self, sample_every: int, mode: Any = None) -> None:
-        self.mode = mode
-        mode.resident.start()
-
-    def submit_each(self, words: Any, shape_of: Any, flush_ns: int) -> None:
-        batch, records = self.recorder.next_batch(len(words)), self.records
-        common = (self.mode.tables.arrays, records, batch, int(FlushReason.full), flush_ns)
-        self.check(lt.launch_each(words, shape_of, 0, len(words), *common))
-
-    def finish(self) -> Span:
-        resident, recorder = self.mode.resident, self.recorder
-        resident.pause()
-        resident.let_go()
-        resident.check()
-        assert isinstance(recorder, Recorder)
-        recorder.count_more(resident.starts)
-        return super().finish()
 
 
 def _wait_value(stream: int, address: int, value: int, kind: int) -> int:
@@ -221,9 +196,10 @@ def _fake_cupy() -> Any:
 
 
 @contextmanager
-def fake_resident_cuda() -> Iterator[FakeResidentCuda]:
-    """The device; skips where CuPy or nvmath is not installed."""
-    with fake_cuda(), pytest.MonkeyPatch.context() as patch:
+def fake_resident_cuda() -> Iterator[Any]:
+    """The device."""
+    with fake_cuda(FakeResidentCuda) as device, pytest.MonkeyPatch.context() as patch:
+        from launchopt.devices.cuda.kernel_plans import KernelPlans
         from launchopt.devices.resident import kernel as resident
 
         driver = SimpleNamespace(cuStreamWaitValue64_v2=_Function())
@@ -231,7 +207,9 @@ def fake_resident_cuda() -> Iterator[FakeResidentCuda]:
         patch.setattr(resident, "ctypes", SimpleNamespace(CDLL=lambda name: driver, **names))
         patch.setattr(resident, "cupy", _fake_cupy())
         patch.setattr(resident, "pinned", np.zeros)
-        yield FakeResidentCuda()
+        patch.setattr(KernelPlans, "function", lambda plans, *names, **macros: device.use(plans, *names, **macros))
+        device.stream = FakeStream()
+        yield device
 
 
 class _Function:

@@ -1,0 +1,248 @@
+"""A stand-in for CuPy: arrays, streams, events and kernels on the host, where all work is done when it is submitted."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import Dtype, Op
+from launchopt.devices.arenas import STORAGE
+from launchopt.devices.cuda.op_kernels import ARGS
+from launchopt.devices.feedback.host import HostFeedback
+from launchopt.devices.feedback.in_launch import FIELDS
+from launchopt.devices.feedback.stages import WORDS as ROW_WORDS
+from launchopt.sampling import Sampling, SamplingKind
+from support.cuda.fake_copy import COPY, STREAM
+from support.cuda.fake_kernels import FakeKernels, bias_relu_scale, elementwise, words_at
+from support.cuda.fake_lt import FakeMatmul
+from support.cuda.fake_memory import OnGpu
+
+ELEMENTWISE = {op.name for op in (Op.RELU, Op.ADD, Op.SCALE, Op.BIAS)}
+NO_SAMPLING = Sampling(SamplingKind.none)
+
+
+def memory_at(address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+    """Return the host's memory at an address as an array, to read or to write."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), kind).reshape(shape)
+
+
+class CUDARuntimeError(RuntimeError):
+    """CuPy's, with CUDA's number."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+def _check_status(status: int) -> None:
+    if status:
+        raise CUDARuntimeError(status)
+
+
+class FakeStream:
+    """CuPy's stream. While it is captured, launches are kept for the graph."""
+
+    def __init__(self, cupy: FakeCupy, ptr: int) -> None:
+        self._cupy, self.ptr = cupy, ptr
+
+    def __enter__(self) -> FakeStream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing was submitted that is not done."""
+
+    def synchronize(self) -> None:
+        self._cupy.on_wait()
+
+    def wait_event(self, event: FakeEvent) -> None:
+        """Everything is done when it is submitted."""
+
+    def begin_capture(self, mode: Any) -> None:
+        self._cupy.capture([])
+
+    def end_capture(self) -> Any:
+        calls = self._cupy.matmul.capture or []
+        self._cupy.capture(None)
+        return SimpleNamespace(upload=lambda stream: None, launch=lambda stream: [call() for call in calls])
+
+
+class FakeEvent:
+    """CuPy's event: the host's time when it was recorded."""
+
+    def __init__(self, disable_timing: bool = False) -> None:
+        self.ns = 0
+
+    def record(self, stream: FakeStream) -> None:
+        self.ns = time.monotonic_ns()
+
+    def synchronize(self) -> None:
+        """It has passed."""
+
+
+class FakeCupy:
+    """The module, for one device.
+
+    sampling: how kernels that feed back sample, since the seed cannot be read from their arguments.
+    fed_back: launches of kernels that feed back. on_wait: called when the host waits for the device.
+    """
+
+    __version__ = "0"
+
+    def __init__(self) -> None:
+        self.matmul, self.kernels = FakeMatmul(), FakeKernels(len(ARGS))
+        self.copy = COPY(self._copied)
+        self.sampling, self.fed_back = NO_SAMPLING, 0
+        self.on_wait: Callable[[], object] = lambda: None
+        self.streams = 0
+        runtime = SimpleNamespace(
+            CUDARuntimeError=CUDARuntimeError,
+            check_status=_check_status,
+            streamQuery=lambda stream: 0,
+            streamCaptureModeRelaxed=2,
+            memcpyHostToDevice=1,
+            memcpyDeviceToHost=2,
+            memcpyAsync=lambda to, source, size, kind, stream: self._copied(to, source, size, stream),
+            driverGetVersion=lambda: 13000,
+            runtimeGetVersion=lambda: 13000,
+            deviceSynchronize=lambda: None,
+        )
+        self.cuda = SimpleNamespace(
+            Device=self._device,
+            Stream=self._stream,
+            Event=FakeEvent,
+            alloc_pinned_memory=bytearray,
+            get_elapsed_time=lambda start, end: (end.ns - start.ns) * 1e-6,
+            get_current_stream=lambda: FakeStream(self, 0),
+            memory=SimpleNamespace(OutOfMemoryError=type("OutOfMemoryError", (MemoryError,), {})),
+            runtime=runtime,
+            driver=SimpleNamespace(CUDADriverError=type("CUDADriverError", (RuntimeError,), {"status": 0})),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is NumPy's."""
+        return getattr(np, name)
+
+    def _device(self, index: int = 0) -> Any:
+        return SimpleNamespace(use=lambda: None, synchronize=lambda: self.on_wait())
+
+    def _stream(self, non_blocking: bool = True) -> FakeStream:
+        self.streams += 1
+        return FakeStream(self, STREAM + self.streams - 1)
+
+    def capture(self, calls: list[Any] | None) -> None:
+        """Keep launches in `calls` instead of running them; None: run them again."""
+        self.matmul.capture = self.kernels.capture = calls
+
+    @staticmethod
+    def _copied(to: int, source: int, size: int, stream: int) -> int:
+        ctypes.memmove(to, source, size)
+        return 0
+
+    # Arrays
+
+    @staticmethod
+    def asarray(values: Any) -> OnGpu:
+        return np.array(values).view(OnGpu)
+
+    @staticmethod
+    def asnumpy(values: OnGpu) -> NDArray[Any]:
+        return np.array(values)
+
+    @staticmethod
+    def empty(shape: Any, kind: Any = np.float64) -> OnGpu:
+        return np.empty(shape, kind).view(OnGpu)
+
+    @staticmethod
+    def zeros(shape: Any, kind: Any = np.float64) -> OnGpu:
+        return np.zeros(shape, kind).view(OnGpu)
+
+    @staticmethod
+    def get_default_memory_pool() -> Any:
+        return SimpleNamespace(free_all_blocks=lambda: None)
+
+    # Kernels
+
+    def RawModule(self, code: str, options: tuple[str, ...] = ()) -> Any:  # noqa: N802
+        """Kernels by their names; those that are not known fail when they are launched."""
+
+        def get_function(name: str) -> Any:
+            if name in ("gather", "scatter"):
+                return _gather if name == "gather" else _scatter
+            if name == "feedback":
+                return self.kernels.raw(self._feedback(code))
+            return self.kernels.kernel(self._compute(name))
+
+        return SimpleNamespace(get_function=get_function)
+
+    @staticmethod
+    def _compute(name: str) -> Any:
+        if name == "BIAS_RELU_SCALE":
+            return bias_relu_scale
+        if name in ELEMENTWISE:
+            return elementwise(Op[name])
+
+        def unknown(launched: Any) -> None:
+            raise AssertionError(f"no stand-in for the kernel {name}")
+
+        return unknown
+
+    def _feedback(self, code: str) -> Any:
+        """kernels/feedback.cu, of the dtype and the kind of sampling that its source defines."""
+        dtype = Dtype(int(re.findall(r"#define DTYPE (\d+)", code)[0]))
+        samples = "#define KIND NONE\n" not in code
+
+        def read(config: Any, parameters: int) -> Callable[[], object]:
+            words = words_at(int(words_at(parameters, 1)[0]), len(FIELDS)).tolist()
+            feed = dict(zip(FIELDS, words, strict=True))
+            self.fed_back += 1
+            told = memory_at(feed["arguments"], (ROW_WORDS, feed["pitch"]), np.uint64)[:, : config.grid_x].copy()
+            return lambda: fed_back(feed, told, dtype, self.sampling if samples else NO_SAMPLING)
+
+        return read
+
+
+def fed_back(feed: dict[str, int], told: NDArray[np.uint64], dtype: Dtype, sampling: Sampling) -> None:
+    """Feed rows back as struct Feedback says; `told`: the rows' arguments, [ROW_WORDS, rows]."""
+    sources, targets, histories, places, drawn = told
+    samples, kind = sampling.kind is not SamplingKind.none, STORAGE[dtype]
+    finals = np.stack([memory_at(int(each), (feed["vocab" if samples else "hidden"],), kind) for each in sources])
+    table = None
+    if samples:
+        rows = feed["vocab"], feed["row_bytes"] // dtype.itemsize
+        table = memory_at(feed["embedding"], rows, kind)[:, : feed["hidden"]]
+    numbers = (drawn >> np.uint64(32)).astype(np.uint32), drawn.astype(np.uint32)
+    inputs, ids = HostFeedback(dtype, sampling, table).advance(finals, *numbers)
+    for i, (target, history, place) in enumerate(
+        zip(targets.tolist(), histories.tolist(), places.tolist(), strict=True)
+    ):
+        memory_at(target, (feed["hidden"],), kind)[:] = inputs[i]
+        if history:
+            memory_at(history, (feed["hidden"],), kind)[:] = finals[i]
+        if place:
+            memory_at(place, (1,), np.int32)[:] = 0 if ids is None else ids[i]
+
+
+def _slots(slots: int, count: int) -> list[int]:
+    found: list[int] = memory_at(slots, (count,), np.uint32).tolist()
+    return found
+
+
+def _gather(grid: tuple[int, int], block: tuple[int], arguments: tuple[int, ...]) -> None:
+    """kernels of slot_copy: slots of an arena side by side into scratch."""
+    arena, scratch, slots, unit, width = map(int, arguments)
+    for i, slot in enumerate(_slots(slots, grid[1])):
+        ctypes.memmove(scratch + 16 * i * width, arena + 16 * slot * unit, 16 * width)
+
+
+def _scatter(grid: tuple[int, int], block: tuple[int], arguments: tuple[int, ...]) -> None:
+    scratch, arena, slots, unit, width = map(int, arguments)
+    for i, slot in enumerate(_slots(slots, grid[1])):
+        ctypes.memmove(arena + 16 * slot * unit, scratch + 16 * i * width, 16 * width)
