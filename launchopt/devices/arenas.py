@@ -8,11 +8,13 @@ uint16, since neither library computes in it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from launchopt.command import Dtype
+from launchopt.workloads.attention import Attention
 from launchopt.workloads.stream import ArenaKey, Operand
 
 POISON_BYTE = 0xFF
@@ -92,3 +94,21 @@ class Arenas:
         slots = 1 + (array.nbytes - last) // operand.slot_bytes
         view = self.xp.lib.stride_tricks.as_strided
         return view(array, (slots, rows, cols), (operand.slot_bytes, operand.row_elements * size, size))
+
+
+class SeqState:
+    """Where each request stands, and which pages of the KV cache it has, in memory of the array module `xp`.
+
+    positions: int32 [2, requests], the position of the first column of a step, and of the next step.
+    table: int32 [requests, pages of a request]. Neither moves, so that recorded launches may hold their addresses.
+    Only Op.SLOT_MAP changes positions.
+    """
+
+    def __init__(self, xp: ModuleType, attention: Attention, requests: int, seed: int) -> None:
+        self.positions: Any = xp.zeros((2, requests), np.int32)
+        self.table: Any = xp.asarray(attention.page_table(seed))
+        self.requests = requests
+
+    def reset(self) -> None:
+        """Begin a run: no request has a token. The pages stay."""
+        self.positions[...] = 0

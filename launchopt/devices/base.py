@@ -27,10 +27,10 @@ Columns = NDArray[np.int64]
 
 if TYPE_CHECKING:
     from launchopt.batching.step_batcher import StepBatch
+    from launchopt.devices.arenas import SeqState
     from launchopt.devices.cublaslt.plans import Plans
     from launchopt.devices.cublaslt.tables import Tables
     from launchopt.devices.cuda.kernel_plans import KernelPlans
-    from launchopt.devices.cuda.sequences import SeqState
     from launchopt.devices.cuda.streams import Streams
     from launchopt.devices.feedback.in_launch import LaunchFeedback
     from launchopt.devices.loops.commands_runner import Pump, PumpSettings

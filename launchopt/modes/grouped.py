@@ -13,7 +13,7 @@ import numpy as np
 
 from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Device, gpu_of
 from launchopt.modes.base import Mode
 from launchopt.recording.recorder import Strategy
 
@@ -33,7 +33,7 @@ class Grouped(Mode):
         if device.info.kind == "cuda":
             from launchopt.devices.cublaslt.grouped import LtGrouped
 
-            gpu: Any = LtGrouped(device, limits, most)
+            gpu: Any = LtGrouped(gpu_of(device), limits, most)
             self._gpu = gpu
         else:
             self._batcher = Batcher(list(limits), [1] * len(limits), 0)

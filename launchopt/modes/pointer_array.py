@@ -14,7 +14,7 @@ import numpy as np
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Device, gpu_of
 from launchopt.modes.base import Mode
 from launchopt.modes.batched import NEVER
 from launchopt.recording.recorder import Strategy
@@ -36,7 +36,7 @@ class PointerArray(Mode):
         if device.info.kind == "cuda":
             from launchopt.devices.cublaslt.pointer_arrays import LtPointers
 
-            self._gpu = LtPointers(device, limits)
+            self._gpu = LtPointers(gpu_of(device), limits)
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """One call."""

@@ -22,9 +22,10 @@ class Launched:
     def __init__(self, slots: int, offset: int, pitch: int, text: str, lines: NDArray[np.uint8]) -> None:
         share = np.random.default_rng(slots).integers(0, 255, BLOCKS * SHARE_SLOTS * bc.SLOT_BYTES, dtype=np.uint8)
         self.waits = np.zeros((SAMPLES, BLOCKS), np.uint32)
-        self.results = np.zeros((BLOCKS, bc.RESULTS), np.uint64)
-        addresses = (share.ctypes.data, lines.ctypes.data, self.waits.ctypes.data, self.results.ctypes.data)
-        words = bc.words_of(slots, offset, pitch, SHARE_SLOTS, SAMPLES, GAP, addresses)
+        self.results = np.zeros((BLOCKS, len(bc.CopyResult)), np.uint64)
+        copies = bc.Copies(share.ctypes.data, SHARE_SLOTS, offset, pitch, slots)
+        loads = bc.Loads(lines.ctypes.data, SAMPLES, GAP, self.waits.ctypes.data)
+        words = bc.words_of(copies, loads, self.results.ctypes.data)
         kernel = built_of(text, "copies(*(const Copies*)arguments)", DTYPE=1)
         shared_bytes = offset + bc.MOST_SLOTS * bc.ROWS * pitch
         launch(kernel, (BLOCKS,), 2 * bc.WARP, shared_bytes, words.ctypes.data, seed=slots)
@@ -41,8 +42,8 @@ def lines() -> NDArray[np.uint8]:
 def test_slots_hold_what_was_copied(slots: int, offset: int, pitch: int) -> None:
     found = Launched(slots, offset, pitch, source("copies"), lines())
     copied = bc.copied_of(found.results, found.waits)
-    assert (found.results[:, bc.BYTES] % bc.SLOT_BYTES == 0).all()
-    assert (found.results[:, bc.BYTES] > slots * bc.SLOT_BYTES).all(), "slots were used again"
+    assert (found.results[:, bc.CopyResult.BYTES] % bc.SLOT_BYTES == 0).all()
+    assert (found.results[:, bc.CopyResult.BYTES] > slots * bc.SLOT_BYTES).all(), "slots were used again"
     assert copied.gb_per_s > 0
     assert copied.waits.all()
 
@@ -76,8 +77,12 @@ def test_a_line_that_somebody_wrote_to_is_noticed() -> None:
 
 
 def test_the_waits_are_told_by_their_mean_and_by_the_slowest_of_all_blocks() -> None:
-    results = np.zeros((2, bc.RESULTS), np.uint64)
-    results[:, bc.BYTES], results[:, bc.BEGIN_NS], results[:, bc.END_NS] = 4000, (1000, 1100), (2000, 3000)
+    results = np.zeros((2, len(bc.CopyResult)), np.uint64)
+    results[:, bc.CopyResult.BYTES], results[:, bc.CopyResult.BEGIN_NS], results[:, bc.CopyResult.END_NS] = (
+        4000,
+        (1000, 1100),
+        (2000, 3000),
+    )
     copied = bc.copied_of(results, np.array([[400, 500], [300, 900], [700, 200]], np.uint32))
     assert (copied.gb_per_s, copied.mean_cycles, copied.slowest_cycles) == (4.0, 500.0, 700.0)
 

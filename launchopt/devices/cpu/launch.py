@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import W_SLOT_C_REQUEST, Dtype, Op, ShapeKey
-from launchopt.devices.arenas import Arenas, from_float32, to_float32
+from launchopt.devices.arenas import Arenas, SeqState, from_float32, to_float32
 from launchopt.devices.cpu.ops import STATEFUL, apply
-from launchopt.devices.cuda.sequences import SeqState
 from launchopt.workloads.attention import Attention
 from launchopt.workloads.chain import ChainStream, Stream
 from launchopt.workloads.stream import Operand

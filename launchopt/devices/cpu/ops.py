@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.cuda.sequences import SeqState
+from launchopt.devices.arenas import SeqState, from_float32, to_float32
 from launchopt.workloads.attention import Attention
 
 NORM_EPSILON = np.float32(1e-5)

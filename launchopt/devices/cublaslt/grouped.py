@@ -1,14 +1,13 @@
-"""Launches of cuBLAS's grouped GEMM: commands of several shapes in one call, a group a shape.
+"""Launches of cuBLAS's grouped GEMM: commands of several shapes in one call, one group per shape.
 
-In: a batch of mixed shapes. It is sorted by shape (order between commands of one batch does not matter), pointers to
-the operands are filled in and uploaded, and `cublasGemmGroupedBatchedEx` gets a group for each shape that is there.
+A batch of mixed shapes is sorted by shape: commands of one batch may run in any order. Pointers to the operands are
+filled in and uploaded. `cublasGemmGroupedBatchedEx` gets a group for each shape that the batch holds.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import Any
 
 import cupy
 import numpy as np
@@ -17,6 +16,7 @@ from nvmath.bindings import cublas
 
 from launchopt.batching.batcher import SEVERAL, Batch, Batcher
 from launchopt.command import WORDS, ShapeKey
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.group_loops import SIZE, launch_grouped
 from launchopt.devices.cublaslt.plans import CUDA_TYPES, TRANSPOSE, WORKSPACE_LIMIT_BYTES
@@ -25,13 +25,14 @@ from launchopt.errors import RunError
 from launchopt.recording.recorder import Strategy
 
 UPLOAD_CALLS = 1
+POINTER_BYTES_A_COMMAND = 3 * 8
 GROUPED = int(Strategy.grouped)
 
 
 class LtGrouped:
-    """Batches of up to `most` commands of the shapes in `limits`. `device`: a CudaDevice."""
+    """Batches of up to `most` commands of the shapes in `limits`."""
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], most: int) -> None:
+    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], most: int) -> None:
         self._device, shapes = device, list(limits)
         self._arrays = device.base.fork().arrays
         self._pointers = Pointers(device.stream, 3 * most)
@@ -59,7 +60,7 @@ class LtGrouped:
         self._call = np.array([_address(), self._handle, *addresses, *numbers], np.int64)
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Sort, fill and upload, then one call."""
+        """Sort, fill in and upload the pointers, then make one call."""
         device, recorder = self._device, self._device.recorder
         staged = self._pointers.stage()
         device.enter(SEVERAL, len(batch))
@@ -70,16 +71,16 @@ class LtGrouped:
             raise RunError(f"cublasGemmGroupedBatchedEx failed with status {status}")
         device.check(status)
         self._pointers.uploaded()
-        recorder.mark_packed(24 * len(batch), UPLOAD_CALLS)
+        recorder.mark_packed(POINTER_BYTES_A_COMMAND * len(batch), UPLOAD_CALLS)
         device.left()
 
     def close(self) -> None:
-        """Give cuBLAS's handle back."""
+        """Destroy cuBLAS's handle."""
         cublas.destroy(self._handle)
 
 
 def _address() -> int:
-    """Address of `cublasGemmGroupedBatchedEx`."""
+    """Return the address of `cublasGemmGroupedBatchedEx`."""
     library = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
     address = ctypes.cast(library.cublasGemmGroupedBatchedEx, ctypes.c_void_p).value
     assert address is not None

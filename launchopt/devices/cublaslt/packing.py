@@ -1,43 +1,119 @@
-"""Packed launches: scattered operands are copied side by side, multiplied in one strided call, and copied back."""
+"""Packed launches: scattered operands are gathered into scratch memory, multiplied in one call, and scattered back.
+
+Kernels on the work's stream copy the slots, inside the timed region.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.devices.base import CudaStream
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cublaslt.slot_copy import SlotCopier
 from launchopt.devices.cublaslt.tables import Tables
+
+STAGES = 64  # lists of slots in flight; the host waits for the oldest when the stages wrap around
+THREADS = 256
+BLOCKS_PER_SLOT = 16
+
+# A thread copies 16 bytes at a time; blocks of one y copy one slot. Slots are `unit` apart, `width` of each is copied,
+# both in units of 16 bytes.
+SOURCE = r"""
+extern "C" __global__ void gather(
+    const int4* arena, int4* scratch, const unsigned* slots, long long unit, long long width) {
+    const int4* from = arena + (long long)slots[blockIdx.y] * unit;
+    int4* to = scratch + (long long)blockIdx.y * width;
+    for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < width; i += gridDim.x * blockDim.x) to[i] = from[i];
+}
+extern "C" __global__ void scatter(
+    const int4* scratch, int4* arena, const unsigned* slots, long long unit, long long width) {
+    const int4* from = scratch + (long long)blockIdx.y * width;
+    int4* to = arena + (long long)slots[blockIdx.y] * unit;
+    for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < width; i += gridDim.x * blockDim.x) to[i] = from[i];
+}
+"""
+CALLS_PER_BATCH = 4  # one upload, two gathers, one scatter
+COPY_BYTES = 16  # that a thread copies at a time
 
 Slots = tuple[NDArray[np.uint32], ...]  # of A, B and C
 
 
-class Packing:
-    """Scratch and copies on `stream`, for the packed plans of `tables` (their column PACKED0)."""
+class SlotCopier:
+    """Gathers and scatters up to `most` slots at a time on `stream`."""
 
-    def __init__(self, tables: Tables, stream: Any, check: Callable[[int], None]) -> None:
+    def __init__(self, stream: CudaStream, most: int) -> None:
+        self._stream = stream
+        module = cupy.RawModule(code=SOURCE)
+        self._gather, self._scatter = module.get_function("gather"), module.get_function("scatter")
+        pinned = cupy.cuda.alloc_pinned_memory(STAGES * 3 * most * 4)
+        self._staged = np.frombuffer(pinned, np.uint32, STAGES * 3 * most).reshape(STAGES, 3, most)
+        self._slots = cupy.empty((3, most), np.uint32)
+        self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(STAGES)]
+        self._next = 0
+
+    def upload(self, slots: Slots) -> None:
+        """Upload the slots for the gathers and the scatter that follow."""
+        stage = self._next % STAGES
+        if self._next >= STAGES:
+            self._events[stage].synchronize()
+        for row, values in zip(self._staged[stage], slots, strict=True):
+            row[: len(values)] = values
+        source = self._staged[stage]
+        self._slots.data.copy_from_host_async(source.ctypes.data, source.nbytes, self._stream)
+        self._events[stage].record(self._stream)
+        self._next += 1
+
+    def gather(self, operand: int, arena: int, scratch: int, slot_bytes: int, count: int) -> None:
+        """Copy slots of an arena side by side into scratch (device addresses). operand: 0 for A, 1 for B, 2 for C."""
+        self._run(self._gather, operand, arena, scratch, (slot_bytes, slot_bytes), count)
+
+    def gather_part(self, operand: int, arena: int, scratch: int, sizes: tuple[int, int], count: int) -> None:
+        """Copy the beginnings of slots side by side. sizes: bytes of a slot and of its part, multiples of 16."""
+        self._run(self._gather, operand, arena, scratch, sizes, count)
+
+    def scatter(self, operand: int, scratch: int, arena: int, slot_bytes: int, count: int) -> None:
+        """Copy scratch back into the slots of an arena."""
+        self._run(self._scatter, operand, scratch, arena, (slot_bytes, slot_bytes), count)
+
+    def scatter_part(self, operand: int, scratch: int, arena: int, sizes: tuple[int, int], count: int) -> None:
+        """Copy scratch back to the beginnings of slots. sizes: as for `gather_part`."""
+        self._run(self._scatter, operand, scratch, arena, sizes, count)
+
+    def _run(
+        self, kernel: cupy.RawKernel, operand: int, source: int, target: int, sizes: tuple[int, int], count: int
+    ) -> None:
+        unit, width = (size // COPY_BYTES for size in sizes)
+        blocks = min(BLOCKS_PER_SLOT, -(-width // THREADS))
+        with self._stream:
+            slots = self._slots.data.ptr + operand * self._slots.strides[0]
+            kernel((blocks, count), (THREADS,), (source, target, slots, np.int64(unit), np.int64(width)))
+
+
+class Packing:
+    """Scratch memory and copies on `stream` for the packed plans of `tables` (column PACKED0)."""
+
+    def __init__(self, tables: Tables, stream: CudaStream, check: Callable[[int], None]) -> None:
         self._tables, self._stream, self._check = tables, stream, check
-        self._scratch = [cupy.empty(0, np.uint8) for _ in "abc"]  # batches are in order: one serves all shapes
+        self._scratch = [cupy.empty(0, np.uint8) for _ in "abc"]  # for all shapes: batches run in order
         self._most = 0
         self._copier: SlotCopier | None = None
 
     def grow(self, most: int, slot_bytes: Sequence[int]) -> None:
-        """Room for `most` commands with slots of so many bytes."""
+        """Make room for `most` commands. slot_bytes: of A, B and C."""
         self._most = max(self._most, most)
         for operand, size in enumerate(slot_bytes):
             if self._scratch[operand].size < most * size:
                 self._scratch[operand] = cupy.empty(most * size, np.uint8)
 
     def load(self) -> None:
-        """Load the copy kernels, where anything is packed."""
+        """Load the copy kernels if any shape is packed."""
         self._copier = SlotCopier(self._stream, self._most) if self._most else None
 
     def launch(self, index: int, count: int, slots: Slots) -> int:
-        """Upload the slots, gather A and B, multiply, scatter C; returns the bytes that were copied."""
+        """Upload the slots, gather A and B, multiply, scatter C; return the number of bytes that were copied."""
         row = self._tables.shapes[index].tolist()
         copier, plans, contexts = self._copier, self._tables.plans, self._tables.contexts
         assert copier is not None
@@ -50,5 +126,5 @@ class Packing:
         return count * int(sum(row[lt.BYTES_A : lt.BYTES_C + 1]))
 
     def close(self) -> None:
-        """Give the scratch back."""
+        """Release the scratch memory."""
         self._scratch.clear()

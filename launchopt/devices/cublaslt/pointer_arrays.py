@@ -1,13 +1,13 @@
-"""Launches of batches through tables of pointers: cuBLASLt's pointer-array batches, or kernels that take tables."""
+"""Launches of batches that find operands through tables of pointers, by cuBLASLt or by kernels that take tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt.pointer_loops import launch_pointers
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cublaslt.tables import Row
@@ -19,14 +19,14 @@ UPLOAD_CALLS = 1
 
 
 class LtPointers:
-    """Plans for up to `limits` commands of each GEMM shape, and their launches. `device`: a CudaDevice.
+    """Plans for up to `limits` commands of each GEMM shape, and their launches.
 
-    make: the plan of a shape and number of commands; None: cuBLASLt's. strategy: what its launches are.
+    make: returns the plan for a shape and number of commands; None: cuBLASLt's. strategy: recorded for each launch.
     """
 
     def __init__(
         self,
-        device: Any,
+        device: GpuDevice,
         limits: Mapping[ShapeKey, int],
         make: Callable[[ShapeKey, int], Row] | None = None,
         strategy: Strategy = Strategy.pointers,
@@ -40,13 +40,12 @@ class LtPointers:
         self._arrays = self.tables.arrays
 
     def _by_cublaslt(self, shape: ShapeKey, size: int) -> Row:
-        if size == self._limits[shape]:  # full batches are worth the choosing
+        if size == self._limits[shape]:  # only full batches are tuned
             return fastest_by_pointers(self._device, self._device.work.shapes.index(shape), shape, size)
-        made: Row = self._device.lt.make(shape, size, None, self._device.row_elements(shape))
-        return made
+        return self._device.lt.make(shape, size, None, self._device.row_elements(shape))
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Fill and upload the table, launch once."""
+        """Fill and upload the table, then launch once."""
         device, recorder = self._device, self._device.recorder
         staged = self._pointers.stage()
         device.enter(batch.shape_index, len(batch))

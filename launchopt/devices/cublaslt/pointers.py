@@ -1,36 +1,36 @@
 """Tables of pointers for one launch: filled on the host, uploaded on the work's stream, read by the next launch.
 
-Staging lies in pinned memory, in turns; the device's table is one, since what is on a stream happens in order.
+The host fills stages in pinned memory, one after the other. The device has one table, since a stream keeps its order.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import cupy
 import numpy as np
 
+from launchopt.devices.base import CudaStream
 from launchopt.devices.cublaslt.pointer_loops import UPLOAD_FROM
 from launchopt.types import Table
 
-TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when it wraps around
+TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when the stages wrap around
 
 
 def upload_address() -> int:
-    """Address of `cuMemcpyHtoDAsync` in the driver."""
+    """Return the address of `cuMemcpyHtoDAsync` in the driver."""
     address = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuMemcpyHtoDAsync_v2, ctypes.c_void_p).value
     assert address is not None
     return address
 
 
 class Pointers:
-    """Uploads up to `most` 8-byte words at a time on `stream`; `device` is the address of what was uploaded last.
+    """Uploads up to `most` 8-byte words at a time on `stream`, to the device address `device`.
 
-    Each upload: `stage`, fill, copy by `words` in compiled code, then `uploaded`; or `upload` for the last two.
+    An upload: `stage`, fill, copy in compiled code by `words`, `uploaded`; `upload` does the last two steps.
     """
 
-    def __init__(self, stream: Any, most: int) -> None:
+    def __init__(self, stream: CudaStream, most: int) -> None:
         self._stream, self._most = stream, most
         pinned = cupy.cuda.alloc_pinned_memory(8 * TURNS * most)
         self._staged: Table = np.frombuffer(pinned, np.int64, TURNS * most)
@@ -42,7 +42,7 @@ class Pointers:
         self._turn = 0
 
     def stage(self) -> Table:
-        """int64 [most] to be filled for the next upload."""
+        """Return memory to fill for the next upload, int64 [most]."""
         turn = self._turn % TURNS
         if turn % TURNS_AN_EVENT == 0 and self._turn >= TURNS:
             self._events[turn // TURNS_AN_EVENT].synchronize()
@@ -50,14 +50,14 @@ class Pointers:
         return self._staged[turn * self._most : (turn + 1) * self._most]
 
     def uploaded(self) -> None:
-        """What was staged is on its way."""
+        """Note that the stage was uploaded, so that it is not filled again too early."""
         turn = self._turn % TURNS
         self._turn += 1
         if self._turn % TURNS_AN_EVENT == 0:
             self._events[turn // TURNS_AN_EVENT].record(self._stream)
 
     def upload(self, words: int) -> None:
-        """Copy the first `words` words that were staged."""
+        """Upload the first `words` words of the stage."""
         to_device = cupy.cuda.runtime.memcpyHostToDevice
         source = int(self.words[UPLOAD_FROM])
         cupy.cuda.runtime.memcpyAsync(self.device, source, 8 * words, to_device, self._stream.ptr)

@@ -1,29 +1,35 @@
-"""Which of the algorithms that cuBLASLt proposes is fastest for a full batch, by trying them.
+"""The fastest of the algorithms that cuBLASLt proposes for a full batch, found by timing them.
 
-Its order of preference is made for operands that lie side by side, and can be off for arrays of pointers and for
-columns that lie far apart. Trying takes some milliseconds a shape, which belong to the mode's one-time cost.
+cuBLASLt ranks algorithms for operands that lie side by side. The ranking can be wrong for arrays of pointers and for
+columns that lie far apart. Timing takes some milliseconds per shape and is part of the mode's setup.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import cupy
 import numpy as np
 
 from launchopt.command import ShapeKey
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.errors import RunError
+from launchopt.types import Table
 from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream
 
-PROPOSALS, TRIES, LAUNCHES = 6, 3, 4
-MOST_WEIGHTS = 16  # tried in turn, so that they do not all come from a cache
+PROPOSALS, TRIES, LAUNCHES = 6, 3, 4  # launches: of each set of operands
+MOST_WEIGHTS = 16  # used in turn, so that not every launch reads its weight from the cache
+
+Addresses = tuple[int, int, int]  # of A, B and C, or of tables of pointers to them
 
 
-def fastest_by_pointers(device: Any, index: int, shape: ShapeKey, size: int) -> Row:
-    """The plan of `size` commands of a device's shape through pointers, on its own operands, again where these end."""
+def fastest_by_pointers(device: GpuDevice, index: int, shape: ShapeKey, size: int) -> Row:
+    """Return the fastest plan of `size` commands of shape number `index` through pointers.
+
+    Commands use the device's own operands, and use them again if there are too few.
+    """
     row = device.base.shapes[index]
     there = [device.work.arenas[operand.arena] for operand in device.work.operands(shape)]
     slots = np.arange(size)[:, None] * row[lt.MOVE_A : lt.MOVE_C + 1] % np.array(there)
@@ -33,14 +39,14 @@ def fastest_by_pointers(device: Any, index: int, shape: ShapeKey, size: int) -> 
     device.synchronize()
 
     def make(choice: int) -> Row:
-        made: Row = device.lt.make(shape, size, None, device.row_elements(shape), None, choice)
-        return made
+        return device.lt.make(shape, size, None, device.row_elements(shape), None, choice)
 
-    return _fastest(device, make, [tuple(int(table[i].data.ptr) for i in range(3))])
+    a, b, c = (int(table[i].data.ptr) for i in range(3))
+    return _fastest(device, make, [(a, b, c)])
 
 
-def fastest_of_columns(device: Any, index: int, make: Callable[[int], Row]) -> Row:
-    """The plan of one GEMM for all commands that share a weight; `make`: of one of the proposals."""
+def fastest_of_columns(device: GpuDevice, index: int, make: Callable[[int], Row]) -> Row:
+    """Return the fastest plan of one GEMM for commands that share a weight. make: returns the plan of a proposal."""
     row = device.base.shapes[index].tolist()
     shape = device.work.shapes[index]
     weights = min(MOST_WEIGHTS, device.work.arenas[device.work.operands(shape)[0].arena])
@@ -48,12 +54,15 @@ def fastest_of_columns(device: Any, index: int, make: Callable[[int], Row]) -> R
     return _fastest(device, make, [(row[lt.BASE_A] + i * row[lt.BYTES_A], b, c) for i in range(weights)])
 
 
-def spared_bytes(device: Any) -> int:
-    """How far into C's arena outputs may be written: of chains inputs and outputs are one, and inputs come first."""
+def spared_bytes(device: GpuDevice) -> int:
+    """Return the bytes from the start of C's arena to where outputs may be written.
+
+    In a chain, inputs and outputs share one arena, and the inputs come first.
+    """
     return int(device.work.table[0, LANE]) * UNIT_BYTES if isinstance(device.work, ChainStream) else 0
 
 
-def _fastest(device: Any, make: Callable[[int], Row], operands: list[Any]) -> Row:
+def _fastest(device: GpuDevice, make: Callable[[int], Row], operands: list[Addresses]) -> Row:
     best: tuple[float, Row] | None = None
     for choice in range(PROPOSALS):
         try:
@@ -70,13 +79,12 @@ def _fastest(device: Any, make: Callable[[int], Row], operands: list[Any]) -> Ro
     return best[1]
 
 
-def _launches_ms(device: Any, plan: Any, operands: list[Any]) -> float:
-    """Of one launch after another, as a graph: by themselves the host would be slower than most of them."""
+def _launches_ms(device: GpuDevice, plan: Table, operands: list[Addresses]) -> float:
+    """Return the ms of launches in a row. They run as a graph: most of them run faster than the host launches."""
     stream, start, end = device.stream, cupy.cuda.Event(), cupy.cuda.Event()
     first_a, first_b, first_c = operands[0]
-    device.check(
-        lt.launch(device.base.contexts[0], plan, first_a, first_b, first_c, 0)
-    )  # a kernel is loaded when first launched
+    # The first launch loads the kernel.
+    device.check(lt.launch(device.base.contexts[0], plan, first_a, first_b, first_c, 0))
     stream.synchronize()
     stream.begin_capture(mode=cupy.cuda.runtime.streamCaptureModeRelaxed)
     for a, b, c in operands * LAUNCHES:

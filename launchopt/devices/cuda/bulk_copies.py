@@ -1,13 +1,14 @@
-"""How fast bulk copies fill shared memory, and what a load that hits the L2 cache waits meanwhile: kernels/copies.cu.
+"""Speed of bulk copies into shared memory, and latency of loads that hit the L2 cache meanwhile: kernels/copies.cu.
 
-In: how many slots of 16 KB are under way on each multiprocessor, and where in shared memory they go. Out: the rate of
-all multiprocessors together, and the waits of loads that each of them made while it copied.
+The number of slots of 16 KB under way on each multiprocessor, and their place in shared memory, are given. Measured are
+the rate of all multiprocessors together, and the latency of the loads that each makes while it copies.
 """
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,46 +16,60 @@ from numpy.typing import NDArray
 from launchopt.devices.cuda.kernel_plans import KernelLaunch
 from launchopt.errors import DeviceError, RunError
 from launchopt.kernels import source
+from launchopt.types import Table
 
-# Of kernels/copies.cu.
+# Constants of kernels/copies.cu.
 ROWS, ROW_BYTES, LINE_BYTES, MOST_SLOTS, WARP = 8, 2048, 128, 16, 32
-BYTES, BEGIN_NS, END_NS, WRONG, RESULTS = range(5)
 FIELDS = ("from", "share_slots", "offset", "pitch", "slots", "lines", "samples", "gap", "waits", "results")
 SLOT_BYTES = ROWS * ROW_BYTES
-FROM_BYTES = 2 << 30  # many times what the L2 cache holds
-NEAR_SLOTS = 4  # of a block, when all of them are to stay there: 9 MB of 132
-SAMPLES, GAP_CYCLES = 512, 3000  # of a launch
+FROM_BYTES = 2 << 30  # many times the L2 cache
+NEAR_SLOTS = 4  # of a block, if all slots are to stay in the L2 cache: 9 MB on 132 multiprocessors
+SAMPLES, GAP_CYCLES = 512, 3000  # loads of a launch, and the cycles between two
 LEAST_CAPABILITY = 90
+
+
+class CopyResult(enum.IntEnum):
+    """Columns of the results of a launch, a row per block."""
+
+    BYTES = 0  # copied
+    BEGIN_NS = 1
+    END_NS = 2
+    WRONG = 3  # above 0: a slot did not hold the bytes that were copied to it
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Of one launch. waits: cycles of each load, [samples, blocks]; gb_per_s: 0 where nothing was copied."""
+    """Results of one launch. waits: cycles of each load, [samples, blocks]. gb_per_s: 0 if nothing was copied."""
 
     gb_per_s: float
     waits: NDArray[np.uint32]
 
     @property
     def mean_cycles(self) -> float:
-        """Of all loads."""
+        """Mean latency of all loads."""
         return float(self.waits.mean())
 
     @property
     def slowest_cycles(self) -> float:
-        """Of the slowest block's load, the median over samples: what waits for all of them takes."""
+        """Median over samples of the slowest block's load: the latency of work that waits for all blocks."""
         return float(np.median(self.waits.max(axis=1)))
 
 
 def copied_of(results: NDArray[np.uint64], waits: NDArray[np.uint32]) -> Copied:
-    """results: [blocks, RESULTS]. RunError where a slot did not hold what was copied to it."""
-    if results[:, WRONG].any():
-        raise RunError(f"{int(np.count_nonzero(results[:, WRONG]))} blocks found something else than was copied")
-    took_ns = int(results[:, END_NS].max()) - int(results[:, BEGIN_NS].min())
-    return Copied(float(results[:, BYTES].sum()) / took_ns if took_ns else 0.0, waits)
+    """Return the results of a launch. results: [blocks, CopyResult]. RunError: a slot held wrong bytes."""
+    if results[:, CopyResult.WRONG].any():
+        raise RunError(
+            f"{int(np.count_nonzero(results[:, CopyResult.WRONG]))} blocks found something else than was copied"
+        )
+    took_ns = int(results[:, CopyResult.END_NS].max()) - int(results[:, CopyResult.BEGIN_NS].min())
+    return Copied(float(results[:, CopyResult.BYTES].sum()) / took_ns if took_ns else 0.0, waits)
 
 
 class BulkCopies:
-    """On the current GPU, a block a multiprocessor; holds FROM_BYTES of its memory. DeviceError where it cannot."""
+    """Measures on the current GPU, one block per multiprocessor, with FROM_BYTES of its memory.
+
+    DeviceError: the GPU has no bulk copies.
+    """
 
     def __init__(self) -> None:
         import cupy
@@ -75,27 +90,47 @@ class BulkCopies:
         self._lines = cupy.zeros(SAMPLES * WARP * LINE_BYTES, np.uint8)
 
     def measure(self, slots: int, offset: int, pitch: int, near: bool = False) -> Copied:
-        """Of a second launch: `slots` under way, rows `pitch` apart from `offset` on, both whole 16 bytes.
+        """Measure a launch, after one that warms up, with `slots` under way.
 
-        near: a block copies the same few slots again and again, so that they come from the L2 cache.
+        Rows of a slot are `pitch` bytes apart, from `offset` on; both are multiples of 16. near: a block copies
+        the same few slots again and again, so that they come from the L2 cache.
         """
         if offset + slots * ROWS * pitch > self._shared_bytes or slots > MOST_SLOTS:
             raise ValueError(f"{slots} slots of rows {pitch} bytes apart, from {offset} on, are too many")
         cupy = self._cupy
         waits = cupy.zeros((SAMPLES, self.blocks), np.uint32)
-        results = cupy.zeros((self.blocks, RESULTS), np.uint64)
-        addresses = (self._from.data.ptr, self._lines.data.ptr, waits.data.ptr, results.data.ptr)
+        results = cupy.zeros((self.blocks, len(CopyResult)), np.uint64)
         share_slots = NEAR_SLOTS if near else self._share_slots
-        words = words_of(slots, offset, pitch, share_slots, SAMPLES, GAP_CYCLES, addresses)
+        words = words_of(
+            Copies(self._from.data.ptr, share_slots, offset, pitch, slots),
+            Loads(self._lines.data.ptr, SAMPLES, GAP_CYCLES, waits.data.ptr),
+            results.data.ptr,
+        )
         for _ in range(2):
             self._launch.with_words(self.blocks, words)
         cupy.cuda.get_current_stream().synchronize()
         return copied_of(results.get(), waits.get())
 
 
-def words_of(
-    slots: int, offset: int, pitch: int, share_slots: int, samples: int, gap: int, addresses: tuple[int, int, int, int]
-) -> NDArray[np.int64]:
-    """Struct Copies. addresses: of what is copied, of the lines, the waits and the results."""
-    begin, lines, waits, results = addresses
-    return np.array([begin, share_slots, offset, pitch, slots, lines, samples, gap, waits, results], np.int64)
+class Copies(NamedTuple):
+    """The copies of a launch."""
+
+    begin: int  # address of the memory that is copied
+    share_slots: int  # of it for each block
+    offset: int  # in shared memory
+    pitch: int  # bytes from one row to the next
+    slots: int  # under way
+
+
+class Loads(NamedTuple):
+    """The loads of a launch."""
+
+    lines: int  # address of the lines that are loaded
+    samples: int
+    gap: int  # cycles from one to the next
+    waits: int  # address of the results, cycles
+
+
+def words_of(copies: Copies, loads: Loads, results: int) -> Table:
+    """Return struct Copies of kernels/copies.cu. results: address of the table of results."""
+    return np.array([*copies, *loads, results], np.int64)

@@ -1,17 +1,17 @@
-"""What this GPU can do at most, measured: a rate above these is wrong or comes from a cache.
+"""Measured peak rates of this GPU. A higher rate is wrong, or comes from a cache.
 
-Copy: cudaMemcpyAsync on the device, bytes read plus written. Read: a kernel that only reads, since a stream that
-only reads beats the copy. Peak: one large square cuBLAS GEMM of random numbers.
+Copy: cudaMemcpyAsync on the device, bytes read plus written. Read: a kernel that only reads, which is faster than the
+copy. Peak: one large square cuBLAS GEMM of random numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import cupy
 import numpy as np
 
+from launchopt.devices.base import CudaStream
 from launchopt.timing.activity import Ceilings
 
 BUFFER_BYTES = 2 << 30
@@ -30,8 +30,8 @@ extern "C" __global__ void read_all(const int4* data, long long count, int* neve
 """
 
 
-def measure(gemm: Callable[[], None], gemm_flops: int, stream: Any) -> Ceilings:
-    """Three ceilings in about 50 ms. `gemm` submits one large GEMM of `gemm_flops` to `stream`."""
+def measure(gemm: Callable[[], None], gemm_flops: int, stream: CudaStream) -> Ceilings:
+    """Measure three ceilings in about 50 ms. gemm: submits one large GEMM of `gemm_flops` to `stream`."""
     free, _ = cupy.cuda.runtime.memGetInfo()
     size = min(BUFFER_BYTES, free // 4) & ~0xFFF
     with stream:
@@ -41,8 +41,8 @@ def measure(gemm: Callable[[], None], gemm_flops: int, stream: Any) -> Ceilings:
     return Ceilings(2 * size / copy_s * 1e-9, size / read_s * 1e-9, gemm_flops / peak_s * 1e-12)
 
 
-def _memory(size: int, stream: Any) -> tuple[float, float]:
-    """Seconds to copy `size` bytes, and to read them."""
+def _memory(size: int, stream: CudaStream) -> tuple[float, float]:
+    """Return the seconds to copy `size` bytes, and to read them."""
     source = cupy.full(size // 4, 0x5A5A5A5A, np.uint32)
     target = cupy.empty_like(source)
     never = cupy.zeros(1, np.int32)
@@ -53,8 +53,8 @@ def _memory(size: int, stream: Any) -> tuple[float, float]:
     return copy_s, read_s
 
 
-def fastest(work: Callable[[], Any], stream: Any) -> float:
-    """Seconds of the fastest of a few runs, by events."""
+def fastest(work: Callable[[], object], stream: CudaStream) -> float:
+    """Return the seconds of the fastest of REPEATS runs, by events."""
     start, end = cupy.cuda.Event(), cupy.cuda.Event()
     best = float("inf")
     for _ in range(REPEATS):

@@ -19,12 +19,11 @@ from launchopt.batching.batcher import Batch, Batcher
 from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, ShapeKey
-from launchopt.devices.arenas import Arenas
+from launchopt.devices.arenas import Arenas, SeqState
 from launchopt.devices.base import DeviceInfo
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cublaslt.packing import Packing
+from launchopt.devices.cublaslt.packing import CALLS_PER_BATCH, Packing
 from launchopt.devices.cublaslt.plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_address
-from launchopt.devices.cublaslt.slot_copy import CALLS_PER_BATCH
 from launchopt.devices.cublaslt.tables import Tables, operand_slots, shape_table
 from launchopt.devices.cuda import ceilings as cuda_ceilings
 from launchopt.devices.cuda.errors import StatusError, no_memory
@@ -32,7 +31,6 @@ from launchopt.devices.cuda.info import cuda_info, driver_version, gpu_state
 from launchopt.devices.cuda.kernel_plans import KernelPlans, launch_address
 from launchopt.devices.cuda.marks import LaunchMarks
 from launchopt.devices.cuda.op_plans import OpPlans, three
-from launchopt.devices.cuda.sequences import SeqState
 from launchopt.devices.cuda.streams import Streams
 from launchopt.devices.feedback.cuda import CudaSteps
 from launchopt.devices.feedback.flights import Flights

@@ -1,8 +1,7 @@
-"""How our own kernels are launched: grid, block, shared memory and arguments of a batch of one shape.
+"""Grid, block, shared memory and arguments of our own kernels (launchopt/kernels) for a batch of one shape.
 
-In: a shape, how many commands, how their operands lie, and for attention its sizes and the addresses of the sequence
-state. Out: an `OpLaunch`. The kernels (launchopt/kernels) take the addresses of A, B and C, the request of the first
-command, and `ARGS` by value; fused.cu takes two vectors A. Pure arithmetic: nothing here needs a GPU.
+A kernel takes the addresses of A, B and C, the request of the first command, and `ARGS` by value; fused.cu takes two
+vectors A. This module is arithmetic only and needs no GPU.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.command import Op, ShapeKey
 from launchopt.errors import ConfigError
+from launchopt.types import Table
 from launchopt.workloads.attention import Attention
 
 # struct Args of kernels/common/storage.cuh: all are int64 but theta, a double.
@@ -25,7 +24,7 @@ VECTOR_BYTES = 16
 WARP = 32
 MOST_IN_YZ = 65_535  # blocks of a grid in y and in z
 MOST_THREADS = 256
-MOST_ROW_THREADS = 512  # of NORM and SOFTMAX: a block holds a row of 16 bytes a thread in registers
+MOST_ROW_THREADS = 512  # of NORM and SOFTMAX: each thread of a block holds 16 bytes of a row in registers
 # enum of kernels/attention/attention.cuh
 QUERIES, KEY_LANES, KEYS, AV_LANES = 8, 8, 4, 2
 ATTENTION_THREADS = 256
@@ -36,18 +35,18 @@ Three = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class OpLaunch:
-    """A kernel's name, its launch, and the words of `ARGS`, the last one theta's bits."""
+    """A kernel's name, its launch, and the words of `ARGS`, the last of which holds the bits of theta."""
 
     function_name: str
     grid: Three
     block: Three
     shared_bytes: int
-    args: NDArray[np.int64]
+    args: Table
 
 
 @dataclass(frozen=True, slots=True)
 class SeqAddresses:
-    """Where a `SeqState` is on the device, and of how many requests."""
+    """Device addresses of a `SeqState`, and its number of requests."""
 
     positions: int = 0
     table: int = 0
@@ -62,10 +61,10 @@ def geometry(
     attention: Attention | None = None,
     state: SeqAddresses | None = None,
 ) -> OpLaunch:
-    """`batch` commands of any op but GEMM in one launch of ops.cu.
+    """Return the launch of `batch` commands of any op but GEMM (ops.cu).
 
-    row_elements: from one row of A, B, C to the next; stride_bytes: from one command's A, B, C to the next one's.
-    attention, state: for the ops that know of requests. ConfigError where a batch is more than a grid can have.
+    row_elements: from one row of A, B, C to the next. stride_bytes: from one command's A, B, C to the next.
+    attention, state: for ops of attention. ConfigError: a grid cannot hold so many commands.
     """
     if shape.op is Op.GEMM:
         raise ValueError("a GEMM is no op of ops.cu")
@@ -75,7 +74,7 @@ def geometry(
 
 
 def fused_geometry(shape: ShapeKey, batch: int, row_elements: Three, stride_bytes: Three) -> OpLaunch:
-    """BIAS_RELU_SCALE of fused.cu: both vectors move by the first stride. `shape`: that of any of the three ops."""
+    """Return the launch of BIAS_RELU_SCALE (fused.cu). Both vectors move by the first stride. shape: of any op."""
     grid, threads, shared_bytes = _features(shape, shape.m)
     args = _args(shape, row_elements, stride_bytes, None, None)
     return OpLaunch("BIAS_RELU_SCALE", _whole_grid(shape, grid, batch), (threads, 1, 1), shared_bytes, args)
@@ -84,7 +83,7 @@ def fused_geometry(shape: ShapeKey, batch: int, row_elements: Three, stride_byte
 def gemv_geometry(
     shape: ShapeKey, batch: int, row_elements: Three, stride_bytes: Three, warps_per_row: int
 ) -> OpLaunch:
-    """A GEMM of up to 8 columns, by gemv.cu compiled with -DN=n and -DWARPS_PER_ROW=warps_per_row (1, 2, 4 or 8)."""
+    """Return the launch of GEMMs of up to 8 columns (gemv.cu). warps_per_row: 1, 2, 4 or 8; compiled with n as N."""
     if shape.op is not Op.GEMM or shape.n > GEMV_MOST_COLUMNS or warps_per_row not in (1, 2, 4, 8):
         raise ValueError(f"no GEMV: {shape}, {warps_per_row} warps a row")
     grid = (-(-shape.m // (GEMV_WARPS // warps_per_row)), 1)
@@ -94,7 +93,7 @@ def gemv_geometry(
 
 def _args(
     shape: ShapeKey, rows: Three, strides: Three, attention: Attention | None, state: SeqAddresses | None
-) -> NDArray[np.int64]:
+) -> Table:
     args = np.zeros(len(ARGS), np.int64)
     args[:9] = (shape.m, shape.n, shape.k, *rows, *strides)
     if attention is not None:
@@ -116,24 +115,24 @@ Blocks = tuple[tuple[int, int], int, int]  # grid in x and y, threads, shared by
 
 
 def _width(shape: ShapeKey) -> int:
-    """Elements of 16 bytes, which is what a thread takes at once."""
+    """Return the elements in 16 bytes, which a thread handles at a time."""
     return VECTOR_BYTES // shape.dtype.itemsize
 
 
 def _threads(items: int, most: int) -> int:
-    """Whole warps, no more than there is work for."""
+    """Return the threads of whole warps for `items`, at most `most`."""
     return min(most, -(-items // WARP) * WARP)
 
 
 def _features(shape: ShapeKey, features: int) -> Blocks:
-    """x over features, y over columns, which a block takes in turn where there are more than a grid can have."""
+    """Return a grid with x over features and y over columns. Blocks loop over columns beyond the limit of y."""
     vectors = -(-features // _width(shape))
     threads = _threads(vectors, MOST_THREADS)
     return (-(-vectors // threads), min(shape.n, MOST_IN_YZ)), threads, 0
 
 
 def _rows(shape: ShapeKey, rows: int, features: int) -> Blocks:
-    """A block a row."""
+    """Return a grid of one block per row."""
     return (rows, 1), _threads(-(-features // _width(shape)), MOST_ROW_THREADS), 0
 
 
@@ -144,7 +143,7 @@ def _plain(shape: ShapeKey) -> Blocks:
 
 
 def _with_heads(shape: ShapeKey, attention: Attention) -> Blocks:
-    """Grids for as many tokens as a request can have: blocks beyond those it has return at once."""
+    """Return a grid for the most tokens that a request can have. Blocks beyond its tokens return at once."""
     width, head_dim = _width(shape), attention.head_dim
     kept = attention.kv_heads * head_dim
     tiles = attention.kv_heads * -(-shape.n * (attention.q_heads // attention.kv_heads) // QUERIES)

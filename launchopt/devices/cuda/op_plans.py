@@ -1,22 +1,23 @@
-"""Launches of ops that are no GEMM, and of our own GEMV, as rows of `lt_launch`'s plans."""
+"""Plans for ops other than GEMM, and for our own GEMV (rows of the plans table of devices.cublaslt.launch)."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import SupportsInt
 
 from launchopt.command import Op, ShapeKey
+from launchopt.devices.arenas import SeqState
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cuda.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
-from launchopt.devices.cuda.sequences import SeqState
 from launchopt.workloads.chain import ChainStream, Stream
 
-MULTIPROCESSORS = 132  # of an H200; elsewhere a little off in how a GEMV is cut, no more
+MULTIPROCESSORS = 132  # of an H200; on other GPUs a GEMV is cut slightly worse
 WARPS_WANTED = 8 * MULTIPROCESSORS
 
 
 class OpPlans:
-    """Of one stream; `state`: where its requests stand, where that matters."""
+    """Plans for one stream. state: positions and pages of its requests, with attention."""
 
     def __init__(self, stream: Stream, kernels: KernelPlans, state: SeqState | None) -> None:
         self._stream, self._kernels = stream, kernels
@@ -24,7 +25,7 @@ class OpPlans:
         self._state: SeqAddresses | None = None
         if state is not None:
             self._state = SeqAddresses(int(state.positions.data.ptr), int(state.table.data.ptr), state.requests)
-        for op in {shape.op for shape in stream.shapes} - {Op.GEMM}:  # compiled here, so that no mode pays for all
+        for op in {shape.op for shape in stream.shapes} - {Op.GEMM}:  # compiled here, so that no mode pays for it
             kernels.function("ops", op.name)
 
     def _rows(self, shape: ShapeKey) -> Three:
@@ -32,13 +33,13 @@ class OpPlans:
         return a, b, c
 
     def row(self, shape: ShapeKey, size: int, strides_bytes: Three) -> Row:
-        """`size` commands of any op but GEMM in one launch."""
+        """Return the plan of `size` commands of any op but GEMM in one launch."""
         launch = geometry(shape, size, self._rows(shape), strides_bytes, self._attention, self._state)
         function = self._kernels.function("ops", launch.function_name)
         return self._kernels.row(function, to_launch(launch)), launch.function_name.encode()
 
     def gemv_row(self, shape: ShapeKey, size: int, strides_bytes: Three, early: bool) -> Row:
-        """`size` GEMMs of few columns by our own kernel; `early`: with programmatic dependent launch."""
+        """Return the plan of `size` GEMMs of few columns by our own kernel; early: with dependent launch (PDL)."""
         warps = warps_per_row(shape, size)
         launch = gemv_geometry(shape, size, self._rows(shape), strides_bytes, warps)
         function = self._kernels.function("gemv", "gemv", N=shape.n, WARPS_PER_ROW=warps, PDL=int(early))
@@ -46,7 +47,7 @@ class OpPlans:
 
 
 def warps_per_row(shape: ShapeKey, size: int) -> int:
-    """So many that the GPU is busy, but each with something to do: a warp reads 512 bytes of a row at a time."""
+    """Return enough warps per row to keep the GPU busy, each with work: a warp reads 512 bytes of a row at a time."""
     warps: int = 1
     while warps < GEMV_WARPS and shape.m * size * warps < WARPS_WANTED and shape.k * shape.dtype.itemsize > 512 * warps:
         warps *= 2
@@ -54,11 +55,11 @@ def warps_per_row(shape: ShapeKey, size: int) -> int:
 
 
 def to_launch(launch: OpLaunch) -> Launch:
-    """As `kernel_plans` takes it."""
+    """Return the launch as `KernelPlans.row` takes it."""
     return Launch(launch.grid, launch.block, launch.shared_bytes, launch.args)
 
 
-def three(values: Any) -> Three:
-    """Three plain integers."""
+def three(values: Iterable[SupportsInt]) -> Three:
+    """Return three plain integers."""
     a, b, c = (int(value) for value in values)
     return a, b, c

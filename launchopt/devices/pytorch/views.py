@@ -15,8 +15,8 @@ import torch
 from torch.utils import dlpack
 
 from launchopt.command import Dtype
+from launchopt.devices.arenas import SeqState
 from launchopt.devices.base import Device
-from launchopt.devices.cuda.sequences import SeqState
 from launchopt.workloads.chain import Stream
 from launchopt.workloads.stream import ArenaKey, Operand
 

@@ -18,7 +18,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import ShapeKey, as_records
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cublaslt.slot_copy import SlotCopier
+from launchopt.devices.cublaslt.packing import COPY_BYTES, SlotCopier
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_of_columns, spared_bytes
 from launchopt.devices.runs import run_end
@@ -27,7 +27,6 @@ from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.recorder import Strategy
 
 COPY_CALLS = 3  # an upload of slots, a gather, a scatter
-COPY_BYTES = 16  # that a thread copies at a time
 
 Slots = NDArray[np.uint32]
 
@@ -130,11 +129,11 @@ class LtCoalesced:
         size_b, size_c = shape.k * shape.dtype.itemsize, shape.m * shape.dtype.itemsize
         b, c = (scratch.data.ptr for scratch in self._scratch)
         self._copier.upload(slots)
-        self._copier.gather(1, row[lt.BASE_B], b, row[lt.BYTES_B], count, size_b)
+        self._copier.gather_part(1, row[lt.BASE_B], b, (row[lt.BYTES_B], size_b), count)
         plan = self.tables.plans[row[lt.PACKED0] + count]
         a = row[lt.BASE_A] + int(slots[0][0]) * row[lt.BYTES_A]
         self._device.check(lt.launch(self.tables.contexts[0], plan, a, b, c, 0))
-        self._copier.scatter(2, c, row[lt.BASE_C], row[lt.BYTES_C], count, size_c)
+        self._copier.scatter_part(2, c, row[lt.BASE_C], (row[lt.BYTES_C], size_c), count)
         return int(count * (size_b + size_c))
 
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.arenas import STORAGE, from_float32, to_float32
+from launchopt.devices.arenas import STORAGE, SeqState, from_float32, to_float32
 from launchopt.devices.cpu.ops import apply
-from launchopt.devices.cuda.sequences import SeqState
 from launchopt.workloads.attention import Attention, AttentionShape
 
 Floats = NDArray[np.float64]

@@ -15,9 +15,9 @@ from support.cuda_on_host import can_build
 from support.steps.placed import HostKernels, Kernels, Placed, assert_same, placed
 
 from launchopt.command import Dtype, Op, ShapeKey
+from launchopt.devices.arenas import SeqState
 from launchopt.devices.cpu.ops import apply
 from launchopt.devices.cuda.op_kernels import SeqAddresses, fused_geometry, geometry
-from launchopt.devices.cuda.sequences import SeqState
 from launchopt.workloads.attention import Attention, AttentionShape
 
 

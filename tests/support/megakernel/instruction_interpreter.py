@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from launchopt.command import INDEX_BYTES, Dtype, Op
-from launchopt.devices.arenas import STORAGE, Arenas, from_float32, to_float32
+from launchopt.devices.arenas import STORAGE, Arenas, SeqState, from_float32, to_float32
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cpu.ops import STATEFUL, apply
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.op_kernels import SeqAddresses
-from launchopt.devices.cuda.sequences import SeqState
 from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import JOIN, VECTOR_OPS, Instruction, Instructions, Word
 from launchopt.devices.steps.stages import LtSteps

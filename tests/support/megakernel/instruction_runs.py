@@ -9,8 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.devices.arenas import Arenas
-from launchopt.devices.cuda.sequences import SeqState
+from launchopt.devices.arenas import Arenas, SeqState
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.instructions.compiler import StepCompiler
