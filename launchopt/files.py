@@ -24,6 +24,7 @@ from typing import Any
 
 from launchopt.errors import DataError, RunError
 
+JsonObject = dict[str, Any]
 RESERVE_BYTES = 4 << 20  # twice the manifest and summary of hundreds of repeats: a new file stands beside the old one
 JSON_BYTES_MAX = 64 << 20  # manifests and calibrations have less than 1 MiB
 _CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # file systems without allocation

@@ -202,8 +202,9 @@ def _run(plan: Any, folder: Path, overrides: list[str]) -> LaunchoptError | None
 
     without_pandas()
     from launchopt.recording import results
+    from runner.pager import console
     from runner.run.run import execute
-    from runner.run.terminal import console, summary_table
+    from runner.run.terminal import summary_table
 
     out, shown = console(), _shown(folder)
     rows, failure = [], None

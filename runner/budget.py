@@ -177,7 +177,7 @@ def _draw(headings: Sequence[str], cells: Sequence[Sequence[str]], assumptions: 
     from rich.markup import escape
     from rich.table import Table
 
-    from runner.run.terminal import console
+    from runner.pager import console
 
     screen, table = console(), Table(box=box.SIMPLE_HEAD)
     for index, heading in enumerate(headings):

@@ -53,7 +53,7 @@ def _compare(options: argparse.Namespace) -> int:
     from launchopt.analysis.comparison.compare import compare
     from launchopt.analysis.comparison.text import as_json, markdown
     from launchopt.statistics.interval import Verdict
-    from runner.run.terminal import console
+    from runner.pager import console
 
     effect = share(options.effect)
     a, b = read_side(options.a, "A"), read_side(options.b, "B")

@@ -1,4 +1,7 @@
-"""A program whose reader may go away before it is done: `python -m runner.report DIR | head`."""
+"""Standard output of the commands: a console that is plain when piped, and a reader that may close its end.
+
+python -m runner.report DIR | head
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,24 @@ import os
 import sys
 from collections.abc import Callable
 
-CLOSED = 141  # as a shell has it of a program that SIGPIPE ended: 128 + 13
+from rich.console import Console
+
+CLOSED = 141  # exit code of a program that SIGPIPE ended, in a shell: 128 + 13
+PIPED_COLUMNS = 200  # wide enough that no cell of a piped table is cut
+
+
+def console(stderr: bool = False) -> Console:
+    """Return a console on standard output, or on standard error, that never wraps or cuts what is piped."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False)
 
 
 def until_closed(main: Callable[[], int]) -> int:
-    """The exit code of `main`, which ends without a word where its standard output was closed."""
+    """Return the exit code of `main`; CLOSED, without a message, if the reader of standard output has gone."""
     try:
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left at exit goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit writes there
         return CLOSED
     return code

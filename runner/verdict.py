@@ -91,7 +91,7 @@ def _show(diagnoses: Sequence[Diagnosis]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from runner.run.terminal import console
+    from runner.pager import console
 
     screen = console()
     for one in diagnoses:

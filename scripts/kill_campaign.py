@@ -51,8 +51,8 @@ from launchopt.files import write_atomically
 from launchopt.queue.ring import CLOSED_BIT, HeaderWord, Ring
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import read_manifest, write_manifest
+from runner.pager import console
 from runner.run.leftovers import FOLDER, held, tidy
-from runner.run.terminal import console
 
 ROOT = Path(__file__).resolve().parents[1]
 VICTIMS = ("consumer", "producer", "parent", "group")

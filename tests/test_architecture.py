@@ -129,3 +129,15 @@ def test_what_is_tested_without_cuda_can_be_imported_without(pattern: str) -> No
 @pytest.mark.parametrize("file", FILES)
 def test_module_says_what_it_is(file: str) -> None:
     assert ast.get_docstring(ast.parse((ROOT / file).read_text()))
+
+
+def test_no_two_packages_of_runner_import_each_other() -> None:
+    """A package here is a folder of `runner`, or a module in its root."""
+    pairs = set()
+    for file in FILES:
+        module = file.removesuffix(".py").replace("/", ".").split(".")
+        if module[0] == "runner":
+            used = {name.split(".")[1] for name in imported((ROOT / file).read_text()) if name.startswith("runner.")}
+            pairs |= {(module[1], name) for name in used if name != module[1] and (ROOT / "runner" / name).is_dir()}
+    assert len(pairs) > 10, "else nothing was found"
+    assert {pair for pair in pairs if pair[::-1] in pairs} == set()

@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from launchopt.errors import DataError
-from launchopt.files import read_json, save_result
+from launchopt.files import JsonObject, read_json, save_result
 
-Manifest = dict[str, Any]  # a JSON object
+Manifest = JsonObject
 SCHEMA_VERSION = 4  # 1 had no token columns, 2 none of what a mode costs once, 3 no launch delays, clocks or energy
 
 

@@ -48,7 +48,7 @@ class Asked:
     tokens: int  # generated a request
 
 
-class Least(NamedTuple):
+class Minimum(NamedTuple):
     """Lower bounds on what a job needs."""
 
     commands: int
@@ -102,9 +102,9 @@ class Workload:
         """Return the settings that need less memory when lower, for an error text."""
         raise NotImplementedError
 
-    def least(self) -> Least:
+    def minimum(self) -> Minimum:
         """Return lower bounds on what independent commands need."""
-        return Least(0, 0)
+        return Minimum(0, 0)
 
     def stream(self, layers: int, setting: Setting) -> Stream:
         """Return the stream; ConfigError or DataError where it cannot be made."""

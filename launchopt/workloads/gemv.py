@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype
 from launchopt.options import REQUIRED, option
-from launchopt.workloads.base import Least, Setting, Workload
+from launchopt.workloads.base import Minimum, Setting, Workload
 from launchopt.workloads.chain import Stream
 from launchopt.workloads.stream import GemmStream, Segment, aligned_bytes
 
@@ -55,10 +55,10 @@ class Gemv(Workload):
         """Return the settings that need less memory when lower."""
         return "workload.commands or batching.max_batch"
 
-    def least(self) -> Least:
+    def minimum(self) -> Minimum:
         """Return the bytes of one weight, or of `replicas`, and of all outputs."""
         weights = aligned_bytes(self.m * self.k * self.dtype.itemsize) * (self.replicas or 1)
-        return Least(self.commands, weights + aligned_bytes(self.m * self.n * self.dtype.itemsize) * self.commands)
+        return Minimum(self.commands, weights + aligned_bytes(self.m * self.n * self.dtype.itemsize) * self.commands)
 
     def stream(self, layers: int, setting: Setting) -> Stream:
         """Return the commands, each with the next weight."""

@@ -42,7 +42,7 @@ from runner.bench import (
     tracing,
 )
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
-from runner.run.terminal import console
+from runner.pager import console
 
 SUITES = (
     *("ring", "batcher", "recorder", "posting", "dispatch"),

@@ -118,7 +118,7 @@ def measure(kind: str, index: int, repeats: int) -> tuple[Calibration, dict[str,
     from launchopt.devices.floors import floor_of
     from launchopt.devices.launch_breakdown import as_json
     from launchopt.recording.environment import environment
-    from runner.run.terminal import console
+    from runner.pager import console
 
     with console(stderr=True).status("opening the device") as status:
         floors = open_floors(kind, index)

@@ -21,7 +21,7 @@ from runner.run.leftovers import FOLDER, killed_runs, leftovers
 from runner.run.resume import SWEEP
 
 RUNS, SWEEPS = Path("outputs/run"), Path("outputs/sweep")  # where conf/config.yaml has them land
-PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 NEWEST_PYTHON, OLDEST_PYTHON = (3, 13), (3, 11)
 ROOM_BYTES = 4 << 20  # of shared memory: a ring of 4,096 commands takes 256 KiB, one for arrivals a few times that
 PLENTY_BYTES = 64 << 20

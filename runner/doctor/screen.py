@@ -15,7 +15,7 @@ from rich.table import Table
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_published, from_json
 from runner.doctor.checks import Check, Status, usable
-from runner.run.terminal import console
+from runner.pager import console
 
 _STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 

@@ -1,12 +1,12 @@
-"""What the parent tells its children: everything a run needs, as plain picklable values."""
+"""A job: everything that the children need for their runs, as picklable values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from launchopt.command import ShapeKey
+from launchopt.files import JsonObject
 from launchopt.modes.base import Mode, Takes
 from launchopt.producing.driver import Schedule
 from launchopt.sampling import Sampling, SamplingKind
@@ -19,33 +19,33 @@ NO_SAMPLING = Sampling(SamplingKind.none)
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One mode with its batching; the arms of a job run the same stream on the same operands."""
+    """One mode with its batching. All arms of a job run the same stream on the same operands."""
 
     mode: str
     max_batch: int
     timeout_us: float
     idle_us: float | None
-    options: dict[str, Any] = field(default_factory=dict)  # the mode's settings
-    ahead: bool = False  # a step's commands but the last are pushed while the one before it runs
+    options: JsonObject = field(default_factory=dict)  # the mode's settings
+    ahead: bool = False  # all commands of a step but the last are pushed while the step before it runs
 
     def limits(self, stream: Stream, takes: Takes) -> dict[ShapeKey, int]:
-        """Most commands a batch of each shape can hold; in the order of the stream's shapes."""
+        """Return the maximum number of commands in a batch of each shape, in the order of the stream's shapes."""
         most = 1 if takes is Takes.commands else self.max_batch
         return {shape: min(most, stream.together(shape)) for shape in stream.shapes}
 
     def buckets(self, stream: Stream, mode: type[Mode] | Mode) -> list[int]:
-        """Most commands that each bucket can hold: one a shape, or one for all."""
+        """Return the maximum number of commands in each bucket. A mode has a bucket for each shape, or one for all."""
         limits = self.limits(stream, mode.takes_of(stream))
         return [min(self.max_batch, sum(limits.values()))] if mode.merges_shapes else list(limits.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One stream, one device, the arms that run on it."""
+    """One stream, one device, and the arms that run on it."""
 
     run_id: str
     folder: Path
-    config: dict[str, Any]  # as composed, for the files' metadata
+    config: JsonObject  # as composed, for the metadata of files
     stream: Stream
     arms: tuple[Arm, ...]
     device_kind: str
@@ -59,19 +59,19 @@ class Job:
     sleep_us: float
     seed: int
     verify_columns: int
-    residency: str | None  # why inputs may come from a cache, None when they cannot
+    residency: str | None  # why inputs may come from a cache; None if they cannot
     record_launches: bool
     record_commands: bool
     ring_name: str = ""
-    # Of a stream of requests.
-    violated: bool = False  # order is broken on purpose
+    # Settings of a stream of requests.
+    violated: bool = False  # batches break the order within requests on purpose
     on_stall: bool = True
     sampling: Sampling = NO_SAMPLING
     samples_on_host: bool = False
     schedule: Schedule = field(default_factory=Schedule)
-    back_name: str = ""  # the ring through which the consumer tells that steps are done
+    back_name: str = ""  # the ring that notifies the driver of complete steps
 
     @property
     def back_capacity(self) -> int:
-        """Room for a step of every request."""
+        """Records of the back ring: at least one for each request; a power of two."""
         return 1 << self.stream.requests.bit_length()

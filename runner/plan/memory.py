@@ -1,6 +1,6 @@
-"""Whether what a stream needs fits into the memory there is: its operands, what modes want beside them, its records.
+"""Memory of a job: operands, scratch of its modes, and records, compared with the free memory.
 
-In: a stream, or how many commands it will have; the device. Out: nothing, or an ArenaMemoryError: what to lower.
+An ArenaMemoryError names the settings to lower.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ from runner.config.groups import Ordering
 from runner.config.schema import Config
 from runner.plan.job import Arm, Stream
 
-MEMORY_SHARE = 0.9  # of what is free; the rest is for libraries, scratch of the check and the unforeseen
-FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # ceilings' buffers, workspace, chunks of the check
-HOST_RECORD_BYTES = 1 + 160  # of the check after a run: which commands ran, and their slots
+MEMORY_SHARE = 0.9  # of free memory; libraries and the check of outputs need the rest
+FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # buffers of the ceilings, workspace, chunks of the check
+HOST_RECORD_BYTES = 1 + 160  # a command, for the check after a run: whether it ran, and its slots
 
 
 def what_to_lower(config: Config) -> str:
-    """Return the settings that need less memory when lower."""
+    """Return the settings whose lower values need less memory."""
     if config.workload.has_requests and config.arrival.has_requests:
         return "workload.layers or arrival.requests"
     return str(config.workload.lower(config.ordering is not Ordering.none))
 
 
-def require_room(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...], room: int, smaller: str) -> None:
-    """ArenaMemoryError where the stream needs more than `room` bytes of the device, or its records more than there is.
+def require_memory(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...], usable: int, to_lower: str) -> None:
+    """Raise ArenaMemoryError if the job needs more than `usable` bytes of the device, or too much main memory.
 
-    `smaller`: the settings that need less memory when lower.
+    `to_lower` are the settings whose lower values need less memory.
     """
     needed = needed_bytes(info, stream, arms)
-    if needed > room:
-        raise too_large(f"{stream.commands}", needed, room, info, smaller)
-    require_records(stream.commands, smaller)
+    if needed > usable:
+        raise too_large(f"{stream.commands}", needed, usable, info, to_lower)
+    require_records(stream.commands, to_lower)
 
 
-def too_large(commands: str, needed: int, room: int, info: DeviceInfo, smaller: str) -> ArenaMemoryError:
-    """What to raise where so many commands need `needed` bytes, of `room`."""
+def too_large(commands: str, needed: int, usable: int, info: DeviceInfo, to_lower: str) -> ArenaMemoryError:
+    """Return the error for a job of `commands` that needs `needed` bytes and may use `usable`."""
     return ArenaMemoryError(
         f"{commands} commands need {needed / 1e9:.1f} GB for operands and records, and"
-        f" {room / 1e9:.1f} GB of {info.memory_name} may be used: lower {smaller}"
+        f" {usable / 1e9:.1f} GB of {info.memory_name} may be used: lower {to_lower}"
     )
 
 
-def require_records(commands: int, smaller: str) -> None:
-    """ArenaMemoryError where what is kept of so many commands does not fit into main memory."""
+def require_records(commands: int, to_lower: str) -> None:
+    """Raise ArenaMemoryError if the records of this many commands do not fit into main memory."""
     host = commands * HOST_RECORD_BYTES
     free = int(psutil.virtual_memory().available * MEMORY_SHARE)
     if host > free:
         raise ArenaMemoryError(
             f"records of {commands} commands or more need {host / 1e9:.1f} GB, and {free / 1e9:.1f} GB of main memory"
-            f" may be used: lower {smaller}"
+            f" may be used: lower {to_lower}"
         )
 
 
 def needed_bytes(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...]) -> int:
-    """Bytes of the device's memory: arenas, scratch, and what is taken whatever the stream."""
+    """Return the bytes of the device's memory: arenas, scratch, and a fixed part."""
     scratch = 0
     for arm in arms:
         mode = mode_class(arm.mode)

@@ -1,8 +1,7 @@
-"""What a job needs at least, from its numbers alone: so that what could never fit is refused before it is laid out.
+"""A lower bound of a job's commands and bytes, computed from its config alone.
 
-In: a checked config and, once they are read, the requests of a file. Out: commands and bytes, each no more than the
-job's own; `plan` compares them with the memory there is. Laying out 2**31 requests would take that memory, or minutes,
-before the exact figures said the same.
+`plan` compares it with the free memory before it lays out the stream. Laying out 2**31 requests would itself take that
+memory, or minutes.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ import numpy as np
 
 from launchopt.arrivals.requests import Requests
 from launchopt.sampling import SamplingKind
-from launchopt.workloads.base import Least
+from launchopt.workloads.base import Minimum
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.stream import SLOT_ALIGNMENT_BYTES, aligned_bytes
 from runner.config.groups import Ordering
 from runner.config.schema import Config
 
-STEP_COMMANDS = 3  # of a layer of any workload, at least
+STEP_COMMANDS = 3  # the minimum of a layer in one step, over all workloads
 
 
 class _Steps(NamedTuple):
@@ -29,14 +28,14 @@ class _Steps(NamedTuple):
     tokens: int
 
 
-def at_least(config: Config, model: ModelShape, requests: Requests | None) -> Least:
-    """Return lower bounds; `requests`: None where the config describes them, or their file has not been read."""
+def minimum_of(config: Config, model: ModelShape, requests: Requests | None) -> Minimum:
+    """Return the minimum of a job. `requests` is None if the config describes them, or before their file is read."""
     workload = config.workload
     if not workload.has_requests:
-        least: Least = workload.least()
-        return least
+        minimum: Minimum = workload.minimum()
+        return minimum
     if config.arrival.has_requests and requests is None:
-        return Least(0, 0)
+        return Minimum(0, 0)
     layers, itemsize = workload.layers or 1, workload.dtype.itemsize
     widths: list[int] = workload.widths(model)
     asked = _steps(config, requests)
@@ -47,11 +46,11 @@ def at_least(config: Config, model: ModelShape, requests: Requests | None) -> Le
         outputs = asked.requests * layers * sum(aligned_bytes(width * itemsize) for width in widths)
         kept = asked.tokens if config.sampling.kind is SamplingKind.none else 0
         outputs += kept * aligned_bytes(widths[-1] * itemsize)
-    return Least(asked.steps * layers * STEP_COMMANDS, outputs)
+    return Minimum(asked.steps * layers * STEP_COMMANDS, outputs)
 
 
 def _steps(config: Config, requests: Requests | None) -> _Steps:
-    """Count in floating point, since a file's numbers may be beyond int64 together."""
+    """Count in floating point: sums of a file's numbers may exceed int64."""
     workload, times = config.workload, 1
     if requests is not None:
         prompts, tokens = requests.context_tokens.astype(float), requests.generated_tokens.astype(float)

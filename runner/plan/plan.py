@@ -1,6 +1,6 @@
-"""From a checked config to a job: finds the device, and the layers of the stream that fit it. Starts nothing.
+"""From a checked config to a job: finds the device, and the number of layers that fit its memory. Starts nothing.
 
-Everything that can be refused is refused here, before a folder is made or a byte of an arena allocated.
+Every config that cannot run is refused here, before a folder is made or an arena allocated.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from launchopt.arrivals.requests import Requests
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError, DeviceError
+from launchopt.files import JsonObject
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Takes
 from launchopt.producing.driver import Schedule
@@ -27,12 +27,12 @@ from launchopt.workloads.trace_stream import TraceStream
 from runner.config.groups import Ordering, Record, TimingKind, Where, mode_settings
 from runner.config.schema import ALL, Config
 from runner.plan.job import Arm, Job, Stream
-from runner.plan.memory import MEMORY_SHARE, needed_bytes, require_records, require_room, too_large, what_to_lower
-from runner.plan.minimum import at_least
+from runner.plan.memory import MEMORY_SHARE, needed_bytes, require_memory, require_records, too_large, what_to_lower
+from runner.plan.minimum import minimum_of
 from runner.plan.streams import requests_of, setting_of
 
 UNLIMITED = 1 << 30
-UNBREAKABLE = {  # why ordering=violated cannot be asked of a mode
+UNBREAKABLE = {  # why a mode refuses ordering=violated
     Takes.commands: "launches commands one at a time, as they arrive: it has no order to break",
     Takes.steps: "runs a request's steps whole: it has no order to break",
 }
@@ -41,19 +41,19 @@ MANY_CORES, SPIN_US_MANY_CORES, SPIN_US_FEW_CORES = 4, 5000.0, 200.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A job, less its folder, and what the user should be told about it."""
+    """A job without its folder, and the notices that the user reads before it."""
 
     config: Config
-    composed: dict[str, Any]
+    composed: JsonObject
     stream: Stream
     info: DeviceInfo
     arms: tuple[Arm, ...]
     notices: tuple[str, ...]
     residency: str | None
-    refused: dict[str, str]  # of against=[all], the modes that cannot run this, and why
+    refused: dict[str, str]  # with against=[all]: the modes that cannot run this, and why
 
     def job(self, folder: Path) -> Job:
-        """The job, writing into `folder`."""
+        """Return the job with `folder` for its results."""
         config = self.config
         return Job(
             run_id=f"{folder.parent.name}/{folder.name}",
@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def sampling_where(self) -> str | None:
-        """cpu or gpu; None where nothing is sampled."""
+        """cpu or gpu; None without sampling."""
         sampling = self.config.sampling
         if sampling.kind is SamplingKind.none:
             return None
@@ -92,9 +92,9 @@ class Plan:
         return device if sampling.where is Where.auto else sampling.where.value
 
 
-def make_plan(config: Config, composed: Any) -> Plan:
-    """Check what needs the machine; LaunchoptError says what is wrong."""
-    require_records(at_least(config, config.model.shape(), None).commands, what_to_lower(config))
+def make_plan(config: Config, composed: DictConfig) -> Plan:
+    """Check the config against this machine and return its plan; LaunchoptError if it cannot run."""
+    require_records(minimum_of(config, config.model.shape(), None).commands, what_to_lower(config))
     requests = requests_of(config)
     if config.device.pin_cpu is not None and config.device.pin_cpu not in os.sched_getaffinity(0):
         cores = sorted(os.sched_getaffinity(0))
@@ -123,7 +123,7 @@ def make_plan(config: Config, composed: Any) -> Plan:
 
 
 def _arms(config: Config) -> tuple[Arm, ...]:
-    """The mode that was asked for, last, and those it is compared with; ConfigError where one lacks a package."""
+    """Return the modes to compare with, then the mode of the config; ConfigError if one lacks a package."""
     everything = config.against == [ALL]
     names = [name for name in MODES if name != config.mode.name] if everything else config.against
     batching = config.batching
@@ -133,14 +133,14 @@ def _arms(config: Config) -> tuple[Arm, ...]:
 
 
 def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> tuple[tuple[Arm, ...], dict[str, str]]:
-    """Those arms that can run the stream here, and of `against=[all]` why the others cannot; else that is refused."""
+    """Return the arms that can run the stream here. With `against=[all]` also why others cannot; else ConfigError."""
     able, refused = [], {}
     for arm in arms:
         mode = mode_class(arm.mode)
         why = mode.refusal(kind, stream) or mode.lacks()
         takes = mode.takes_of(stream)
         if why is None and config.ordering is Ordering.violated:
-            asked = arm.mode == config.mode.name or takes is Takes.steps  # beside another, one that keeps order may run
+            asked = arm.mode == config.mode.name or takes is Takes.steps  # a mode to compare with may keep the order
             why = UNBREAKABLE.get(takes) if asked else None
         if why is None:
             able.append(replace(arm, ahead=_gets_ahead(config, arm, kind, stream)))
@@ -152,7 +152,7 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
 
 
 def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream) -> bool:
-    """Whether steps are pushed ahead for a mode; ConfigError where that was asked for of one that takes none."""
+    """Whether steps are pushed ahead for an arm; ConfigError if the config's own mode does not take whole steps."""
     takes = mode_class(arm.mode).takes_of(stream)
     if not config.scheduler.ahead or takes is Takes.steps:
         return config.scheduler.ahead
@@ -165,7 +165,7 @@ def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream) -> bool:
 
 
 def sampling_of(config: Config) -> Sampling:
-    """How tokens are sampled, as the library takes it."""
+    """Return the sampling of the config in the library's type."""
     sampling = config.sampling
     return Sampling(sampling.kind, sampling.temperature, sampling.top_k, sampling.top_p, config.seed)
 
@@ -178,7 +178,7 @@ def _schedule(config: Config) -> Schedule:
 
 
 def _spin_us(config: Config) -> float:
-    """As asked; else so long that no sleep falls into a step, where there are cores to spare."""
+    """Return the config's value; else, with many cores, a time so long that nobody sleeps within a step."""
     if config.queue.spin_us is not None:
         return config.queue.spin_us
     return SPIN_US_MANY_CORES if len(os.sched_getaffinity(0)) >= MANY_CORES else SPIN_US_FEW_CORES
@@ -187,30 +187,30 @@ def _spin_us(config: Config) -> float:
 def _fitting(
     config: Config, info: DeviceInfo, requests: Requests | None, arms: tuple[Arm, ...], notices: list[str]
 ) -> Stream:
-    """The stream; with as many layers as fit where the user did not say how many. ArenaMemoryError where none do."""
-    room = int(info.memory_free_bytes * MEMORY_SHARE)
+    """Return the stream, with as many layers as fit unless the config says how many; ArenaMemoryError if none fits."""
+    usable = int(info.memory_free_bytes * MEMORY_SHARE)
     workload = config.workload
-    least = at_least(config, config.model.shape(), requests)
-    require_records(least.commands, what_to_lower(config))
-    if least.operand_bytes > room:
-        raise too_large(f"at least {least.commands}", least.operand_bytes, room, info, what_to_lower(config))
+    minimum = minimum_of(config, config.model.shape(), requests)
+    require_records(minimum.commands, what_to_lower(config))
+    if minimum.operand_bytes > usable:
+        raise too_large(f"at least {minimum.commands}", minimum.operand_bytes, usable, info, what_to_lower(config))
     setting = setting_of(config, info, requests)
     layers = workload.layers_in(config.model.layers)
     stream: Stream = workload.stream(layers, setting)
-    while workload.takes_what_fits and layers > 1 and needed_bytes(info, stream, arms) > room:
-        layers = min(layers - 1, max(1, layers * room // needed_bytes(info, stream, arms)))
+    while workload.takes_what_fits and layers > 1 and needed_bytes(info, stream, arms) > usable:
+        layers = min(layers - 1, max(1, layers * usable // needed_bytes(info, stream, arms)))
         stream = workload.stream(layers, setting)
     notices += setting.notices
-    require_room(info, stream, arms, room, what_to_lower(config))
+    require_memory(info, stream, arms, usable, what_to_lower(config))
     if layers < config.model.layers and not workload.instead_of_model:
-        fits = f"as many as fit into {room / 1e9:.1f} GB of {info.memory_name}"
+        fits = f"as many as fit into {usable / 1e9:.1f} GB of {info.memory_name}"
         why = fits if workload.takes_what_fits else "as asked"
         notices.append(f"layers: {layers} of {config.model.name}'s {config.model.layers}, {why}")
     return stream
 
 
 def _residency(config: Config, stream: Stream, info: DeviceInfo) -> str | None:
-    """Why inputs may come from a cache instead of memory, where they may."""
+    """Return why inputs may come from a cache instead of memory; None if they cannot."""
     if config.workload.cache is Cache.hot:
         return "inputs fit in the cache, as asked (workload.cache=hot)"
     if info.kind == "cpu":

@@ -1,7 +1,4 @@
-"""The stream of a config: its requests, when they arrive, and its commands.
-
-In: a checked config; a trace's file, where it names one; what the device's caches hold. Out: a `Stream`, no memory.
-"""
+"""The stream of a config: its requests, their arrivals and its commands. Allocates no memory on a device."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from runner.plan.job import Stream
 
 
 def requests_of(config: Config) -> Requests | None:
-    """Return the requests of a file, or those that the workload describes; None where there are none."""
+    """Return the requests of a file, or those that the workload describes; None if it has none."""
     workload, arrival = config.workload, config.arrival
     if not workload.has_requests:
         return None
@@ -51,7 +48,7 @@ def _due_ns(config: Config, count: int) -> NDArray[np.int64]:
 
 
 def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> Setting:
-    """Return what the workload's stream depends on besides its options; DataError or ConfigError as the arrival."""
+    """Return the inputs of the workload's stream besides its options; raises the arrival's DataError or ConfigError."""
     workload, arrival = config.workload, config.arrival
     is_open = not workload.has_requests and not arrival.is_closed
     return Setting(
@@ -69,7 +66,7 @@ def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> S
 
 
 def stream_on(config: Config, info: DeviceInfo) -> Stream:
-    """Return the stream with all its layers, on a device like `info`: to ask who could run it, not to run it."""
+    """Return the stream with all its layers, for a device like `info`. `matrix` asks modes about it."""
     layers = config.workload.layers_in(config.model.layers)
     stream: Stream = config.workload.stream(layers, setting_of(config, info, requests_of(config)))
     return stream

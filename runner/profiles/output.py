@@ -16,7 +16,7 @@ from rich.table import Table
 
 from launchopt.errors import DataError
 from launchopt.files import write_atomically
-from runner.run.terminal import PIPED_COLUMNS, console
+from runner.pager import PIPED_COLUMNS, console
 
 Cell = str | int | float | bool | None
 

@@ -97,7 +97,7 @@ def _said(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from runner.run.terminal import console
+    from runner.pager import console
 
     with console(stderr=True).status(what):
         yield

@@ -1,9 +1,11 @@
-"""A folder of results belongs to one process at a time: `.lock` in it, held with flock(2).
+"""A lock that keeps a folder of results to one process at a time: flock(2) on `.lock` in the folder.
 
-The kernel lets go of it when the process ends, however that happens, so a lock is never stale: what a killed process
-leaves is an empty promise that the next one takes over. It holds the owner's process id and host, for the message, and
-is removed at the end. On NFS flock works between hosts where the server's lock daemon runs; with the mount options
-`nolock` or `local_lock` it holds on one host only. Where the file system has no locks at all, that is said.
+The kernel releases the lock whenever its process ends, so a lock is never stale. The file holds the owner's process id
+and host, for error messages, and is removed at the end. A killed process leaves the file, unlocked; the next process
+takes it over.
+
+On NFS the lock works between hosts if the server runs a lock daemon. With the mount options `nolock` or `local_lock` it
+works on one host only. If the file system has no locks, the user gets a notice.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _OWNER = re.compile(r"\d{1,10} on [\w.-]{1,64}")
 
 
 class FolderError(RunError):
-    """Results cannot go into the folder that was asked for; nothing in it was touched."""
+    """The chosen folder cannot take the results. Nothing in it was changed."""
 
     exit_code = 2
 
@@ -37,14 +39,14 @@ class FolderError(RunError):
 
 
 class FolderLock:
-    """Makes the folder where it is missing, and keeps other processes out of it until `release`.
+    """Makes the folder if necessary and keeps other processes out of it until `release`. A context manager.
 
-    `key` is the setting that named the folder. Raises FolderError where another process is in there.
+    `key` is the setting that named the folder. Raises FolderError if another process holds it.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        self.notice: str | None = None  # where this file system has no locks
-        self.made = _missing(folder)  # folders that were not there before, the lowest first
+        self.notice: str | None = None  # set if this file system has no locks
+        self.made = _missing(folder)  # folders that this process makes, the innermost first
         self._path = folder / NAME
         self._descriptor: int | None = None
         try:
@@ -71,7 +73,7 @@ class FolderLock:
             self._path.unlink(missing_ok=True)
             self.notice = f"{folder}: this file system has no locks ({error.strerror}): start nothing else in there"
             return
-        if not _is_at(descriptor, self._path):  # its last owner removed it since it was opened
+        if not _is_at(descriptor, self._path):  # its last owner removed it after this process opened it
             os.close(descriptor)
             return
         self._descriptor = descriptor
@@ -79,7 +81,7 @@ class FolderLock:
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others in; folders made for nothing are removed."""
+        """Unlock the folder, and remove folders that this process made and left empty."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 if _is_at(self._descriptor, self._path):
@@ -87,7 +89,7 @@ class FolderLock:
             os.close(self._descriptor)
             self._descriptor = None
         for folder in self.made:
-            with contextlib.suppress(OSError):  # mostly: it is not empty
+            with contextlib.suppress(OSError):  # usually: it is not empty
                 folder.rmdir()
 
     def __enter__(self) -> FolderLock:
@@ -100,7 +102,7 @@ class FolderLock:
 
 
 def check_writable(key: str, folder: Path) -> None:
-    """FolderError where `folder` cannot be made or written to; leaves nothing."""
+    """Raise FolderError if `folder` cannot be made or written to. Leaves nothing behind."""
     existing = folder
     try:
         while not existing.exists() and existing != existing.parent:
@@ -124,7 +126,7 @@ def _missing(folder: Path) -> list[Path]:
 
 
 def _flock(descriptor: int) -> bool:
-    """Whether it is ours now; who only looks whether it is free (runner.run.leftovers) has it for a moment."""
+    """Whether this process has the lock, after up to PATIENCE_S: `leftovers` locks a file briefly to test it."""
     for _ in range(int(PATIENCE_S / _PAUSE_S)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,9 +138,9 @@ def _flock(descriptor: int) -> bool:
 
 
 def _owner(descriptor: int) -> str:
-    """Who says in the file that it is theirs: read as text from a stranger."""
-    said = os.pread(descriptor, 100, 0).decode(errors="replace").strip()
-    return f"process {said}" if _OWNER.fullmatch(said) else "another process"
+    """Return the owner that the file names, if its text has the expected form."""
+    owner = os.pread(descriptor, 100, 0).decode(errors="replace").strip()
+    return f"process {owner}" if _OWNER.fullmatch(owner) else "another process"
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

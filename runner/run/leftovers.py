@@ -1,9 +1,8 @@
-"""What killed processes left: shared memory /dev/shm/launchopt_<pid>_<hex>, runs that still say `running`, half tables.
+"""Remains of killed processes: shared memory, runs whose manifest says `running`, unfinished tables.
 
-In: a folder of segments, or of runs. Out: what nobody owns any more; every start of a run removes that (`tidy`). An
-owner holds flock(2) on its segment, or on `.lock` in its folder, until it ends, however it ends: that holds between
-containers, too, where a process id says nothing. A segment is left over when nobody holds it, and its process is gone
-or does not map it (ids are used again).
+Every start of a run removes them (`tidy`). An owner holds flock(2) on its segment `/dev/shm/launchopt_<pid>_<hex>`, or
+on `.lock` in its folder, until it ends. That works between containers, too, where process ids mean nothing. A segment
+is left over if nobody locks it, and its process is gone or does not map it (the system reuses ids).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from runner.run import folder_lock
 
 FOLDER = Path("/dev/shm")
 LOCK = folder_lock.NAME
-YOUNG_S = 60.0  # a segment may be younger than its owner's hold on it
+YOUNG_S = 60.0  # a segment exists for a moment before its owner locks it
 KILLED = "ended without a word: it was killed, or the machine went down"
 _NAME = re.compile(r"launchopt_(\d{1,10})_[0-9a-f]+")
 _LOCKED = re.compile(r"\d{1,10} on \S{1,64}")
@@ -44,10 +43,10 @@ class Leftover:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Say that `path` is in use for as long as this lasts, or this process lives."""
+    """Lock `path` for this block, or until this process ends."""
     descriptor = os.open(path, _OPEN)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for one who is just looking
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # another process may lock it briefly to test it
         yield
     finally:
         os.close(descriptor)
@@ -55,7 +54,7 @@ def held(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _if_free(path: Path) -> Iterator[bool]:
-    """Whether nobody holds `path`; nobody can while this lasts. What may not be opened tells nothing: free."""
+    """Whether nobody locks `path`; nobody can during this block. A file that may not be opened counts as free."""
     descriptor = None
     with contextlib.suppress(PermissionError):
         descriptor = os.open(path, _OPEN)
@@ -74,7 +73,7 @@ def _if_free(path: Path) -> Iterator[bool]:
 
 
 def _is_owned(path: Path, pid: int) -> bool:
-    """Whether process `pid` may be who made the segment and uses it."""
+    """Whether process `pid` may have made the segment and still use it."""
     if not psutil.pid_exists(pid):
         return False
     if time.time() - path.lstat().st_mtime < YOUNG_S:
@@ -82,23 +81,23 @@ def _is_owned(path: Path, pid: int) -> bool:
     try:
         return str(path) in Path(f"/proc/{pid}/maps").read_text()
     except OSError:
-        return True  # not told
+        return True  # unknown
 
 
 def leftovers(folder: Path = FOLDER) -> list[Leftover]:
-    """Segments that nobody owns, by name."""
+    """Return the segments that nobody owns, sorted by name."""
     found = []
     for path in sorted(folder.glob("launchopt_*")):
         if name := _NAME.fullmatch(path.name):
             pid = int(name[1])
-            with contextlib.suppress(OSError), _if_free(path) as free:  # whoever owned it may just tidy up
+            with contextlib.suppress(OSError), _if_free(path) as free:  # its owner may remove it just now
                 if free and not _is_owned(path, pid):
                     found.append(Leftover(path, pid, path.lstat().st_size))
     return found
 
 
 def clean(segments: Iterable[Leftover]) -> list[Leftover]:
-    """Remove each that nobody has taken since; those removed. DataError where one may not be."""
+    """Remove the segments that still have no owner and return them; DataError if removing one is not permitted."""
     removed = []
     for segment in segments:
         try:
@@ -115,26 +114,26 @@ def clean(segments: Iterable[Leftover]) -> list[Leftover]:
 
 
 def tidy(folder: Path, segments: Path = FOLDER) -> list[str]:
-    """Before a run in `folder`: remove what killed ones left there, beside it, and in shared memory; says what."""
+    """Remove the remains of killed runs in `folder`, beside it and in shared memory. Return a notice for each."""
     remove_halves(folder)
-    said = []
+    notices = []
     for segment in leftovers(segments):
-        with contextlib.suppress(DataError):  # somebody else's: theirs to remove
-            said += [f"removed {one.path}, left by killed process {one.pid}" for one in clean([segment])]
+        with contextlib.suppress(DataError):  # another user's
+            notices += [f"removed {one.path}, left by killed process {one.pid}" for one in clean([segment])]
     for lock in _locks_of_killed(folder):
-        with contextlib.suppress(OSError):  # what may not be written to stays as it is
+        with contextlib.suppress(OSError):  # a folder without write permission stays as it is
             if _says_running(lock.parent):
                 write_manifest(lock.parent, read_manifest(lock.parent) | {"status": "killed", "error": KILLED})
                 remove_halves(lock.parent)
-                said.append(f"{lock.parent}: was killed, its manifest says so now")
+                notices.append(f"{lock.parent}: was killed, its manifest says so now")
             lock.unlink(missing_ok=True)
-    return said
+    return notices
 
 
 def remove_halves(folder: Path) -> None:
-    """Finish tables with the repeats that were, remove what is half of one; only where nobody writes."""
+    """Complete tables from their finished repeats and remove unfinished files. Call it only if nobody writes there."""
     if any(folder.glob(".*.part.tmp")):
-        from runner.worker.tables import rescue  # late: compilers come with it
+        from runner.worker.tables import rescue  # late: it imports compilers
 
         rescue(folder)
     for half in folder.glob(".*.tmp"):
@@ -142,19 +141,19 @@ def remove_halves(folder: Path) -> None:
 
 
 def killed_runs(parent: Path) -> list[Path]:
-    """Folders below `parent` of runs and sweeps whose process is gone while they were on."""
+    """Return the folders below `parent` of runs and sweeps that were killed."""
     return [lock.parent for lock in _free_locks(parent)]
 
 
 def _locks_of_killed(folder: Path) -> Iterator[Path]:
-    """Beside `folder`, and where that is a job's in a sweep, beside the sweep."""
+    """Yield locks beside `folder`, and beside the sweep if `folder` is that of a job."""
     yield from _free_locks(folder.parent)
     if (folder.parent / LOCK).exists():
         yield from _free_locks(folder.parent.parent)
 
 
 def _free_locks(parent: Path) -> Iterator[Path]:
-    """Locks of runs, and of sweeps and their jobs, that a killed process left; nobody can take one meanwhile."""
+    """Yield locks that killed runs, sweeps and jobs left. Nobody can take the current one during the iteration."""
     mine = f" on {socket.gethostname()}"
     for outer in sorted(parent.glob(f"*/{LOCK}")):
         for lock in (*sorted(outer.parent.glob(f"*/{LOCK}")), outer):

@@ -1,9 +1,9 @@
-"""Which runs are finished, and with which config: what `resume=true` may skip, and what it must not touch.
+"""Finished runs and their configs: which jobs `resume=true` skips, and which folders it must not touch.
 
-In: a folder and a composed config. A run is finished when its manifest says `ok` and its summary is there. Its config
-is known by a hash, kept in the manifest as `config_hash`, over every setting but those that cannot change a result
-(`PASSING`) and Hydra's own (folders). Not in the hash: the machine that `device=auto` finds, the content of a file that
-a setting names, the revision of this program. The manifest has those; whoever changes them begins a new sweep.
+A run is finished if its manifest says `ok` and its summary exists. Two configs are the same if their hashes are
+(`config_hash` in the manifest). The hash covers every setting except Hydra's own (folders) and those that cannot change
+a result (`PASSING`). It does not cover the machine that `device=auto` finds, the content of a file that a setting names
+or the revision of this program. The manifest records these; a user who changes one starts a new sweep.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launchopt.errors import ConfigError
-from launchopt.recording.manifest import read_manifest
+from launchopt.files import JsonObject
+from launchopt.recording.manifest import Manifest, read_manifest
 from runner.run.folder_lock import FolderError
 
-PASSING = ("resume", "job_timeout_s", "watchdog_s")  # settings that end or skip a run, and leave its results alone
+PASSING = ("resume", "job_timeout_s", "watchdog_s")  # settings that end or skip a run and change no result
 SWEEP = "sweep.json"
-_DIFFERENCES = 4  # so many settings are named, more are only counted
+_DIFFERENCES_NAMED = 4  # an error only counts more
 _TABLES = ("summary", "histograms", "launches", "commands", "kernels", "tokens")
-_LEFT = (*(f"{name}.parquet" for name in _TABLES), "torch-*.json.gz", "traceback.txt", ".*.tmp", "manifest.json")
+_OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "torch-*.json.gz", "traceback.txt", ".*.tmp", "manifest.json")
 
 
-def plain(composed: DictConfig) -> dict[str, Any]:
-    """The composed config as a manifest holds it; empty where it does not resolve (`schema.to_config` says why)."""
+def plain(composed: DictConfig) -> JsonObject:
+    """Return the composed config as in the manifest; empty if it does not resolve, for which `to_config` raises."""
     try:
         container = OmegaConf.to_container(composed, resolve=True, enum_to_str=True)
     except OmegaConfBaseException:
@@ -40,32 +40,33 @@ def plain(composed: DictConfig) -> dict[str, Any]:
 
 
 def is_timed(place: DictConfig) -> bool:
-    """Whether a folder's name is made from the time: nobody named one."""
-    raw: Any = OmegaConf.to_container(place, resolve=False)
+    """Whether a folder has its default name, which contains the time."""
+    raw = OmegaConf.to_container(place, resolve=False)
+    assert isinstance(raw, dict)
     return "${now:" in str(raw["dir"])
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
-    """16 hex digits that two configs share when they ask for the same results."""
+def config_hash(config: Mapping[str, object]) -> str:
+    """Return 16 hexadecimal digits, which configs share that ask for the same results."""
     kept = {key: value for key, value in config.items() if key not in PASSING}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def earlier_run(folder: Path) -> dict[str, Any] | None:
-    """The manifest in `folder`, None where there is none; DataError where it cannot be read."""
+def earlier_run(folder: Path) -> Manifest | None:
+    """Return the manifest in `folder`, None if there is none; DataError if it cannot be read."""
     return read_manifest(folder) if (folder / "manifest.json").exists() else None
 
 
-def is_finished(folder: Path, manifest: Mapping[str, Any] | None) -> bool:
-    """Whether the run that left this manifest in `folder` ended well."""
+def is_finished(folder: Path, manifest: Manifest | None) -> bool:
+    """Whether the run with this manifest in `folder` ended well."""
     return manifest is not None and manifest.get("status") == "ok" and (folder / "summary.parquet").exists()
 
 
-def is_done(folder: Path, config: Mapping[str, Any], key: str) -> bool:
+def is_done(folder: Path, config: Mapping[str, object], key: str) -> bool:
     """Whether `folder` holds the finished run of this config.
 
-    FolderError where it holds a finished run of another; `key` is the setting that named the folder.
+    Raises FolderError if it holds one of another config. `key` is the setting that named the folder.
     """
     manifest = earlier_run(folder)
     if manifest is None or not is_finished(folder, manifest):
@@ -75,21 +76,21 @@ def is_done(folder: Path, config: Mapping[str, Any], key: str) -> bool:
     if manifest.get("config_hash", config_hash(theirs)) == config_hash(config):
         return True
     differences = _differences(theirs, config)
-    named = ", ".join(differences[:_DIFFERENCES]) or "settings that its manifest does not name"
-    more = f" and {len(differences) - _DIFFERENCES} more" if len(differences) > _DIFFERENCES else ""
+    named = ", ".join(differences[:_DIFFERENCES_NAMED]) or "settings that its manifest does not name"
+    more = f" and {len(differences) - _DIFFERENCES_NAMED} more" if len(differences) > _DIFFERENCES_NAMED else ""
     raise FolderError(key, folder, f"holds a finished run of another config, which differs in {named}{more}")
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run left, so that a folder never holds files of two; other files stay."""
-    for pattern in _LEFT:
+    """Remove the files of an earlier run, so that a folder never mixes two runs. Other files stay."""
+    for pattern in _OUTPUTS:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
 
 
 def newest_sweep(parent: Path, overrides: Sequence[str]) -> Path:
-    """The sweep below `parent` that was last started with these overrides; ConfigError where none was."""
-    wanted = asked(overrides)
+    """Return the newest sweep below `parent` with these overrides; ConfigError if there is none."""
+    wanted = without_passing(overrides)
     found = [(about["started_utc"], folder) for folder, about in _sweeps(parent) if about["overrides"] == wanted]
     if not found:
         why = f"no sweep with these overrides in {parent}: name its folder with hydra.sweep.dir=..., or leave this out"
@@ -97,12 +98,12 @@ def newest_sweep(parent: Path, overrides: Sequence[str]) -> Path:
     return max(found)[1]
 
 
-def asked(overrides: Sequence[str]) -> list[str]:
-    """Overrides less those of settings that leave results alone."""
+def without_passing(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that can change a result."""
     return [each for each in overrides if each.lstrip("+").partition("=")[0] not in PASSING]
 
 
-def _sweeps(parent: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _sweeps(parent: Path) -> Iterator[tuple[Path, JsonObject]]:
     for path in parent.glob(f"*/{SWEEP}"):
         with contextlib.suppress(OSError, ValueError):
             about = json.loads(path.read_text())
@@ -110,12 +111,12 @@ def _sweeps(parent: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
                 yield path.parent, about
 
 
-def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+def _differences(theirs: Mapping[str, object], ours: Mapping[str, object]) -> list[str]:
     one, other = dict(_flat(theirs)), dict(_flat(json.loads(json.dumps(ours, default=str))))
     return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
 
 
-def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(config: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{above}{key}.")

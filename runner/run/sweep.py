@@ -1,14 +1,16 @@
-"""A sweep as a whole: which jobs it has had, how each ended, and `sweep.json`, which says so to programs.
+"""A sweep: its jobs, how each ended, and `sweep.json`, which records that for programs.
 
     {"schema_version": 1, "status": "failed", "exit_code": 1, "started_utc": ..., "ended_utc": ..., "overrides": [...],
      "counts": {"ok": 2, "failed": 1}, "jobs": [{"job": 0, "folder": "0", "overrides": [...], "config_hash": ...,
      "status": "ok", "error": null, "exit_code": 0}, ...]}
 
-A job's status is `running`, `ok`, `failed` (it ran: its manifest says more), `refused` (its config cannot work, or its
-folder holds a finished run of another config), `skipped` (`resume=true`: finished before), `interrupted` or `not run`
-(the sweep ended before it was reached; such a job has no folder). The sweep's is `running`, `ok`, `failed` (some job
-failed, was refused or was not run) or `interrupted`. It is written anew as each job begins, so that what a killed
-process leaves says `running`; jobs that were not reached are added at the end.
+Status of a job: `running`; `ok`; `failed` (its manifest says more); `refused` (its config cannot work, or its folder
+holds a finished run of another config); `skipped` (finished before, with `resume=true`); `interrupted`; `not run` (the
+sweep ended first; such a job has no folder). Status of a sweep: `running`; `ok`; `failed` (a job failed, was refused or
+was not run); `interrupted`.
+
+The file is replaced as each job begins. So a killed process leaves the status `running`. Jobs that did not begin are
+added at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from hydra.errors import HydraException
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.files import write_atomically
-from runner.run.resume import SWEEP, asked
+from runner.run.resume import SWEEP, without_passing
 
 SCHEMA_VERSION = 1
 NOT_RUN = "not run"
@@ -39,10 +41,7 @@ def _now() -> str:
 
 
 def planned(overrides: Sequence[str]) -> list[list[str]]:
-    """Overrides of each job of a sweep, in order, as Hydra's sweeper makes them from what was typed.
-
-    Empty where only Hydra can tell (`glob`).
-    """
+    """Return the overrides of each job in the order of Hydra's sweeper; empty if only Hydra can expand them."""
     choices: dict[str, list[str]] = {}
     try:
         for each in OverridesParser.create().parse_overrides(list(overrides)):
@@ -68,7 +67,7 @@ class SweepJob:
     exit_code: int = 0
 
     def ended(self, status: str, error: LaunchoptError | None = None) -> None:
-        """Note how; an interruption is one, whatever the caller expected."""
+        """Note how the job ended. An `Interrupted` error makes the status `interrupted`, whatever `status` is."""
         self.status = "interrupted" if isinstance(error, Interrupted) else status
         if error is not None:
             self.error, self.exit_code = str(error), error.exit_code
@@ -76,17 +75,17 @@ class SweepJob:
 
 @dataclass(slots=True)
 class Sweep:
-    """What was asked for, and the jobs so far."""
+    """The overrides of a sweep, and its jobs so far."""
 
     folder: Path
-    overrides: list[str]  # as typed: a setting with its values
-    is_new: bool  # its folder was not there before
+    overrides: list[str]  # as typed: settings with their values
+    is_new: bool  # this start made its folder
     was_stopped: bool = False
     jobs: list[SweepJob] = field(default_factory=list)
     started_utc: str = field(default_factory=_now)
 
     def add(self, job: SweepJob, folder: Path) -> None:
-        """The next job, in `folder`; ConfigError where it would write over an earlier one of this sweep."""
+        """Add the next job, in `folder`; ConfigError if an earlier job of this sweep has that folder."""
         job.folder = os.path.relpath(folder, self.folder)
         taken = {".", *(each.folder for each in self.jobs)}
         self.jobs.append(job)
@@ -96,32 +95,32 @@ class Sweep:
 
     @property
     def status(self) -> str:
-        """How it ended."""
+        """The status of a sweep that has ended."""
         found = {job.status for job in self.jobs}
         if self.was_stopped or "interrupted" in found:
             return "interrupted"
         return "failed" if found & {"failed", "refused", NOT_RUN} else "ok"
 
     def stop(self) -> None:
-        """It was interrupted, and with it the job that still runs."""
+        """Note an interruption of the sweep and of the job that still runs."""
         self.was_stopped = True
         for job in self.jobs:
             if job.status == "running":
                 job.ended("interrupted", Interrupted("interrupted"))
 
     def end(self) -> None:
-        """No job begins any more: what was not reached joins the others, and `sweep.json` says how it went."""
+        """Add the jobs that did not begin, and save `sweep.json` with the final status."""
         left = planned(self.overrides)
         try:
             for job in self.jobs:
                 left.remove(job.overrides)
-        except ValueError:  # not the jobs that these overrides would have: then it is not known which are left
+        except ValueError:  # other jobs than these overrides give: the remaining ones are unknown
             left = []
         self.jobs += [SweepJob(number, each, status=NOT_RUN) for number, each in enumerate(left, len(self.jobs))]
         self.save(ended=True)
 
     def save(self, ended: bool = False) -> None:
-        """Write `sweep.json`; RunError where that fails."""
+        """Replace `sweep.json`; RunError if that fails."""
         ends = (Interrupted.exit_code * self.was_stopped, RunError.exit_code * (NOT_RUN in self.counts()))
         about = {
             "schema_version": SCHEMA_VERSION,
@@ -129,7 +128,7 @@ class Sweep:
             "exit_code": max(*ends, *(job.exit_code for job in self.jobs)),
             "started_utc": self.started_utc,
             "ended_utc": _now() if ended else None,
-            "overrides": asked(self.overrides),
+            "overrides": without_passing(self.overrides),
             "counts": self.counts(),
             "jobs": [asdict(job) for job in self.jobs],
         }
@@ -140,16 +139,16 @@ class Sweep:
             raise RunError(f"{self.folder / SWEEP}: {error.strerror or error}") from None
 
     def counts(self) -> dict[str, int]:
-        """How many jobs ended how; only what occurs."""
+        """Return the number of jobs of each status that occurs."""
         found = Counter(job.status for job in self.jobs)
         return {status: found[status] for status in STATUSES if found[status]}
 
     def own(self, job: SweepJob) -> str:
-        """What it was asked for and not all jobs were."""
-        return " ".join(each for each in asked(job.overrides) if each not in self.overrides)
+        """Return the overrides of a job that not all jobs share."""
+        return " ".join(each for each in without_passing(job.overrides) if each not in self.overrides)
 
     def lines(self, shown: str) -> list[str]:
-        """What the user reads at the end; `shown` is the folder as they would type it."""
+        """Return the lines that the user reads at the end. `shown` is the folder as they would type it."""
         counts = ", ".join(f"{count} {status}" for status, count in self.counts().items())
         bad = [job for job in self.jobs if job.status not in ("ok", "skipped", NOT_RUN)]
         lines = [f"sweep: {counts} in {shown}"]

@@ -1,4 +1,4 @@
-"""What the user sees of a run: notices, a progress bar, a table at the end. Plain lines when piped."""
+"""What the user sees of a run: notices, a progress bar, and a table at the end. Plain lines when piped."""
 
 from __future__ import annotations
 
@@ -8,30 +8,22 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich import box
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from launchopt.recording.results import Row
+from runner.pager import console
 from runner.plan.plan import Plan
-
-PIPED_COLUMNS = 200  # wide enough that no cell of a piped table is cut
-
-
-def console(stderr: bool = False) -> Console:
-    """A console that never wraps or cuts when its output is not a terminal."""
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False)
 
 
 def say(notices: Sequence[str]) -> None:
-    """A line each, unwrapped."""
+    """Print a line for each notice, unwrapped."""
     for notice in notices:
         console().print(notice, soft_wrap=True, markup=False)
 
 
 class Terminal:
-    """Progress of one job of so many runs on standard error; silent there when that is not a terminal."""
+    """The progress bar of one job of `runs` runs, on standard error; silent if that is not a terminal."""
 
     def __init__(self, plan: Plan, runs: int, notices: Sequence[str]) -> None:
         self._commands = plan.stream.commands
@@ -59,22 +51,22 @@ class Terminal:
         self._bar.stop()
 
     def progress(self, label: str, popped: int) -> None:
-        """What is going on, and how many commands of this repeat have been popped."""
+        """Show the phase and the number of commands that this repeat has popped."""
         completed = self._done * self._commands + min(popped, self._commands)
         self._bar.update(self._task, description=label, completed=completed)
 
     def expects(self, runs: int) -> None:
-        """So many runs, as far as is known now."""
+        """Set the number of runs, which `repeats=auto` can raise."""
         self._bar.update(self._task, total=runs * self._commands)
 
     def finished(self, repeats: int) -> None:
-        """So many repeats are done."""
+        """Set the number of finished repeats."""
         self._done = repeats
         self._bar.update(self._task, completed=repeats * self._commands)
 
 
 def summary_table(rows: Sequence[Row]) -> Table:
-    """The repeats of a job, a column a mode: medians."""
+    """Return a table of the medians of a job's repeats, with a column for each mode."""
     first = rows[0]
     model = f" {first['model']}" if first["model"] else ""
     place = first["gpu"] or "CPU"
@@ -91,6 +83,8 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 
 def _column(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the texts of one mode's column, by the name of the line."""
+
     def median(name: str) -> float | None:
         values = [row[name] for row in rows if row[name] is not None]
         return statistics.median(values) if values else None
@@ -132,7 +126,7 @@ def _column(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def throttled_repeats(rows: Sequence[Row]) -> str | None:
-    """How many repeats of one mode were throttled, and why; None where none was seen to be."""
+    """Return how many repeats of one mode were throttled, and why; None if NVML reported none."""
     throttled = [row for row in rows if row["throttled"]]
     if not throttled:
         return None
@@ -141,7 +135,7 @@ def throttled_repeats(rows: Sequence[Row]) -> str | None:
 
 
 def _gpu_lines(shown: Callable[..., str], rows: Sequence[Row]) -> dict[str, str]:
-    """What NVML said; nothing where it said nothing."""
+    """Return the lines with clocks, energy and power; `-` for values that NVML did not give."""
     lines = {
         "SM clock MHz: median / lowest": shown(",.0f", "sm_clock_mhz", "sm_clock_min_mhz"),
         "energy mJ a command": shown(",.4g", "energy_mj_per_command"),
@@ -152,7 +146,7 @@ def _gpu_lines(shown: Callable[..., str], rows: Sequence[Row]) -> dict[str, str]
 
 
 def _token_lines(shown: Callable[..., str], first: Row) -> dict[str, str]:
-    """What only requests have."""
+    """Return the lines that only requests have."""
     lines = {
         "tokens/s": shown(",.0f", "tokens_per_s"),
         "time to first token ms p50 / p99": shown(",.2f", "ttft_p50_ms", "ttft_p99_ms"),

@@ -34,10 +34,10 @@ from launchopt.verify.commands import Verification, verify
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import CommandStream
 from runner.plan.job import Arm, Job
-from runner.python_loop import PythonLoop
 from runner.worker.ceilings import DeviceCeilings
 from runner.worker.chains import Chains, rows_of_longest_step
 from runner.worker.messages import RepeatResult
+from runner.worker.python_loop import PythonLoop
 from runner.worker.tables import TableWriter
 
 TRACED = ("cupti", "torch")  # kinds of timing that record every launch

@@ -20,9 +20,10 @@ from support.results.summary_rows import row
 from launchopt.errors import Interrupted
 from launchopt.producing.blocks import Production
 from launchopt.recording import results
+from runner.pager import console
 from runner.run import run as run_module
 from runner.run.repeats import HALF_WIDTH, MAX_ROUNDS, MIN_ROUNDS, Rounds
-from runner.run.terminal import console, summary_table, throttled_repeats
+from runner.run.terminal import summary_table, throttled_repeats
 from runner.worker.messages import RepeatResult
 
 PAIR = ("baseline", "batched")

@@ -22,9 +22,9 @@ from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import BLOCK_RECORDS, Block, GemmStream, Segment
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
-from runner.python_loop import PythonLoop
 from runner.run import run as run_module
 from runner.worker.consumer import Consumer
+from runner.worker.python_loop import PythonLoop
 
 COMMANDS, BATCH = 96, 16
 
