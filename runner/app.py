@@ -24,8 +24,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.recording.manifest import read_manifest, write_manifest
-from runner.config.composing import conf_folder
 from runner.config.schema import register, to_config
+from runner.config.tables import conf_folder
 from runner.help import help_text, mode_lines
 from runner.run import children
 from runner.run.folder_lock import FolderLock, check_writable

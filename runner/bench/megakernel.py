@@ -1,6 +1,6 @@
 """Where a decode step's time goes in mode=megakernel: bytes, what is achieved of them, what each op waits and works.
 
-Each case is a table of conf/table. It runs once as the runner would have it, producer and all, and every output is
+Each case is a table of conf/experiment/resident. It runs once as the runner would have it, and every output is
 checked; then its last step is launched by itself, again and again (`devices.megakernel_timing`): as it is, with its
 clock written down, and with a stage left out. In those without a stage outputs are wrong, and nobody looks at them.
 Figures go the usual way; the account by op (`account`) is megakernel.parquet in the same folder.

@@ -1,27 +1,20 @@
-"""Where the YAML files of conf/ are, the options of every group, and configs composed in this process."""
+"""The options of every group, and configs composed in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import resources
-from pathlib import Path
 
 from hydra import initialize_config_dir, initialize_config_module
 
 from runner.config.schema import FOUND, register
-
-
-def conf_folder() -> Path | None:
-    """Return the checkout's conf/, of a checkout or an editable install; None: it is the package runner.conf."""
-    folder = Path(__file__).parents[2] / "conf"
-    return folder if (folder / "config.yaml").is_file() else None
+from runner.config.tables import conf_files, conf_folder
 
 
 def group_options() -> dict[str, list[str]]:
     """Return the options of every group, both in alphabetical order: YAML files, and what launchopt declares."""
     groups = {group: list(options) for group, options in FOUND.items()}
-    for group in (conf_folder() or resources.files("runner.conf")).iterdir():
+    for group in conf_files().iterdir():
         if group.is_dir():
             names = [entry.name[:-5] for entry in group.iterdir() if entry.name.endswith(".yaml")]
             groups[group.name] = [*groups.get(group.name, []), *names]

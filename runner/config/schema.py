@@ -22,6 +22,7 @@ from launchopt.workloads import workloads
 from launchopt.workloads.model import Model
 from runner.config import groups
 from runner.config.groups import Ordering
+from runner.config.tables import tables
 
 
 @dataclass(slots=True)
@@ -198,6 +199,7 @@ FOUND: dict[str, dict[str, object]] = {
     "mode": {name: groups.mode_settings(name) for name in MODES},
     "workload": {str(kind.option()): kind for kind in workloads().values() if kind.option()},
     "arrival": dict(arrivals()),
+    "table": {name: {"defaults": [config, "_self_"]} for name, config in tables().items()},
 }
 
 
@@ -207,7 +209,7 @@ def register() -> None:
     store.store(name="config_schema", node=Config)
     for group, options in FOUND.items():
         for name, node in options.items():
-            store.store(group=group, name=name, node=node)
+            store.store(group=group, name=name, node=node, package="_global_" if group == "table" else None)
     for group, schemas in SCHEMAS.items():
         for name, schema in schemas.items():
             store.store(group=f"schema/{group}", name=name, node=schema)

@@ -13,6 +13,7 @@ from support.paths import ROOT
 from launchopt.devices.base import DeviceInfo
 from launchopt.modes import MODES, mode_class
 from runner.config.schema import Config, register, to_config
+from runner.config.tables import tables
 from runner.plan.memory import MEMORY_SHARE
 from runner.plan.streams import stream_on
 
@@ -42,10 +43,10 @@ ALL_MODES, QKV = jobs("remedies"), jobs("qkv")
 
 
 def test_the_workloads_are_those_that_the_report_is_for() -> None:
-    tables = {table for job in ALL_MODES for name, _, table in [each.partition("=") for each in job] if name == "table"}
+    named = {table for job in ALL_MODES for name, _, table in [each.partition("=") for each in job] if name == "table"}
     decode = {f"remedies_decode_{requests}" for requests in (1, 16, 64)}
-    assert {"remedies_gemv_micro", "remedies_gemv_256", "remedies_prefill", "remedies_layer", *decode} <= tables
-    assert tables == {path.stem for path in (ROOT / "conf/table").glob("remedies_*.yaml")}
+    assert {"remedies_gemv_micro", "remedies_gemv_256", "remedies_prefill", "remedies_layer", *decode} <= named
+    assert named == {f"remedies_{path.stem}" for path in (ROOT / "conf/experiment/remedies").glob("*.yaml")}
 
 
 @pytest.mark.parametrize("job", [*ALL_MODES, *QKV], ids=" ".join)
@@ -55,7 +56,8 @@ def test_a_job_fits_and_takes_about_as_long_as_is_meant(job: list[str]) -> None:
     assert stream.arena_bytes < MEMORY_SHARE * MEMORY_BYTES / 4
     assert 0.09 <= stream.commands * BASELINE_US / 1e6 <= 0.7
     table = next(each.partition("=")[2] for each in job if each.startswith("table="))
-    comment = " ".join((ROOT / f"conf/table/{table}.yaml").read_text().partition("defaults:")[0].split("#"))
+    text = (ROOT / f"conf{tables()[table]}.yaml").read_text()
+    comment = " ".join(text.partition("defaults:")[0].split("#"))
     assert table.startswith("qkv") or f"{stream.commands:,}" in comment
     assert config.repeats >= 3, "fewer have no interval"
     for mode in ("baseline", "batched"):
@@ -92,6 +94,17 @@ def test_resident_kernels_and_what_they_are_compared_with_can_run_it(job: list[s
     assert config.mode.name in ("persistent", "megakernel")
     for mode in (config.mode.name, *config.against):
         assert mode_class(mode).refusal("cuda", stream) is None, mode
+
+
+def test_a_table_is_an_option_of_its_experiment_too() -> None:
+    named, nested = composed("table=qkv_prefill"), composed("experiment=qkv/prefill")
+    assert named == nested
+    assert (named.workload.prompt_tokens, named.mode.name) == (128, "fused_qkv")
+
+
+def test_a_table_can_be_cut_short_and_swept() -> None:
+    assert composed("table=gemv_micro", "workload.commands=20000").workload.commands == 20000
+    assert [job[1] for job in QKV[::4]] == ["table=qkv_decode_1", "table=qkv_decode_16", "table=qkv_prefill"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "conf/experiment").glob("*.yaml")), ids=lambda path: path.stem)
