@@ -25,8 +25,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launchopt.errors import ConfigError, LaunchoptError, choices
+from launchopt.errors import ConfigError, choices
+from launchopt.files import save_json
 from runner.pager import until_closed
+from runner.reading import command_parser, exit_code
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -42,18 +44,14 @@ HEADINGS = ("work", "mode", "launches a token", "us a launch", "host h a day", "
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
     options = _parser().parse_args(argv)
-    try:
-        found = budget(options.settings)
-        _show(found)
-        if options.json is not None:
-            from launchopt.files import save_json
+    return exit_code(lambda: _budget(options.settings, options.json))
 
-            save_json(options.json, asdict(found))
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+
+def _budget(settings: Sequence[str], output: Path | None) -> int:
+    found = budget(settings)
+    _show(found)
+    if output is not None:
+        save_json(output, asdict(found))
     return 0
 
 
@@ -191,9 +189,7 @@ def _draw(headings: Sequence[str], cells: Sequence[Sequence[str]], assumptions: 
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("runner.budget", None, summary, details, formatter_class=formatter)
+    parser = command_parser("runner.budget", __doc__)
     parser.add_argument(
         "settings", nargs="*", metavar="KEY=VALUE", help="as above; from=RUN may be given several times"
     )

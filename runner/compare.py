@@ -24,9 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launchopt.errors import ConfigError, DataError, LaunchoptError
+from launchopt.errors import ConfigError, DataError
 from launchopt.files import save_text
 from runner.pager import until_closed
+from runner.reading import command_parser, exit_code
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,13 +41,7 @@ _STYLES = {"FASTER": "green", "SLOWER": "red", "SAME": "cyan", "UNDECIDED": "yel
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
     options = _parser().parse_args(argv)
-    try:
-        return _compare(options)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+    return exit_code(lambda: _compare(options))
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -149,9 +144,7 @@ def _print_table(outcome: Outcome, to: Console) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("runner.compare", None, summary, details, formatter_class=formatter)
+    parser = command_parser("runner.compare", __doc__)
     parser.add_argument("a", metavar="A", help="folder with results, or FOLDER:MODE: what to compare with")
     parser.add_argument("b", metavar="B", help="folder with results, or FOLDER:MODE: what is said to be faster or not")
     parser.add_argument("--effect", default="1%", metavar="X", help="smallest effect that matters (1%%): less is SAME")

@@ -12,21 +12,18 @@ the page that is named with --page the columns are refreshed (--check: are they 
 from __future__ import annotations
 
 import argparse
-import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.errors import DataError, LaunchoptError
-from launchopt.files import save_text, write_atomically
+from launchopt.errors import DataError
+from launchopt.files import write_atomically
 from launchopt.recording.dataset import TABLES, batches, files, schema_of
 from launchopt.recording.manifest import SCHEMA_VERSION
 from runner.pager import until_closed
-
-BLOCK = re.compile(r"(<!-- columns -->\n).*?(<!-- /columns -->)", re.DOTALL)
+from runner.reading import command_parser, exit_code, page_code, sync_block
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,19 +34,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("name a folder with results, or ask for --columns or a --page")
     if options.folders and options.output is None:
         parser.error("--output says where the rows go")
-    try:
-        if options.columns:
-            print(columns_markdown(), end="")
-        if options.folders:
-            rows, found = gather(options.folders, options.table, options.output)
-            print(f"{rows:,} rows of {found:,} files: {options.output}")
-        is_current = options.page is None or sync_page(options.page, check=options.check)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    if not is_current:
-        print(f"{options.page}: out of date: run python -m runner.dataset --page {options.page}", file=sys.stderr)
-    return 0 if is_current else 1
+    return exit_code(lambda: _dataset(options))
+
+
+def _dataset(options: argparse.Namespace) -> int:
+    if options.columns:
+        print(columns_markdown(), end="")
+    if options.folders:
+        rows, found = gather(options.folders, options.table, options.output)
+        print(f"{rows:,} rows of {found:,} files: {options.output}")
+    if options.page is None:
+        return 0
+    is_current = sync_block(options.page, "columns", columns_markdown(), check=options.check)
+    return page_code(options.page, is_current, f"runner.dataset --page {options.page}")
 
 
 def gather(folders: Sequence[Path], table: str, output: Path) -> tuple[int, int]:
@@ -94,25 +91,8 @@ def _doc(field: pa.Field) -> str:
     return str(field.metadata[b"doc"].decode()).replace("|", "\\|")
 
 
-def sync_page(page: Path, *, check: bool = False) -> bool:
-    """Refresh the columns inside `page`, or only look with `check`; whether they are as they should be now."""
-    try:
-        old = page.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise DataError(page, None, f"cannot be read ({error})") from None
-    if not BLOCK.search(old):
-        raise DataError(page, None, "has no <!-- columns --> with a <!-- /columns --> after it")
-    text = columns_markdown()
-    new = BLOCK.sub(lambda match: match[1] + text + match[2], old)
-    if new != old and not check:
-        save_text(page, new)
-    return new == old or not check
-
-
 def _parser() -> argparse.ArgumentParser:
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("runner.dataset", None, summary, details, formatter_class=formatter)
+    parser = command_parser("runner.dataset", __doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--table", default="summary", metavar="NAME", help=f"of {', '.join(TABLES)} (default summary)")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="where the rows go")

@@ -11,8 +11,6 @@ the soak.json of `scripts/soak.py --json` beside them. Out: Markdown. With --rea
 from __future__ import annotations
 
 import argparse
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -22,13 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.analysis.tables.reliability import Kill, Soak, reliability_markdown
-from launchopt.errors import DataError, LaunchoptError
-from launchopt.files import read_json, save_text
+from launchopt.errors import DataError
+from launchopt.files import read_json
 from launchopt.recording.results import read_manifest
 from runner.pager import until_closed
+from runner.reading import command_parser, exit_code, page_code, sync_block
 
 CAMPAIGN, SOAK = "campaign.parquet", "soak.json"
-BLOCK = re.compile(r"(<!-- reliability -->\n).*?(<!-- /reliability -->)", re.DOTALL)
+BLOCK = "reliability"  # of a page
 MOST_KILLS = 1_000_000
 _TYPES = {"int": pa.int64(), "int | None": pa.int64(), "float": pa.float64(), "str": pa.string()}
 SCHEMA = pa.schema([pa.field(each.name, _TYPES[str(each.type)]) for each in fields(Kill)])
@@ -43,19 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.check and options.readme is None:
         parser.error("--check goes with --readme")
-    try:
-        text = campaign_markdown(options.folder)
-        if options.readme is None:
-            print(text, end="")
-            return 0
-        is_current = sync_page(options.readme, text, check=options.check)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    if not is_current:
-        mend = f"python -m runner.reliability {options.folder} --readme {options.readme}"
-        print(f"{options.readme}: out of date: run {mend}", file=sys.stderr)
-    return 0 if is_current else 1
+    return exit_code(lambda: _reliability(options.folder, options.readme, options.check))
+
+
+def _reliability(folder: Path, page: Path | None, check: bool) -> int:
+    text = campaign_markdown(folder)
+    if page is None:
+        print(text, end="")
+        return 0
+    is_current = sync_block(page, BLOCK, text, check=check)
+    return page_code(page, is_current, f"runner.reliability {folder} --readme {page}")
 
 
 def campaign_markdown(folder: Path) -> str:
@@ -130,24 +126,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
 
 
-def sync_page(page: Path, text: str, *, check: bool = False) -> bool:
-    """Have the block of `page` hold `text`, or only look with `check`; whether it does now."""
-    try:
-        old = page.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise DataError(page, None, f"cannot be read ({error})") from None
-    if not BLOCK.search(old):
-        raise DataError(page, None, "has no <!-- reliability --> with a <!-- /reliability --> after it")
-    new = BLOCK.sub(lambda match: match[1] + text + match[2], old)
-    if new != old and not check:
-        save_text(page, new)
-    return new == old or not check
-
-
 def _parser() -> argparse.ArgumentParser:
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("runner.reliability", None, summary, details, formatter_class=formatter)
+    parser = command_parser("runner.reliability", __doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="of one campaign")
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the page is out of date")

@@ -19,9 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launchopt.errors import DataError, LaunchoptError
+from launchopt.errors import DataError
 from launchopt.files import save_json
 from runner.pager import until_closed
+from runner.reading import command_parser, exit_code
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -34,13 +35,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
     options = _parser().parse_args(argv)
-    try:
-        return verdict(options.folders, options.calibration, options.json)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+    return exit_code(lambda: verdict(options.folders, options.calibration, options.json))
 
 
 def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Path | None = None) -> int:
@@ -108,9 +103,7 @@ def _show(diagnoses: Sequence[Diagnosis]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("runner.verdict", None, summary, details, formatter_class=formatter)
+    parser = command_parser("runner.verdict", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="what a launch costs on that device")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the same for programs")

@@ -14,7 +14,8 @@ import pandas
 import pytest
 from support.paths import ROOT
 
-from runner.reliability import campaign_markdown, sync_page
+from runner.reading import sync_block
+from runner.reliability import BLOCK, campaign_markdown
 from runner.report.__main__ import sync_readme
 
 README = (ROOT / "README.md").read_text()
@@ -41,7 +42,8 @@ def test_tables_are_what_the_committed_figures_give(page: str) -> None:
 def test_the_page_on_reliability_shows_the_committed_campaign() -> None:
     page, folder = "outputs/reference/RELIABILITY.md", "outputs/reference/reliability"
     text = campaign_markdown(ROOT / folder)
-    assert sync_page(ROOT / page, text, check=True), f"run: python -m runner.reliability {folder} --readme {page}"
+    is_current = sync_block(ROOT / page, BLOCK, text, check=True)
+    assert is_current, f"run: python -m runner.reliability {folder} --readme {page}"
 
 
 def test_every_promise_names_a_test_that_is_there() -> None:

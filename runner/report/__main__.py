@@ -37,12 +37,13 @@ from launchopt.analysis.tables.rows import build_tables
 from launchopt.analysis.tables.strategies import RemedyTable, build_remedies
 from launchopt.analysis.tables.strategies_markdown import remedies_markdown
 from launchopt.analysis.verdict.calibration import calibration_markdown, read_calibration
-from launchopt.errors import DataError, LaunchoptError
+from launchopt.errors import DataError
 from launchopt.files import save_text
 from launchopt.recording import results
 from runner.bench import account, figures
 from runner.pager import until_closed
 from runner.profiles import ncu
+from runner.reading import command_parser, exit_code, page_code, read_page, save_page
 from runner.report import goals, profilers
 from runner.report.page import html, pull_request, timeline
 from runner.report.pictures import draw_frontiers, draw_speedups, draw_strategies
@@ -73,20 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--output and --plot do not go with --{kinds[0]}")
     if options.timeline_limit is not None and options.timeline is None:
         parser.error("--timeline-limit goes with --timeline")
-    try:
-        _make(kinds[0] if kinds else "", options)
-        is_current = options.readme is None or sync_readme(options.readme, check=options.check)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    if not is_current:
-        print(
-            f"{options.readme}: out of date: run python -m runner.report --readme {options.readme}",
-            file=sys.stderr,
-        )
-    return 0 if is_current else 1
+    return exit_code(lambda: _report(kinds[0] if kinds else "", options))
+
+
+def _report(kind: str, options: argparse.Namespace) -> int:
+    _make(kind, options)
+    page: Path | None = options.readme
+    if page is None:
+        return 0
+    return page_code(page, sync_readme(page, check=options.check), f"runner.report --readme {page}")
 
 
 def _make(kind: str, options: argparse.Namespace) -> None:
@@ -213,18 +209,11 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
 
     Raises DataError for a README or a folder that cannot be read, and for markers that do not pair up.
     """
-    try:
-        old = readme.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise DataError(readme, None, f"cannot be read ({error})") from None
+    old = read_page(readme)
     from runner.matrix import sync_matrix  # brings Hydra and the workloads, which other reports do without
 
     new = sync_matrix(sync_blocks(old, readme, lambda name: _block(readme.parent / name)), readme)
-    if new == old:
-        return True
-    if not check:
-        save_text(readme, new)
-    return not check
+    return save_page(readme, old, new, check=check)
 
 
 def _block(folder: Path) -> str:
@@ -261,9 +250,7 @@ def whole(text: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("runner.report", None, summary, details, formatter_class=formatter)
+    parser = command_parser("runner.report", __doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--output", type=Path, metavar="FILE.md", help="where the Markdown goes")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the same as a picture")

@@ -16,7 +16,8 @@ import pytest
 from support.processes.own_process import ROOT
 
 from launchopt.errors import DataError
-from runner.reliability import campaign_markdown, main, read_kills, read_soak, sync_page
+from runner.reading import sync_block
+from runner.reliability import BLOCK, campaign_markdown, main, read_kills, read_soak
 from scripts import kill_campaign, soak
 from scripts.kill_campaign import Kill
 
@@ -243,9 +244,9 @@ def test_a_page_is_refreshed_and_a_stale_one_is_seen(
 def test_a_page_without_a_place_is_refused(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     with pytest.raises(DataError, match="cannot be read"):
-        sync_page(page, "text")
+        sync_block(page, BLOCK, "text", check=False)
     page.write_text("<!-- /reliability -->\n<!-- reliability -->\n")
     with pytest.raises(DataError, match="has no <!-- reliability -->"):
-        sync_page(page, "text")
+        sync_block(page, BLOCK, "text", check=False)
     with pytest.raises(SystemExit):
         main([str(tmp_path), "--check"])
