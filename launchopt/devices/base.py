@@ -6,7 +6,7 @@ A device owns the arenas and knows how to make one launch. A mode decides which 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
@@ -18,16 +18,18 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.feedback.flights import Flights
 from launchopt.errors import RunError
-from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.recording.recorder import Recorder, RecordingArrays, Strategy
 from launchopt.sampling import Sampling
 from launchopt.timing.activity import Ceilings, Span
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import Stream as Stream
 
 Columns = NDArray[np.int64]
 
 if TYPE_CHECKING:
     from launchopt.batching.step_batcher import StepBatch
     from launchopt.devices.arenas import SeqState
+    from launchopt.devices.cpu.launch import CpuLaunch
     from launchopt.devices.cublaslt.plans import Plans
     from launchopt.devices.cublaslt.tables import Tables
     from launchopt.devices.cuda.kernel_plans import KernelPlans
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
     from launchopt.devices.feedback.in_launch import LaunchFeedback
     from launchopt.devices.loops.commands_runner import Pump, PumpSettings
     from launchopt.devices.loops.requests_runner import ChainPump
-    from launchopt.modes.base import Mode
+    from launchopt.devices.megakernel.launch_ahead import LaunchAhead
+    from launchopt.devices.resident.kernel import Resident
     from launchopt.queue.ring import Ring
 
 
@@ -54,6 +57,61 @@ class DeviceInfo:
     def as_dict(self) -> dict[str, Any]:
         """For the manifest."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPath:
+    """What a device launches with while a prepared mode runs."""
+
+    packable_bytes: Sequence[int] = ()  # for each shape the bytes that a packed command copies; 0: never packed
+    tables: Tables | None = None  # None: the device's own
+    streams: Streams | None = None  # None: the main stream alone
+    resident: Resident | None = None  # the persistent kernel
+    ahead: LaunchAhead | None = None  # makes launches before their commands arrive
+
+    @property
+    def stream_count(self) -> int:
+        """Number of CUDA streams that take launches."""
+        return len(self.streams.all) if self.streams else 1
+
+
+class PreparedMode(Protocol):
+    """What a device needs of a mode that runs on it."""
+
+    path: LaunchPath
+    compiled_loop: bool  # compiled code makes every launch; else `submit` or `submit_each` does
+    takes_commands: bool  # `submit_each` launches commands as they arrive; else `submit` launches batches or steps
+
+    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
+        """Launch commands of any shapes, in the order given."""
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Launch a batch."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What graphs cost, and what a run executed beside its commands. Its owner alone writes it."""
+
+    costs_ns: dict[str, int] = field(default_factory=dict)  # capture, instantiate, upload: in all; update: of a run
+    padded_commands: int = 0  # executed only to fill up a graph of fixed size
+    graph_replays: int | None = None  # None: without graphs
+
+    def start(self) -> None:
+        """Begin a run: what a run counts starts at 0."""
+        self.padded_commands = 0
+        self.costs_ns.pop("update", None)
+        if self.graph_replays is not None:
+            self.graph_replays = 0
+
+    def spend(self, name: str, ns: int) -> None:
+        """Add `ns` to the cost of this name."""
+        self.costs_ns[name] = self.costs_ns.get(name, 0) + ns
+
+    def replayed(self, padded: int = 0) -> None:
+        """Count one replay of a graph, and the commands that only filled it up."""
+        self.graph_replays = (self.graph_replays or 0) + 1
+        self.padded_commands += padded
 
 
 class Device(Protocol):
@@ -82,8 +140,8 @@ class Device(Protocol):
     def warm_up(self) -> None:
         """Run everything planned once."""
 
-    def start(self, sample_every: int, mode: Mode | None = None) -> None:
-        """The clock is about to start for `mode`; time about one launch in `sample_every` on the device (0: none)."""
+    def start(self, sample_every: int, path: LaunchPath | None = None) -> None:
+        """Prepare a run along `path`; time about one launch in `sample_every` on the device (0: none)."""
 
     def begin(self) -> None:
         """The first launch comes next."""
@@ -91,11 +149,11 @@ class Device(Protocol):
     def use_mode(self, mode: str) -> None:
         """The mode that submits from now on, for the names of ranges."""
 
-    def pump(self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings) -> Pump | None:
+    def pump(self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings) -> Pump | None:
         """A compiled loop that does all of a run; None where the consumer's own, in Python, is needed."""
 
     def pump_chains(
-        self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings, flights: Flights, back: Ring
+        self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings, flights: Flights, back: Ring
     ) -> ChainPump | None:
         """The same for a stream of chains."""
 
@@ -145,6 +203,19 @@ class Device(Protocol):
         """Give everything back."""
 
 
+class HostDevice(Device, Protocol):
+    """The CPU device, as modes see it once it is open."""
+
+    threads: int  # that BLAS may use
+    compute: CpuLaunch  # what a launch computes, and the operands as NumPy views
+
+    def index_of(self, word: NDArray[np.uint64]) -> int:
+        """Return the shape index of a command's record [WORDS]."""
+
+    def execute(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32]) -> None:
+        """Compute each command in turn, as part of one launch; nothing is recorded."""
+
+
 class CudaStream(Protocol):
     """A CUDA stream, as CuPy has it. As a context it is CuPy's current stream."""
 
@@ -176,7 +247,7 @@ class GpuDevice(Device, Protocol):
     base: Tables  # the device's own plans; a mode that launches otherwise forks them
     tables: tuple[Columns, Columns, Columns]  # shapes, plans, contexts of the mode that runs
     recorder: Recorder  # as given to `open`
-    records: tuple[Columns, Columns, Columns]  # launches, commands, cursor of the recorder
+    records: RecordingArrays  # of the recorder, since `start`
     lt: Plans  # makes cuBLASLt plans
     kernels: KernelPlans  # compiles kernels of launchopt/kernels
     state_of_sequences: SeqState | None  # positions and KV pages; None without attention
@@ -230,3 +301,8 @@ def gpu_of(device: Device) -> GpuDevice:
     if not is_gpu(device):
         raise RunError(f"{device.info.kind} device: this needs a GPU")
     return device
+
+
+def is_host(device: Device) -> TypeGuard[HostDevice]:
+    """Return whether the device is the CPU."""
+    return device.info.kind == "cpu"

@@ -1,35 +1,38 @@
-"""What a mode is: the rule that turns commands into launches.
+"""The base of modes: a mode is the rule that turns commands into launches.
 
-A mode is made, asked whether it can run a stream on a device (`refusal`), prepared once, then given work until the
-stream ends. `takes` says in what form:
+A `Mode` is a configuration: it says whether it can run a stream on a device (`refusal`), and how much memory it needs.
+`prepare` plans for one device and returns a `Prepared`, which launches until the stream ends. `takes` is the form in
+which it is given commands:
 
-    commands   as they arrive, one at a time: nothing is held back for company
+    commands   as they arrive, one at a time
     batches    of one shape (or of several, with `merges_shapes`), at most one command of a request at a time
     steps      whole steps of several requests, all of one kind (launchopt/batching/step_batcher.py)
 
-Batches and steps come to `submit`, which launches between `device.enter` and `device.leave`: they take the time, put
-the NVTX range and the events, and note what ran. A device runs the whole loop compiled where `compiled_loop` says so.
+A `Prepared` has a method for each form: `submit_each`, `submit`, `submit_steps`. A launch stands between `device.enter`
+and `device.leave`, which take the time, put the NVTX range and the events, and record the launch. With `compiled_loop`
+the device launches everything in compiled code.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op, ShapeKey
-from launchopt.errors import RunError
+from launchopt.devices.base import Counters, Device, LaunchPath
 from launchopt.modes.options import ModeOptions
 from launchopt.options import Value
 from launchopt.workloads.chain import ChainStream
 
 if TYPE_CHECKING:
     from launchopt.batching.batcher import Batch
+    from launchopt.batching.step_batcher import StepBatch
     from launchopt.devices.base import Device
     from launchopt.workloads.chain import Stream
 
@@ -43,7 +46,10 @@ class Takes(enum.Enum):
 
 
 class Mode:
-    """An execution strategy; a new one overrides what differs. `options`: see launchopt/modes/options.py."""
+    """An execution strategy; a new one overrides what differs.
+
+    options: see launchopt/modes/options.py. traced: a tool outside records every launch.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]  # what one launch means
@@ -62,18 +68,8 @@ class Mode:
 
     options: ModeOptions = ModeOptions()
 
-    def __init__(self, **values: Value) -> None:
-        self.options = replace(self.options, **values)
-        self.packable_bytes: Sequence[int] = ()  # for each shape the bytes a packed command copies, 0: never packed
-        self.tables: Any = None  # lt_launch's tables where they are not the device's own
-        self.streams: Any = None  # devices.streams.Streams, where it uses more than one
-        self.resident: Any = None  # devices.resident.Resident, where a kernel stays
-        self.ahead: Any = None  # devices.launch_ahead.LaunchAhead, where launches are made ahead of their commands
-        self.traced = False  # whether every launch is recorded from outside: said before `prepare`
-        self.rehearses = False  # whether the next run is a rehearsal, before the clock: said before `start`
-        self.costs_ns: dict[str, int] = {}  # capture, instantiate, upload, update: where there is such a thing
-        self.padded_commands = 0  # executed for nothing, since `start`
-        self.graph_replays: int | None = None
+    def __init__(self, traced: bool = False, **values: Value) -> None:
+        self.traced, self.options = traced, replace(self.options, **values)
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
@@ -106,28 +102,55 @@ class Mode:
         """Of its `unwritten` those that a launch of this stream may leave out."""
         return cls.unwritten
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
-        """Plan every launch that can come: `limits` says how many commands of a shape a batch can hold."""
-
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
         """Device memory wanted beside the arenas, told before anything is allocated."""
         return 0
 
-    def start(self) -> None:
-        """A run is about to begin."""
-        self.padded_commands = 0
-        self.costs_ns.pop("update", None)
-        if self.graph_replays is not None:
-            self.graph_replays = 0
-
-    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """Commands of any shapes, in arrival order (only where it takes commands)."""
-        raise RunError(f"mode={self.name} takes {self.takes.value}, not single commands")
-
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """A batch, or whole steps."""
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
+        """Plan every launch that can be needed; `limits`: for each shape the most commands of a batch."""
         raise NotImplementedError
 
+
+class Prepared:
+    """A mode that is ready to launch the stream that `device` has open; a new one overrides what differs."""
+
+    def __init__(self, mode: Mode, device: Device, path: LaunchPath | None = None) -> None:
+        self.mode, self.device = mode, device
+        self.path = path or LaunchPath()
+        self.compiled_loop = mode.compiled_loop
+        self.takes_commands = mode.takes_of(device.work) is Takes.commands
+
+    def start(self, warm_up: bool = False) -> None:
+        """Begin a run; `warm_up`: the run before the clock starts."""
+
+    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
+        """Launch commands of any shapes, in arrival order."""
+        raise NotImplementedError
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Launch a batch. A mode that takes commands gets one where these depend on each other."""
+        raise NotImplementedError
+
+    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
+        """Launch whole steps."""
+        raise NotImplementedError
+
+    def counters(self) -> Counters:
+        """Return what graphs cost, and what the run executed beside its commands."""
+        return Counters()
+
     def close(self) -> None:
-        """Give back what `prepare` took."""
+        """Release what `prepare` took."""
+
+
+class PreparedSteps(Prepared):
+    """A mode that takes whole steps and has `launch` launch them."""
+
+    def __init__(self, mode: Mode, device: Device, launch: Callable[[StepBatch, int], None]) -> None:
+        super().__init__(mode, device)
+        self._launch = launch
+
+    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
+        """Launch whole steps, flushed at `flush_ns`."""
+        self._launch(batch, flush_ns)

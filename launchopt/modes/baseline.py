@@ -1,6 +1,6 @@
 """baseline: one cuBLASLt call a command, in arrival order, on one stream.
 
-What an engine without a remedy does. Commands are never held back for company.
+It does what an engine without a strategy does. No command waits for others.
 """
 
 from __future__ import annotations
@@ -12,13 +12,25 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device
-from launchopt.modes.base import Mode, Takes
+from launchopt.devices.base import Device, LaunchPath
+from launchopt.modes.base import Mode, Prepared, Takes
 
 
 def shape_of_all(batch: Batch) -> NDArray[np.int32]:
-    """The shape of each command of a batch of one shape."""
+    """Return the shape index of each command of a batch of one shape."""
     return np.full(len(batch), batch.shape_index, np.int32)
+
+
+class EachCommand(Prepared):
+    """Makes one launch a command, by the device's own plans or those of its path."""
+
+    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
+        """Launch each command."""
+        self.device.submit_each(words, shape_of, flush_ns)
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Launch each command of a batch."""
+        self.device.submit_each(batch.words, shape_of_all(batch), flush_ns)
 
 
 class Baseline(Mode):
@@ -30,17 +42,8 @@ class Baseline(Mode):
     compiled_loop = True
     keeps_order = True
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> EachCommand:
         """Plan each shape for one command a launch."""
-        self._device = device
-        self.packable_bytes = [0] * len(limits)
         for shape in limits:
             device.plan(self.name, shape, [1], scratch=False)
-
-    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """Launch each command."""
-        self._device.submit_each(words, shape_of, flush_ns)
-
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Launch each command of a batch."""
-        self._device.submit_each(batch.words, shape_of_all(batch), flush_ns)
+        return EachCommand(self, device, LaunchPath(packable_bytes=[0] * len(limits)))

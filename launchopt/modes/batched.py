@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device
-from launchopt.modes.base import Mode
+from launchopt.devices.base import Device, LaunchPath
+from launchopt.modes.base import Mode, Prepared
 from launchopt.workloads.chain import ChainStream, Stream
 from launchopt.workloads.stream import arenas_of
 
@@ -37,15 +37,14 @@ class Batched(Mode):
     summary = "one strided-batch call a bucket; scattered operands are packed first"
     compiled_loop = True
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedBatched:
         """Plan every batch size of every shape; packing where it can pay."""
-        self._device = device
         packable_bytes = []
         for shape, limit in limits.items():
             pays = _packing_pays(shape, limit, device.pack_bytes_per_launch)
             device.plan(self.name, shape, range(1, limit + 1), scratch=pays)
             packable_bytes.append(_slot_bytes(shape) if pays else 0)
-        self.packable_bytes = packable_bytes
+        return PreparedBatched(self, device, LaunchPath(packable_bytes=packable_bytes))
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
@@ -59,11 +58,15 @@ class Batched(Mode):
         ]
         return max(sizes, default=0)
 
+
+class PreparedBatched(Prepared):
+    """Every batch size is planned."""
+
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """One strided call a run of evenly spaced slots, or one packed call."""
-        slot_bytes = self.packable_bytes[batch.shape_index]
+        slot_bytes = self.path.packable_bytes[batch.shape_index]
         most = NEVER
         if slot_bytes:
-            most = 1 + len(batch) * slot_bytes // self._device.pack_bytes_per_launch
-        if not self._device.submit_strided(batch, flush_ns, most):
-            self._device.submit_packed(batch, flush_ns)
+            most = 1 + len(batch) * slot_bytes // self.device.pack_bytes_per_launch
+        if not self.device.submit_strided(batch, flush_ns, most):
+            self.device.submit_packed(batch, flush_ns)

@@ -9,18 +9,22 @@ taken in batches. Those that share no weight, prompts and other ops are launched
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from launchopt.batching.batcher import Batch
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.devices.steps.keys import is_shared
-from launchopt.modes.base import Mode, Takes
+from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
 from launchopt.modes.batched import NEVER
 from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream, Stream
+
+if TYPE_CHECKING:
+    from launchopt.devices.steps.coalesced import LtCoalesced
 
 CPU_COPY_CALLS = 2  # a gather and a scatter
 
@@ -44,55 +48,64 @@ class Coalesced(Mode):
             return "joins commands that share a weight, and here none do"
         return super().refusal(kind, stream)
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
         """Plan every number of columns of every shape."""
-        self._device, self._shapes = device, list(limits)
-        any_device: Any = device
-        self._gpu: Any = None
-        if device.info.kind == "cpu":
-            return
+        if is_host(device):
+            return _OnHost(self, device, list(limits))
+        gpu = gpu_of(device)
         from launchopt.devices.steps.coalesced import CoalescedSteps, LtCoalesced
 
-        is_chain = isinstance(any_device.work, ChainStream)
-        self._gpu = CoalescedSteps(any_device, limits) if is_chain else LtCoalesced(any_device, limits)
+        if isinstance(gpu.work, ChainStream):
+            return PreparedSteps(self, gpu, CoalescedSteps(gpu, limits).submit)
+        return _Batches(self, gpu, LtCoalesced(gpu, limits))
+
+
+class _Batches(Prepared):
+    """Batches of one shape, on a GPU."""
+
+    def __init__(self, mode: Mode, gpu: GpuDevice, launched: LtCoalesced) -> None:
+        super().__init__(mode, gpu)
+        self._launched = launched
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """One launch a weight."""
-        if self._gpu is not None:
-            self._gpu.submit(batch, flush_ns)
-            return
-        for row in self._rows(batch):
-            for part in _by_weight(row):
-                if len(part) > 1 and self._shapes[part.shape_index].op is Op.GEMM:
-                    self._wide(part, flush_ns)
-                else:
-                    self._device.submit_strided(part, flush_ns, NEVER)
+        self._launched.submit(batch, flush_ns)
 
-    def _rows(self, batch: Batch) -> list[Batch]:
-        """Of whole steps a batch a row, of one shape each; else the batch itself."""
-        if batch.shape_index >= 0:
-            return [batch]
-        steps: Any = batch
-        cpu: Any = self._device
-        stops = range(steps.size, len(batch.words) + 1, steps.size)
-        parts = [batch.words[stop - steps.size : stop] for stop in stops]
-        index_of = cpu.index_of
-        return [Batch(index_of(part[0]), part, batch.reason) for part in parts]
+
+class _OnHost(Prepared):
+    """Batches of one shape and whole steps, on the CPU."""
+
+    def __init__(self, mode: Mode, host: HostDevice, shapes: list[ShapeKey]) -> None:
+        super().__init__(mode, host)
+        self._host, self._shapes = host, shapes
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """One launch a weight."""
+        for part in _by_weight(batch):
+            if len(part) > 1 and self._shapes[part.shape_index].op is Op.GEMM:
+                self._wide(part, flush_ns)
+            else:
+                self._host.submit_strided(part, flush_ns, NEVER)
+
+    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
+        """The same for each row of a step, which is of one shape."""
+        for first in range(0, len(batch.words), batch.size):
+            row = batch.words[first : first + batch.size]
+            self.submit(Batch(self._host.index_of(row[0]), row, batch.reason), flush_ns)
 
     def _wide(self, batch: Batch, flush_ns: int) -> None:
-        """On the CPU: gather the inputs, one GEMM, scatter its columns."""
-        cpu: Any = self._device
-        shape, count = self._shapes[batch.shape_index], len(batch)
-        weights, inputs, outputs = cpu.compute.views[batch.shape_index]
+        """Gather the inputs, multiply them as columns of one GEMM, scatter its outputs."""
+        host, shape, count = self._host, self._shapes[batch.shape_index], len(batch)
+        weights, inputs, outputs = host.compute.views[batch.shape_index]
         records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
         slot = int(records["slot_a"][0])
-        start_ns = cpu.enter(batch.shape_index, count)
+        start_ns = host.enter(batch.shape_index, count)
         taken = np.take(inputs, records["slot_b"], axis=0)
         product = np.empty((1, count * shape.n, shape.m), outputs.dtype)
-        cpu.compute.multiply(weights[slot : slot + 1], taken.reshape(1, -1, shape.k), product)
+        host.compute.multiply(weights[slot : slot + 1], taken.reshape(1, -1, shape.k), product)
         outputs[records["slot_c"]] = product.reshape(count, shape.n, shape.m)
         copied = taken.nbytes + product.nbytes
-        cpu.leave(batch, slice(0, count), Strategy.coalesced, flush_ns, start_ns, CPU_COPY_CALLS, copied)
+        host.leave(batch, slice(0, count), Strategy.coalesced, flush_ns, start_ns, CPU_COPY_CALLS, copied)
 
 
 def _by_weight(batch: Batch) -> list[Batch]:

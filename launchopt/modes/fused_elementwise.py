@@ -7,15 +7,18 @@ launch: it is not written, and not checked by itself; the scaled output is, agai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device
-from launchopt.modes.base import Mode, Takes
+from launchopt.devices.base import Device, gpu_of, is_host
+from launchopt.modes.base import Mode, PreparedSteps, Takes
 from launchopt.modes.fused_epilogue import is_made_of, starts
 from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import Stream
+
+if TYPE_CHECKING:
+    from launchopt.devices.cpu.fused_steps import Compute, CpuSteps
+    from launchopt.devices.steps.stages import Fused, LtSteps
 
 BIAS_RELU_SCALE = (Op.BIAS, Op.RELU, Op.SCALE)
 REFUSAL = "fuses bias, ReLU and scale in a row: this workload has none"
@@ -34,26 +37,21 @@ class FusedElementwise(Mode):
         """As any; the three must be there."""
         return super().refusal(kind, stream) if is_made_of(stream, BIAS_RELU_SCALE) else REFUSAL
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedSteps:
         """Compile the kernel."""
-        any_device: Any = device
-        if device.info.kind == "cpu":
+        if is_host(device):
             from launchopt.devices.cpu.fused_steps import CpuSteps
 
-            self._steps: Any = CpuSteps(any_device, limits, Strategy.fused, _groups_on_cpu)
-            return
+            return PreparedSteps(self, device, CpuSteps(device, limits, Strategy.fused, _groups_on_cpu).launch)
+        gpu = gpu_of(device)
         from launchopt.devices.steps.fused import elementwise_kernel, prepared_steps
 
-        def fusions(steps: Any, of_kind: int, replica: int) -> Sequence[Any]:
+        def fusions(steps: LtSteps, of_kind: int, replica: int) -> Sequence[Fused]:
             rows = len(steps.indices(of_kind))
             return [elementwise_kernel(steps, of_kind, start) for start in starts(rows)]
 
-        self._steps = prepared_steps(any_device, limits, fusions)
-
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One launch a layer."""
-        self._steps.launch(batch, flush_ns)
+        return PreparedSteps(self, gpu, prepared_steps(gpu, limits, fusions).launch)
 
 
-def _groups_on_cpu(steps: Any, kind: int) -> dict[int, tuple[int, Any]]:
+def _groups_on_cpu(steps: CpuSteps, kind: int) -> dict[int, tuple[int, Compute]]:
     return {start: (start + 3, steps.elementwise(start)) for start in starts(len(steps.rows))}

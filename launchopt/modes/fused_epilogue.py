@@ -7,15 +7,18 @@ itself; the ReLU's output is, against float64 from what went in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device
-from launchopt.modes.base import Mode, Takes
+from launchopt.devices.base import Device, gpu_of, is_host
+from launchopt.modes.base import Mode, PreparedSteps, Takes
 from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream, Stream
 from launchopt.workloads.program import INPUT
+
+if TYPE_CHECKING:
+    from launchopt.devices.cpu.fused_steps import Compute, CpuSteps
+    from launchopt.devices.steps.stages import Fused, LtSteps
 
 GEMM_BIAS_RELU = (Op.GEMM, Op.BIAS, Op.RELU)
 
@@ -44,25 +47,20 @@ class FusedEpilogue(Mode):
             return "fuses GEMM, bias and ReLU in a row: this workload has none"
         return super().refusal(kind, stream)
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedSteps:
         """Plan the GEMM of every layer, which knows its bias."""
-        any_device: Any = device
-        if device.info.kind == "cpu":
+        if is_host(device):
             from launchopt.devices.cpu.fused_steps import CpuSteps
 
-            self._steps: Any = CpuSteps(any_device, limits, Strategy.fused, _groups_on_cpu)
-            return
+            return PreparedSteps(self, device, CpuSteps(device, limits, Strategy.fused, _groups_on_cpu).launch)
+        gpu = gpu_of(device)
         from launchopt.devices.steps.fused import epilogue_gemm, prepared_steps
 
-        def fusions(steps: Any, of_kind: int, replica: int) -> Sequence[Any]:
+        def fusions(steps: LtSteps, of_kind: int, replica: int) -> Sequence[Fused]:
             rows = len(steps.indices(of_kind))
             return [epilogue_gemm(steps, of_kind, start, replica) for start in starts(rows)]
 
-        self._steps = prepared_steps(any_device, limits, fusions)
-
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One launch a layer."""
-        self._steps.launch(batch, flush_ns)
+        return PreparedSteps(self, gpu, prepared_steps(gpu, limits, fusions).launch)
 
 
 def starts(rows: int) -> range:
@@ -70,5 +68,5 @@ def starts(rows: int) -> range:
     return range(0, rows - rows % 3, 3)
 
 
-def _groups_on_cpu(steps: Any, kind: int) -> dict[int, tuple[int, Any]]:
+def _groups_on_cpu(steps: CpuSteps, kind: int) -> dict[int, tuple[int, Compute]]:
     return {start: (start + 3, steps.epilogue(start)) for start in starts(len(steps.rows))}

@@ -7,14 +7,17 @@ outputs: the merged GEMM reads and writes exactly the bytes that the three do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device
-from launchopt.modes.base import Mode, Takes
+from launchopt.devices.base import Device, gpu_of, is_host
+from launchopt.modes.base import Mode, PreparedSteps, Takes
 from launchopt.recording.recorder import Strategy
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import ChainStream, Stream, chain_of
+
+if TYPE_CHECKING:
+    from launchopt.devices.cpu.fused_steps import Compute, CpuSteps
+    from launchopt.devices.steps.stages import Fused, LtSteps
 
 
 def merged_rows(stream: ChainStream, kind: int) -> list[tuple[int, int]]:
@@ -41,26 +44,22 @@ class FusedQkv(Mode):
             return "merges q, k and v, and this workload has none apart"
         return super().refusal(kind, stream)
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedSteps:
         """Plan the merged GEMMs of every kind of step."""
-        any_device: Any = device
-        if device.info.kind == "cpu":
+        if is_host(device):
             from launchopt.devices.cpu.fused_steps import CpuSteps
 
-            self._steps: Any = CpuSteps(any_device, limits, Strategy.fused, self._merge_on_cpu)
-            return
+            return PreparedSteps(self, device, CpuSteps(device, limits, Strategy.fused, self._merge_on_cpu).launch)
+        gpu = gpu_of(device)
+        stream = chain_of(gpu.work)
         from launchopt.devices.steps.fused import merged_gemm, prepared_steps
 
-        def fusions(steps: Any, of_kind: int, replica: int) -> Sequence[Any]:
-            return [merged_gemm(steps, of_kind, *group) for group in merged_rows(any_device.work, of_kind)]
+        def fusions(steps: LtSteps, of_kind: int, replica: int) -> Sequence[Fused]:
+            return [merged_gemm(steps, of_kind, *group) for group in merged_rows(stream, of_kind)]
 
-        self._steps = prepared_steps(any_device, limits, fusions)
+        return PreparedSteps(self, gpu, prepared_steps(gpu, limits, fusions).launch)
 
     @staticmethod
-    def _merge_on_cpu(steps: Any, kind: int) -> dict[int, tuple[int, Any]]:
+    def _merge_on_cpu(steps: CpuSteps, kind: int) -> dict[int, tuple[int, Compute]]:
         """For the first row of each group one past its last, and what computes the group."""
         return {start: (stop, steps.merged(start, stop)) for start, stop in merged_rows(steps.stream, kind)}
-
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One launch a row, or a group of rows."""
-        self._steps.launch(batch, flush_ns)

@@ -7,15 +7,17 @@ launch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, gpu_of
-from launchopt.modes.base import Mode, Takes
+from launchopt.modes.base import Mode, PreparedSteps, Takes
 from launchopt.modes.fused_elementwise import BIAS_RELU_SCALE, REFUSAL
 from launchopt.modes.fused_epilogue import is_made_of, starts
 from launchopt.workloads.chain import Stream
+
+if TYPE_CHECKING:
+    from launchopt.devices.steps.stages import Fused, LtSteps
 
 
 class FusedTriton(Mode):
@@ -34,20 +36,16 @@ class FusedTriton(Mode):
         """As any; the three must be there."""
         return super().refusal(kind, stream) if is_made_of(stream, BIAS_RELU_SCALE) else REFUSAL
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedSteps:
         """Compile the kernel."""
+        gpu = gpu_of(device)
         from launchopt.devices.steps.fused import prepared_steps
         from launchopt.devices.triton.elementwise import TritonStages
 
         stages: dict[int, TritonStages] = {}
 
-        def fusions(steps: Any, of_kind: int, replica: int) -> Sequence[Any]:
+        def fusions(steps: LtSteps, of_kind: int, replica: int) -> Sequence[Fused]:
             made = stages.setdefault(id(steps), TritonStages(steps))
             return [made.fused(of_kind, start) for start in starts(len(steps.indices(of_kind)))]
 
-        self._steps = prepared_steps(gpu_of(device), limits, fusions)
-
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One launch a layer."""
-        steps: Any = batch
-        self._steps.launch(steps, flush_ns)
+        return PreparedSteps(self, gpu, prepared_steps(gpu, limits, fusions).launch)

@@ -13,17 +13,24 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Records, ShapeKey
-from launchopt.devices.base import Device
-from launchopt.modes.base import Mode, Takes
+from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
+from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream, Stream
+
+if TYPE_CHECKING:
+    from launchopt.devices.steps.graphs import BatchGraphs, StepGraphs
+
+_Call = tuple[int, Any, Any, Any]  # shape index, and views of A, B and C
 
 
 @dataclass(slots=True)
@@ -44,71 +51,115 @@ class Graph(Mode):
         """Whole steps, where there are any."""
         return Takes.steps if isinstance(stream, ChainStream) else Takes.batches
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
         """Capture what is likely to be asked for."""
-        self._device, self.graph_replays = device, 0
         cached = self.options.cached
-        gpu: Any = device
-        if device.info.kind == "cpu":
-            self._graphs: Any = _Recorded(gpu, list(limits), cached, self)
-            return
+        if is_host(device):
+            return _Recorded(self, device, list(limits), cached)
+        gpu = gpu_of(device)
         from launchopt.devices.steps.graphs import BatchGraphs, StepGraphs
 
-        if isinstance(gpu.work, ChainStream):
-            self._graphs = steps = StepGraphs(gpu, limits, self, cached)
-            gpu.warm_up()  # a kernel that is not loaded cannot be captured
-            steps.capture_likely()
-        else:
-            self._graphs = BatchGraphs(gpu, limits, self)
+        if not isinstance(gpu.work, ChainStream):
+            return _Batches(self, gpu, BatchGraphs(gpu, limits))
+        graphs = StepGraphs(gpu, limits, cached)
+        gpu.warm_up()  # a kernel that is not loaded cannot be captured
+        graphs.capture_likely()
+        return _Steps(self, gpu, graphs)
 
-    def start(self) -> None:
-        """A run is about to begin."""
-        super().start()
+
+class _Batches(Prepared):
+    """Graphs of batches, on a GPU."""
+
+    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: BatchGraphs) -> None:
+        super().__init__(mode, gpu)
+        self._graphs = graphs
+
+    def start(self, warm_up: bool = False) -> None:
+        """Begin a run; replay each graph once, since other modes may have pushed it off the GPU."""
+        self._graphs.counters.start()
         self._graphs.load()
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Replay."""
+        """Replay the graph of the batch's size."""
         self._graphs.submit(batch, flush_ns)
+
+    def counters(self) -> Counters:
+        """Return what the graphs counted."""
+        return self._graphs.counters
 
     def close(self) -> None:
         """Destroy the graphs."""
         self._graphs.close()
 
 
-class _Recorded:
-    """Lists of calls on the CPU device, at most `bound`, by the shapes and slots of their commands."""
+class _Steps(Prepared):
+    """Graphs of whole steps, on a GPU."""
 
-    def __init__(self, cpu: Any, shapes: list[ShapeKey], bound: int, mode: Graph) -> None:
-        self._cpu, self._bound, self._mode = cpu, bound, mode
+    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: StepGraphs) -> None:
+        super().__init__(mode, gpu)
+        self._graphs = graphs
+
+    def start(self, warm_up: bool = False) -> None:
+        """Begin a run."""
+        self._graphs.counters.start()
+
+    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
+        """Replay the step's graph."""
+        self._graphs.submit(batch, flush_ns)
+
+    def counters(self) -> Counters:
+        """Return what the graphs counted."""
+        return self._graphs.counters
+
+    def close(self) -> None:
+        """Destroy the graphs."""
+        self._graphs.close()
+
+
+class _Recorded(Prepared):
+    """Lists of calls on the CPU, at most `bound`, by the shapes and slots of their commands."""
+
+    def __init__(self, mode: Mode, host: HostDevice, shapes: list[ShapeKey], bound: int) -> None:
+        super().__init__(mode, host)
+        self._host, self._bound, self._counters = host, bound, Counters(graph_replays=0)
         self._batcher = Batcher(shapes, [1] * len(shapes), 0)
-        self._kept: OrderedDict[tuple[int, bytes], list[Any]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, bytes], list[_Call]] = OrderedDict()
 
-    def _record(self, words: Any) -> list[Any]:
+    def start(self, warm_up: bool = False) -> None:
+        """Begin a run."""
+        self._counters.start()
+
+    def counters(self) -> Counters:
+        """Return how often lists were replayed."""
+        return self._counters
+
+    def _record(self, words: NDArray[np.uint64]) -> list[_Call]:
         records: Records = words.reshape(-1).view(COMMAND_DTYPE)
         shape_of = self._batcher.classify(records, np.zeros(len(records), np.int32)).tolist()
         calls = []
         for i, index in enumerate(shape_of):
-            views = zip(self._cpu.compute.views[index], "abc", strict=True)
+            views = zip(self._host.compute.views[index], "abc", strict=True)
             slots = ((view, int(records[f"slot_{role}"][i])) for view, role in views)
             calls.append((index, *(view[slot : slot + 1] for view, slot in slots)))
         return calls
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Look the list up, or record it; run it in one launch."""
+        """Replay the list of these commands in one launch; record it the first time."""
         key = batch.shape_index, batch.words[:, (W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST)].tobytes()
         calls = self._kept.pop(key, None) or self._record(batch.words)
         self._kept[key] = calls
         if len(self._kept) > self._bound:
             self._kept.popitem(last=False)
-        start_ns = self._cpu.enter(batch.shape_index, len(batch.words))
+        start_ns = self._host.enter(batch.shape_index, len(batch.words))
         for i, (index, a, b, c) in enumerate(calls):
-            self._cpu.compute.run(index, a, b, c, batch.words[i : i + 1])
-        self._cpu.leave(batch, slice(0, len(batch.words)), Strategy.graph, flush_ns, start_ns)
-        self._mode.graph_replays = (self._mode.graph_replays or 0) + 1
+            self._host.compute.run(index, a, b, c, batch.words[i : i + 1])
+        self._host.leave(batch, slice(0, len(batch.words)), Strategy.graph, flush_ns, start_ns)
+        self._counters.replayed()
 
-    def load(self) -> None:
-        """Nothing to load."""
+    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
+        """Replay whole steps in one launch."""
+        self.submit(batch, flush_ns)
 
     def close(self) -> None:
-        """Forget all."""
+        """Drop the lists."""
         self._kept.clear()

@@ -7,15 +7,18 @@ company: commands of other shapes need not wait for their own. On the CPU device
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from launchopt.batching.batcher import Batch, Batcher
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
-from launchopt.devices.base import Device, gpu_of
-from launchopt.modes.base import Mode
+from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
+from launchopt.modes.base import Mode, Prepared
 from launchopt.recording.recorder import Strategy
+
+if TYPE_CHECKING:
+    from launchopt.devices.cublaslt.grouped import LtGrouped
 
 
 class Grouped(Mode):
@@ -26,32 +29,49 @@ class Grouped(Mode):
     merges_shapes = True
     ops = frozenset({Op.GEMM})
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
-        """Nothing is planned ahead: cuBLAS takes the shapes as they come."""
-        self._device, self._gpu = device, None
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
+        """Allocate for the largest batch; cuBLAS needs no plans."""
         most = sum(limits.values())
-        if device.info.kind == "cuda":
-            from launchopt.devices.cublaslt.grouped import LtGrouped
+        if is_host(device):
+            return _OnHost(self, device, list(limits), most)
+        gpu = gpu_of(device)
+        from launchopt.devices.cublaslt.grouped import LtGrouped
 
-            gpu: Any = LtGrouped(gpu_of(device), limits, most)
-            self._gpu = gpu
-        else:
-            self._batcher = Batcher(list(limits), [1] * len(limits), 0)
-            self._shape_of = np.zeros(most, np.int32)
+        return _OnGpu(self, gpu, LtGrouped(gpu, limits, most))
+
+
+class _OnGpu(Prepared):
+    """One call of cuBLAS a batch."""
+
+    def __init__(self, mode: Mode, gpu: GpuDevice, grouped: LtGrouped) -> None:
+        super().__init__(mode, gpu)
+        self._grouped = grouped
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One call."""
-        if self._gpu is not None:
-            self._gpu.submit(batch, flush_ns)
-            return
-        cpu: Any = self._device
-        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
-        shape_of = self._batcher.classify(records, self._shape_of)
-        start_ns = cpu.enter(batch.shape_index, len(batch))
-        cpu.execute(batch.words, shape_of)
-        cpu.leave(batch, slice(0, len(batch)), Strategy.grouped, flush_ns, start_ns)
+        """Launch all groups in one call."""
+        self._grouped.submit(batch, flush_ns)
 
     def close(self) -> None:
-        """Give cuBLAS's handle back."""
-        if self._gpu is not None:
-            self._gpu.close()
+        """Destroy cuBLAS's handle."""
+        self._grouped.close()
+
+
+class _OnHost(Prepared):
+    """A loop in one launch."""
+
+    def __init__(self, mode: Mode, host: HostDevice, shapes: list[ShapeKey], most: int) -> None:
+        super().__init__(mode, host)
+        self._host, self._batcher, self._shape_of = (
+            host,
+            Batcher(shapes, [1] * len(shapes), 0),
+            np.zeros(most, np.int32),
+        )
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Compute each command in one launch."""
+        host = self._host
+        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+        shape_of = self._batcher.classify(records, self._shape_of)
+        start_ns = host.enter(batch.shape_index, len(batch))
+        host.execute(batch.words, shape_of)
+        host.leave(batch, slice(0, len(batch)), Strategy.grouped, flush_ns, start_ns)

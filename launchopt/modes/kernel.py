@@ -6,14 +6,12 @@ launchopt/kernels/gemv.cu, for GEMMs of up to 8 columns. Commands other than GEM
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Device, LaunchPath, gpu_of
 from launchopt.devices.cublaslt.launch import ONE_IS
 from launchopt.modes.base import Mode, Takes
-from launchopt.modes.baseline import shape_of_all
+from launchopt.modes.baseline import EachCommand
 from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import Stream
 
@@ -41,24 +39,15 @@ class Kernel(Mode):
             return "launches GEMVs, and this workload has none"
         return super().refusal(kind, stream)
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> EachCommand:
         """Compile the kernel for each shape."""
-        gpu: Any = device
-        self._device = device
-        self.tables = gpu.base.fork()
-        self.packable_bytes = [0] * len(limits)
+        gpu = gpu_of(device)
+        tables = gpu.base.fork()
         for index, shape in enumerate(limits):
             gpu.name_ranges(self.name, index, [1])
             if shape.op is not Op.GEMM:
-                gpu.plan_strided(self.tables, index, [1])
+                gpu.plan_strided(tables, index, [1])
                 continue
-            gpu.plan_gemv(self.tables, index, [1], self.early)
-            self.tables.shapes[index, ONE_IS] = Strategy.kernel
-
-    def submit_each(self, words: Any, shape_of: Any, flush_ns: int) -> None:
-        """Launch each command."""
-        self._device.submit_each(words, shape_of, flush_ns)
-
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Launch each command of a batch."""
-        self._device.submit_each(batch.words, shape_of_all(batch), flush_ns)
+            gpu.plan_gemv(tables, index, [1], self.early)
+            tables.shapes[index, ONE_IS] = Strategy.kernel
+        return EachCommand(self, gpu, LaunchPath(packable_bytes=[0] * len(limits), tables=tables))

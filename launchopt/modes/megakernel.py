@@ -23,17 +23,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
 from launchopt.devices.instructions.fusion import NORM_BYTES
-from launchopt.modes.base import Mode, Takes
+from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.options import option
 from launchopt.timing import nvtx_ranges
 from launchopt.workloads.chain import ChainStream, Stream
+
+if TYPE_CHECKING:
+    from launchopt.devices.megakernel.launcher import Megakernel
 
 
 @dataclass(slots=True)
@@ -61,29 +64,32 @@ class MegakernelMode(Mode):
         wide = isinstance(stream, ChainStream) and stream.hidden * stream.dtype.itemsize > max(NORM_BYTES.values())
         return frozenset() if wide else cls.unwritten
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedMegakernel:
         """Compile the kernel, and the lists that are likely to be asked for."""
         from launchopt.devices.megakernel.launcher import Megakernel
 
+        gpu = gpu_of(device)
         ahead = self.options.ahead and not self.traced and not nvtx_ranges.is_profiled()
-        self._steps: Any = Megakernel(device, limits, self.options.cached, ahead, self.options.racecheck)
-        self.ahead = self._steps.ahead
-        self._steps.compile_likely()
+        steps = Megakernel(gpu, limits, self.options.cached, ahead, self.options.racecheck)
+        steps.compile_likely()
+        return PreparedMegakernel(self, gpu, steps)
 
-    def start(self) -> None:
-        """What comes in a rehearsal is compiled there, and so is the kernel loaded that a run wants."""
-        super().start()
-        self._steps.compiles_at_once = self.rehearses
 
-    @property
-    def steps(self) -> Any:
-        """The device's `Megakernel`, once prepared: for measurements."""
-        return self._steps
+class PreparedMegakernel(Prepared):
+    """The kernel and its lists."""
 
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Launch."""
-        self._steps.submit(batch, flush_ns)
+    def __init__(self, mode: Mode, gpu: GpuDevice, steps: Megakernel) -> None:
+        super().__init__(mode, gpu, LaunchPath(ahead=steps.ahead))
+        self.steps = steps  # measurements time it
+
+    def start(self, warm_up: bool = False) -> None:
+        """Begin a run. A warm-up run compiles every list it needs, and so loads the kernel."""
+        self.steps.start(compiles_at_once=warm_up)
+
+    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
+        """Launch once for all requests."""
+        self.steps.submit(batch, flush_ns)
 
     def close(self) -> None:
         """Drop the lists."""
-        self._steps.close()
+        self.steps.close()

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Device, LaunchPath, gpu_of
 from launchopt.modes.base import Mode, Takes
-from launchopt.modes.baseline import shape_of_all
+from launchopt.modes.baseline import EachCommand
 from launchopt.modes.options import ModeOptions
 from launchopt.options import option
 from launchopt.workloads.chain import ChainStream, Stream
@@ -44,21 +42,12 @@ class MultiStream(Mode):
             return "has one request here, whose commands stay on one stream"
         return super().refusal(kind, stream)
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> EachCommand:
         """Streams, and plans for one command a launch."""
-        gpu: Any = device
-        self._device = device
-        self.streams = gpu.more_streams(self.options.streams)
-        self.tables = gpu.base.fork(self.streams.contexts)
-        self.packable_bytes = [0] * len(limits)
+        gpu = gpu_of(device)
+        streams = gpu.more_streams(self.options.streams)
+        tables = gpu.base.fork(streams.contexts)
         for index in range(len(limits)):
             gpu.name_ranges(self.name, index, [1])
-            gpu.plan_strided(self.tables, index, [1])
-
-    def submit_each(self, words: Any, shape_of: Any, flush_ns: int) -> None:
-        """Launch each command."""
-        self._device.submit_each(words, shape_of, flush_ns)
-
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Launch each command of a batch."""
-        self._device.submit_each(batch.words, shape_of_all(batch), flush_ns)
+            gpu.plan_strided(tables, index, [1])
+        return EachCommand(self, gpu, LaunchPath(packable_bytes=[0] * len(limits), tables=tables, streams=streams))

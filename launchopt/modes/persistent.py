@@ -11,21 +11,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
 from launchopt.devices.cublaslt.launch import ONE_IS
+from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.resident.shapes import takes
-from launchopt.modes.base import Mode, Takes
+from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.modes.options import ModeOptions
 from launchopt.options import option
 from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import ChainStream, Stream
+
+if TYPE_CHECKING:
+    from launchopt.devices.resident.kernel import Resident
 
 SPARE = 4  # multiprocessors left to kernels that feed results back
 MOST_SHAPES, MOST_COMMANDS = 0xFFFF, 1 << 31  # what a command's words have room for
@@ -64,35 +69,45 @@ class Persistent(Mode):
             return f"takes up to {MOST_COMMANDS - 1} commands of {MOST_SHAPES - 1} shapes"
         return None
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
-        """Compile the kernel, tell it the shapes; plan what it does not take."""
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedPersistent:
+        """Compile the kernel and put the shapes on the GPU; plan what the kernel does not take."""
         from launchopt.devices.resident.kernel import Resident
 
-        gpu: Any = device
+        gpu = gpu_of(device)
         stream = gpu.work
         chained = isinstance(stream, ChainStream)
-        requests = stream.requests if chained or not stream.independent else 0
+        requests = stream.requests if isinstance(stream, ChainStream) or not stream.independent else 0
         spare = SPARE if chained else 0
-        self._device, self.resident = gpu, Resident(gpu, requests, spare, self.options.patience_s)
-        self.tables = gpu.base.fork()
-        self.packable_bytes = [0] * len(limits)
-        self._taken = np.array([takes(shape) for shape in limits])
+        resident, tables = Resident(gpu, requests, spare, self.options.patience_s), gpu.base.fork()
+        taken = np.array([takes(shape) for shape in limits])
         for index, shape in enumerate(limits):
             gpu.name_ranges(self.name, index, [1])
-            if not self._taken[index]:
-                gpu.plan_strided(self.tables, index, [1])
+            if not taken[index]:
+                gpu.plan_strided(tables, index, [1])
                 continue
-            self.tables.add(index, [1], partial(self._plan, shape))
-            self.tables.shapes[index, ONE_IS] = Strategy.resident
-        self.resident.seal()
-        self.compiled_loop = bool(self._taken.all())
+            tables.add(index, [1], partial(_row, resident, shape, gpu.row_elements(shape)))
+            tables.shapes[index, ONE_IS] = Strategy.resident
+        resident.seal()
+        path = LaunchPath(packable_bytes=[0] * len(limits), tables=tables, resident=resident)
+        return PreparedPersistent(self, gpu, path, resident, taken)
 
-    def _plan(self, shape: ShapeKey, _: int) -> tuple[list[int], bytes]:
-        row: tuple[list[int], bytes] = self.resident.plan(shape, self._device.row_elements(shape))
-        return row
 
-    def submit_each(self, words: Any, shape_of: Any, flush_ns: int) -> None:
-        """Post what the kernel takes; between, end it, launch, start it again."""
+def _row(resident: Resident, shape: ShapeKey, row_elements: tuple[int, int, int], size: int) -> Row:
+    return resident.plan(shape, row_elements)
+
+
+class PreparedPersistent(Prepared):
+    """The kernel and the shapes that it takes. taken: [shapes]."""
+
+    def __init__(
+        self, mode: Mode, gpu: GpuDevice, path: LaunchPath, resident: Resident, taken: NDArray[np.bool_]
+    ) -> None:
+        super().__init__(mode, gpu, path)
+        self.resident, self._taken = resident, taken
+        self.compiled_loop = bool(taken.all())
+
+    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
+        """Post what the kernel takes. For other commands end it, launch them, and start it again."""
         edges = np.flatnonzero(np.diff(self._taken[shape_of])) + 1
         first = 0
         for stop in (*edges.tolist(), len(words)):
@@ -100,7 +115,7 @@ class Persistent(Mode):
                 self.resident.resume()
             else:
                 self.resident.pause()
-            self._device.submit_each(words[first:stop], shape_of[first:stop], flush_ns)
+            self.device.submit_each(words[first:stop], shape_of[first:stop], flush_ns)
             first = stop
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
@@ -109,5 +124,4 @@ class Persistent(Mode):
 
     def close(self) -> None:
         """End the kernel."""
-        if self.resident:
-            self.resident.close()
+        self.resident.close()

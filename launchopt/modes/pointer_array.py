@@ -7,17 +7,19 @@ over the commands in one call. Commands other than GEMMs are launched as in mode
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device, gpu_of
-from launchopt.modes.base import Mode
+from launchopt.devices.base import Device, HostDevice, LaunchPath, gpu_of, is_host
+from launchopt.modes.base import Mode, Prepared
 from launchopt.modes.batched import NEVER
 from launchopt.recording.recorder import Strategy
+
+Launch = Callable[[Batch, int], None]  # a batch of GEMMs, flushed at ns
 
 
 class PointerArray(Mode):
@@ -26,27 +28,38 @@ class PointerArray(Mode):
     name = "pointer_array"
     summary = "one call a bucket through arrays of pointers"
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedPointers:
         """Plan every batch size of every shape."""
-        self._device, self._shapes = device, list(limits)
-        self._gpu: Any = None
         for shape, limit in limits.items():
             singles = range(1, 2 if shape.op is Op.GEMM else limit + 1)  # one command needs no table of pointers
             device.plan(self.name, shape, singles, scratch=False)
-        if device.info.kind == "cuda":
-            from launchopt.devices.cublaslt.pointer_arrays import LtPointers
+        if is_host(device):
+            return PreparedPointers(self, device, list(limits), partial(_launch_on_host, device))
+        gpu = gpu_of(device)
+        from launchopt.devices.cublaslt.pointer_arrays import LtPointers
 
-            self._gpu = LtPointers(gpu_of(device), limits)
+        return PreparedPointers(self, gpu, list(limits), LtPointers(gpu, limits).submit)
+
+
+class PreparedPointers(Prepared):
+    """GEMMs are launched by `launch`, through arrays of pointers; a lone command and other ops by the device."""
+
+    def __init__(
+        self, mode: Mode, device: Device, shapes: list[ShapeKey], launch: Launch, path: LaunchPath | None = None
+    ) -> None:
+        super().__init__(mode, device, path)
+        self._shapes, self._launch = shapes, launch
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One call."""
-        device, index, count = self._device, batch.shape_index, len(batch)
-        if self._shapes[index].op is not Op.GEMM or count == 1:
-            device.submit_strided(batch, flush_ns, NEVER)
-        elif self._gpu is not None:
-            self._gpu.submit(batch, flush_ns)
+        """Launch once."""
+        if len(batch) == 1 or self._shapes[batch.shape_index].op is not Op.GEMM:
+            self.device.submit_strided(batch, flush_ns, NEVER)
         else:
-            start_ns = device.enter(index, count)
-            cpu: Any = device
-            cpu.execute(batch.words, np.full(count, index, np.int32))
-            device.leave(batch, slice(0, count), Strategy.pointers, flush_ns, start_ns)
+            self._launch(batch, flush_ns)
+
+
+def _launch_on_host(host: HostDevice, batch: Batch, flush_ns: int) -> None:
+    count = len(batch)
+    start_ns = host.enter(batch.shape_index, count)
+    host.execute(batch.words, np.full(count, batch.shape_index, np.int32))
+    host.leave(batch, slice(0, count), Strategy.pointers, flush_ns, start_ns)

@@ -10,15 +10,19 @@ copy. Compiled before the clock for one row, and for any number.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
-from launchopt.modes.torch_eager import torch_bytes
+from launchopt.modes.torch_eager import PreparedTorchSteps, TorchPrepared, torch_bytes
 from launchopt.workloads.chain import ChainStream, Stream
 from launchopt.workloads.stream import arenas_of
+
+if TYPE_CHECKING:
+    from launchopt.devices.pytorch.compiled import CompiledBatches
+    from launchopt.devices.pytorch.views import TorchArenas
 
 BACKEND = "inductor"
 
@@ -61,28 +65,25 @@ class TorchCompile(Mode):
         """What PyTorch allocates; commands that are gathered may all be side by side."""
         return torch_bytes(stream, limits) + gathered_bytes(stream, limits)
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
-        """Compile everything that is likely to come."""
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> TorchPrepared:
+        """Compile everything that is likely to be asked for."""
         from launchopt.devices.pytorch.compiled import CompiledBatches, CompiledSteps
         from launchopt.devices.pytorch.views import TorchArenas
 
-        self._arenas: Any = TorchArenas(device)
-        if isinstance(self._arenas.work, ChainStream):
-            self._runner: Any = CompiledSteps(self._arenas, device, max(limits.values()), BACKEND)
-        else:
-            self._runner = CompiledBatches(self._arenas, device, limits, BACKEND)
+        arenas = TorchArenas(device)
+        if isinstance(arenas.work, ChainStream):
+            steps = CompiledSteps(arenas, device, max(limits.values()), BACKEND)
+            return PreparedTorchSteps(self, device, arenas, steps)
+        return _PreparedBatches(self, device, arenas, CompiledBatches(arenas, device, limits, BACKEND))
 
-    def start(self) -> None:
-        """This thread's operators go to the device's stream."""
-        super().start()
-        self._arenas.use()
-        self._runner.start()
+
+class _PreparedBatches(TorchPrepared):
+    """One compiled call a batch."""
+
+    def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, compiled: CompiledBatches) -> None:
+        super().__init__(mode, device, arenas)
+        self._compiled = compiled
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One call."""
-        self._runner.submit(batch, flush_ns)
-
-    def close(self) -> None:
-        """Drop the views."""
-        self._runner = None
-        self._arenas.close()
+        """Call the function of the batch's size."""
+        self._compiled.submit(batch, flush_ns)

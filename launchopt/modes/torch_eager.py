@@ -9,17 +9,23 @@ all positions that a request can have, behind a mask, as with a static cache.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
+from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
-from launchopt.modes.base import Mode, Takes
+from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.workloads.chain import UNIT_BYTES, ChainStream, Stream
+
+if TYPE_CHECKING:
+    from launchopt.devices.pytorch.commands import Commands
+    from launchopt.devices.pytorch.steps import Steps
+    from launchopt.devices.pytorch.views import TorchArenas
 
 LIBRARY_BYTES = 256 << 20  # workspaces of cuBLAS, kernels, what PyTorch's allocator rounds up
 SCORES_ALIVE = 6  # arrays of scores alive at a time, at most
@@ -59,40 +65,67 @@ class TorchEager(Mode):
         """What operators allocate for themselves."""
         return torch_bytes(stream, limits)
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
-        """Views of the operands; every operator is called once."""
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> TorchPrepared:
+        """Make views of the operands; call every operator once."""
         from launchopt.devices.pytorch.commands import Commands
         from launchopt.devices.pytorch.steps import Steps, examples
         from launchopt.devices.pytorch.views import TorchArenas
 
-        self._arenas: Any = TorchArenas(device)
-        if not isinstance(self._arenas.work, ChainStream):
-            self._runner: Any = Commands(self._arenas, device)
-            return
-        self._runner = Steps(self._arenas, device)
-        for batch in examples(self._arenas.work, max(limits.values())):
-            self._runner.start()
-            for _, step in self._runner.of(batch):
+        arenas = TorchArenas(device)
+        if not isinstance(arenas.work, ChainStream):
+            return _PreparedCommands(self, device, arenas, Commands(arenas, device))
+        steps = Steps(arenas, device)
+        for batch in examples(arenas.work, max(limits.values())):
+            steps.start()
+            for _, step in steps.of(batch):
                 step.run()
+        return PreparedTorchSteps(self, device, arenas, steps)
 
-    def start(self) -> None:
-        """This thread's operators go to the device's stream."""
-        super().start()
+
+class TorchPrepared(Prepared):
+    """PyTorch views of a device's operands; the base of the modes that launch with PyTorch."""
+
+    def __init__(self, mode: Mode, device: Device, arenas: TorchArenas) -> None:
+        super().__init__(mode, device)
+        self._arenas = arenas
+
+    def start(self, warm_up: bool = False) -> None:
+        """Begin a run: this thread's operators go to the device's stream."""
         self._arenas.use()
-        self._runner.start()
-
-    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """One operator a command."""
-        self._runner.submit_each(words, shape_of, flush_ns)
-
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Steps, row by row; of other batches each command."""
-        if batch.shape_index >= 0:
-            self._runner.submit_each(batch.words, shape_of_all(batch), flush_ns)
-        else:
-            self._runner.submit(batch, flush_ns)
 
     def close(self) -> None:
         """Drop the views."""
-        self._runner = None
         self._arenas.close()
+
+
+class _PreparedCommands(TorchPrepared):
+    """One operator a command."""
+
+    def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, commands: Commands) -> None:
+        super().__init__(mode, device, arenas)
+        self._commands = commands
+
+    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
+        """Launch each command."""
+        self._commands.submit_each(words, shape_of, flush_ns)
+
+    def submit(self, batch: Batch, flush_ns: int) -> None:
+        """Launch each command of a batch."""
+        self._commands.submit_each(batch.words, shape_of_all(batch), flush_ns)
+
+
+class PreparedTorchSteps(TorchPrepared):
+    """Whole steps, row by row."""
+
+    def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, steps: Steps) -> None:
+        super().__init__(mode, device, arenas)
+        self._steps = steps
+
+    def start(self, warm_up: bool = False) -> None:
+        """Begin a run with empty caches."""
+        super().start(warm_up)
+        self._steps.start()
+
+    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
+        """Launch each row, or what was made of the step."""
+        self._steps.submit(batch, flush_ns)

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Counters, Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_compile import gathered_bytes
-from launchopt.modes.torch_eager import torch_bytes
+from launchopt.modes.torch_eager import PreparedTorchSteps, TorchPrepared, torch_bytes
 from launchopt.workloads.chain import ChainStream, Stream
+
+if TYPE_CHECKING:
+    from launchopt.devices.pytorch.graphs import GraphBatches, GraphSteps
+    from launchopt.devices.pytorch.views import TorchArenas
 
 
 @dataclass(slots=True)
@@ -48,31 +52,61 @@ class TorchGraph(Mode):
         """What PyTorch allocates, and room for the largest batch."""
         return torch_bytes(stream, limits) + gathered_bytes(stream, limits)
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
-        """Record what is likely to come."""
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> TorchPrepared:
+        """Record what is likely to be asked for."""
         from launchopt.devices.pytorch.graphs import GraphBatches, GraphSteps
         from launchopt.devices.pytorch.views import TorchArenas
 
-        self.graph_replays = 0
-        self._arenas: Any = TorchArenas(device)
-        if isinstance(self._arenas.work, ChainStream):
-            most, cached = max(limits.values()), self.options.cached
-            self._runner: Any = GraphSteps(self._arenas, device, most, self, cached)
-        else:
-            self._runner = GraphBatches(self._arenas, device, limits, self)
+        arenas = TorchArenas(device)
+        if not isinstance(arenas.work, ChainStream):
+            return _PreparedBatches(self, device, arenas, GraphBatches(arenas, device, limits))
+        most, cached = max(limits.values()), self.options.cached
+        return _PreparedSteps(self, device, arenas, GraphSteps(arenas, device, most, cached))
 
-    def start(self) -> None:
-        """This thread's operators go to the device's stream."""
-        super().start()
-        self._arenas.use()
-        self._runner.start()
+
+class _PreparedBatches(TorchPrepared):
+    """Graphs of batches."""
+
+    def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, graphs: GraphBatches) -> None:
+        super().__init__(mode, device, arenas)
+        self._graphs = graphs
+
+    def start(self, warm_up: bool = False) -> None:
+        """Begin a run."""
+        super().start(warm_up)
+        self._graphs.counters.start()
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Replay."""
-        self._runner.submit(batch, flush_ns)
+        """Replay the graph of the batch's size."""
+        self._graphs.submit(batch, flush_ns)
+
+    def counters(self) -> Counters:
+        """Return what the graphs counted."""
+        return self._graphs.counters
 
     def close(self) -> None:
         """Drop graphs and views."""
-        self._runner.close()
-        self._runner = None
-        self._arenas.close()
+        self._graphs.close()
+        super().close()
+
+
+class _PreparedSteps(PreparedTorchSteps):
+    """Graphs of whole steps."""
+
+    def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, graphs: GraphSteps) -> None:
+        super().__init__(mode, device, arenas, graphs)
+        self._graphs = graphs
+
+    def start(self, warm_up: bool = False) -> None:
+        """Begin a run with empty caches."""
+        super().start(warm_up)
+        self._graphs.counters.start()
+
+    def counters(self) -> Counters:
+        """Return what the graphs counted."""
+        return self._graphs.counters
+
+    def close(self) -> None:
+        """Drop graphs and views."""
+        self._graphs.close()
+        super().close()

@@ -10,16 +10,18 @@ Commands other than GEMMs are launched as in mode=batched.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
 from launchopt.devices.triton.tuning import MOST_COLUMNS, scratch_bytes
 from launchopt.errors import ConfigError
 from launchopt.modes.base import Mode
-from launchopt.modes.batched import NEVER
+from launchopt.modes.pointer_array import Launch, PreparedPointers
 from launchopt.workloads.chain import Stream
+
+if TYPE_CHECKING:
+    from launchopt.devices.triton.gemm import TritonGemms
 
 MOST_COMMANDS = 65_535  # blocks of a grid in y
 
@@ -53,7 +55,7 @@ class TritonBatched(Mode):
         ]
         return max(sizes, default=0)
 
-    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedTriton:
         """Tune each GEMM shape, plan every batch size of every shape."""
         from launchopt.devices.cublaslt.pointer_arrays import LtPointers
         from launchopt.devices.triton.gemm import TritonGemms
@@ -62,22 +64,30 @@ class TritonBatched(Mode):
         if max(limits.values()) > MOST_COMMANDS:
             why = f"a launch of mode={self.name} takes at most {MOST_COMMANDS} commands"
             raise ConfigError("batching.max_batch", max(limits.values()), why)
-        gpu: Any = device
-        self._device, self._shapes = device, list(limits)
-        self.gemms = TritonGemms(gpu)
-        self.tables = gpu.base.fork()
+        gpu = gpu_of(device)
+        gemms, tables = TritonGemms(gpu), gpu.base.fork()
         for index, (shape, limit) in enumerate(limits.items()):
             gpu.name_ranges(self.name, index, range(1, limit + 1))
             if shape.op is Op.GEMM:
-                self.gemms.tune(index, limit)
-                self.gemms.plan_alone(self.tables, index)
+                gemms.tune(index, limit)
+                gemms.plan_alone(tables, index)
             else:
-                gpu.plan_strided(self.tables, index, range(1, limit + 1))
-        self._pointers = LtPointers(gpu, limits, self.gemms.row, Strategy.triton)
+                gpu.plan_strided(tables, index, range(1, limit + 1))
+        pointers = LtPointers(gpu, limits, gemms.row, Strategy.triton)
+        return PreparedTriton(self, gpu, list(limits), pointers.submit, LaunchPath(tables=tables), gemms)
 
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One launch."""
-        if len(batch) == 1 or self._shapes[batch.shape_index].op is not Op.GEMM:
-            self._device.submit_strided(batch, flush_ns, NEVER)
-        else:
-            self._pointers.submit(batch, flush_ns)
+
+class PreparedTriton(PreparedPointers):
+    """As mode=pointer_array, by tuned kernels."""
+
+    def __init__(
+        self,
+        mode: Mode,
+        gpu: GpuDevice,
+        shapes: list[ShapeKey],
+        launch: Launch,
+        path: LaunchPath,
+        gemms: TritonGemms,
+    ) -> None:
+        super().__init__(mode, gpu, shapes, launch, path)
+        self.gemms = gemms

@@ -262,3 +262,10 @@ def _kind_order(kind: StepKind) -> tuple[bool, bool, int]:
 
 
 Stream = CommandStream | ChainStream
+
+
+def chain_of(stream: Stream) -> ChainStream:
+    """Return the stream as one of requests; TypeError where its commands are independent."""
+    if not isinstance(stream, ChainStream):
+        raise TypeError("this needs a stream of requests")
+    return stream

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
+from launchopt.devices.base import gpu_of
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording.recorder import CommandColumn, LaunchColumn
 from launchopt.workloads.gemv import gemv
@@ -78,12 +78,12 @@ def _ratio(m: int, k: int, dtype: Dtype, repeats: int) -> Iterator[Figure]:
 
     stream = gemv(m, 1, k, BURST, dtype, BURST, False, 0)
     with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (Arm("baseline", 1, 0, None),))) as consumer:
-        device: Any = consumer.device
+        device = gpu_of(consumer.device)
         records = np.concatenate([block.records for block in stream.blocks()])
         words, buffer = as_words(records), np.zeros(4096, COMMAND_DTYPE)
         batcher, shape_of = Batcher(stream.shapes, [1], 0), np.zeros(4096, np.int32)
         consumer.arm(0, rehearsal=False)  # a rehearsal would put events around every launch
-        mode, recorder = consumer.modes[0], consumer.recorder
+        prepared, recorder = consumer.prepared[0], consumer.recorder
 
         def bare() -> float:
             device.synchronize()
@@ -97,7 +97,7 @@ def _ratio(m: int, k: int, dtype: Dtype, repeats: int) -> Iterator[Figure]:
             ring.push(records, stamp=True)
             start_ns = time.perf_counter_ns()
             popped = buffer[: ring.pop(buffer)]
-            mode.submit_each(as_words(popped), batcher.classify(popped, shape_of), time.monotonic_ns())
+            prepared.submit_each(as_words(popped), batcher.classify(popped, shape_of), time.monotonic_ns())
             return (time.perf_counter_ns() - start_ns) / BURST
 
         bare_ns, whole_ns = in_turn(repeats, bare, whole)

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from launchopt.devices.base import gpu_of
 from launchopt.devices.megakernel.step_account import account, floor_of
 from launchopt.errors import RunError
-from launchopt.modes.megakernel import MegakernelMode
+from launchopt.modes.megakernel import MegakernelMode, PreparedMegakernel
 from launchopt.queue.ring import Ring
 from launchopt.recording.results import Row, write_rows
 from runner.bench import account as table
@@ -74,9 +74,9 @@ def _measured(consumer: Consumer, launches: int) -> Measured:
     from launchopt.devices.instructions.words import names_of, weight_bytes
     from launchopt.devices.megakernel import timing as mt
 
-    device: Any = consumer.device
-    mode: Any = consumer.modes[0]
-    timing = mt.StepTiming(device, mode.steps)
+    device, prepared = gpu_of(consumer.device), consumer.prepared[0]
+    assert isinstance(prepared, PreparedMegakernel)
+    timing = mt.StepTiming(device, prepared.steps)
     plain, stamped, no_weights, no_waits = (
         timing.programs(macros) for macros in (mt.PLAIN, mt.WITH_STAMPS, mt.WITHOUT_WEIGHTS, mt.WITHOUT_WAITS)
     )

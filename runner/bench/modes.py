@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from launchopt.batching.batcher import Batch
 from launchopt.batching.buckets import FlushReason
 from launchopt.command import Dtype, as_words
 from launchopt.modes import MODES, mode_class
-from launchopt.modes.base import Mode, Takes
+from launchopt.modes.base import Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import LaunchColumn
@@ -124,7 +125,7 @@ def around_us(consumer: Consumer, index: int, batches: Sequence[Batch]) -> float
     """us a launch call that an arm's mode spends outside of its launch calls, over one burst."""
     consumer.arm(index, rehearsal=False)  # a rehearsal would put events around every launch
     device, recorder, clock_ns = consumer.device, consumer.recorder, time.monotonic_ns
-    submit = _submit_of(consumer.modes[index], batches[0])
+    submit = _submit_of(consumer.prepared[index], batches[0])
     for batch in (*batches, *batches):  # the second time everything is known
         submit(batch, clock_ns())
     submits = MOST_CALLS * 2 * len(batches) // recorder.launch_calls
@@ -142,9 +143,10 @@ def around_us(consumer: Consumer, index: int, batches: Sequence[Batch]) -> float
     return (took_ns - within_ns) / recorder.launch_calls / 1e3
 
 
-def _submit_of(mode: Mode, batch: Batch) -> Callable[[Batch, int], None]:
-    """How a mode is given a batch."""
-    if mode.takes is not Takes.commands or batch.shape_index < 0:
-        return mode.submit
+def _submit_of(prepared: Prepared, batch: Batch) -> Callable[[Any, int], None]:
+    """Return what submits a batch like `batch`, and its flush time in ns, in the form that the mode takes."""
+    takes = prepared.mode.takes_of(prepared.device.work)
+    if takes is not Takes.commands:
+        return prepared.submit_steps if takes is Takes.steps else prepared.submit
     shape_of = shape_of_all(batch)
-    return lambda commands, now_ns: mode.submit_each(commands.words, shape_of, now_ns)
+    return lambda commands, now_ns: prepared.submit_each(commands.words, shape_of, now_ns)

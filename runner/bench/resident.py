@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from launchopt.devices.cublaslt.launch import launch_at
 from launchopt.devices.resident import ring as rl
 from launchopt.devices.resident.shapes import is_sent
 from launchopt.devices.runs import LOW
+from launchopt.modes.persistent import PreparedPersistent
 from launchopt.native import compiled, cpu_pause, load_word, monotonic_ns, store_fence
 from launchopt.queue.ring import Ring
 from launchopt.timing import nvtx_ranges
@@ -127,7 +128,7 @@ def streams(repeats: int, device: str) -> Iterator[Figure]:
         with _posting(stream) as on:
             whole = _streams_ns(on, stream, repeats)
             _assert_right(stream, on.consumer)
-            on.mode.resident.use(WITHOUT_PRODUCTS.file, **WITHOUT_PRODUCTS.macros)
+            on.prepared.resident.use(WITHOUT_PRODUCTS.file, **WITHOUT_PRODUCTS.macros)
             without = _streams_ns(on, stream, repeats)
             copy_gb_per_s = on.consumer.about()["ceilings"]["copy_gb_per_s"]
         yield Figure("stream", f"{what}, as they wait in the ring", "ns", whole)
@@ -137,7 +138,7 @@ def streams(repeats: int, device: str) -> Iterator[Figure]:
 
 
 def _streams_ns(on: _Posting, stream: GemmStream, repeats: int) -> list[float]:
-    resident, domain = on.mode.resident, nvtx_ranges.domain()
+    resident, domain = on.prepared.resident, nvtx_ranges.domain()
     name = nvtx_ranges.range_name("persistent", stream.shapes[0], stream.dtype)
     attributes = nvtx_ranges.attributes(domain, name, stream.commands)
     each_ns = []
@@ -153,10 +154,10 @@ def _streams_ns(on: _Posting, stream: GemmStream, repeats: int) -> list[float]:
 
 
 class _Posting(NamedTuple):
-    """A stream's operands and words, and the mode that posts them."""
+    """A stream's operands and words, and the persistent kernel that they are posted to."""
 
     consumer: Consumer
-    mode: Any
+    prepared: PreparedPersistent
     words: NDArray[np.uint64]
     plans: tuple[Table, Table, Table]  # of its only shape
 
@@ -166,11 +167,13 @@ def _posting(stream: GemmStream) -> Iterator[_Posting]:
     words = np.concatenate([as_words(block.records).copy() for block in stream.blocks()])
     arm = Arm("persistent", 1, 0, None)
     with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (arm,))) as consumer:
-        mode: Any = consumer.modes[0]
-        shapes, plans, contexts = mode.tables.arrays
+        prepared = consumer.prepared[0]
+        assert isinstance(prepared, PreparedPersistent)
+        assert prepared.path.tables is not None
+        shapes, plans, contexts = prepared.path.tables.arrays
         records = words.reshape(-1).view(COMMAND_DTYPE)
         index = Batcher(stream.shapes, [1], 0).classify(records, np.zeros(len(words), np.int32))
-        yield _Posting(consumer, mode, words, (shapes[index[0]], plans, contexts))
+        yield _Posting(consumer, prepared, words, (shapes[index[0]], plans, contexts))
 
 
 def _round_trips_us(
@@ -179,7 +182,7 @@ def _round_trips_us(
     """Of each repeat, each command's. sent: until the host has its outputs; of the whole kernel these are compared."""
     stream = gemv(m, 1, k, COMMANDS, Dtype.fp32, 1 if hot else COMMANDS, False, 0)
     with _posting(stream) as on:
-        ns, device, resident = np.zeros(len(on.words), np.int64), on.consumer.device, on.mode.resident
+        ns, device, resident = np.zeros(len(on.words), np.int64), on.consumer.device, on.prepared.resident
         outputs = np.zeros((len(ns), m if sent else 0), np.int64)
         runs: list[NDArray[np.float64]] = []
         resident.use(kernel.file, **kernel.macros)

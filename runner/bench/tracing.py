@@ -49,7 +49,7 @@ def _traced(m: int, k: int, repeats: int) -> Iterator[Figure]:
             consumer.recorder.reset()
             consumer.device.synchronize()
             start_ns = time.perf_counter_ns()
-            consumer.modes[0].submit_each(as_words(records), shape_of, time.monotonic_ns())
+            consumer.prepared[0].submit_each(as_words(records), shape_of, time.monotonic_ns())
             host_ns = time.perf_counter_ns() - start_ns
             consumer.device.synchronize()
             return host_ns / BURST

@@ -9,7 +9,7 @@ from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.devices.base import Device
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.loops.steps import StepPump
-from launchopt.modes.base import Mode
+from launchopt.modes.base import Prepared
 from launchopt.producing.driver import shortened
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
@@ -51,7 +51,7 @@ class Chains:
         arm: Arm,
         rehearsal: bool,
         ring: Ring,
-        mode: Mode,
+        prepared: Prepared,
         recorder: Recorder,
         settings: PumpSettings,
     ) -> StepPump:
@@ -69,8 +69,9 @@ class Chains:
             expected=self.expected(rehearsal),
             ahead=arm.ahead,
         )
-        follows = mode.submit, self._device.feed_back, self._device.check_alive
-        admission = mode.ahead.admission if mode.ahead else None
+        follows = prepared.submit_steps, self._device.feed_back, self._device.check_alive
+        ahead = prepared.path.ahead
+        admission = ahead.admission if ahead else None
         return StepPump(ring, self.back, batcher, self.flights, *follows, recorder, settings, admission)
 
     def verify(self, unwritten: frozenset[str]) -> Verification:

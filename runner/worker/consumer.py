@@ -20,7 +20,7 @@ from launchopt.devices.cuda.errors import is_lost
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
-from launchopt.modes.base import Mode, Takes
+from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.queue.ring import CLOSED_BIT, MOST_AT_ONCE, HeaderWord, Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.recording import summary
@@ -50,28 +50,27 @@ class Consumer:
         self._job, self._stream = job, job.stream
         self._ring = Ring.attach(job.ring_name, job.capacity)
         at_once = min(job.capacity, MOST_AT_ONCE)
-        made = [mode_class(arm.mode)(**arm.options) for arm in job.arms]
-        self.recorder = Recorder(job.stream.commands, at_once + _most_held(job, made), job.folder)
+        modes = [mode_class(arm.mode)(traced=job.timing in TRACED, **arm.options) for arm in job.arms]
+        self.recorder = Recorder(job.stream.commands, at_once + _most_held(job, modes), job.folder)
         self.device = open_device(job.device_kind, job.device_index, job.threads)
         self.device.open(job.stream, self.recorder, job.seed)
         self._chains = Chains(job, job.stream, self.device) if isinstance(job.stream, ChainStream) else None
         waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
         self._loop = PythonLoop(self._ring, waiter, self.recorder, self.device.check_alive, self._chains, at_once)
         self._one_time_ns: list[int] = []
-        self.modes = [self._prepared(mode, arm) for mode, arm in zip(made, job.arms, strict=True)]
+        self.prepared = [self._prepare(mode, arm) for mode, arm in zip(modes, job.arms, strict=True)]
         self._ceilings = DeviceCeilings(self.device, job)
         self._tracer = tracer() if job.timing == "cupti" else None
         self._torch = TorchTrace() if job.timing == "torch" else None
         self._tables = TableWriter(job)
 
-    def _prepared(self, mode: Mode, arm: Arm) -> Mode:
-        """Ready to launch; what that took is the mode's one-time cost."""
-        mode.traced = self._job.timing in TRACED
+    def _prepare(self, mode: Mode, arm: Arm) -> Prepared:
+        """Return the mode ready to launch; the time that takes is its setup cost."""
         start_ns = time.monotonic_ns()
-        mode.prepare(self.device, arm.limits(self._stream, mode.takes_of(self._stream)))
+        prepared = mode.prepare(self.device, arm.limits(self._stream, mode.takes_of(self._stream)))
         self.device.warm_up()
         self._one_time_ns.append(time.monotonic_ns() - start_ns)
-        return mode
+        return prepared
 
     def __enter__(self) -> Consumer:
         return self
@@ -84,8 +83,8 @@ class Consumer:
                 self._tables.close()
         finally:
             if error is None or not is_lost(error):  # a lost GPU refuses even that; it ends with the process
-                for mode in self.modes:
-                    mode.close()
+                for prepared in self.prepared:
+                    prepared.close()
                 self.device.close()
             self.recorder.close()
             if self._chains:
@@ -93,13 +92,14 @@ class Consumer:
             self._ring.release()
 
     def about(self) -> dict[str, Any]:
-        """Versions and ceilings, for the manifest."""
+        """Return versions and ceilings, for the manifest."""
         return {"versions": self.device.versions(), "ceilings": self._ceilings.columns()}
 
     def arm(self, index: int, rehearsal: bool) -> None:
         """Poison the outputs, forget the last run, anchor the clocks. A rehearsal makes no NVTX ranges."""
-        arm, mode = self._job.arms[index], self.modes[index]
-        self._arm, self._active = arm, mode
+        arm, prepared = self._job.arms[index], self.prepared[index]
+        mode = prepared.mode
+        self._arm, self._active = arm, prepared
         limits = arm.buckets(self._stream, mode)
         self.recorder.reset()
         self.device.arenas.poison()
@@ -113,22 +113,21 @@ class Consumer:
         # A rehearsal samples every launch, so that this path is loaded too before a clock starts.
         wanted = max(self._job.sample_every, mode.sample_every) if self._job.sample_every else 0
         every = 1 if rehearsal else sample_gap(wanted, self._least_launches(mode, limits))
-        self.device.start(every, mode)
-        mode.rehearses = rehearsal
-        mode.start()
-        self._run = self._loop_of(mode, limits, rehearsal)
+        self.device.start(every, prepared.path)
+        prepared.start(warm_up=rehearsal)
+        self._run = self._loop_of(prepared, limits, rehearsal)
         if self._tracer:  # last: what `start` runs on the device is not of the run
             self._tracer.start()
         if self._torch:
             self._torch.start()
 
-    def _loop_of(self, mode: Mode, limits: list[int], rehearsal: bool) -> Callable[[], None]:
+    def _loop_of(self, prepared: Prepared, limits: list[int], rehearsal: bool) -> Callable[[], None]:
         """This run's loop: compiled where it can be; and its batcher."""
         settings = self._pump_settings()
         if self._chains:
             self._chains.flights.reset()
-        if self._chains and mode.takes_of(self._stream) is Takes.steps:
-            steps = self._chains.step_pump(self._arm, rehearsal, self._ring, mode, self.recorder, settings)
+        if self._chains and prepared.mode.takes_of(self._stream) is Takes.steps:
+            steps = self._chains.step_pump(self._arm, rehearsal, self._ring, prepared, self.recorder, settings)
             self._flushes = steps.flushes
             return steps.run
         requests = self._stream.requests if self._chains else None
@@ -136,15 +135,15 @@ class Consumer:
         common_to_all = (self._stream.shapes, limits, settings.timeout_ns)
         batcher = Batcher(*common_to_all, requests, self._job.violated, *coming)
         self._flushes = batcher.flushes
-        common = (self._ring, batcher, mode, settings)
-        at_once = mode.takes_of(self._stream) is Takes.commands
+        common = (self._ring, batcher, prepared, settings)
+        at_once = prepared.takes_commands
         if self._chains:
             chain_pump = self.device.pump_chains(*common, self._chains.flights, self._chains.back)
             if chain_pump:
                 return chain_pump.run
         elif pump := self.device.pump(*common):
             return partial(pump.run, by_batch=not at_once)
-        return partial(self._loop.run, batcher, mode, settings, at_once and self._chains is None)
+        return partial(self._loop.run, batcher, prepared, settings, at_once and self._chains is None)
 
     def _least_launches(self, mode: Mode, limits: list[int]) -> int:
         if mode.merges_shapes:
@@ -177,7 +176,7 @@ class Consumer:
 
     def result(self, index: int, repeat: int) -> RepeatResult:
         """Measured columns of the summary, the verdict of the check, and the device's state around the run."""
-        arm, mode = self._job.arms[index], self._active
+        arm, prepared = self._job.arms[index], self._active
         if self._torch:
             self._torch.write(trace_path(self._job.folder, arm.mode, repeat))
         row, histograms = summary.measured(self.recorder, self._flushes, self._timing, self._stream)
@@ -194,12 +193,12 @@ class Consumer:
         row |= {
             "mode": arm.mode,
             "repeat": repeat,
-            "ordering": self._ordering(mode),
+            "ordering": self._ordering(prepared.mode),
             "sampling_ms": self.device.sampling_ns() / 1e6
             if self._job.sampling.kind is not SamplingKind.none
             else None,
             "above_ceiling": why,
-            **self._costs(index, mode),
+            **self._costs(index, prepared),
             "verified": checked.ok,
             "max_rel_error": checked.max_rel_error,
             "tolerance": checked.tolerance,
@@ -228,20 +227,21 @@ class Consumer:
             "recorded": counted.distinct,
         }
 
-    def _costs(self, index: int, mode: Mode) -> dict[str, Any]:
+    def _costs(self, index: int, prepared: Prepared) -> dict[str, Any]:
         """What making the mode ready took, and what it did beside the commands."""
-        parts = {f"{name}_ms": mode.costs_ns.get(name) for name in ("capture", "instantiate", "upload", "update")}
+        counters = prepared.counters()
+        parts = {f"{name}_ms": counters.costs_ns.get(name) for name in ("capture", "instantiate", "upload", "update")}
         return {
             **{name: None if ns is None else ns / 1e6 for name, ns in parts.items()},
             "one_time_ms": self._one_time_ns[index] / 1e6,
-            "padded_commands": mode.padded_commands,
-            "graph_replays": mode.graph_replays,
-            "streams": len(mode.streams.all) if mode.streams else 1,
+            "padded_commands": counters.padded_commands,
+            "graph_replays": counters.graph_replays,
+            "streams": prepared.path.stream_count,
         }
 
     def _verified(self) -> Verification:
         if self._chains:
-            return self._chains.verify(self._active.unwritten_of(self._stream))
+            return self._chains.verify(self._active.mode.unwritten_of(self._stream))
         assert isinstance(self._stream, CommandStream)
         return verify(self._stream, self.device.arenas, self._job.verify_columns, self._job.seed)
 

@@ -15,7 +15,7 @@ from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, Records, as_words
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.errors import Interrupted
-from launchopt.modes.base import Mode
+from launchopt.modes.base import Prepared
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.recording.recorder import Recorder
@@ -44,9 +44,9 @@ class PythonLoop:
             self._check_stop()
             self._waiter.wait()
 
-    def run(self, batcher: Batcher, mode: Mode, settings: PumpSettings, at_once: bool) -> None:
+    def run(self, batcher: Batcher, prepared: Prepared, settings: PumpSettings, at_once: bool) -> None:
         """Until the ring is drained and all is launched. at_once: commands are launched as they are popped."""
-        self._batcher, self._mode = batcher, mode
+        self._batcher, self._prepared = batcher, prepared
         ring, buffer, chains = self._ring, self._buffer, self._chains
         clock_ns, idle_ns = time.monotonic_ns, settings.idle_ns
         last_ns = clock_ns()
@@ -61,7 +61,7 @@ class PythonLoop:
                 self._check_stop()
                 records = buffer[:count]
                 if at_once:
-                    mode.submit_each(as_words(records), batcher.classify(records, self._shape_of), now_ns)
+                    prepared.submit_each(as_words(records), batcher.classify(records, self._shape_of), now_ns)
                     batcher.flushes[FlushReason.full] += count
                 else:
                     self._take(records, now_ns)
@@ -113,6 +113,6 @@ class PythonLoop:
             self._take(self._buffer[:0], time.monotonic_ns())
 
     def _launch(self, batch: Batch) -> None:
-        self._mode.submit(batch, time.monotonic_ns())
+        self._prepared.submit(batch, time.monotonic_ns())
         if self._chains:
             self._chains.ended(batch.words)

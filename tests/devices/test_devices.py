@@ -115,15 +115,15 @@ def test_a_rehearsal_takes_the_sampled_path_too(tmp_path: Path, monkeypatch: pyt
     assert gaps == [1, 64], "else its compiled loops would be loaded while the clock runs"
 
 
-def test_a_mode_is_told_whether_it_rehearses_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mode_is_told_whether_a_run_is_the_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = gemv(8, 1, 16, 4096, Dtype.fp32, 64, False, 0)
     with (
         Ring.create(CAPACITY) as ring,
         Consumer(replace(job(stream, ring, "cpu", (arm("baseline"),)), folder=tmp_path)) as consumer,
     ):
-        (mode,) = consumer.modes
+        (prepared,) = consumer.prepared
         told: list[bool] = []
-        monkeypatch.setattr(mode, "start", lambda: told.append(mode.rehearses))
+        monkeypatch.setattr(prepared, "start", lambda warm_up: told.append(warm_up))
         for rehearsal in (True, False):
             consumer.arm(0, rehearsal)
     assert told == [True, False]

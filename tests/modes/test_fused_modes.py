@@ -134,8 +134,8 @@ def test_what_lies_between_is_not_written_and_not_asked_for(fusion: Fusion, dtyp
 
 def plant(run: StepRun, fusion: Fusion, of: Callable[[np.ndarray], bool], name: str, by: float) -> None:
     """A fault in what fused launches give: the first feature of a row, of commands for which `of` is true."""
-    steps: Any = run.mode
-    steps = steps._steps
+    prepared: Any = run.prepared
+    steps: Any = prepared._launch.__self__
 
     def faulty(start: int, compute: Any, shape_of: list[int]) -> Any:
         def both(words: np.ndarray) -> None:

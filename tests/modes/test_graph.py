@@ -30,9 +30,9 @@ def test_one_replay_a_batch(stream: GemmStream, chunk: int, most: int, cached: i
     sizes = [len(shapes) for shapes in run.submit_all(chunk)]
     run.finish()
     assert run.launches(LaunchColumn.SIZE) == sizes
-    assert run.recorder.launch_calls == run.mode.graph_replays == len(sizes)
+    assert run.recorder.launch_calls == run.prepared.counters().graph_replays == len(sizes)
     assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.graph}
-    assert run.mode.padded_commands == 0, "a list is as long as its batch"
+    assert run.prepared.counters().padded_commands == 0, "a list is as long as its batch"
 
 
 @settings(deadline=None, max_examples=30)
@@ -60,20 +60,20 @@ def test_one_replay_a_batch_of_steps(
     run.check()
     expected = [len(batch.words) for batch in batches(stream, most, seed)]
     assert run.launches(LaunchColumn.SIZE) == expected
-    assert run.recorder.launch_calls == run.mode.graph_replays == len(expected)
+    assert run.recorder.launch_calls == run.prepared.counters().graph_replays == len(expected)
     assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.graph}
     assert set(run.launches(LaunchColumn.SHAPE)) == {-1}
     run.run(seed)  # again: replays count from the start, lists are found again or made anew
     run.check()
-    assert run.mode.graph_replays == len(expected)
+    assert run.prepared.counters().graph_replays == len(expected)
     run.close()
 
 
 class Recordings:
     """Counts the lists that a mode records."""
 
-    def __init__(self, mode: Any) -> None:
-        self.graphs, self.count = mode._graphs, 0
+    def __init__(self, prepared: Any) -> None:
+        self.graphs, self.count = prepared, 0
         self._record = self.graphs._record
         self.graphs._record = self.record
 
@@ -90,24 +90,24 @@ class Recordings:
 def test_a_list_is_recorded_once_where_there_is_room(cached: int, recorded: int, kept: int) -> None:
     """Twelve batches over four sets of slots in turn: with less room each is gone when it comes again."""
     run = Run("graph", gemv(2, 1, 2, 16, Dtype.fp32, 16, False, 0), 4, cached=cached)
-    seen = Recordings(run.mode)
+    seen = Recordings(run.prepared)
     four = [Batch(batch.shape_index, batch.words.copy(), batch.reason) for batch in run.batches(16)]
     for batch in four * 3:
-        run.mode.submit(batch, 0)
+        run.prepared.submit(batch, 0)
         assert seen.kept <= cached
-    assert run.mode.graph_replays == 12
+    assert run.prepared.counters().graph_replays == 12
     assert (seen.count, seen.kept) == (recorded, kept)
-    run.mode.close()
+    run.prepared.close()
     assert seen.kept == 0
 
 
 def test_a_decode_step_is_recorded_once_a_copy_of_the_weights() -> None:
     stream = stream_of("layer", [(0, 12)] * 2, replicas=3)
     run = StepRun("graph", stream, 2)
-    seen = Recordings(run.mode)
+    seen = Recordings(run.prepared)
     run.run()
     run.check()
-    assert run.mode.graph_replays == 12
+    assert run.prepared.counters().graph_replays == 12
     assert seen.count == 4, "three copies, and the first token's own input"
     run.close()
 

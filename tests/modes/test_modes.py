@@ -42,7 +42,7 @@ def test_baseline_is_one_launch_a_command_in_order_of_arrival(stream: GemmStream
     records, shape_of = records_of(stream), np.zeros(chunk, np.int32)
     for first in range(0, len(records), chunk):
         part = records[first : first + chunk]
-        run.mode.submit_each(as_words(part), batcher.classify(part, shape_of), flush_ns=first)
+        run.prepared.submit_each(as_words(part), batcher.classify(part, shape_of), flush_ns=first)
     run.finish()
     everything = list(range(stream.commands))
     assert run.recorder.launch_calls == stream.commands
@@ -59,7 +59,7 @@ def test_baseline_takes_batches_apart(stream: GemmStream, chunk: int, most: int)
     run = Run("baseline", stream)
     run.limits = dict.fromkeys(stream.shapes, most)
     for batch in run.batches(chunk):
-        run.mode.submit(batch, flush_ns=0)
+        run.prepared.submit(batch, flush_ns=0)
     run.finish()
     assert run.recorder.launch_calls == stream.commands
 
@@ -72,7 +72,7 @@ def test_batched_is_one_launch_a_run_of_evenly_spaced_slots(stream: GemmStream, 
     pieces = []
     for batch in run.batches(chunk):
         pieces.append(runs_in(batch, strides[stream.shapes[batch.shape_index]]))
-        run.mode.submit(batch, flush_ns=0)
+        run.prepared.submit(batch, flush_ns=0)
     run.finish()
     assert run.launches(LaunchColumn.BATCH) == [number for number, count in enumerate(pieces) for _ in range(count)]
     assert run.recorder.launch_calls == sum(pieces)
@@ -93,7 +93,7 @@ def test_batched_packs_what_is_scattered_where_that_pays(stream: GemmStream, chu
         shape = stream.shapes[batch.shape_index]
         packed.append(runs_in(batch, strides[shape]) > 1)
         sizes.append(len(batch) * shape.bytes)
-        run.mode.submit(batch, flush_ns=0)
+        run.prepared.submit(batch, flush_ns=0)
     run.finish()
     assert [strategy == Strategy.packed for strategy in run.launches(LaunchColumn.STRATEGY)] == packed
     assert run.launches(LaunchColumn.PACKED_BYTES) == [
@@ -107,7 +107,7 @@ def test_a_shuffled_gemv_is_packed(dtype: Dtype) -> None:
     """So that the property above cannot hold for want of a scattered batch."""
     run = Run("batched", gemv(2, 1, 2, 64, dtype, 32, True, 0), 16, ALWAYS_PACK)
     for batch in run.batches(64):
-        run.mode.submit(batch, flush_ns=0)
+        run.prepared.submit(batch, flush_ns=0)
     run.finish()
     assert run.launches(LaunchColumn.STRATEGY) == [Strategy.packed] * 4
     assert run.launches(LaunchColumn.PACKED_BYTES) == [16 * (4 + 2 + 2) * dtype.itemsize] * 4
@@ -120,7 +120,7 @@ def test_few_cuts_are_cheaper_than_packing() -> None:
     for pack_bytes, strategy in [(slot_bytes * 32, Strategy.strided), (slot_bytes * 32 + 1, Strategy.packed)]:
         run = Run("batched", gemv(2, 1, 2, 32, Dtype.fp32, 24, False, 0), 32, pack_bytes)
         for batch in run.batches(32):
-            run.mode.submit(batch, flush_ns=0)
+            run.prepared.submit(batch, flush_ns=0)
         run.finish()
         assert set(run.launches(LaunchColumn.STRATEGY)) == {strategy}
 

@@ -79,7 +79,7 @@ def test_steps_are_right_whoever_is_together(
             assert sum(run.launches(LaunchColumn.SIZE)) == stream.commands
             assert len(device.runtime.executables) <= max(cached, replicas)
         if mode == "graph":
-            assert run.launches(LaunchColumn.STRATEGY).count(Strategy.graph) == run.mode.graph_replays
+            assert run.launches(LaunchColumn.STRATEGY).count(Strategy.graph) == run.prepared.counters().graph_replays
         run.close()
 
 
@@ -102,12 +102,14 @@ def test_graphs_of_the_likely_steps_are_there_before_a_run() -> None:
     with fake_cuda() as device:
         run = prepared("graph", stream, 4, device)
         assert len(device.runtime.executables) == 2 * 3, "of all and of the first alone, with each copy of the weights"
-        before = dict(run.mode.costs_ns)
+        before = dict(run.prepared.counters().costs_ns)
         assert all(before[name] > 0 for name in ("capture", "instantiate", "upload"))
         run.run()
         run.check()
-        assert run.mode.costs_ns["instantiate"] == before["instantiate"], "nothing is captured in a run of these"
-        assert run.mode.graph_replays == 5
+        assert run.prepared.counters().costs_ns["instantiate"] == before["instantiate"], (
+            "nothing is captured in a run of these"
+        )
+        assert run.prepared.counters().graph_replays == 5
         run.close()
 
 
@@ -118,11 +120,11 @@ def test_graphs_are_made_of_the_steps_that_a_run_comes_to_first(cached: int, mad
     with fake_cuda() as device:
         run = prepared("graph", stream, 2, device, cached=cached)
         assert len(device.runtime.executables) == made
-        assert run.mode.costs_ns.get("update", 0) == 0, "none is made for nothing"
+        assert run.prepared.counters().costs_ns.get("update", 0) == 0, "none is made for nothing"
         run.run()
         run.check()
-        assert run.mode.costs_ns.get("update", 0) == 0, "nor while the clock runs"
-        assert run.mode.graph_replays == 3, "all but the first token"
+        assert run.prepared.counters().costs_ns.get("update", 0) == 0, "nor while the clock runs"
+        assert run.prepared.counters().graph_replays == 3, "all but the first token"
         run.close()
 
 
@@ -134,7 +136,7 @@ def test_where_graphs_are_too_many_one_is_given_other_addresses(cached: int) -> 
         run.run(1)  # now these requests are together, now those
         run.check()
         assert len(device.runtime.executables) == 2
-        assert run.mode.costs_ns["update"] > 0
+        assert run.prepared.counters().costs_ns["update"] > 0
         assert device.runtime.updated > 0
         run.close()
 
@@ -186,9 +188,9 @@ def test_batches_are_right_wherever_their_operands_lie(stream: GemmStream, chunk
                 sorted(padded_sizes(limits[index])) for index in (shapes for shapes in run.launches(LaunchColumn.SHAPE))
             ]
             padded = [next(each for each in of if each >= size) for of, size in zip(made, sizes, strict=True)]
-            assert run.mode.padded_commands == sum(padded) - sum(sizes)
+            assert run.prepared.counters().padded_commands == sum(padded) - sum(sizes)
             assert run.launches(LaunchColumn.PACKED_BYTES) == [24 * each for each in padded]
-            assert run.mode.graph_replays == len(sizes)
+            assert run.prepared.counters().graph_replays == len(sizes)
         run.finish()
 
 

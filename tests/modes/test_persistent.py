@@ -63,7 +63,7 @@ def submitted(run: Run, chunk: int) -> None:
     batcher, shape_of = Batcher(run.stream.shapes, list(run.limits.values()), 0), np.zeros(chunk, np.int32)
     for first in range(0, len(records), chunk):
         part = records[first : first + chunk]
-        run.mode.submit_each(as_words(part), batcher.classify(part, shape_of), flush_ns=0)
+        run.prepared.submit_each(as_words(part), batcher.classify(part, shape_of), flush_ns=0)
 
 
 def kinds_of(stream: GemmStream) -> list[bool]:
@@ -79,12 +79,12 @@ def test_products_are_right_and_launches_counted(stream: GemmStream, chunk: int)
     kinds = kinds_of(stream)
     with fake_resident_cuda() as device:
         run = Run("persistent", stream, device=device)
-        assert run.mode.compiled_loop == all(kinds)
+        assert run.prepared.compiled_loop == all(kinds)
         submitted(run, chunk)
         run.finish()
         again = sum(now and not before for before, now in pairwise(kinds))
         assert run.recorder.launch_calls == 1 + again + kinds.count(False)
-        assert run.mode.resident.starts == 1 + again
+        assert run.prepared.resident.starts == 1 + again
     found = recorded(run.recorder)
     strategies = found.launches[found.of_launch, LaunchColumn.STRATEGY]
     assert strategies.tolist() == [Strategy.resident if kind else Strategy.single for kind in kinds]
@@ -97,7 +97,7 @@ def test_batches_are_taken_apart(device: FakeResidentCuda) -> None:
     for index, shape in enumerate(stream.shapes):
         records = records_of(stream)
         own = records[(records["m"] == shape.m) & (records["n"] == shape.n)]
-        run.mode.submit(Batch(index, as_words(own), FlushReason.full), flush_ns=0)
+        run.prepared.submit(Batch(index, as_words(own), FlushReason.full), flush_ns=0)
     run.finish()
     assert run.launches(LaunchColumn.STRATEGY).count(Strategy.single) == 4
 
@@ -106,7 +106,7 @@ def test_far_more_commands_than_the_ring_holds(device: FakeResidentCuda) -> None
     run = Run("persistent", gemv(2, 1, 3, 2 * RING + 500, Dtype.fp32, 7, False, 0), device=device)
     submitted(run, 1000)
     run.finish()
-    assert run.recorder.launch_calls == run.mode.resident.starts == 1
+    assert run.recorder.launch_calls == run.prepared.resident.starts == 1
 
 
 def test_outputs_of_small_commands_come_to_the_host(device: FakeResidentCuda) -> None:
@@ -117,15 +117,15 @@ def test_outputs_of_small_commands_come_to_the_host(device: FakeResidentCuda) ->
     records = records_of(stream)
     for index, record in enumerate(records):
         shape = next(shape for shape in stream.shapes if (shape.m, shape.k) == (record["m"], record["k"]))
-        found = run.mode.resident.outputs(index, shape.m)
+        found = run.prepared.resident.outputs(index, shape.m)
         assert (found is not None) == (shape.m == 3)
         if found is not None:
             (stored,) = device.arenas.matrices(stream.operands(shape)[2].arena, [int(record["slot_c"])])
             assert np.array_equal(found, stored.reshape(-1))
     run.finish()
-    run.mode.resident._control[0] = rl.GAVE_UP
+    run.prepared.resident._control[0] = rl.GAVE_UP
     with pytest.raises(RunError, match=f"^{rl.GAVE_UP_LINE}$"):
-        run.mode.resident.outputs(len(records), 3)
+        run.prepared.resident.outputs(len(records), 3)
 
 
 def test_a_second_run_begins_anew(device: FakeResidentCuda) -> None:
@@ -134,11 +134,11 @@ def test_a_second_run_begins_anew(device: FakeResidentCuda) -> None:
         if number:
             run.recorder.reset()
             device.arenas.poison()
-            device.start(0, run.mode)
+            device.start(0, run.prepared.path)
         submitted(run, 10)
         device.finish()
         assert run.recorder.launch_calls == 1
-    run.mode.close()
+    run.prepared.close()
     assert verify(run.stream, device.arenas, 64).ok
 
 
@@ -146,7 +146,7 @@ def test_a_second_run_begins_anew(device: FakeResidentCuda) -> None:
 def test_a_kernel_that_begins_when_all_is_in_its_ring(commands: int, device: FakeResidentCuda) -> None:
     """And ends behind it, again and again."""
     run = Run("persistent", gemv(2, 1, 3, commands, Dtype.fp32, commands, False, 0), device=device)
-    resident: Any = run.mode.resident
+    resident: Any = run.prepared.resident
     device.finish()
     for _ in range(2):
         device.arenas.poison()
@@ -155,24 +155,24 @@ def test_a_kernel_that_begins_when_all_is_in_its_ring(commands: int, device: Fak
         assert resident.run_posted() == ELAPSED_MS
         assert not resident.running
         assert verify(run.stream, device.arenas, 64).ok
-    run.mode.close()
+    run.prepared.close()
 
 
 @pytest.mark.parametrize("commands", [1, 5])
 def test_a_kernel_to_which_nothing_comes_gives_up_and_the_run_fails(commands: int, device: FakeResidentCuda) -> None:
     stream = gemv(2, 1, 3, 30, Dtype.fp32, 7, False, 0)
     run = Run("persistent", stream, device=device, patience_s=0.1)
-    resident: Any = run.mode.resident
+    resident: Any = run.prepared.resident
     words, shape_of = as_words(records_of(stream)), np.zeros(30, np.int32)
-    run.mode.submit_each(words[:commands], shape_of[:commands], flush_ns=0)
+    run.prepared.submit_each(words[:commands], shape_of[:commands], flush_ns=0)
     resident._stream.synchronize()
     with pytest.raises(RunError, match=f"^{rl.GAVE_UP_LINE}$"):
         resident.check_alive()
     with pytest.raises(RunError, match=f"^{rl.GAVE_UP_LINE}$"):
-        run.mode.submit_each(words[commands:], shape_of[commands:], flush_ns=0)
+        run.prepared.submit_each(words[commands:], shape_of[commands:], flush_ns=0)
     with pytest.raises(RunError, match=f"^{rl.GAVE_UP_LINE}$"):
         device.finish()
-    run.mode.close()
+    run.prepared.close()
 
 
 @pytest.mark.parametrize("by", ["settle", "settle_requests"])
@@ -180,7 +180,7 @@ def test_who_waits_for_a_command_of_a_kernel_that_gave_up_is_let_go(by: str, dev
     """A wait put on the device's stream just after the kernel went would hold whoever waits for the device."""
     stream = GemmStream([(3, 5)], 1, [Segment(1, 9, request) for request in range(3)], Dtype.fp32, 2)
     run = Run("persistent", stream, device=device, patience_s=0.1)
-    resident: Any = run.mode.resident
+    resident: Any = run.prepared.resident
     resident._stream.synchronize()
     resident._queue[rl.NEXT] = 5000  # posted, and never read
     resident._last[:3] = 4998, 4999, 5000
@@ -188,13 +188,13 @@ def test_who_waits_for_a_command_of_a_kernel_that_gave_up_is_let_go(by: str, dev
     resident.let_go()
     resident.running = True
     resident.settle() if by == "settle" else resident.settle_requests(np.arange(3))
-    run.mode.close()
+    run.prepared.close()
 
 
 def test_what_comes_later_waits_for_what_was_posted(device: FakeResidentCuda) -> None:
     stream = GemmStream([(3, 5)], 1, [Segment(1, 9, request) for request in range(3)], Dtype.fp32, 2)
     run = Run("persistent", stream, device=device)
-    resident: Any = run.mode.resident
+    resident: Any = run.prepared.resident
     submitted(run, 27)
     resident.settle_requests(np.array([0, 2]))
     ends = [9, 27]
@@ -206,15 +206,10 @@ def test_what_comes_later_waits_for_what_was_posted(device: FakeResidentCuda) ->
 @pytest.mark.parametrize("commands", [1, 4])
 def test_whoever_is_closed_in_the_middle_ends_its_kernel(commands: int, device: FakeResidentCuda) -> None:
     run = Run("persistent", gemv(2, 1, 3, 30, Dtype.fp32, 7, False, 0), device=device)
-    run.mode.submit_each(as_words(records_of(run.stream))[:commands], np.zeros(30, np.int32), flush_ns=0)
-    run.mode.close()
-    run.mode.close()
-    assert not run.mode.resident.running
-
-
-def test_what_was_never_prepared_can_be_closed() -> None:
-    mode = mode_class("persistent")()
-    mode.close()
+    run.prepared.submit_each(as_words(records_of(run.stream))[:commands], np.zeros(30, np.int32), flush_ns=0)
+    run.prepared.close()
+    run.prepared.close()
+    assert not run.prepared.resident.running
 
 
 def test_patience_is_a_setting() -> None:

@@ -23,6 +23,7 @@ from launchopt.arrivals.requests import Requests
 from launchopt.batching.batcher import Batcher
 from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
+from launchopt.devices.base import Counters
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.errors import RunError
 from launchopt.modes import mode_class
@@ -78,8 +79,8 @@ def users(program: Program, dtype: Dtype, requests: int, tokens: int) -> ChainSt
 class Listed:
     """In place of CUDA graphs: a list of one call."""
 
-    def __init__(self, costs_ns: dict[str, int]) -> None:
-        costs_ns["capture"] = 1
+    def __init__(self, counters: Counters) -> None:
+        counters.spend("capture", 1)
 
     def make(self, record: Callable[[], None]) -> Any:
         return type("Replay", (), {"replay": staticmethod(record)})()
@@ -125,7 +126,7 @@ def eager_run(stream: GemmStream, chunk: int) -> Run:
     records = np.concatenate([block.records for block in stream.blocks()])
     for first in range(0, len(records), chunk):
         part = records[first : first + chunk]
-        run.mode.submit_each(as_words(part), batcher.classify(part, shape_of), flush_ns=first)
+        run.prepared.submit_each(as_words(part), batcher.classify(part, shape_of), flush_ns=first)
     run.finish()
     return run
 
@@ -152,7 +153,7 @@ def test_eager_takes_batches_apart() -> None:
     stream = gemv(3, 2, 5, 9, Dtype.fp32, 2, False, 0)
     run = Run("torch_eager", stream)
     for batch in run.batches(9):
-        run.mode.submit(batch, 0)
+        run.prepared.submit(batch, 0)
     run.finish()
     assert run.recorder.launch_calls == stream.commands
 
@@ -166,10 +167,10 @@ def unique_graphs() -> int:
 def batched_run(name: str, stream: GemmStream, most: int) -> Run:
     """Everything is compiled ahead."""
     run = Run(name, stream, most)
-    run.mode.start()
+    run.prepared.start()
     compiled = unique_graphs()
     for batch in run.batches(stream.commands):
-        run.mode.submit(batch, 0)
+        run.prepared.submit(batch, 0)
     run.finish()
     assert unique_graphs() == compiled
     assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.torch}
@@ -206,11 +207,11 @@ def test_padding_is_counted_and_never_scattered() -> None:
     stream = gemv(6, 1, 10, 13, Dtype.fp32, 5, False, 0)
     run = batched_run("torch_graph", stream, 8)
     assert run.launches(LaunchColumn.SIZE) == [8, 5]
-    assert run.mode.padded_commands == 3
-    assert run.mode.graph_replays == 2
+    assert run.prepared.counters().padded_commands == 3
+    assert run.prepared.counters().graph_replays == 2
     # Slots uploaded before each; behind the one that was filled up, a scatter of its own.
     assert run.recorder.launch_calls == 2 + 2 + 1
-    assert run.mode.costs_ns["update"] > 0
+    assert run.prepared.counters().costs_ns["update"] > 0
 
 
 def test_sizes_are_powers_of_two_and_the_limit() -> None:
@@ -267,13 +268,13 @@ def test_every_operator_that_submits_work_is_counted(name: str) -> None:
     run = StepRun("torch_eager", stream_of(PROGRAMS[name], Dtype.fp32), MOST)
     run.run()  # from now on all views are there
     counting = submitting()
-    submit = run.mode.submit
+    submit = run.prepared.submit_steps
 
     def counted(*given: Any) -> None:
         with counting:
             submit(*given)
 
-    run.mode.submit = counted  # type: ignore[method-assign]
+    run.prepared.submit_steps = counted  # type: ignore[method-assign]
     run.run()
     assert run.recorder.launch_calls == sum(counting.calls.values()), counting.calls
     run.close()
@@ -304,11 +305,11 @@ def test_sampled_tokens(name: str) -> None:
 def test_a_step_is_made_once() -> None:
     run = StepRun("torch_eager", stream_of(PROGRAMS["paged"], Dtype.fp32), MOST)
     run.run()
-    steps: Any = run.mode
-    made = dict(steps._runner._steps)
+    prepared: Any = run.prepared
+    made = dict(prepared._steps._steps)
     run.run()
     run.check()
-    assert dict(steps._runner._steps) == made
+    assert dict(prepared._steps._steps) == made
     run.close()
 
 
@@ -319,7 +320,7 @@ def test_a_record_that_reads_elsewhere_is_refused() -> None:
     records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
     records["slot_b"][2 * batch.size] += 1
     with pytest.raises(RunError, match="row 2 of a step reads B"):
-        run.mode.submit(batch, 0)
+        run.prepared.submit_steps(batch, 0)
     run.close()
 
 
@@ -348,10 +349,10 @@ def test_graphs_of_steps(name: str) -> None:
     for seed in (None, 4, 4, 4):
         run.run(seed)
         run.check()
-        replays.append(run.mode.graph_replays or 0)
+        replays.append(run.prepared.counters().graph_replays or 0)
     # The third time all is recorded that the second had seen for the first time.
     assert replays[1] < replays[2] == replays[3] == run.recorder.launch_count
-    assert run.mode.costs_ns["capture"] > 0
+    assert run.prepared.counters().costs_ns["capture"] > 0
     run.close()
 
 
@@ -363,7 +364,7 @@ def test_all_in_step_is_recorded_ahead() -> None:
     run.run()
     run.check()
     # The first step reads the table, whose rows lie scattered; it is not seen again.
-    assert run.mode.graph_replays == 4
+    assert run.prepared.counters().graph_replays == 4
     assert run.launches(LaunchColumn.SIZE) == [4] * stream.commands_per_step + [4 * stream.commands_per_step] * 4
     run.close()
 
@@ -374,11 +375,11 @@ def test_all_in_step_is_recorded_ahead() -> None:
 def test_no_more_graphs_are_kept_than_asked_for_or_copies_of_the_weights(cached: int, kept: int) -> None:
     mode = mode_class("torch_graph")(cached=cached)
     run = StepRun(mode, stream_of(PROGRAMS["elementwise"], Dtype.fp32), MOST)
-    runner: Any = mode
+    prepared: Any = run.prepared
     for seed in (1, 1, 1):
         run.run(seed)
         run.check()
-        assert len(runner._runner._kept) == kept
+        assert len(prepared._graphs._kept) == kept
     run.close()
 
 
@@ -409,8 +410,8 @@ def test_steps_on_a_gpu(gpu: Any, mode: str, name: str, dtype: Dtype) -> None:
     if mode == "torch_compile":
         assert set(run.launches(LaunchColumn.SHAPE)) == {-1}
     if mode == "torch_graph":
-        assert run.mode.graph_replays == run.recorder.launch_count
-        assert run.mode.costs_ns["capture"] > 0
+        assert run.prepared.counters().graph_replays == run.recorder.launch_count
+        assert run.prepared.counters().costs_ns["capture"] > 0
     run.close()
 
 
@@ -418,25 +419,25 @@ def run_commands(device: Any, mode: Mode, stream: GemmStream, most: int) -> None
     """As the consumer does it, and check."""
     recorder = rec.Recorder(stream.commands)
     device.open(stream, recorder, seed=0)
-    mode.prepare(device, dict.fromkeys(stream.shapes, most))
+    prepared = mode.prepare(device, dict.fromkeys(stream.shapes, most))
     device.arenas.poison()
     device.synchronize()
     device.use_mode("")
-    device.start(0, mode)
-    mode.start()
+    device.start(0, prepared.path)
+    prepared.start()
     device.begin()
     records = np.concatenate([block.records for block in stream.blocks()])
     if mode.takes_of(stream) is Takes.commands:
-        mode.submit_each(as_words(records), np.zeros(len(records), np.int32), 0)
+        prepared.submit_each(as_words(records), np.zeros(len(records), np.int32), 0)
     else:
         batcher = Batcher(stream.shapes, [most], 0)
         for batch in chain(batcher.add(records, 0), batcher.flush(FlushReason.drain)):
-            mode.submit(batch, 0)
+            prepared.submit(batch, 0)
     device.finish()
     assert list(recorder.faults()) == []
     found = verify(stream, device.arenas, 64)
     assert found.ok, found.first_wrong
-    mode.close()
+    prepared.close()
     device.close()
 
 

@@ -21,6 +21,7 @@ from launchopt.batching.batcher import Batch, Batcher
 from launchopt.batching.buckets import KEY_MASK, FlushReason
 from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN, Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas
+from launchopt.devices.base import LaunchPath, PreparedMode
 from launchopt.devices.cpu import ceilings as cpu_ceilings
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.devices.cpu.launch import CpuLaunch, stack
@@ -28,7 +29,6 @@ from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops.commands_runner import PumpSettings
 from launchopt.devices.runs import run_end
-from launchopt.modes.base import Mode
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Facts, Recorder, Strategy
 from launchopt.sampling import Sampling
@@ -80,7 +80,7 @@ class CpuDevice:
         return 0 if self._steps is None else self._steps.sampling_ns
 
     def pump_chains(
-        self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings, flights: Flights, back: Ring
+        self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings, flights: Flights, back: Ring
     ) -> None:
         """None: a launch is a NumPy call, which only Python makes."""
         return
@@ -98,7 +98,7 @@ class CpuDevice:
         """Load what launches need."""
         self.compute.warm_up()
 
-    def start(self, sample_every: int, mode: Mode | None = None) -> None:
+    def start(self, sample_every: int, path: LaunchPath | None = None) -> None:
         """Every launch's end is known; sampling is counted afresh, requests are at their first token."""
         self.compute.reset()
         if self._steps is not None:
@@ -131,7 +131,7 @@ class CpuDevice:
         self._domain.pop_range()
         self._recorder.note(words, slice(first, stop), what, start_ns, end_ns)
 
-    def pump(self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings) -> None:
+    def pump(self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings) -> None:
         """None: a launch is a NumPy call, which only Python makes."""
         return
 

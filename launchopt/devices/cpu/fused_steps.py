@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.base import HostDevice
 from launchopt.devices.runs import HIGH, LOW
 from launchopt.recording.recorder import Strategy
+from launchopt.workloads.chain import chain_of
 
 Compute = Callable[[NDArray[np.uint64]], None]  # of one request's records of a group
 Groups = Callable[["CpuSteps", int], dict[int, tuple[int, Compute]]]
@@ -24,8 +26,8 @@ Groups = Callable[["CpuSteps", int], dict[int, tuple[int, Compute]]]
 class CpuSteps:
     """Steps of a device's stream. `groups`: of a kind of steps, by first row: (one past the last, what computes it)."""
 
-    def __init__(self, device: Any, limits: Mapping[ShapeKey, int], strategy: Strategy, groups: Groups) -> None:
-        self.device, self.stream, self._strategy = device, device.compute.stream, strategy
+    def __init__(self, device: HostDevice, limits: Mapping[ShapeKey, int], strategy: Strategy, groups: Groups) -> None:
+        self.device, self.stream, self._strategy = device, chain_of(device.work), strategy
         self._views, index = device.compute.views, {shape: i for i, shape in enumerate(limits)}
         self._kinds: dict[tuple[int, int], tuple[list[int], dict[int, tuple[int, Compute]]]] = {}
         for kind in range(len(self.stream.kinds)):

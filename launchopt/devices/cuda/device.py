@@ -20,7 +20,7 @@ from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState
-from launchopt.devices.base import DeviceInfo
+from launchopt.devices.base import DeviceInfo, LaunchPath, PreparedMode
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.packing import CALLS_PER_BATCH, Packing
 from launchopt.devices.cublaslt.plans import WORKSPACE_LIMIT_BYTES, Plans, matmul_address
@@ -40,7 +40,6 @@ from launchopt.devices.loops.requests_runner import ChainPump
 from launchopt.devices.resident.ring import GAVE_UP_LINE, GONE
 from launchopt.devices.runs import run_end
 from launchopt.errors import RunError
-from launchopt.modes.base import Mode, Takes
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.sampling import Sampling
@@ -159,16 +158,17 @@ class CudaDevice:
         self._warm.clear()
         self.synchronize()
 
-    def start(self, sample_every: int, mode: Mode | None = None) -> None:
+    def start(self, sample_every: int, path: LaunchPath | None = None) -> None:
         """Anchor the clocks; nothing is on the stream yet."""
-        self.tables = (self.base if mode is None or mode.tables is None else mode.tables).arrays
+        path = path or LaunchPath()
+        self.tables = (path.tables or self.base).arrays
         self.records = self.recorder.arrays
         if self._steps is not None:
             self._steps.start()
         if self.state_of_sequences is not None:
             self.state_of_sequences.reset()
             self.synchronize()
-        self.marks.start(sample_every, *((mode.streams, mode.resident, mode.ahead) if mode else (None,)))
+        self.marks.start(sample_every, path)
 
     def begin(self) -> None:
         """Mark the start of the span, just before the first launch."""
@@ -190,17 +190,16 @@ class CudaDevice:
             raise StatusError(f"cuLaunchKernelEx failed with CUresult {code}", code)
         raise StatusError.of_cublas(status, cublasLt.get_status_name(status))
 
-    def _launcher(self, mode: Mode) -> Launcher:
+    def _launcher(self, mode: PreparedMode) -> Launcher:
         by_python = (mode.submit, self._submit_one, self.check, self.recorder.make_room)
-        takes = mode.takes_of(self.work)
-        each = mode.submit_each if takes is Takes.commands and not mode.compiled_loop else None
+        each = mode.submit_each if mode.takes_commands and not mode.compiled_loop else None
         return Launcher(self.tables, self.records, self.marks.sampler, *by_python, mode.compiled_loop, each)
 
-    def pump(self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings) -> Pump | None:
+    def pump(self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings) -> Pump | None:
         """The compiled loop for this run; None where ranges must be made between launches."""
         if self.marks.attached:
             return None
-        return Pump(ring, batcher, self._launcher(mode), mode.packable_bytes, settings)
+        return Pump(ring, batcher, self._launcher(mode), mode.path.packable_bytes, settings)
 
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
         """Make ready to feed results back."""
@@ -249,7 +248,7 @@ class CudaDevice:
         return 0 if self._steps is None else self._steps.sampling_ns()
 
     def pump_chains(
-        self, ring: Ring, batcher: Batcher, mode: Mode, settings: PumpSettings, flights: Flights, back: Ring
+        self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings, flights: Flights, back: Ring
     ) -> ChainPump | None:
         """The same for a stream of chains."""
         if self.marks.attached:

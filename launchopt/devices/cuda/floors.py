@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype, ShapeKey
+from launchopt.devices.base import Counters
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.device import CudaDevice
 from launchopt.devices.cuda.floor_loops import launch_burst
@@ -54,7 +55,7 @@ class CudaGpu:
     def __init__(self, device: CudaDevice, hold: NDArray[np.int64]) -> None:
         self._device, self._hold_plan = device, hold
         self._driver = ctypes.CDLL("libcuda.so.1")
-        self._graphs = Graphs(device.stream, MOST_GRAPHS, {})
+        self._graphs = Graphs(device.stream, MOST_GRAPHS, Counters())
         self._made = 0
         self._event = cupy.cuda.Event()
 

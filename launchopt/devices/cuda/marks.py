@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import W_SLOT_C_REQUEST
-from launchopt.devices.cuda.streams import Streams
+from launchopt.devices.base import LaunchPath
 from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Span
@@ -37,9 +37,7 @@ class LaunchMarks:
         self._work, self._recorder = work, recorder
         self._ranges: dict[tuple[str, int, int], Any] = {}
         self._timer = EventTimer(stream, MOST_SAMPLES)
-        self.streams: Streams | None = None
-        self.resident: Any = None
-        self.ahead: Any = None
+        self._take(LaunchPath())
         self.name = ""  # of the mode, in ranges; "" in a rehearsal, which has none
 
     def name_ranges(self, mode: str, index: int, sizes: Iterable[int]) -> None:
@@ -48,17 +46,18 @@ class LaunchMarks:
         for size in sizes if self.attached else ():
             self._ranges[mode, index, size] = nvtx_ranges.attributes(self._domain, message, size)
 
-    def start(self, sample_every: int, streams: Streams | None, resident: Any = None, ahead: Any = None) -> None:
-        """A new run: anchor the clocks, then start the kernel that stays (`devices.resident`), where there is one.
+    def _take(self, path: LaunchPath) -> None:
+        self.streams, self.resident, self.ahead = path.streams, path.resident, path.ahead
 
-        ahead: `devices.launch_ahead`, of a mode that makes launches before their commands are there.
-        """
-        self.sampler, self.streams, self.resident, self.ahead = Sampler(sample_every), streams, resident, ahead
+    def start(self, sample_every: int, path: LaunchPath) -> None:
+        """Begin a run along `path`: anchor the clocks, then start the persistent kernel, where there is one."""
+        self.sampler = Sampler(sample_every)
+        self._take(path)
         self._timer.start()
-        if ahead:
-            ahead.start()
-        if resident:
-            resident.start()
+        if self.ahead:
+            self.ahead.start()
+        if self.resident:
+            self.resident.start()
 
     def begin(self) -> None:
         """The first launch comes next."""

@@ -13,13 +13,13 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import cupy
 import numpy as np
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, ShapeKey
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cuda.kernel_plans import KernelLaunch, clusters_at_once
 from launchopt.devices.cuda.op_kernels import QUERIES, VECTOR_BYTES, SeqAddresses
 from launchopt.devices.feedback.in_launch import LaunchFeedback
@@ -50,15 +50,15 @@ FOR_RACECHECK: Mapping[str, int] = MappingProxyType({"EACH_LANE": 1})
 
 
 class Megakernel:
-    """Steps of a device's stream. `device`: a CudaDevice. `bound`: most lists at a time, if no more copies of weights.
+    """Steps of a device's stream. `bound`: most lists at a time, if no more copies of weights.
 
     ahead: whether launches may be made before their commands are there. racecheck: whether kernels are those whose
-    order NVIDIA's racecheck knows. compiles_at_once: whether a list is compiled when it comes for the first time.
+    order NVIDIA's racecheck knows.
     """
 
     def __init__(
         self,
-        device: Any,
+        device: GpuDevice,
         limits: Mapping[ShapeKey, int],
         bound: int,
         ahead: bool = True,
@@ -84,7 +84,7 @@ class Megakernel:
         self._compiler = StepCompiler(self._steps, addresses, fuse=True)
         self._programs: OrderedDict[bytes, MegakernelProgram] = OrderedDict()
         self._seen: set[bytes] = set()
-        self.compiles_at_once = False
+        self._compiles_at_once = False
         gpu = cupy.cuda.Device()
         attributes, capability = gpu.attributes, int(gpu.compute_capability)
         self._blocks = BLOCKS_A_MULTIPROCESSOR * int(attributes["MultiProcessorCount"])
@@ -126,12 +126,16 @@ class Megakernel:
 
     def _ops_bytes(self) -> int:
         """What ROPE and QK want, at the most."""
-        attention = self._device.work.attention
+        attention = self._steps.stream.attention
         if attention is None:
             return 0
         width: int = VECTOR_BYTES // self._device.work.dtype.itemsize
         head_dim: int = attention.head_dim
         return max(4 * head_dim, QUERIES * -(-head_dim // width) * VECTOR_BYTES)
+
+    def start(self, compiles_at_once: bool) -> None:
+        """Begin a run. compiles_at_once: a list is compiled when it is asked for the first time, not the second."""
+        self._compiles_at_once = compiles_at_once
 
     def compile_likely(self) -> None:
         """Ahead of time, as many as are kept."""
@@ -172,7 +176,7 @@ class Megakernel:
         columns = int(batch.words[0, W_MN] >> HIGH)
         if columns > 1 or not self._compiler.compilable(batch):
             return None
-        if key not in self._seen and not self.compiles_at_once:
+        if key not in self._seen and not self._compiles_at_once:
             if len(self._seen) >= MOST_SEEN:
                 self._seen.clear()
             self._seen.add(key)

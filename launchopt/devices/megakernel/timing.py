@@ -19,10 +19,12 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.instructions.words import Instructions
 from launchopt.devices.megakernel.step_account import clock_mhz
 from launchopt.devices.steps.stages import step_of
 from launchopt.errors import RunError
+from launchopt.workloads.chain import chain_of
 
 if TYPE_CHECKING:
     from launchopt.devices.megakernel.launcher import Megakernel
@@ -49,9 +51,9 @@ class StampedLaunch:
 class StepTiming:
     """The last decode step of all requests of `device`'s stream, as `steps` makes it. `device`: a CudaDevice."""
 
-    def __init__(self, device: Any, steps: Megakernel) -> None:
+    def __init__(self, device: GpuDevice, steps: Megakernel) -> None:
         self._device, self._steps = device, steps
-        stream = device.work
+        stream = chain_of(device.work)
         each = (step_of(stream, stream.requests, replica) for replica in range(stream.replicas))
         self.lists: list[Instructions] = [steps.instructions_of(batch) for batch in each]
         with device.stream:

@@ -18,21 +18,20 @@ import torch
 from launchopt.batching.batcher import Batch
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device
+from launchopt.devices.base import Counters, Device
 from launchopt.devices.pytorch.batches import INDEX_BYTES_A_COMMAND, Indices
 from launchopt.devices.pytorch.commands import stacks
 from launchopt.devices.pytorch.step import Step
 from launchopt.devices.pytorch.steps import STRATEGY, Steps, example, examples, launch
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
 from launchopt.devices.steps.likely import likely_steps, most_kept
-from launchopt.modes.base import Mode
 
 
 class Graphs:
-    """Makes graphs; what that took is added to `costs_ns`: capture, and instantiate where PyTorch tells them apart."""
+    """Makes graphs; `counters` gets the time of capture, and of instantiate where PyTorch tells them apart."""
 
-    def __init__(self, costs_ns: dict[str, int]) -> None:
-        self._costs_ns, self._pool = costs_ns, torch.cuda.graph_pool_handle()
+    def __init__(self, counters: Counters) -> None:
+        self._counters, self._pool = counters, torch.cuda.graph_pool_handle()
 
     def make(self, record: Callable[[], None]) -> Any:
         """A graph of what `record` calls, all of which must have been called before."""
@@ -46,15 +45,12 @@ class Graphs:
             record()
         finally:
             graph.capture_end()
-        self._spend("capture", start_ns)
+        self._counters.spend("capture", time.monotonic_ns() - start_ns)
         if is_kept:
             start_ns = time.monotonic_ns()
             graph.instantiate()
-            self._spend("instantiate", start_ns)
+            self._counters.spend("instantiate", time.monotonic_ns() - start_ns)
         return graph
-
-    def _spend(self, name: str, start_ns: int) -> None:
-        self._costs_ns[name] = self._costs_ns.get(name, 0) + time.monotonic_ns() - start_ns
 
 
 class GraphSteps(Steps):
@@ -62,9 +58,10 @@ class GraphSteps(Steps):
     weights.
     """
 
-    def __init__(self, arenas: TorchArenas, device: Device, most: int, mode: Mode, bound: int) -> None:
+    def __init__(self, arenas: TorchArenas, device: Device, most: int, bound: int) -> None:
         super().__init__(arenas, device)
-        self._mode, self._bound, self._graphs = mode, most_kept(self.stream, bound), Graphs(mode.costs_ns)
+        self.counters = Counters(graph_replays=0)
+        self._bound, self._graphs = most_kept(self.stream, bound), Graphs(self.counters)
         self._kept: OrderedDict[Step, Any] = OrderedDict()
         for batch in examples(self.stream, most):
             self.start()
@@ -90,7 +87,7 @@ class GraphSteps(Steps):
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
         """A replay a part."""
-        device, mode = self._device, self._mode
+        device = self._device
         for part, step in self.of(batch):
             graph = self._kept.get(step)
             if graph is not None:
@@ -103,7 +100,7 @@ class GraphSteps(Steps):
             start_ns = device.enter(-1, part.size)
             graph.replay()
             device.leave(part, slice(0, len(part.words)), STRATEGY, flush_ns, start_ns)
-            mode.graph_replays = (mode.graph_replays or 0) + 1
+            self.counters.replayed()
 
     def close(self) -> None:
         """Drop the graphs."""
@@ -146,8 +143,9 @@ class _Sized:
 class GraphBatches:
     """Two graphs for each shape and size of batch: of a full one, and of one filled up, which scatters no padding."""
 
-    def __init__(self, arenas: TorchArenas, device: Device, limits: Mapping[ShapeKey, int], mode: Mode) -> None:
-        self._device, self._mode, graphs = device, mode, Graphs(mode.costs_ns)
+    def __init__(self, arenas: TorchArenas, device: Device, limits: Mapping[ShapeKey, int]) -> None:
+        self._device, self.counters = device, Counters(graph_replays=0)
+        graphs = Graphs(self.counters)
         self._indices = Indices(arenas, max(limits.values()))
         self._limits = list(limits.values())
         operands = [stacks(arenas, shape) for shape in limits]
@@ -169,21 +167,20 @@ class GraphBatches:
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Upload the slots, replay; where the batch was filled up, scatter what is not padding."""
-        device, mode, index, count = self._device, self._mode, batch.shape_index, len(batch)
+        device, counters, index, count = self._device, self.counters, batch.shape_index, len(batch)
         size = min(self._limits[index], 1 << (count - 1).bit_length())
         sized, (whole, filled) = self._sized[index, size], self._graphs[index, size]
         start_ns = device.enter(index, count)
         self._indices.upload(batch, size)
-        mode.costs_ns["update"] = mode.costs_ns.get("update", 0) + time.monotonic_ns() - start_ns
+        counters.spend("update", time.monotonic_ns() - start_ns)
         if size == count:
             whole.replay()
         else:
             filled.replay()
             sized.scatter(count)
-            mode.padded_commands += size - count
         copied = INDEX_BYTES_A_COMMAND * count + size * sized.copied_bytes
         device.leave(batch, slice(0, count), STRATEGY, flush_ns, start_ns, 1 + (size > count), copied)
-        mode.graph_replays = (mode.graph_replays or 0) + 1
+        counters.replayed(padded=size - count)
 
     def close(self) -> None:
         """Drop the graphs."""

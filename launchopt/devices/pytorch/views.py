@@ -16,8 +16,7 @@ from torch.utils import dlpack
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import SeqState
-from launchopt.devices.base import Device
-from launchopt.workloads.chain import Stream
+from launchopt.devices.base import Device, is_gpu, is_host
 from launchopt.workloads.stream import ArenaKey, Operand
 
 Tensor = Any  # torch.Tensor; a default install has no PyTorch, and its types
@@ -43,12 +42,12 @@ class TorchArenas:
     """The operands of the stream that a device has open."""
 
     def __init__(self, device: Device) -> None:
-        owner: Any = device
-        self.is_cuda = device.info.kind == "cuda"
-        self.work: Stream = owner.work
+        self._gpu = device if is_gpu(device) else None
+        self._host = device if is_host(device) else None
+        self.is_cuda = self._gpu is not None
+        self.work = device.work
         self.device = torch.device("cuda", device.info.index) if self.is_cuda else torch.device("cpu")
         self.dtype = DTYPES[self.work.dtype]
-        self._owner = owner
         self.use()
         self._flat = {
             arena: as_tensor(array).view(-1).view(self.dtype) for arena, array in device.arenas.arrays.items()
@@ -61,17 +60,18 @@ class TorchArenas:
         matmul = torch.backends.cuda.matmul
         matmul.allow_fp16_reduced_precision_reduction = False
         matmul.allow_bf16_reduced_precision_reduction = False
-        if self.is_cuda:
+        if self._gpu:
             torch.cuda.set_device(self.device)
-            torch.cuda.set_stream(torch.cuda.ExternalStream(self._owner.stream.ptr, self.device))
-        elif torch.get_num_threads() != self._owner.threads:
-            torch.set_num_threads(self._owner.threads)
+            torch.cuda.set_stream(torch.cuda.ExternalStream(self._gpu.stream.ptr, self.device))
+        elif self._host and torch.get_num_threads() != self._host.threads:
+            torch.set_num_threads(self._host.threads)
 
     @property
     def state(self) -> SeqState | None:
         """Where requests stand, if that matters to any command."""
-        found: SeqState | None = self._owner.state_of_sequences if self.is_cuda else self._owner.compute.state
-        return found
+        if self._gpu:
+            return self._gpu.state_of_sequences
+        return self._host.compute.state if self._host else None
 
     def strided(self, arena: ArenaKey, sizes: Sequence[int], strides: Sequence[int], first: int) -> Tensor:
         """Elements of an arena from `first` on."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import ShapeKey
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.feedback.cuda import pinned
 from launchopt.devices.resident import ring as rl
@@ -32,9 +33,9 @@ STATE, ABORT = 0, 1  # words of what the host and the kernel tell each other
 
 
 class Resident:
-    """`device`: a CudaDevice. `requests`: how many have an order to be kept, 0: none. `patience_s`: for a command."""
+    """`requests`: how many have an order to be kept, 0: none. `patience_s`: for a command."""
 
-    def __init__(self, device: Any, requests: int, spare: int, patience_s: float) -> None:
+    def __init__(self, device: GpuDevice, requests: int, spare: int, patience_s: float) -> None:
         self._device, self._patience_ns = device, int(patience_s * 1e9)
         attributes = cupy.cuda.Device().attributes
         self._blocks = int(attributes["MultiProcessorCount"]) - spare
@@ -83,7 +84,7 @@ class Resident:
 
     def use(self, name: str = "persistent", **macros: int) -> None:
         """From the next start on, the kernel `name`, of the file of that name, compiled with `macros`."""
-        self._function = self._device.kernels.function(name, name, **macros)
+        self._function = self._device.kernels.function(name, name, "", **macros)
 
     def start(self) -> None:
         """A new run: everything from the beginning; the device is idle."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from cuda.bindings import runtime as cudart
 
-from launchopt.devices.base import CudaStream
+from launchopt.devices.base import Counters, CudaStream
 from launchopt.errors import RunError
 
 Graph = Any  # cudaGraph_t
@@ -31,13 +31,13 @@ def checked(result: tuple[Any, ...]) -> Any:
 
 
 class Graphs:
-    """At most `bound` graphs on a stream. The ns of capture, instantiate, upload and update are added to `costs_ns`."""
+    """At most `bound` graphs, captured on `stream`. `counters` gets the time that each call takes."""
 
-    def __init__(self, stream: CudaStream, bound: int, costs_ns: dict[str, int]) -> None:
-        self._stream, self._bound, self._costs_ns = cudart.cudaStream_t(stream.ptr), bound, costs_ns
+    def __init__(self, stream: CudaStream, bound: int, counters: Counters) -> None:
+        self._stream, self._bound, self._counters = cudart.cudaStream_t(stream.ptr), bound, counters
         self._kept: OrderedDict[Hashable, tuple[Hashable, Executable]] = OrderedDict()
         for name in ("capture", "instantiate", "upload"):
-            costs_ns.setdefault(name, 0)
+            counters.spend(name, 0)
 
     def get(self, key: Hashable) -> Executable | None:
         """Return the executable graph of this key, or None."""
@@ -89,7 +89,7 @@ class Graphs:
         return None
 
     def _spend(self, name: str, start_ns: int) -> None:
-        self._costs_ns[name] = self._costs_ns.get(name, 0) + time.monotonic_ns() - start_ns
+        self._counters.spend(name, time.monotonic_ns() - start_ns)
 
     def replay(self, graph: Executable) -> None:
         """Submit an executable graph."""

@@ -20,7 +20,7 @@ import numpy as np
 from launchopt.batching.batcher import SEVERAL, Batch
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, ShapeKey
-from launchopt.devices.base import GpuDevice
+from launchopt.devices.base import Counters, GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, pad_pointers, padded_sizes
 from launchopt.devices.cublaslt.pointers import Pointers
@@ -29,7 +29,6 @@ from launchopt.devices.cublaslt.tuning import fastest_by_pointers
 from launchopt.devices.steps.coalesced import CoalescedSteps
 from launchopt.devices.steps.graph_cache import Executable, Graphs
 from launchopt.devices.steps.likely import most_kept
-from launchopt.modes.base import Mode
 from launchopt.recording.recorder import Strategy
 from launchopt.records import columns_of
 
@@ -39,14 +38,15 @@ UPLOAD_CALLS = 1
 class BatchGraphs:
     """One graph for each shape and padded size of a batch."""
 
-    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], mode: Mode) -> None:
-        self._device, self._mode, self._tables = device, mode, device.base.fork()
+    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int]) -> None:
+        self._device, self._tables = device, device.base.fork()
+        self.counters = Counters(graph_replays=0)
         self._sizes = [np.array(padded_sizes(limit)) for limit in limits.values()]
         self._pointers = Pointers(device.stream, 3 * max(limits.values()))
         widest = max(shape.n * row for shape in limits for row in device.row_elements(shape)[2:])
         self._scratch = cupy.empty(widest * device.work.dtype.itemsize, np.uint8)
         graphs = sum(map(len, self._sizes))
-        self._graphs = Graphs(device.stream, graphs, mode.costs_ns)
+        self._graphs = Graphs(device.stream, graphs, self.counters)
         for index, shape in enumerate(limits):
             self._tables.add(index, self._sizes[index].tolist(), partial(self._plan, index, shape))
         for key in ((index, size) for index, sizes in enumerate(self._sizes) for size in sizes.tolist()):
@@ -85,7 +85,7 @@ class BatchGraphs:
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Fill and upload the table of pointers, then replay the graph of the padded size."""
-        device, mode, index, count = self._device, self._mode, batch.shape_index, len(batch)
+        device, counters, index, count = self._device, self.counters, batch.shape_index, len(batch)
         sizes = self._sizes[index]
         size = int(sizes[np.searchsorted(sizes, count)])
         staged = self._pointers.stage()
@@ -93,12 +93,11 @@ class BatchGraphs:
         fill_pointers(batch.words, self._tables.shapes[index], count, staged)
         if size > count:
             pad_pointers(staged, count, size, self._scratch.data.ptr)
-            mode.padded_commands += size - count
         self._pointers.upload(3 * size)
-        mode.costs_ns["update"] = mode.costs_ns.get("update", 0) + time.monotonic_ns() - start_ns
+        counters.spend("update", time.monotonic_ns() - start_ns)
         self._replay(index, size)
         device.leave(batch, slice(0, count), Strategy.graph, flush_ns, start_ns, UPLOAD_CALLS, 24 * size)
-        mode.graph_replays = (mode.graph_replays or 0) + 1
+        counters.replayed(padded=size - count)
 
     def close(self) -> None:
         """Destroy the graphs."""
@@ -108,12 +107,12 @@ class BatchGraphs:
 class StepGraphs:
     """Graphs of whole steps, at most `bound` at a time, or as many as the run uses copies of the weights."""
 
-    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], mode: Mode, bound: int) -> None:
-        self._device, self._mode = device, mode
+    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], bound: int) -> None:
+        self._device, self.counters = device, Counters(graph_replays=0)
         self._launched = CoalescedSteps(device, limits)
         self._steps = self._launched.steps
         self._bound = most_kept(self._steps.stream, bound)
-        self._graphs = Graphs(device.stream, self._bound, mode.costs_ns)
+        self._graphs = Graphs(device.stream, self._bound, self.counters)
 
     def load(self) -> None:
         """Do nothing: a replay would write outputs that a run is checked for."""
@@ -147,7 +146,7 @@ class StepGraphs:
         start_ns = self._device.enter(SEVERAL, batch.size)
         self._graphs.replay(graph)
         self._device.leave(batch, slice(0, len(batch.words)), Strategy.graph, flush_ns, start_ns)
-        self._mode.graph_replays = (self._mode.graph_replays or 0) + 1
+        self.counters.replayed()
 
     def close(self) -> None:
         """Destroy the graphs."""

@@ -38,7 +38,7 @@ from launchopt.recording.recorder import (
 from launchopt.records import columns_of, request_of, slot_a_of, slots_of
 from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, chain_of
 
 UNRECORDED_ROWS = 16  # of the recording for launches that are not to be recorded
 MOST_KNOWN = 4096  # batches whose stages are kept
@@ -177,8 +177,7 @@ class LtSteps:
     """
 
     def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], tables: Tables) -> None:
-        assert isinstance(device.work, ChainStream)
-        self.device, self.stream, self.most = device, device.work, max(limits.values())
+        self.device, self.stream, self.most = device, chain_of(device.work), max(limits.values())
         self.tables, self._limits = tables, limits
         self._index = {shape: index for index, shape in enumerate(self.stream.shapes)}
         kinds = reversed(range(len(self.stream.kinds)))

@@ -7,12 +7,11 @@ operands, for a single command and for the largest batch, and gives the best as 
 
 from __future__ import annotations
 
-from typing import Any
-
 import cupy
 import numpy as np
 
 from launchopt.command import ShapeKey
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Row, Tables
 from launchopt.devices.triton.kernels import dot_gemm, sum_gemm
@@ -54,7 +53,7 @@ def variant(
 class TritonGemms:
     """The best kernel for each GEMM shape of the stream on `device`, a CudaDevice. `chosen`: by shape and count."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: GpuDevice) -> None:
         self._device = device
         self._limits: dict[ShapeKey, int] = {}
         self._shared: dict[ShapeKey, bool] = {}  # all commands of a batch have one A
@@ -94,7 +93,7 @@ class TritonGemms:
         tables.shapes[index, lt.ONE_IS] = Strategy.triton
 
 
-def plan_row(device: Any, shape: ShapeKey, size: int, config: Config, kernel: Loaded) -> list[int]:
+def plan_row(device: GpuDevice, shape: ShapeKey, size: int, config: Config, kernel: Loaded) -> list[int]:
     """A row of `lt_launch`'s plans."""
     blocks = -(-shape.m // config.rows)
     made: list[int] = device.kernels.row(kernel.function, kernel.launch((blocks, size, 1)))
@@ -104,7 +103,7 @@ def plan_row(device: Any, shape: ShapeKey, size: int, config: Config, kernel: Lo
 class _Timed:
     """Launches of `count` commands of a shape on rotating operands, recorded as a graph so that no host is too slow."""
 
-    def __init__(self, device: Any, index: int, count: int, shared: bool) -> None:
+    def __init__(self, device: GpuDevice, index: int, count: int, shared: bool) -> None:
         self._device, self._count = device, count
         self._shape: ShapeKey = device.work.shapes[index]
         self._turns = turns(self._shape, count)

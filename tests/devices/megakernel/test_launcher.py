@@ -124,7 +124,7 @@ def test_launches_are_made_ahead_of_their_commands(replicas: int, kernel: FakeMe
         launches = run.launches(LaunchColumn.STRATEGY).count(Strategy.megakernel)
         assert launches == 11
         assert kernel.waited == launches - (1 if again else 1 + replicas)
-        assert kernel.in_vain == run.mode.ahead.called_off == 1
+        assert kernel.in_vain == run.prepared.path.ahead.called_off == 1
         assert run.recorder.launch_calls == len(run.launches(LaunchColumn.SIZE)) + 1
     run.close()
 
@@ -143,7 +143,7 @@ def test_the_compiled_loop_admits_all_that_waits(
     assert launches == 11
     assert asked == [False] * (1 + replicas)
     assert kernel.waited == launches - len(asked)
-    assert kernel.in_vain == run.mode.ahead.called_off == 1
+    assert kernel.in_vain == run.prepared.path.ahead.called_off == 1
     assert kernel.device.fed_back == 1, "the first token, by a launch of its own"
     run.close()
 
@@ -166,7 +166,7 @@ def test_a_tool_that_looks_on_sees_no_launch_that_waits(
     kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "of nsys, and of ncu")
-    assert Rig(kernel, stream_of("linear", [(0, 6)]), 1).mode.ahead is None
+    assert Rig(kernel, stream_of("linear", [(0, 6)]), 1).prepared.path.ahead is None
 
 
 def test_with_an_lm_head_and_sampling(kernel: FakeMegakernel) -> None:

@@ -46,9 +46,9 @@ def test_launches_made_ahead_give_what_others_give(name: str, requests: int, sam
         arrays = [array.get() for array in run.device.arenas.arrays.values()]
         found.append([*(array.tobytes() for array in arrays), run.flights.done[: stream.tokens].tobytes()])
         if ahead:
-            assert run.mode.ahead.called_off == 1
+            assert run.prepared.path.ahead.called_off == 1
             before_step(run, 2 * TOKENS - 2)
-            assert run.mode.ahead.called_off == 1
+            assert run.prepared.path.ahead.called_off == 1
             finish(run)
         else:
             close(run)
@@ -72,7 +72,7 @@ def test_launches_that_the_compiled_loop_admits(sampling: Sampling, monkeypatch:
         assert asked[0] is False
         assert not any(asked)
         assert len(asked) < run.launches(LaunchColumn.STRATEGY).count(Strategy.megakernel)
-        assert run.mode.ahead.called_off == 1
+        assert run.prepared.path.ahead.called_off == 1
     close(run)
 
 
@@ -85,17 +85,17 @@ def test_a_launch_that_waits_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(launch_ahead, "PATIENCE_NS", 20_000_000)
     monkeypatch.setattr(launch_ahead, "STALE_NS", 10_000_000)
     run = run_of(CudaDevice(0), stream_of("decode", [(0, 2 * TOKENS)], Dtype.fp16))
-    submit = run.mode.submit
+    submit = run.prepared.submit_steps
 
     def slowly(batch: StepBatch, flush_ns: int) -> None:
         submit(batch, flush_ns)
         time.sleep(0.06)
 
     run.run()
-    monkeypatch.setattr(run.mode, "submit", slowly)
+    monkeypatch.setattr(run.prepared, "submit_steps", slowly)
     run.run()
     run.check()
-    assert run.mode.ahead.called_off > TOKENS
+    assert run.prepared.path.ahead.called_off > TOKENS
     close(run)
 
 

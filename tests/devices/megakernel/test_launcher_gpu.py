@@ -55,7 +55,7 @@ def test_requests_in_step_are_one_launch_a_step(device: Any, name: str, requests
         assert Strategy.megakernel not in strategies[:first]
         assert sum(sizes[:first]) == (TOKENS - alone) * requests * rows
         gathered = sum(copied > 0 for copied in run.launches(LaunchColumn.PACKED_BYTES))
-        in_vain: int = run.mode.ahead.called_off
+        in_vain: int = run.prepared.path.ahead.called_off
         assert 0 < in_vain <= 2
         assert run.recorder.launch_calls == len(sizes) + COPY_CALLS * gathered + in_vain
     close(run)

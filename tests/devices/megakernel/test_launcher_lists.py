@@ -43,7 +43,7 @@ def test_of_the_likely_ones_none_is_larger_than_a_batch_can_be(kernel: FakeMegak
 
 def test_what_comes_again_is_one_launch_from_the_second_time_on(kernel: FakeMegakernel) -> None:
     stream = stream_of("linear_epilogue", [(0, 6)] * 4)
-    run = Rig(kernel, stream, 4).prepared()
+    run = Rig(kernel, stream, 4).started()
     pair = some_of(stream, 1, 3)
     assert not run.is_kept(pair)
     assert [run.submit(pair) for _ in range(4)] == [False, True, True, True]
@@ -56,12 +56,10 @@ def test_what_comes_in_a_rehearsal_is_there_when_the_run_comes(kernel: FakeMegak
     """No list is made in it, whose first token would wait for that."""
     stream = stream_of("linear_epilogue", [(0, 6)] * 4)
     run = Rig(kernel, stream, 4)
-    run.mode.rehearses = True
-    run.prepared()
+    run.started(warm_up=True)
     pair, other = some_of(stream, 1, 3), some_of(stream, 0, 3)
     assert run.submit(pair)
-    run.mode.rehearses = False
-    run.prepared()
+    run.started()
     kept = run.kept
     assert [run.submit(pair), run.submit(other)] == [True, False]
     assert run.kept == kept
@@ -71,7 +69,7 @@ def test_what_comes_in_a_rehearsal_is_there_when_the_run_comes(kernel: FakeMegak
 def test_prompts_and_requests_that_lie_unevenly_are_never_compiled(kernel: FakeMegakernel) -> None:
     """However often they come."""
     stream = stream_of("linear", [(5, 2)] * 2 + [(0, 3)] * 3)
-    run = Rig(kernel, stream, 5).prepared()
+    run = Rig(kernel, stream, 5).started()
     prompt = next(iter(batches(stream, 1)))
     whole = step_of(stream, 5, 0).words.reshape(len(stream.rows_of(stream.decode_kind)), 5, -1)
     words = np.ascontiguousarray(whole[:, [0, 1, 4]])
@@ -93,7 +91,7 @@ def test_a_stream_of_prompts_alone_compiles_nothing_ahead(kernel: FakeMegakernel
 
 def test_the_list_used_longest_ago_makes_room(kernel: FakeMegakernel) -> None:
     stream = stream_of("linear", [(0, 6)] * 4)
-    run = Rig(kernel, stream, 4, cached=2).prepared()
+    run = Rig(kernel, stream, 4, cached=2).started()
     everyone, alone, pair = step_of(stream, 4, 0), step_of(stream, 1, 0), some_of(stream, 1, 3)
     assert [run.is_kept(batch) for batch in (everyone, alone, pair)] == [True, True, False]
     assert [run.submit(everyone), run.submit(alone)] == [True, True]
@@ -109,7 +107,7 @@ def test_the_list_used_longest_ago_makes_room(kernel: FakeMegakernel) -> None:
 def test_no_list_is_freed_while_a_launch_uses_it(cached: int, kernel: FakeMegakernel) -> None:
     """Its memory would be given to the next one, whose list would then be run in its place."""
     stream = stream_of("linear", [(0, 6)] * 5)
-    run = Rig(kernel, stream, 5, cached).prepared()
+    run = Rig(kernel, stream, 5, cached).started()
     for _ in range(3):
         for size in range(1, 6):
             run.submit(some_of(stream, 0, size))
@@ -121,7 +119,7 @@ def test_no_list_is_freed_while_a_launch_uses_it(cached: int, kernel: FakeMegake
 def test_what_was_seen_is_forgotten_in_time(kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launchopt.devices.megakernel.launcher.MOST_SEEN", 2)
     stream = stream_of("linear", [(0, 6)] * 5)
-    run = Rig(kernel, stream, 5).prepared()
+    run = Rig(kernel, stream, 5).started()
     first, second, third = (some_of(stream, 1, stop) for stop in (2, 3, 4))
     assert not any(run.submit(batch) for batch in (first, second, third, first))
     assert run.submit(third)

@@ -61,7 +61,7 @@ def put_back(arrays: list[Any], kept: list[NDArray[Any]]) -> None:
 def one_launch(run: StepRun, batch: StepBatch) -> list[NDArray[Any]]:
     """Memory after the step."""
     before = run.recorder.launch_count
-    run.mode.submit(batch, 0)
+    run.prepared.submit_steps(batch, 0)
     run.device.synchronize()
     assert run.recorder.launch_count == before + 1
     return [on_host(array) for array in arrays_of(run.device)]
@@ -94,8 +94,8 @@ def test_memory_is_what_numpy_makes_of_the_same_list(
     run = run_of(device, stream_of(name, [(0, TOKENS)] * requests, dtype, layers=1))
     batch = before_step(run, 2)
     monkeypatch.setattr(device, "stage_feedback", lambda batch: 0)
-    mode: Any = run.mode
-    instructions = mode._steps._compiler.compile(batch)
+    prepared: Any = run.prepared
+    instructions = prepared.steps._compiler.compile(batch)
     arrays = arrays_of(device)
     kept, expected = ([on_host(array) for array in arrays] for _ in range(2))
     memory = {address_of(array): copy for array, copy in zip(arrays, expected, strict=True)}

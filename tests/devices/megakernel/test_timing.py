@@ -91,6 +91,7 @@ class Rig:
         self.arenas = SimpleNamespace(arrays=arrays)
         self.state_of_sequences = SimpleNamespace(positions=self.positions)
         self.work, self.stream = SimpleNamespace(requests=2, replicas=COPIES), Stream()
+        monkeypatch.setattr(mt, "chain_of", lambda work: work)
         monkeypatch.setattr(mt, "step_of", lambda work, requests, replica: replica)
         events = SimpleNamespace(
             Event=lambda: Event(self.log), get_elapsed_time=lambda one, other: (other.at_us - one.at_us) / 1e3
@@ -183,12 +184,13 @@ def test_macros_reach_the_compiler_and_make_another_kernel(monkeypatch: pytest.M
             kernel, "function", lambda file, name, head, **defines: compiled.append(defines) or SimpleNamespace()
         )
         monkeypatch.setattr("launchopt.devices.megakernel.launcher.KernelLaunch", lambda function, *more: function)
-        instructions = mode.steps.instructions_of(step_of(stream, 3, 0))
-        plain = mode.steps.variant(instructions)
+        prepared: Any = run.prepared
+        instructions = prepared.steps.instructions_of(step_of(stream, 3, 0))
+        plain = prepared.steps.variant(instructions)
         assert compiled == [], "the mode has compiled it"
         assert plain.stamps.size == 0
         for macros in (mt.WITH_STAMPS, mt.WITHOUT_WEIGHTS, mt.WITHOUT_WEIGHTS, mt.WITHOUT_WAITS):
-            made = mode.steps.variant(instructions, macros, "STAMPS" in macros)
+            made = prepared.steps.variant(instructions, macros, "STAMPS" in macros)
             assert made.stamps.shape[0] == (MULTIPROCESSORS if "STAMPS" in macros else 0)
         assert [{name: each[name] for name in ("STAMPS", "WITHOUT") if name in each} for each in compiled] == [
             mt.WITH_STAMPS,

@@ -33,7 +33,7 @@ class Posting:
     """Commands of a stream, which are posted in their order."""
 
     def __init__(self, stream: GemmStream, consumer: Consumer) -> None:
-        self.mode: Any = consumer.modes[0]
+        self.prepared: Any = consumer.prepared[0]
         self._stream, self._device = stream, consumer.device
         self._words = as_words(np.concatenate([block.records for block in stream.blocks()]))
         records = self._words.reshape(-1).view(COMMAND_DTYPE)
@@ -50,21 +50,21 @@ class Posting:
 
     def post(self, count: int) -> None:
         first, self.posted = self.posted, self.posted + count
-        self.mode.submit_each(self._words[first : self.posted], self._shape_of[first : self.posted], 0)
+        self.prepared.submit_each(self._words[first : self.posted], self._shape_of[first : self.posted], 0)
 
     def wait(self) -> None:
         """Until all that was posted is complete."""
-        done, limit_s = self.mode.resident._host_done, time.monotonic() + LATE_S
+        done, limit_s = self.prepared.resident._host_done, time.monotonic() + LATE_S
         recent = np.arange(max(0, self.posted - len(done)), self.posted)
         while (done[recent % len(done)] != recent + 1).any():
-            self.mode.resident.check_alive()
+            self.prepared.resident.check_alive()
             assert time.monotonic() < limit_s
 
     def end(self) -> None:
         """The kernel, once all is done: only then may anything else be asked of the device."""
-        self.mode.resident.pause()
+        self.prepared.resident.pause()
         self._device.synchronize()
-        self.mode.resident.check()
+        self.prepared.resident.check()
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def test_the_host_is_sent_what_a_small_command_gives(dtype: Dtype) -> None:
         found = []
         for index in range(stream.commands):
             on.post(1)
-            found.append(on.mode.resident.outputs(index, on.shapes[index].m))
+            found.append(on.prepared.resident.outputs(index, on.shapes[index].m))
         on.end()
         for index, outputs in enumerate(found):
             assert (outputs is not None) == is_sent(on.shapes[index])

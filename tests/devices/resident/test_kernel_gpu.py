@@ -229,9 +229,9 @@ ring = Ring.create(64)
 consumer = Consumer(job(stream, ring, "cuda", (Arm("persistent", 1, 0.0, None),)))
 ring.release()
 consumer.arm(0, rehearsal=False)
-consumer.modes[0].submit_each(words, np.zeros(len(words), np.int32), 0)
+consumer.prepared[0].submit_each(words, np.zeros(len(words), np.int32), 0)
 limit = time.monotonic() + 60
-while consumer.modes[0].resident._host_done[9] != 10:
+while consumer.prepared[0].resident._host_done[9] != 10:
     assert time.monotonic() < limit
 print("resident", flush=True)
 time.sleep(600)

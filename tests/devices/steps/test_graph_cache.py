@@ -12,6 +12,7 @@ from support.cuda.fake_copy import STREAM
 from support.cuda.fake_graphs import FakeRuntime
 from support.cuda.libraries import imported
 
+from launchopt.devices.base import Counters
 from launchopt.errors import RunError
 
 module: Any = imported("launchopt.devices.steps.graph_cache")
@@ -25,8 +26,8 @@ class Rig:
     def __init__(self, patch: pytest.MonkeyPatch, bound: int, **how: Any) -> None:
         self.runtime = FakeRuntime(**how)
         patch.setattr(module, "cudart", self.runtime)
-        self.costs_ns: dict[str, int] = {}
-        self.graphs = Graphs(SimpleNamespace(ptr=STREAM), bound, self.costs_ns)
+        self.counters = Counters()
+        self.graphs = Graphs(SimpleNamespace(ptr=STREAM), bound, self.counters)
 
     def record(self, what: Any) -> None:
         assert self.runtime.recording is not None, "nothing is being captured"
@@ -71,15 +72,18 @@ def test_the_longest_unused_of_the_family_is_updated(monkeypatch: pytest.MonkeyP
 
 def test_costs_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(monkeypatch, 1)
-    assert rig.costs_ns == {"capture": 0, "instantiate": 0, "upload": 0}
+    assert rig.counters.costs_ns == {"capture": 0, "instantiate": 0, "upload": 0}
     rig.graphs.make(1, 0, lambda: rig.record(1))
-    assert "update" not in rig.costs_ns
-    first = dict(rig.costs_ns)
+    assert "update" not in rig.counters.costs_ns
+    first = dict(rig.counters.costs_ns)
     assert all(first[name] > 0 for name in ("capture", "instantiate", "upload"))
     rig.graphs.make(2, 0, lambda: rig.record(2))
-    assert rig.costs_ns["update"] > 0
-    assert rig.costs_ns["capture"] > first["capture"]
-    assert (rig.costs_ns["instantiate"], rig.costs_ns["upload"]) == (first["instantiate"], first["upload"])
+    assert rig.counters.costs_ns["update"] > 0
+    assert rig.counters.costs_ns["capture"] > first["capture"]
+    assert (rig.counters.costs_ns["instantiate"], rig.counters.costs_ns["upload"]) == (
+        first["instantiate"],
+        first["upload"],
+    )
 
 
 def test_a_capture_that_fails_is_an_error_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,12 +114,12 @@ def run_through(device: Any, stream: GemmStream, limit: int, shuffled: bool) -> 
     from launchopt.modes.triton_batched import TritonBatched
 
     recorder, mode = opened(device, stream), TritonBatched()
-    mode.prepare(device, {shape: min(limit, stream.counts[shape]) for shape in stream.shapes})
+    prepared = mode.prepare(device, {shape: min(limit, stream.counts[shape]) for shape in stream.shapes})
     device.warm_up()
     device.arenas.poison()
     device.use_mode("")
-    device.start(1, mode)
-    mode.start()
+    device.start(1, prepared.path)
+    prepared.start()
     device.begin()
     records = np.concatenate([block.records for block in stream.blocks()])
     if shuffled:
@@ -127,10 +127,10 @@ def run_through(device: Any, stream: GemmStream, limit: int, shuffled: bool) -> 
     for index, shape in enumerate(stream.shapes):
         own = records[(records["m"] == shape.m) & (records["k"] == shape.k) & (records["n"] == shape.n)]
         for first in range(0, len(own), limit):
-            mode.submit(Batch(index, as_words(own[first : first + limit].copy()), FlushReason.full), 0)
+            prepared.submit(Batch(index, as_words(own[first : first + limit].copy()), FlushReason.full), 0)
             recorder.make_room()
     device.finish()
-    return recorder, mode
+    return recorder, prepared
 
 
 @pytest.mark.gpu
@@ -139,11 +139,11 @@ def run_through(device: Any, stream: GemmStream, limit: int, shuffled: bool) -> 
 def test_a_stream_through_the_mode(triton: Any, device: Any, dtype: Dtype, shuffled: bool) -> None:
     segments = [Segment(1, 37), Segment(4, 20)]
     stream = GemmStream([(256, 192), (192, 256)], 2, segments, dtype, 7)
-    recorder, mode = run_through(device, stream, 16, shuffled)
+    recorder, prepared = run_through(device, stream, 16, shuffled)
     assert list(recorder.faults()) == []
     found = verify(stream, device.arenas, 64)
     assert found.ok, found.first_wrong
-    assert {(shape, count) for shape in stream.shapes for count in (1, 16)} == set(mode.gemms.chosen)
+    assert {(shape, count) for shape in stream.shapes for count in (1, 16)} == set(prepared.gemms.chosen)
     strategies = {int(row[3]) for _, rows in recorder.launch_chunks() for row in rows}
     assert strategies == {Strategy.triton}
 

@@ -87,7 +87,7 @@ def test_time_within_a_launch_call_is_taken_off(consumer: Any, monkeypatch: pyte
 
 def test_time_outside_of_launch_calls_is_left(consumer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = modes.batches_of(consumer.device.work)
-    monkeypatch.setattr(consumer.modes[0], "submit", slowly(consumer.modes[0].submit))
+    monkeypatch.setattr(consumer.prepared[0], "submit", slowly(consumer.prepared[0].submit))
     assert modes.around_us(consumer, 0, batches) >= NAP_US
 
 

@@ -27,15 +27,15 @@ class OnFake:
 
     def __init__(self, job: Job) -> None:
         (arm,) = job.arms
-        self.modes, limits = [mode_class(arm.mode)(**arm.options)], dict.fromkeys(job.stream.shapes, 1)
         self.device.open(job.stream, Recorder(job.stream.commands), seed=0)
-        self.modes[0].prepare(self.device, limits)
+        limits = dict.fromkeys(job.stream.shapes, 1)
+        self.prepared = [mode_class(arm.mode)(**arm.options).prepare(self.device, limits)]
 
     def __enter__(self) -> OnFake:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.modes[0].close()
+        self.prepared[0].close()
 
     def about(self) -> dict[str, Any]:
         return {"ceilings": {"copy_gb_per_s": 2.0}}

@@ -29,10 +29,9 @@ class Rig(StepRun):
         **how: Any,
     ) -> None:
         device: Any = kernel.device
-        mode: Any = MegakernelMode(cached=cached, ahead=ahead, racecheck=racecheck)
-        mode.traced = traced
+        mode: Any = MegakernelMode(traced=traced, cached=cached, ahead=ahead, racecheck=racecheck)
         super().__init__(mode, stream, most, device, **how)
-        self.kernel, self.steps = kernel, mode._steps
+        self.kernel, self.steps = kernel, self.prepared.steps
 
     @property
     def kept(self) -> int:
@@ -45,7 +44,7 @@ class Rig(StepRun):
         """Outside a run; whether it was one launch of the interpreter."""
         before = len(self.kernel.launched)
         self.recorder.reset()
-        self.mode.submit(batch, 0)
+        self.prepared.submit_steps(batch, 0)
         return len(self.kernel.launched) > before
 
     def close(self) -> None:
@@ -53,10 +52,10 @@ class Rig(StepRun):
         self.device.synchronize()
         super().close()
 
-    def prepared(self) -> Rig:
+    def started(self, warm_up: bool = False) -> Rig:
         """So that batches can be submitted."""
-        self.device.start(0, self.mode)
-        self.mode.start()
+        self.device.start(0, self.prepared.path)
+        self.prepared.start(warm_up)
         return self
 
 

@@ -118,13 +118,13 @@ def before_step(run: StepRun, number: int) -> StepBatch:
     device.arenas.poison()
     device.synchronize()
     device.use_mode(run.mode.name)
-    device.start(0, run.mode)
-    run.mode.start()
+    device.start(0, run.prepared.path)
+    run.prepared.start()
     device.begin()
     for at, batch in enumerate(batches(run.stream, run.most)):
         if at == number:
             break
-        run.mode.submit(batch, 0)
+        run.prepared.submit_steps(batch, 0)
         device.feed_back(run.flights, run.flights.collect(batch.words[-batch.size :]))
     device.synchronize()
     return batch

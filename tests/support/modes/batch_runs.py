@@ -57,12 +57,12 @@ class Run:
             shape: min(1 if takes is Takes.commands else most, stream.counts[shape]) for shape in stream.shapes
         }
         self.device.open(stream, self.recorder, seed=0)
-        self.mode.prepare(self.device, self.limits)
+        self.prepared = self.mode.prepare(self.device, self.limits)
         self.device.warm_up()
         self.device.arenas.poison()
         self.device.use_mode(mode)
-        self.device.start(0, self.mode)
-        self.mode.start()
+        self.device.start(0, self.prepared.path)
+        self.prepared.start()
 
     def batches(self, chunk: int) -> Iterator[Batch]:
         limits = list(self.limits.values())
@@ -81,7 +81,7 @@ class Run:
         for batch in self.batches(chunk):
             records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
             found.append(knows.classify(records, np.zeros(len(batch), np.int32)).tolist())
-            self.mode.submit(batch, flush_ns=0)
+            self.prepared.submit(batch, flush_ns=0)
         return found
 
     def finish(self) -> None:
@@ -89,7 +89,7 @@ class Run:
         assert list(self.recorder.faults()) == []
         found = verify(self.stream, self.device.arenas, 64)
         assert found.ok, found.first_wrong
-        self.mode.close()
+        self.prepared.close()
         self.device.close()
 
     def launches(self, column: int) -> list[int]:

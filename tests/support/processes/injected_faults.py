@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from launchopt.modes import mode_class
+from launchopt.modes.base import Mode, Prepared
 from runner.worker.messages import Order
 
 FAULT = "FAULT"
@@ -33,6 +35,7 @@ Connection.recv = recv
 """
 
 _modes: list[str] = []
+_prepared: dict[str, Prepared] = {}
 _held: list[Any] = []
 
 
@@ -47,18 +50,31 @@ def heard(order: Order) -> None:
         if when == "job":
             fault()
         if when == "prepare":
-            _before(_modes[0], "prepare", 1, fault)
+            _before(mode_class(_modes[0]), "prepare", 1, fault)
+        if when == "run":
+            for mode in set(_modes):
+                _keep_prepared(mode_class(mode))
     elif when == "run" and order.ask == "run" and order.repeat == REPEAT and (not only or only == _modes):
-        for name in ("submit", "submit_each"):
-            _before(_modes[order.arm], name, SUBMIT, fault)
+        prepared = _prepared[_modes[order.arm]]
+        prepared.compiled_loop = False
+        for name in ("submit", "submit_each", "submit_steps"):
+            _before(prepared, name, SUBMIT, fault)
 
 
-def _before(mode: str, name: str, call: int, fault: Callable[[], None]) -> None:
-    """Have `fault` happen before the `call`th call of a mode's method, which Python makes from now on."""
-    from launchopt.modes import mode_class
+def _keep_prepared(kind: type[Mode]) -> None:
+    """Let modes of this kind put what they prepare into `_prepared`."""
+    plain: Any = kind.prepare
 
-    class_of = mode_class(mode)
-    plain, calls = getattr(class_of, name), [0]
+    def prepare(self: Mode, *arguments: Any) -> Prepared:
+        _prepared[self.name] = plain(self, *arguments)
+        return _prepared[self.name]
+
+    kind.prepare = prepare
+
+
+def _before(owner: Any, name: str, call: int, fault: Callable[[], None]) -> None:
+    """Have `fault` happen before the `call`th call of a method of `owner`, which Python makes from now on."""
+    plain, calls = getattr(owner, name), [0]
 
     def wrapped(*arguments: Any) -> Any:
         calls[0] += 1
@@ -66,8 +82,7 @@ def _before(mode: str, name: str, call: int, fault: Callable[[], None]) -> None:
             fault()
         return plain(*arguments)
 
-    class_of.compiled_loop = False
-    setattr(class_of, name, wrapped)
+    setattr(owner, name, wrapped)
 
 
 # Stand-ins: what CuPy raises.
@@ -125,12 +140,11 @@ def lands_no_more() -> None:
 
 def _forbid_closing() -> None:
     from launchopt.devices.cpu.device import CpuDevice
-    from launchopt.modes.base import Mode
 
     def close(self: Any) -> None:
         raise AssertionError("a lost GPU was touched")
 
-    for owner, name in ((CpuDevice, "close"), (Mode, "close")):
+    for owner, name in ((CpuDevice, "close"), (Prepared, "close")):
         setattr(owner, name, close)
 
 

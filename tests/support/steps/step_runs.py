@@ -106,7 +106,7 @@ class StepRun:
         self.device.open(stream, self.recorder, seed=SEED)
         nobody = cast(Ring, None)  # is told
         self.flights = self.device.open_steps(stream, sampling, on_host, nobody)
-        self.mode.prepare(self.device, limits)
+        self.prepared = self.mode.prepare(self.device, limits)
         self.device.warm_up()
 
     def _begin(self) -> None:
@@ -115,15 +115,15 @@ class StepRun:
         self.device.arenas.poison()
         self.device.synchronize()
         self.device.use_mode(self.mode.name)
-        self.device.start(0, self.mode)
-        self.mode.start()
+        self.device.start(0, self.prepared.path)
+        self.prepared.start()
         self.device.begin()
 
     def run(self, seed: int | None = None) -> None:
         """Once from the start to the end, every step."""
         self._begin()
         for batch in batches(self.stream, self.most, seed):
-            self.mode.submit(batch, 0)
+            self.prepared.submit_steps(batch, 0)
             self.device.feed_back(self.flights, self.flights.collect(batch.words[-batch.size :]))
         self.device.finish()
 
@@ -134,10 +134,10 @@ class StepRun:
         batcher = StepBatcher(steps_of_requests(stream.table), rows, self.most, 1 << 60)
         self._begin()
         waits = PumpSettings(1 << 60, None, spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=0)
-        follows = self.mode.submit, device.feed_back, lambda: None
+        follows = self.prepared.submit_steps, device.feed_back, lambda: None
         with Ring.create(1024) as ring, Ring.create(64) as back, ThreadPoolExecutor(1) as pool:
             pump = StepPump(
-                ring, back, batcher, self.flights, *follows, self.recorder, waits, self.mode.ahead.admission
+                ring, back, batcher, self.flights, *follows, self.recorder, waits, self.prepared.path.ahead.admission
             )
             drive = pool.submit(_drive, ring, back, stream, self.most)
             pump.run()
@@ -158,6 +158,6 @@ class StepRun:
         return values
 
     def close(self) -> None:
-        self.mode.close()
+        self.prepared.close()
         self.device.close()
         self.recorder.close()
