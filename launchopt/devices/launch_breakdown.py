@@ -1,32 +1,48 @@
-"""One launch taken apart: what it spends where, beside the estimate that is usually quoted for it.
+"""One launch by stages: the time of each, beside the estimates that are usually quoted.
 
-In: times of launches made one by one, as the loop that made them and CUPTI saw them, in ns on one clock. Out: for each
-stage a `Stage`, its median and 99th percentile with how it was measured; and what of the estimate that confirms.
+Launches are made one by one. The loop that makes them and CUPTI give times in ns, on one clock. From these, each stage
+gets its median, its 99th percentile and how it was measured. The stages:
 
-    arguments      the loop around a launch, with a call that does nothing in the place of the library's
+    arguments      the loop around a launch, with a call that does nothing instead of the library's
     call           the library's call itself, on the host
-    driver         of it the driver's launch call
-    launch_delay   the driver's call has returned, the kernel has not started: below 0 where it has by then
-    kernel         its first kernel's start to its last one's end
-    completion     the last kernel has ended, the waiting host does not know yet
-    whole          from before the arguments to the host knowing of the result
+    driver         the driver's launch call, within the library's call
+    launch_delay   from the return of the driver's call to the kernel's start: below 0 if the kernel starts earlier
+    kernel         from its first kernel's start to its last kernel's end
+    completion     from the last kernel's end until the waiting host knows
+    whole          from before the arguments until the host knows the result
     gap            between two kernels of a queue that never runs dry
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from launchopt.types import Table
 
 STAGES = ("arguments", "call", "driver", "launch_delay", "kernel", "completion", "whole", "gap")
-ENTERED, RETURNED, KNOWN = range(3)  # columns of the times of a launch: before it, after its call, after its result
-START, END = range(2)  # columns of a call of the driver, and of a kernel
 
-Times = NDArray[np.int64]
+Times = Table  # ns
+
+
+class LaunchTime(enum.IntEnum):
+    """Columns of the times of launches, CLOCK_MONOTONIC."""
+
+    ENTERED_NS = 0  # before the launch
+    RETURNED_NS = 1  # after its call
+    KNOWN_NS = 2  # when the host knew the result
+
+
+class SpanTime(enum.IntEnum):
+    """Columns of the times of kernels, and of calls of the driver."""
+
+    START_NS = 0
+    END_NS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +62,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Of many launches the median and the 99th percentile, and how they were measured."""
+    """One stage of many launches: the median and the 99th percentile, and how they were measured."""
 
     p50_us: float
     p99_us: float
@@ -57,7 +73,7 @@ Breakdown = Mapping[str, Stage]
 
 
 def stage(samples_ns: ArrayLike, how: str) -> Stage:
-    """Of a sample a launch, in ns; ValueError where there is none."""
+    """Return the stage for samples in ns, one per launch. ValueError: there is none."""
     samples = np.asarray(samples_ns, np.float64)
     if not samples.size:
         raise ValueError(f"no samples: {how}")
@@ -66,11 +82,11 @@ def stage(samples_ns: ArrayLike, how: str) -> Stage:
 
 
 def traced_stages(launches: Times, calls: Times, kernels: Times) -> dict[str, Times]:
-    """ns of driver, launch_delay, kernel and completion for each launch of which a tracer saw both call and kernel.
+    """Return the ns of driver, launch_delay, kernel and completion, of launches whose call and kernel were traced.
 
-    launches [launches, 3]: ENTERED, RETURNED, KNOWN of each, one after the other. calls, kernels [any, 2]: START and
-    END of the driver's calls that started a kernel, and of the kernels; each belongs to the launch that its middle lies
-    in, since the two clocks differ by less than half of either.
+    launches: [launches, LaunchTime], in order. calls, kernels: [any, SpanTime], of the driver's calls that started a
+    kernel, and of the kernels. Each belongs to the launch that contains its middle, since the two clocks differ by less
+    than half of its length.
     """
     call_of, kernel_of = (_launch_of(each, launches) for each in (calls, kernels))
     seen = np.intersect1d(call_of, kernel_of)
@@ -78,39 +94,42 @@ def traced_stages(launches: Times, calls: Times, kernels: Times) -> dict[str, Ti
     first, last = np.full((2, len(launches)), np.iinfo(np.int64).max), np.full((2, len(launches)), 0)
     for row, (rows, owner) in enumerate(((calls, call_of), (kernels, kernel_of))):
         mine = owner >= 0
-        np.minimum.at(first[row], owner[mine], rows[mine, START])
-        np.maximum.at(last[row], owner[mine], rows[mine, END])
-    # A launch of several kernels makes several calls: the delay is that of the first.
+        np.minimum.at(first[row], owner[mine], rows[mine, SpanTime.START_NS])
+        np.maximum.at(last[row], owner[mine], rows[mine, SpanTime.END_NS])
+    # A launch of several kernels makes several calls. Its delay is that of the first call.
     first_return = np.full(len(launches), np.iinfo(np.int64).max)
-    np.minimum.at(first_return, call_of[call_of >= 0], calls[call_of >= 0, END])
+    np.minimum.at(first_return, call_of[call_of >= 0], calls[call_of >= 0, SpanTime.END_NS])
     return {
         "driver": (last[0] - first[0])[seen],
         "launch_delay": (first[1] - first_return)[seen],
         "kernel": (last[1] - first[1])[seen],
-        "completion": (launches[:, KNOWN] - last[1])[seen],
+        "completion": (launches[:, LaunchTime.KNOWN_NS] - last[1])[seen],
     }
 
 
 def _launch_of(rows: Times, launches: Times) -> Times:
-    """For each row the number of the launch its middle lies in, -1 where that is none."""
+    """Return, for each row, the number of the launch that contains its middle, or -1."""
     if not len(launches):
         return np.full(len(rows), -1)
-    middle = (rows[:, START] + rows[:, END]) // 2
-    at = np.searchsorted(launches[:, ENTERED], middle, side="right") - 1
-    owner: Times = np.where((at >= 0) & (middle <= launches[at, KNOWN]), at, -1)
+    middle = (rows[:, SpanTime.START_NS] + rows[:, SpanTime.END_NS]) // 2
+    at = np.searchsorted(launches[:, LaunchTime.ENTERED_NS], middle, side="right") - 1
+    owner: Times = np.where((at >= 0) & (middle <= launches[at, LaunchTime.KNOWN_NS]), at, -1)
     return owner
 
 
 def gaps_ns(kernels: Times) -> Times:
-    """From the end of each kernel to the start of the next; below 0 where they overlap. kernels [any, 2], any order."""
-    ordered = kernels[np.argsort(kernels[:, START], kind="stable")]
-    gaps: Times = ordered[1:, START] - ordered[:-1, END]
+    """Return the ns from the end of each kernel to the start of the next; below 0 if they overlap.
+
+    kernels: [any, SpanTime], in any order.
+    """
+    ordered = kernels[np.argsort(kernels[:, SpanTime.START_NS], kind="stable")]
+    gaps: Times = ordered[1:, SpanTime.START_NS] - ordered[:-1, SpanTime.END_NS]
     return gaps
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is usually quoted for a part of a launch, and which of our stages are that part."""
+    """A published estimate of a part of a launch, and the stages of ours that make up that part."""
 
     part: str
     low_us: float
@@ -148,7 +167,7 @@ PUBLISHED = (
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """An estimate, the sum of our medians for it (None: not measured), and where that lies."""
+    """An estimate, the sum of our medians for it (None: not measured), and how the two compare."""
 
     estimate: Estimate
     measured_us: float | None
@@ -156,7 +175,7 @@ class Compared:
 
 
 def beside_published(breakdown: Breakdown) -> list[Compared]:
-    """Each published estimate beside what was measured here."""
+    """Compare each published estimate with the stages measured here."""
     return [_compared(each, breakdown) for each in PUBLISHED]
 
 
@@ -170,12 +189,12 @@ def _compared(estimate: Estimate, breakdown: Breakdown) -> Compared:
 
 
 def as_json(breakdowns: Mapping[str, Breakdown]) -> dict[str, Any]:
-    """For a calibration: {kernel: {stage: {"p50_us", "p99_us", "how"}}}."""
+    """Return breakdowns as a calibration holds them: {kernel: {stage: {"p50_us", "p99_us", "how"}}}."""
     return {kernel: {name: asdict(each) for name, each in stages.items()} for kernel, stages in breakdowns.items()}
 
 
 def from_json(content: Mapping[str, Any]) -> dict[str, dict[str, Stage]]:
-    """The opposite; ValueError, TypeError or KeyError for what is not of that form."""
+    """Read breakdowns as `as_json` writes them; ValueError, TypeError or KeyError for any other content."""
     return {
         str(kernel): {
             str(name): Stage(float(each["p50_us"]), float(each["p99_us"]), str(each["how"]))

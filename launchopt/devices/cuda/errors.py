@@ -1,8 +1,8 @@
-"""What the libraries of CUDA raise, as the one line that a run ends with.
+"""Errors of CUDA's libraries, as the one line that a run ends with.
 
-In: an exception of CuPy, nvmath or PyTorch, or a RunError of a status that compiled code was given; whoever noticed
-first. Out: `ArenaMemoryError` while a job is made ready, `GpuError` later; anything else is passed on as it is. Imports
-none of them: what is not loaded has raised nothing.
+`GpuErrors` turns exceptions of CuPy, nvmath and PyTorch, and the RunError of a compiled call, into `ArenaMemoryError`
+while a job is prepared, and into `GpuError` later. Other exceptions pass. No library is imported here: a
+library that is not loaded raised nothing.
 
     with GpuErrors() as gpu:
         prepare()
@@ -20,10 +20,10 @@ from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, LaunchoptE
 
 OUT_OF_MEMORY = 2  # of cudaError_t and of CUresult, which share their numbers
 CUBLAS_ALLOC_FAILED = 3
-# After one of these every further call fails, until the process ends: ECC, NVLink, what a kernel did, the watchdog's.
+# After one of these, every call fails until the process ends: ECC, NVLink, faults of a kernel, the watchdog.
 LOST = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721))
 
-_MOST_CHARACTERS = 200  # of a library's own words
+_MOST_CHARACTERS = 200  # of a library's message
 _MEMORY_ADVICE = "free what others hold of the GPU (nvidia-smi), or make the workload or batching.max_batch smaller"
 _LOST_ADVICE = (
     "the GPU's context is lost, and the run with it: run it again; if that comes back,"
@@ -32,7 +32,7 @@ _LOST_ADVICE = (
 
 
 class StatusError(RunError):
-    """A call from compiled code failed; `code`: CUDA's number for why, None where there is none."""
+    """A call from compiled code failed. code: CUDA's number of the error, or None."""
 
     def __init__(self, text: str, code: int | None) -> None:
         super().__init__(text)
@@ -40,47 +40,47 @@ class StatusError(RunError):
 
     @classmethod
     def of_cublas(cls, status: int, name: str) -> StatusError:
-        """What cublasLtMatmul returned."""
+        """Return the error for a status of cublasLtMatmul."""
         return cls(f"cublasLtMatmul failed: {name}", OUT_OF_MEMORY if status == CUBLAS_ALLOC_FAILED else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """CUDA's number of an error, and what it was called."""
+    """CUDA's number of an error, and its message."""
 
     code: int
     text: str
 
     def told(self, where: str) -> str:
-        """In one line; `where`: "in MODE, repeat 3"."""
+        """Return the error and advice in one line. where: for example "in MODE, repeat 3"."""
         advice = _LOST_ADVICE if self.code in LOST else _MEMORY_ADVICE
         return f"CUDA error {self.code} ({one_line(self.text, _MOST_CHARACTERS).rstrip('.')}) {where}: {advice}"
 
 
 def no_memory(error: object, where: str) -> ArenaMemoryError:
-    """The error of an allocation that failed before the first run."""
+    """Return the error of an allocation that failed before the first run."""
     return ArenaMemoryError(Fault(OUT_OF_MEMORY, str(error)).told(where))
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """Out of memory, or a lost context, where that is behind the error; else None."""
+    """Return the fault behind an error if it is lack of memory or a lost context, else None."""
     if isinstance(error, Interrupted):
         return None
     code = _code_of(error)
     if code == OUT_OF_MEMORY:
         return Fault(code, str(error))
     own = Fault(code, str(error)) if code in LOST and code is not None else None
-    return _lost_context() or own  # whoever noticed may know no number, or fewer words
+    return _lost_context() or own  # the error itself may carry no number, or a shorter message
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the GPU's context went with it: it refuses everything from then on, even to be put away."""
+    """Return whether the GPU's context is lost: it then refuses every call, also calls that free memory."""
     fault = fault_of(error)
     return fault is not None and fault.code in LOST
 
 
 def _code_of(error: BaseException) -> int | None:
-    """CUDA's number, where the error carries one."""
+    """Return CUDA's number if the error carries one."""
     cupy, torch, cublas = (sys.modules.get(name) for name in ("cupy", "torch", "nvmath.bindings.cublasLt"))
     if isinstance(error, StatusError):
         return error.code
@@ -96,7 +96,7 @@ def _code_of(error: BaseException) -> int | None:
 
 
 def _lost_context() -> Fault | None:
-    """Why the GPU refuses everything; None where it does not, or where none is used."""
+    """Return why the GPU refuses every call; None if it does not, or if no GPU is used."""
     cupy = sys.modules.get("cupy")
     if cupy is None:
         return None
@@ -109,10 +109,10 @@ def _lost_context() -> Fault | None:
 
 
 class GpuErrors:
-    """A context manager: what is raised inside leaves as one line, where it is a GPU's. `where`: see `Fault.told`."""
+    """A context manager that turns errors of a GPU into one line. where: see `Fault.told`."""
 
     def __init__(self) -> None:
-        self.where: str | None = None  # None: the job is being made ready
+        self.where: str | None = None  # None: the job is being prepared
 
     def __enter__(self) -> GpuErrors:
         return self

@@ -1,7 +1,7 @@
-"""Compiled loops for measuring floors: bursts of one call, of one launch, and launches one by one.
+"""Compiled loops that measure floors: bursts of one call or launch, and launches one by one.
 
-In: addresses of C functions, or a context and a plan of `lt_launch`. Out: CLOCK_MONOTONIC ns. No Python runs between
-two calls. A burst is to be shorter than the queue of a GPU, or it waits there.
+They take addresses of C functions, or a context and a plan (devices.cublaslt.launch), and return CLOCK_MONOTONIC ns. No
+Python runs between two calls. A burst must be shorter than the launch queue of a GPU, or it waits there.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 from numba import cfunc, types
-from numpy.typing import NDArray
 
 from launchopt.devices.cublaslt.launch import KERNEL_STATUS, OK, STREAM, launch
+from launchopt.devices.launch_breakdown import LaunchTime
 from launchopt.native import call_words, compiled, monotonic_ns
 from launchopt.types import Int, Table
 
-Words = tuple[Int, ...]
+Arguments = tuple[Int, ...]
 
 
 @compiled
-def call_burst(function: Int, arguments: Words, count: Int) -> tuple[Int, Int]:
-    """ns that `count` calls of a C function took, and 0; or 0, and the first status that is not 0."""
+def call_burst(function: Int, arguments: Arguments, count: Int) -> tuple[Int, Int]:
+    """Return the ns of `count` calls of a C function, and OK; or 0, and the first status that is not OK."""
     start_ns = monotonic_ns()
     for _ in range(count):
         status = call_words(function, arguments)
@@ -33,7 +33,7 @@ def call_burst(function: Int, arguments: Words, count: Int) -> tuple[Int, Int]:
 
 @compiled
 def launch_burst(context: Table, plan: Table, operands: Table, count: Int) -> tuple[Int, Int]:
-    """The same for launches; operands: A, B, C and the fourth parameter of a kernel."""
+    """Return the ns of `count` launches, and OK; or 0, and the first other status. operands: A, B, C, request."""
     start_ns = monotonic_ns()
     for _ in range(count):
         status = launch(context, plan, operands[0], operands[1], operands[2], operands[3])
@@ -43,18 +43,18 @@ def launch_burst(context: Table, plan: Table, operands: Table, count: Int) -> tu
 
 
 @compiled
-def lone_launches(context: Table, plan: Table, operands: Table, synchronize: Int, times: NDArray[np.int64]) -> Int:
-    """A launch for each row of `times`, each waited for by the C function `synchronize`; returns the first bad status.
+def lone_launches(context: Table, plan: Table, operands: Table, synchronize: Int, times: Table) -> Int:
+    """Launch once per row of `times` and wait for each by the C function `synchronize`; return the first bad status.
 
-    times [launches, 3]: before the launch, after its call, and when its result was known.
+    times: [launches, LaunchTime].
     """
     for i in range(len(times)):
-        times[i, 0] = monotonic_ns()
+        times[i, LaunchTime.ENTERED_NS] = monotonic_ns()
         status = np.int64(launch(context, plan, operands[0], operands[1], operands[2], operands[3]))
-        times[i, 1] = monotonic_ns()
+        times[i, LaunchTime.RETURNED_NS] = monotonic_ns()
         if status == OK:
             status = np.int64(KERNEL_STATUS * call_words(synchronize, (context[STREAM],)))
-        times[i, 2] = monotonic_ns()
+        times[i, LaunchTime.KNOWN_NS] = monotonic_ns()
         if status != OK:
             return status
     return np.int64(OK)
@@ -62,7 +62,7 @@ def lone_launches(context: Table, plan: Table, operands: Table, synchronize: Int
 
 @compiled
 def clock_burst(count: Int) -> Int:
-    """ns that reading the clock `count` times took."""
+    """Return the ns of `count` readings of the clock."""
     start_ns = monotonic_ns()
     last_ns = start_ns
     for _ in range(count):
@@ -79,5 +79,5 @@ def _empty() -> Any:
 
 
 def empty_function() -> int:
-    """Address of a C function that does nothing and returns 0, whatever it is called with."""
+    """Return the address of a C function that ignores its arguments and returns 0."""
     return int(_empty().address)

@@ -1,7 +1,6 @@
-"""Floors of one NVIDIA GPU: what `launch_floors` asks of CUDA, and the rates of memory and matrix units.
+"""Floors of one NVIDIA GPU: the CUDA calls that `launch_floors` needs, and the rates of memory and matrix units.
 
-In: the number of a GPU, which nobody else should be using. Out: as `devices.floors.Floors`. Takes about ten seconds
-and 6 GiB of the GPU's memory for a moment.
+Nobody else should use the GPU meanwhile. Measuring takes about ten seconds, and 6 GiB of the GPU's memory for a moment.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any
 
 import cupy
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters
@@ -31,11 +29,12 @@ from launchopt.errors import ArenaMemoryError, DeviceError
 from launchopt.recording.recorder import Recorder
 from launchopt.timing import cupti, nvtx_ranges
 from launchopt.timing.activity import Activity
+from launchopt.types import Table
 from launchopt.workloads.gemv import gemv
 
-M, K, COMMANDS = 64, 8192, 8  # the GEMM of gemv_micro: what a decode step's smallest launches are like
+M, K, COMMANDS = 64, 8192, 8  # the GEMM of gemv_micro, like the smallest launches of a decode step
 MOST_GRAPHS = 2
-LEAST_HOLD_NS, MOST_HOLD_NS, HOLD_FACTOR = 1_000_000, 100_000_000, 3  # beyond the host's time to submit
+LEAST_HOLD_NS, MOST_HOLD_NS, HOLD_FACTOR = 1_000_000, 100_000_000, 3  # longer than the host takes to submit
 HOW = {
     "copy": "cudaMemcpyAsync of 2 GiB on the GPU, read + written, fastest of 10",
     "read": "a kernel that reads 2 GiB, fastest of 10",
@@ -43,16 +42,17 @@ HOW = {
 }
 
 
-def _row(columns: Any) -> NDArray[np.int64]:
-    padded: NDArray[np.int64] = np.zeros(lt.PLAN_COLUMNS, np.int64)
+def _row(columns: list[int]) -> Table:
+    """Return a plan, padded to a row of the plans table."""
+    padded: Table = np.zeros(lt.PLAN_COLUMNS, np.int64)
     padded[: len(columns)] = columns
     return padded
 
 
 class CudaGpu:
-    """`launch_floors.Gpu` on the stream of a device; `hold`: the plan of a kernel that holds the queue up."""
+    """A `launch_floors.Gpu` on the stream of a device. hold: plan of a kernel that holds the queue."""
 
-    def __init__(self, device: CudaDevice, hold: NDArray[np.int64]) -> None:
+    def __init__(self, device: CudaDevice, hold: Table) -> None:
         self._device, self._hold_plan = device, hold
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._graphs = Graphs(device.stream, MOST_GRAPHS, Counters())
@@ -60,7 +60,7 @@ class CudaGpu:
         self._event = cupy.cuda.Event()
 
     def check(self, status: int) -> None:
-        """RunError for a status that is not 0."""
+        """Raise RunError for a status that is not 0."""
         self._device.check(int(status))
 
     def synchronize(self) -> None:
@@ -68,30 +68,30 @@ class CudaGpu:
         self._device.synchronize()
 
     def address(self, name: str) -> int:
-        """Of a function of the driver."""
+        """Return the address of a function of the driver."""
         address = ctypes.cast(getattr(self._driver, name), ctypes.c_void_p).value
         assert address is not None
         return address
 
     def event(self) -> int:
-        """Handle of an event that takes times."""
+        """Return the handle of an event with timing."""
         return int(self._event.ptr)
 
     def graph(self, record: Callable[[], None]) -> int:
-        """Handle of an executable graph, uploaded."""
+        """Return the handle of an executable graph of the work that `record` submits, uploaded to the GPU."""
         self._made += 1
         made = self._graphs.make(self._made, self._made, record)
         self.synchronize()
         return int(made)
 
     def hold(self, nanoseconds: int) -> None:
-        """Keep the queue from going on for so long."""
+        """Hold the queue for so many nanoseconds."""
         operands = np.array([0, 0, 0, nanoseconds], np.int64)
         _, status = launch_burst(self._device.base.contexts[0], self._hold_plan, operands, 1)
         self.check(status)
 
     def _hold_for(self, work: Callable[[], None]) -> int:
-        """ns that outlast the submission of `work`, which is submitted once to find out."""
+        """Submit `work` once and return the ns that a held queue needs until all of it is submitted."""
         start_ns = time.monotonic_ns()
         work()
         spent_ns = time.monotonic_ns() - start_ns
@@ -99,7 +99,7 @@ class CudaGpu:
         return min(max(LEAST_HOLD_NS, HOLD_FACTOR * spent_ns), MOST_HOLD_NS)
 
     def elapsed_us(self, work: Callable[[], None]) -> float:
-        """GPU time of what `work` submits to a queue that is held up until all of it is there."""
+        """Return the GPU us of the work that `work` submits while a kernel holds the queue."""
         stream, start, end = self._device.stream, cupy.cuda.Event(), cupy.cuda.Event()
         nanoseconds = self._hold_for(work)
         self.hold(nanoseconds)
@@ -110,7 +110,7 @@ class CudaGpu:
         return float(cupy.cuda.get_elapsed_time(start, end)) * 1e3
 
     def traced(self, work: Callable[[], None], held: bool) -> Activity:
-        """What CUPTI sees of `work`; DeviceError where it is not installed, refused, or lost records."""
+        """Return what CUPTI sees of `work`. DeviceError: CUPTI is not installed, refuses, or lost records."""
         if nvtx_ranges.is_profiled():
             raise DeviceError("CUPTI does not share a process with a profiler: run without one")
         cupti.require()
@@ -138,7 +138,7 @@ class CudaGpu:
 
 
 class CudaFloors:
-    """Of one GPU, with the operands of a few GEMMs on it."""
+    """Floors of one GPU, which holds the operands of a few GEMMs."""
 
     def __init__(self, device: CudaDevice, recorder: Recorder) -> None:
         self.absent: dict[str, str] = {}
@@ -154,18 +154,18 @@ class CudaFloors:
         gemm = Kernel(f"cublaslt_{M}x1x{K}_fp32", words, "cublasLtMatmul", _row(row), operands)
         self._launches = LaunchFloors(self._gpu, device.base.contexts[0], nothing, gemm, self.absent)
 
-    def _own(self, name: str) -> NDArray[np.int64]:
-        """Plan of one block of one thread of a kernel of null.cu."""
+    def _own(self, name: str) -> Table:
+        """Return the plan of a kernel of null.cu, with one block of one thread."""
         kernels = self._device.kernels
         one = Launch((1, 1, 1), (1, 1, 1), 0, np.zeros(1, np.int64))
         return _row(kernels.row(kernels.function("null", name), one))
 
     def about(self) -> dict[str, Any]:
-        """The GPU, its driver and libraries."""
+        """Return the GPU's description and the versions of its driver and libraries."""
         return {**self._device.info.as_dict(), **self._device.versions()}
 
     def measure(self, repeats: int) -> Iterator[Measured]:
-        """Each floor when it has been measured; ArenaMemoryError where the GPU has no room for large operands."""
+        """Measure the floors one by one. ArenaMemoryError: no room on the GPU for large operands."""
         try:
             found = {dtype: [self._device.ceilings(dtype) for _ in range(repeats)] for dtype in Dtype}
         except cupy.cuda.memory.OutOfMemoryError as error:
@@ -175,11 +175,11 @@ class CudaFloors:
         yield from self._launches.measure(repeats)
 
     def stages(self) -> dict[str, dict[str, Stage]]:
-        """One launch of an empty kernel, and one of a GEMM, taken apart."""
+        """Return the stages of one launch of an empty kernel, and of a GEMM."""
         return self._launches.stages()
 
     def close(self) -> None:
-        """Give the GPU back."""
+        """Release the GPU."""
         self._device.synchronize()
         self._gpu.close()
         self._device.close()
@@ -187,7 +187,7 @@ class CudaFloors:
 
 
 def open_cuda_floors(index: int) -> CudaFloors:
-    """Floors of the GPU that CUDA numbers `index`; DeviceError where there is none."""
+    """Open the GPU that CUDA numbers `index` to measure its floors; DeviceError if there is none."""
     device = CudaDevice(index)
     recorder = Recorder(COMMANDS, COMMANDS, Path(tempfile.gettempdir()))
     device.open(gemv(M, 1, K, COMMANDS, Dtype.fp32, COMMANDS, False, 0), recorder, 0)

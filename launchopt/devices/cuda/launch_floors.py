@@ -1,7 +1,4 @@
-"""Floors of launches, and one launch taken apart: what to time, and how often. Knows no CUDA, but who does: a `Gpu`.
-
-In: a context and the plans of an empty kernel and of a GEMM, as `lt_launch` has them. Out: `Measured`, and stages.
-"""
+"""Floors of launches, and one launch by stages: which launches to time, and how often. A `Gpu` makes the CUDA calls."""
 
 from __future__ import annotations
 
@@ -11,73 +8,72 @@ from functools import partial
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.devices.cublaslt.launch import FUNCTION, LAUNCH_FUNCTION, STREAM
 from launchopt.devices.cuda.floor_loops import call_burst, empty_function, launch_burst, lone_launches
 from launchopt.devices.floors import CALLS, Measured
-from launchopt.devices.launch_breakdown import ENTERED, KNOWN, RETURNED, Stage, gaps_ns, stage, traced_stages
+from launchopt.devices.launch_breakdown import LaunchTime, Stage, gaps_ns, stage, traced_stages
 from launchopt.errors import DeviceError, RunError
 from launchopt.timing.activity import Activity, CallColumn
 from launchopt.types import Table
 
 LONE, TRACED = 1000, 400  # launches one by one, without CUPTI and with it
-BURSTS = 100  # of which the median and the 99th percentile of the arguments are
-QUEUED, NODES = 512, 1024  # launches behind a held queue, which holds 1,024; null nodes of a graph
+BURSTS = 100  # samples of the stage `arguments`
+QUEUED, NODES = 512, 1024  # launches behind a held queue, which has room for 1,024; null nodes of a graph
 TRACED_FLOORS = ("launch_delay_us", "null_kernel_us", "cupti_launch_host_us", "stages by CUPTI")
-Parts = dict[str, NDArray[np.int64]]
+Parts = dict[str, Table]
 
 
 class Gpu(Protocol):
-    """What floors ask of CUDA beyond launching."""
+    """The CUDA calls that floors need besides launches."""
 
     def check(self, status: int) -> None:
-        """RunError for a status that is not 0."""
+        """Raise RunError for a status that is not 0."""
 
     def synchronize(self) -> None:
         """Wait for everything submitted."""
 
     def address(self, name: str) -> int:
-        """Of a function of the driver."""
+        """Return the address of a function of the driver."""
 
     def event(self) -> int:
-        """Handle of an event."""
+        """Return the handle of an event."""
 
     def graph(self, record: Callable[[], None]) -> int:
-        """Handle of an executable graph of what `record` submits, on the GPU already."""
+        """Return the handle of an executable graph of the work that `record` submits, uploaded to the GPU."""
 
     def elapsed_us(self, work: Callable[[], None]) -> float:
-        """GPU time of what `work` submits to a queue that is held up until all of it is there."""
+        """Return the GPU us of the work that `work` submits while a kernel holds the queue."""
 
     def traced(self, work: Callable[[], None], held: bool) -> Activity:
-        """What CUPTI sees of `work`, in a queue that is held up or not; DeviceError where it cannot."""
+        """Return what CUPTI sees of `work`. held: a kernel holds the queue. DeviceError: CUPTI cannot trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What is launched: its name in a calibration, in words, its plan and operands, the name of the library's call."""
+    """A kernel that is launched."""
 
-    name: str
-    words: str
-    call: str
+    name: str  # in a calibration
+    words: str  # a description
+    call: str  # name of the library's call
     plan: Table
     operands: Table
 
 
 class LaunchFloors:
-    """Of `null` and `gemm` in a context; `absent` is told of what could not be measured."""
+    """Floors of launches of `null` and `gemm` in a context. What cannot be measured is added to `absent`."""
 
     def __init__(self, gpu: Gpu, context: Table, null: Kernel, gemm: Kernel, absent: dict[str, str]) -> None:
         self._gpu, self._context, self._null, self._gemm = gpu, context, null, gemm
         self._kernels, self._absent = (null, gemm), absent
         self._found: dict[str, dict[str, Stage]] = {}
         self._synchronize = gpu.address("cuStreamSynchronize")
-        # The same loop with a call of nothing: what is left is our own.
+        # The same loop with calls of a function that does nothing: what remains is our own cost.
         self._hollow = context.copy()
         self._hollow[[FUNCTION, LAUNCH_FUNCTION]] = empty_function()
 
     def measure(self, repeats: int) -> Iterator[Measured]:
-        """Each floor; those under CUPTI come last, since it may leave the driver slower."""
+        """Measure each floor. Floors under CUPTI come last, since CUPTI may leave the driver slower."""
         for kernel in self._kernels:  # loads kernels and compiled loops
             self._burst(self._context, kernel)
             self._lone(kernel, CALLS)
@@ -104,7 +100,7 @@ class LaunchFloors:
         return self._burst(self._context, self._gemm)
 
     def _burst(self, context: Table, kernel: Kernel, count: int = CALLS) -> float:
-        """Host us a launch."""
+        """Return the host us of a launch."""
         self._gpu.synchronize()
         spent_ns, status = launch_burst(context, kernel.plan, kernel.operands, count)
         self._gpu.check(status)
@@ -112,23 +108,23 @@ class LaunchFloors:
         return float(spent_ns) / count / 1e3
 
     def _calls_us(self, function: str, handle: int) -> float:
-        """Host us a call of a function of the driver that takes a handle and the stream."""
+        """Return the host us of a call of a driver function that takes a handle and the stream."""
         self._gpu.synchronize()
         spent_ns = self._call(function, handle, CALLS)
         self._gpu.synchronize()
         return spent_ns / CALLS / 1e3
 
     def _call(self, function: str, handle: int, count: int = 1) -> int:
-        """ns that `count` calls took; RunError where one failed."""
+        """Return the ns of `count` calls; RunError if one fails."""
         arguments = (np.int64(handle), np.int64(self._context[STREAM]))
         spent_ns, status = call_burst(np.int64(self._gpu.address(function)), arguments, count)
         if status:
             raise RunError(f"{function} failed with CUresult {status}")
         return int(spent_ns)
 
-    def _lone(self, kernel: Kernel, count: int) -> NDArray[np.int64]:
-        """[count, 3]: when each of as many launches was entered, its call returned, its result known."""
-        times = np.zeros((count, 3), np.int64)
+    def _lone(self, kernel: Kernel, count: int) -> Table:
+        """Make `count` launches, waiting for each; return their times, [count, LaunchTime]."""
+        times = np.zeros((count, len(LaunchTime)), np.int64)
         self._gpu.synchronize()
         self._gpu.check(lone_launches(self._context, kernel.plan, kernel.operands, np.int64(self._synchronize), times))
         return times
@@ -136,7 +132,10 @@ class LaunchFloors:
     def _lone_floors(self, repeats: int) -> Iterator[Measured]:
         lone = [self._lone(self._null, LONE) for _ in range(repeats)]
         for percent in (50, 99):
-            each = [float(np.percentile(times[:, KNOWN] - times[:, ENTERED], percent)) / 1e3 for times in lone]
+            each = [
+                float(np.percentile(times[:, LaunchTime.KNOWN_NS] - times[:, LaunchTime.ENTERED_NS], percent)) / 1e3
+                for times in lone
+            ]
             how = f"launch and cuStreamSynchronize, {self._null.words}, {LONE:,} in turn: percentile {percent}"
             yield Measured(f"null_launch_sync_p{percent}_us", "us", each, how)
 
@@ -164,7 +163,7 @@ class LaunchFloors:
         return (many - one) / QUEUED
 
     def _traced_floors(self, repeats: int, burst: str) -> Iterator[Measured]:
-        """Those that CUPTI measures; the stages, too."""
+        """Measure the floors and stages that need CUPTI."""
         spent_us: list[float] = []
 
         def bursts() -> None:
@@ -189,8 +188,8 @@ class LaunchFloors:
         yield Measured("cupti_launch_host_us", "us", spent_us[1:], f"{self._null.call} {kinds}: {burst}")
 
     def _parts(self, kernel: Kernel) -> Parts:
-        """ns of what only CUPTI sees, for each of some lone launches."""
-        made: list[NDArray[np.int64]] = []
+        """Return the ns of the stages that only CUPTI sees, for TRACED launches one by one."""
+        made: list[Table] = []
         activity = self._gpu.traced(lambda: made.append(self._lone(kernel, TRACED)), held=False)
         calls = activity.calls[:, [CallColumn.START_NS, CallColumn.END_NS]]
         parts = traced_stages(made[0], calls, activity.kernel_times())
@@ -199,7 +198,7 @@ class LaunchFloors:
         return parts
 
     def stages(self) -> dict[str, dict[str, Stage]]:
-        """Both kernels' launches by stage; after `measure`, which measures what must come before CUPTI."""
+        """Return the launches of both kernels by stage. `measure` comes first."""
         return self._found
 
     def _untraced_stages(self, kernel: Kernel) -> dict[str, Stage]:
@@ -207,20 +206,22 @@ class LaunchFloors:
         hollow_ns = [1e3 * self._burst(self._hollow, kernel) for _ in range(BURSTS)]
         self._lone(kernel, CALLS)
         lone = self._lone(kernel, LONE)
-        call_ns = lone[:, RETURNED] - lone[:, ENTERED] - np.median(hollow_ns)
+        call_ns = lone[:, LaunchTime.RETURNED_NS] - lone[:, LaunchTime.ENTERED_NS] - np.median(hollow_ns)
         loop = f"{kernel.words}: the launch loop with a call of nothing; mean of {CALLS}, over {BURSTS} bursts"
         how = f"{LONE:,} launches, each waited for; one reading of the clock, about 25 ns, included"
         return {
             "arguments": stage(hollow_ns, loop),
             "call": stage(call_ns, f"{kernel.call}, {how}"),
-            "whole": stage(lone[:, KNOWN] - lone[:, ENTERED], f"launch and cuStreamSynchronize, {how}"),
+            "whole": stage(
+                lone[:, LaunchTime.KNOWN_NS] - lone[:, LaunchTime.ENTERED_NS], f"launch and cuStreamSynchronize, {how}"
+            ),
         }
 
     def _traced_stages(self, kernel: Kernel, repeats: Sequence[Parts]) -> dict[str, Stage]:
         parts = {name: np.concatenate([each[name] for each in repeats]) for name in repeats[0]}
         how = f"CUPTI, {len(parts['kernel']):,} launches, each waited for"
         queued = self._gpu.traced(partial(self._submit, kernel, QUEUED), held=True)
-        gaps = gaps_ns(queued.kernel_times())[1:]  # the first is behind the kernel that held the queue
+        gaps = gaps_ns(queued.kernel_times())[1:]  # the first gap follows the kernel that held the queue
         return {
             "driver": stage(parts["driver"], f"{how}: the driver's call, which tracing lengthens"),
             "launch_delay": stage(parts["launch_delay"], f"{how}: that call's return to the kernel's start"),

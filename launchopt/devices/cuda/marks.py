@@ -1,23 +1,24 @@
-"""What is put around launches on the GPU: NVTX ranges where a tool listens, events around those that are sampled.
+"""Marks around launches on the GPU: NVTX ranges if a tool listens, events around sampled launches, the span of a run.
 
-In: launches, between `enter` and `left` (or within `around`). Out: ranges in the profiler; start and end of sampled
-launches, marked in the recording; the span of the run. With several streams, events go where the launch goes.
+A launch lies between `enter` and `left`. Start and end of sampled launches are noted in the recording. With several
+streams, the events of a launch are on its stream.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
-from launchopt.command import W_SLOT_C_REQUEST
-from launchopt.devices.base import LaunchPath
+from launchopt.command import HALF_BITS, W_SLOT_C_REQUEST
+from launchopt.devices.base import CudaStream, LaunchPath
 from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.records import request_of
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Span
 from launchopt.timing.events import EventTimer
@@ -25,23 +26,22 @@ from launchopt.timing.sampling import Sampler
 from launchopt.workloads.chain import Stream
 
 MOST_SAMPLES = 1 << 20
-HIGH = np.uint64(32)
 
 
 class LaunchMarks:
-    """Around the launches of `work` on the CuPy stream `stream`, as noted in `recorder`."""
+    """Marks around the launches of `work` on `stream`, which `recorder` records."""
 
-    def __init__(self, stream: Any, work: Stream, recorder: Recorder) -> None:
+    def __init__(self, stream: CudaStream, work: Stream, recorder: Recorder) -> None:
         self.attached = nvtx_ranges.attached()
         self._domain = nvtx_ranges.domain()
         self._work, self._recorder = work, recorder
         self._ranges: dict[tuple[str, int, int], Any] = {}
         self._timer = EventTimer(stream, MOST_SAMPLES)
         self._take(LaunchPath())
-        self.name = ""  # of the mode, in ranges; "" in a rehearsal, which has none
+        self.name = ""  # of the mode, in ranges; "" in a warm-up run, which has no ranges
 
     def name_ranges(self, mode: str, index: int, sizes: Iterable[int]) -> None:
-        """Ranges of launches of a shape; `index` -1: of several shapes."""
+        """Prepare the ranges for launches of shape `index` (-1: of several shapes)."""
         message = nvtx_ranges.range_name(mode, None if index < 0 else self._work.shapes[index], self._work.dtype)
         for size in sizes if self.attached else ():
             self._ranges[mode, index, size] = nvtx_ranges.attributes(self._domain, message, size)
@@ -60,13 +60,13 @@ class LaunchMarks:
             self.resident.start()
 
     def begin(self) -> None:
-        """The first launch comes next."""
+        """Mark the start of the run: the first launch comes next."""
         self._timer.mark_start()
         if self.streams:
             self.streams.fork()
 
-    def finish(self, synchronize: Any) -> Span:
-        """The last launch was made: wait for it, read the events."""
+    def finish(self, synchronize: Callable[[], None]) -> Span:
+        """Wait for the last launch, and read the events."""
         if self.streams:
             self.streams.join()
         if self.resident:
@@ -86,17 +86,17 @@ class LaunchMarks:
         return Span(end_ns, *self._timer.finish())
 
     def call_off(self) -> None:
-        """What is put on the stream next, or waits for it, is not to wait for a launch that was made ahead."""
+        """Cancel a launch that was made ahead, so that later work on the stream does not wait for it."""
         if self.ahead:
             self.ahead.call_off()
 
     @property
     def unmarked_launches(self) -> int:
-        """How many launches come before the next one that has marks around it."""
+        """Number of launches before the next one with marks around it."""
         return 0 if self.attached else self.sampler.left
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
-        """As in `devices.base`."""
+        """See `devices.base.Device`."""
         if self.attached:
             self._push(index, size)
         self._before = self._recorder.launch_count
@@ -114,17 +114,17 @@ class LaunchMarks:
         more_calls: int = 0,
         copied_bytes: int = 0,
     ) -> None:
-        """As in `devices.base`."""
+        """See `devices.base.Device`."""
         end_ns = time.monotonic_ns()
         recorder = self._recorder
         what = (recorder.next_batch(), batch.shape_index, int(strategy), int(batch.reason), flush_ns)
         recorder.note(batch.words, part, what, start_ns, end_ns)
         if more_calls or copied_bytes:
             recorder.mark_packed(copied_bytes, more_calls)
-        self.left(int(batch.words[part.start, W_SLOT_C_REQUEST] >> HIGH) if self.streams else 0)
+        self.left(int(request_of(batch.words, part.start)) if self.streams else 0)
 
     def left(self, request: int = 0) -> None:
-        """The end of what began at `enter`, where compiled code has noted its launches already."""
+        """End a launch that began at `enter` and that compiled code has recorded."""
         sampler = self.sampler
         if sampler.left <= 0:
             stream = self.streams.of(request) if self.streams else None
@@ -139,8 +139,8 @@ class LaunchMarks:
 
     @contextlib.contextmanager
     def around(self, index: int, size: int, word: NDArray[np.uint64] | None = None) -> Iterator[None]:
-        """`enter` and `left` around what is launched inside, whose first record is `word`."""
-        request = 0 if word is None or not self.streams else int(word[W_SLOT_C_REQUEST] >> HIGH)
+        """Call `enter` and `left` around the launches inside. word: their first record."""
+        request = 0 if word is None or not self.streams else int(word[W_SLOT_C_REQUEST] >> HALF_BITS)
         self.enter(index, size, request)
         yield
         self.left(request)

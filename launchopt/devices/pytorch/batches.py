@@ -1,41 +1,39 @@
-"""Batches of independent GEMMs as torch.bmm, of operands that lie anywhere: what finds them on the device.
+"""Batches of independent GEMMs by torch.bmm: the slots of a batch as index tensors, and its evenly spaced runs.
 
-In: a batch of one shape. Out: `Indices`, its slots as index tensors, uploaded through pinned memory in turns; and where
-a batch lies evenly spaced, `runs` of it.
+Index tensors are uploaded through stages in pinned memory, used one after the other.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from launchopt.batching.batcher import Batch
-from launchopt.command import COMMAND_DTYPE, Records
+from launchopt.command import as_records
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
 from launchopt.devices.runs import run_end
 
-TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when it wraps around
+TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when the stages wrap around
 INDEX_BYTES_A_COMMAND = 3 * 8
 
 
 class Indices:
-    """Slots of A, B and C of up to `most` commands, int64 [3, most]; `device`: those uploaded last."""
+    """Slots of A, B and C of up to `most` commands. device: int64 [3, most], those uploaded last."""
 
     def __init__(self, arenas: TorchArenas, most: int) -> None:
         self._is_cuda = arenas.is_cuda
         self._pinned = torch.zeros((TURNS, 3, most), dtype=torch.int64, pin_memory=arenas.is_cuda)
         self._host = self._pinned.numpy()
         self.device: Tensor = torch.zeros((3, most), dtype=torch.int64, device=arenas.device)
-        self._events: list[Any] = [torch.cuda.Event() for _ in range(TURNS // TURNS_AN_EVENT if self._is_cuda else 0)]
+        events = TURNS // TURNS_AN_EVENT if self._is_cuda else 0
+        self._events = [torch.cuda.Event() for _ in range(events)]
         self._turn = 0
 
     def upload(self, batch: Batch, size: int) -> None:
-        """The slots of a batch, filled up to `size` commands with those of its first."""
+        """Upload the slots of a batch, padded to `size` commands with the slots of its first."""
         turn, count = self._turn % TURNS, len(batch)
         if self._is_cuda and turn % TURNS_AN_EVENT == 0 and self._turn >= TURNS:
             self._events[turn // TURNS_AN_EVENT].synchronize()
-        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+        records = as_records(batch.words)
         staged = self._host[turn]
         for row, role in zip(staged, "abc", strict=True):
             row[:count] = records[f"slot_{role}"]
@@ -47,7 +45,7 @@ class Indices:
 
 
 def runs(batch: Batch, moves: tuple[int, int, int], most: int) -> list[slice]:
-    """The evenly spaced pieces of a batch; none where there are more than `most`."""
+    """Return the evenly spaced runs of a batch; none if there are more than `most`. moves: slots of A, B and C."""
     found, first = list[slice](), 0
     while first < len(batch):
         if len(found) == most:
@@ -59,5 +57,5 @@ def runs(batch: Batch, moves: tuple[int, int, int], most: int) -> list[slice]:
 
 
 def spaced(stack: Tensor, slot: int, move: int, count: int) -> Tensor:
-    """`count` slots of a stack [slots, rows, cols] from `slot` on, `move` apart."""
+    """Return a view of `count` slots of a stack, [slots, rows, cols], from `slot` on, `move` apart."""
     return stack[slot : slot + move * (count - 1) + 1 : move] if move else stack[slot].expand(count, -1, -1)

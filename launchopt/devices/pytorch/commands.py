@@ -1,40 +1,38 @@
-"""Independent GEMMs, each by torch.mm into its output, as they come: a launch a command.
+"""Independent GEMMs as they come, one torch.mm each, straight into the output.
 
-Views of slots are made ahead, for an index is an operator too.
+Views of slots are made before the clock, since an index is an operator too.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
 from launchopt.batching.buckets import FlushReason
-from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
+from launchopt.command import WORDS, ShapeKey, as_records
 from launchopt.devices.base import Device
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
 from launchopt.recording.recorder import Strategy
+from launchopt.types import ShapeIndices, Words
 
-MOST_LISTED = 16_384  # slots: a view takes about a kilobyte
+MOST_LISTED = 16_384  # slots whose views are made ahead: a view takes about a kilobyte
 STRATEGY = Strategy.torch
 
 
 def stacks(arenas: TorchArenas, shape: ShapeKey) -> tuple[Tensor, Tensor, Tensor]:
-    """Every slot of a GEMM's weights [slots, m, k], inputs [slots, n, k] and outputs [slots, n, m]."""
+    """Return every slot of a GEMM's weights [slots, m, k], inputs [slots, n, k] and outputs [slots, n, m]."""
     a, b, c = arenas.work.operands(shape)
     inputs, outputs = arenas.slots(b, shape.n, shape.k), arenas.slots(c, shape.n, shape.m)
     return arenas.slots(a, shape.m, shape.k), inputs, outputs
 
 
-def _listed(stack: Tensor) -> Any:
+def _listed(stack: Tensor) -> Tensor:
     return stack.unbind(0) if len(stack) <= MOST_LISTED else stack
 
 
-def _views(arenas: TorchArenas, shape: ShapeKey) -> tuple[Any, Any, Any]:
-    """The same by slot, weights transposed."""
+def _views(arenas: TorchArenas, shape: ShapeKey) -> tuple[Tensor, Tensor, Tensor]:
+    """Return weights (transposed), inputs and outputs of a GEMM by slot."""
     weights, inputs, outputs = stacks(arenas, shape)
     return _listed(weights.transpose(1, 2)), _listed(inputs), _listed(outputs)
 
@@ -47,14 +45,14 @@ class Commands:
         self._views = [_views(arenas, shape) for shape in arenas.work.shapes]
         for weights, inputs, outputs in self._views:
             torch.mm(inputs[0], weights[0], out=outputs[0])
-        self._one = Batch(0, np.zeros((0, 8), np.uint64), FlushReason.full)
+        self._one = Batch(0, np.zeros((0, WORDS), np.uint64), FlushReason.full)
 
     def start(self) -> None:
-        """Nothing changes from run to run."""
+        """Do nothing: a run changes no state."""
 
-    def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """One operator a command."""
-        records: Records = words.reshape(-1).view(COMMAND_DTYPE)
+    def submit_each(self, words: Words, shape_of: ShapeIndices, flush_ns: int) -> None:
+        """Call one operator per command."""
+        records = as_records(words)
         slots = zip(*(records[f"slot_{role}"].tolist() for role in "abc"), strict=True)
         enter, leave, views, multiply, one = self._device.enter, self._device.leave, self._views, torch.mm, self._one
         one.words = words

@@ -1,22 +1,21 @@
-"""What torch.compile makes of steps, and of batches: one call of a compiled function each.
+"""Steps and batches by torch.compile: one call of a compiled function each.
 
-A step is compiled whole, from source code that calls its operators one after another. Its tensors share no storage,
-though in memory their rows alternate: where a function writes to several views of one storage, the compiler takes each
-write for one to all of it. Functions are made for any number of rows, and for one: both are compiled before the clock.
+A step is compiled whole, from source code that calls its operators one after another. Its tensors share no storage
+object, although their rows alternate in memory: the compiler would take each write to one view as a write to the whole
+storage. A function is compiled before the clock twice: for one row, and for any other number of rows.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 import torch._dynamo
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batcher import SEVERAL, Batch
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.command import COMMAND_DTYPE, Records, ShapeKey
+from launchopt.command import ShapeKey, as_records
 from launchopt.devices.base import Device
 from launchopt.devices.pytorch.batches import INDEX_BYTES_A_COMMAND, Indices, runs, spaced
 from launchopt.devices.pytorch.commands import stacks
@@ -26,7 +25,7 @@ from launchopt.devices.pytorch.steps import STRATEGY, Steps, examples
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
 
 MOST_FUNCTIONS = 4096
-MOST_RUNS = 2  # evenly spaced pieces of a batch: as many as where a cycle of slots wraps; beyond, slots are looked up
+MOST_RUNS = 2  # evenly spaced runs of a batch, as where a cycle of slots wraps; with more, slots are looked up
 STRIDED = "def strided(a, b, c):\n    c.copy_(torch.bmm(b, a.transpose(1, 2)))\n"
 SCATTERED = (
     "def scattered(a, b, c, at_a, at_b, at_c):\n"
@@ -35,25 +34,25 @@ SCATTERED = (
 )
 
 
-def compiled(source: str, name: str, names: Mapping[str, Any], backend: str) -> Callable[..., None]:
-    """The function `name` of some source code, compiled: a code object of its own, with what was compiled of it."""
+def compiled(source: str, name: str, names: Mapping[str, object], backend: str) -> Callable[..., None]:
+    """Compile the function `name` of some source code. Each has its own code object and variants."""
     made = dict(names)
     exec(compile(source, f"<{name}>", "exec"), made)
-    # Every function is compiled for one kind of step: many of them are no sign of trouble.
+    # Each kind of step has its function, so that a large number of them is expected.
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = MOST_FUNCTIONS
     function: Callable[..., None] = torch.compile(made[name], fullgraph=True, dynamic=False, backend=backend)
     return function
 
 
 def grows(tensor: Tensor, dim: int | None) -> Tensor:
-    """A tensor whose dimension may be of any size from 2 on, when a function is compiled for it."""
+    """Return the tensor, with a dimension marked as of any size from 2 on for the compiler."""
     if dim is not None:
         torch._dynamo.mark_dynamic(tensor, dim)
     return tensor
 
 
 class CompiledSteps(Steps):
-    """Steps of the stream that a device has open, each compiled."""
+    """Compiled steps of the stream that a device has open."""
 
     def __init__(self, arenas: TorchArenas, device: Device, most: int, backend: str) -> None:
         super().__init__(arenas, device, is_apart=True)
@@ -61,7 +60,7 @@ class CompiledSteps(Steps):
         self._names = {op.name.lower(): function for op, function in self.site.functions.items()}
         self._made: dict[str, Callable[..., None]] = {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of how it could be faster, in lower precision
+            warnings.simplefilter("ignore")  # advice to lower the precision
             for batch in examples(self.stream, most):
                 self.start()
                 for _, step in self.of(batch):
@@ -69,7 +68,7 @@ class CompiledSteps(Steps):
                     self._function(step)(*step.tensors)
 
     def _function(self, step: Step) -> Callable[..., None]:
-        """The compiled function of a step, which steps that are alike share."""
+        """Return the compiled function of a step. Steps with the same source code share one."""
         if step.compiled is None:
             arguments = ", ".join(f"t{i}" for i in range(len(step.tensors)))
             source = "\n    ".join([f"def step({arguments}):", "now = None", *step.lines]) + "\n"
@@ -80,11 +79,11 @@ class CompiledSteps(Steps):
         return step.compiled
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """One call a part."""
+        """Make one call per part of the batch."""
         device = self._device
         for part, step in self.of(batch):
             function = self._function(step)
-            start_ns = device.enter(-1, part.size)
+            start_ns = device.enter(SEVERAL, part.size)
             if step.gather is not None:
                 step.gather()
             function(*step.tensors)
@@ -98,7 +97,7 @@ def _let_grow(step: Step) -> None:
 
 
 class CompiledBatches:
-    """Batches of independent GEMMs: a call for those that lie evenly spaced, or for slots that are looked up."""
+    """Batches of independent GEMMs: one call per evenly spaced run, or one call that looks up the slots."""
 
     def __init__(self, arenas: TorchArenas, device: Device, limits: Mapping[ShapeKey, int], backend: str) -> None:
         self._device, strides = device, arenas.work.strides()
@@ -115,7 +114,7 @@ class CompiledBatches:
                     self._compile(index, count)
 
     def _compile(self, index: int, count: int) -> None:
-        """Have both functions of a shape compiled, for one command or for more."""
+        """Compile both functions of a shape, for one command or for more."""
         dim = 0 if count > 1 else None
         room = min(self._most_even(index), count)
         if count == 1 or room > 1:
@@ -129,20 +128,20 @@ class CompiledBatches:
         return self._stacks[index], self._moves[index]
 
     def _most_even(self, index: int) -> int:
-        """Slots that can follow one another evenly spaced."""
+        """Return the most slots that can follow one another evenly spaced."""
         return min(1 + (len(each) - 1) // move for each, move in zip(*self._of(index), strict=True) if move)
 
     def start(self) -> None:
-        """Nothing changes from run to run."""
+        """Do nothing: a run changes no state."""
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """A call a run, or one."""
+        """Make one call per evenly spaced run, or one call for the batch."""
         device, index = self._device, batch.shape_index
         found = runs(batch, self._moves[index], MOST_RUNS)
         if not found:
             self._look_up(batch, flush_ns)
             return
-        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
+        records = as_records(batch.words)
         for run in found:
             count = run.stop - run.start
             start_ns = device.enter(index, count)

@@ -1,9 +1,9 @@
-"""Steps and batches recorded by torch.cuda.CUDAGraph, and replayed.
+"""Steps and batches captured by torch.cuda.CUDAGraph, and replayed.
 
-In: what a step or a batch calls. Out: graphs, whose memory is one pool, for nothing that a graph gives to its own
-operators is needed after it. A step's graph is bound to its addresses: one that comes for the second time is recorded,
-the first time its operators are called one by one, as a graph's must have been before. A batch's graph has a fixed size
-and finds its operands through index tensors, which are filled between replays.
+All graphs share one memory pool, since the memory that a graph gives to its own operators is not needed after it. The
+graph of a step is bound to its addresses. A step is captured when it comes for the second time: its operators must run
+once before a capture. The graph of a batch has a fixed size. It finds its operands through index tensors, which are
+filled between replays.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batcher import SEVERAL, Batch
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Counters, Device
@@ -28,13 +27,13 @@ from launchopt.devices.steps.likely import likely_steps, most_kept
 
 
 class Graphs:
-    """Makes graphs; `counters` gets the time of capture, and of instantiate where PyTorch tells them apart."""
+    """Makes graphs. The ns of capture, and of instantiate if PyTorch separates it, are added to `counters`."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters, self._pool = counters, torch.cuda.graph_pool_handle()
 
-    def make(self, record: Callable[[], None]) -> Any:
-        """A graph of what `record` calls, all of which must have been called before."""
+    def make(self, record: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """Return a graph of the operators that `record` calls. All of them must have run before."""
         start_ns = time.monotonic_ns()
         try:
             graph, is_kept = torch.cuda.CUDAGraph(keep_graph=True), True
@@ -54,15 +53,16 @@ class Graphs:
 
 
 class GraphSteps(Steps):
-    """Steps of the stream that a device has open. Those replayed last have graphs, at most `bound` if no more copies of
-    weights.
+    """Steps of the stream that a device has open. The steps replayed last have graphs.
+
+    bound: the most graphs; there may be as many as the run uses copies of the weights.
     """
 
     def __init__(self, arenas: TorchArenas, device: Device, most: int, bound: int) -> None:
         super().__init__(arenas, device)
         self.counters = Counters(graph_replays=0)
         self._bound, self._graphs = most_kept(self.stream, bound), Graphs(self.counters)
-        self._kept: OrderedDict[Step, Any] = OrderedDict()
+        self._kept: OrderedDict[Step, torch.cuda.CUDAGraph] = OrderedDict()
         for batch in examples(self.stream, most):
             self.start()
             for _, step in self.of(batch):
@@ -71,7 +71,7 @@ class GraphSteps(Steps):
         self._record_likely(most)
 
     def _record_likely(self, most: int) -> None:
-        """Ahead of time, as many as are kept."""
+        """Capture as many likely steps as are kept."""
         stream = self.stream
         if stream.decode_kind < 0:
             return
@@ -79,14 +79,14 @@ class GraphSteps(Steps):
             for _, step in self.of(example(stream, stream.decode_kind, range(requests), replica)):
                 self._record(step)
 
-    def _record(self, step: Step) -> Any:
+    def _record(self, step: Step) -> torch.cuda.CUDAGraph:
         graph = self._kept[step] = self._graphs.make(step.run)
         if len(self._kept) > self._bound:
             self._kept.popitem(last=False)
         return graph
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """A replay a part."""
+        """Replay one graph per part of the batch."""
         device = self._device
         for part, step in self.of(batch):
             graph = self._kept.get(step)
@@ -97,7 +97,7 @@ class GraphSteps(Steps):
             else:
                 launch(device, part, step, flush_ns)
                 continue
-            start_ns = device.enter(-1, part.size)
+            start_ns = device.enter(SEVERAL, part.size)
             graph.replay()
             device.leave(part, slice(0, len(part.words)), STRATEGY, flush_ns, start_ns)
             self.counters.replayed()
@@ -108,12 +108,12 @@ class GraphSteps(Steps):
 
 
 def padded_sizes(limit: int) -> list[int]:
-    """1, 2, 4 and so on, and `limit`."""
+    """Return the powers of two below `limit`, and `limit`."""
     return sorted({*(1 << i for i in range(limit.bit_length()) if 1 << i < limit), limit})
 
 
 class _Sized:
-    """Batches of one shape and size: gathered, multiplied, scattered where all of it is asked for."""
+    """Operators for batches of one shape and size: gather, multiply, scatter."""
 
     def __init__(self, of_shape: tuple[Tensor, Tensor, Tensor], rooms: list[Tensor], at: Tensor, size: int) -> None:
         self.size, self._at, self._operands = size, at[:, :size], of_shape
@@ -124,24 +124,24 @@ class _Sized:
         self.copied_bytes = sum(room[0].nbytes for room in self._rooms)  # a command: gathered and scattered
 
     def multiply(self) -> None:
-        """Products of what the index tensors name, into scratch."""
+        """Multiply the operands that the index tensors name, into scratch memory."""
         weights, inputs, products = self._rooms
         for i, room in enumerate((weights, inputs)):
             torch.index_select(self._operands[i], 0, self._at[i], out=room)
         torch.bmm(inputs, weights.transpose(1, 2), out=products)
 
     def scatter(self, count: int) -> None:
-        """The first so many of them to where they belong."""
+        """Copy the first `count` products to their outputs."""
         self._operands[2].index_copy_(0, self._at[2, :count], self._rooms[2][:count])
 
     def all(self) -> None:
-        """Both."""
+        """Multiply, and copy all products to their outputs."""
         self.multiply()
         self.scatter(self.size)
 
 
 class GraphBatches:
-    """Two graphs for each shape and size of batch: of a full one, and of one filled up, which scatters no padding."""
+    """Two graphs per shape and size of a batch: one scatters all outputs, the other, for padded batches, none."""
 
     def __init__(self, arenas: TorchArenas, device: Device, limits: Mapping[ShapeKey, int]) -> None:
         self._device, self.counters = device, Counters(graph_replays=0)
@@ -155,7 +155,7 @@ class GraphBatches:
         ]
         rooms = [torch.empty(elements, dtype=arenas.dtype, device=arenas.device) for elements in most]
         self._sized: dict[tuple[int, int], _Sized] = {}
-        self._graphs: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]] = {}
         for index, limit in enumerate(self._limits):
             for size in padded_sizes(limit):
                 sized = self._sized[index, size] = _Sized(operands[index], rooms, self._indices.device, size)
@@ -163,10 +163,10 @@ class GraphBatches:
                 self._graphs[index, size] = graphs.make(sized.all), graphs.make(sized.multiply)
 
     def start(self) -> None:
-        """Nothing changes from run to run."""
+        """Do nothing: a run changes no state."""
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Upload the slots, replay; where the batch was filled up, scatter what is not padding."""
+        """Upload the slots and replay; scatter the outputs of a padded batch apart."""
         device, counters, index, count = self._device, self.counters, batch.shape_index, len(batch)
         size = min(self._limits[index], 1 << (count - 1).bit_length())
         sized, (whole, filled) = self._sized[index, size], self._graphs[index, size]

@@ -1,17 +1,17 @@
-"""The ops of a step in PyTorch, as one would write them: from operands in memory, to operands in memory.
+"""The ops of a step in PyTorch, as one would write them.
 
-In: A, B and C as tensors [rows, features], a row a column of the step: of several requests one each, or all of one
-request (weights: A transposed, [k, m], or a vector [m]); for attention the sequence state, and `Now`, which the slot
-map gives and the others of the step take. Out: C is written where it lies. Nothing depends on how far a request is but
-through tensors, so that launches may be recorded: attention goes over all of `ctx`, behind a mask.
+A, B and C are tensors [rows, features]. The rows are one per request for several requests, or the columns of one
+request. Weights: A transposed, [k, m], or a vector [m]. Ops of attention also take `Now`, which the slot map returns
+from the state of the sequences. An op writes C in place. Positions matter only through tensors, so that launches can be
+captured: attention covers all of `ctx`, behind a mask.
 
-What depends on positions alone (angles, masks, places in the cache) is computed once a step, as models do.
+Values that depend on positions alone (angles, masks, places in the cache) are computed once per step, as models do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from launchopt.workloads.attention import Attention
 NORM_EPSILON = 1e-5
 HALF_BYTES = 2
 HIDDEN_SCORE = float("-inf")
-# Operators called that submit work; views do not. Beside these: copies of what cannot be viewed (`Heads.copies`).
+# Operators of an op that submit work; views do not. `Heads.copies` counts copies of operands that cannot be viewed.
 CALLS = {
     **dict.fromkeys((Op.GEMM, Op.BIAS, Op.RELU, Op.SCALE, Op.ADD, Op.KV_WRITE), 1),
     **dict.fromkeys((Op.NORM, Op.SILU_MUL, Op.QK), 2),
@@ -35,17 +35,17 @@ CALLS = {
 
 
 class Sequences(NamedTuple):
-    """State of the requests of a group: views of the device's, but for `local` and `columns`, which never change."""
+    """State of a group of requests: views of the device's state, and `local` and `columns`, which never change."""
 
     start: Tensor  # int32 [requests]: position of the step's first column
     following: Tensor  # int32 [requests]: of the next step's
     pages: Tensor  # int64 [requests, pages a request]
-    local: Tensor  # int64 [rows]: which request of the group a row is of
+    local: Tensor  # int64 [rows]: request of the group that a row belongs to
     columns: Tensor  # int64 [columns]: 0, 1 and so on
 
 
 class Now(NamedTuple):
-    """What follows from the positions of a step's rows; [requests, columns, ...], or [rows]."""
+    """Values computed from the positions of a step's rows, [requests, columns, ...] or [rows]."""
 
     pages: Tensor  # int64 [requests, pages a request]
     page: Tensor  # [rows]: page of the cache where a row's keys and values go, or its request's cache
@@ -56,56 +56,56 @@ class Now(NamedTuple):
     unseen: Tensor
 
 
-Function = Callable[[Any, Any, Any, Any], Any]  # (A, B, C, Now or None) -> Now, from the slot map
+Function = Callable[..., "Now | None"]  # (A, B, C, Now | None); the slot map returns Now
 
 
 def write(c: Tensor, value: Tensor) -> None:
-    """A value to C. Whoever reads C next must get what memory holds, which a compiler would rather not round to."""
+    """Write a value to C. A compiler must not hand the unrounded value to the next reader of C."""
     if torch.compiler.is_compiling() and c.element_size() == HALF_BYTES:
-        bits = value.to(c.dtype).view(torch.int16) | 0  # without an operator in between it cancels the two views
+        bits = value.to(c.dtype).view(torch.int16) | 0  # without an operator between, two views cancel
         value = bits.view(c.dtype)
     c.copy_(value)
 
 
-def into(c: Tensor, function: Callable[..., Tensor], *operands: Any, **options: Any) -> None:
-    """What the operator gives, to C. A compiler wants it said with a copy, which it then leaves out where it can."""
+def into(c: Tensor, function: Callable[..., Tensor], *operands: Tensor, **options: float) -> None:
+    """Write the result of an operator to C. For a compiler, this is a copy, which it removes if it can."""
     if torch.compiler.is_compiling():
         write(c, function(*operands, **options))
     else:
         function(*operands, out=c, **options)
 
 
-def gemm(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
-    """C = B @ A, A being transposed already."""
+def gemm(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
+    """C = B @ A, with A transposed already."""
     into(c, torch.mm, b, a)
 
 
-def bias(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+def bias(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
     """C = B + A."""
     into(c, torch.add, b, a)
 
 
-def relu(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+def relu(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
     """C = max(B, 0)."""
     into(c, torch.clamp, b, min=0)
 
 
-def scale(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+def scale(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
     """C = B * A."""
     into(c, torch.mul, b, a)
 
 
-def norm(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
-    """RMSNorm with gain A, which no operator writes to a given place."""
+def norm(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
+    """C = RMSNorm of B with gain A; no operator writes it in place."""
     write(c, functional.rms_norm(b, a.shape, a, NORM_EPSILON))
 
 
-def add(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+def add(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
     """C = A + B."""
     into(c, torch.add, a, b)
 
 
-def silu_mul(a: Tensor, b: Tensor, c: Tensor, now: Any) -> None:
+def silu_mul(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
     """C = silu(gate) * up, of B = [gate | up]."""
     gate, up = b.chunk(2, 1)
     into(c, torch.mul, functional.silu(gate), up)
@@ -125,7 +125,7 @@ PLAIN: dict[Op, Function] = {
 class Heads:
     """The ops of an attention."""
 
-    def __init__(self, attention: Attention, dtype: Any, device: Any) -> None:
+    def __init__(self, attention: Attention, dtype: torch.dtype, device: torch.device) -> None:
         self.q_heads, self.kv_heads, self.head_dim = attention.q_heads, attention.kv_heads, attention.head_dim
         self.ctx, self.page_tokens, self.is_paged = attention.ctx, attention.page_tokens, attention.is_paged
         self.group = self.q_heads // self.kv_heads
@@ -147,8 +147,8 @@ class Heads:
             Op.AV: self.av,
         }
 
-    def slot_map(self, a: Sequences, b: Any, c: Tensor, now: Any) -> Now:
-        """Requests go on by as many tokens as there are columns; C [requests, columns] int32 = their cache slots."""
+    def slot_map(self, a: Sequences, b: object, c: Tensor, now: object) -> Now:
+        """Advance each request by the number of columns; C [requests, columns] int32 = their slots in the cache."""
         a.start.copy_(a.following)
         a.following.add_(a.columns.shape[0])
         tokens = a.start.unsqueeze(1) + a.columns
@@ -162,34 +162,34 @@ class Heads:
         return Now(a.pages, place, offset.reshape(-1), cosines, sines, seen, unseen)
 
     def _by_head(self, rows: Tensor, now: Now, features: int) -> Tensor:
-        """[rows, heads * features] as [requests, columns, heads, features]."""
+        """Return [rows, heads * features] as [requests, columns, heads, features]."""
         requests, columns = now.seen.shape[0], now.seen.shape[1]
         return rows.view(requests, columns, rows.shape[1] // features, features)
 
     def _grouped(self, rows: Tensor, now: Now, features: int) -> Tensor:
-        """The same as [requests, columns, kv heads, heads that share one, features]."""
+        """Return [rows, heads * features] as [requests, columns, kv heads, heads that share one, features]."""
         requests, columns = now.seen.shape[0], now.seen.shape[1]
         return rows.view(requests, columns, self.kv_heads, self.group, features)
 
     def _for_product(self, rows: Tensor) -> Tensor:
-        """Grouped rows as [kv heads * requests, columns * heads that share one, features]."""
+        """Return grouped rows as [kv heads * requests, columns * heads that share one, features]."""
         requests, columns, _, _, features = rows.shape
         return rows.permute(2, 0, 1, 3, 4).reshape(self.kv_heads * requests, columns * self.group, features)
 
     def _of_product(self, product: Tensor, now: Now) -> Tensor:
-        """And back."""
+        """Return a product of `_for_product` rows as grouped rows."""
         requests, columns = now.seen.shape[0], now.seen.shape[1]
         return product.view(self.kv_heads, requests, columns, self.group, -1).permute(1, 2, 0, 3, 4)
 
     def _cached(self, pool: Tensor, is_value: int, now: Now) -> Tensor:
-        """Keys or values of all positions, [kv heads * requests, ctx, head_dim], gathered where they are paged."""
+        """Return keys or values of all positions, [kv heads * requests, ctx, head_dim], gathered if paged."""
         rows = pool[:, is_value].permute(2, 0, 1, 3)  # [kv heads, pages, tokens a page, head_dim]
         if self.is_paged:
             rows = rows.index_select(1, now.pages.reshape(-1))
         return rows.reshape(self.kv_heads * now.pages.shape[0], -1, self.head_dim)[:, : self.ctx]
 
-    def rope(self, a: Any, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = q and k turned by their position, v as it is."""
+    def rope(self, a: object, b: Tensor, c: Tensor, now: Now) -> None:
+        """C = q and k rotated by their position, and v unchanged."""
         given, result = self._by_head(b, now, self.head_dim), self._by_head(c, now, self.head_dim)
         heads = self.q_heads + self.kv_heads
         turned = given[:, :, :heads]
@@ -197,33 +197,33 @@ class Heads:
         into(result[:, :, :heads], torch.addcmul, turned * now.cosines, swapped, now.sines)
         write(result[:, :, heads:], given[:, :, heads:])
 
-    def kv_write(self, a: Any, b: Tensor, c: Tensor, now: Now) -> None:
-        """Keys and values of B into the cache C [pages, 2, tokens a page, kv heads, head_dim]."""
+    def kv_write(self, a: object, b: Tensor, c: Tensor, now: Now) -> None:
+        """Write keys and values of B into the cache C, [pages, 2, tokens a page, kv heads, head_dim]."""
         rows = b[:, self.q_width :].view(b.shape[0], 2, self.kv_heads, self.head_dim)
         c[now.page, :, now.offset] = rows
 
     def qk(self, a: Tensor, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = scores of the positions that a column sees; others stay as they are."""
+        """C = scores of the positions that a column sees; other elements stay."""
         queries = self._for_product(self._grouped(b[:, : self.q_width], now, self.head_dim))
         keys = self._cached(a, 0, now).transpose(1, 2)
         scores = torch.baddbmm(self.nothing, queries, keys, beta=0, alpha=self.score_scale)
         result = self._grouped(c, now, self.ctx)
         into(result, torch.where, now.seen, self._of_product(scores, now), result)
 
-    def softmax(self, a: Any, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = probabilities of the positions that a column sees; others stay as they are."""
+    def softmax(self, a: object, b: Tensor, c: Tensor, now: Now) -> None:
+        """C = probabilities of the positions that a column sees; other elements stay."""
         scores, result = self._grouped(b, now, self.ctx), self._grouped(c, now, self.ctx)
         powers = torch.softmax(scores.masked_fill(now.unseen, HIDDEN_SCORE), -1)
         into(result, torch.where, now.seen, powers, result)
 
     def av(self, a: Tensor, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = values weighed by the probabilities. Those that nobody wrote are zeros, and count nothing."""
+        """C = values weighed by the probabilities. Values that no step wrote are zeros."""
         weights = self._for_product(self._grouped(b, now, self.ctx).masked_fill(now.unseen, 0))
         product = torch.bmm(weights, self._cached(a, 1, now))
         write(self._grouped(c, now, self.head_dim), self._of_product(product, now))
 
     def copies(self, op: Op, requests: int, columns: int) -> int:
-        """Operators that submit work beside `CALLS`: what is gathered, or copied to be multiplied."""
+        """Return the operators that submit work beside `CALLS`: gathers, and copies of operands."""
         if op not in (Op.QK, Op.AV):
             return 0
         several = requests > 1 and self.kv_heads > 1

@@ -1,16 +1,16 @@
-"""One step, of requests that lie evenly spaced, as calls of PyTorch operators on views of the operands.
+"""One step of requests that lie evenly spaced, as calls of PyTorch operators on views of the operands.
 
-In: the records of the step, [rows, requests], and the template's rows. Out: a `Step`: for every row an operator and its
-A, B and C, for all requests together. What a row reads is the output of a row before, as in the program; that the
-records say the same is checked. A step is also told as source code over its tensors, for a compiler.
+From the records of the step, [rows, requests], and the template's rows comes a `Step`: for every row an operator and
+its A, B and C, for all requests together. A row reads the output of an earlier row, as in the program; that the records
+say the same is checked. For a compiler, a step also has source code over its tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,14 +29,14 @@ INPUT, NOTHING = -1, -2  # in place of a row: the step's input, no tensor
 
 
 class Wire(NamedTuple):
-    """Where an operand comes from: which row's C (or INPUT, NOTHING), and whether it is only its last column."""
+    """The source of an operand: the row whose C it is (or INPUT, NOTHING), and whether only its last column."""
 
     row: int
     is_last: bool = False
 
 
 class Kind(NamedTuple):
-    """A kind of step: its rows, the shape of each, and whose output they read."""
+    """A kind of step: its rows, the index of the shape of each, and the sources of their A and B."""
 
     rows: list[Row]
     shapes: list[int]
@@ -45,35 +45,35 @@ class Kind(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What is done for one row."""
+    """The call for one row."""
 
     function: Function
-    a: Any
-    b: Any
-    c: Any
+    a: Tensor | Sequences | None
+    b: Tensor | None
+    c: Tensor
     shape: int
-    more: int  # operators that submit work, beside the first
+    more: int  # operators that submit work, besides the first
 
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """What is to be called for `size` requests.
+    """The calls of a step of `size` requests.
 
-    `lines`: the same calls as source code over `tensors`, of which dims[i] (None: no dimension) grows with the rows;
-    `compiled` is made of it.
+    lines: the same calls as source code over `tensors`; dimension dims[i] of tensor i (None: none) grows with the rows.
+    compiled: the function that is compiled from the source code.
     """
 
     size: int
     was_run: bool = False
     calls: list[Call] = field(default_factory=list)
-    gather: Callable[[], Any] | None = None  # brings inputs side by side that lie scattered
+    gather: Callable[[], object] | None = None  # copies scattered inputs side by side
     tensors: list[Tensor] = field(default_factory=list)
     dims: list[int | None] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     compiled: Callable[..., None] | None = None
 
     def run(self) -> None:
-        """All of it."""
+        """Make all calls."""
         self.was_run = True
         if self.gather is not None:
             self.gather()
@@ -83,7 +83,7 @@ class Step:
 
 
 def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
-    """Whose output A and B of each row are; of all A only ADD's is anyone's."""
+    """Return the sources of A and of B of each row. Only the A of ADD is another row's output."""
     found: dict[Place, int] = {}
     a, b = list[Wire](), list[Wire]()
     for i, row in enumerate(rows):
@@ -103,7 +103,7 @@ def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What all steps of a stream share. `is_apart`: no two tensors of a step share storage, and it has source code."""
+    """What all steps of a stream share. is_apart: tensors share no storage object, and a step has source code."""
 
     arenas: TorchArenas
     stream: ChainStream
@@ -111,8 +111,8 @@ class Site:
     heads: Heads | None
     positions: Tensor  # int32 [2, requests]; None without attention
     pages: Tensor  # int64 [requests, pages a request]; None without attention
-    counting: Tensor  # 0, 1 and so on, int64
-    room: Callable[[int], Tensor]  # for the inputs of so many requests, that are gathered
+    counting: Tensor  # int64: 0, 1, 2, ...
+    room: Callable[[int], Tensor]  # memory for the gathered inputs of so many requests
     is_apart: bool
 
     @property
@@ -122,12 +122,12 @@ class Site:
 
 
 class Maker:
-    """Makes `step` of the records [rows, requests] of a kind. `first_input`: the first row that reads the input."""
+    """Makes `step` from records, [rows, requests], of a kind. first_input: the first row that reads the input."""
 
     def __init__(self, site: Site, kind: Kind, records: Records, first_input: int) -> None:
         self._site, self._kind, self._records = site, kind, records
         self._columns, self.step = kind.rows[0].n, Step(records.shape[1])
-        self._shared: dict[Any, Tensor] = {}
+        self._shared: dict[Hashable, Tensor] = {}
         self._names: dict[int, str] = {}
         self._input = self._inputs(first_input)
         self._input_slot = int(records["slot_b"][first_input, 0])
@@ -140,7 +140,7 @@ class Maker:
             self.step.calls[0] = first._replace(more=first.more + 1)
 
     def _own(self, tensor: Tensor, dim: int | None = None) -> Tensor:
-        """A tensor of the step, which the source code knows by a name; dimension `dim` grows with the rows."""
+        """Add a tensor to the step, with a name in the source code. Dimension `dim` grows with the rows."""
         step = self.step
         if self._site.is_apart:
             tensor = apart(tensor)
@@ -150,14 +150,14 @@ class Maker:
         return tensor
 
     def _rows(self, operand: Operand, slot: int, features: int, columns: int) -> Tensor:
-        """[rows, features]: columns of one request, or a column of each."""
+        """Return a view [rows, features]: the columns of one request, or one column per request."""
         site, first = self._site, slot * (operand.slot_bytes // self._site.stream.dtype.itemsize)
         if columns > 1:
             return site.arenas.strided(operand.arena, (columns, features), (operand.row_elements, 1), first)
         return site.arenas.strided(operand.arena, (self.step.size, features), (site.lane, 1), first)
 
     def _inputs(self, at: int) -> Tensor:
-        """What the step starts from: rows of the table, or of the lanes; gathered where they are not a lane apart."""
+        """Return the input of the step: rows of the table, or of lanes; gathered if they are not a lane apart."""
         site, step, row = self._site, self.step, self._kind.rows[at]
         slots, hidden = self._records["slot_b"][at].astype(np.int64), site.stream.hidden
         if self._columns > 1 or np.all(np.diff(slots) == site.stream.lane_units):
@@ -168,7 +168,7 @@ class Maker:
         return self._own(room, 0)
 
     def _output(self, i: int, row: Row) -> Tensor:
-        """C of a row; the same tensor for rows that write to the same place."""
+        """Return C of a row. Rows that write to one place have one tensor."""
         operand, slot, site = row.operands[2], int(self._records["slot_c"][i, 0]), self._site
         if row.op is Op.KV_WRITE:
             return self._pool(operand, slot)
@@ -185,7 +185,7 @@ class Maker:
         return self._shared[key]
 
     def _pool(self, operand: Operand, layer: int) -> Tensor:
-        """A layer's cache [pages, 2, tokens a page, kv heads, head_dim]: all of it, or the pages of these requests."""
+        """Return a layer's cache, [pages, 2, tokens a page, kv heads, head_dim]: all pages, or these requests'."""
         site, attention = self._site, self._site.stream.attention
         assert attention is not None
         if ("pool", layer) not in self._shared:
@@ -201,7 +201,7 @@ class Maker:
         return self._shared["pool", layer]
 
     def _sequences(self) -> Sequences:
-        """The state of these requests."""
+        """Return the state of these requests."""
         site, size, columns = self._site, self.step.size, self._columns
         request = int(self._records["request"][0, 0])
         own = slice(request, request + size)
@@ -214,8 +214,8 @@ class Maker:
             self._own(site.counting[:columns], 0),
         )
 
-    def _weight(self, i: int, row: Row) -> Any:
-        """A of a row, where no other gives it."""
+    def _weight(self, i: int, row: Row) -> Tensor | Sequences | None:
+        """Return A of a row if it is no other row's output."""
         operand, slot = row.operands[0], int(self._records["slot_a"][i, 0])
         first = slot * (operand.slot_bytes // self._site.stream.dtype.itemsize)
         if row.op is Op.GEMM:
@@ -227,8 +227,8 @@ class Maker:
             return self._pool(operand, slot)
         return self._sequences() if row.op is Op.SLOT_MAP else None
 
-    def _read(self, i: int, role: str, wire: Wire, width: int) -> tuple[Any, str]:
-        """The first features of what a row reads, and how the source code says it."""
+    def _read(self, i: int, role: str, wire: Wire, width: int) -> tuple[Tensor | None, str]:
+        """Return the first features of the tensor that a row reads, and its text in the source code."""
         if wire.row == NOTHING:
             return None, "None"
         tensor = self._input if wire.row == INPUT else self._outputs[wire.row]
@@ -247,7 +247,7 @@ class Maker:
         return tensor, text
 
     def _call(self, i: int, row: Row) -> None:
-        """Add a row's call."""
+        """Add the call of a row."""
         site, c = self._site, self._outputs[i]
         a, a_text = self._read(i, "a", self._kind.a[i], row.m)
         b, b_text = self._read(i, "b", self._kind.b[i], row.k)

@@ -1,16 +1,15 @@
-"""Whole steps for PyTorch: what a batch of them is cut into, and the steps that were made already.
+"""Whole steps for PyTorch: the parts that a batch is cut into, and the steps that exist for them.
 
-In: a `StepBatch`. It is cut into parts whose requests follow one another, lane by lane, and use one copy of the weights
-(of prompts each request is a part). Out: each part with its `Step`. Both are kept, by what their addresses depend on,
-since making views is not what is measured.
+The requests of a part follow one another, lane by lane, and use one copy of the weights. Each prompt is a part. Parts
+and steps are kept by the slots on which their addresses depend, since making views is not what is measured.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from itertools import pairwise
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ import torch
 from launchopt.batching.batcher import Batch
 from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.command import COMMAND_DTYPE, W_MN, W_STEP, WORDS, Records, as_words
+from launchopt.command import COMMAND_DTYPE, W_MN, W_STEP, WORDS, Records, as_records, as_words
 from launchopt.devices.base import Device
 from launchopt.devices.pytorch.ops import PLAIN, Heads
 from launchopt.devices.pytorch.step import Kind, Maker, Site, Step, wires_of
@@ -27,26 +26,27 @@ from launchopt.recording.recorder import Strategy
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 
-KEPT = 256  # steps; and batches of which it is known what they are cut into
+KEPT = 256  # steps, and cuts of batches
 STRATEGY = Strategy.torch
+Kept = TypeVar("Kept")
 
 
 class Steps:
-    """Steps of the stream that a device has open. `is_apart`: as in `torch_step.Site`."""
+    """Steps of the stream that a device has open. is_apart: see `step.Site`."""
 
     def __init__(self, arenas: TorchArenas, device: Device, is_apart: bool = False) -> None:
         assert isinstance(arenas.work, ChainStream)
         self._arenas, self._device, self.stream = arenas, device, arenas.work
         stream, self._kinds = self.stream, dict[tuple[int, int], Kind]()
         rows = [stream.rows_of(kind) for kind in range(len(stream.kinds))]
-        # Kinds that are alike in these are alike in all that matters here: whose output each row reads.
+        # Kinds with equal keys agree in all that matters here: the row whose output each row reads.
         self._kind_of = {(len(own), int(stream.template["n"][own.start])): kind for kind, own in enumerate(rows)}
         first = slice(0, len(rows[0]))
         self._first_input = int(np.argmax(stream.b_from[first] == ch.FROM_INPUT))
         self._first_weight = int(np.argmax(stream.replica_moves[first] != 0))
-        self._telling = 1 + max(self._first_input, self._first_weight)  # rows that all other addresses follow from
-        self._cuts: OrderedDict[Any, list[tuple[slice, Step]]] = OrderedDict()
-        self._steps: OrderedDict[Any, Step] = OrderedDict()
+        self._telling = 1 + max(self._first_input, self._first_weight)  # leading rows on which all addresses depend
+        self._cuts: OrderedDict[Hashable, list[tuple[slice, Step]]] = OrderedDict()
+        self._steps: OrderedDict[Hashable, Step] = OrderedDict()
         self._room: Tensor = None
         self.site = self._site(is_apart)
 
@@ -63,7 +63,7 @@ class Steps:
         return Site(arenas, stream, functions, heads, positions, pages, counting, self.room, is_apart)
 
     def of(self, batch: StepBatch) -> list[tuple[StepBatch, Step]]:
-        """The parts of a batch, and what is to be called for each."""
+        """Return the parts of a batch, each with its step."""
         words, size = batch.words, batch.size
         key = batch.rows, words[: self._telling * size, W_MN:W_STEP].tobytes()
         cuts = self._cuts.get(key)
@@ -78,7 +78,7 @@ class Steps:
         ]
 
     def _cut(self, batch: StepBatch) -> list[tuple[slice, Step]]:
-        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE).reshape(batch.rows, batch.size)
+        records = as_records(batch.words).reshape(batch.rows, batch.size)
         lanes, requests = records["slot_c"][0].astype(np.int64), records["request"][0].astype(np.int64)
         weights = records["slot_a"][self._first_weight].astype(np.int64)
         follows = (np.diff(requests) == 1) & (np.diff(lanes) == self.stream.lane_units) & (np.diff(weights) == 0)
@@ -110,26 +110,27 @@ class Steps:
         return self._kinds[key]
 
     def room(self, requests: int) -> Tensor:
-        """For gathered inputs, a lane apart as if they were not: what a compiler made for lanes takes them too."""
+        """Return memory for gathered inputs, a lane apart, so that functions compiled for lanes accept them."""
         pitch = self.stream.lane_units * self.stream.activations.cols
         if self._room is None or len(self._room) < requests * pitch:
             self._room = torch.zeros(requests * pitch, dtype=self._arenas.dtype, device=self._arenas.device)
         return self._room.as_strided((requests, self.stream.hidden), (pitch, 1))
 
     def start(self) -> None:
-        """A run is about to begin: caches hold zeros, as an engine's do, for 0 times what was there would be NaN."""
+        """Begin a run. Caches are zeroed, as in an engine: a weight of 0 times poison would be NaN."""
         if self.stream.attention is not None:
             self._arenas.zero(self.stream.cache)
             self.site.positions.zero_()
         self._arenas.synchronize()
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """A launch a row of each part."""
+        """Make one launch per row of each part."""
         for part, step in self.of(batch):
             launch(self._device, part, step, flush_ns)
 
 
-def _kept(cache: OrderedDict[Any, Any], key: Any, made: Any) -> Any:
+def _kept(cache: OrderedDict[Hashable, Kept], key: Hashable, made: Kept) -> Kept:
+    """Keep what was made under `key`, and drop the oldest entry if there are too many."""
     cache[key] = made
     if len(cache) > KEPT:
         cache.popitem(last=False)
@@ -137,7 +138,7 @@ def _kept(cache: OrderedDict[Any, Any], key: Any, made: Any) -> Any:
 
 
 def launch(device: Device, part: StepBatch, step: Step, flush_ns: int) -> None:
-    """A step, operator by operator: a launch a row."""
+    """Launch a step operator by operator: one launch per row."""
     step.was_run = True
     row, first, size = Batch(0, part.words, part.reason), 0, part.size
     enter, leave, now, gather = device.enter, device.leave, None, step.gather
@@ -153,7 +154,7 @@ def launch(device: Device, part: StepBatch, step: Step, flush_ns: int) -> None:
 
 
 def example(stream: ChainStream, kind: int, requests: range, replica: int) -> StepBatch:
-    """What a step of some requests asks for, as the driver issues it; a decode step's input is in its lane."""
+    """Return a step of some requests as the driver issues it. A decode step's input is in its lane."""
     rows, table = stream.rows_of(kind), stream.table[requests.start : requests.stop]
     own = slice(rows.start, rows.stop)
     origins = np.zeros((5, len(requests)), np.int64)
@@ -168,7 +169,7 @@ def example(stream: ChainStream, kind: int, requests: range, replica: int) -> St
 
 
 def examples(stream: ChainStream, most: int) -> Iterator[StepBatch]:
-    """Steps that are likely to come: of as many requests as can be, and of one; of prompts the longest."""
+    """Yield steps that are likely to come: of the most requests, and of one; of prompts, the longest."""
     if stream.decode_kind >= 0:
         for requests in sorted({min(most, stream.requests), 1}, reverse=True):
             for replica in range(stream.replicas):

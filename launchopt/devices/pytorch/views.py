@@ -1,8 +1,8 @@
 """A device's operands as PyTorch tensors, without a copy, and PyTorch on the device's own stream.
 
-In: a device with a stream of commands open. Out: `TorchArenas`, which knows its arenas (NumPy's by `from_numpy`, CuPy's
-by DLPack; bf16, stored as uint16, is looked at as bfloat16), gives views of them, and makes PyTorch compute where and
-how this project does: on the device's stream, in full fp32, with partial sums never in half precision.
+NumPy arrays become tensors by `from_numpy`, CuPy arrays by DLPack; bf16, which is stored as uint16, is viewed as
+bfloat16. PyTorch computes as the rest of launchopt does: on the device's stream, in full fp32, and with partial sums
+never in half precision.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor as Tensor
 from torch.utils import dlpack
 
 from launchopt.command import Dtype
@@ -19,27 +20,26 @@ from launchopt.devices.arenas import SeqState
 from launchopt.devices.base import Device, is_gpu, is_host
 from launchopt.workloads.stream import ArenaKey, Operand
 
-Tensor = Any  # torch.Tensor; a default install has no PyTorch, and its types
 DTYPES = {Dtype.fp32: torch.float32, Dtype.fp16: torch.float16, Dtype.bf16: torch.bfloat16}
 
 
 def as_tensor(array: Any) -> Tensor:
-    """An array of NumPy's or CuPy's, the same memory; one of uint16 as int16."""
+    """Return a NumPy or CuPy array as a tensor over the same memory; uint16 becomes int16."""
     if array.dtype == np.uint16:
         array = array.view(np.int16)
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
 def apart(tensor: Tensor) -> Tensor:
-    """The same elements, as a tensor that shares no storage with another.
+    """Return a tensor over the same memory whose storage object is its own.
 
-    A compiler that saw tensors share one would take every write to one as a write to all.
+    A compiler takes every write to a tensor as a write to all tensors that share its storage object.
     """
     return dlpack.from_dlpack(dlpack.to_dlpack(tensor))
 
 
 class TorchArenas:
-    """The operands of the stream that a device has open."""
+    """The operands of the stream that a device has open, as tensors."""
 
     def __init__(self, device: Device) -> None:
         self._gpu = device if is_gpu(device) else None
@@ -54,7 +54,7 @@ class TorchArenas:
         }
 
     def use(self) -> None:
-        """From now on this thread's operators run on the device's stream, and record nothing for gradients."""
+        """Let this thread's operators run on the device's stream, without recording gradients."""
         torch.set_grad_enabled(False)
         torch.set_float32_matmul_precision("highest")
         matmul = torch.backends.cuda.matmul
@@ -68,28 +68,28 @@ class TorchArenas:
 
     @property
     def state(self) -> SeqState | None:
-        """Where requests stand, if that matters to any command."""
+        """Positions and pages of the requests; None without attention."""
         if self._gpu:
             return self._gpu.state_of_sequences
         return self._host.compute.state if self._host else None
 
     def strided(self, arena: ArenaKey, sizes: Sequence[int], strides: Sequence[int], first: int) -> Tensor:
-        """Elements of an arena from `first` on."""
+        """Return a view of elements of an arena from `first` on."""
         return self._flat[arena].as_strided(sizes, strides, first)
 
     def words(self, arena: ArenaKey, sizes: Sequence[int], strides: Sequence[int], first: int) -> Tensor:
-        """The same of the arena as int32."""
+        """Return a view of words, int32, of an arena from `first` on."""
         return self._flat[arena].view(torch.int32).as_strided(sizes, strides, first)
 
     def slots(self, operand: Operand, rows: int, cols: int) -> Tensor:
-        """Every slot of an operand, [slots, rows, cols]; slots may overlap."""
+        """Return a view of every slot of an operand, [slots, rows, cols]; slots may overlap."""
         flat, pitch = self._flat[operand.arena], operand.slot_bytes // self.work.dtype.itemsize
-        last = (rows - 1) * operand.row_elements + cols  # elements of one, without what follows its last row
+        last = (rows - 1) * operand.row_elements + cols  # elements of a slot up to the end of its last row
         count = 1 + (flat.numel() - last) // pitch
         return flat.as_strided((count, rows, cols), (pitch, operand.row_elements, 1))
 
     def zero(self, arena: ArenaKey) -> None:
-        """Write zeros to all of an arena."""
+        """Fill an arena with zeros."""
         self._flat[arena].zero_()
 
     def synchronize(self) -> None:
@@ -98,7 +98,7 @@ class TorchArenas:
             torch.cuda.current_stream(self.device).synchronize()
 
     def close(self) -> None:
-        """Let go of the operands, and give PyTorch's memory back to the device."""
+        """Release the operands, and PyTorch's memory on the device."""
         self._flat.clear()
         if self.is_cuda:
             torch.cuda.empty_cache()

@@ -1,8 +1,8 @@
-"""Triton kernels for a batch of GEMVs or small GEMMs, whose operands are found through tables of pointers.
+"""Triton kernels for a batch of GEMVs or small GEMMs, which find their operands through tables of pointers.
 
-C[n, m] = B[n, k] @ A[m, k].T for each command, n up to 16: program 0 is a block of rows of A, program 1 the command.
-Sums are fp32, without TF32. `TritonGemms` compiles a dozen ways of cutting a shape, times each on the stream's own
-operands, for a single command and for the largest batch, and gives the best as a row of `lt_launch`'s plans.
+C[n, m] = B[n, k] @ A[m, k].T for each command, n up to 16. Program axis 0 is a block of rows of A, axis 1 the command.
+Sums are fp32, without TF32. `TritonGemms` compiles about a dozen configurations of a shape and times each on the
+stream's own operands, for a single command and for the largest batch. The best one becomes a plan.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from launchopt.devices.triton.tuning import (
 from launchopt.errors import RunError
 from launchopt.recording.recorder import Strategy
 
-REPEATS = 3  # of which the fastest counts
-READ_ONCE = "evict_first"  # what the cache should do with A where nobody reads it again soon
+REPEATS = 3  # the fastest counts
+READ_ONCE = "evict_first"  # cache policy of A if it is not read again soon
 
 
 def variant(
     shape: ShapeKey, row_elements: tuple[int, int, int], config: Config, shared: bool, direct: bool = False
 ) -> Variant:
-    """What is compiled for a shape; `shared`: all commands of a batch have one A, which the cache had better keep."""
+    """Return the kernel to compile for a shape. shared: a batch has one A, which the cache should keep."""
     constants = {
         **{"M": shape.m, "N": shape.n, "K": shape.k, "LEADING": row_elements, "DTYPE": TYPES[shape.dtype]},
         **{"ROWS": config.rows, "DEPTH": config.depth, "STAGES": config.stages},
@@ -51,19 +51,19 @@ def variant(
 
 
 class TritonGemms:
-    """The best kernel for each GEMM shape of the stream on `device`, a CudaDevice. `chosen`: by shape and count."""
+    """The best kernel for each GEMM shape of the stream on `device`."""
 
     def __init__(self, device: GpuDevice) -> None:
         self._device = device
         self._limits: dict[ShapeKey, int] = {}
         self._shared: dict[ShapeKey, bool] = {}  # all commands of a batch have one A
         self._kernels: dict[tuple[ShapeKey, int], tuple[Config, Loaded]] = {}
-        self.chosen: dict[tuple[ShapeKey, int], tuple[Config, float]] = {}  # and GB/s
+        self.chosen: dict[tuple[ShapeKey, int], tuple[Config, float]] = {}  # by shape and count, with GB/s
 
     def tune(self, index: int, limit: int) -> None:
-        """Compile, time and choose for shape number `index`, in launches of up to `limit` commands."""
+        """Compile and time kernels for shape number `index` and choose the best. limit: most commands of a launch."""
         device = self._device
-        shape: ShapeKey = device.work.shapes[index]
+        shape = device.work.shapes[index]
         shared = bool(device.base.shapes[index, lt.MOVE_A] == 0)
         self._limits[shape], self._shared[shape] = limit, shared
         rows, tried = device.row_elements(shape), configs(shape)
@@ -77,35 +77,34 @@ class TritonGemms:
             self.chosen[shape, count] = usable[best][0], count * shape.bytes / times[best]
 
     def row(self, shape: ShapeKey, size: int) -> Row:
-        """`size` commands in one launch, for `Tables.add`."""
+        """Return the plan of `size` commands in one launch, for `Tables.add`."""
         config, kernel = self._kernels[shape, tuned_for(size, self._limits[shape])]
         return plan_row(self._device, shape, size, config, kernel), str(config).encode()
 
     def plan_alone(self, tables: Tables, index: int) -> None:
-        """One command of shape number `index`, by its addresses: there is no table to upload."""
+        """Plan one command of shape number `index` by its addresses, so that no table is uploaded."""
         device = self._device
-        shape: ShapeKey = device.work.shapes[index]
+        shape = device.work.shapes[index]
         config, _ = self._kernels[shape, 1]
         (kernel,) = load_variants([variant(shape, device.row_elements(shape), config, self._shared[shape], True)])
-        assert kernel is not None  # the same with a table fits
+        assert kernel is not None  # its shared memory fits: that of the same kernel with tables did
         row = plan_row(device, shape, 1, config, kernel)
         device.warm(tables, index, tables.add(index, [1], lambda _: (row, b"")))
         tables.shapes[index, lt.ONE_IS] = Strategy.triton
 
 
 def plan_row(device: GpuDevice, shape: ShapeKey, size: int, config: Config, kernel: Loaded) -> list[int]:
-    """A row of `lt_launch`'s plans."""
+    """Return a row of the plans table."""
     blocks = -(-shape.m // config.rows)
-    made: list[int] = device.kernels.row(kernel.function, kernel.launch((blocks, size, 1)))
-    return made
+    return device.kernels.row(kernel.function, kernel.launch((blocks, size, 1)))
 
 
 class _Timed:
-    """Launches of `count` commands of a shape on rotating operands, recorded as a graph so that no host is too slow."""
+    """Times launches of `count` commands of a shape, each on other operands. They run as a graph, without the host."""
 
     def __init__(self, device: GpuDevice, index: int, count: int, shared: bool) -> None:
         self._device, self._count = device, count
-        self._shape: ShapeKey = device.work.shapes[index]
+        self._shape = device.work.shapes[index]
         self._turns = turns(self._shape, count)
         tables = pointer_tables(self._operands(index, shared), count, self._turns)
         with device.stream:
@@ -126,7 +125,7 @@ class _Timed:
         )
 
     def ns_a_launch(self, kernel: Loaded, config: Config) -> float:
-        """The fastest of a few times, as the GPU sees it."""
+        """Return the GPU ns of a launch, the fastest of REPEATS times."""
         device, stream, count = self._device, self._device.stream, self._count
         plan = np.array(plan_row(device, self._shape, count, config, kernel), np.int64)
         context, first, step = device.base.contexts[0], int(self._pointers.data.ptr), int(self._pointers.strides[0])

@@ -1,10 +1,10 @@
-"""Kernels for Triton: GEMMs of few columns; bias, ReLU and scale. What they compute, and nothing else.
+"""Triton kernels: GEMMs of few columns; bias, ReLU and scale.
 
-Each takes four int64, as `lt_launch` gives them, and constants; program 1 is the command of a batch. GEMMs find their
-operands through three tables of pointers, int64 each. Arithmetic is fp32, without TF32.
+Each takes four int64, as compiled launch loops write them, and constants. Program axis 1 is the command of a batch.
+GEMMs find their operands through three tables of pointers, int64. Arithmetic is fp32, without TF32.
 """
-# No `from __future__ import annotations`: Triton's interpreter, by which they are tested, wants `tl.constexpr` itself.
-# Tuples grow by concatenation: Triton knows no unpacking.
+# No `from __future__ import annotations`: Triton's interpreter, which tests use, needs `tl.constexpr` itself.
+# Tuples grow by concatenation, since Triton cannot unpack them.
 # ruff: noqa: RUF005
 
 import triton
@@ -28,9 +28,9 @@ def sum_gemm(
     POLICY: tl.constexpr,
     DIRECT: tl.constexpr,
 ):
-    """C = B @ A.T: a row's products are added up element by element of a block, and summed at the end.
+    """C = B @ A.T. Products of a row are added element by element of a block, and summed at the end.
 
-    Program 0: a block of rows of A. POLICY: the cache's, of A. DIRECT: one command, whose addresses the tables are.
+    Program axis 0: a block of rows of A. POLICY: cache policy of A. DIRECT: tables are addresses of one command.
     """
     command = tl.program_id(1)
     words: tl.constexpr = tl.pointer_type(tl.int64)
@@ -80,7 +80,7 @@ def dot_gemm(
     DIRECT: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The same by tl.dot on COLUMNS columns, of which N exist."""
+    """C = B @ A.T by tl.dot on COLUMNS columns, of which N exist."""
     command = tl.program_id(1)
     words: tl.constexpr = tl.pointer_type(tl.int64)
     values: tl.constexpr = tl.pointer_type(DTYPE)
@@ -120,9 +120,10 @@ def bias_relu_scale(
     DTYPE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """C = max(B + bias, 0) * scale. Program 0: a block of features of a column; 1: the request.
+    """C = max(B + bias, 0) * scale. Program axis 0: a block of features of a column; axis 1: the request.
 
-    Addresses of the two vectors, and of B and C of the first request, whose others follow STRIDES bytes apart.
+    bias, scale: addresses of vectors. b_first, c_first: addresses of the first request's B and C; those of the next
+    requests follow STRIDES bytes apart.
     """
     values: tl.constexpr = tl.pointer_type(DTYPE)
     blocks: tl.constexpr = (M + BLOCK - 1) // BLOCK

@@ -1,8 +1,8 @@
-"""Triton kernels as plans of `lt_launch`: compiled, loaded with CuPy, and launched by the same loops as all others.
+"""Triton kernels as plans: compiled, loaded with CuPy, and launched by the same compiled loops as all other kernels.
 
-Triton's own launcher is Python at every launch; a plan needs none. A kernel takes four int64 (addresses A, B, C and
-the request, which `lt_launch` writes) and constants; Triton adds two pointers to scratch, which none of ours needs. No
-torch is involved. Triton keeps what it has compiled on disk, as CuPy does: a second run's one-time cost is lower.
+Triton's own launcher runs Python at every launch. A plan does not. A kernel takes four int64 (addresses of A, B and C,
+and the request, which the loops write) and constants. Triton adds two pointers to scratch memory, which our kernels do
+not use. PyTorch is not needed. Triton caches compiled kernels on disk, as CuPy does: a second run has a shorter setup.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from launchopt.command import Dtype
 from launchopt.devices.cuda.kernel_plans import Launch
 from launchopt.errors import RunError
 
-OPERANDS = 4  # what `lt_launch` writes: A, B, C (or tables of pointers to them) and the request
+OPERANDS = 4  # A, B, C (or tables of pointers to them) and the request
 SCRATCH_POINTERS = 2
 WARP = 32
-MOST_THREADS = 8  # that compile side by side
+MOST_THREADS = 8  # compile side by side
 TYPES = {Dtype.fp32: tl.float32, Dtype.fp16: tl.float16, Dtype.bf16: tl.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A kernel to be compiled: a `triton.jit` function, its constants, and how many warps and stages."""
+    """A kernel to compile: a `triton.jit` function, its constants, and its numbers of warps and stages."""
 
     function: Any
     constants: Mapping[str, Any] = field(hash=False)
@@ -42,7 +42,7 @@ class Variant:
 
 
 def compile_variant(variant: Variant, capability: int) -> Any:
-    """Triton's CompiledKernel for GPUs of compute capability `capability` (90 for 9.0); needs no GPU."""
+    """Return Triton's CompiledKernel for a compute capability (90 for 9.0). Needs no GPU."""
     operands = variant.function.arg_names[:OPERANDS]
     signature = dict.fromkeys(operands, "i64") | dict.fromkeys(variant.constants, "constexpr")
     source = ASTSource(variant.function, signature, dict(variant.constants))
@@ -63,12 +63,12 @@ class Loaded:
         self.function = cupy.RawModule(path=str(cubin)).get_function(self.name)
 
     def launch(self, grid: tuple[int, int, int]) -> Launch:
-        """Its launch with so many blocks, for `KernelPlans.row`."""
+        """Return its launch with this grid, for `KernelPlans.row`."""
         return Launch(grid, (self._threads, 1, 1), self._shared_bytes, np.zeros(SCRATCH_POINTERS, np.int64))
 
 
 def load_variants(variants: Sequence[Variant]) -> list[Loaded | None]:
-    """All of them on this GPU, None for those that want more shared memory than it has."""
+    """Compile and load kernels for this GPU; None for a kernel that needs more shared memory than the GPU has."""
     gpu = cupy.cuda.Device()
     capability, most_bytes = int(gpu.compute_capability), int(gpu.attributes["MaxSharedMemoryPerBlockOptin"])
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:

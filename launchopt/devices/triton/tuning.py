@@ -1,8 +1,7 @@
-"""Which ways of cutting a GEMM of few columns are tried, and on which operands: the part of tuning that needs no GPU.
+"""Configurations to try for a GEMM of few columns, and the operands to time them on: the part of tuning without a GPU.
 
-In: a shape, how many commands a launch has, where its operands lie. Out: `Config`s to be timed, and tables of pointers
-for launches that each read other operands than the one before, as far as there are others, so that what is timed is
-memory and not the cache. Outputs go to scratch: those of a chain are other commands' inputs.
+Launches that are timed together read different operands, as far as there are any, so that memory is timed and not the
+cache. Outputs go to scratch memory, since the outputs of a chain are inputs of other commands.
 """
 
 from __future__ import annotations
@@ -11,25 +10,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.command import ShapeKey
+from launchopt.types import Table
 from launchopt.workloads.stream import SLOT_ALIGNMENT_BYTES
 
 MOST_COLUMNS = 16
 WARP = 32
-LEAST_DOT = 16  # rows and depth that tl.dot wants at least
+LEAST_DOT = 16  # fewest rows, and smallest depth, of tl.dot
 LEAST_DOT_COLUMNS = 8
-MOST_SUMS = 96  # fp32 sums a thread keeps in registers
-TURNS, LEAST_TURNS = 32, 4  # launches that are timed together
-TIMED_BYTES = 8 << 30  # ... unless they would move more than this
+MOST_SUMS = 96  # fp32 sums that a thread keeps in registers
+TURNS, LEAST_TURNS = 32, 4  # launches that are timed together: fewer than TURNS if they would move more bytes than
+TIMED_BYTES = 8 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A block of `rows` rows of A, `depth` elements of k at a time; `dot`: tl.dot, else multiply, add, sum at the end.
+    """One way to cut a GEMM: a block does `rows` rows of A, `depth` elements of k at a time.
 
-    `stages`: blocks under way through shared memory, 1: straight into registers.
+    stages: blocks under way through shared memory; 1: loads go straight into registers. dot: by tl.dot; else products
+    are added element by element and summed at the end.
     """
 
     rows: int
@@ -43,7 +43,7 @@ class Config:
         return f"{kind} {self.rows}x{self.depth}, {self.warps} warps, {self.stages} stages"
 
 
-# (rows, depth, warps, stages), as they came out on an H200 over 64x8192, 256x256 and 1024x1024.
+# (rows, depth, warps, stages): the best on an H200 for 64x8192, 256x256 and 1024x1024.
 ONE_COLUMN = (
     *((1, 2048, 8, 1), (2, 2048, 4, 1), (4, 1024, 4, 1), (8, 512, 4, 1), (16, 256, 4, 1), (32, 128, 4, 1)),
     *((64, 64, 4, 1), (1, 1024, 4, 1), (2, 1024, 4, 1), (8, 1024, 8, 1), (4, 512, 4, 3), (16, 128, 4, 3)),
@@ -59,7 +59,7 @@ DOTS = {  # by itemsize
 
 
 def configs(shape: ShapeKey) -> list[Config]:
-    """A dozen or fewer, none twice, none larger than the shape needs."""
+    """Return about a dozen different configurations, none larger than the shape needs."""
     if shape.n == 1:
         found = [Config(*sizes) for sizes in ONE_COLUMN]
     else:
@@ -82,28 +82,28 @@ def _sums(config: Config, shape: ShapeKey) -> int:
 
 
 def power_of_two(size: int) -> int:
-    """The least that is no less than `size`."""
+    """Return the smallest power of two that is not below `size`."""
     return 1 << (size - 1).bit_length()
 
 
 def dot_columns(n: int) -> int:
-    """Columns that tl.dot works on: a power of two, those beyond n are zeros."""
+    """Return the columns that tl.dot works on, a power of two. Columns beyond n are zeros."""
     return max(LEAST_DOT_COLUMNS, power_of_two(n))
 
 
 def tuned_counts(limit: int) -> list[int]:
-    """Numbers of commands a launch that are tuned for, where it has up to `limit`."""
+    """Return the numbers of commands per launch to tune for, if a launch has up to `limit`."""
     return sorted({1, limit})
 
 
 def tuned_for(count: int, limit: int) -> int:
-    """Which of `tuned_counts` serves `count` commands: the nearer one, by ratio."""
+    """Return the one of `tuned_counts` that is nearer to `count`, by ratio."""
     return 1 if count * count <= limit else limit
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """`slots` places for an operand, `step_bytes` apart. `shared`: all commands of a launch use one."""
+    """An operand with `slots` places, `step_bytes` apart. shared: all commands of a launch use one place."""
 
     address: int
     step_bytes: int
@@ -112,34 +112,34 @@ class Operand:
 
     @classmethod
     def spread(cls, address: int, room_bytes: int, slot_bytes: int, size_bytes: int, shared: bool = False) -> Operand:
-        """As many as lie side by side in `room_bytes`, each at a slot. Slots of a chain are shorter than operands."""
+        """Return the places that fit into `room_bytes`, each at a slot. Slots may be shorter than operands."""
         step_bytes = -(-size_bytes // slot_bytes) * slot_bytes
         return cls(address, step_bytes, 1 + max(0, room_bytes - size_bytes) // step_bytes, shared)
 
     def taken(self, turn: int, count: int) -> Iterator[int]:
-        """Addresses for `count` commands of launch `turn`."""
+        """Yield the addresses of `count` commands of launch `turn`."""
         for i in range(count):
             yield self.address + (turn if self.shared else turn * count + i) % self.slots * self.step_bytes
 
 
 def turns(shape: ShapeKey, count: int) -> int:
-    """How many launches to time together."""
+    """Return the number of launches to time together."""
     return max(LEAST_TURNS, min(TURNS, TIMED_BYTES // (count * shape.bytes)))
 
 
-def pointer_tables(operands: tuple[Operand, Operand, Operand], count: int, turns: int) -> NDArray[np.int64]:
-    """[turns, 3, count]: the pointers of each launch, as it takes them."""
+def pointer_tables(operands: tuple[Operand, Operand, Operand], count: int, turns: int) -> Table:
+    """Return the tables of pointers of each launch, [turns, 3, count]."""
     rows = [[list(operand.taken(turn, count)) for operand in operands] for turn in range(turns)]
     return np.array(rows, np.int64)
 
 
 def scratch_bytes(shape: ShapeKey, row_elements: int, count: int) -> int:
-    """For the outputs of `count` commands, whose rows are so far apart."""
+    """Return the bytes for the outputs of `count` commands. row_elements: from one row of C to the next."""
     return count * _scratch_step(shape, row_elements)
 
 
 def scratch(address: int, shape: ShapeKey, row_elements: int, count: int) -> Operand:
-    """These outputs, side by side from `address` on."""
+    """Return these outputs, side by side from `address` on."""
     return Operand(address, _scratch_step(shape, row_elements), count)
 
 
@@ -149,5 +149,5 @@ def _scratch_step(shape: ShapeKey, row_elements: int) -> int:
 
 
 def size_bytes(rows: int, cols: int, row_elements: int, itemsize: int) -> int:
-    """From the first element of a matrix to the end of its last."""
+    """Return the bytes from the first element of a matrix to the end of its last one."""
     return ((rows - 1) * row_elements + cols) * itemsize
