@@ -1,35 +1,59 @@
-"""Tests marked `gpu` are skipped, with the reason, where there is no usable GPU; files that take minutes come first."""
+"""Tests marked `gpu` are skipped, with the reason, on a machine without a usable GPU. Files that take long come first.
+
+`--thorough` tries every case that tests generate, where a sample is the default (`support.thorough`).
+"""
 
 from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterable
 
+import hypothesis
 import pytest
+from support import thorough
 
 from launchopt.errors import DeviceError
 
-# A host with hundreds of MB of cache has each run fill gigabytes of inputs, and measure what memory gives beyond it.
+# On a host with hundreds of MB of cache each run would fill gigabytes of inputs, and measure memory beyond that cache.
 os.environ.setdefault("LAUNCHOPT_CPU_CACHE_MIB", "32")
 
-# Where each file is one process's (scripts/check.sh), none is alone with one of these in the end.
+# Processes take tests from each other (scripts/check.sh), but the last test of all may be one that takes long.
 LONGEST = (
+    "test_kills",
     "test_races_on_host",
     "test_megakernel_on_host",
     "test_paired_blocks_on_host",
-    "test_kills",
     "test_bad_overrides",
     "test_persistent_on_host",
 )
+SETTINGS = "_hypothesis_internal_use_settings"  # where hypothesis keeps a property's settings
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="try every case that tests generate, not a sample")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    thorough.select(config.getoption("thorough"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+    _draw_fewer({item.function for item in items if isinstance(item, pytest.Function)})
+
+
+def _draw_fewer(functions: Iterable[object]) -> None:
+    for each in functions:
+        own = getattr(each, SETTINGS, None)
+        if own is not None:
+            fewer = hypothesis.settings(own, max_examples=thorough.examples(own.max_examples))
+            setattr(each, SETTINGS, fewer)
 
 
 @functools.cache
 def missing_gpu() -> str | None:
-    """Why there is no GPU to test on; None where there is one."""
+    """Return why there is no GPU to test on; None if there is one."""
     from launchopt.devices.cuda.info import cuda_info
 
     try:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import pytest
 from support.cuda_on_host import can_find_races
 from support.megakernel.kernel_orders import KERNEL, LISTS, beginning, statements, without
+from support.thorough import some
 
 pytestmark = pytest.mark.skipif(not can_find_races(), reason="needs g++ 11")
 
 
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", some(LISTS))
 def test_there_is_none(name: str) -> None:
     run = LISTS[name]()
     assert run.launches
@@ -21,7 +22,7 @@ def test_there_is_none(name: str) -> None:
     assert {each.defines["SHORT"] for each in run.lists.values()} == {int("short" in name)}
 
 
-@pytest.mark.parametrize("name", ["layers", "layers, 4 requests", "several passes", "short ones"])
+@pytest.mark.parametrize("name", some(["layers", "layers, 4 requests", "several passes", "short ones"]))
 def test_of_the_kernel_for_racecheck_neither_though_no_lane_speaks_for_others(name: str) -> None:
     meets = "__syncwarp();\n        for (u32 i = 0; EACH_LANE"
     assert KERNEL.count(meets) == 1
@@ -64,7 +65,7 @@ def test_sums_of_short_ones_need_two_places(name: str) -> None:
         LISTS[name](text=KERNEL.replace(turned, "    }\n};"))
 
 
-@pytest.mark.parametrize("line", NEEDED)
+@pytest.mark.parametrize("line", some(NEEDED))
 def test_what_makes_an_order_is_needed(line: str) -> None:
     (found,) = (each for each in statements(KERNEL) if KERNEL.startswith(line, beginning(KERNEL, each[0])))
     with pytest.raises(RuntimeError, match="a race: "):

@@ -1,6 +1,7 @@
 """Bad input from the command line: refused in seconds, in a few words, with nothing left behind.
 
-tests/golden/errors.txt holds every message; `UPDATE_GOLDEN=1` writes it anew.
+tests/golden/errors.txt holds every message of ours; `UPDATE_GOLDEN=1` writes it anew. Hydra's own texts differ with its
+version: of these only names, keys and values are checked.
 """
 
 import os
@@ -50,14 +51,14 @@ CASES: dict[str, tuple[int, str]] = {
     "+workload.bogus=7": (OURS, "workload.bogus=7 commands"),
     "+bogus=1": (OURS, "bogus=1 workload repeats"),
     # types
-    "batching.max_batch=many": (HYDRAS, "batching.max_batch many Integer"),
-    "batching.max_batch=[1]": (HYDRAS, "batching.max_batch [1] Integer"),
+    "batching.max_batch=many": (HYDRAS, "batching.max_batch many"),
+    "batching.max_batch=[1]": (HYDRAS, "batching.max_batch [1]"),
     "workload.dtype=fp8": (HYDRAS, "workload.dtype fp8 fp32 fp16 bf16"),
     "repeats=1.5": (OURS, "repeats=1.5 whole number auto"),
     "repeats=true": (OURS, "repeats=True whole number auto"),
     "repeats=[auto]": (OURS, "repeats=['auto'] whole number auto"),
     "repeats=often": (OURS, "repeats=often whole number auto"),
-    "against=baseline": (HYDRAS, "against ListConfig"),
+    "against=baseline": (HYDRAS, "against"),
     "ordering=sideways": (HYDRAS, "ordering sideways none per_request violated"),
     "batching.stall=perhaps": (HYDRAS, "batching.stall perhaps"),
     "record.tokens=some": (HYDRAS, "record.tokens some all none"),
@@ -86,11 +87,11 @@ CASES: dict[str, tuple[int, str]] = {
     "repeats_limit_s=nan": (OURS, "repeats_limit_s=nan above 0"),
     "job_timeout_s=0": (OURS, "job_timeout_s=0.0 above 0"),
     "job_timeout_s=nan": (OURS, "job_timeout_s=nan above 0"),
-    "job_timeout_s=soon": (HYDRAS, "job_timeout_s soon Float"),
-    "resume=perhaps": (HYDRAS, "resume perhaps bool"),
+    "job_timeout_s=soon": (HYDRAS, "job_timeout_s soon"),
+    "resume=perhaps": (HYDRAS, "resume perhaps"),
     "resume=true": (OURS, "resume=true hydra.run.dir"),
     "-m resume=true repeats=1,2": (OURS, "resume=true no sweep hydra.sweep.dir"),
-    "-m batching.max_batch=many,4": (HYDRAS, "batching.max_batch many Integer"),
+    "-m batching.max_batch=many,4": (HYDRAS, "batching.max_batch many"),
     "seed=-1": (OURS, "seed=-1 from 0"),
     "verify_columns=1": (OURS, "verify_columns=1 from 2"),
     "device.threads=0": (OURS, "device.threads=0 from 1"),
@@ -282,6 +283,7 @@ def test_messages(outcomes: dict[str, Outcome]) -> None:
     entries = {
         case: f"$ python -m runner {' '.join(words_of(case))}\nexit {outcome.exit_code}\n{normalised(outcome.stderr)}\n"
         for case, outcome in outcomes.items()
+        if CASES[case][0] == OURS
     }
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text("".join(entries.values()))

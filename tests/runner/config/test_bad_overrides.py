@@ -1,6 +1,7 @@
 """Override sets that nobody should type: each is refused in a few words, at once, with nothing left, or it is planned.
 
-`python scripts/fuzz.py overrides` tries a thousand and more.
+A sample of all that follows is tried by default, all with --thorough. `python scripts/fuzz.py overrides` tries a
+thousand sets and more.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from random import Random
 import pytest
 from support.config.override_sets import WORDS, override_set, taken
 from support.processes.own_process import environ_of
+from support.thorough import some
 
 from launchopt.errors import ConfigError
 from runner import app
@@ -22,7 +24,7 @@ SETS = 60  # here
 BATCHES = 6
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("batch", some(range(BATCHES)))
 def test_generated_sets_are_refused_or_planned(batch: int, tmp_path: Path) -> None:
     faults = {}
     for number in range(batch, SETS, BATCHES):
@@ -60,7 +62,7 @@ SIZES = [
 ENDLESS = "arrival_ms,prompt_tokens,output_tokens\n0,9223372036854775807,9223372036854775807\n1,1,1000000000000\n"
 
 
-@pytest.mark.parametrize("typed", SIZES, ids=lambda typed: typed[:70])
+@pytest.mark.parametrize("typed", some(SIZES), ids=lambda typed: typed[:70])
 def test_sizes_beyond_all_memory_are_refused_before_they_are_laid_out(typed: str, tmp_path: Path) -> None:
     (tmp_path / "endless.csv").write_text(ENDLESS)
     outcome = taken(["device=cpu", *typed.split(" ")], tmp_path)
@@ -70,7 +72,7 @@ def test_sizes_beyond_all_memory_are_refused_before_they_are_laid_out(typed: str
     assert outcome.plans == []
 
 
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("word", some(WORDS))
 def test_words_that_abuse_the_grammar(word: str, tmp_path: Path) -> None:
     assert taken(["device=cpu", *word.split(" ")], tmp_path).fault is None
 
@@ -133,21 +135,21 @@ def test_a_name_with_a_secret_is_not_shown(tmp_path: Path, monkeypatch: pytest.M
     assert "hunter2" not in outcome.stderr
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "workload.commands=1000000000000000",
-        "workload=null",
-        "model.name=$(touch${IFS}pwned)",
-        "'; touch pwned'",
-        "table={_target_:os.system,command:id}",
-        "hydra.run.dir=${bogus}",
-        "workload=decode workload.tokens=2147483647",
-        "workload.commands=${oc.env:NO_SUCH_NAME}",
-        "seed=a=b=c",
-        "--experimental-rerun=file",
-    ],
-)
+PROCESSES = [
+    "workload.commands=1000000000000000",
+    "workload=null",
+    "model.name=$(touch${IFS}pwned)",
+    "'; touch pwned'",
+    "table={_target_:os.system,command:id}",
+    "hydra.run.dir=${bogus}",
+    "workload=decode workload.tokens=2147483647",
+    "workload.commands=${oc.env:NO_SUCH_NAME}",
+    "seed=a=b=c",
+    "--experimental-rerun=file",
+]
+
+
+@pytest.mark.parametrize("typed", some(PROCESSES))
 def test_as_a_process(typed: str, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "runner", "device=cpu", *typed.split(" ")]
     done = subprocess.run(words, cwd=tmp_path, env=environ_of(), capture_output=True, text=True, timeout=60)

@@ -1,25 +1,29 @@
-"""50 kills at random points: of the consumer, the producer, the parent and all at once, in every phase of a run."""
+"""Kills at random points: of the consumer, the producer, the parent and all at once, in every phase of a run."""
 
 from collections import Counter
 from pathlib import Path
 
 from support.processes.own_run import on_linux
+from support.thorough import is_thorough
 
 from scripts.kill_campaign import PHASES, VICTIMS, Kill, campaign, summary
 
-KILLS = 50
+ALL_KILLS = 50
+KILLS = len(VICTIMS) * len(PHASES)  # by default: each victim in each phase once
 WORKERS = 3
 
 
 @on_linux
 def test_nothing_is_lost_or_leaked(tmp_path: Path) -> None:
-    kills = list(campaign(KILLS, 7, WORKERS, tmp_path))
-    assert len(kills) == KILLS
+    count = ALL_KILLS if is_thorough() else KILLS
+    kills = list(campaign(count, 7, WORKERS, tmp_path))
+    assert len(kills) == count
     bad = [kill for kill in kills if kill.lost or kill.leaked or kill.wrong]
     assert bad == []
     struck = Counter((kill.victim, kill.struck) for kill in kills)
     assert {victim for victim, _ in struck} == set(VICTIMS)
-    assert {phase for _, phase in struck} >= set(PHASES)
+    if is_thorough():  # a kill that comes late strikes a later phase
+        assert {phase for _, phase in struck} >= set(PHASES)
     assert list(tmp_path.iterdir()) == []
 
 
