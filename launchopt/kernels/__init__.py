@@ -2,12 +2,15 @@
 
 This folder holds the entry points: copies, echo, feedback, fused, gemv, megakernel, null, ops and persistent (.cu).
 What they include lies in common/, attention/, tokens/, megakernel/ and persistent/ (.cuh).
+Headers named shared/... are no files: launchopt/kernels/headers.py writes them.
 """
 
 from __future__ import annotations
 
 import re
 from importlib.resources import files
+
+from launchopt.kernels.headers import HEADERS
 
 _INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"\n', re.MULTILINE)
 
@@ -18,5 +21,7 @@ def source(name: str) -> str:
     name: a path within this folder; `.cu` may be left out. A compiler needs no include path, but macros: -DDTYPE=0, 1
     or 2 for fp32, fp16, bf16, and those that the file names.
     """
+    if name in HEADERS:
+        return HEADERS[name]
     file = files(__name__).joinpath(name if "." in name else f"{name}.cu")
     return _INCLUDE.sub(lambda found: source(found[1]), file.read_text(encoding="utf-8"))

@@ -6,19 +6,8 @@
 // blocks load the same lines, which are zero.
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
-enum { ROWS = 8, ROW_BYTES = 2048, LINE_BYTES = 128, MOST_SLOTS = 16, WARP = 32 };
-enum { BYTES, BEGIN_NS, END_NS, WRONG, RESULTS };  // of a block; wrong: slots that do not hold what they should, or a line
-
-struct Copies {  // of devices/bulk_copies.py
-    const char* from;   // what the first block copies
-    u64 share_slots;    // of a block: then it begins again
-    u64 offset, pitch;  // in shared memory: where the first row goes, and how far it is to the next one
-    u64 slots;          // under way, at the most; 0: nothing is copied
-    const char* lines;  // [samples, WARP, LINE_BYTES]
-    u64 samples, gap;   // gap: cycles between two
-    u32* waits;         // [samples, blocks]: cycles
-    u64* results;       // [blocks, RESULTS]
-};
+#include "shared/copies.cuh"
+enum { WARP = 32 };
 
 // Slots go round; each has a barrier.
 struct Place {

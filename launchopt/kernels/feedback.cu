@@ -1,7 +1,7 @@
 // From the last outputs of a token to the inputs of the next one, a block a row (tokens/next_inputs.cuh;
 // devices/gpu_feedback.py).
 #include "common/storage.cuh"
-#include "tokens/feedback.cuh"
+#include "shared/feedback.cuh"
 #include "tokens/sampling.cuh"
 #include "tokens/next_inputs.cuh"
 

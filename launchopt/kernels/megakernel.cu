@@ -61,14 +61,16 @@ __shared__ uint3 virtual_block, virtual_grid;  // what the functions of common/o
 #undef gridDim
 #include "common/skinny.cuh"
 #include "common/ptx.cuh"
+#include "shared/megakernel.cuh"
+enum { LISTED = 4 };  // tasks in shared memory
+enum { STAMPS_EACH = DONE + 1 };
 #include "megakernel/gate.cuh"
 #include "megakernel/weights.cuh"
-#include "megakernel/tasks.cuh"
 #include "megakernel/tiles.cuh"
 #include "megakernel/sums.cuh"
 #include "megakernel/peer.cuh"
 #include "megakernel/mailboxes.cuh"
-#include "tokens/feedback.cuh"
+#include "shared/feedback.cuh"
 #ifdef KIND
 #include "tokens/sampling.cuh"
 #include "tokens/next_inputs.cuh"

@@ -21,7 +21,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
 from launchopt.devices.cublaslt.launch import ONE_IS
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.resident.shapes import takes
+from launchopt.devices.resident.ring import takes
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.modes.options import ModeOptions

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launchopt.devices.cuda.bulk_copies import ROW_BYTES, BulkCopies
+from launchopt.devices.cuda.bulk_copies import BulkCopies
+from launchopt.kernels.shared import COPY_ROW_BYTES, ROW_GAP_BYTES
 from runner.bench.figures import Figure
 
-PITCH = ROW_BYTES + 64  # of kernels/megakernel/weights.cuh
+PITCH = COPY_ROW_BYTES + ROW_GAP_BYTES  # as in the megakernel
 UNDER_WAY = (0, 1, 2, 3, 4, 11)
 OFFSETS = (16, 32, 48, 64, 96)  # beside 0; of shared memory, which begins at a multiple of 128
 

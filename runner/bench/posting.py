@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident import ring as rl
+from launchopt.kernels.shared import COMMAND_WORDS
 from launchopt.native import compiled
 from launchopt.queue.ring import MOST_AT_ONCE
 from launchopt.recording.recorder import Recorder, Strategy
@@ -31,11 +32,11 @@ class Posting:
 
     def __init__(self) -> None:
         capacity = 1 << BITS
-        self._ring, self._done = np.zeros((capacity, rl.COMMAND_WORDS), np.int64), np.zeros(capacity, np.int64)
+        self._ring, self._done = np.zeros((capacity, COMMAND_WORDS), np.int64), np.zeros(capacity, np.int64)
         self._state, self._queue = np.zeros(1, np.int64), np.zeros(rl.QUEUE_WORDS, np.int64)
         nothing = 0  # of outputs that come with completions
         addresses = self._ring.ctypes.data, self._done.ctypes.data, nothing, self._state.ctypes.data
-        self._queue[: rl.LAST], self._queue[rl.BITS] = addresses, BITS
+        self._queue[: rl.QueueWord.LAST], self._queue[rl.QueueWord.BITS] = addresses, BITS
         shapes, plans = np.zeros((1, lt.SHAPE_COLUMNS), np.int64), np.zeros((2, lt.PLAN_COLUMNS), np.int64)
         shapes[0, lt.ONE_IS] = Strategy.resident
         plans[1, [lt.QUEUE, lt.KIND]] = self._queue.ctypes.data, lt.RESIDENT
@@ -47,7 +48,7 @@ class Posting:
         words[:, W_SEQ], shape_of = np.arange(MOST_AT_ONCE), np.zeros(MOST_AT_ONCE, np.int32)
         records, took_ns = recorder.arrays, 0
         for _ in range(commands // MOST_AT_ONCE):
-            self._queue[rl.NEXT] = 0
+            self._queue[rl.QueueWord.NEXT] = 0
             start_ns = time.perf_counter_ns()
             recorder.make_room()
             _post_all(words, shape_of, block, self.tables, records)

@@ -25,7 +25,7 @@ from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, ShapeKey, as_words
 from launchopt.devices.cublaslt.launch import launch_at
 from launchopt.devices.resident import ring as rl
-from launchopt.devices.resident.shapes import is_sent
+from launchopt.devices.resident.ring import is_sent
 from launchopt.devices.runs import LOW
 from launchopt.modes.persistent import PreparedPersistent
 from launchopt.native import compiled, cpu_pause, load_word, monotonic_ns, store_fence
@@ -66,10 +66,10 @@ def _round_trips(
 
     outputs: [commands, rows], what the host is sent of each, on which it waits; of no rows: it waits for completions.
     """
-    mask, rows = (1 << load_word(queue + 8 * rl.BITS)) - 1, outputs.shape[1]
-    done = load_word(queue + 8 * rl.DONE)
+    mask, rows = (1 << load_word(queue + 8 * rl.QueueWord.BITS)) - 1, outputs.shape[1]
+    done = load_word(queue + 8 * rl.QueueWord.DONE)
     for i in range(len(words)):
-        index, start_ns = load_word(queue + 8 * rl.NEXT), monotonic_ns()
+        index, start_ns = load_word(queue + 8 * rl.QueueWord.NEXT), monotonic_ns()
         if launch_at(words, i, shape, 1, plans, contexts) != rl.OK:
             return i
         store_fence()

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.cuda_on_host import built_of, can_build, launch
-from support.megakernel.kernel_text import constant, names
 
 from launchopt.devices.cuda import bulk_copies as bc
 from launchopt.errors import RunError
 from launchopt.kernels import source
+from launchopt.kernels.shared import COPY_ROWS, LINE_BYTES, MOST_COPY_SLOTS, CopyResult
 
 BLOCKS, SHARE_SLOTS, SAMPLES, GAP = 2, 5, 12, 400
 COPY = "copy_bulk(row(filling.index, lane), (u64)source(begun, lane), ROW_BYTES, barrier, policy)"
@@ -22,17 +22,17 @@ class Launched:
     def __init__(self, slots: int, offset: int, pitch: int, text: str, lines: NDArray[np.uint8]) -> None:
         share = np.random.default_rng(slots).integers(0, 255, BLOCKS * SHARE_SLOTS * bc.SLOT_BYTES, dtype=np.uint8)
         self.waits = np.zeros((SAMPLES, BLOCKS), np.uint32)
-        self.results = np.zeros((BLOCKS, len(bc.CopyResult)), np.uint64)
+        self.results = np.zeros((BLOCKS, len(CopyResult)), np.uint64)
         copies = bc.Copies(share.ctypes.data, SHARE_SLOTS, offset, pitch, slots)
         loads = bc.Loads(lines.ctypes.data, SAMPLES, GAP, self.waits.ctypes.data)
         words = bc.words_of(copies, loads, self.results.ctypes.data)
         kernel = built_of(text, "copies(*(const Copies*)arguments)", DTYPE=1)
-        shared_bytes = offset + bc.MOST_SLOTS * bc.ROWS * pitch
+        shared_bytes = offset + MOST_COPY_SLOTS * COPY_ROWS * pitch
         launch(kernel, (BLOCKS,), 2 * bc.WARP, shared_bytes, words.ctypes.data, seed=slots)
 
 
 def lines() -> NDArray[np.uint8]:
-    room = np.zeros(SAMPLES * bc.WARP * bc.LINE_BYTES + 128, np.uint8)
+    room = np.zeros(SAMPLES * bc.WARP * LINE_BYTES + 128, np.uint8)
     begin = -room.ctypes.data % 128
     return room[begin:-128] if begin == 0 else room[begin : begin - 128]
 
@@ -42,8 +42,8 @@ def lines() -> NDArray[np.uint8]:
 def test_slots_hold_what_was_copied(slots: int, offset: int, pitch: int) -> None:
     found = Launched(slots, offset, pitch, source("copies"), lines())
     copied = bc.copied_of(found.results, found.waits)
-    assert (found.results[:, bc.CopyResult.BYTES] % bc.SLOT_BYTES == 0).all()
-    assert (found.results[:, bc.CopyResult.BYTES] > slots * bc.SLOT_BYTES).all(), "slots were used again"
+    assert (found.results[:, CopyResult.BYTES] % bc.SLOT_BYTES == 0).all()
+    assert (found.results[:, CopyResult.BYTES] > slots * bc.SLOT_BYTES).all(), "slots were used again"
     assert copied.gb_per_s > 0
     assert copied.waits.all()
 
@@ -70,26 +70,18 @@ def test_what_is_not_copied_is_noticed() -> None:
 @pytest.mark.skipif(not can_build(), reason="needs g++")
 def test_a_line_that_somebody_wrote_to_is_noticed() -> None:
     written = lines()
-    written[bc.LINE_BYTES * 5 * bc.WARP] = 1  # block 0 reads there
+    written[LINE_BYTES * 5 * bc.WARP] = 1  # block 0 reads there
     found = Launched(1, 0, 2112, source("copies"), written)
     with pytest.raises(RunError, match="1 blocks found"):
         bc.copied_of(found.results, found.waits)
 
 
 def test_the_waits_are_told_by_their_mean_and_by_the_slowest_of_all_blocks() -> None:
-    results = np.zeros((2, len(bc.CopyResult)), np.uint64)
-    results[:, bc.CopyResult.BYTES], results[:, bc.CopyResult.BEGIN_NS], results[:, bc.CopyResult.END_NS] = (
+    results = np.zeros((2, len(CopyResult)), np.uint64)
+    results[:, CopyResult.BYTES], results[:, CopyResult.BEGIN_NS], results[:, CopyResult.END_NS] = (
         4000,
         (1000, 1100),
         (2000, 3000),
     )
     copied = bc.copied_of(results, np.array([[400, 500], [300, 900], [700, 200]], np.uint32))
     assert (copied.gb_per_s, copied.mean_cycles, copied.slowest_cycles) == (4.0, 500.0, 700.0)
-
-
-def test_the_kernel_has_the_same_words_and_numbers() -> None:
-    text = source("copies")
-    assert names(text, "Copies") == list(bc.FIELDS)
-    for name in ("ROWS", "ROW_BYTES", "LINE_BYTES", "MOST_SLOTS", "WARP"):
-        assert constant(text, name) == getattr(bc, name)
-    assert "enum { BYTES, BEGIN_NS, END_NS, WRONG, RESULTS };" in text

@@ -8,6 +8,7 @@ from support.resident.resident_rig import PATIENCE_NS, Resident, launched_while
 
 from launchopt.command import Dtype
 from launchopt.devices.resident import ring as rl
+from launchopt.kernels.shared import COMMAND_WORDS, KernelState
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 OPERANDS = 1 << 20, 2 << 20, 3 << 20  # addresses that nobody reads
@@ -31,7 +32,7 @@ def test_the_host_is_told_of_each_command_and_of_the_end() -> None:
     launched_while(resident, post)
     assert resident.ring.posted == alone + 11
     assert resident.completed == resident.ring.capacity
-    assert resident.control[0] == rl.ENDED
+    assert resident.control[0] == KernelState.ENDED
 
 
 def test_the_next_launch_goes_on_where_it_ended() -> None:
@@ -41,17 +42,17 @@ def test_the_next_launch_goes_on_where_it_ended() -> None:
     assert resident.completed == resident.ring.posted == 4
 
 
-@pytest.mark.parametrize("word", range(rl.COMMAND_WORDS))
+@pytest.mark.parametrize("word", range(COMMAND_WORDS))
 def test_a_command_of_which_a_word_is_missing_is_not_told_of(word: int) -> None:
     resident = echo(patience_ns=PATIENCE_NS)
     assert resident.ring.post(*OPERANDS, 0, 0) == rl.OK
     resident.ring.words[0, word] = 0
     resident.launch(1, most_turns=1 << 60)
-    assert (resident.completed, resident.control[0]) == (0, rl.GAVE_UP)
+    assert (resident.completed, resident.control[0]) == (0, KernelState.GAVE_UP)
 
 
 def test_it_gives_up_when_the_host_asks_for_that() -> None:
     resident = echo()
     resident.control[1] = 1
     resident.launch(1, most_turns=1 << 60)
-    assert resident.control[0] == rl.GAVE_UP
+    assert resident.control[0] == KernelState.GAVE_UP

@@ -21,7 +21,7 @@ from support.thorough import some
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.instructions.words import Word
-from launchopt.devices.megakernel.task_words import Extra
+from launchopt.devices.megakernel.task_structs import TaskWord
 from launchopt.kernels import source
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream
@@ -62,7 +62,7 @@ def test_a_block_adds_what_others_stored_once_they_have(monkeypatch: pytest.Monk
     run = KernelRun(ChainStream(program, 1, requests_of([(0, TOKENS)]), Dtype.fp32, 1))
     for batch in batches(run.stream, 1):
         run.step(batch)
-    (shares, *_) = [each.tasks[:, Extra.SHARE].tolist() for each in run.lists.values()]
+    (shares, *_) = [each.tasks[:, TaskWord.SHARE].tolist() for each in run.lists.values()]
     assert shares[-2:] == [8, 9]
     assert run.verify().ok
 

@@ -22,7 +22,7 @@ from support.steps.program_interpreter import NONE
 from support.steps.programs import requests_of
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.megakernel.task_words import Extra
+from launchopt.devices.megakernel.task_structs import TaskWord
 from launchopt.kernels import source
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream
@@ -46,10 +46,10 @@ class Paired(KernelRun):
         pairs = kernel_runs.BLOCKS // 2
         found = set()
         for each in self.lists.values():
-            assert each.defines["PAIRS"] == each.tasks[:, Extra.SPLIT].any()
-            for row in each.tasks[each.tasks[:, Extra.SPLIT] == 1]:
-                each_has, more = row[[Extra.TILES_EACH, Extra.TILES_MORE]].tolist()
-                found |= {(each_has + (pair < more), int(row[Extra.THEN])) for pair in range(pairs)}
+            assert each.defines["PAIRS"] == each.tasks[:, TaskWord.SPLIT].any()
+            for row in each.tasks[each.tasks[:, TaskWord.SPLIT] == 1]:
+                each_has, more = row[[TaskWord.TILES_EACH, TaskWord.TILES_MORE]].tolist()
+                found |= {(each_has + (pair < more), int(row[TaskWord.THEN])) for pair in range(pairs)}
         return found
 
 
@@ -88,7 +88,7 @@ def test_what_another_block_stored_is_added_as_it_comes(monkeypatch: pytest.Monk
     monkeypatch.setattr(kernel_runs, "BLOCKS", 4)
     for program, dtype in ((TALL, Dtype.fp32), (TALL_OF_HALVES, Dtype.bf16)):
         run = Paired(paired_stream(program, 16, dtype))
-        assert [each.tasks[:, Extra.ADDED_MAILED].sum() for each in run.lists.values()] == [1]
+        assert [each.tasks[:, TaskWord.ADDED_MAILED].sum() for each in run.lists.values()] == [1]
         assert run.verify().ok
 
 
@@ -98,9 +98,9 @@ def test_o_and_down_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     program = layer_program(ModelShape("o", 128, 2, 9, 3, 64, 1600), 2 * TOKENS)
     run = Paired(ChainStream(program, 2, requests_of([(0, 2)] * 16), Dtype.fp32, 1))
     (tasks,) = [each.tasks for each in run.lists.values()]
-    shared = tasks[tasks[:, Extra.SPLIT] == 1]
-    assert shared[:, Extra.THEN].tolist() == [Op.ADD] * 4
-    assert not shared[:, Extra.ADDED_MAILED].any()
+    shared = tasks[tasks[:, TaskWord.SPLIT] == 1]
+    assert shared[:, TaskWord.THEN].tolist() == [Op.ADD] * 4
+    assert not shared[:, TaskWord.ADDED_MAILED].any()
     assert run.verify().ok
 
 

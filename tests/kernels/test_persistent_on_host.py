@@ -8,7 +8,7 @@ from support.cuda_on_host import can_build
 from support.resident.resident_rig import NUMBERS, PATIENCE_NS, Product, Resident, done_while_posted, product
 
 from launchopt.command import Dtype
-from launchopt.devices.resident import ring as rl
+from launchopt.kernels.shared import KernelState
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
@@ -34,7 +34,7 @@ def test_products_whatever_is_in_the_ring_already(dtype: Dtype, direct_bytes: in
             for each in part:
                 each.assert_right()
             assert all(np.isnan(each.c).all() for later in parts[i + 1 :] for each in later)
-            assert int(resident.control[0]) == rl.ENDED
+            assert int(resident.control[0]) == KernelState.ENDED
         assert resident.ring.posted == posted
         assert resident.completed == min(posted, resident.ring.capacity)
 
@@ -70,7 +70,7 @@ def test_commands_that_come_while_it_runs(dtype: Dtype, direct_bytes: int) -> No
         each.describe(resident)
 
     done_while_posted(resident, products, {*range(12), *range(12, 24, 6)})
-    assert int(resident.control[0]) == rl.ENDED
+    assert int(resident.control[0]) == KernelState.ENDED
     assert resident.completed == len(products) + 1
 
 
@@ -92,4 +92,4 @@ def test_lone_commands_between_many(rows: int) -> None:
 def test_it_gives_up_where_nothing_comes() -> None:
     resident = Resident(Dtype.fp32, 0, 0, PATIENCE_NS)
     resident.launch(1)
-    assert int(resident.control[0]) == rl.GAVE_UP
+    assert int(resident.control[0]) == KernelState.GAVE_UP

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.cuda_on_host import can_build
-from support.megakernel.kernel_text import constant
 from support.resident.resident_rig import NUMBERS, Product, Resident, launched_while
 
 from launchopt.command import Dtype
 from launchopt.devices.resident import ring as rl
-from launchopt.kernels import source
+from launchopt.kernels.shared import OUTPUT_WORDS
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
-NEAR_SHAPES = constant(source("persistent"), "NEAR_SHAPES")
+NEAR_SHAPES = 64  # of kernels/persistent/queue.cuh
 
 
 def sent(resident: Resident, index: int, rows: int) -> NDArray[np.float32] | None:
@@ -31,7 +30,7 @@ def one_by_one(resident: Resident, products: list[Product], requests: int) -> li
         found = []
         for i, each in enumerate(products):
             each.post(resident, i % requests)
-            found.append(sent(resident, i, min(each.c.size, rl.OUTPUT_WORDS)))
+            found.append(sent(resident, i, min(each.c.size, OUTPUT_WORDS)))
         return found
 
     for each in products:

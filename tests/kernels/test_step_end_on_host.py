@@ -9,25 +9,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.cuda_on_host import built_of, can_build, launch
+from support.megakernel.kernel_runs import CALL
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.feedback.in_launch import ARGUMENTS, FIELDS, ROWS, FeedbackLayout, head_of, words_of
+from launchopt.devices.feedback.in_launch import FeedbackLayout, head_of, words_of
 from launchopt.devices.feedback.stages import WORDS
-from launchopt.devices.megakernel.packed import WEIGHTS
-from launchopt.devices.megakernel.shared_memory import SLOT_BYTES, fixed_bytes
+from launchopt.devices.megakernel.memory import SLOT_BYTES, fixed_bytes
 from launchopt.kernels import source
+from launchopt.kernels.shared import FEEDBACK, LAUNCH, WEIGHTS
 from launchopt.sampling import Sampling, SamplingKind, sample
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
 GREEDY = Sampling(SamplingKind.greedy)
-THREADS, SLOTS, PROGRAM_WORDS, HIDDEN, MOST_ROWS = 288, 6, 6, 24, 7
-NUMBER, GATE_WORDS = PROGRAM_WORDS + len(FIELDS), 6
-CALL = (
-    "u64* w = (u64*)arguments; "
-    f"megakernel(*(Program*)w, *(Feedback*)(w + {PROGRAM_WORDS}), (u32)w[{NUMBER}], *(Gate*)(w + {NUMBER + 1}))"
-)
+THREADS, SLOTS, HIDDEN, MOST_ROWS = 288, 6, 24, 7
 MACROS = {"SLOTS": SLOTS, "COLUMNS": 1, "OPS": 0, "FUSED": 0}
 
 
@@ -43,8 +39,10 @@ class StepEnd:
         row_bytes = self.embedding.strides[0]
         layout = FeedbackLayout(HIDDEN, vocab, MOST_ROWS, self.embedding.ctypes.data, row_bytes)
         words = words_of(GREEDY, layout, self.ns.ctypes.data)
-        program = [0, self.counters.ctypes.data, self.weights.ctypes.data, 0, 0, 0]
-        self.words = np.concatenate([np.array(program, np.int64), words, np.zeros(1 + GATE_WORDS, np.int64)])
+        self.words = np.zeros(1, LAUNCH)
+        self.words["program"]["counters"] = self.counters.ctypes.data
+        self.words["program"]["weights"] = self.weights.ctypes.data
+        self.words["feedback"] = words.view(FEEDBACK)
         self.kernel = built_of(head_of(GREEDY.kind) + source("megakernel"), CALL, DTYPE=int(dtype), **MACROS)
 
     def check(self, values: NDArray[np.float32], offset: int = 0) -> list[int]:
@@ -59,9 +57,9 @@ class StepEnd:
         for row in range(rows):
             places = logits[row, first:].ctypes.data, targets[row].ctypes.data, 0, ids[row:].ctypes.data
             table[:, row] = *places, row << 32 | row + 1
-        self.words[[PROGRAM_WORDS + ARGUMENTS, PROGRAM_WORDS + ROWS]] = table.ctypes.data, rows
-        self.words[NUMBER] += 1
-        before, seed = int(self.ns[0]), int(self.words[NUMBER])
+        self.words["feedback"]["arguments"], self.words["feedback"]["rows"] = table.ctypes.data, rows
+        self.words["number"] += 1
+        before, seed = int(self.ns[0]), int(self.words["number"][0])
         shared_bytes = fixed_bytes(1, self.dtype.itemsize) + SLOTS * SLOT_BYTES
         launch(self.kernel, (self.blocks,), THREADS, shared_bytes, self.words.ctypes.data, seed, at_once=self.blocks)
         numbers = np.arange(rows, dtype=np.uint32)

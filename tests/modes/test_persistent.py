@@ -22,6 +22,7 @@ from launchopt.command import Dtype, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident import ring as rl
 from launchopt.errors import RunError
+from launchopt.kernels.shared import KernelState
 from launchopt.modes import mode_class
 from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES
 from launchopt.recording.recorder import LaunchColumn, Strategy
@@ -123,7 +124,7 @@ def test_outputs_of_small_commands_come_to_the_host(device: FakeResidentCuda) ->
             (stored,) = device.arenas.matrices(stream.operands(shape)[2].arena, [int(record["slot_c"])])
             assert np.array_equal(found, stored.reshape(-1))
     run.finish()
-    run.prepared.resident._control[0] = rl.GAVE_UP
+    run.prepared.resident._control[0] = KernelState.GAVE_UP
     with pytest.raises(RunError, match=f"^{rl.GAVE_UP_LINE}$"):
         run.prepared.resident.outputs(len(records), 3)
 
@@ -182,7 +183,7 @@ def test_who_waits_for_a_command_of_a_kernel_that_gave_up_is_let_go(by: str, dev
     run = Run("persistent", stream, device=device, patience_s=0.1)
     resident: Any = run.prepared.resident
     resident._stream.synchronize()
-    resident._queue[rl.NEXT] = 5000  # posted, and never read
+    resident._queue[rl.QueueWord.NEXT] = 5000  # posted, and never read
     resident._last[:3] = 4998, 4999, 5000
     resident.pause()
     resident.let_go()

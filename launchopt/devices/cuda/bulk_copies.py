@@ -6,7 +6,6 @@ the rate of all multiprocessors together, and the latency of the loads that each
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,25 +15,15 @@ from numpy.typing import NDArray
 from launchopt.devices.cuda.kernel_plans import KernelLaunch
 from launchopt.errors import DeviceError, RunError
 from launchopt.kernels import source
+from launchopt.kernels.shared import COPIES, COPY_ROW_BYTES, COPY_ROWS, LINE_BYTES, MOST_COPY_SLOTS, CopyResult
 from launchopt.types import Table
 
-# Constants of kernels/copies.cu.
-ROWS, ROW_BYTES, LINE_BYTES, MOST_SLOTS, WARP = 8, 2048, 128, 16, 32
-FIELDS = ("from", "share_slots", "offset", "pitch", "slots", "lines", "samples", "gap", "waits", "results")
-SLOT_BYTES = ROWS * ROW_BYTES
+WARP = 32
+SLOT_BYTES = COPY_ROWS * COPY_ROW_BYTES
 FROM_BYTES = 2 << 30  # many times the L2 cache
 NEAR_SLOTS = 4  # of a block, if all slots are to stay in the L2 cache: 9 MB on 132 multiprocessors
 SAMPLES, GAP_CYCLES = 512, 3000  # loads of a launch, and the cycles between two
 LEAST_CAPABILITY = 90
-
-
-class CopyResult(enum.IntEnum):
-    """Columns of the results of a launch, a row per block."""
-
-    BYTES = 0  # copied
-    BEGIN_NS = 1
-    END_NS = 2
-    WRONG = 3  # above 0: a slot did not hold the bytes that were copied to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +72,7 @@ class BulkCopies:
         module = cupy.RawModule(code=source("copies"), options=("-std=c++17", "-DDTYPE=1"))
         kernel, stream = module.get_function("copies"), cupy.cuda.get_current_stream()
         kernel.max_dynamic_shared_size_bytes = self._shared_bytes
-        self._launch = KernelLaunch(kernel, 2 * WARP, [np.zeros(len(FIELDS), np.int64)], stream, self._shared_bytes)
+        self._launch = KernelLaunch(kernel, 2 * WARP, [np.zeros(1, COPIES).view(np.int64)], stream, self._shared_bytes)
         self._share_slots = FROM_BYTES // SLOT_BYTES // self.blocks
         words = self.blocks * self._share_slots * SLOT_BYTES // 8
         self._from = cupy.random.default_rng(1).integers(0, 1 << 63, words, dtype=np.uint64)
@@ -95,7 +84,7 @@ class BulkCopies:
         Rows of a slot are `pitch` bytes apart, from `offset` on; both are multiples of 16. near: a block copies
         the same few slots again and again, so that they come from the L2 cache.
         """
-        if offset + slots * ROWS * pitch > self._shared_bytes or slots > MOST_SLOTS:
+        if offset + slots * COPY_ROWS * pitch > self._shared_bytes or slots > MOST_COPY_SLOTS:
             raise ValueError(f"{slots} slots of rows {pitch} bytes apart, from {offset} on, are too many")
         cupy = self._cupy
         waits = cupy.zeros((SAMPLES, self.blocks), np.uint32)

@@ -12,22 +12,18 @@ import numpy as np
 
 from launchopt.command import Op, ShapeKey
 from launchopt.errors import ConfigError
+from launchopt.kernels import shared
+from launchopt.kernels.shared import ATTENTION_WARPS, AV_LANES, KEY_LANES, KEYS, QUERIES
 from launchopt.types import Table
 from launchopt.workloads.attention import Attention
 
-# struct Args of kernels/common/storage.cuh: all are int64 but theta, a double.
-ARGS = (
-    *("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c"),
-    *("q_heads", "kv_heads", "head_dim", "ctx", "page_tokens", "pages", "positions", "table", "requests", "theta"),
-)
+ARGS = shared.ARGS.names or ()  # of struct Args, a word each; theta is a float64
 VECTOR_BYTES = 16
 WARP = 32
 MOST_IN_YZ = 65_535  # blocks of a grid in y and in z
 MOST_THREADS = 256
 MOST_ROW_THREADS = 512  # of NORM and SOFTMAX: each thread of a block holds 16 bytes of a row in registers
-# enum of kernels/attention/attention.cuh
-QUERIES, KEY_LANES, KEYS, AV_LANES = 8, 8, 4, 2
-ATTENTION_THREADS = 256
+ATTENTION_THREADS = WARP * ATTENTION_WARPS
 GEMV_WARPS, GEMV_MOST_COLUMNS = 8, 8
 
 Three = tuple[int, int, int]

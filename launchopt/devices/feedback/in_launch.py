@@ -15,20 +15,15 @@ from launchopt import sampling as rules
 from launchopt.command import Dtype
 from launchopt.devices.feedback.host import PARTIAL_SUMS
 from launchopt.kernels import source
+from launchopt.kernels.shared import FEEDBACK, word_of
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.types import Table
 
 if TYPE_CHECKING:
     from launchopt.devices.feedback.stages import FeedbackStages
 
-# The words of struct Feedback.
-FIELDS = (
-    *("arguments", "rows", "pitch", "hidden", "vocab", "embedding", "row_bytes", "start"),
-    *("inverse_temperature", "k", "p", "ns", "found"),
-)
-REALS = ("inverse_temperature", "p")  # hold a double
-ARGUMENTS, ROWS = map(FIELDS.index, ("arguments", "rows"))  # written for each launch
-FOUND = FIELDS.index("found")  # written for each program of a whole step
+FIELDS = FEEDBACK.names or ()  # of struct Feedback, a word each
+ARGUMENTS, ROWS = word_of(FEEDBACK, "arguments"), word_of(FEEDBACK, "rows")  # written for each launch
 
 
 class FeedbackLayout(NamedTuple):
@@ -93,7 +88,7 @@ def words_of(sampling: Sampling, layout: FeedbackLayout, ns: int = 0) -> Table:
         "p": sampling.top_p,
         "ns": ns,
     }
-    words = np.zeros(len(FIELDS), np.uint64)
+    feedback = np.zeros(1, FEEDBACK)
     for name, value in values.items():
-        words[FIELDS.index(name)] = np.float64(value).view(np.uint64) if name in REALS else value
-    return words.view(np.int64)
+        feedback[name] = value
+    return feedback.view(np.int64)

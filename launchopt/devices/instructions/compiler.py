@@ -21,9 +21,10 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.op_kernels import SeqAddresses, Three, geometry
 from launchopt.devices.instructions.fusion import fused
 from launchopt.devices.instructions.order import with_dependencies
-from launchopt.devices.instructions.words import GEMM_TILE_ROWS, WORDS, Instruction, Instructions, Word
+from launchopt.devices.instructions.words import WORDS, Instruction, Instructions, Word
 from launchopt.devices.runs import HIGH, run_end, slots_of
 from launchopt.devices.steps.stages import LtSteps
+from launchopt.kernels.shared import TILE_ROWS
 from launchopt.workloads.chain import ChainStream
 
 
@@ -34,7 +35,7 @@ class StepCompiler:
     """
 
     def __init__(
-        self, steps: LtSteps, state: SeqAddresses | None = None, tile_rows: int = GEMM_TILE_ROWS, fuse: bool = False
+        self, steps: LtSteps, state: SeqAddresses | None = None, tile_rows: int = TILE_ROWS, fuse: bool = False
     ) -> None:
         self._steps, self._state, self._tile_rows, self._fuse = steps, state, tile_rows, fuse
         self._stream: ChainStream = steps.stream

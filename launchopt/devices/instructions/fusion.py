@@ -15,8 +15,6 @@ import numpy as np
 
 from launchopt.command import Op
 from launchopt.devices.instructions.words import (
-    GEMM_TILE_ROWS,
-    MOST_COLUMNS,
     PART,
     VECTOR_BYTES,
     Instruction,
@@ -25,11 +23,19 @@ from launchopt.devices.instructions.words import (
     compiled_columns,
     streamable,
 )
+from launchopt.kernels.shared import (
+    GROUP_WARPS,
+    MOST_COLUMNS,
+    MOST_HEAD_DIM,
+    QUERIES,
+    TILE_ROWS,
+    VALUE_QUERIES,
+    WHOLE_TOKENS,
+)
 
 ATTENTION = (Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)
 NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # of a column, at the most; by columns that the kernel is compiled for
-QUERIES_A_KV_HEAD, MOST_LANES, MOST_HEAD_DIM = 8, 32, 256  # of kernels/attention/fused_attention.cuh
-WARPS, QUERIES_AT_ONCE, WHOLE_TOKENS = 8, 4, 16
+QUERIES_A_KV_HEAD, MOST_LANES = QUERIES, 32
 ATTENTION_BYTES = 32 << 10  # of shared memory
 CACHE_BYTES = 256 << 10  # keys and values that one block reads; more of them are for more blocks
 
@@ -87,7 +93,7 @@ def _after_gemm(gemm: Instruction, row: Instruction) -> bool:
         return False
     if row[Word.OP] == Op.ADD:
         return bool(row[Word.M] == gemm[Word.M] and row[Word.M] % 2 == 0) and _whole(row, "AC")
-    pairs = bool(2 * row[Word.M] == gemm[Word.M] and row[Word.M] % GEMM_TILE_ROWS == 0)
+    pairs = bool(2 * row[Word.M] == gemm[Word.M] and row[Word.M] % TILE_ROWS == 0)
     return bool(row[Word.OP] == Op.SILU_MUL) and pairs and _whole(row, "C")
 
 
@@ -126,5 +132,5 @@ def _fits(rope: Instruction, itemsize: int) -> bool:
 def attention_bytes(head_dim: int, group: int, ctx: int, itemsize: int) -> int:
     """Shared memory of a block: its rows of q, k and v, its scores, and of fp32 parts of sums."""
     scores = group * -(-ctx // WHOLE_TOKENS) * WHOLE_TOKENS
-    parts = WARPS * QUERIES_AT_ONCE * head_dim if itemsize == 4 else 0
+    parts = GROUP_WARPS * VALUE_QUERIES * head_dim if itemsize == 4 else 0
     return ((group + 2) * head_dim + scores + parts) * itemsize

@@ -20,8 +20,6 @@ from launchopt.command import Op
 from launchopt.devices.instructions import dependencies as dep
 from launchopt.devices.instructions.accesses import Spans, accesses
 from launchopt.devices.instructions.words import (
-    JOIN,
-    MOST_WAITS,
     NOBODY,
     PART,
     VECTOR_BYTES,
@@ -32,6 +30,7 @@ from launchopt.devices.instructions.words import (
     groups_of,
     streamable,
 )
+from launchopt.kernels.shared import JOIN, MOST_WAITS
 
 SENT = Word.C, Word.REQUESTS, Word.FIRST_REQUEST, Word.STRIDE_C
 WANTED = Word.B, Word.REQUESTS, Word.FIRST_REQUEST, Word.STRIDE_B

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Op
+from launchopt.kernels.shared import JOIN, MOST_COLUMNS
 
 
 class Word(enum.IntEnum):
@@ -57,10 +58,7 @@ class Word(enum.IntEnum):
 
 
 WORDS = len(Word)
-MOST_WAITS = 4
 NOBODY, PART = -1, -1
-JOIN = -1  # in OP
-GEMM_TILE_ROWS, MOST_COLUMNS = 8, 16  # of kernels/megakernel/weights.cuh and common/skinny.cuh
 # To which operands must be aligned for weights to be copied ahead of time, and what k must be whole ones of.
 VECTOR_BYTES, SLICE_BYTES = 16, 256
 STREAMED_BYTES_APART = 1 << 28  # what two requests' inputs lie less apart than, so that all lie within 32 bits

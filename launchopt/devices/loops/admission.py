@@ -17,10 +17,11 @@ from launchopt.batching import step_buckets as sb
 from launchopt.command import W_MN, W_SLOT_A_B
 from launchopt.devices.feedback.stages import FeedbackStages, stage_ends
 from launchopt.devices.steps.keys import StepKey, is_key
+from launchopt.kernels.shared import TAG_BITS
 from launchopt.native import compiled, monotonic_ns, store_fence, store_release
 from launchopt.types import Int
 
-TAG_SHIFT = np.uint64(48)  # of kernels/megakernel/gate.cuh
+TAG_SHIFT = np.uint64(64 - TAG_BITS)  # of the host's word (kernels/megakernel/gate.cuh)
 # Words of `expected`. WAITS: whether a launch does; PLACE, TAG: of its word; UNTIL_NS: then it may have given up;
 # KNOWN: rows that have come, and are the expected ones as far as the first request tells.
 WAITS, ROWS, SIZE, MN, PROBE, PLACE, TAG, UNTIL_NS, ADMITTED, KNOWN = range(10)

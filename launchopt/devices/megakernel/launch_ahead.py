@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from launchopt.devices.feedback.cuda import pinned
 from launchopt.devices.feedback.stages import STAGES, FeedbackStages
-from launchopt.devices.loops.admission import TAG_SHIFT, Admission, say
+from launchopt.devices.loops.admission import Admission, say
 from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
+from launchopt.kernels.shared import GATE, TAG_BITS
 
 PATIENCE_NS = 1_000_000_000  # how long a launch waits for the host's word before it ends by itself
 STALE_NS = PATIENCE_NS // 2  # from when on the host takes it that it may have
-SHIFT, MOST_TAG = int(TAG_SHIFT), 0xFFFF
-WORD, TAG, GATE_WORDS = 0, 3, 5  # of struct Gate
+SHIFT, MOST_TAG = 64 - TAG_BITS, (1 << TAG_BITS) - 1
 WORDS = 2 * STAGES  # of the host: a word is written anew when the launch that it was for has ended
 CALLED_OFF = 0  # in place of an address
 LOST_LINE = "a launch that waited for its commands gave up just when they came"
@@ -56,8 +56,9 @@ class LaunchAhead:
         self._said.fill(0)
         self.admission = Admission(self._said, stages, most)
         self._heard = cupy.zeros(1, np.uint64)
-        # Struct Gate: the host's word, where who gives up says so, where it is passed on, the tag, ns.
-        self._gate = np.array([0, self._gave_up.ctypes.data, self._heard.data.ptr, 0, PATIENCE_NS], np.int64)
+        self._gate = np.zeros(1, GATE)
+        self._gate["gave_up"], self._gate["heard"] = self._gave_up.ctypes.data, self._heard.data.ptr
+        self._gate["patience_ns"] = PATIENCE_NS
         self._following: dict[Any, Gated] = {}
         self._waiting: Gated | None = None
         self._tag, self._made_ns = 0, 0
@@ -104,9 +105,9 @@ class LaunchAhead:
     def _make(self, program: Gated) -> None:
         self._tag = self._tag % MOST_TAG + 1
         place = self._tag % WORDS
-        self._gate[WORD], self._gate[TAG] = self._said.ctypes.data + 8 * place, self._tag
+        self._gate["word"], self._gate["tag"] = self._said.ctypes.data + 8 * place, self._tag
         self._made_ns = time.monotonic_ns()
-        if program.launch_gated(self._gate):
+        if program.launch_gated(self._gate.view(np.int64)):
             self._waiting = program
             self.admission.expect(program.known, place, self._tag, self._made_ns + STALE_NS)
 

@@ -21,28 +21,23 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, ShapeKey
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cuda.kernel_plans import KernelLaunch, clusters_at_once
-from launchopt.devices.cuda.op_kernels import QUERIES, VECTOR_BYTES, SeqAddresses
+from launchopt.devices.cuda.op_kernels import VECTOR_BYTES, SeqAddresses
 from launchopt.devices.feedback.in_launch import LaunchFeedback
 from launchopt.devices.instructions.compiler import StepCompiler
-from launchopt.devices.instructions.words import MOST_COLUMNS, Instructions
-from launchopt.devices.megakernel.launch_ahead import GATE_WORDS, Gated, LaunchAhead
-from launchopt.devices.megakernel.program import FEEDBACK_WORDS, NO_FEEDBACK, PROGRAM_WORDS, MegakernelProgram
-from launchopt.devices.megakernel.shared_memory import (
-    LEAST_SLOTS,
-    SCRATCH_BYTES,
-    SLOT_BYTES,
-    STATIC_ATTENTION_BYTES,
-    fixed_bytes,
-    slots_of,
-)
+from launchopt.devices.instructions.words import Instructions
+from launchopt.devices.megakernel.launch_ahead import Gated, LaunchAhead
+from launchopt.devices.megakernel.memory import LEAST_SLOTS, SLOT_BYTES, STATIC_ATTENTION_BYTES, fixed_bytes, slots_of
+from launchopt.devices.megakernel.program import NO_FEEDBACK, MegakernelProgram
 from launchopt.devices.runs import HIGH
 from launchopt.devices.steps.coalesced import CoalescedSteps
 from launchopt.devices.steps.likely import most_kept
 from launchopt.errors import ConfigError
+from launchopt.kernels.shared import FEEDBACK, GATE, GROUP_WARPS, MOST_COLUMNS, PROGRAM, QUERIES, SCRATCH_BYTES
 from launchopt.recording.recorder import Strategy
 
 # Of kernels/megakernel.cu; STORERS: more, for lists of short GEMMs alone. All blocks must be resident.
-THREADS, STORERS, BLOCKS_A_MULTIPROCESSOR = 288, 32, 1
+WARP = 32
+THREADS, STORERS, BLOCKS_A_MULTIPROCESSOR = (GROUP_WARPS + 1) * WARP, WARP, 1
 LEAST_CAPABILITY = 90  # for bulk copies
 MOST_SEEN = 4096
 NO_MACROS: Mapping[str, int] = MappingProxyType({})
@@ -113,7 +108,7 @@ class Megakernel:
             head = "" if self._feedback is None else self._feedback.head
             function = self._device.kernels.function("megakernel", "megakernel", head, SLOTS=slots, **defines, **macros)
             function.max_dynamic_shared_size_bytes = shared_bytes
-            program, feedback, gate = (np.zeros(n, np.int64) for n in (PROGRAM_WORDS, FEEDBACK_WORDS, GATE_WORDS))
+            program, feedback, gate = (np.zeros(1, struct).view(np.int64) for struct in (PROGRAM, FEEDBACK, GATE))
             parameters = program, feedback, np.uint32(0), gate
             threads = THREADS + STORERS * defines["SHORT"]
             self._kernels[key] = KernelLaunch(function, threads, parameters, self._device.stream, shared_bytes)

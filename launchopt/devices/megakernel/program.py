@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping
 
 import cupy
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.devices.cuda.kernel_plans import KernelLaunch
-from launchopt.devices.feedback import in_launch as fs
 from launchopt.devices.instructions.words import Instructions, Word
-from launchopt.devices.megakernel.launch_ahead import GATE_WORDS
-from launchopt.devices.megakernel.mailboxes import emptied_boxes, place_boxes
-from launchopt.devices.megakernel.packed import packed, weights_of
+from launchopt.devices.megakernel.memory import emptied_boxes, place_boxes
+from launchopt.devices.megakernel.task_structs import packed, weights_of
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of
 from launchopt.devices.steps.keys import StepKey
+from launchopt.kernels.shared import FEEDBACK, LAUNCH, Stamp, word_of
+from launchopt.types import Table
 
-PROGRAM_WORDS, FEEDBACK_WORDS = 6, len(fs.FIELDS)
-ARGUMENTS, ROWS = PROGRAM_WORDS + fs.ARGUMENTS, PROGRAM_WORDS + fs.ROWS
-NUMBER = PROGRAM_WORDS + FEEDBACK_WORDS  # of the launch; behind it the gate, whose first word is 0 where there is none
-GATE = NUMBER + 1
-NO_FEEDBACK = np.zeros(FEEDBACK_WORDS, np.int64)
-STAMPS_EACH = 3  # of kernels/megakernel.cu: began, had what it waits for, ended
+# Places of LAUNCH's fields, in words.
+ARGUMENTS, ROWS = word_of(LAUNCH, "feedback", "arguments"), word_of(LAUNCH, "feedback", "rows")
+NUMBER, GATE = (
+    word_of(LAUNCH, "number"),
+    word_of(LAUNCH, "gate"),
+)  # gate: its first word is 0 without one
+NO_FEEDBACK: Table = np.zeros(FEEDBACK.itemsize // 8, np.int64)
 
 
 class MegakernelProgram:
@@ -35,7 +35,7 @@ class MegakernelProgram:
     pairs: whether blocks may come in clusters of two.
     known: by what batches of this list are, where they are launched as they come.
     feedback: struct Feedback, where the kernel is compiled to feed back.
-    stamps: int64 [blocks, instructions + 1, STAMPS_EACH], of the last launch, behind the instructions' the whole's
+    stamps: int64 [blocks, instructions + 1, len(Stamp)], of the last launch, behind the instructions' the whole's
     cycles and ns; empty unless `stamped`, and written by kernels that are compiled to.
     """
 
@@ -47,7 +47,7 @@ class MegakernelProgram:
         blocks: int,
         itemsize: int,
         kernel: Callable[[Mapping[str, int]], KernelLaunch],
-        feedback: NDArray[np.int64] = NO_FEEDBACK,
+        feedback: Table = NO_FEEDBACK,
         stamped: bool = False,
         pairs: bool = False,
     ) -> None:
@@ -59,14 +59,17 @@ class MegakernelProgram:
         self._counters = cupy.zeros(len(tasks) + 1, np.uint32)  # the last one: of blocks that are through
         self._tasks = cupy.asarray(packed(tasks).view(np.uint64))
         self._weights = cupy.asarray(weights_of(tasks, itemsize).view(np.uint64))
-        self.stamps = cupy.zeros((blocks if stamped else 0, len(tasks) + 1, STAMPS_EACH), np.int64)
-        parts = self._tasks, self._counters, self._weights
-        addresses = [part.data.ptr for part in parts]
-        program = np.array([*addresses, len(tasks), box_bytes, self.stamps.data.ptr], np.int64)
-        self._words = np.concatenate([program, feedback, np.zeros(1 + GATE_WORDS, np.int64)])
+        self.stamps = cupy.zeros((blocks if stamped else 0, len(tasks) + 1, len(Stamp)), np.int64)
         columns = int(tasks[:, Word.REQUESTS].max(initial=1))
         self._found = cupy.zeros(columns * blocks, np.uint64)  # logits: kernels/tokens/step_end.cuh
-        self._words[PROGRAM_WORDS + fs.FOUND] = self._found.data.ptr
+        launch = np.zeros(1, LAUNCH)
+        launch["feedback"] = feedback.view(FEEDBACK)
+        launch["feedback"]["found"] = self._found.data.ptr
+        program = launch["program"]
+        program["tasks"], program["counters"] = self._tasks.data.ptr, self._counters.data.ptr
+        program["weights"], program["stamps"] = self._weights.data.ptr, self.stamps.data.ptr
+        program["count"], program["box_bytes"] = len(tasks), box_bytes
+        self._words = launch.view(np.int64)
         cupy.cuda.get_current_stream().synchronize()
 
     def launch(self, arguments: int = 0, rows: int = 0) -> None:
@@ -78,7 +81,7 @@ class MegakernelProgram:
         words[ARGUMENTS], words[ROWS], words[GATE] = arguments, rows, 0
         self._launch()
 
-    def launch_gated(self, gate: NDArray[np.int64]) -> bool:
+    def launch_gated(self, gate: Table) -> bool:
         """As `devices.launch_ahead` wants it: it feeds back as many rows as the last one, and that must be some.
 
         It may begin before the launch before it has ended, and waits for that itself.

@@ -12,31 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.kernels.shared import LaunchClock, Stamp
+
 FIRST = 0  # the block whose times add up
 
 Stamps = NDArray[np.int64]  # [blocks, instructions, Stamp]: cycles; 0 where a block has no share of an instruction
 Cycles = NDArray[np.float64]
-
-
-class Stamp(IntEnum):
-    """Columns of an instruction's stamps, as kernels/megakernel.cu writes them."""
-
-    BEGAN = 0
-    READY = 1
-    DONE = 2
-
-
-class LaunchClock(IntEnum):
-    """Columns of a whole launch: the block's own clock and the GPU's timer."""
-
-    CYCLES = 0
-    NS = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,6 @@ from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.instructions.words import (
-    GEMM_TILE_ROWS,
-    JOIN,
-    MOST_COLUMNS,
-    MOST_WAITS,
     NOBODY,
     WORDS,
     Instructions,
@@ -25,23 +21,24 @@ from launchopt.devices.instructions.words import (
     groups_of,
     streamable,
 )
-from launchopt.devices.megakernel.mailboxes import box_stride
-from launchopt.devices.megakernel.shared_memory import (
-    HELD_BYTES,
-    INPUT_BYTES,
+from launchopt.devices.megakernel.memory import HELD_BYTES, box_stride, inputs_room, is_held
+from launchopt.devices.megakernel.task_structs import TASK_WORDS, Tasks, TaskWord
+from launchopt.kernels.shared import (
     INPUT_GAP_BYTES,
+    JOIN,
+    MOST_COLUMNS,
+    MOST_WAITS,
+    PAIRS_INPUT_BYTES,
+    PASS_TILES,
     PIECE_BYTES,
-    inputs_room,
-    is_held,
+    TILE_ROWS,
 )
-from launchopt.devices.megakernel.task_words import TASK_WORDS, Extra, Tasks
 
-PASS_TILES = 4  # of kernels/megakernel/weights.cuh
 ALIGNMENT_BYTES = 256  # of boxes
 
 # Of who sent something, and of who adds it: what must be the same.
-SENT = [Word.REQUESTS, Word.FIRST_REQUEST, Extra.RESULT_STRIDE]
-WANTED = [Word.REQUESTS, Word.FIRST_REQUEST, Extra.ADDED_STRIDE]
+SENT = [Word.REQUESTS, Word.FIRST_REQUEST, TaskWord.RESULT_STRIDE]
+WANTED = [Word.REQUESTS, Word.FIRST_REQUEST, TaskWord.ADDED_STRIDE]
 
 
 def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool = False) -> tuple[Tasks, int]:
@@ -54,7 +51,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
     number = {group[0]: i for i, group in enumerate(groups)}
     number[NOBODY] = NOBODY
     tasks = np.zeros((len(groups), TASK_WORDS), np.int64)
-    tasks[:, Extra.BOX] = NOBODY
+    tasks[:, TaskWord.BOX] = NOBODY
     columns, box_bytes = compiled_columns(int(instructions[:, Word.REQUESTS].max(initial=1))), 0
     for i, (row, group) in enumerate(zip(tasks, groups, strict=True)):
         _describe(row, instructions[group], itemsize)
@@ -63,25 +60,25 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
             row[word] = number[int(head[word])]
         parts, together = _parts(row), 1
         if pairs and _is_shared(row, parts, blocks):
-            row[Extra.SPLIT], together = 1, 2
-        row[Extra.SHARE] = together * min(blocks // together, parts)
-        row[Extra.TILES_EACH], row[Extra.TILES_MORE] = divmod(parts, blocks // together)
-        row[Extra.ONE_STEP] = _is_one_step(row, itemsize)
+            row[TaskWord.SPLIT], together = 1, 2
+        row[TaskWord.SHARE] = together * min(blocks // together, parts)
+        row[TaskWord.TILES_EACH], row[TaskWord.TILES_MORE] = divmod(parts, blocks // together)
+        row[TaskWord.ONE_STEP] = _is_one_step(row, itemsize)
         row[Word.WAITS] = head[Word.WAITS]
         if pairs and not _find_added(tasks, i, columns, itemsize):
             return tasks_of(instructions, blocks, itemsize)
         waits = row[Word.WAIT0 : Word.WAIT0 + int(row[Word.WAITS])]
-        tasks[waits, Extra.COUNTED] = 1
-        row[Extra.ENOUGH0 : Extra.ENOUGH0 + len(waits)] = tasks[waits, Extra.SHARE]
+        tasks[waits, TaskWord.COUNTED] = 1
+        row[TaskWord.ENOUGH0 : TaskWord.ENOUGH0 + len(waits)] = tasks[waits, TaskWord.SHARE]
         if row[Word.MAIL] == NOBODY:
             continue
         sender = tasks[row[Word.MAIL]]
-        stride, together = box_stride(int(sender[Extra.RESULT_M]), columns, itemsize)
-        if sender[Extra.BOX] == NOBODY:
-            sender[Extra.BOX] = box_bytes
+        stride, together = box_stride(int(sender[TaskWord.RESULT_M]), columns, itemsize)
+        if sender[TaskWord.BOX] == NOBODY:
+            sender[TaskWord.BOX] = box_bytes
             taken = -(-int(sender[Word.REQUESTS]) // together) * stride
             box_bytes += -(-taken // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        row[Extra.MAILED], row[Extra.FROM], row[Extra.FROM_BYTES] = 1, sender[Extra.BOX], stride
+        row[TaskWord.MAILED], row[TaskWord.FROM], row[TaskWord.FROM_BYTES] = 1, sender[TaskWord.BOX], stride
     return tasks, box_bytes
 
 
@@ -91,33 +88,33 @@ def _describe(row: NDArray[np.int64], members: Instructions, itemsize: int) -> N
     at = gemms[0] if gemms else 0
     first, last = members[0], members[-1]
     row[:WORDS] = members[at]
-    row[Extra.FROM], row[Extra.FROM_BYTES] = first[Word.B], first[Word.STRIDE_B]
-    row[Extra.RESULT_M], row[Extra.RESULT], row[Extra.RESULT_STRIDE] = last[[Word.M, Word.C, Word.STRIDE_C]]
-    row[Extra.STREAMED] = len(gemms)
+    row[TaskWord.FROM], row[TaskWord.FROM_BYTES] = first[Word.B], first[Word.STRIDE_B]
+    row[TaskWord.RESULT_M], row[TaskWord.RESULT], row[TaskWord.RESULT_STRIDE] = last[[Word.M, Word.C, Word.STRIDE_C]]
+    row[TaskWord.STREAMED] = len(gemms)
     if gemms:
         _cut(row, itemsize)
         if at:
-            row[Extra.GAIN] = first[Word.A]
+            row[TaskWord.GAIN] = first[Word.A]
         if len(members) > at + 1:
-            row[Extra.THEN], row[Extra.ADDED], row[Extra.ADDED_STRIDE] = last[[Word.OP, Word.A, Word.STRIDE_A]]
-            row[Extra.PAIR_ROWS] = last[Word.M] if last[Word.OP] == Op.SILU_MUL else 0
+            row[TaskWord.THEN], row[TaskWord.ADDED], row[TaskWord.ADDED_STRIDE] = last[[Word.OP, Word.A, Word.STRIDE_A]]
+            row[TaskWord.PAIR_ROWS] = last[Word.M] if last[Word.OP] == Op.SILU_MUL else 0
     elif len(members) > 1:
         _, write, qk, softmax, _ = members
-        row[Extra.ATTENDS], row[Extra.CACHE] = 1, write[Word.C]
-        row[Extra.SLOTS], row[Extra.SLOTS_STRIDE] = write[[Word.A, Word.STRIDE_A]]
-        row[Extra.SCORES], row[Extra.SCORES_STRIDE] = qk[[Word.C, Word.STRIDE_C]]
-        row[Extra.PROBABILITIES], row[Extra.PROBABILITIES_STRIDE] = softmax[[Word.C, Word.STRIDE_C]]
+        row[TaskWord.ATTENDS], row[TaskWord.CACHE] = 1, write[Word.C]
+        row[TaskWord.SLOTS], row[TaskWord.SLOTS_STRIDE] = write[[Word.A, Word.STRIDE_A]]
+        row[TaskWord.SCORES], row[TaskWord.SCORES_STRIDE] = qk[[Word.C, Word.STRIDE_C]]
+        row[TaskWord.PROBABILITIES], row[TaskWord.PROBABILITIES_STRIDE] = softmax[[Word.C, Word.STRIDE_C]]
 
 
 def _parts(row: NDArray[np.int64]) -> int:
     """How many blocks an instruction can have a use for; of a streamed GEMM also: its tiles, or pairs of these."""
-    if row[Extra.ATTENDS]:
+    if row[TaskWord.ATTENDS]:
         return int(row[Word.REQUESTS] * row[Word.KV_HEADS])
     if row[Word.OP] == JOIN:
         return 1
     if row[Word.OP] != Op.GEMM:
         return int(row[Word.GRID_X : Word.GRID_Z + 1].prod())
-    return int(-(-row[Extra.RESULT_M] // GEMM_TILE_ROWS) if row[Extra.STREAMED] else row[Word.M])
+    return int(-(-row[TaskWord.RESULT_M] // TILE_ROWS) if row[TaskWord.STREAMED] else row[Word.M])
 
 
 def _find_added(tasks: Tasks, i: int, columns: int, itemsize: int) -> bool:
@@ -127,16 +124,19 @@ def _find_added(tasks: Tasks, i: int, columns: int, itemsize: int) -> bool:
     wait (`instruction_order`). False where it would wait for too many.
     """
     row = tasks[i]
-    stored = (tasks[:i, Extra.RESULT] == row[Extra.ADDED]) & (tasks[:i, Extra.STREAMED] == 1)
-    if row[Extra.THEN] != Op.ADD or not stored.any():
+    stored = (tasks[:i, TaskWord.RESULT] == row[TaskWord.ADDED]) & (tasks[:i, TaskWord.STREAMED] == 1)
+    if row[TaskWord.THEN] != Op.ADD or not stored.any():
         return True
     j = int(np.flatnonzero(stored)[-1])
-    box, count = tasks[j, Extra.BOX], int(row[Word.WAITS])
-    if tasks[j, Extra.SPLIT] == row[Extra.SPLIT] or j in row[Word.WAIT0 : Word.WAIT0 + count]:
+    box, count = tasks[j, TaskWord.BOX], int(row[Word.WAITS])
+    if tasks[j, TaskWord.SPLIT] == row[TaskWord.SPLIT] or j in row[Word.WAIT0 : Word.WAIT0 + count]:
         return True
     if box != NOBODY and (tasks[j, SENT] == row[WANTED]).all():
-        row[Extra.ADDED], row[Extra.ADDED_STRIDE] = box, box_stride(int(tasks[j, Extra.RESULT_M]), columns, itemsize)[0]
-        row[Extra.ADDED_MAILED] = 1
+        row[TaskWord.ADDED], row[TaskWord.ADDED_STRIDE] = (
+            box,
+            box_stride(int(tasks[j, TaskWord.RESULT_M]), columns, itemsize)[0],
+        )
+        row[TaskWord.ADDED_MAILED] = 1
         return True
     if count == MOST_WAITS:
         return False
@@ -146,17 +146,17 @@ def _find_added(tasks: Tasks, i: int, columns: int, itemsize: int) -> bool:
 
 def _is_shared(row: NDArray[np.int64], parts: int, blocks: int) -> bool:
     """Whether two blocks of a cluster share a GEMM, half of k each: where inputs, of which else every block needs all
-    of k, take more than INPUT_BYTES.
+    of k, take more than PAIRS_INPUT_BYTES.
 
     Or where they take more than half of that, and one pass is all that two blocks have of it; unless a norm, which
     wants all of k, is done with it: what the two send each other takes less time then than half of the inputs.
     """
-    if not row[Extra.STREAMED] or row[Word.REQUESTS] == 1:
+    if not row[TaskWord.STREAMED] or row[Word.REQUESTS] == 1:
         return False
-    used, columns = int(row[Extra.ROW_USED_BYTES]), min(int(row[Word.REQUESTS]), MOST_COLUMNS)
-    is_deep = used > INPUT_BYTES >> (columns - 1).bit_length()
-    has_many = 2 * columns * used > INPUT_BYTES and not row[Extra.GAIN]
-    tiles = -(-parts // (blocks // 2)) << int(row[Extra.PAIR_ROWS] > 0)
+    used, columns = int(row[TaskWord.ROW_USED_BYTES]), min(int(row[Word.REQUESTS]), MOST_COLUMNS)
+    is_deep = used > PAIRS_INPUT_BYTES >> (columns - 1).bit_length()
+    has_many = 2 * columns * used > PAIRS_INPUT_BYTES and not row[TaskWord.GAIN]
+    tiles = -(-parts // (blocks // 2)) << int(row[TaskWord.PAIR_ROWS] > 0)
     return (is_deep or (has_many and tiles <= PASS_TILES)) and -(-used // PIECE_BYTES) % 2 == 0
 
 
@@ -164,19 +164,19 @@ def _cut(row: NDArray[np.int64], itemsize: int) -> None:
     """Of a streamed GEMM, how much of k is done at once."""
     columns = min(int(row[Word.REQUESTS]), MOST_COLUMNS)
     room = inputs_room(columns, itemsize) >> (columns - 1).bit_length()
-    row[Extra.ROUND_BYTES] = HELD_BYTES if is_held(columns, itemsize) else room
-    row[Extra.INPUT_ROW_BYTES] = (row[Extra.ROUND_BYTES] << (columns > 1)) + INPUT_GAP_BYTES
-    row[Extra.ROW_USED_BYTES] = row[Word.K] * itemsize
+    row[TaskWord.ROUND_BYTES] = HELD_BYTES if is_held(columns, itemsize) else room
+    row[TaskWord.INPUT_ROW_BYTES] = (row[TaskWord.ROUND_BYTES] << (columns > 1)) + INPUT_GAP_BYTES
+    row[TaskWord.ROW_USED_BYTES] = row[Word.K] * itemsize
 
 
 def _is_one_step(row: NDArray[np.int64], itemsize: int) -> bool:
     """Whether no block has more of a streamed GEMM than slots are waited for together, and inputs there is room for."""
-    if not row[Extra.STREAMED] or row[Word.REQUESTS] > MOST_COLUMNS:
+    if not row[TaskWord.STREAMED] or row[Word.REQUESTS] > MOST_COLUMNS:
         return False
-    tiles = int(row[Extra.TILES_EACH] + (row[Extra.TILES_MORE] > 0)) << int(row[Extra.PAIR_ROWS] > 0)
-    pieces = -(-int(row[Extra.ROW_USED_BYTES]) // (PIECE_BYTES << int(row[Extra.SPLIT])))
+    tiles = int(row[TaskWord.TILES_EACH] + (row[TaskWord.TILES_MORE] > 0)) << int(row[TaskWord.PAIR_ROWS] > 0)
+    pieces = -(-int(row[TaskWord.ROW_USED_BYTES]) // (PIECE_BYTES << int(row[TaskWord.SPLIT])))
     together = pieces == 1 or itemsize < 4  # pieces_together of kernels/megakernel/tiles.cuh
-    return together and tiles * pieces <= PASS_TILES and pieces * PIECE_BYTES <= int(row[Extra.ROUND_BYTES])
+    return together and tiles * pieces <= PASS_TILES and pieces * PIECE_BYTES <= int(row[TaskWord.ROUND_BYTES])
 
 
 def defines_of(tasks: Tasks) -> dict[str, int]:
@@ -184,19 +184,19 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
 
     Of attention its shape too, where it is the same all over the list, so that the kernel need not divide by it.
     """
-    alone = tasks[(tasks[:, Extra.STREAMED] == 0) & (tasks[:, Extra.ATTENDS] == 0) & (tasks[:, Word.OP] != JOIN)]
-    attending = [Op.ROPE] if tasks[:, Extra.ATTENDS].any() else []
-    normed = [Op.NORM] if tasks[:, Extra.GAIN].any() else []
+    alone = tasks[(tasks[:, TaskWord.STREAMED] == 0) & (tasks[:, TaskWord.ATTENDS] == 0) & (tasks[:, Word.OP] != JOIN)]
+    attending = [Op.ROPE] if tasks[:, TaskWord.ATTENDS].any() else []
+    normed = [Op.NORM] if tasks[:, TaskWord.GAIN].any() else []
     found = {
         "COLUMNS": compiled_columns(int(tasks[:, Word.REQUESTS].max(initial=1))),
         "OPS": _bits(alone[:, Word.OP].tolist()),
-        "FUSED": _bits([*attending, *normed, *filter(None, tasks[:, Extra.THEN].tolist())]),
+        "FUSED": _bits([*attending, *normed, *filter(None, tasks[:, TaskWord.THEN].tolist())]),
         "GROUPS": int(tasks[:, Word.REQUESTS].max(initial=1) > MOST_COLUMNS),
-        "COUNTS": int(tasks[:, Extra.COUNTED].any()),
-        "ONE_STEP": int(tasks[tasks[:, Extra.STREAMED] == 1, Extra.ONE_STEP].all()),
-        "PAIRS": int(tasks[:, Extra.SPLIT].any()),
-        "LOGITS": int(len(tasks) > 0 and tasks[-1, Extra.STREAMED] == 1 and tasks[-1, Extra.THEN] == 0),
-        **_attention(tasks[tasks[:, Extra.ATTENDS] == 1]),
+        "COUNTS": int(tasks[:, TaskWord.COUNTED].any()),
+        "ONE_STEP": int(tasks[tasks[:, TaskWord.STREAMED] == 1, TaskWord.ONE_STEP].all()),
+        "PAIRS": int(tasks[:, TaskWord.SPLIT].any()),
+        "LOGITS": int(len(tasks) > 0 and tasks[-1, TaskWord.STREAMED] == 1 and tasks[-1, TaskWord.THEN] == 0),
+        **_attention(tasks[tasks[:, TaskWord.ATTENDS] == 1]),
     }
     is_short = found["COLUMNS"] == 1 and found["ONE_STEP"] and not found["OPS"] and not found["FUSED"]
     return {**found, "SHORT": int(is_short)}

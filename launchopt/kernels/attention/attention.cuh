@@ -2,14 +2,8 @@
 //
 // QK and AV work on a tile of QUERIES (column, head) pairs of one kv head at a time, so that a key or a value is read once
 // for all heads that share it and for several columns.
-enum {
-    QUERIES = 8,    // as many as KEY_LANES, so that after a reduction each lane has one
-    KEY_LANES = 8,  // share the features of a key
-    KEYS = 4,       // a lane at once
-    AV_LANES = 2,   // share a slice of a value's features: 32 bytes
-    VALUES = 2,     // a lane at once
-    WARPS = 8
-};
+#include "shared/attention.cuh"
+enum { VALUES = 2 };  // that a lane loads at once
 
 // A block a column and head. What a thread reads first stays in its registers.
 OP(SOFTMAX) {

@@ -5,9 +5,7 @@
 //
 // All other blocks wait for its results, so that what nobody waits for is stored when these have been sent, and what is in
 // the cache is read before the inputs are there.
-enum { MOST_HEAD_DIM = 256 };
 enum { NEAR_PAGES = 32 };
-enum { WHOLE_TOKENS = 16 };  // of which there are scores; behind those that exist such that nothing comes of them
 // What all layers of a launch have in common, of the request attended to last. A load that hits the L2 cache takes a
 // microsecond while weights come; position, page and key would be three, one after the other.
 struct Sequence {

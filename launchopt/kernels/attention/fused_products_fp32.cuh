@@ -1,5 +1,4 @@
 // The products of attention (attention/fused_attention.cuh) by multiply-adds: fp32.
-enum { AT_ONCE = 4 };  // queries, of values
 
 struct Products : Attention {
     using Attention::Attention;
@@ -42,21 +41,21 @@ struct Products : Attention {
     }
     // A lane a vector of a value, some tokens of all.
     __device__ void mix() {
-        float* const part = scores + group * whole;  // [GROUP_WARPS][AT_ONCE][head_dim]
+        float* const part = scores + group * whole;  // [GROUP_WARPS][VALUE_QUERIES][head_dim]
 #pragma unroll 1
-        for (int first = 0; first < group; first += AT_ONCE) {
+        for (int first = 0; first < group; first += VALUE_QUERIES) {
             if (first) __syncthreads();
             mix(first, part);
         }
     }
     __device__ void mix(int first, float* part) {
-        const int lane = threadIdx.x % vectors, count = min((int)group - first, (int)AT_ONCE);
-        float sums[AT_ONCE][WIDTH] = {};
+        const int lane = threadIdx.x % vectors, count = min((int)group - first, (int)VALUE_QUERIES);
+        float sums[VALUE_QUERIES][WIDTH] = {};
         for (int token = threadIdx.x / vectors; token < stop; token += THREADS / vectors) {
             Vector value;
             value.whole = token == threadIdx.x / vectors && token < start ? first_value : key_or_value(token, 1, lane);
 #pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j) {
+            for (int j = 0; j < VALUE_QUERIES; ++j) {
                 const float weight = scores[min(first + j, group - 1) * whole + token];
 #pragma unroll
                 for (int i = 0; i < WIDTH; ++i) sums[j][i] += weight * widen(value.parts[i]);
@@ -64,20 +63,20 @@ struct Products : Attention {
         }
         for (int step = vectors; step < 32; step *= 2)
 #pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j)
+            for (int j = 0; j < VALUE_QUERIES; ++j)
 #pragma unroll
                 for (int i = 0; i < WIDTH; ++i) sums[j][i] += __shfl_xor_sync(0xFFFFFFFFu, sums[j][i], step);
         if (threadIdx.x % 32 < vectors)
 #pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j)
+            for (int j = 0; j < VALUE_QUERIES; ++j)
 #pragma unroll
                 for (int i = 0; i < WIDTH; ++i)
-                    part[(threadIdx.x / 32 * AT_ONCE + j) * head_dim + lane * WIDTH + i] = sums[j][i];
+                    part[(threadIdx.x / 32 * VALUE_QUERIES + j) * head_dim + lane * WIDTH + i] = sums[j][i];
         __syncthreads();
         for (int i = threadIdx.x; i < count * head_dim / 2; i += THREADS) {
             float2 sum = {0.0f, 0.0f};
             for (int warp = 0; warp < GROUP_WARPS; ++warp) {
-                const float2 own = *(const float2*)(part + warp * AT_ONCE * head_dim + 2 * i);
+                const float2 own = *(const float2*)(part + warp * VALUE_QUERIES * head_dim + 2 * i);
                 sum.x += own.x, sum.y += own.y;
             }
             give(first * head_dim + 2 * i, Pair(sum.x, sum.y));

@@ -2,14 +2,7 @@
 // GROUP_WARPS warps that shares a named barrier. What it costs is reading A once; B comes from the L1 cache again and again.
 //
 // Either matrix may be the one with many rows: where it is B, A and B (and the steps of C) change places.
-enum { GROUP_WARPS = 8, MOST_COLUMNS = 16 };
-
-struct Shape {  // of devices/resident.py: eight words
-    i64 rows, columns, k;
-    i64 row_elements, column_elements;  // from one row of the many to the next; from one column to the next
-    i64 row_step, column_step;          // elements of C from one row, from one column to the next
-    i64 least_rows;                     // of a tile, so that it is worth handing out
-};
+#include "shared/skinny.cuh"
 
 struct Rows {
     const storage *weights, *inputs;

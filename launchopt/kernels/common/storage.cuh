@@ -35,14 +35,7 @@ __device__ inline storage narrow(float value) {
 }
 #endif
 
-// The words of devices/op_kernels.py. Rows lie lda, ldb, ldc elements apart, the commands of a batch stride_* bytes.
-struct Args {
-    i64 m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c;
-    i64 q_heads, kv_heads, head_dim, ctx, page_tokens, pages;
-    u64 positions, table;  // int32 start[requests], next[requests]; int32 [requests, pages]
-    i64 requests;
-    double theta;
-};
+#include "shared/args.cuh"
 
 union Vector {
     uint4 whole;

@@ -10,14 +10,6 @@
 // The poll is relaxed: a reader of other data that the host has stored loads the word once more with acquire. If the word does
 // not come within `patience_ns`, the first block treats the launch as called off and reports that: a lost host must not block
 // the GPU.
-enum { TAG_BITS = 16 };
-
-struct Gate {
-    const u64* word;   // of the host; 0: this launch need not wait
-    u64* gave_up;      // in the host's memory: the tag of a launch that heard nothing
-    u64* heard;        // by all blocks
-    u64 tag, patience_ns;
-};
 __shared__ u64 admission;  // what the word says below its tag,
 __shared__ u64 is_known;   // a barrier, on which it is there: who fetches weights waits for it only when it has to know
 

@@ -2,8 +2,8 @@
 // (megakernel/tiles.cuh), which it gathers for itself, from memory or as they come by mail. So they pass no shared memory, for
 // which nobody has to meet, and products read weights there alone.
 //
-// Of a thread 4 g + t they are vectors t of each 64 bytes, of the columns g and g + 8. There is room for HELD_PIECES pieces: as
-// many as all passes of a GEMM go through, or the next ones take the place of those that are multiplied.
+// Of a thread 4 g + t they are vectors t of each 64 bytes, of the columns g and g + 8. There is room for REGISTER_PIECES
+// pieces: as many as all passes of a GEMM go through, or the next ones take the place of those that are multiplied.
 //
 // A norm before products is done as in megakernel/inputs.cuh, but that tensor cores add up the squares.
 struct Held {
@@ -20,7 +20,7 @@ struct Held {
             sums[g] = g % 2 ? of[0][1] : of[0][0], sums[g + 8] = g % 2 ? of[1][3] : of[1][2];
         }
     };
-    uint4 of[HELD_PIECES][2 * CHUNKS];  // of each chunk, of either product
+    uint4 of[REGISTER_PIECES][2 * CHUNKS];  // of each chunk, of either product
     u64 from;     // of the first piece: this thread's first vector of both columns, or, in memory, of column g
     u32 apart;    // in memory: to column g + 8, or 0 where there is none
     bool has;     // whether there is column g
@@ -90,7 +90,7 @@ struct Gemm : Outputs {
     __device__ void multiply(
         Sums& sums, Slices& w, Held& in, u32 bytes, u32 gain, bool odd, bool has_new, const Do& ready) {
         const int pieces = (int)(bytes + PIECE_BYTES - 1) / PIECE_BYTES;
-        for (int piece = 0;; piece += HELD_PIECES) {
+        for (int piece = 0;; piece += REGISTER_PIECES) {
             if (has_new) {
                 in.collect<0>(piece);
                 if (ONE_STEP || gain) in.collect<1>(piece + 1);
@@ -109,14 +109,14 @@ struct Gemm : Outputs {
             if (piece + 1 < pieces) {
                 ring.leave(lane);
                 w.load(ring, w.tiles, PIECE_BYTES, warp, lane);
-                if (const int next = piece + HELD_PIECES; next < pieces) in.ask<0>(next);
+                if (const int next = piece + REGISTER_PIECES; next < pieces) in.ask<0>(next);
                 if (has_new && !gain) in.collect<1>(piece + 1);
                 w.await(ring);
                 if (piece + 1 < in.own) sums.add(w, in.of[1]);
             }
-            if (piece + HELD_PIECES >= pieces) break;
+            if (piece + REGISTER_PIECES >= pieces) break;
             ring.leave(lane);
-            in.ask<1>(piece + 1 + HELD_PIECES);
+            in.ask<1>(piece + 1 + REGISTER_PIECES);
             w.load(ring, w.tiles, PIECE_BYTES, warp, lane);
             has_new = true;
         }
@@ -131,7 +131,7 @@ struct Gemm : Outputs {
         for (u32 pass = cut.first; pass < cut.last; pass += PASS_TILES) {
             const int tiles = ONE_STEP ? (int)(cut.last - cut.first) : min((int)PASS_TILES, (int)(cut.last - pass));
             const bool is_normed = is_after_norm(flags) && is_first;
-            const bool asks = ONE_STEP || is_first || cut.bytes > HELD_PIECES * PIECE_BYTES;
+            const bool asks = ONE_STEP || is_first || cut.bytes > REGISTER_PIECES * PIECE_BYTES;
             if (asks) in.ask<0>(0), in.ask<1>(1);
             Place to;
             if (is_first) to = place(task, flags, pass, tiles, column, columns);

@@ -43,7 +43,7 @@ template <int N> __device__ inline bool all_arrived(const uint4 (&found)[N]) {
 #if IN_REGISTERS
 // What a warp asks for at once lies together, as products want it (megakernel/gemm_in_registers.cuh): of 16 columns 64 bytes,
 // of which each lane has two vectors, words of the columns g and g + 8 by turns. The next 64 bytes lie behind all of these.
-enum { BOX_BYTES = 64, BOX_COLUMNS = 16, BOX_STEP = BOX_BYTES * BOX_COLUMNS };
+enum { BOX_COLUMNS = MOST_COLUMNS, BOX_STEP = BOX_BYTES * BOX_COLUMNS };
 __device__ inline u32 in_box(u32 bytes) {  // of whole words
     return bytes / BOX_BYTES * BOX_STEP + bytes / 8 % 2 * (BOX_STEP / 2) + (bytes & 48) + (bytes & 4) * 2;
 }

@@ -9,9 +9,9 @@
 // Of several columns of halves the inputs are in registers (megakernel/gemm_in_registers.cuh). Of fp32 two columns lie
 // together, in a row, words by turns. Rows that there are not repeat another one.
 enum { SLICE_BYTES = PIECE_BYTES / GROUP_WARPS, CHUNKS = SLICE_BYTES / 64 };
-enum { PASS_ROWS = PASS_TILES * TILE_ROWS, PART_ROWS = PASS_ROWS + 8 };
+enum { PASS_ROWS = PASS_TILES * TILE_ROWS, PART_ROWS = PASS_ROWS + PART_GAP_ROWS };
 enum { TOGETHER = COLUMN_PAIRS ? 2 : 1 };  // columns of a row of inputs
-enum { INPUT_BYTES = COLUMN_PAIRS ? 64 << 10 : 32 << 10, INPUT_GAP_BYTES = 64 };  // of all rows, and behind each
+enum { INPUT_BYTES = COLUMN_PAIRS ? PAIRS_INPUT_BYTES : SCRATCH_BYTES };  // of all rows, and behind each
 typedef float Parts[COLUMNS][PART_ROWS];  // of each warp
 
 #if COLUMN_PAIRS
@@ -43,9 +43,9 @@ __device__ inline int column_of(int i, int columns) {
 
 // How many pieces of k are multiplied together, where a block has so few tiles that a piece at a time would leave a warp
 // waiting for its own last product.
-enum { HELD_PIECES = 2 };  // for as many there are registers (megakernel/gemm_in_registers.cuh)
 __device__ inline int pieces_together(int tiles, int left_bytes) {
-    const int most = DTYPE == 0 || tiles > 2 ? 1 : IN_REGISTERS ? (ONE_STEP ? (int)HELD_PIECES : 1) : PASS_TILES >> (tiles - 1);
+    const int in_registers = ONE_STEP ? (int)REGISTER_PIECES : 1;
+    const int most = DTYPE == 0 || tiles > 2 ? 1 : IN_REGISTERS ? in_registers : PASS_TILES >> (tiles - 1);
     return min(most, (left_bytes + PIECE_BYTES - 1) / PIECE_BYTES);
 }
 __device__ inline u32 place_in_slot(int warp, int lane) { return lane / 4 * ROW_BYTES + warp * SLICE_BYTES + lane % 4 * 16; }

@@ -7,19 +7,11 @@
 // norm is done with the GEMM, its gain comes first, in a slot of its own.
 //
 // That a slot is empty is told by a barrier of its own, as soon as all warps have read it.
-enum { TILE_ROWS = 8, PASS_TILES = 4, PIECE_BYTES = 2048, ROW_BYTES = PIECE_BYTES + 64 };  // 64: see megakernel/tiles.cuh
+enum { ROW_BYTES = PIECE_BYTES + ROW_GAP_BYTES };  // 64: see megakernel/tiles.cuh
 enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES };
 enum { BARRIERS = 2 * SLOTS };  // of each slot that it is full, and behind these that it is empty
 enum { LEAVERS = (EACH_LANE ? 32 : 1) * GROUP_WARPS };  // who say that a slot is empty
 
-struct Weights {  // of devices/megakernel_words.py; the list ends with one of no rows
-    u64 a, gain;                 // gain: of as many bytes as k has, or 0
-    u32 row_bytes, rows;
-    u32 groups;                  // of columns
-    u32 pieces;                  // of k, of a block
-    u32 pair_rows;               // 0, or how far apart the rows of two tiles that go together lie: then tiles come in pairs
-    u32 split, tiles_each, tiles_more, bytes, other_bytes;  // see Cut
-};
 
 __device__ inline u32 row_of_tile(u32 tile, u32 pair_rows) {
     return pair_rows ? tile / 2 * TILE_ROWS + tile % 2 * pair_rows : tile * TILE_ROWS;

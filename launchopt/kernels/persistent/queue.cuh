@@ -1,19 +1,8 @@
 // What the host and a kernel that stays have in common, and who is told that a command is complete (persistent.cu).
-#define TAG_SHIFT 48
+#include "shared/queue.cuh"
 #define PAYLOAD ((1ull << TAG_SHIFT) - 1)
-enum { GROUPS = 4, COMMAND_WORDS = 4, ENTRY_WORDS = 8, USED_WORDS = 6, OUTPUT_WORDS = 16 };
-enum { END = 0xFFFF, MOST_CAPACITY = 4096, NEAR_SHAPES = 64 };
-enum { RUNNING, ENDED, GAVE_UP };  // control[STATE]
-enum { STATE, ABORT };             // words of `control`, in the host's memory
+enum { USED_WORDS = 6, NEAR_SHAPES = 64 };  // of an entry; shapes that are kept in shared memory
 enum { BUSY_POLLS = 4096, QUIET_POLLS = 65536 };  // until who finds nothing sleeps a little, and longer
-
-struct Queue {  // of devices/resident.py
-    const u64* ring;
-    u64 *host_done, *host_outputs, *control, *entries, *done, *ticket, *gone, *progress;
-    u32* arrived;
-    const Shape* shapes;
-    u64 shape_count, capacity_bits, entry_bits, workers, patience_ns, direct_bytes;
-};
 
 struct Order {  // a tile
     u64 a, b, c;

@@ -3,7 +3,7 @@
 // there are few instructions. The host is sent the outputs themselves, each with its command's number above it, before they are
 // known to be in memory, which takes as long again; then it is told that, too (persistent/completions.cuh), and only that tells
 // other commands.
-enum { SMALL_ROWS = OUTPUT_WORDS, SMALL_VECTORS = 16 };
+enum { SMALL_ROWS = OUTPUT_WORDS };
 enum { SMALL_LANES = 8, PART_ROWS = SMALL_ROWS * SMALL_LANES / 32, PART_VECTORS = SMALL_VECTORS / SMALL_LANES };
 
 // Whether a warp has all of it in its registers, and all distances in 32 bits.

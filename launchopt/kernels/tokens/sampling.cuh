@@ -8,7 +8,7 @@
 // so this gives a lower bound, which mostly leaves a few hundred logits above it. Should it leave more than fit into
 // shared memory (flat logits, a large k), all logits are bisected until they do.
 namespace sampling {
-enum { NONE, GREEDY, TOP_K, TOP_P };
+#include "shared/sampling.cuh"
 enum { WARPS = THREADS / 32, PIECES = 32, NOT_A_NUMBER = ~0 };  // the key of none, above all
 
 struct Room {  // shared memory of a block

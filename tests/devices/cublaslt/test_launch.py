@@ -18,6 +18,7 @@ from launchopt.command import Dtype, Records, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.resident import ring as rl
+from launchopt.kernels.shared import KernelState
 from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
@@ -212,7 +213,7 @@ def test_who_gave_up_ends_the_loop_with_a_status_of_its_own(each: bool) -> None:
     operands = [fake.arenas.arrays[operand.arena].ctypes.data for operand in stream.operands(stream.shapes[0])]
     assert taken[0] == Posted(*operands, 3, 0)
     assert len({each.c for each in taken if each}) == 10
-    ring.state[0] = rl.GAVE_UP
+    ring.state[0] = KernelState.GAVE_UP
     assert launch(10, 24) == rl.GONE
     assert rl.GONE not in (lt.OK, lt.TOO_MANY_LAUNCHES)
     assert (ring.posted, fake.calls) == (10, 0)
@@ -270,7 +271,7 @@ def test_of_a_block_that_fails_what_was_posted_is_noted() -> None:
     def give_up() -> None:
         while ring.posted < ring.capacity:  # the next one waits for its slot
             pass
-        ring.state[0] = rl.GAVE_UP
+        ring.state[0] = KernelState.GAVE_UP
 
     with ThreadPoolExecutor() as pool:
         gone = pool.submit(give_up)

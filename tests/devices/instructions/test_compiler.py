@@ -18,8 +18,9 @@ from launchopt.devices.cpu.ops import STATEFUL
 from launchopt.devices.cuda.op_kernels import ARGS, geometry
 from launchopt.devices.instructions.compiler import StepCompiler
 from launchopt.devices.instructions.order import waits_of, with_dependencies
-from launchopt.devices.instructions.words import JOIN, MOST_WAITS, NOBODY, WORDS, Instructions, Word
+from launchopt.devices.instructions.words import NOBODY, WORDS, Instructions, Word
 from launchopt.devices.steps.stages import step_of
+from launchopt.kernels.shared import JOIN, MOST_WAITS
 from launchopt.workloads.chain import ChainStream
 
 ROLES = "ABC"

@@ -23,7 +23,8 @@ from support.steps.step_runs import batches
 from launchopt.command import Dtype, Op
 from launchopt.devices.instructions import fusion
 from launchopt.devices.instructions.fusion import attention_bytes, fused
-from launchopt.devices.instructions.words import MOST_COLUMNS, PART, Word, groups_of
+from launchopt.devices.instructions.words import PART, Word, groups_of
+from launchopt.kernels.shared import MOST_COLUMNS
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import layer_program

@@ -18,16 +18,8 @@ from launchopt.devices.instructions import dependencies as dep
 from launchopt.devices.instructions.accesses import accesses
 from launchopt.devices.instructions.fusion import fused
 from launchopt.devices.instructions.order import waits_of, with_dependencies
-from launchopt.devices.instructions.words import (
-    JOIN,
-    NOBODY,
-    PART,
-    WORDS,
-    Instruction,
-    Instructions,
-    Word,
-    groups_of,
-)
+from launchopt.devices.instructions.words import NOBODY, PART, WORDS, Instruction, Instructions, Word, groups_of
+from launchopt.kernels.shared import JOIN
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from launchopt.command import Op
-from launchopt.devices.instructions.words import JOIN, PART, WORDS, Instructions, Word, names_of, weight_bytes
+from launchopt.devices.instructions.words import PART, WORDS, Instructions, Word, names_of, weight_bytes
+from launchopt.kernels.shared import JOIN
 
 
 def listed(*rows: dict[str, Any]) -> Instructions:

@@ -17,10 +17,12 @@ from launchopt.devices.feedback.stages import STAGES
 from launchopt.devices.loops.admission import ADMITTED, TAG_SHIFT, WAITS
 from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
+from launchopt.kernels.shared import GATE, word_of
 
 la: Any = imported("launchopt.devices.megakernel.launch_ahead")
 
 ARGUMENTS = 0x7F00_1234_5600
+WORD, TAG = word_of(GATE, "word"), word_of(GATE, "tag")
 
 
 class Launches:
@@ -86,7 +88,7 @@ def step(ahead: Gpu, program: Launches, arguments: int = ARGUMENTS) -> bool:
     admitted = ahead.admit(program, arguments)
     if admitted:
         assert program.waits is not None
-        assert ahead.said == (program.waits[la.TAG], arguments)
+        assert ahead.said == (program.waits[TAG], arguments)
         program.waits = None
     ahead.follow(program, True)
     return admitted
@@ -95,7 +97,7 @@ def step(ahead: Gpu, program: Launches, arguments: int = ARGUMENTS) -> bool:
 def ended(ahead: Gpu, program: Launches) -> None:
     """The launch that waited did nothing."""
     assert program.waits is not None
-    assert ahead.said == (program.waits[la.TAG], 0)
+    assert ahead.said == (program.waits[TAG], 0)
     program.waits = None
 
 
@@ -135,7 +137,7 @@ def test_the_host_may_be_ahead_of_the_gpu(ahead_of: Any) -> None:
     for _ in range(STAGES):
         step(ahead, program)
         waits: Any = program.waits
-        said += [] if waits is None else [int(waits[la.WORD])]
+        said += [] if waits is None else [int(waits[WORD])]
     assert len(set(said)) == len(said) == STAGES - 1
 
 
@@ -172,7 +174,7 @@ def test_one_that_gave_up_although_it_was_admitted(ahead_of: Any) -> None:
     ahead.check_alive()
     ahead.admit(program, ARGUMENTS)
     ahead.check_alive()
-    ahead.give_up(int(waits[la.TAG]))
+    ahead.give_up(int(waits[TAG]))
     with pytest.raises(RunError, match="gave up"):
         ahead.check_alive()
 
@@ -182,7 +184,7 @@ def test_one_that_was_called_off_may_give_up(ahead_of: Any) -> None:
     for _ in range(2):
         step(ahead, program)
     waits: Any = program.waits
-    ahead.give_up(int(waits[la.TAG]))
+    ahead.give_up(int(waits[TAG]))
     ahead.call_off()
     ahead.check_alive()
 
@@ -247,9 +249,9 @@ def test_each_launch_is_made_once_or_called_off(asked: list[tuple[int, bool, boo
             found = ahead.admit(program, ARGUMENTS if feeds_back else 0)
             assert not found or waiting == [program]
             for each in waiting:
-                assert ahead.said == (each.waits[la.TAG], ARGUMENTS if found else 0)  # type: ignore[index]
+                assert ahead.said == (each.waits[TAG], ARGUMENTS if found else 0)  # type: ignore[index]
                 assert 0 < ahead.said[0] <= la.MOST_TAG
-                recent.append(each.waits[la.WORD])
+                recent.append(each.waits[WORD])
                 assert len(set(recent[-STAGES:])) == len(recent[-STAGES:]), "the host may be that far ahead"
                 each.waits = None
             admitted += found

@@ -13,8 +13,8 @@ from support.steps.step_runs import batches
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.instructions.words import Word
-from launchopt.devices.megakernel.packed import TASK
 from launchopt.devices.steps.stages import step_of
+from launchopt.kernels.shared import TASK
 
 
 @pytest.fixture

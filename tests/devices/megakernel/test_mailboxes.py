@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.devices.instructions.words import MOST_COLUMNS, NOBODY, Word
-from launchopt.devices.megakernel.mailboxes import COLUMN_BYTES, EMPTY, box_stride, emptied_boxes, place_boxes
-from launchopt.devices.megakernel.task_words import TASK_WORDS, Extra
+from launchopt.devices.instructions.words import NOBODY, Word
+from launchopt.devices.megakernel.memory import EMPTY, box_stride, emptied_boxes, place_boxes
+from launchopt.devices.megakernel.task_structs import TASK_WORDS, TaskWord
+from launchopt.kernels.shared import BOX_BYTES, MOST_COLUMNS
 
 WORD = 4
 
@@ -25,7 +26,7 @@ def column_in(column: int, stride: int) -> int:
 
 def sender(features: int, requests: int, box: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     row = np.zeros(TASK_WORDS, np.int64)
-    row[Extra.RESULT_M], row[Word.REQUESTS], row[Extra.BOX] = features, requests, box
+    row[TaskWord.RESULT_M], row[Word.REQUESTS], row[TaskWord.BOX] = features, requests, box
     return row
 
 
@@ -35,7 +36,7 @@ def test_columns_that_there_are_wait_for_mail_and_no_others(pairs: int, requests
     features = 2 * pairs
     stride, together = box_stride(features, MOST_COLUMNS, 2)
     groups = -(-requests // together)
-    assert (together, stride % (COLUMN_BYTES * MOST_COLUMNS)) == (MOST_COLUMNS, 0)
+    assert (together, stride % (BOX_BYTES * MOST_COLUMNS)) == (MOST_COLUMNS, 0)
     tasks = np.array([sender(features, requests, first), sender(0, requests, NOBODY)])
     boxes = emptied_boxes(tasks, first + groups * stride, MOST_COLUMNS, 2).view(np.uint32)
     assert (boxes[: first // WORD] == 0xFFFFFFFF).all()
@@ -57,9 +58,9 @@ def test_other_columns_lie_one_behind_another(columns: int, itemsize: int, strid
 
 def test_tasks_are_told_where_boxes_are() -> None:
     tasks = np.array([sender(8, 1, 256), sender(8, 1, NOBODY)])
-    tasks[1, Extra.MAILED], tasks[1, Extra.FROM] = 1, 256
-    tasks[0, Extra.ADDED_MAILED], tasks[0, Extra.ADDED] = 0, 7
+    tasks[1, TaskWord.MAILED], tasks[1, TaskWord.FROM] = 1, 256
+    tasks[0, TaskWord.ADDED_MAILED], tasks[0, TaskWord.ADDED] = 0, 7
     place_boxes(tasks, 1 << 40)
-    assert tasks[:, Extra.BOX].tolist() == [(1 << 40) + 256, 0]
-    assert tasks[:, Extra.FROM].tolist() == [0, (1 << 40) + 256]
-    assert tasks[0, Extra.ADDED] == 7, "it is no box"
+    assert tasks[:, TaskWord.BOX].tolist() == [(1 << 40) + 256, 0]
+    assert tasks[:, TaskWord.FROM].tolist() == [0, (1 << 40) + 256]
+    assert tasks[0, TaskWord.ADDED] == 7, "it is no box"

@@ -15,17 +15,16 @@ from support.steps.programs import requests_of
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.instructions.words import NOBODY, Instructions, Word, groups_of
-from launchopt.devices.megakernel.mailboxes import place_boxes
-from launchopt.devices.megakernel.packed import packed, weights_of
-from launchopt.devices.megakernel.shared_memory import PIECE_BYTES
-from launchopt.devices.megakernel.task_words import Extra
+from launchopt.devices.megakernel.memory import place_boxes
+from launchopt.devices.megakernel.task_structs import TaskWord, packed, weights_of
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of
+from launchopt.kernels.shared import PIECE_BYTES
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import linear_program
 
 OUT, DOWN = (1 + STAGES.index(name) for name in ("o+add1", "down+add2"))
-TILES = [Extra.SPLIT, Extra.TILES_EACH, Extra.TILES_MORE]
+TILES = [TaskWord.SPLIT, TaskWord.TILES_EACH, TaskWord.TILES_MORE]
 
 
 def shared_list(k: int, requests: int, dtype: Dtype = Dtype.bf16, m: int = 256) -> Instructions:
@@ -52,11 +51,11 @@ def test_gemms_are_split_where_the_inputs_have_no_room(
     """Of several columns, into halves of whole pieces."""
     program = shared_list(k_bytes // dtype.itemsize, requests, dtype)
     tasks, _ = tasks_of(program, 4, dtype.itemsize, pairs=True)
-    assert tasks[:, Extra.STREAMED].tolist() == [1, 1]
-    assert tasks[:, Extra.SPLIT].tolist() == [is_split, 0]
+    assert tasks[:, TaskWord.STREAMED].tolist() == [1, 1]
+    assert tasks[:, TaskWord.SPLIT].tolist() == [is_split, 0]
     assert defines_of(tasks)["PAIRS"] == is_split
     alone, _ = tasks_of(program, 4, dtype.itemsize)
-    assert not alone[:, Extra.SPLIT].any()
+    assert not alone[:, TaskWord.SPLIT].any()
     assert defines_of(alone)["PAIRS"] == 0
 
 
@@ -73,39 +72,39 @@ def test_gemms_are_split_where_their_inputs_are_many_and_one_pass_is_all_there_i
     requests: int, k_bytes: int, blocks: int, is_split: int
 ) -> None:
     tasks, _ = tasks_of(shared_list(k_bytes // 2, requests), blocks, 2, pairs=True)
-    assert tasks[:, [Extra.STREAMED, Extra.SPLIT]].tolist() == [[1, is_split], [1, 0]]
+    assert tasks[:, [TaskWord.STREAMED, TaskWord.SPLIT]].tolist() == [[1, is_split], [1, 0]]
 
 
 def test_a_gemm_behind_a_norm_is_not_split() -> None:
     """A norm wants all of k. So of a layer whose GEMMs all have one pass, `o` is, and `down` for its large k."""
     program = compiled(layer_stream(16, model=ModelShape("short", 1024, 2, 8, 2, 128, 2048)))
     tasks, _ = tasks_of(program, 1024, 4, pairs=True)
-    assert (tasks[:, Extra.GAIN] != 0).sum() == 2
-    assert tasks[:, Extra.SPLIT].tolist() == [i in (OUT, DOWN) for i in range(6)]
-    assert not tasks[:, Extra.ADDED_MAILED].any()
+    assert (tasks[:, TaskWord.GAIN] != 0).sum() == 2
+    assert tasks[:, TaskWord.SPLIT].tolist() == [i in (OUT, DOWN) for i in range(6)]
+    assert not tasks[:, TaskWord.ADDED_MAILED].any()
 
 
 def test_gemms_whose_weights_are_not_streamed_are_not_split() -> None:
     tasks, _ = tasks_of(shared_list(8192 + 8, 16), 4, 2, pairs=True)
-    assert tasks[:, [Extra.STREAMED, Extra.SPLIT]].tolist() == [[0, 0], [1, 0]]
+    assert tasks[:, [TaskWord.STREAMED, TaskWord.SPLIT]].tolist() == [[0, 0], [1, 0]]
 
 
 @pytest.mark.parametrize("blocks", [2, 4, 6, 64, 66, 132])
 def test_tiles_of_a_split_gemm_are_a_pairs(blocks: int) -> None:
     """Both blocks of a pair have a share, whoever stores; who comes after waits for, or has mail from, all of these."""
     tasks, _ = tasks_of(shared_list(8192, 16), blocks, 2, pairs=True)
-    assert tasks[:, Extra.SPLIT].tolist() == [1, 0]
-    assert tasks[0, [Extra.TILES_EACH, Extra.TILES_MORE]].tolist() == [*divmod(32, blocks // 2)]
-    assert tasks[0, Extra.SHARE] == 2 * min(blocks // 2, 32)
-    assert tasks[1, [Extra.TILES_EACH, Extra.TILES_MORE]].tolist() == [*divmod(1024, blocks)]
-    assert tasks[1, Extra.SHARE] == blocks
+    assert tasks[:, TaskWord.SPLIT].tolist() == [1, 0]
+    assert tasks[0, [TaskWord.TILES_EACH, TaskWord.TILES_MORE]].tolist() == [*divmod(32, blocks // 2)]
+    assert tasks[0, TaskWord.SHARE] == 2 * min(blocks // 2, 32)
+    assert tasks[1, [TaskWord.TILES_EACH, TaskWord.TILES_MORE]].tolist() == [*divmod(1024, blocks)]
+    assert tasks[1, TaskWord.SHARE] == blocks
 
 
 def test_a_split_gemm_is_complete_when_both_of_each_pair_are() -> None:
     tasks, _ = tasks_of(shared_list(8192, 16, m=24), 4, 2, pairs=True)
-    assert tasks[:, Extra.STREAMED].tolist() == [1, 0], "so that it has no mail"
-    assert tasks[0, [Extra.SPLIT, Extra.SHARE, Extra.COUNTED]].tolist() == [1, 4, 1]
-    assert tasks[1, [Word.WAIT0, Extra.ENOUGH0]].tolist() == [0, 4]
+    assert tasks[:, TaskWord.STREAMED].tolist() == [1, 0], "so that it has no mail"
+    assert tasks[0, [TaskWord.SPLIT, TaskWord.SHARE, TaskWord.COUNTED]].tolist() == [1, 4, 1]
+    assert tasks[1, [Word.WAIT0, TaskWord.ENOUGH0]].tolist() == [0, 4]
 
 
 @pytest.mark.parametrize(("k_bytes", "pieces"), [(8192, 2), (6400, 2), (16384, 4), (16384 - 256, 4)])
@@ -125,8 +124,8 @@ def test_of_a_layer_down_is_split_with_what_is_done_behind_it() -> None:
     tall = ModelShape("tall", 256, 2, 8, 2, 32, 2048)
     program = compiled(layer_stream(16, model=tall))
     tasks, _ = tasks_of(program, 4, 4, pairs=True)
-    assert tasks[:, Extra.SPLIT].tolist() == [i == DOWN for i in range(6)]
-    assert tasks[DOWN, [Extra.THEN, Extra.MAILED, Extra.SHARE]].tolist() == [Op.ADD, 1, 4]
+    assert tasks[:, TaskWord.SPLIT].tolist() == [i == DOWN for i in range(6)]
+    assert tasks[DOWN, [TaskWord.THEN, TaskWord.MAILED, TaskWord.SHARE]].tolist() == [Op.ADD, 1, 4]
 
 
 def whom(row: NDArray[np.int64]) -> list[int]:
@@ -145,17 +144,17 @@ def test_who_adds_what_is_cut_in_another_way_has_it_by_mail() -> None:
     program = tall_list(2)
     tasks, _ = tasks_of(program, 4, 4, pairs=True)
     outs, downs = ([each, each + len(STAGES)] for each in (OUT, DOWN))
-    assert tasks[downs, Extra.SPLIT].tolist() == [1, 1]
+    assert tasks[downs, TaskWord.SPLIT].tolist() == [1, 1]
     others = {outs[1]: downs[0], downs[0]: outs[0], downs[1]: outs[1]}
-    assert np.flatnonzero(tasks[:, Extra.ADDED_MAILED]).tolist() == sorted(others)
-    assert all(tasks[row, Extra.ADDED] == tasks[other, Extra.BOX] for row, other in others.items())
+    assert np.flatnonzero(tasks[:, TaskWord.ADDED_MAILED]).tolist() == sorted(others)
+    assert all(tasks[row, TaskWord.ADDED] == tasks[other, TaskWord.BOX] for row, other in others.items())
     assert not tasks[[*outs, *downs], Word.WAITS].any()
     places, before = list(others), tasks.copy()
     place_boxes(tasks, 1024)
-    assert (tasks[places, Extra.ADDED] == before[places, Extra.ADDED] + 1024).all()
-    assert tasks[outs[0], Extra.ADDED] == before[outs[0], Extra.ADDED]
+    assert (tasks[places, TaskWord.ADDED] == before[places, TaskWord.ADDED] + 1024).all()
+    assert tasks[outs[0], TaskWord.ADDED] == before[outs[0], TaskWord.ADDED]
     alone, _ = tasks_of(program, 4, 4)
-    assert not alone[:, Extra.ADDED_MAILED].any()
+    assert not alone[:, TaskWord.ADDED_MAILED].any()
 
 
 def test_what_is_added_is_what_was_stored_there_last() -> None:
@@ -167,7 +166,7 @@ def test_what_is_added_is_what_was_stored_there_last() -> None:
     assert (sums[:, Word.OP] == Op.ADD).all()
     program[heads[first] + 1, Word.C] = program[heads[downs[0]] + 1, Word.A] = sums[1, Word.C]
     tasks, _ = tasks_of(program, 4, 4, pairs=True)
-    assert tasks[downs, Extra.ADDED].tolist() == tasks[[first, second], Extra.BOX].tolist()
+    assert tasks[downs, TaskWord.ADDED].tolist() == tasks[[first, second], TaskWord.BOX].tolist()
     program[:, Word.MAIL] = NOBODY
     tasks, _ = tasks_of(program, 4, 4, pairs=True)
     assert [whom(tasks[row]) for row in downs] == [[first], [second]]
@@ -179,19 +178,19 @@ def test_who_adds_what_nobody_has_by_mail_waits_for_it() -> None:
     tasks, _ = tasks_of(program, 4, 4, pairs=True)
     outs, downs = ([each, each + len(STAGES)] for each in (OUT, DOWN))
     assert [whom(tasks[row]) for row in (*outs, *downs)] == [[], [downs[0]], [outs[0]], [outs[1]]]
-    assert tasks[[*outs, *downs], Extra.COUNTED].tolist() == [1, 1, 1, 0]
-    assert tasks[outs[1], Extra.ENOUGH0] == tasks[downs[0], Extra.SHARE]
-    assert not tasks[:, Extra.ADDED_MAILED].any()
+    assert tasks[[*outs, *downs], TaskWord.COUNTED].tolist() == [1, 1, 1, 0]
+    assert tasks[outs[1], TaskWord.ENOUGH0] == tasks[downs[0], TaskWord.SHARE]
+    assert not tasks[:, TaskWord.ADDED_MAILED].any()
 
 
 def test_nothing_is_shared_where_somebody_would_wait_for_too_many() -> None:
     program = tall_list(1)
     program[:, Word.MAIL] = NOBODY
     heads = [group[0] for group in groups_of(program)]
-    assert tasks_of(program, 4, 4, pairs=True)[0][:, Extra.SPLIT].any()
+    assert tasks_of(program, 4, 4, pairs=True)[0][:, TaskWord.SPLIT].any()
     program[heads[-1], Word.WAITS], program[heads[-1], Word.WAIT0 : Word.WAIT3 + 1] = 4, heads[:OUT] + heads[-2:-1]
     tasks, _ = tasks_of(program, 4, 4, pairs=True)
-    assert not tasks[:, Extra.SPLIT].any()
+    assert not tasks[:, TaskWord.SPLIT].any()
 
 
 @settings(deadline=None, max_examples=40)
@@ -207,10 +206,10 @@ def test_of_any_size_of_k(m: int, slices: int, requests: int, blocks: int) -> No
 def test_of_any_sums(layers: int, requests: int, intermediate: int, blocks: int) -> None:
     """What is added has been stored by the own block, or comes by mail."""
     tasks, _ = tasks_of(tall_list(layers, requests, intermediate), blocks, 4, pairs=True)
-    sums = np.flatnonzero(tasks[:, Extra.THEN] == Op.ADD)
+    sums = np.flatnonzero(tasks[:, TaskWord.THEN] == Op.ADD)
     assert len(sums) == 2 * layers
     for before, i in pairwise(sums.tolist()):
         is_cut_alike = bool((tasks[i, TILES] == tasks[before, TILES]).all())
-        assert tasks[i, Extra.ADDED] == tasks[before, Extra.RESULT if is_cut_alike else Extra.BOX]
-        assert tasks[i, Extra.ADDED_MAILED] == (not is_cut_alike)
+        assert tasks[i, TaskWord.ADDED] == tasks[before, TaskWord.RESULT if is_cut_alike else TaskWord.BOX]
+        assert tasks[i, TaskWord.ADDED_MAILED] == (not is_cut_alike)
         assert whom(tasks[i]) == []

@@ -11,9 +11,9 @@ from support.megakernel.kernel_runs import CALL, GREEDY
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.feedback.in_launch import head_of
-from launchopt.devices.instructions.words import MOST_COLUMNS
-from launchopt.devices.megakernel.shared_memory import LEAST_SLOTS, SLOT_BYTES, fixed_bytes, slots_of
+from launchopt.devices.megakernel.memory import LEAST_SLOTS, SLOT_BYTES, fixed_bytes, slots_of
 from launchopt.kernels import source
+from launchopt.kernels.shared import MOST_COLUMNS
 
 MOST_BYTES = 227 << 10  # of a block, on compute capability 9.0
 AROUND = (Op.NORM, Op.ADD, Op.SILU_MUL)

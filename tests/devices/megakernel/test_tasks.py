@@ -16,16 +16,10 @@ from support.steps.programs import requests_of, stream_of
 from support.steps.step_runs import batches
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.instructions.words import (
-    GEMM_TILE_ROWS,
-    JOIN,
-    NOBODY,
-    WORDS,
-    Word,
-)
-from launchopt.devices.megakernel.packed import weights_of
-from launchopt.devices.megakernel.task_words import TASK_WORDS, Extra
+from launchopt.devices.instructions.words import NOBODY, WORDS, Word
+from launchopt.devices.megakernel.task_structs import TASK_WORDS, TaskWord, weights_of
 from launchopt.devices.megakernel.tasks import ALIGNMENT_BYTES, defines_of, tasks_of
+from launchopt.kernels.shared import JOIN, TILE_ROWS
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import linear_program
@@ -49,7 +43,7 @@ class Layer:
         self.rows = dict(zip(names, self.program, strict=True))
         self.tasks, self.box_bytes = tasks_of(self.program, blocks, self.itemsize)
 
-    def words(self, i: int, *columns: Extra) -> list[int]:
+    def words(self, i: int, *columns: TaskWord) -> list[int]:
         found: list[int] = self.tasks[i, list(columns)].tolist()
         return found
 
@@ -58,7 +52,7 @@ class Layer:
         return found
 
 
-def told(row: NDArray[np.int64], first: Extra, last: Extra) -> list[int]:
+def told(row: NDArray[np.int64], first: TaskWord, last: TaskWord) -> list[int]:
     """All words from one to another."""
     found: list[int] = row[first : last + 1].tolist()
     return found
@@ -71,8 +65,8 @@ def test_a_task_is_the_one_of_its_instructions_that_matters(requests: int, dtype
     own = ["slots", "qkv", "rope", "o", "gate_up", "down"]
     for row, name in zip(layer.tasks, own, strict=True):
         assert row[: Word.WAITS].tolist() == layer.rows[name][: Word.WAITS].tolist()
-    assert layer.tasks[:, Extra.STREAMED].tolist() == [i in STREAMED for i in range(6)]
-    assert layer.tasks[:, Extra.ATTENDS].tolist() == [i == ATTENTION for i in range(6)]
+    assert layer.tasks[:, TaskWord.STREAMED].tolist() == [i in STREAMED for i in range(6)]
+    assert layer.tasks[:, TaskWord.ATTENDS].tolist() == [i == ATTENTION for i in range(6)]
 
 
 @every
@@ -80,19 +74,19 @@ def test_whom_it_waits_for_is_told_by_tasks(requests: int, dtype: Dtype) -> None
     layer = Layer(requests, dtype)
     tasks = layer.tasks
     assert tasks[:, Word.MAIL].tolist() == [NOBODY, NOBODY, QKV, ATTENTION, OUT, GATE_UP]
-    assert tasks[:, Extra.MAILED].tolist() == [0, 0, 1, 1, 1, 1]
+    assert tasks[:, TaskWord.MAILED].tolist() == [0, 0, 1, 1, 1, 1]
     assert tasks[:, Word.WAITS].tolist() == [0, 0, 1, 0, 0, 0]
     assert tasks[ATTENTION, Word.WAIT0 : Word.WAIT3 + 1].tolist() == [SLOTS, NOBODY, NOBODY, NOBODY]
-    assert tasks[:, Extra.COUNTED].tolist() == [1, 0, 0, 0, 0, 0]
-    assert layer.words(ATTENTION, Extra.ENOUGH0) == layer.words(SLOTS, Extra.SHARE)
-    assert not tasks[:, Extra.ENOUGH1 : Extra.ENOUGH3 + 1].any()
+    assert tasks[:, TaskWord.COUNTED].tolist() == [1, 0, 0, 0, 0, 0]
+    assert layer.words(ATTENTION, TaskWord.ENOUGH0) == layer.words(SLOTS, TaskWord.SHARE)
+    assert not tasks[:, TaskWord.ENOUGH1 : TaskWord.ENOUGH3 + 1].any()
 
 
 @every
 def test_results_are_what_the_last_one_gives(requests: int, dtype: Dtype) -> None:
     layer = Layer(requests, dtype)
     for i, name in {QKV: "qkv", ATTENTION: "av", OUT: "add1", GATE_UP: "silu_mul", DOWN: "add2"}.items():
-        found = layer.words(i, Extra.RESULT_M, Extra.RESULT, Extra.RESULT_STRIDE)
+        found = layer.words(i, TaskWord.RESULT_M, TaskWord.RESULT, TaskWord.RESULT_STRIDE)
         assert found == layer.of(name, Word.M, Word.C, Word.STRIDE_C)
         assert found[0] == WIDTHS[i]
 
@@ -107,13 +101,13 @@ def test_a_norm_before_and_what_comes_after(requests: int, dtype: Dtype) -> None
         GATE_UP: (Op.SILU_MUL, "silu_mul"),
     }
     for i in range(6):
-        assert layer.words(i, Extra.GAIN) == (layer.of(norms[i], Word.A) if i in norms else [0])
+        assert layer.words(i, TaskWord.GAIN) == (layer.of(norms[i], Word.A) if i in norms else [0])
         then, name = after.get(i, (0, ""))
-        assert layer.words(i, Extra.THEN) == [then]
+        assert layer.words(i, TaskWord.THEN) == [then]
         if then == Op.ADD:
-            added = layer.words(i, Extra.ADDED, Extra.ADDED_STRIDE)
+            added = layer.words(i, TaskWord.ADDED, TaskWord.ADDED_STRIDE)
             assert added == layer.of(name, Word.A, Word.STRIDE_A)
-    assert layer.tasks[:, Extra.PAIR_ROWS].tolist() == [0, 0, 0, 0, MODEL.intermediate, 0]
+    assert layer.tasks[:, TaskWord.PAIR_ROWS].tolist() == [0, 0, 0, 0, MODEL.intermediate, 0]
 
 
 def stride_of(width: int, requests: int, itemsize: int) -> int:
@@ -127,11 +121,11 @@ def stride_of(width: int, requests: int, itemsize: int) -> int:
 def test_inputs_come_from_what_the_first_one_reads(requests: int, dtype: Dtype) -> None:
     """Unless by mail: then from the sender's box, which has all of its results one after another, of one with gaps."""
     layer = Layer(requests, dtype)
-    assert layer.words(QKV, Extra.FROM, Extra.FROM_BYTES) == layer.of("norm1", Word.B, Word.STRIDE_B)
+    assert layer.words(QKV, TaskWord.FROM, TaskWord.FROM_BYTES) == layer.of("norm1", Word.B, Word.STRIDE_B)
     for i, sender in ((ATTENTION, QKV), (OUT, ATTENTION), (GATE_UP, OUT), (DOWN, GATE_UP)):
-        box = layer.words(sender, Extra.BOX)
+        box = layer.words(sender, TaskWord.BOX)
         stride = stride_of(WIDTHS[sender], requests, layer.itemsize)
-        assert layer.words(i, Extra.FROM, Extra.FROM_BYTES) == [*box, stride]
+        assert layer.words(i, TaskWord.FROM, TaskWord.FROM_BYTES) == [*box, stride]
 
 
 @every
@@ -139,19 +133,19 @@ def test_boxes_have_room_for_results(requests: int, dtype: Dtype) -> None:
     """Of the last of what is done as one: of gate and up half as much as the GEMM gives."""
     layer, at = Layer(requests, dtype), 0
     for i in (QKV, ATTENTION, OUT, GATE_UP):
-        assert layer.words(i, Extra.BOX) == [at]
+        assert layer.words(i, TaskWord.BOX) == [at]
         taken = stride_of(WIDTHS[i], requests, layer.itemsize)
         if requests == 1 or layer.itemsize == 4:
             taken *= requests
         at += -(-taken // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     assert layer.box_bytes == at
-    assert [layer.words(i, Extra.BOX) for i in (SLOTS, DOWN)] == [[NOBODY]] * 2, "nobody has mail from these"
+    assert [layer.words(i, TaskWord.BOX) for i in (SLOTS, DOWN)] == [[NOBODY]] * 2, "nobody has mail from these"
 
 
 def test_who_sends_to_the_next_layer_has_a_box() -> None:
     layer = Layer(2, layers=2)
     assert layer.tasks[:, Word.MAIL].tolist() == [NOBODY, NOBODY, *range(1, 10)]
-    assert layer.words(1 + len(STAGES), Extra.FROM) == layer.words(DOWN, Extra.BOX)
+    assert layer.words(1 + len(STAGES), TaskWord.FROM) == layer.words(DOWN, TaskWord.BOX)
 
 
 @pytest.mark.parametrize("blocks", [1, 3, BLOCKS, 132])
@@ -159,9 +153,9 @@ def test_tiles_of_a_gemm_are_those_of_its_results(blocks: int) -> None:
     """Of gate and up pairs of tiles, of which each is one tile of results."""
     layer = Layer(2, blocks=blocks)
     for i in STREAMED:
-        tiles = WIDTHS[i] // GEMM_TILE_ROWS
-        assert layer.words(i, Extra.TILES_EACH, Extra.TILES_MORE) == [*divmod(tiles, blocks)]
-        assert layer.words(i, Extra.SHARE) == [min(tiles, blocks)]
+        tiles = WIDTHS[i] // TILE_ROWS
+        assert layer.words(i, TaskWord.TILES_EACH, TaskWord.TILES_MORE) == [*divmod(tiles, blocks)]
+        assert layer.words(i, TaskWord.SHARE) == [min(tiles, blocks)]
     assert layer.of("gate_up", Word.M) == [2 * WIDTHS[GATE_UP]]
 
 
@@ -169,22 +163,22 @@ def test_tiles_of_a_gemm_are_those_of_its_results(blocks: int) -> None:
 @pytest.mark.parametrize("requests", [1, 3])
 def test_attention_is_for_a_block_a_request_and_kv_head(requests: int, blocks: int) -> None:
     layer = Layer(requests, blocks=blocks)
-    assert layer.words(ATTENTION, Extra.SHARE) == [min(blocks, requests * MODEL.kv_heads)]
+    assert layer.words(ATTENTION, TaskWord.SHARE) == [min(blocks, requests * MODEL.kv_heads)]
 
 
 @every
 @pytest.mark.parametrize("page", [None, 4])
 def test_attention_knows_where_each_of_its_ops_stores(requests: int, dtype: Dtype, page: int | None) -> None:
     layer = Layer(requests, dtype, page=page)
-    assert told(layer.tasks[ATTENTION], Extra.ATTENDS, Extra.PROBABILITIES_STRIDE) == [
+    assert told(layer.tasks[ATTENTION], TaskWord.ATTENDS, TaskWord.PROBABILITIES_STRIDE) == [
         1,
         *layer.of("kv_write", Word.C, Word.A, Word.STRIDE_A),
         *layer.of("qk", Word.C, Word.STRIDE_C),
         *layer.of("softmax", Word.C, Word.STRIDE_C),
     ]
     others = np.delete(layer.tasks, ATTENTION, axis=0)
-    assert not others[:, Extra.ATTENDS : Extra.PROBABILITIES_STRIDE + 1].any()
-    assert not layer.tasks[ATTENTION, Extra.GAIN : Extra.PAIR_ROWS + 1].any()
+    assert not others[:, TaskWord.ATTENDS : TaskWord.PROBABILITIES_STRIDE + 1].any()
+    assert not layer.tasks[ATTENTION, TaskWord.GAIN : TaskWord.PAIR_ROWS + 1].any()
 
 
 # -- What is compiled, and weights
@@ -227,7 +221,7 @@ def test_of_a_layer_with_relu_both_are_compiled() -> None:
     own = {"COLUMNS": 1, "OPS": bits(Op.SLOT_MAP, Op.RELU), "FUSED": fused}
     none = dict.fromkeys(("GROUPS", "ONE_STEP", "PAIRS", "LOGITS", "SHORT"), 0)
     assert defines_of(tasks) == {**own, **none, "COUNTS": 1, **shape}
-    assert not tasks[:, Extra.PAIR_ROWS].any()
+    assert not tasks[:, TaskWord.PAIR_ROWS].any()
 
 
 @pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16])
@@ -256,7 +250,7 @@ def test_a_gemm_is_done_in_one_step_where_no_block_has_more_than_that(
     row[0, [Word.STRIDE_B, Word.STRIDE_C]] = k * itemsize, m * itemsize
     row[0, Word.WAITS], row[0, [*range(Word.WAIT0, Word.WAIT3 + 1), Word.MAIL]] = 0, NOBODY
     tasks, _ = tasks_of(row, blocks, itemsize)
-    assert tasks[0, Extra.STREAMED] == 1
+    assert tasks[0, TaskWord.STREAMED] == 1
     found = defines_of(tasks)
     assert bool(found["ONE_STEP"]) == is_one_step[dtype]
     assert bool(found["SHORT"]) == (is_one_step[dtype] and requests == 1)
@@ -265,7 +259,7 @@ def test_a_gemm_is_done_in_one_step_where_no_block_has_more_than_that(
 def test_attentions_of_several_shapes_are_compiled_for_none() -> None:
     tasks = np.repeat(Layer(1).tasks, 2, axis=0)
     assert defines_of(tasks)["HEAD_DIM"] == 32
-    tasks[-1:, [Extra.ATTENDS, Word.HEAD_DIM]] = 1, 64
+    tasks[-1:, [TaskWord.ATTENDS, Word.HEAD_DIM]] = 1, 64
     assert not defines_of(tasks).keys() & {"HEAD_DIM", "GROUP", "PAGE_TOKENS"}
 
 
@@ -293,7 +287,7 @@ def test_weights_are_told_with_the_gain_and_the_pairs(requests: int, dtype: Dtyp
     assert weights["rows"][:-2].tolist() == [384, 256, 768, 256]
     assert weights["bytes"][:-2].tolist() == [256 * dtype.itemsize] * 3 + [384 * dtype.itemsize]
     for name in ("tiles_each", "tiles_more"):
-        assert weights[name][:-2].tolist() == layer.tasks[STREAMED, Extra[name.upper()]].tolist()
+        assert weights[name][:-2].tolist() == layer.tasks[STREAMED, TaskWord[name.upper()]].tolist()
 
 
 @settings(deadline=None, max_examples=40)
@@ -312,7 +306,7 @@ def test_joins_are_tasks_too() -> None:
     tasks, box_bytes = tasks_of(program, BLOCKS, stream.dtype.itemsize)
     check_tasks(program, tasks, box_bytes, stream.dtype.itemsize, BLOCKS)
     (join,) = np.flatnonzero(tasks[:, Word.OP] == JOIN)
-    assert tasks[join, [Extra.SHARE, Extra.COUNTED]].tolist() == [1, 1]
+    assert tasks[join, [TaskWord.SHARE, TaskWord.COUNTED]].tolist() == [1, 1]
     assert tasks[:, :WORDS].tolist() == program.tolist()
 
 
@@ -324,6 +318,6 @@ def test_of_more_requests_than_columns_there_are_groups(requests: int, groups: i
 def test_where_all_comes_by_mail_nobody_counts() -> None:
     stream = ChainStream(linear_program([(256, 128), (128, 256)]), 2, requests_of([(0, 2)]), Dtype.fp16, 1)
     tasks, _ = tasks_of(compiled(stream), BLOCKS, 2)
-    assert (defines_of(tasks)["COUNTS"], int(tasks[:, Extra.COUNTED].sum())) == (0, 0)
-    tasks[0, Extra.COUNTED] = 1
+    assert (defines_of(tasks)["COUNTS"], int(tasks[:, TaskWord.COUNTED].sum())) == (0, 0)
+    tasks[0, TaskWord.COUNTED] = 1
     assert defines_of(tasks)["COUNTS"] == 1

@@ -13,7 +13,7 @@ import pytest
 
 from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, as_words
-from launchopt.devices.resident.shapes import is_sent
+from launchopt.devices.resident.ring import is_sent
 from launchopt.devices.runs import LOW
 from launchopt.queue.ring import Ring
 from launchopt.verify.commands import verify

@@ -17,8 +17,7 @@ import pytest
 from support.processes.own_process import ROOT, environ_of
 
 from launchopt.command import Dtype
-from launchopt.devices.resident.ring import GAVE_UP_LINE
-from launchopt.devices.resident.shapes import takes
+from launchopt.devices.resident.ring import GAVE_UP_LINE, takes
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording import results
 from launchopt.workloads.gemv import gemv

@@ -1,29 +1,24 @@
-"""What kernels/persistent.cu and its host both know: struct Shape, struct Queue, constants of the rings."""
+"""What kernels/persistent.cu and its host both know: struct Shape, struct Queue."""
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from support.cuda.libraries import imported
-from support.megakernel.kernel_text import constant, fields, names, numbered
 
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices.resident import ring as rl
-from launchopt.devices.resident.shapes import MOST_COLUMNS, SMALL_ROWS, SMALL_VECTORS, is_sent, shape_words
-from launchopt.kernels import source
+from launchopt.devices.resident.ring import is_sent, shape_words
+from launchopt.kernels.shared import ENTRY_WORDS, GROUPS, QUEUE, SHAPE
 
 
 @pytest.mark.parametrize(("m", "n", "swapped"), [(300, 3, False), (5, 77, True)])
 def test_a_shape_is_told_in_the_words_of_its_struct(m: int, n: int, swapped: bool) -> None:
-    found = fields(source("persistent"), "Shape")
-    assert {kind for kind, _ in found} == {"i64"}
     words, is_swapped = shape_words(ShapeKey(m, n, 20, Dtype.fp16), (21, 22, 23))
     assert is_swapped == swapped
-    shape = dict(zip((name for _, name in found), words, strict=True))
+    shape = dict(zip(SHAPE.names or (), words, strict=True))
     assert shape == {
         "rows": max(m, n),
         "columns": min(m, n),
@@ -34,13 +29,9 @@ def test_a_shape_is_told_in_the_words_of_its_struct(m: int, n: int, swapped: boo
         "column_step": 1 if swapped else 23,
         "least_rows": 4096 // (20 * 2),
     }
-    assert constant(source("persistent"), "MOST_COLUMNS") == MOST_COLUMNS
 
 
 def test_what_one_warp_does_is_as_small_as_the_kernel_has_it() -> None:
-    text = source("persistent")
-    assert SMALL_ROWS == constant(text, "OUTPUT_WORDS") == rl.OUTPUT_WORDS
-    assert constant(text, "SMALL_VECTORS") == SMALL_VECTORS
     small = [(16, 1, 64, Dtype.fp32), (1, 3, 4, Dtype.fp32), (1, 1, 128, Dtype.bf16)]
     not_small = [(17, 1, 64), (16, 2, 64), (16, 1, 66), (16, 1, 68)]
     assert all(is_sent(ShapeKey(*shape)) for shape in small)
@@ -61,7 +52,7 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[s
     made._host_outputs, made._control = np.zeros((2, 1), np.int64)
     words = 1 << 40
     made._words, made._arrived = on_gpu(words), on_gpu(1 << 42)
-    made._done = words + 8 * resident.ENTRY_WORDS * (1 << resident.ENTRY_BITS)
+    made._done = words + 8 * ENTRY_WORDS * (1 << resident.ENTRY_BITS)
     made._shapes, made._blocks, made._patience_ns = [[0] * 8] * 3, 7, 11
     uploaded: list[Any] = []
 
@@ -89,30 +80,13 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[s
         "shape_count": 3,
         "capacity_bits": resident.CAPACITY_BITS,
         "entry_bits": resident.ENTRY_BITS,
-        "workers": resident.GROUPS * 7 - 1,
+        "workers": GROUPS * 7 - 1,
         "patience_ns": 11,
         "direct_bytes": resident.DIRECT_BYTES,
     }
-    names_of_words = names(source("persistent"), "Queue")
-    return resident, expected, dict(zip(names_of_words, parameters.tolist(), strict=True))
+    return resident, expected, dict(zip(QUEUE.names or (), parameters.tolist(), strict=True))
 
 
 def test_a_queue_is_told_in_the_words_of_its_struct(monkeypatch: pytest.MonkeyPatch) -> None:
     _, expected, parameters = sealed(monkeypatch)
     assert parameters == expected
-    for kind, name in fields(source("persistent"), "Queue"):
-        assert kind.endswith("*") or kind == "u64", f"{name} is no word"
-
-
-def test_constants_of_the_ring_are_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    resident, _, _ = sealed(monkeypatch)
-    text = source("persistent")
-    for name in ("GROUPS", "ENTRY_WORDS"):
-        assert constant(text, name) == getattr(resident, name)
-    assert constant(text, "COMMAND_WORDS") == rl.COMMAND_WORDS
-    assert constant(text, "MOST_CAPACITY") >= 1 << resident.CAPACITY_BITS
-    assert resident.GROUPS * 32 * constant(text, "GROUP_WARPS") == resident.THREADS
-    assert re.findall(r"END = (0x\w+)", text) == [f"0x{rl.END:X}"]
-    assert re.findall(r"#define TAG_SHIFT (\d+)", text) == [str(rl.TAG_SHIFT)]
-    assert numbered(text, "RUNNING") == {name: getattr(rl, name) for name in ("RUNNING", "ENDED", "GAVE_UP")}
-    assert numbered(text, "STATE") == {name: getattr(resident, name) for name in ("STATE", "ABORT")}, "words of control"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-import re
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.resident.resident_ring import PAYLOAD, OwnRing, Posted
 
-from launchopt import kernels
 from launchopt.devices.resident import ring as rl
+from launchopt.kernels.shared import COMMAND_WORDS, END, OUTPUT_WORDS, KernelState
 
 properties = settings(deadline=None, max_examples=150)
 addresses = st.integers(0, PAYLOAD)
@@ -35,7 +33,7 @@ class Model:
         index, ring = self.ring.posted, self.ring
         assert ring.post(a, b, c, request, shape) == rl.OK
         before = 0
-        if ring.requests and shape != rl.END:
+        if ring.requests and shape != END:
             shared = request % len(ring.last)
             ago = index - self._last.get(shared, index)
             before = ago if ago < ring.capacity else 0
@@ -80,7 +78,7 @@ def test_commands_are_taken_once_whole_and_in_order(
         able = model.choices()
         what = able[kind % len(able)]
         if what == "post":
-            model.post(a, b, c, request, rl.END if shape == 9 else shape)
+            model.post(a, b, c, request, END if shape == 9 else shape)
         elif what == "take":
             model.take()
         else:
@@ -108,10 +106,10 @@ def test_what_is_a_ring_ago_is_done(apart: int, before: int) -> None:
 
 def test_the_end_waits_for_nobody_and_is_nobodys_last() -> None:
     ring = OwnRing(3, requests=1)
-    for shape in (4, rl.END, 5):
+    for shape in (4, END, 5):
         assert ring.post(1, 2, 3, 0, shape) == rl.OK
     taken = [ring.reader.take() for _ in range(3)]
-    assert taken == [Posted(1, 2, 3, 4, 0), Posted(1, 2, 3, rl.END, 0), Posted(1, 2, 3, 5, 2)]
+    assert taken == [Posted(1, 2, 3, 4, 0), Posted(1, 2, 3, END, 0), Posted(1, 2, 3, 5, 2)]
 
 
 def test_without_an_order_nobody_waits() -> None:
@@ -121,7 +119,7 @@ def test_without_an_order_nobody_waits() -> None:
     assert [ring.reader.take() for _ in range(6)] == [Posted(1, 2, 3, 4, 0)] * 5 + [None]
 
 
-@pytest.mark.parametrize("missing", range(rl.COMMAND_WORDS))
+@pytest.mark.parametrize("missing", range(COMMAND_WORDS))
 def test_a_command_of_which_a_word_is_missing_is_not_there(missing: int) -> None:
     """Words become visible in any order."""
     ring = OwnRing(2, first=4)
@@ -142,7 +140,7 @@ def test_a_writer_waits_for_its_slot_and_goes_on(first: int) -> None:
 
     def read() -> None:
         open_: list[int] = []
-        while not taken or taken[-1].shape != rl.END:
+        while not taken or taken[-1].shape != END:
             if (command := ring.reader.take()) is not None:
                 taken.append(command)
                 open_.append(ring.reader.next - 1)
@@ -157,12 +155,12 @@ def test_a_writer_waits_for_its_slot_and_goes_on(first: int) -> None:
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     statuses = {ring.post(i, 2 * i, 3 * i, i % 3, i % 100) for i in range(count)}
-    statuses.add(ring.post(0, 0, 0, 0, rl.END))
+    statuses.add(ring.post(0, 0, 0, 0, END))
     reader.join(60)
     assert not reader.is_alive()
     assert (statuses, faults) == ({rl.OK}, [])
     expected = [Posted(i, 2 * i, 3 * i, i % 100, 3 if i > 2 else 0) for i in range(count)]
-    assert taken == [*expected, Posted(0, 0, 0, rl.END, 0)]
+    assert taken == [*expected, Posted(0, 0, 0, END, 0)]
 
 
 @pytest.mark.parametrize("posted", [0, 3, 8])
@@ -171,7 +169,7 @@ def test_of_a_kernel_that_gave_up_nothing_is_asked(posted: int) -> None:
     ring = OwnRing(3, requests=1)
     for _ in range(posted):
         assert ring.post(1, 2, 3, 0, 4) == rl.OK
-    ring.state[0] = rl.GAVE_UP
+    ring.state[0] = KernelState.GAVE_UP
     before = ring.words.copy(), ring.queue.copy(), ring.last.copy()
     assert ring.post(1, 2, 3, 0, 4) == rl.GONE
     for now, then in zip((ring.words, ring.queue, ring.last), before, strict=True):
@@ -187,7 +185,7 @@ def waiting(ring: OwnRing) -> tuple[threading.Thread, list[int]]:
     return thread, found
 
 
-@pytest.mark.parametrize("state", [rl.RUNNING, rl.ENDED])
+@pytest.mark.parametrize("state", [KernelState.RUNNING, KernelState.ENDED])
 def test_a_kernel_that_ended_in_order_may_be_there_again(state: int) -> None:
     """The next one may run before the host is told that the last has ended."""
     ring = OwnRing(1)
@@ -200,7 +198,7 @@ def test_a_kernel_that_ended_in_order_may_be_there_again(state: int) -> None:
     ring.reader.complete(0)
     thread.join(60)
     assert found == [rl.OK]
-    assert ring.reader.seen(2) == [True] * rl.COMMAND_WORDS
+    assert ring.reader.seen(2) == [True] * COMMAND_WORDS
 
 
 def test_who_waits_for_a_kernel_that_gives_up_is_told() -> None:
@@ -209,13 +207,13 @@ def test_who_waits_for_a_kernel_that_gives_up_is_told() -> None:
     ring.post(2, 2, 2, 0, 2)
     thread, found = waiting(ring)
     assert found == []
-    ring.state[0] = rl.GAVE_UP
+    ring.state[0] = KernelState.GAVE_UP
     thread.join(60)
     assert (found, ring.posted) == ([rl.GONE], 2)
 
 
 @properties
-@given(laps, st.integers(0, 15), st.permutations(range(rl.OUTPUT_WORDS)), st.integers(1, rl.OUTPUT_WORDS), st.data())
+@given(laps, st.integers(0, 15), st.permutations(range(OUTPUT_WORDS)), st.integers(1, OUTPUT_WORDS), st.data())
 def test_outputs_are_there_when_each_has_come(
     lap: int, more: int, order: list[int], rows: int, data: st.DataObject
 ) -> None:
@@ -223,7 +221,7 @@ def test_outputs_are_there_when_each_has_come(
     ring = OwnRing(4, first=(lap << 4) + more)
     index, slot = ring.posted, ring.posted % ring.capacity
     ring.outputs[slot] = (index + 1 - ring.capacity) % 2**32 << 32 | 5
-    ring.state[0] = rl.GAVE_UP  # so that who would wait returns
+    ring.state[0] = KernelState.GAVE_UP  # so that who would wait returns
     for row in [row for row in order if row < rows]:
         assert rl.await_outputs(ring.queue.ctypes.data, index, rows) == rl.GONE
         ring.outputs[slot, row] = (index + 1) % 2**32 << 32 | data.draw(st.integers(0, 2**32 - 1))
@@ -243,24 +241,3 @@ def test_who_waits_for_outputs_is_told_that_none_come() -> None:
     ring.reader.complete(0)
     thread.join(60)
     assert found == [rl.COMPLETE]
-
-
-def test_both_ends_have_the_same_numbers() -> None:
-    """What the kernel's source calls by the same name."""
-    text = re.sub(r"//.*", "", kernels.source("persistent/queue.cuh"))
-    found: dict[str, int] = {}
-    for body in re.findall(r"enum \{([^}]*)\}", text):
-        value = -1
-        for item in body.split(","):
-            name, _, given_value = item.partition("=")
-            value = int(given_value, 0) if given_value.strip() else value + 1
-            found[name.strip()] = value
-    own = ("COMMAND_WORDS", "OUTPUT_WORDS", "END", "RUNNING", "ENDED", "GAVE_UP")
-    assert {name: found[name] for name in own} == {name: getattr(rl, name) for name in own}
-    assert f"#define TAG_SHIFT {rl.TAG_SHIFT}\n" in text
-    resident = (Path(rl.__file__).parent / "kernel.py").read_text()
-    told = dict(zip(("STATE", "ABORT"), re.findall(r"^STATE, ABORT = (\d+), (\d+)", resident, re.M)[0], strict=True))
-    assert {name: int(value) for name, value in told.items()} == {name: found[name] for name in told}
-    bits = re.findall(r"^CAPACITY_BITS, ENTRY_BITS = (\d+), (\d+)", resident, re.M)[0]
-    assert 1 << int(bits[0]) <= found["MOST_CAPACITY"]
-    assert f"THREADS, GROUPS, ENTRY_WORDS = 1024, {found['GROUPS']}, {found['ENTRY_WORDS']}" in resident

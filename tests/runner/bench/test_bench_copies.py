@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from launchopt.devices.cuda import bulk_copies as bc
+from launchopt.kernels.shared import COPY_ROWS, MOST_COPY_SLOTS
 from runner.bench import copies
 from runner.bench.__main__ import main
 
@@ -46,9 +47,9 @@ def test_each_number_under_way_and_each_place(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_all_cases_fit_into_the_shared_memory_of_an_h100() -> None:
-    most = max(copies.OFFSETS) + max(copies.UNDER_WAY) * bc.ROWS * copies.PITCH
+    most = max(copies.OFFSETS) + max(copies.UNDER_WAY) * COPY_ROWS * copies.PITCH
     assert most <= (227 << 10) - (1 << 10)
-    assert max(copies.UNDER_WAY) <= bc.MOST_SLOTS
+    assert max(copies.UNDER_WAY) <= MOST_COPY_SLOTS
 
 
 def test_another_device_is_left_out(tmp_path: Path) -> None:
@@ -64,4 +65,4 @@ def test_on_a_gpu_more_under_way_is_faster_and_in_the_way() -> None:
     assert none.mean_cycles < many.mean_cycles
     assert measured.measure(8, 0, copies.PITCH, near=True).gb_per_s > 0  # and nothing else than was copied is found
     with pytest.raises(ValueError, match="too many"):
-        measured.measure(bc.MOST_SLOTS + 1, 0, copies.PITCH)
+        measured.measure(MOST_COPY_SLOTS + 1, 0, copies.PITCH)

@@ -22,20 +22,21 @@ import pytest
 from numpy.typing import NDArray
 
 from launchopt.command import Op
-from launchopt.devices.feedback.in_launch import FIELDS
-from launchopt.devices.feedback.stages import WORDS as ROW_WORDS
 from launchopt.devices.instructions.fusion import ATTENTION
-from launchopt.devices.instructions.words import JOIN, NOBODY, WORDS, Instructions, Word, compiled_columns
-from launchopt.devices.megakernel.mailboxes import box_stride, emptied_boxes
-from launchopt.devices.megakernel.packed import TASK, WEIGHTS, packed
-from launchopt.devices.megakernel.task_words import Extra, Tasks
+from launchopt.devices.instructions.words import NOBODY, WORDS, Instructions, Word, compiled_columns
+from launchopt.devices.megakernel.memory import box_stride, emptied_boxes
+from launchopt.devices.megakernel.task_structs import Tasks, TaskWord, packed
 from launchopt.devices.megakernel.tasks import tasks_of
+from launchopt.kernels.shared import FEEDBACK, GATE, JOIN, LAUNCH, PROGRAM, ROW_WORDS, TAG_BITS, TASK, WEIGHTS, word_of
 from support.cuda.fake_cuda import FakeCuda, fake_cuda
 from support.cuda.fake_cupy import fed_back, memory_at
 from support.cuda.fake_memory import FakeMemory
 from support.megakernel.instruction_interpreter import Memory, random_order, run
 
 MULTIPROCESSORS, SHARED_BYTES = 3, 227 << 10
+GATE_AT, TAG_AT = word_of(LAUNCH, "gate"), word_of(LAUNCH, "gate", "tag")
+ARGUMENTS_AT = word_of(LAUNCH, "feedback", "arguments")
+FEEDBACK_COUNTS = [name for name in FEEDBACK.names or () if FEEDBACK[name].kind == "u"]
 
 
 class FakeMegakernel:
@@ -60,7 +61,7 @@ class FakeMegakernel:
     def tasks_of(self, instructions: Instructions, blocks: int, itemsize: int, pairs: bool) -> Any:
         """In place of `megakernel_tasks.tasks_of`: whose list a program's tasks are."""
         tasks, box_bytes = tasks_of(instructions, blocks, itemsize, pairs)
-        self.split.append(int(tasks[:, Extra.SPLIT].sum()))
+        self.split.append(int(tasks[:, TaskWord.SPLIT].sum()))
         self._lists[tasks[:, :WORDS].tobytes()] = instructions.copy()
         self._tables.append(tasks)
         return tasks, box_bytes
@@ -84,26 +85,21 @@ class FakeMegakernel:
         """In place of `KernelLaunch`."""
         assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
         assert (threads, stream) == (288 + 32 * function.defines["SHORT"], self.device.stream)
-        assert [each.nbytes for each in parameters] == [8 * 6, 8 * len(FIELDS), 4, 8 * 5]
+        assert [each.nbytes for each in parameters] == [PROGRAM.itemsize, FEEDBACK.itemsize, 4, GATE.itemsize]
         return SimpleNamespace(with_words=partial(self._launch, function.defines))
 
     def _launch(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64], early: bool = False) -> None:
-        from launchopt.devices.megakernel.program import GATE
-
         self.settle()
-        assert early == bool(words[GATE]), "who waits may begin before the one before has ended"
-        if words[GATE]:
+        assert early == bool(words[GATE_AT]), "who waits may begin before the one before has ended"
+        if words[GATE_AT]:
             self._waits = defines, blocks, words.copy()
         else:
             self._run(defines, blocks, words)
 
     def _word(self, words: NDArray[np.int64]) -> tuple[bool, int]:
         """Whether the host has said something to a launch that waits, and what."""
-        from launchopt.devices.megakernel.launch_ahead import SHIFT, TAG
-        from launchopt.devices.megakernel.program import GATE
-
-        tag, said = divmod(int(memory_at(int(words[GATE]), (1,), np.uint64)[0]), 1 << SHIFT)
-        return tag == words[GATE + TAG] > 0, said
+        tag, said = divmod(int(memory_at(int(words[GATE_AT]), (1,), np.uint64)[0]), 1 << 64 - TAG_BITS)
+        return tag == words[TAG_AT] > 0, said
 
     def enter(self, enter: Callable[..., int], index: int, size: int, request: int = 0) -> int:
         """In place of the device's: something may be launched next."""
@@ -115,12 +111,10 @@ class FakeMegakernel:
         """Do what waits for the host's word, which has been said."""
         if self._waits is None:
             return
-        from launchopt.devices.megakernel.program import ARGUMENTS
-
         (defines, blocks, words), self._waits = self._waits, None
-        is_said, words[ARGUMENTS] = self._word(words)
+        is_said, words[ARGUMENTS_AT] = self._word(words)
         assert is_said, "else the GPU would wait"
-        if words[ARGUMENTS]:
+        if words[ARGUMENTS_AT]:
             self.waited += 1
             self._run(defines, blocks, words)
         else:
@@ -132,25 +126,22 @@ class FakeMegakernel:
         self.memory.under_way.clear()
 
     def _run(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64]) -> None:
-        from launchopt.devices.megakernel.launch_ahead import GATE_WORDS
-        from launchopt.devices.megakernel.program import NUMBER, PROGRAM_WORDS
-
         assert blocks == self.blocks, "all must be there at once"
-        assert (words.dtype, words.shape) == (np.int64, (PROGRAM_WORDS + len(FIELDS) + 1 + GATE_WORDS,))
-        program, number = words[:PROGRAM_WORDS], int(words[NUMBER])
-        tasks_at = int(program[0])
+        (launch,) = words.view(LAUNCH)
+        program, number = launch["program"], int(launch["number"])
+        tasks_at = int(program["tasks"])
         assert number in (1, self._numbers.get(tasks_at, 0) + 1), "launches are numbered from 1 on"
         self._numbers[tasks_at] = number
-        places = dict(zip(("tasks", "counters", "weights"), program.tolist(), strict=False))
-        tasks, counters, weights = (np.asarray(self.memory.at(place)) for place in places.values())
-        count, box_bytes, stamps = program.tolist()[-3:]
+        places = [int(program[name]) for name in ("tasks", "counters", "weights")]
+        tasks, counters, weights = (np.asarray(self.memory.at(place)) for place in places)
+        count, box_bytes, stamps = (int(program[name]) for name in ("count", "box_bytes", "stamps"))
         assert self.memory.at(stamps).size == 0, "the clock is only read on demand"
         assert (tasks.dtype, tasks.nbytes) == (np.uint64, count * TASK.itemsize)
         tasks = next(each for each in self._tables if packed(each).tobytes() == tasks.tobytes())
         assert (counters.dtype, len(counters)) == (np.uint32, count + 1)
         assert not counters.any(), "nobody but the kernel counts"
         self._check(tasks, weights.view(WEIGHTS), box_bytes)
-        assert defines["PAIRS"] == tasks[:, Extra.SPLIT].any()
+        assert defines["PAIRS"] == tasks[:, TaskWord.SPLIT].any()
         requests, instructions = int(tasks[:, Word.REQUESTS].max()), self._lists[tasks[:, :WORDS].tobytes()]
         assert defines["COLUMNS"] == (1 if requests == 1 else 16)
         is_alone = instructions[:, Word.FUSED] == 0
@@ -161,7 +152,7 @@ class FakeMegakernel:
         order = random_order(instructions, len(self.launched))
         run(instructions, Memory(arrays), self.device.work.dtype, order)
         self.launched.append(instructions.copy())
-        feed = dict(zip(FIELDS, words[PROGRAM_WORDS:NUMBER].tolist(), strict=True))
+        feed = {name: int(launch["feedback"][name]) for name in FEEDBACK_COUNTS}
         found = np.asarray(self.memory.at(feed["found"]))
         assert (found.dtype, found.tolist()) == (np.uint64, [0] * requests * blocks), "a word a request of each block"
         self._feed_back(feed)
@@ -176,31 +167,32 @@ class FakeMegakernel:
     def _check(self, tasks: NDArray[np.int64], weights: NDArray[Any], box_bytes: int) -> None:
         """Mail lies where there is room for it, and apart; weights are those of the GEMMs that take them from there."""
         itemsize, columns = self.device.work.dtype.itemsize, compiled_columns(int(tasks[:, Word.REQUESTS].max()))
-        streamed = tasks[tasks[:, Extra.STREAMED] == 1]
+        streamed = tasks[tasks[:, TaskWord.STREAMED] == 1]
         assert weights["a"].tolist() == [*streamed[:, Word.A].tolist(), 0, 0]
         assert weights["rows"].tolist() == [*streamed[:, Word.M].tolist(), 0, 0]
-        assert weights["split"].tolist() == [*streamed[:, Extra.SPLIT].tolist(), 0, 0]
-        units = self.blocks >> streamed[:, Extra.SPLIT]
-        tiles = streamed[:, Extra.TILES_EACH] * units + streamed[:, Extra.TILES_MORE]
-        assert tiles.tolist() == (-(-streamed[:, Extra.RESULT_M] // 8)).tolist()
+        assert weights["split"].tolist() == [*streamed[:, TaskWord.SPLIT].tolist(), 0, 0]
+        units = self.blocks >> streamed[:, TaskWord.SPLIT]
+        tiles = streamed[:, TaskWord.TILES_EACH] * units + streamed[:, TaskWord.TILES_MORE]
+        assert tiles.tolist() == (-(-streamed[:, TaskWord.RESULT_M] // 8)).tolist()
         boxes = []
         for i, row in enumerate(tasks):
-            assert bool(row[Extra.MAILED]) == (row[Word.MAIL] != NOBODY)
-            if row[Extra.MAILED]:
-                assert row[Extra.FROM] == tasks[row[Word.MAIL], Extra.BOX]
-                assert row[Extra.STREAMED] or row[Extra.ATTENDS]
-            if row[Extra.BOX]:
+            assert bool(row[TaskWord.MAILED]) == (row[Word.MAIL] != NOBODY)
+            if row[TaskWord.MAILED]:
+                assert row[TaskWord.FROM] == tasks[row[Word.MAIL], TaskWord.BOX]
+                assert row[TaskWord.STREAMED] or row[TaskWord.ATTENDS]
+            if row[TaskWord.BOX]:
                 assert i in tasks[:, Word.MAIL]
-                stride, together = box_stride(int(row[Extra.RESULT_M]), columns, itemsize)
+                stride, together = box_stride(int(row[TaskWord.RESULT_M]), columns, itemsize)
                 size = -(-int(row[Word.REQUESTS]) // together) * stride
-                boxes.append((int(row[Extra.BOX]), int(row[Extra.BOX]) + size))
+                boxes.append((int(row[TaskWord.BOX]), int(row[TaskWord.BOX]) + size))
         boxes.sort()
         assert all(one[1] <= other[0] for one, other in pairwise(boxes))
         if boxes:
             own = self.memory.holding(boxes[0][0])
             assert own.nbytes == 2 * box_bytes
             at_first = tasks.copy()
-            at_first[:, Extra.BOX] = np.where(tasks[:, Extra.BOX] > 0, tasks[:, Extra.BOX] - own.data.ptr, NOBODY)
+            box = tasks[:, TaskWord.BOX]
+            at_first[:, TaskWord.BOX] = np.where(box > 0, box - own.data.ptr, NOBODY)
             emptied = emptied_boxes(at_first, box_bytes, columns, itemsize)
             assert (own == np.tile(emptied, 2)).all(), "until the kernel fills it"
             assert boxes[-1][1] <= own.data.ptr + box_bytes

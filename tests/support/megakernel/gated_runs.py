@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from launchopt.kernels.shared import GATE
 from launchopt.sampling import Sampling
 from launchopt.workloads.chain import ChainStream
-from support.megakernel.kernel_runs import NUMBER, KernelRun, Launched
+from support.megakernel.kernel_runs import KernelRun, Launched
 from support.steps.program_interpreter import NONE
 
 
@@ -41,7 +42,7 @@ class Gated(KernelRun):
         if says:
             self.said[0] = self.tag + 1 << 48
         self.gated(made, rows, self.patience_ns if says else 1_000_000)
-        made.words[NUMBER] -= 1
+        made.words["number"] -= 1
         assert self.bytes_of(made) == before
         assert self.said[1] == (0 if says else self.tag)
         self.said[1] = 0
@@ -49,7 +50,7 @@ class Gated(KernelRun):
     def gated(self, made: Launched, rows: int, patience_ns: int = patience_ns) -> None:
         self.tag += 1
         places = [each.ctypes.data for each in (self.said, self.said[1:], self.heard)]
-        gate = np.array([*places, self.tag, patience_ns], np.int64)
+        gate = np.array([(*places, self.tag, patience_ns)], GATE)
         made.launch(self.launches, 0, rows, gate)
         assert self.heard[0] >> np.uint64(48) == self.tag
 

@@ -22,8 +22,9 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.op_kernels import SeqAddresses
 from launchopt.devices.instructions.order import waits_of
-from launchopt.devices.instructions.words import JOIN, VECTOR_OPS, Instruction, Instructions, Word
+from launchopt.devices.instructions.words import VECTOR_OPS, Instruction, Instructions, Word
 from launchopt.devices.steps.stages import LtSteps
+from launchopt.kernels.shared import JOIN
 from launchopt.workloads.attention import Attention
 from launchopt.workloads.chain import ChainStream
 

@@ -10,23 +10,15 @@ from numpy.typing import NDArray
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype, Op
 from launchopt.devices.feedback.flights import facts_of
-from launchopt.devices.feedback.in_launch import (
-    ARGUMENTS,
-    FOUND,
-    ROWS,
-    FeedbackLayout,
-    LaunchFeedback,
-    head_of,
-    words_of,
-)
+from launchopt.devices.feedback.in_launch import FeedbackLayout, LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
 from launchopt.devices.instructions.words import Instructions, Word
 from launchopt.devices.loops import requests as lc
-from launchopt.devices.megakernel.mailboxes import emptied_boxes, place_boxes
-from launchopt.devices.megakernel.packed import packed, weights_of
-from launchopt.devices.megakernel.shared_memory import SLOT_BYTES, fixed_bytes
+from launchopt.devices.megakernel.memory import SLOT_BYTES, emptied_boxes, fixed_bytes, place_boxes
+from launchopt.devices.megakernel.task_structs import packed, weights_of
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of
 from launchopt.kernels import source
+from launchopt.kernels.shared import FEEDBACK, GATE, LAUNCH, word_of
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
@@ -81,8 +73,12 @@ WIDE_OF_HALVES = layer_program(ModelShape("wide", 3200, 2, 2, 1, 32, 40), 2 * TO
 GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.7, 20, seed=3)
 TOP_P = Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
 
-CALL = "u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + 6), (u32)w[19], *(Gate*)(w + 20))"
-BLOCKS, THREADS, STORERS, SLOTS, PROGRAM_WORDS, NUMBER, GATE, GATE_WORDS = 3, 288, 32, 6, 6, 19, 20, 6
+PLACES = {field: word_of(LAUNCH, field) for field in ("feedback", "number", "gate")}
+CALL = (
+    f"u64* w = (u64*)arguments; megakernel(*(Program*)w, *(Feedback*)(w + {PLACES['feedback']}), "
+    f"(u32)w[{PLACES['number']}], *(Gate*)(w + {PLACES['gate']}))"
+)
+BLOCKS, THREADS, STORERS, SLOTS = 3, 288, 32, 6
 ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
 
 
@@ -101,18 +97,19 @@ class Launched:
         place_boxes(tasks, self.boxes.ctypes.data + first)
         self.tasks, self.packed, self.weights = tasks, packed(tasks), weights_of(tasks, itemsize)
         self.counters = np.zeros(len(tasks) + 1, np.uint32)
+        self.words = np.zeros(1, LAUNCH)
         places = [part.ctypes.data for part in (self.packed, self.counters, self.weights)]
-        program = np.array([*places, len(tasks), box_bytes, 0], np.int64)
-        self.words: NDArray[np.int64] = np.concatenate([program, feedback.words, np.zeros(1 + GATE_WORDS, np.int64)])
+        self.words["program"] = (*places, len(tasks), box_bytes, 0)
+        self.words["feedback"] = feedback.words.view(FEEDBACK)
         self.found = np.zeros(BLOCKS * int(tasks[:, Word.REQUESTS].max()), np.uint64)
-        self.words[PROGRAM_WORDS + FOUND] = self.found.ctypes.data
+        self.words["feedback"]["found"] = self.found.ctypes.data
         self.kernel: ctypes.CDLL = built_of(feedback.head + text, CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
         self.shared_bytes = fixed_bytes(defines["COLUMNS"], itemsize) + SLOTS * SLOT_BYTES
 
-    def launch(self, seed: int, arguments: int = 0, rows: int = 0, gate: NDArray[np.int64] | None = None) -> None:
-        self.words[[PROGRAM_WORDS + ARGUMENTS, PROGRAM_WORDS + ROWS]] = arguments, rows
-        self.words[GATE:] = 0 if gate is None else gate
-        self.words[NUMBER] += 1
+    def launch(self, seed: int, arguments: int = 0, rows: int = 0, gate: NDArray[np.void] | None = None) -> None:
+        self.words["feedback"]["arguments"], self.words["feedback"]["rows"] = arguments, rows
+        self.words["gate"] = np.zeros(1, GATE) if gate is None else gate
+        self.words["number"] += 1
         threads = THREADS + STORERS * self.defines["SHORT"]
         launch(self.kernel, (BLOCKS,), threads, self.shared_bytes, self.words.ctypes.data, seed, at_once=BLOCKS)
 

@@ -20,17 +20,13 @@ import pytest
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.resident import ring as rl
-from launchopt.devices.resident.shapes import is_sent
+from launchopt.devices.resident.ring import is_sent
+from launchopt.kernels.shared import COMMAND_WORDS, END, OUTPUT_WORDS, QUEUE, KernelState
 from support.cuda.fake_cuda import FakeCuda, fake_cuda
 from support.resident.resident_ring import Posted, Reader, multiplied
 
 PROCESSORS, PATIENCE_S, ELAPSED_MS = 8, 60.0, 0.25
 AT_ONCE = 5  # commands between which it chooses
-WORDS = (
-    *("ring", "host_done", "host_outputs", "control", "entries", "done", "ticket", "gone", "progress"),
-    *("arrived", "shapes"),
-)
-SETTINGS = ("shape_count", "capacity_bits", "entry_bits", "workers", "patience_ns", "direct_bytes")
 
 
 def at(address: int, shape: tuple[int, ...], kind: Any) -> Any:
@@ -45,14 +41,12 @@ class FakeKernel:
 
     def __init__(self, parameters: Any) -> None:
         words = parameters.values.tolist()
-        assert len(words) == len(WORDS) + len(SETTINGS)
-        self.at = dict(zip(WORDS, words, strict=False))
-        self.settings = dict(zip(SETTINGS, words[len(WORDS) :], strict=True))
+        self.at = self.settings = dict(zip(QUEUE.names or (), words, strict=True))
         capacity = 1 << self.settings["capacity_bits"]
         self._done, self._host_done = (at(self.at[name], (capacity,), np.int64) for name in ("done", "host_done"))
         self._shapes = at(self.at["shapes"], (self.settings["shape_count"], 8), np.int64).tolist()
         self._control, self._progress = at(self.at["control"], (2,), np.int64), at(self.at["progress"], (2,), np.int64)
-        ring = at(self.at["ring"], (capacity, rl.COMMAND_WORDS), np.uint64)
+        ring = at(self.at["ring"], (capacity, COMMAND_WORDS), np.uint64)
         self._reader = Reader(ring, self._host_done, int(self._progress[0]))
         self._chooser = random.Random(7)
         self._open: dict[int, Posted] = {}
@@ -62,19 +56,19 @@ class FakeKernel:
         since_s = time.monotonic()
         while True:
             command = self._reader.take() if len(self._open) < AT_ONCE else None
-            if command is not None and command.shape != rl.END:
+            if command is not None and command.shape != END:
                 self._open[self._reader.next - 1] = command
                 since_s = time.monotonic()
             elif command is not None:
                 while self._open:
                     self._do_one()
                 self._complete(self._reader.next - 1)
-                return self._end(rl.ENDED)
+                return self._end(KernelState.ENDED)
             elif self._open:
                 self._do_one()
             elif self._control[1] or time.monotonic() - since_s > self.settings["patience_ns"] * 1e-9:
                 self._reader.next += 1
-                return self._end(rl.GAVE_UP)
+                return self._end(KernelState.GAVE_UP)
             else:
                 time.sleep(1e-5)
 
@@ -93,7 +87,7 @@ class FakeKernel:
         operands = [at(where, (extent,), np.float32) for where, extent in zip(addresses, extents, strict=True)]
         multiplied(shape, *operands)
         if is_sent(ShapeKey(rows, columns, k, Dtype.fp32)):  # as if each came alone
-            outputs = at(self.at["host_outputs"], (self._reader.capacity, rl.OUTPUT_WORDS), np.uint64)
+            outputs = at(self.at["host_outputs"], (self._reader.capacity, OUTPUT_WORDS), np.uint64)
             bits = operands[2][: rows * row_step : row_step].view(np.uint32).astype(np.uint64)
             outputs[index % self._reader.capacity, :rows] = np.uint64(index + 1 << rl.STAMP_SHIFT) | bits
         self._complete(index)

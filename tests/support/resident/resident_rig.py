@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.resident import ring as rl
-from launchopt.devices.resident.shapes import shape_words
+from launchopt.devices.resident.ring import shape_words
+from launchopt.kernels.shared import END, KernelState
 from support.cuda_on_host import built, can_find_races, launch
 from support.resident.resident_ring import OwnRing
 
@@ -64,16 +65,16 @@ class Resident:
         launch(self.kernel, *size, self.argument.ctypes.data, seed, at_once=BLOCKS, **limits)
 
     def end(self) -> None:
-        self.ring.post(0, 0, 0, 0, rl.END)
+        self.ring.post(0, 0, 0, 0, END)
 
     def post_at_once(self, products: list[Product]) -> None:
         """None of them is seen before those behind it are."""
         ring, queue, first = self.ring, self.ring.queue, self.ring.posted
-        aside, place = ring.words.copy(), int(queue[rl.RING])
-        queue[rl.RING] = aside.ctypes.data
+        aside, place = ring.words.copy(), int(queue[rl.QueueWord.RING])
+        queue[rl.QueueWord.RING] = aside.ctypes.data
         for each in products:
             each.post(self)
-        queue[rl.RING] = place
+        queue[rl.QueueWord.RING] = place
         for index in reversed(range(first, ring.posted)):
             ring.words[index % ring.capacity] = aside[index % ring.capacity]
 
@@ -104,7 +105,7 @@ class Resident:
 
     def _assert_it_goes_on(self, until_s: float) -> None:
         assert time.monotonic() < until_s, "the kernel does not go on"
-        assert self.ring.state[0] != rl.GAVE_UP, "the kernel has ended"
+        assert self.ring.state[0] != KernelState.GAVE_UP, "the kernel has ended"
 
     @property
     def completed(self) -> int:
@@ -171,7 +172,7 @@ def launched_while(resident: Resident, post: Callable[[], T]) -> T:
         try:
             resident.launch(1, most_turns=1 << 60)
         except RuntimeError:
-            resident.ring.state[0] = rl.GAVE_UP  # else who waits for it would wait for good
+            resident.ring.state[0] = KernelState.GAVE_UP  # else who waits for it would wait for good
             raise
         return posted.result()
 

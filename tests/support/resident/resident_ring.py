@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.resident import ring as rl
+from launchopt.kernels.shared import COMMAND_WORDS, OUTPUT_WORDS, TAG_SHIFT
 
-PAYLOAD = (1 << rl.TAG_SHIFT) - 1
+PAYLOAD = (1 << TAG_SHIFT) - 1
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Reader:
     def seen(self, index: int) -> list[bool]:
         """Which words of a command's slot are taken for its own."""
         tag = (index // len(self._words) + 1) & rl.TAG_MASK
-        return [int(word) >> rl.TAG_SHIFT == tag for word in self._words[index % len(self._words)]]
+        return [int(word) >> TAG_SHIFT == tag for word in self._words[index % len(self._words)]]
 
     def take(self) -> Posted | None:
         """The next command, where all of it is there."""
@@ -57,24 +58,24 @@ class OwnRing:
 
     def __init__(self, bits: int, requests: int = 0, first: int = 0) -> None:
         self.capacity, self.requests = 1 << bits, requests
-        self.words = np.zeros((self.capacity, rl.COMMAND_WORDS), np.uint64)
+        self.words = np.zeros((self.capacity, COMMAND_WORDS), np.uint64)
         self.done = np.zeros(self.capacity, np.int64)
-        self.outputs = np.zeros((self.capacity, rl.OUTPUT_WORDS), np.uint64)
+        self.outputs = np.zeros((self.capacity, OUTPUT_WORDS), np.uint64)
         self.last = np.zeros(1 << max(0, requests - 1).bit_length(), np.int64)
         self.state, self.queue = np.zeros(1, np.int64), np.zeros(rl.QUEUE_WORDS, np.int64)
         for index in range(max(0, first - self.capacity), first):
             tag = (index // self.capacity + 1) & rl.TAG_MASK
-            self.words[index % self.capacity] = tag << rl.TAG_SHIFT | 7
+            self.words[index % self.capacity] = tag << TAG_SHIFT | 7
             self.done[index % self.capacity] = index + 1
         addresses = [each.ctypes.data for each in (self.words, self.done, self.outputs, self.state)]
-        self.queue[: rl.BITS] = [*addresses, self.last.ctypes.data if requests else 0]
-        self.queue[rl.BITS :] = bits, first, len(self.last) - 1
+        self.queue[: rl.QueueWord.BITS] = [*addresses, self.last.ctypes.data if requests else 0]
+        self.queue[rl.QueueWord.BITS :] = bits, first, len(self.last) - 1
         self.reader = Reader(self.words, self.done, first)
 
     @property
     def posted(self) -> int:
         """Commands so far."""
-        return int(self.queue[rl.NEXT])
+        return int(self.queue[rl.QueueWord.NEXT])
 
     @property
     def has_room(self) -> bool:

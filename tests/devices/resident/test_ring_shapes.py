@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.resident.resident_ring import multiplied
 
 from launchopt.command import Dtype, Op, ShapeKey
-from launchopt.devices.resident.shapes import LEAST_TILE_BYTES, MOST_COLUMNS, MOST_ROWS, shape_words, takes
+from launchopt.devices.resident.ring import LEAST_TILE_BYTES, MOST_COLUMNS, MOST_ROWS, shape_words, takes
 
 properties = settings(deadline=None, max_examples=200)
 few, many = st.integers(1, MOST_COLUMNS), st.integers(1, 90)

@@ -11,26 +11,26 @@ from support.steps.fused_layers import compiled, layer_stream, layer_streams
 from support.steps.step_runs import batches
 
 from launchopt.command import Dtype, Op
-from launchopt.devices.instructions.words import MOST_WAITS, STREAMED_BYTES_APART, Word, streamable
-from launchopt.devices.megakernel.mailboxes import place_boxes
-from launchopt.devices.megakernel.packed import TASK, Flag, packed
-from launchopt.devices.megakernel.task_words import Extra, Tasks
+from launchopt.devices.instructions.words import STREAMED_BYTES_APART, Word, streamable
+from launchopt.devices.megakernel.memory import place_boxes
+from launchopt.devices.megakernel.task_structs import Tasks, TaskWord, packed
 from launchopt.devices.megakernel.tasks import tasks_of
 from launchopt.errors import RunError
+from launchopt.kernels.shared import MOST_WAITS, TASK, TaskFlag
 from launchopt.workloads.chain import ChainStream
 
-SAME = {name: Extra[name.upper()] for name in TASK.names or () if name.upper() in Extra.__members__}
+SAME = {name: TaskWord[name.upper()] for name in TASK.names or () if name.upper() in TaskWord.__members__}
 ASKED = {
-    Flag.SPLIT: lambda row: row[Extra.SPLIT],
-    Flag.STREAMED: lambda row: row[Extra.STREAMED],
-    Flag.MAILED: lambda row: row[Extra.MAILED],
-    Flag.COUNTED: lambda row: row[Extra.COUNTED],
-    Flag.WAITS: lambda row: row[Word.WAITS],
-    Flag.ATTENDS: lambda row: row[Extra.ATTENDS],
-    Flag.NORMED: lambda row: row[Extra.GAIN],
-    Flag.ADDS: lambda row: row[Extra.THEN] == Op.ADD,
-    Flag.ADDED_MAILED: lambda row: row[Extra.ADDED_MAILED],
-    Flag.GATED: lambda row: row[Extra.THEN] == Op.SILU_MUL,
+    TaskFlag.SPLIT: lambda row: row[TaskWord.SPLIT],
+    TaskFlag.STREAMED: lambda row: row[TaskWord.STREAMED],
+    TaskFlag.MAILED: lambda row: row[TaskWord.MAILED],
+    TaskFlag.COUNTED: lambda row: row[TaskWord.COUNTED],
+    TaskFlag.WAITS: lambda row: row[Word.WAITS],
+    TaskFlag.ATTENDS: lambda row: row[TaskWord.ATTENDS],
+    TaskFlag.NORMED: lambda row: row[TaskWord.GAIN],
+    TaskFlag.ADDS: lambda row: row[TaskWord.THEN] == Op.ADD,
+    TaskFlag.ADDED_MAILED: lambda row: row[TaskWord.ADDED_MAILED],
+    TaskFlag.GATED: lambda row: row[TaskWord.THEN] == Op.SILU_MUL,
 }
 
 
@@ -49,20 +49,20 @@ def test_each_word_is_the_tasks_own(stream: ChainStream, most: int) -> None:
         place_boxes(tasks, 1 << 40)
         norms = 0
         for row, told in zip(tasks, packed(tasks), strict=True):
-            norms += row[Extra.GAIN] != 0
-            odd = Flag.NORMED_ODD if row[Extra.GAIN] and norms % 2 == 0 else 0
-            assert Flag(int(told["flags"])) == odd + sum(flag for flag, has in ASKED.items() if has(row))
-            reads = row[Extra.STREAMED] or row[Extra.ATTENDS]
-            given = {name: row[word] for name, word in SAME.items()} | {"from_bytes": row[Extra.FROM_BYTES] * reads}
+            norms += row[TaskWord.GAIN] != 0
+            odd = TaskFlag.NORMED_ODD if row[TaskWord.GAIN] and norms % 2 == 0 else 0
+            assert TaskFlag(int(told["flags"])) == odd + sum(flag for flag, has in ASKED.items() if has(row))
+            reads = row[TaskWord.STREAMED] or row[TaskWord.ATTENDS]
+            given = {name: row[word] for name, word in SAME.items()} | {"from_bytes": row[TaskWord.FROM_BYTES] * reads}
             assert {name: told[name] for name in given} == given
             assert told[["requests", "c", "stride_c"]].tolist() == tuple(row[[Word.REQUESTS, Word.C, Word.STRIDE_C]])
-            assert told["in"].tolist() == row[: Word.WAITS].tolist()
+            assert told["in"].tobytes() == row[: Word.WAITS].tobytes()
             count = int(row[Word.WAITS])
             assert told["wait"].tolist() == [*row[Word.WAIT0 :][:count].tolist(), *[0] * (MOST_WAITS - count)]
-            assert told["enough"].tolist() == [*row[Extra.ENOUGH0 :][:count].tolist(), *[0] * (MOST_WAITS - count)]
+            assert told["enough"].tolist() == [*row[TaskWord.ENOUGH0 :][:count].tolist(), *[0] * (MOST_WAITS - count)]
             assert (told["enough"][:count] > 0).all(), "a kernel takes 0 for no wait"
-            assert int(told["bytes"]) + int(told["other_bytes"]) == row[Extra.ROW_USED_BYTES]
-            assert bool(told["other_bytes"]) == row[Extra.SPLIT]
+            assert int(told["bytes"]) + int(told["other_bytes"]) == row[TaskWord.ROW_USED_BYTES]
+            assert bool(told["other_bytes"]) == row[TaskWord.SPLIT]
 
 
 def test_requests_that_lie_too_far_apart_are_not_streamed() -> None:
@@ -78,7 +78,7 @@ def test_requests_that_lie_too_far_apart_are_not_streamed() -> None:
 @pytest.mark.parametrize("apart", [-16, STREAMED_BYTES_APART])
 def test_attention_whose_requests_lie_too_far_apart_is_refused(apart: int) -> None:
     tasks = placed(layer_stream(2, Dtype.bf16))
-    (attention,) = np.flatnonzero(tasks[:, Extra.ATTENDS])
-    tasks[attention, Extra.FROM_BYTES] = apart
+    (attention,) = np.flatnonzero(tasks[:, TaskWord.ATTENDS])
+    tasks[attention, TaskWord.FROM_BYTES] = apart
     with pytest.raises(RunError, match=f"^inputs of two requests lie {apart} bytes apart, of 0 to 268435455$"):
         packed(tasks)
