@@ -1,8 +1,8 @@
-"""The runs below some folders as one table: every file of a kind, whatever version of the schema wrote it.
+"""The runs below some folders as one table: every file of a kind, whatever version of this program wrote it.
 
-In: folders, at any depth. Out: record batches in today's schema, in path order; what a file's version did not have yet
-is null, and `folder` says where a row comes from. A batch is in memory at a time, so that commands of many runs can be
-read on any machine.
+In: folders, at any depth. Out: record batches in today's schema, in path order. A column that a file does not have is
+null, one that this version does not know is left out, and `folder` says where a row comes from. One batch is in memory
+at a time, so that commands of many runs can be read on any machine.
 
     for batch in batches([Path("outputs")], "summary"): ...
     table = pyarrow.Table.from_batches(batches([Path("outputs")], "summary"), schema_of("summary"))
@@ -17,23 +17,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.errors import ConfigError, DataError
-from launchopt.recording.columns import COMMANDS, HISTOGRAMS, KERNELS, LAUNCHES, SUMMARY, TOKENS
+from launchopt.recording.columns import (
+    COMMAND_COLUMNS,
+    HISTOGRAM_COLUMNS,
+    KERNEL_COLUMNS,
+    LAUNCH_COLUMNS,
+    TOKEN_COLUMNS,
+    Column,
+    missing_columns,
+    schema,
+)
 from launchopt.recording.manifest import SCHEMA_VERSION
-from launchopt.recording.results import missing_columns
+from launchopt.recording.summary_columns import SUMMARY_COLUMNS
 
-TABLES = {
-    "summary": SUMMARY,
-    "histograms": HISTOGRAMS,
-    "launches": LAUNCHES,
-    "commands": COMMANDS,
-    "kernels": KERNELS,
-    "tokens": TOKENS,
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "summary": SUMMARY_COLUMNS,
+    "histograms": HISTOGRAM_COLUMNS,
+    "launches": LAUNCH_COLUMNS,
+    "commands": COMMAND_COLUMNS,
+    "kernels": KERNEL_COLUMNS,
+    "tokens": TOKEN_COLUMNS,
 }
+TABLES = {table: schema(*columns) for table, columns in COLUMNS.items()}
 FOLDER = pa.field("folder", pa.string(), metadata={"doc": "where the row comes from, as it was found"})
 
 
 def schema_of(table: str) -> pa.Schema:
-    """Columns of a table of a dataset: `folder`, then those of the files; ConfigError for a table there is not."""
+    """Return the columns of a table: `folder`, then those of the files; ConfigError for an unknown table."""
     if table not in TABLES:
         raise ConfigError("--table", table, f"must be one of {', '.join(TABLES)}")
     fields = [FOLDER, *TABLES[table]]
@@ -41,7 +51,7 @@ def schema_of(table: str) -> pa.Schema:
 
 
 def files(folders: Iterable[Path], table: str) -> list[Path]:
-    """Files of a table at or below `folders`, each once, in path order; DataError for a folder that is not there."""
+    """Return the files of a table at or below `folders`, each once, in path order; DataError for a missing folder."""
     found: dict[Path, None] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -51,34 +61,31 @@ def files(folders: Iterable[Path], table: str) -> list[Path]:
 
 
 def batches(folders: Iterable[Path], table: str) -> Iterator[pa.RecordBatch]:
-    """All rows of a table below `folders` in `schema_of(table)`.
+    """Yield all rows of a table below `folders` in `schema_of(table)`.
 
-    Raises DataError for a file that cannot be read, that lacks a column which its version had, or that is of a version
-    of tomorrow.
+    Raises DataError for a file that cannot be read, or that is no table of this project.
     """
-    schema = schema_of(table)
+    wanted = schema_of(table)
     for path in files(folders, table):
         try:
             with pq.ParquetFile(path) as file:
-                _require_known(path, file.schema_arrow, table)
+                _require_ours(path, file.schema_arrow, table)
                 for batch in file.iter_batches():
-                    yield _migrated(batch, schema, str(path.parent))
+                    yield _migrated(batch, wanted, str(path.parent))
         except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are no UTF-8
             raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
 
 
-def _require_known(path: Path, schema: pa.Schema, table: str) -> None:
-    version = (schema.metadata or {}).get(b"launchopt.schema_version", b"")
-    if version.isdigit() and (len(version) > 9 or int(version) > SCHEMA_VERSION):
-        raise DataError(path, None, f"of schema version {version.decode()}; this program knows up to {SCHEMA_VERSION}")
+def _require_ours(path: Path, schema: pa.Schema, table: str) -> None:
+    """Raise DataError for a file that lacks a column which every file of the table has, or has one twice."""
     if len(set(schema.names)) < len(schema.names):
         raise DataError(path, None, "two of its columns have one name")
-    if missing := missing_columns(schema.names, TABLES[table], version):
+    if missing := missing_columns(schema.names, COLUMNS[table]):
         raise DataError(path, None, f"not a table of this project: lacks {', '.join(missing)}")
 
 
 def _migrated(batch: pa.RecordBatch, schema: pa.Schema, folder: str) -> pa.RecordBatch:
-    """In `schema`, whatever is missing null and whatever is unknown left out."""
+    """Return the batch in `schema`: nulls for missing columns, and no unknown ones."""
     count = len(batch)
     columns = [pa.repeat(pa.scalar(folder), count)]
     for field in list(schema)[1:]:

@@ -13,7 +13,7 @@ from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json, save_result
 
 Manifest = JsonObject
-SCHEMA_VERSION = 4  # 1 had no token columns, 2 none of what a mode costs once, 3 no launch delays, clocks or energy
+SCHEMA_VERSION = 4  # raised when a column's meaning changes; readers take files of every version
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:

@@ -137,7 +137,6 @@ def measured(
         "commands": commands,
         "launch_calls": recorder.launch_calls,
         "batches": batches,
-        "batch_size_mean": commands / batches if batches else None,
         "wall_ms": wall_ns / 1e6,
         "gpu_span_ms": None if timing.span.span_ns is None else timing.span.span_ns / 1e6,
         "host_submit_ns_per_launch": sums.submit_ns / sums.submits if sums.submits else None,

@@ -21,6 +21,7 @@ from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import stream_hash
 from launchopt.recording.manifest import Manifest
+from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.workloads.trace_stream import TraceStream
@@ -192,6 +193,7 @@ def _keep(run: Run, tokens: TokenResults, arm: int, result: RepeatResult, produc
     run.histograms += _histogram_rows(row, histograms)
     if produced.pushed != row["commands"]:
         row["status"] = f"failed: {produced.pushed} commands pushed, {row['commands']} executed"
+    row |= derived(row)
     run.rows.append(row)
     run.rounds.took(arm, row["wall_ms"])
     run.manifest["runs"].append({"mode": row["mode"], "repeat": repeat, **extra})

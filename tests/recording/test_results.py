@@ -13,6 +13,7 @@ from support.paths import TESTS
 
 from launchopt.errors import DataError, RunError
 from launchopt.recording import results
+from launchopt.recording.summary_columns import SUMMARY_COLUMNS, derived
 
 GOLDEN = TESTS / "golden"
 SCHEMAS = {"summary": results.SUMMARY, "launches": results.LAUNCHES, "commands": results.COMMANDS}
@@ -28,7 +29,7 @@ def rows(schema: pa.Schema) -> list[results.Row]:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_columns(name: str) -> None:
-    """A change here is a change of what others read: raise SCHEMA_VERSION with it."""
+    """A change here is a change of what others read."""
     lines = [f"{field.name} {field.type}" for field in SCHEMAS[name]]
     assert "\n".join(lines) + "\n" == (GOLDEN / f"schema_{name}.txt").read_text()
 
@@ -63,36 +64,48 @@ def test_summaries_are_read_in_path_order_from_folders_and_files(tmp_path: Path)
     assert all(row.keys() == set(results.SUMMARY.names) for row in read)
 
 
-# Of what each version of the schema did not have yet, a few.
-LACKED = {
-    "1": ["streams", "overloaded", "one_time_ms", "tokens", "ttft_p50_ms"],
-    "2": ["streams", "padded_commands", "graph_replays", "one_time_ms", "update_ms"],
-}
-
-
-def write_without(names: list[str], version: str, folder: Path) -> None:
-    """A summary of one row of nulls that lacks some columns."""
+def write_without(names: list[str], version: str, folder: Path, **more: object) -> None:
+    """A summary of one row of nulls that lacks some columns, and has some more."""
     kept = [name for name in results.SUMMARY.names if name not in names]
-    table = pa.table({name: pa.array([None], results.SUMMARY.field(name).type) for name in kept})
+    table = pa.table({name: pa.array([None], results.SUMMARY.field(name).type) for name in kept} | more)
     table = table.replace_schema_metadata({"launchopt.schema_version": version})
     pq.write_table(table, folder / "summary.parquet")
 
 
-@pytest.mark.parametrize("version", LACKED)
-def test_a_summary_of_an_earlier_version_reads_with_nulls(version: str, tmp_path: Path) -> None:
-    write_without(LACKED[version], version, tmp_path)
+VERSIONS = ("1", "2", "3", str(results.SCHEMA_VERSION), str(results.SCHEMA_VERSION + 1), "")
+LATER = [each.name for each in SUMMARY_COLUMNS if not each.is_required]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_columns_that_a_file_does_not_have_read_as_null_whatever_its_version(version: str, tmp_path: Path) -> None:
+    write_without(LATER, version, tmp_path)
     (row,) = results.read_summaries([tmp_path])
     assert row == dict.fromkeys(results.SUMMARY.names)
 
 
-@pytest.mark.parametrize(
-    ("version", "missing"),
-    [("1", "wall_ms"), ("2", "wall_ms"), ("2", "tokens, tokens_per_s"), (str(results.SCHEMA_VERSION), "streams")],
-)
-def test_what_a_version_had_must_be_there(version: str, missing: str, tmp_path: Path) -> None:
-    write_without([*LACKED.get(version, []), *missing.split(", ")], version, tmp_path)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_columns_that_nobody_knows_yet_are_left_out(version: str, tmp_path: Path) -> None:
+    write_without([], version, tmp_path, tomorrow_ms=[1.0])
+    (row,) = results.read_summaries([tmp_path])
+    assert row == dict.fromkeys(results.SUMMARY.names)
+
+
+@pytest.mark.parametrize("missing", ["wall_ms", "run_id, mode"])
+def test_what_every_file_has_must_be_there(missing: str, tmp_path: Path) -> None:
+    write_without(missing.split(", "), str(results.SCHEMA_VERSION), tmp_path)
     with pytest.raises(DataError, match=f"lacks {missing}$"):
         results.read_summaries([tmp_path])
+
+
+def test_a_formula_gives_its_column_and_null_where_it_cannot() -> None:
+    assert derived({"commands": 12, "batches": 4}) == {"batch_size_mean": 3.0}
+    assert derived({"commands": 0, "batches": 0}) == derived({"commands": 1}) == {"batch_size_mean": None}
+
+
+def test_formulas_use_columns_that_are_there() -> None:
+    names = [each.name for each in SUMMARY_COLUMNS]
+    for each in SUMMARY_COLUMNS:
+        assert set(each.inputs) <= set(names[: names.index(each.name)]), each.name
 
 
 def test_committed_summaries_can_all_be_read() -> None:

@@ -39,7 +39,8 @@ COMMON = "device=cpu workload.cache=hot mode=baseline against=[all] batching.max
 # Several calls of the application in one process: its children are kept, and with them what they measured and compiled.
 CALLS = """
 import sys
-from runner import app, children
+from runner import app
+from runner.run import children
 dismiss, children.dismiss = children.dismiss, lambda: None
 codes = [app.main(words.split()) for words in sys.argv[1:]]
 dismiss()

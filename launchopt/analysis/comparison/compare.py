@@ -16,7 +16,7 @@ from launchopt.analysis.comparison.arms import Arm, Side, arms_of, matched
 from launchopt.analysis.comparison.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
 from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, disorder, problem_of
 from launchopt.errors import ConfigError, DataError, choices
-from launchopt.recording.columns import SUMMARY
+from launchopt.recording.summary_columns import SUMMARY
 from launchopt.statistics.interval import (
     SMALLEST_EFFECT,
     Interval,

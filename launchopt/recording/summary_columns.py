@@ -1,0 +1,193 @@
+"""The columns of summary.parquet, a row a repeat of a mode: one entry a column, and nothing else says what there is.
+
+An entry has a name that ends in the unit, a type, and a line of documentation, which Parquet files and COLUMNS.md
+carry. The runner fills the column by its name (runner/run/run.py), or a formula gives it from other columns:
+
+    column("batch_size_mean", FLOAT, "commands a batch", lambda commands, batches: commands / batches,
+           "commands", "batches")
+
+A file that was written before a column existed reads as null there. So a new column changes no version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launchopt.recording.columns import (
+    BOOL,
+    FLOAT,
+    INT32,
+    INT64,
+    PERCENTILES,
+    TEXT,
+    Column,
+    Value,
+    column,
+    required,
+    schema,
+)
+
+OLD = ("p50", "p99")  # percentiles that the first version had
+
+
+def _distribution(name: str, unit: str, doc: str, old: tuple[str, ...] = ()) -> list[Column]:
+    """Return the columns NAME_p50_UNIT, ..., NAME_max_UNIT; `old`: percentiles that every file has."""
+    docs = dict.fromkeys(PERCENTILES, "the same") | {
+        next(iter(PERCENTILES)): f"{doc}; from a log-bucketed histogram, within 0.3%"
+    }
+    columns = [Column(f"{name}_{each}_{unit}", FLOAT, text, each in old) for each, text in docs.items()]
+    return [*columns, column(f"{name}_max_{unit}", FLOAT, "the largest, exact")]
+
+
+SUMMARY_COLUMNS = (
+    required("run_id", TEXT, "the last two parts of the run's folder; with mode and repeat, the key of a row"),
+    required("repeat", INT32, "0-based"),
+    required("workload", TEXT, "an option of the group: gemv_micro, decode, layer, ..."),
+    required("model", TEXT, "whose shapes; of a trace its name; null for a workload that has its own"),
+    required("mode", TEXT, "execution strategy"),
+    required(
+        "ordering",
+        TEXT,
+        "per_request: each request's commands ran in order; none: dependencies ignored; violated: on purpose",
+    ),
+    required("device", TEXT, "cpu or cuda"),
+    required("gpu", TEXT, "name of the GPU; null on the cpu device"),
+    required("dtype", TEXT, "fp32, fp16, bf16; accumulation is always fp32"),
+    required("shapes", TEXT, "m x n x k of each shape, or how many there are"),
+    required("layers", INT32, "transformer layers in the stream; null for a workload without layers"),
+    required("cache", TEXT, "cold: inputs cycle over at least 4x the last-level cache; hot: they fit in half of it"),
+    required("input_footprint_bytes", INT64, "bytes of the distinct inputs A and B that the stream cycles over"),
+    required("arrival", TEXT, "closed, constant, poisson, bursty or replay"),
+    column(
+        "arrival_rate_per_s",
+        FLOAT,
+        "requests (gemv, trace: commands) that were due a second, on average; null in a closed loop",
+    ),
+    column(
+        "completed_rate_per_s",
+        FLOAT,
+        "requests finished a second in the second half of the time in which they arrive (without arrivals: in all)",
+    ),
+    column("overloaded", BOOL, "the rate could not be held: see completed_rate_per_s; null in a closed loop"),
+    required("requests", INT64, "requests in the stream; gemv: every command is one"),
+    column(
+        "scheduler",
+        TEXT,
+        "none: a request goes on when its token is done; none, steps ahead: the same for a step's last "
+        "command, and modes that take whole steps get the others before; continuous: all go on in steps",
+    ),
+    column("sampling", TEXT, "between tokens: none, greedy, top_k or top_p; null without tokens"),
+    column("sampling_where", TEXT, "cpu or gpu; null without sampling"),
+    required("max_batch", INT32, "a bucket is flushed at this many commands"),
+    required("timeout_us", FLOAT, "... or when its oldest command has been in it this long"),
+    column("streams", INT32, "streams that the mode spread its launches over"),
+    required("commands", INT64, "commands asked for, executed and counted"),
+    required(
+        "launch_calls",
+        INT64,
+        "API calls that submitted commands, packing included; those that feed tokens back are in the times alone",
+    ),
+    required("kernels", INT64, "kernels that ran, counted by CUPTI; null when untraced"),
+    column("kernels_dropped", INT64, "records that CUPTI lost; where any, nothing else is told; null when untraced"),
+    column(
+        "launch_delay_p50_us", FLOAT, "end of a launch call to the start of its first kernel, clipped at 0, by CUPTI"
+    ),
+    column("launch_delay_p99_us", FLOAT, "the same"),
+    column("launch_delays_clipped", INT64, "calls whose first kernel had started before they returned"),
+    required("batches", INT64, "flushes of a bucket"),
+    Column(
+        *("batch_size_mean", FLOAT, "commands a batch", True),
+        lambda commands, batches: commands / batches,
+        ("commands", "batches"),
+    ),
+    required("wall_ms", FLOAT, "from the start barrier, after warm-up, to the last result"),
+    required(
+        "gpu_span_ms",
+        FLOAT,
+        "between two events on the work's stream, before the first launch and after the last",
+    ),
+    required("gpu_busy_ms", FLOAT, "length of the union of kernel intervals, by CUPTI; null when untraced"),
+    required(
+        "host_submit_ns_per_launch",
+        FLOAT,
+        "mean time inside a launch call, or to post a command to a resident kernel; a full queue included",
+    ),
+    required("host_submit_burst_ns", FLOAT, "median of the first launch calls, before the launch queue can fill"),
+    required("commands_per_s", FLOAT, "commands / wall"),
+    *_distribution("latency", "us", "enqueue to results on the device, over commands of the sampled launches", OLD),
+    required("latency_samples", INT64, "commands that the latencies rest on; 0 where none was timed"),
+    *_distribution("queue_wait", "us", "enqueue to flush of the batch, over all commands", OLD),
+    *_distribution("batch_wait", "us", "eligible (its predecessor submitted) to flush of the batch, over all commands"),
+    column("tokens", INT64, "tokens generated; null for a workload without tokens"),
+    column("tokens_per_s", FLOAT, "tokens / wall"),
+    column("token_hash", TEXT, "of all sampled token ids, by request; equal where two runs generated the same text"),
+    *_distribution("ttft", "ms", "arrival of a request to its first token, over requests"),
+    *_distribution("tpot", "ms", "time per output token after the first: mean of a request, over requests"),
+    column(
+        "sampling_ms", FLOAT, "time spent sampling: on the host (cpu) or, by events or its own clock, on the GPU (gpu)"
+    ),
+    column("slo_ttft_ms", FLOAT, "the objective that goodput counts by; null where none was given"),
+    column("slo_tpot_ms", FLOAT, "the same"),
+    column("goodput_per_s", FLOAT, "requests a second that met every objective given; null without one"),
+    required("producer_blocked_ms", FLOAT, "time the producer waited for room in the ring"),
+    required("producer_late_p99_us", FLOAT, "how late the producer pushed what was due; null in a closed loop"),
+    column("producer_late_max_us", FLOAT, "the same, at worst"),
+    required("flush_full", INT64, "batches flushed because the bucket was full"),
+    required("flush_deadline", INT64, "... because its oldest command had waited timeout_us"),
+    required("flush_idle", INT64, "... because nothing had arrived for idle_us"),
+    column("flush_stall", INT64, "... because all that was left waited for a command in a bucket"),
+    required("flush_drain", INT64, "... because the stream had ended"),
+    required(
+        "packed_bytes",
+        INT64,
+        "bytes copied to or from scratch so that a batch could be strided; in wall and span",
+    ),
+    column("padded_commands", INT64, "commands executed for nothing, to fill a batch up to a size that was captured"),
+    column("graph_replays", INT64, "launches of a captured graph; null for a mode that captures none"),
+    column(
+        "one_time_ms", FLOAT, "making the mode ready, before any clock starts: plans, compilation, capture and the like"
+    ),
+    column("capture_ms", FLOAT, "of one_time_ms: capturing graphs; null for a mode that captures none"),
+    column("instantiate_ms", FLOAT, "of one_time_ms: making captured graphs executable; null likewise"),
+    column("upload_ms", FLOAT, "of one_time_ms: taking executable graphs to the device; null likewise"),
+    column(
+        "update_ms", FLOAT, "changing parameters between replays, over the run: in wall_ms; null for a mode without"
+    ),
+    column("sm_clock_mhz", FLOAT, "median of the SM clock that NVML gave during the run; null where it was not read"),
+    column("sm_clock_min_mhz", FLOAT, "the lowest of those readings"),
+    column(
+        "throttled", BOOL, "a reading gave a reason for throttling other than idling or the clocks that were asked for"
+    ),
+    column("throttle_reasons", TEXT, "names of all such reasons; null where there was none, or none was read"),
+    column("energy_mj_per_command", FLOAT, "NVML's energy counter over the run / commands; idle power included"),
+    column("power_w", FLOAT, "NVML's energy counter over the run / the time between its two readings"),
+    required("bytes_moved", INT64, "sum over commands of A, B and C in bytes; packing not included"),
+    required("achieved_gb_per_s", FLOAT, "bytes_moved / gpu_span (cpu: / wall)"),
+    required("achieved_tflops", FLOAT, "2 m n k summed / gpu_span (cpu: / wall)"),
+    required("copy_gb_per_s", FLOAT, "measured here: device-to-device copy, read + written"),
+    required("read_gb_per_s", FLOAT, "measured here: a kernel that only reads"),
+    required("peak_tflops", FLOAT, "measured here: the largest square GEMM tried, same dtype"),
+    required("above_ceiling", TEXT, "null, or why a rate above the measured ceiling is possible"),
+    required("traced", BOOL, "a tracer was attached: times are not headline times"),
+    required("interleaved", BOOL, "repeats of this run's modes were taken in turn, in random order"),
+    required("verified", BOOL, "every command's output matched the float64 reference"),
+    required(
+        "max_rel_error",
+        FLOAT,
+        "largest |out - reference| / rms of an output of that shape, sqrt(k) / 3; of requests that of the output"
+        " closest to its bound, relative to its row's rms",
+    ),
+    required("tolerance", FLOAT, "the bound max_rel_error was held against"),
+    required("status", TEXT, "ok, or what went wrong"),
+)
+
+SUMMARY = schema(*SUMMARY_COLUMNS)
+DERIVED = tuple(each for each in SUMMARY_COLUMNS if each.formula)
+
+
+def derived(row: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the columns that formulas give; a formula may use those of entries before it."""
+    values: dict[str, Value] = {}
+    for each in DERIVED:
+        values[each.name] = each.of({**row, **values})
+    return values
