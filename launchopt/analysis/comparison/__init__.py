@@ -1,1 +1,1 @@
-"""One run or set of runs against another."""
+"""Comparison of one run, or set of runs, with another."""

@@ -1,7 +1,7 @@
-"""Which repeats of one set of runs belong with which of another.
+"""Match the repeats of one set of runs with those of another.
 
 In: two `Side`s, each with the rows and the manifests of its runs. Out: pairs of `Arm`s that did the same work in the
-same mode and configuration, or the nearest ones where no two did the same work. Pure.
+same mode and configuration. Where no two arms did the same work, the most similar ones are paired. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONFIGURATION = ("max_batch", "timeout_us")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run left: `place` tells it apart within its side, `identity` wherever it is found."""
+    """The rows and the manifest of one run. `place` is unique within its side, `identity` everywhere."""
 
     place: str
     identity: str
@@ -30,7 +30,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison, as it was named; `mode` where only one is meant."""
+    """One side of a comparison under the name that the user gave. `mode` selects one mode of its runs."""
 
     name: str
     mode: str | None
@@ -45,40 +45,40 @@ class Arm:
     rows: list[Row]
 
     def __getitem__(self, column: str) -> Any:
-        """A column that all repeats share, such as `mode`."""
+        """Return a column that all repeats share, such as `mode`."""
         return self.rows[0][column]
 
     @property
     def label(self) -> str:
-        """`batched, max_batch 64, timeout 150 us`."""
+        """Mode and configuration: `batched, max_batch 64, timeout 150 us`."""
         parts = (("max_batch", "max_batch {}"), ("timeout_us", "timeout {:g} us"))
         known = [text.format(self[name]) for name, text in parts if self[name] is not None]
         return ", ".join([str(self["mode"]), *known])
 
     @property
     def name(self) -> str:
-        """`decode/0: batched, max_batch 64, timeout 150 us`."""
+        """Run and label: `decode/0: batched, max_batch 64, timeout 150 us`."""
         return f"{self['run_id']}: {self.label}"
 
     @property
     def throttled(self) -> int | None:
-        """How many repeats were throttled; None where nothing was read."""
+        """Number of throttled repeats; None where no clock was read."""
         readings = [row["throttled"] for row in self.rows if row["throttled"] is not None]
         return sum(readings) if readings else None
 
 
 @dataclass(slots=True)
 class Matching:
-    """Arms that belong together, those that have no counterpart, and what could not be told apart."""
+    """Pairs of arms, arms without a counterpart, and arms that are ambiguous."""
 
     matches: list[tuple[Arm, Arm]]
     ambiguous: list[str]
     alone: list[str]
-    unlike: bool = False  # no two did the same work: the matches are the nearest
+    unlike: bool = False  # no two arms did the same work: the matches are the most similar
 
 
 def arms_of(side: Side, key: str) -> list[Arm]:
-    """The arms of one side; ConfigError under `key` where its mode did not run."""
+    """Return the arms of one side; ConfigError under `key` where its mode did not run."""
     arms: list[Arm] = []
     for run in side.runs:
         chosen = [row for row in run.rows if side.mode in (None, row["mode"])]
@@ -91,10 +91,10 @@ def arms_of(side: Side, key: str) -> list[Arm]:
 
 
 def matched(a: Sequence[Arm], b: Sequence[Arm], *, any_mode: bool) -> Matching:
-    """Like with like: the same work, mode (unless `any_mode`) and configuration; then another configuration of it.
+    """Pair arms of the same work, mode and configuration, then of another configuration. `any_mode`: modes may differ.
 
-    Only where nothing did the same work is each arm put beside the one that did the most similar, for the caller
-    to refuse or not.
+    Where no two arms did the same work, each arm is paired with the most similar one. The caller decides whether to
+    refuse that.
     """
     found = Matching([], [], [])
     ours, theirs = list(a), list(b)
@@ -124,7 +124,7 @@ def _by_columns(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _common(ours: Sequence[Arm], theirs: Sequence[Arm], names: Sequence[str]) -> Iterator[tuple[list[Arm], list[Arm]]]:
-    """Arms of both sides that agree in the columns `names`."""
+    """Return the arms of both sides that agree in the columns `names`."""
     groups: dict[tuple[Any, ...], tuple[list[Arm], list[Arm]]] = {}
     for which, arms in enumerate((ours, theirs)):
         for arm in arms:
@@ -133,7 +133,7 @@ def _common(ours: Sequence[Arm], theirs: Sequence[Arm], names: Sequence[str]) ->
 
 
 def _pair_up(some: Sequence[Arm], others: Sequence[Arm], found: Matching) -> None:
-    """One with one; of several, those of the same place within their sides."""
+    """Pair one arm with one; of several, pair those of the same place within their sides."""
     if len(some) == len(others) == 1:
         found.matches.append((some[0], others[0]))
         return
@@ -157,5 +157,5 @@ def _nearest(ours: Sequence[Arm], theirs: Sequence[Arm], any_mode: bool) -> Iter
 
 
 def _differences(one: Arm, other: Arm) -> int:
-    """In how many columns the two did other work."""
+    """Return the number of columns in which the two did other work."""
     return sum(work_of(one.rows[0], name) != work_of(other.rows[0], name) for name in WORK)

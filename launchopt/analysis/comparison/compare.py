@@ -1,11 +1,11 @@
-"""Two sets of runs against each other: what forbids it, which repeats are pairs, and what follows.
+"""Compare two sets of runs: reasons against it, pairs of repeats, and the verdict.
 
 In: two `arms.Side`s. Out: an `Outcome` with a `Comparison` for each stream of commands, mode and configuration that
-occurs in both, and the reason for each that was refused. Pure.
+occurs in both, and a reason for each that was refused. Pure.
 
-Repeats of one run that took its modes in turn are compared pair by pair, others as two independent samples, and the
-comparison says which. The factor between the two, and how sure it is, is that of `shift`; beside it stands what the
-report shows of the same rows: the medians, and their ratio with its bootstrap interval.
+Repeats of one run that interleaved its modes are compared pair by pair. Other repeats are two independent samples.
+`shift` gives the factor between the two and its certainty. The medians and their ratio with its bootstrap interval are
+those of the report.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ _NOT_MEASURED = (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """B against A in one metric: a factor above 1 is in favour of B."""
+    """B against A in one metric. A factor above 1 favours B."""
 
     a: Arm
     b: Arm
     metric: str
     smallest_effect: float
-    pairs: int | None  # None: not paired
+    pairs: int | None  # None: the repeats are independent samples
     medians: tuple[Interval, Interval]
     factor: Factor
     ratio_of_medians: Interval
     verdict: Verdict
     repeats_needed: int | None
     detectable_effect: float | None
-    overridden: list[str] = field(default_factory=list)  # what forbids it, and was set aside by force
+    overridden: list[str] = field(default_factory=list)  # reasons against the comparison that --force set aside
     notes: list[str] = field(default_factory=list)
 
     @property
     def repeats(self) -> int:
-        """Repeats of the arm that has fewer, or pairs."""
+        """Number of pairs, or of repeats of the arm that has fewer."""
         return self.factor.interval.repeats
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All that came of comparing B with A."""
+    """All results of comparing B with A."""
 
     a: str
     b: str
@@ -77,21 +77,21 @@ class Outcome:
 
 
 def metrics() -> list[str]:
-    """Columns of the summary that can be compared: measured times and rates."""
+    """Return the columns of the summary that can be compared: measured times and rates."""
     return sorted(name for name in SUMMARY.names if name.endswith((*_TIMES, *_RATES)) and name not in _NOT_MEASURED)
 
 
 def unit_of(metric: str) -> str:
-    """`ms`, `us`, `GB/s`, `/s`."""
+    """Return the unit of a column: `ms`, `us`, `GB/s` or `/s`."""
     return next(unit for ending, unit in {**_TIMES, **_RATES}.items() if metric.endswith(ending))
 
 
 def compare(
     a: Side, b: Side, *, metric: str = "wall_ms", smallest_effect: float = SMALLEST_EFFECT, force: bool = False
 ) -> Outcome:
-    """Compare what occurs on both sides; `force` sets aside all that forbids it, but failed or unverified repeats.
+    """Compare all arms that occur on both sides. `force` sets aside every objection but failed or unverified repeats.
 
-    Raises ConfigError for a metric that is none, and for a side that lacks the mode it is to have.
+    Raises ConfigError for an unknown metric, and for a side without the mode that it names.
     """
     if metric not in metrics():
         raise ConfigError("--metric", metric, f"allowed are {', '.join(metrics())}")
@@ -153,7 +153,7 @@ def _unlike(a: Arm, b: Arm) -> str:
 
 
 def _broken(a: Arm, b: Arm, metric: str) -> list[str]:
-    """What no force can compare."""
+    """Return the objections that `force` cannot set aside."""
     found = []
     if _is_same(a, b):
         found.append("A and B are the same repeats")
@@ -169,7 +169,7 @@ def _broken(a: Arm, b: Arm, metric: str) -> list[str]:
 
 
 def _forbidden(a: Arm, b: Arm) -> list[str]:
-    """Why the two should not be compared."""
+    """Return the reasons why the two should not be compared."""
     found = unlike_work(a.rows[0], b.rows[0])
     one, other = a.run.manifest, b.run.manifest
     if a.run.identity != b.run.identity:
@@ -185,7 +185,7 @@ def _forbidden(a: Arm, b: Arm) -> list[str]:
 
 
 def _shared_repeats(a: Arm, b: Arm) -> list[int] | None:
-    """The repeats in which one run took both in turn; None where it did not."""
+    """Return the repeats in which one run interleaved both arms; None for two runs."""
     if a.run.identity != b.run.identity or not all(row["interleaved"] for row in (*a.rows, *b.rows)):
         return None
     return sorted({row["repeat"] for row in a.rows} & {row["repeat"] for row in b.rows}) or None

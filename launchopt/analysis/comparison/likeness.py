@@ -1,7 +1,7 @@
-"""Whether two runs did the same work in the same place, and what else differs between them.
+"""Differences between two runs: in their work, their machine, and everything else.
 
-In: rows of summary.parquet and manifests. Out: short texts, `commands: 2,000 in A, 4,000 in B`, apart for what
-forbids a comparison and for what a reader should know. Pure.
+In: rows of summary.parquet and manifests. Out: short texts such as `commands: 2,000 in A, 4,000 in B`. Differences that
+forbid a comparison and those that a reader should know are apart. Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from launchopt.analysis.tables.rows import STREAM, has_no_dependencies
 from launchopt.recording.results import Row
 
-# What two rows have to agree in to have done the same work: the stream, how it was ordered, and how much it touched.
+# Columns in which two rows of the same work agree: the stream, its order, and the bytes it moved.
 WORK = (*STREAM, "ordering", "input_footprint_bytes")
 Manifest = Mapping[str, Any]
 
@@ -23,9 +23,9 @@ _GPU_LIBRARIES = ("driver", "cuda_driver", "cuda_runtime", "cublaslt")
 
 
 def work_of(row: Row, name: str) -> Any:
-    """A column of `WORK`, the same where it makes no difference.
+    """Return a column of `WORK`, with one value for all that makes no difference.
 
-    Lone GEMVs have no order to keep, and what a file of an earlier schema does not have was not there to choose.
+    Independent GEMVs have no order to keep. A column that an earlier schema lacks could not be chosen then.
     """
     if name == "ordering" and has_no_dependencies(str(row["workload"])):
         return "none"
@@ -33,19 +33,21 @@ def work_of(row: Row, name: str) -> Any:
 
 
 def unlike_work(a: Row, b: Row) -> list[str]:
-    """Columns in which the two rows did other work."""
+    """Return the columns in which the two rows did other work."""
     found = [differing(name, a[name], b[name]) for name in WORK if work_of(a, name) != work_of(b, name)]
     remark = ": times of a traced run are not headline times"
     return [text + remark if text.startswith("traced") else text for text in found]
 
 
 def unlike_settings(a: Manifest, b: Manifest) -> list[str]:
-    """Settings that make other work although no column shows it; a setting that only one version knows is left out."""
+    """Return settings that change the work without a column that shows it. A setting that only one version knows is
+    left out.
+    """
     return [text for key, text in _settings(a, b) if key.partition(".")[0] in _WORK_SETTINGS]
 
 
 def other_machine(a: Manifest | None, b: Manifest | None) -> list[str]:
-    """How the machines differ, down to the CUDA libraries."""
+    """Return the differences between the machines, down to the CUDA libraries."""
     unknown = [side for side, manifest in (("A", a), ("B", b)) if manifest is None]
     if a is None or b is None:
         return [f"{' and '.join(unknown)} without manifest.json: nothing says on which machine"]
@@ -55,7 +57,7 @@ def other_machine(a: Manifest | None, b: Manifest | None) -> list[str]:
 
 
 def remarks(a: Manifest, b: Manifest) -> list[str]:
-    """What may differ, and should be known: revision, packages, settings, where polled words lie, status of the run."""
+    """Return differences that a reader should know: revision, packages, settings and status of the run."""
     found = [_revisions(a, b), *_packages(a, b)]
     found += [text for key, text in _settings(a, b) if key.partition(".")[0] not in _WORK_SETTINGS]
     found += _polled_words(a, b)
@@ -69,12 +71,12 @@ def remarks(a: Manifest, b: Manifest) -> list[str]:
 
 
 def differing(name: str, one: Any, other: Any) -> str:
-    """`commands: 2,000 in A, 4,000 in B`."""
+    """Return a difference as text: `commands: 2,000 in A, 4,000 in B`."""
     return f"{name}: {_shown(one)} in A, {_shown(other)} in B"
 
 
 def revision(manifest: Manifest | None) -> str | None:
-    """`82f1f88f35dc, changed`; None where it is not known."""
+    """Return the revision: `82f1f88f35dc, changed`; None where it is unknown."""
     if manifest is None or not _at(manifest, ("environment", "git_revision")):
         return None
     dirty = _at(manifest, ("environment", "git_dirty"))
@@ -120,7 +122,7 @@ def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _comparable(key: str, value: Any) -> Any:
-    """A file is the same file in another folder."""
+    """Return a value without its folder: a file is the same file in another folder."""
     return str(value).rpartition("/")[2] if key.endswith("path") and value is not None else value
 
 

@@ -1,7 +1,7 @@
-"""A comparison as text: a block of lines, a row of a table, Markdown for a pull request, and JSON.
+"""A comparison as text: a block of lines, a table row, Markdown for a pull request, and JSON.
 
-In: `compare.Outcome`. Out: text; nothing is printed here. A factor and its bounds are written with so many decimals
-that the interval has two digits, as a comparison is about small differences.
+In: `compare.Outcome`. Out: text; this module prints nothing. A factor has enough decimals that its interval shows two
+digits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from launchopt.analysis.tables.rows import stream_subtitle, stream_title
 from launchopt.statistics.interval import Interval, Verdict
 from launchopt.statistics.power import FIRST_REPEATS, POWER
 
-SCHEMA_VERSION = 1  # of the JSON
+SCHEMA_VERSION = 1  # version of the JSON
 HEADINGS = ("work", "A", "B", "metric", "A median", "B median", "factor", "verdict")
 LEGEND = (
     "Factor: above 1, B is the better; Hodges-Lehmann estimate on log ratios with a 95% interval, on which the verdict "
@@ -27,7 +27,7 @@ _WIDTH = 10
 
 
 def block(one: Comparison) -> list[tuple[str, str]]:
-    """What is to be said of one comparison, as (label, text); the label is empty where a text goes on."""
+    """Return the lines of one comparison as (label, text). The label is empty on a continued line."""
     a, b = one.medians
     interval = one.factor.interval
     lines = [("work", title(one)), ("", stream_subtitle(one.a.rows[0]))]
@@ -45,18 +45,18 @@ def block(one: Comparison) -> list[tuple[str, str]]:
 
 
 def written(label: str, text: str) -> str:
-    """`  verdict   FASTER: ...`."""
+    """Return a label and its text as a line: ` verdict FASTER: ...`."""
     return f"  {label:{_WIDTH}}{text}"
 
 
 def title(one: Comparison) -> str:
-    """What was compared; where force brought other work together, both."""
+    """Return what was compared. With `force` it names the work of both sides."""
     ours, theirs = stream_title(one.a.rows[0]), stream_title(one.b.rows[0])
     return ours if ours == theirs else f"{ours} (A) against {theirs} (B)"
 
 
 def banner(outcome: Outcome) -> str | None:
-    """A warning where `--force` was given."""
+    """Return a warning where `--force` set objections aside."""
     if not outcome.forced:
         return None
     count = sum(bool(one.overridden) for one in outcome.comparisons)
@@ -64,19 +64,19 @@ def banner(outcome: Outcome) -> str | None:
 
 
 def pairing(one: Comparison) -> str:
-    """How repeats were put together."""
+    """Return how repeats were paired."""
     if one.pairs is None:
         return f"unpaired, {len(one.a.rows)} repeats against {len(one.b.rows)}"
     return f"paired, {_count(one.pairs, 'repeat')} taken in turn"
 
 
 def marked(one: Comparison) -> str:
-    """The verdict, and whether it was forced."""
+    """Return the verdict, and whether it was forced."""
     return f"{one.verdict}{' (FORCED)' if one.overridden else ''}"
 
 
 def meaning(one: Comparison) -> str:
-    """The verdict in words."""
+    """Return the verdict in words."""
     border = _percent(one.smallest_effect)
     words = {
         Verdict.FASTER: f"B is faster than A by more than {border}",
@@ -88,7 +88,7 @@ def meaning(one: Comparison) -> str:
 
 
 def advice(one: Comparison) -> list[str]:
-    """What would decide, where nothing is decided yet."""
+    """Return the number of repeats that would decide, where the verdict is undecided."""
     if one.verdict is not Verdict.UNDECIDED:
         return []
     few = _count(one.repeats, "pair") if one.pairs else f"{_count(one.repeats, 'repeat')} of each"
@@ -108,7 +108,7 @@ def advice(one: Comparison) -> list[str]:
 
 
 def cells(one: Comparison) -> list[str]:
-    """A row below `HEADINGS`."""
+    """Return the row of a comparison, in the order of `HEADINGS`."""
     a, b = one.medians
     return [
         title(one),
@@ -123,7 +123,7 @@ def cells(one: Comparison) -> list[str]:
 
 
 def markdown(outcome: Outcome) -> str:
-    """For a pull request: the warning, a table, and below it what belongs to each row."""
+    """Return the outcome for a pull request: the warning, a table, and notes on its rows."""
     loud = banner(outcome)
     lines = [f"**{loud}**", ""] if loud else []
     lines += [f"B = `{outcome.b}` against A = `{outcome.a}`. {LEGEND}", ""]
@@ -145,7 +145,7 @@ def _points(one: Comparison) -> Iterator[str]:
 
 
 def as_json(outcome: Outcome) -> str:
-    """The same for a program; a factor without bounds has null ones."""
+    """Return the outcome as JSON. A factor without an interval has null bounds."""
     return (
         json.dumps(
             {
@@ -180,7 +180,7 @@ def _bounds(interval: Interval) -> dict[str, Any]:
 
 
 def precise(interval: Interval) -> str:
-    """`1.0512x [1.0493, 1.0533]`: the interval with two digits."""
+    """Return a factor whose interval has two digits: `1.0512x [1.0493, 1.0533]`."""
     space = "" if interval.unit in ("", "x") else " "
     if interval.low is None or interval.high is None:
         return f"{interval.value:,.{_decimals(interval.value, 3)}f}{space}{interval.unit} (no interval)"

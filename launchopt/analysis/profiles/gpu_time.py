@@ -1,16 +1,16 @@
-"""How long GPUs worked in a trace, and what they waited for when they did not.
+"""Busy and idle time of each GPU in a trace, and the causes of the idle time.
 
-In: `Pairs`. Out: a `DeviceTime` a GPU. Its window is from the start of its first event (kernel, copy, fill, graph) to
-the end of its last: idle time before the first is the program's start, and says nothing of launches.
+In: `Pairs`. Out: a `DeviceTime` per GPU. Its window runs from the start of the first event (kernel, copy, fill, graph)
+to the end of the last. Idle time before the first event belongs to the start of the program, not to launches.
 
-Idle time is split by what the host had done by then, because the remedies differ:
+Idle time is split by the state of the host, because the strategies against it differ:
 
-not launched   no call that would start an event was under way or had returned: the host was busy elsewhere, so faster
-               launches alone do not help
-in a call      at least one such call was under way, none had returned: the cost of launch calls, which fewer calls,
-               graphs or batches shorten
-launched       at least one call had returned, and its event had not begun: the delay from launch to start, or a wait
-               for another stream, a copy or an event
+    not launched   no call that would start an event was under way or had returned: the host was busy elsewhere, so
+                   faster launches alone do not help
+    in a call      at least one such call was under way, none had returned: the cost of launch calls, which fewer calls,
+                   graphs or batches shorten
+    launched       at least one call had returned, and its event had not begun: the delay from launch to start, or a
+                   wait for another stream, a copy or an event
 
 An event without a known call counts as not launched before it began.
 """
@@ -27,11 +27,14 @@ from launchopt.traces.events import NONE
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """One GPU; or the sum over all, whose device is None. window = busy + idle, and idle is the sum of its parts."""
+    """Times of one GPU, or the sum over all GPUs, whose device is None.
+
+    window = busy + idle; idle is the sum of its parts.
+    """
 
     device: int | None
     window_ms: float
-    busy_ms: float  # length of the union of its events' intervals
+    busy_ms: float  # length of the union of the events' intervals
     idle_ms: float
     idle_not_launched_ms: float
     idle_in_call_ms: float
@@ -39,12 +42,12 @@ class DeviceTime:
 
 
 def device_times(pairs: Pairs) -> tuple[DeviceTime, ...]:
-    """A row a GPU, by number."""
+    """Return one row per GPU, by number."""
     return tuple(_device_time(pairs, int(device)) for device in np.unique(pairs.gpu["device"]))
 
 
 def total_time(times: tuple[DeviceTime, ...]) -> DeviceTime | None:
-    """The sum over all GPUs; None without any."""
+    """Return the sum over all GPUs; None without any."""
     if not times:
         return None
     columns = zip(*((t.window_ms, t.busy_ms, t.idle_ms, *_parts(t)) for t in times), strict=True)
@@ -70,7 +73,7 @@ def _device_time(pairs: Pairs, device: int) -> DeviceTime:
 
 
 def _gaps(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
-    """Between the first start and the last end of intervals (at least one): the gaps, and the length of the union."""
+    """Return the gaps between the first start and the last end of at least one interval, and the length of their union."""
     order = np.argsort(start, kind="stable")
     covered = np.maximum.accumulate(end[order])
     gap_start, gap_end = covered[:-1], np.maximum(start[order][1:], covered[:-1])
@@ -79,7 +82,7 @@ def _gaps(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
 
 
 def _common_ns(gap_start: Ints, gap_end: Ints, start: Ints, end: Ints) -> int:
-    """Length of what the union of the gaps and the union of [start, end) have in common; the empty are let out."""
+    """Return the length of the intersection of the gaps and the union of [start, end). Empty intervals are skipped."""
     is_span = start < end
     start, end = start[is_span], end[is_span]
     both = _union_ns(np.concatenate([gap_start, start]), np.concatenate([gap_end, end]))

@@ -1,10 +1,11 @@
-"""Which call of the CUDA API started which GPU event, in a trace that another tool recorded.
+"""Pairs of CUDA API calls and the GPU events that they started, in a trace of another tool.
 
-In: a `Trace`. Out: `Pairs`: each call once, what it is, and for each GPU event its call.
+In: a `Trace`. Out: `Pairs`: each call once, its kind, and the call of each GPU event.
 
-The runtime's and the driver's record of one call share thread and correlation id, and one lies within the other: they
-are one call, under the outer one's name. A call and a GPU event of one correlation id (and process, where the trace
-says whose the event is) belong together; should several calls have the id, the latest that began before the event.
+The records of one call by the runtime and by the driver share thread and correlation id, and one lies within the other.
+They become one call under the outer one's name. A call and a GPU event with one correlation id belong together. Their
+process must agree where the trace names it. Of several calls with the id, the latest that began before the event
+counts.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _MEMORY = re.compile(r"(cuda|cu|hip)(Memcpy|Memset)\w*")
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Calls and GPU events are by start; `call_of` is a position in `calls`, or NONE.
+    """Calls and GPU events, both by start. `call_of` is a position in `calls`, or NONE.
 
-    A launch call has the name of one, or started a kernel; a memory call copies or fills, and is no launch call.
+    A launch call has the name of one, or started a kernel. A memory call copies or fills, and is no launch call.
     """
 
     calls: Rows
@@ -36,18 +37,18 @@ class Pairs:
     call_of: Ints
     is_launch: Bools
     is_memory: Bools
-    is_kernel: Bools  # of the GPU events: kernels, not whole graphs
-    doubled: int  # records of calls that were another's inner half
+    is_kernel: Bools  # which GPU events are kernels, not whole graphs
+    doubled: int  # records that lie within another record of the same call
 
     @property
     def of_kernels(self) -> Ints:
-        """Positions in `gpu` of what launch calls started: kernels, and graphs recorded as a whole; by start."""
+        """Positions in `gpu` of kernels and whole graphs that launch calls started, by start."""
         is_work = self.is_kernel | (self.gpu["kind"] == Kind.GRAPH)
         return np.flatnonzero(is_work & (self.call_of != NONE))
 
 
 def pair(trace: Trace) -> Pairs:
-    """The calls of `trace`, and for each of its GPU events the call that started it."""
+    """Return the calls of `trace`, and for each GPU event the call that started it."""
     calls = _outermost(trace.calls)
     gpu = trace.gpu[np.argsort(trace.gpu["start_ns"], kind="stable")]
     call_of = _call_of(calls, gpu)
@@ -64,17 +65,17 @@ def _named(pattern: re.Pattern[str], calls: Rows, names: tuple[str, ...]) -> Boo
 
 
 def _outermost(calls: Rows) -> Rows:
-    """Each call once, by start: from its outer record's start to the latest end of its records."""
+    """Return each call once, by start, from its outer record's start to the latest end of its records."""
     if not len(calls):
         return calls
-    # A call without an id is one of its own.
+    # A call without an id shares its record with no other.
     has_id = calls["correlation"] > 0
     _, key = _ranks(calls["process"], calls["thread"], np.where(has_id, calls["correlation"], 0))
     key = np.where(has_id, key, key.max() + 1 + np.arange(len(calls)))
     order = np.lexsort((-calls["end_ns"], calls["start_ns"], key))
     calls, key = calls[order], key[order]
 
-    # Records of a key that touch are one call. Key and time as one number: it grows with the key first.
+    # Overlapping records of a key are one call. Key and time form one number that grows with the key first.
     times, rank = np.unique(np.concatenate([calls["start_ns"], calls["end_ns"]]), return_inverse=True)
     start, end = (key * len(times) + part for part in np.split(rank, 2))
     covered = np.maximum.accumulate(end)
@@ -85,17 +86,17 @@ def _outermost(calls: Rows) -> Rows:
 
 
 def _ranks(*columns: NDArray[np.integer]) -> tuple[int, Ints]:
-    """How many different rows, and each row's number among them, so that equal rows have equal numbers."""
+    """Return the number of different rows, and a number per row; equal rows have equal numbers."""
     key = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         _, rank = np.unique(column, return_inverse=True)
-        # Ranked again each time: products of three could pass int64.
+        # Ranked after each column: a product of three could exceed int64.
         _, key = np.unique(key * (rank.max(initial=0) + 1) + rank, return_inverse=True)
     return int(key.max(initial=-1)) + 1, key
 
 
 def _call_of(calls: Rows, gpu: Rows) -> Ints:
-    """For each GPU event the position in `calls` of its call, or NONE."""
+    """Return for each GPU event the position in `calls` of its call, or NONE."""
     found = np.full(len(gpu), NONE, dtype=np.int64)
     with_id = np.flatnonzero(calls["correlation"] > 0)
     if not len(with_id) or not len(gpu):
@@ -110,7 +111,7 @@ def _call_of(calls: Rows, gpu: Rows) -> Ints:
     order = np.argsort(place[: len(with_id)], kind="stable")
     called = called[order]
 
-    # The latest call of the id up to the event's start; where all of the id's began later, the first of them.
+    # The latest call of the id before the event's start; where all began later, the first of them.
     before = np.searchsorted(place[: len(with_id)][order], place[len(with_id) :], side="right") - 1
     after = np.minimum(before + 1, len(order) - 1)
     before = np.maximum(before, 0)

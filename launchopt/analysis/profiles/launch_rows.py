@@ -1,4 +1,4 @@
-"""A row a kernel and the launch call that started it: the columns of `python -m runner.trace --output`.
+"""Rows of `python -m runner.trace --output`: a kernel and the launch call that started it.
 
 In: a `Trace` and its `Pairs`. Out: a table of `LAUNCH_KERNELS`. Times are ns since the trace's first call.
 """
@@ -12,7 +12,7 @@ from launchopt.analysis.profiles.launch_pairs import Ints, Pairs
 from launchopt.recording.columns import schema
 from launchopt.traces.events import LATEST_NS, Kind, Trace
 
-_TEXT = pa.dictionary(pa.int32(), pa.string())  # a kernel's name is long, and comes often
+_TEXT = pa.dictionary(pa.int32(), pa.string())  # names of kernels are long and repeat often
 _I64 = pa.int64()
 
 LAUNCH_KERNELS = schema(
@@ -37,7 +37,7 @@ LAUNCH_KERNELS = schema(
 
 
 def launch_rows(file: str, trace: Trace, pairs: Pairs) -> pa.Table:
-    """By the kernel's start; without a row where no launch call started anything."""
+    """Return the table, by the kernel's start. It is empty where no launch call started anything."""
     rows = pairs.of_kernels
     call_of = pairs.call_of[rows]
     gpu, call = pairs.gpu[rows], pairs.calls[call_of]
@@ -64,13 +64,13 @@ def launch_rows(file: str, trace: Trace, pairs: Pairs) -> pa.Table:
 
 
 def _texts(names: tuple[str, ...], codes: Ints) -> pa.DictionaryArray:
-    """Null where a code is none."""
+    """Return the texts of codes; null where a code is NONE."""
     known = pa.array(codes, pa.int32(), mask=np.asarray(codes < 0))
     return pa.DictionaryArray.from_arrays(known, pa.array(names, pa.string()))
 
 
 def _places(call_of: Ints) -> Ints:
-    """How many with the same call come before."""
+    """Return for each row the number of earlier rows with the same call."""
     order = np.argsort(call_of, kind="stable")
     _, first, count = np.unique(call_of[order], return_index=True, return_counts=True)
     places = np.empty(len(call_of), dtype=np.int64)

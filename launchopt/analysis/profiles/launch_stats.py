@@ -1,14 +1,15 @@
-"""What launching cost in a trace that another tool recorded.
+"""Cost of launches in a trace of another tool.
 
-In: a `Trace`. Out: `LaunchStats`, all of it figures and texts, so that it can be written as JSON.
+In: a `Trace`. Out: `LaunchStats`, made of figures and texts, so that it can be written as JSON.
 
-host time      of a launch call, from its start to its end
-launch delay   from the end of a launch call to the start of the first kernel (or whole graph) that it started; below 0
-               where that began while the call was under way: counted as clipped, and taken as 0
-start to start from the start of a launch call to that of its first kernel; never clipped
-queue length   of a stream: its events whose call has begun and that have not begun themselves, copies and fills
-               included; looked at whenever a call for it begins, itself included
-Percentiles are linear between the two values next to them. None: nothing to measure.
+    host time      of a launch call, from its start to its end
+    launch delay   from the end of a launch call to the start of its first kernel (or whole graph); a start while the
+                   call was under way counts as clipped, with a delay of 0
+    start to start from the start of a launch call to that of its first kernel; never clipped
+    queue length   of a stream: events, copies and fills included, whose call has begun and that have not begun; sampled
+                   at the begin of each call for the stream, which counts itself
+
+Percentiles are linear between neighbouring values. None: nothing to measure.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SHORT_US = (1, 2, 5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of one duration, over `count` calls."""
+    """Distribution of one duration over `count` calls."""
 
     count: int
     sum_us: float
@@ -39,7 +40,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of a whole."""
+    """A count and its share of a whole."""
 
     count: int
     share: float | None
@@ -47,19 +48,19 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class StreamQueue:
-    """One stream's queue; `process` None where the trace does not say whose it is."""
+    """The queue of one stream. `process` is None where the trace does not name it."""
 
     process: str | None
     device: int
     stream: int
-    events: int  # with a known call
+    events: int  # events with a known call
     largest: int
     p50: float
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchStats:
-    """One trace, as the module says."""
+    """Statistics of one trace; the module's docstring defines them."""
 
     format: str
     events: int
@@ -70,10 +71,10 @@ class LaunchStats:
     launch_calls_by_name: dict[str, int]
     launch_calls_without_kernel: int
     kernels: int
-    kernels_launched: int  # by a launch call
+    kernels_launched: int  # kernels that a launch call started
     kernels_without_call: int
-    kernels_per_call: float | None  # those launched, over all launch calls
-    whole_graphs: int  # their kernels are in no count
+    kernels_per_call: float | None  # launched kernels over all launch calls
+    whole_graphs: int  # no count includes their kernels
     host: Spread
     launch_delay: Spread
     launch_delays_clipped: int
@@ -85,7 +86,7 @@ class LaunchStats:
     gpu_time_by_device: tuple[DeviceTime, ...]
     queues: tuple[StreamQueue, ...]  # the longest first
     short_kernels: dict[str, Share]  # under_1_us, ...: of all kernels
-    shorter_than_call: Share  # kernels, of those launched
+    shorter_than_call: Share  # of the launched kernels
     memory_calls: int
     memory_calls_by_name: dict[str, int]
     memory_calls_without_gpu_event: int
@@ -93,11 +94,11 @@ class LaunchStats:
 
 
 def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
-    """The statistics of `trace`, whose `pairs` are worked out where they are not given."""
+    """Return the statistics of `trace`. `pairs` are computed where they are not given."""
     pairs = pair(trace) if pairs is None else pairs
     calls, gpu, launched = pairs.calls, pairs.gpu, pairs.of_kernels
     host_ns = calls["end_ns"] - calls["start_ns"]
-    # By start: the first of each call is its earliest.
+    # Events are by start: the first of each call is its earliest.
     starting, first = np.unique(pairs.call_of[launched], return_index=True)
     begun = gpu["start_ns"][launched[first]]
     delay_ns = begun - calls["end_ns"][starting]
@@ -150,7 +151,7 @@ def _spread(values_ns: Ints) -> Spread:
 
 
 def _sum_us(values_ns: Ints) -> float:
-    """Exact up to 104 days, and never wrapped round, whatever times a broken trace has."""
+    """Return a sum that is exact up to 104 days. Times of a broken trace never wrap around."""
     return float(values_ns.sum(dtype=np.float64)) / 1e3
 
 
@@ -160,7 +161,7 @@ def _share(is_one: Bools) -> Share:
 
 
 def _by_name(trace: Trace, pairs: Pairs, is_one: Bools) -> dict[str, int]:
-    """The most frequent first."""
+    """Return counts by name, the most frequent first."""
     codes, counts = np.unique(pairs.calls["name"][is_one], return_counts=True)
     found: Counter[str] = Counter()
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
@@ -186,7 +187,7 @@ def _queues(trace: Trace, pairs: Pairs) -> tuple[StreamQueue, ...]:
 
 
 def _lengths(called: Ints, begun: Ints) -> Ints:
-    """At each time of `called`, how many events had been called for and had not begun."""
+    """Return for each time of `called` the number of events that were called for and had not begun."""
     waits = called < begun
     entered, left = np.sort(called[waits]), np.sort(begun[waits])
     return np.searchsorted(entered, called, side="right") - np.searchsorted(left, called, side="right")

@@ -1,8 +1,7 @@
-"""Kernels that Nsight Compute replayed: how long each ran, and which limit of the GPU it came near to.
+"""Kernels that Nsight Compute replayed: their duration, and the limit of the GPU that they come closest to.
 
-Enters: the lines of `ncu --import FILE --csv --page raw` (a line of names, a line of units, a line a kernel; what the
-program printed may come before). Leaves: a `Kernel` each. Metrics that were not collected, or are not available on this
-GPU, are None.
+In: the lines of `ncu --import FILE --csv --page raw`: names, units, then a line per kernel. Output of the profiled
+program may come before. Out: a `Kernel` each. Metrics that were not collected, or that this GPU lacks, are None.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from dataclasses import dataclass
 
 from launchopt.errors import DataError
 
-MOST_KERNELS = 100_000  # more are no profile of a few launches
+MOST_KERNELS = 100_000  # a profile of a few launches has fewer
 
-# ncu's names, the newer first, and the unit that a value is wanted in.
+# ncu's names of each metric, the newest first, and the unit of our column.
 _DURATION = (("gpu__time_duration.sum", "gpu__time_duration.avg"), "us")
 _DRAM_READ = (("dram__bytes_read.sum",), "MB")
 _DRAM_RATE = (("dram__bytes.sum.per_second",), "GB/s")
@@ -50,7 +49,7 @@ Metric = tuple[Sequence[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch that was replayed. Shares are of the GPU's peak, in percent."""
+    """One replayed launch. Shares are percentages of the GPU's peak."""
 
     id: str
     name: str  # demangled, with template arguments
@@ -62,14 +61,14 @@ class Kernel:
     dram_percent: float | None
     memory_percent: float | None  # of the busiest part of the memory system
     sm_percent: float | None  # of the busiest part of the multiprocessors
-    occupancy_percent: float | None  # achieved: warps resident, of the most that fit
+    occupancy_percent: float | None  # achieved: resident warps over the most that fit
     l2_hit_percent: float | None
-    registers: int | None  # a thread
-    waves: float | None  # blocks over what fits on the GPU at a time; below 1 it is not full
+    registers: int | None  # per thread
+    waves: float | None  # blocks over the number that fits on the GPU at once; below 1 it is not full
 
     @property
     def limit(self) -> str:
-        """What it comes nearest to, in ncu's own reading: below 60% of every limit it waits for latency."""
+        """The limit that it comes closest to, by ncu's rule: below 60% of every limit it waits for latency."""
         if self.memory_percent is None or self.sm_percent is None:
             return "unknown"
         if max(self.memory_percent, self.sm_percent) < 60.0:
@@ -78,7 +77,7 @@ class Kernel:
 
 
 def read_kernels(lines: Iterable[str], name: str) -> list[Kernel]:
-    """Every kernel of the CSV; DataError, naming `name` and a line, where it is none."""
+    """Return every kernel of the CSV; DataError, naming `name` and a line, for anything else."""
     reader = csv.reader(lines)
     header: list[str] = []
     units: dict[str, str] = {}
@@ -89,7 +88,7 @@ def read_kernels(lines: Iterable[str], name: str) -> list[Kernel]:
                 header = row if row[:1] == ["ID"] else []
                 continue
             if len(row) != len(header):
-                continue  # what a tool says of itself, after the table
+                continue  # messages of the tool after the table
             cells = dict(zip(header, row, strict=True))
             if not units:
                 units = _units(cells, name, reader.line_num)
@@ -105,7 +104,7 @@ def read_kernels(lines: Iterable[str], name: str) -> list[Kernel]:
 
 
 def _units(cells: Mapping[str, str], name: str, line: int) -> dict[str, str]:
-    """The second line; the details page has none, and no metric in a column of its own."""
+    """Return the units in the second line. The details page has none, and no column per metric."""
     if "Metric Name" in cells:
         raise DataError(name, line, "ncu's details page: a metric a line; made with --page raw it can be read")
     if cells["ID"]:
@@ -156,13 +155,13 @@ def _value(metric: Metric, cells: Mapping[str, str], units: Mapping[str, str], n
 
 
 def _extent(text: str) -> str:
-    """(1024, 1, 1) as 1024x1x1; what is no extent as it is."""
+    """Return (1024, 1, 1) as 1024x1x1; any other text unchanged."""
     numbers = re.findall(r"\d+", text)
     return "x".join(numbers) if len(numbers) == 3 else text
 
 
 def short_name(name: str) -> str:
-    """A demangled name without its return type, template arguments and parameters."""
+    """Return a demangled name without its return type, template arguments and parameters."""
     kept, depth = [], 0
     for sign in name.replace("(anonymous namespace)::", ""):
         if sign == "<":

@@ -1,12 +1,12 @@
-"""What each NVTX range of the `launchopt` domain launched, from an Nsight Systems profile.
+"""Launches of each NVTX range of the `launchopt` domain, from an Nsight Systems profile.
 
-Enters: a SQLite file of `nsys export --type sqlite` (nsys 2022 to 2025; it is opened read-only, and any table
-may be missing). Leaves: a `Profile` with a row a range name and one for what lies outside every range, so
-that totals are exact.
+In: a SQLite file of `nsys export --type sqlite` (nsys 2022 to 2025). It is opened read-only, and any table may be
+missing. Out: a `Profile` with a row per range name and one for everything outside every range, so that totals are
+exact.
 
-A call belongs to the innermost range of its thread that holds its start; a kernel belongs to the range of the
-call that submitted it, by correlation id. In nsys, globalTid = process << 24 | thread, and globalPid is the
-same with thread 0.
+A call belongs to the innermost range of its thread that contains its start. A kernel belongs to the range of the call
+that submitted it, by correlation id. In nsys, globalTid = process << 24 | thread, and globalPid is the same with thread
+0.
 """
 
 from __future__ import annotations
@@ -33,36 +33,38 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RangeRow:
-    """One range name; calls and kernels of a range nested in it are not its own. None: nothing to measure."""
+    """Times of one range name. Calls and kernels of a nested range belong to that range alone. None: nothing to
+    measure.
+    """
 
     name: str
     ranges: int
     launch_calls: int
     kernels: int
-    host_ms: float | None  # summed duration of the ranges that ended, nested ranges included
+    host_ms: float | None  # summed duration of the finished ranges, nested ranges included
     host_us_per_range_p50: float | None
-    call_ms: float  # time inside launch calls
+    call_ms: float  # summed time inside launch calls
     call_us_p50: float | None
     call_us_min: float | None
     call_us_max: float | None
     gpu_busy_ms: float  # length of the union of the kernels' intervals, over all GPUs
-    kernel_ms: float  # summed duration of the kernels: above busy where they overlap
+    kernel_ms: float  # summed duration of the kernels; larger than busy where they overlap
     kernels_per_range: float | None
-    launch_delay_us_p50: float | None  # a call's first kernel began so long after it returned, clipped at 0
+    launch_delay_us_p50: float | None  # from the call's return to its first kernel's start, clipped at 0
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Rows by falling host time, then what lies outside.
+    """Rows by decreasing host time, then everything outside ranges.
 
-    Ranges nest and kernels overlap: the total's host and busy times are unions of their own, not sums.
+    Ranges nest and kernels overlap: the host and busy times of the total are unions, not sums of the rows.
     """
 
     rows: tuple[RangeRow, ...]
-    inside: RangeRow  # all that lies in ranges, of one mode where that was asked for: its timed runs, no warm-up
+    inside: RangeRow  # everything in ranges; of one mode where the user named it: its timed runs, no warm-up
     total: RangeRow
-    unfinished_ranges: int  # without an end: counted in `ranges`, left out of the host times
-    untraced_graphs: int  # CUDA graphs recorded as a whole: their kernels are in no count
+    unfinished_ranges: int  # ranges without an end: counted in `ranges`, not in the host times
+    untraced_graphs: int  # CUDA graphs recorded as a whole; no count includes their kernels
 
 
 # The columns used of each table. An empty one stands in for a missing table, so that no query has two forms.
@@ -103,7 +105,7 @@ WHERE n.eventType IN (59, 60) AND ? = (
   ORDER BY d.start DESC LIMIT 1)
 """
 _CALLS = "SELECT COALESCE(tid, 0), start, finish FROM calls WHERE is_launch"
-# A kernel whose call is unknown gets thread 0, which has no ranges. MIN picks one call, should ids collide.
+# A kernel without a known call gets thread 0, which has no ranges. MIN picks one call where ids collide.
 _KERNELS = """
 SELECT COALESCE(c.tid, 0), COALESCE(MIN(c.start), 0), COALESCE(c.finish, 0), k.start, k."end"
 FROM CUPTI_ACTIVITY_KIND_KERNEL k
@@ -117,7 +119,7 @@ _KERNEL = [("tid", "i8"), ("call", "i8"), ("returned", "i8"), ("start", "i8"), (
 
 
 def read_profile(path: Path, mode: str | None = None) -> Profile:
-    """Read and join one export, `inside` of this mode's ranges only; DataError where there is none, or no export."""
+    """Read and join one export; DataError for a missing file or another format. `inside`: only ranges of this mode."""
     if not path.is_file():
         raise DataError(path, None, "no such file")
     try:
@@ -131,7 +133,7 @@ def read_profile(path: Path, mode: str | None = None) -> Profile:
         raise DataError(path, None, f"not laid out like an nsys export ({error})") from None
     except sqlite3.DatabaseError as error:
         raise DataError(path, None, f"cannot be read as SQLite ({error})") from None
-    except UnicodeDecodeError:  # in what SQLite says of a damaged schema
+    except UnicodeDecodeError:  # part of SQLite's message about a damaged schema
         raise DataError(path, None, "cannot be read as SQLite (its schema is damaged)") from None
 
 
@@ -169,13 +171,13 @@ def _profile(database: sqlite3.Connection, mode: str | None) -> Profile:
 
 
 def _coded_ranges(database: sqlite3.Connection, codes: dict[str, int]) -> Iterator[tuple[int, int, int, int]]:
-    """Ranges with their name as a number, numbered in order of appearance into `codes`."""
+    """Return ranges with their name as a number, in order of appearance in `codes`."""
     for tid, start, end, name in database.execute(_RANGES, (DOMAIN,)):
         yield tid, start, _NEVER_NS if end is None else end, codes.setdefault(name, len(codes))
 
 
 def _parents(ranges: NDArray[Any]) -> Ints:
-    """For each range of `ranges` (by thread, then start), the innermost one around its start, or -1."""
+    """Return for each range (by thread, then start) the innermost range around its start, or -1."""
     parents = np.full(len(ranges), -1, dtype=np.int64)
     open_ranges: list[tuple[int, int]] = []
     thread = None
@@ -193,10 +195,10 @@ def _parents(ranges: NDArray[Any]) -> Ints:
 
 
 def _innermost(ranges: NDArray[Any], parents: Ints, tid: Ints, time_ns: Ints, outside: int) -> Ints:
-    """Name code of the latest-begun range of thread `tid` open at `time_ns`; `outside` where there is none.
+    """Return the name code of the latest-begun range of thread `tid` that is open at `time_ns`, or `outside`.
 
-    What is open now and began before a range that has ended was open when that one began, so it is an
-    ancestor of it: climb until a range is open.
+    A range that is open now and began before an ended one was open when that one began. So it is an ancestor: climb
+    until a range is open.
     """
     if not len(ranges):
         return np.full(len(tid), outside, dtype=np.int64)
@@ -212,7 +214,7 @@ def _innermost(ranges: NDArray[Any], parents: Ints, tid: Ints, time_ns: Ints, ou
 
 
 def _split(values: NDArray[Any], codes: Ints, count: int) -> list[NDArray[Any]]:
-    """`values` by their code, 0 .. count - 1; one sort, so that a name for every batch stays cheap."""
+    """Return `values` by code, 0 .. count - 1. One sort keeps this cheap with a name per batch."""
     order = np.argsort(codes, kind="stable")
     return np.split(values[order], np.searchsorted(codes[order], np.arange(1, count)))
 
@@ -240,7 +242,9 @@ def _row(name: str, ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[
 
 
 def _delays_ns(kernels: NDArray[Any]) -> Ints:
-    """From the return of each known call to its first kernel: of a graph's kernels the others wait for that one."""
+    """Return the times from the return of each known call to its first kernel. A graph's other kernels wait for the
+    first.
+    """
     known = kernels[kernels["tid"] != 0]
     known = known[np.lexsort((known["start"], known["call"], known["tid"]))]
     is_first = np.ones(len(known), dtype=bool)
@@ -249,19 +253,19 @@ def _delays_ns(kernels: NDArray[Any]) -> Ints:
 
 
 def _union_row(name: str, ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[Any]) -> RangeRow:
-    """A row of ranges with different names, which may lie in one another."""
+    """Return a row over ranges of different names, which may nest."""
     total = _row(name, ranges, calls, kernels)
     if total.host_ms is None:
         return total
     ended = ranges[ranges["end"] != _NEVER_NS]
     _, thread = np.unique(ended["tid"], return_inverse=True)
     covered_ns = sum(_union_ns(mine["start"], mine["end"]) for mine in _split(ended, thread, thread.max() + 1))
-    # A median over ranges of different names says nothing.
+    # A median over ranges of different names has no meaning.
     return replace(total, host_ms=covered_ns / 1e6, host_us_per_range_p50=None)
 
 
 def _union_ns(start: Ints, end: Ints) -> int:
-    """Length of the union of intervals."""
+    """Return the length of the union of intervals."""
     if not len(start):
         return 0
     order = np.argsort(start)

@@ -1,7 +1,7 @@
-"""Whether this project's join of a profile agrees with nsys' own statistics, and with a CUPTI run of the same job.
+"""Agreement of this project's join of a profile with nsys' own statistics and with a CUPTI run of the same job.
 
-Enters: the CSV of `nsys stats` (2022 to 2025), the `Profile` of the same file, summary rows of a timing=cupti run.
-Leaves: an `Agreement` a quantity. Counts must be the same, times may differ by a share that is stated with them.
+In: the CSV of `nsys stats` (2022 to 2025), the `Profile` of the same file, summary rows of a timing=cupti run. Out: an
+`Agreement` per quantity. Counts must be equal. Times may differ by the share that each agreement states.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 from launchopt.analysis.profiles.nsys import Profile, RangeRow
 from launchopt.errors import DataError
 
-TIME_LIMIT = 0.01  # of the other's time
+TIME_LIMIT = 0.01  # share of the other's time
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One quantity, by somebody else and by this project."""
+    """One quantity, measured by another tool and by this project."""
 
     what: str
-    by: str  # who the other is: nsys stats, CUPTI
+    by: str  # the other tool: nsys stats or CUPTI
     theirs: float
     ours: float
-    limit: float  # the largest share of theirs by which ours may differ
+    limit: float  # largest allowed difference, as a share of theirs
     agrees: bool
 
     @property
     def difference(self) -> float:
-        """As a share of theirs."""
+        """Difference as a share of theirs."""
         if self.theirs == self.ours:
             return 0.0
         return (self.ours - self.theirs) / self.theirs if self.theirs else float("inf")
@@ -38,14 +38,14 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """All lines of one of nsys' summaries."""
+    """Sum over all lines of one nsys summary."""
 
     count: int
     total_ns: int
 
 
 def kernel_sum(lines: Iterable[str], name: str) -> Sum:
-    """Of the report cuda_gpu_kern_sum, or gpukernsum; `name` is for the error. No lines of a table: no kernels."""
+    """Return the sum of a report cuda_gpu_kern_sum or gpukernsum; zero for no lines. `name` appears in the error."""
     return _sum(lines, "Instances", name)
 
 
@@ -68,7 +68,7 @@ def _sum(lines: Iterable[str], count_column: str, name: str) -> Sum:
 
 
 def agreements(profile: Profile, kernels: Sum) -> list[Agreement]:
-    """All kernels of one file: by `nsys stats` and by the join."""
+    """Compare all kernels of one file: `nsys stats` and the join."""
     by = "nsys stats, same profile"
     return [
         _count("kernels", by, kernels.count, profile.total.kernels),
@@ -77,7 +77,7 @@ def agreements(profile: Profile, kernels: Sum) -> list[Agreement]:
 
 
 def agreements_with_run(mode: str, inside: RangeRow, rows: Sequence[Mapping[str, Any]]) -> list[Agreement]:
-    """What lies in the ranges of `mode`, and its rows of timing=cupti runs of the same job, all repeats together."""
+    """Compare the ranges of `mode` with all repeats of its timing=cupti runs of the same job."""
     traced = [row for row in rows if row["mode"] == mode]
     if any(row["kernels"] is None for row in traced):
         raise DataError("summary.parquet", None, f"mode={mode} counted no kernels: run it with timing=cupti")

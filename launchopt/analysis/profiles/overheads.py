@@ -1,7 +1,7 @@
-"""What each profiler costs the run that it watches, and whether profilers and this project count alike.
+"""Cost of each profiler for the run that it watches, and whether profilers and this project count alike.
 
-In: rows of summary.parquet, and how each run was timed, by run_id; rows that `runner.nsys_agree` wrote.
-Out: Markdown tables. Pure: reads no file. Runs of one mode are compared with the untraced runs of that mode and stream.
+In: rows of summary.parquet, the timing kind of each run by run_id, and rows that `runner.nsys_agree` wrote. Out:
+Markdown tables. Pure: reads no file. Traced runs of a mode are compared with untraced runs of that mode and stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SAME = (*(name for name in STREAM if name != "traced"), "mode", "max_batch", "t
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """One mode under one tracer; medians over repeats, ratios over the same without one."""
+    """One mode under one tracer. Times are medians over repeats; ratios are over the same mode without a tracer."""
 
     mode: str
     tracer: str
@@ -38,12 +38,12 @@ class Overhead:
 
 
 def tracer_of(row: Row, timing: str | None) -> str:
-    """Which tracer watched a run: by its `timing.kind`, else one that was attached from outside."""
+    """Return the tracer of a run: by its `timing.kind`, else a tracer attached from outside."""
     return {"cupti": CUPTI, "torch": TORCH}.get(timing or "", ATTACHED) if row["traced"] else UNTRACED
 
 
 def overheads(rows: Iterable[Row], timing_of: Mapping[str, str]) -> list[Overhead]:
-    """By mode, then tracer. Rows that failed, or were not verified, are left out."""
+    """Return the costs by mode, then tracer. Failed and unverified rows are left out."""
     found = []
     for members in grouped([row for row in rows if row["status"] == "ok" and row["verified"]], _SAME):
         by_tracer: dict[str, list[Row]] = {}
@@ -67,7 +67,7 @@ def _overhead(tracer: str, rows: Sequence[Row], plain: Sequence[Row] | None) -> 
 
 
 def overheads_markdown(rows: Sequence[Row], timing_of: Mapping[str, str], agreements: Sequence[Row]) -> str:
-    """Both tables, with the machine and the work they are of."""
+    """Return both tables, with their machine and work."""
     first = rows[0]
     where = f"{first['gpu'] or first['device'].upper()}, {first['workload']} {first['dtype']}"
     lines = [

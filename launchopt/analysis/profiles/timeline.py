@@ -1,7 +1,7 @@
-"""Recorded launches, commands and kernels as events of a timeline, for Perfetto and chrome://tracing.
+"""Recorded launches, commands and kernels as timeline events for Perfetto and chrome://tracing.
 
-In: rows of launches.parquet, commands.parquet and kernels.parquet, in the order of their files. Out: events of the
-Chrome trace format, one by one, so that a run of any length needs little memory. Pure: reads no file.
+In: rows of launches.parquet, commands.parquet and kernels.parquet, in file order. Out: events of the Chrome trace
+format, one by one, so that a long run needs little memory. Pure: reads no file.
 
     process         a repeat of a mode; time 0 is its start barrier, so that modes can be compared
     host: launch    our launch calls
@@ -10,7 +10,8 @@ Chrome trace format, one by one, so that a run of any length needs little memory
     GPU, by events  from the device reaching a launch to its results, where that was timed
     queue wait      enqueue to flush of a command (asynchronous: they overlap)
 
-An arrow leads from an API call to each kernel it started; without CUPTI from a launch call to its time on the device.
+An arrow leads from an API call to each kernel that it started; without CUPTI from a launch call to its time on the
+device.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ Event = dict[str, Any]
 Group = tuple[str, int]  # mode, repeat
 
 _HOST, _API, _EVENTS, _STREAMS = 1, 2, 100, 1000
-_LANES = 100  # threads set apart for what overlaps within one track
+_LANES = 100  # threads reserved for overlapping slices of one track
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What was recorded of a repeat of a mode: rows in all tables, and its launch calls."""
+    """Recorded rows in all tables, and launch calls, of one repeat of a mode."""
 
     rows: int
     launches: int
 
 
 def kept_launches(sizes: Mapping[Group, Size], limit: int) -> dict[Group, int]:
-    """How many launches of each group fit when at most about `limit` rows are shown, shared equally; at least one."""
+    """Return the launches of each group that fit into about `limit` rows, shared equally; at least one each."""
     kept: dict[Group, int] = {}
     left = limit
-    # The smallest first: what they do not need goes to the others.
+    # The smallest group first: the others share what it leaves.
     for done, (group, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1].rows)):
         share = left // (len(sizes) - done)
         fits = size.launches if size.rows <= share else share * size.launches // size.rows
@@ -50,7 +51,7 @@ def kept_launches(sizes: Mapping[Group, Size], limit: int) -> dict[Group, int]:
 
 
 class Timeline:
-    """Makes the events; `kept` bounds the launches of each group, as `kept_launches` gives them."""
+    """Maker of the events. `kept` limits the launches of each group, as `kept_launches` returns it."""
 
     def __init__(self, kept: Mapping[Group, int], cut: Iterable[Group] = (), *, has_kernels: bool = False) -> None:
         self._kept = dict(kept)
@@ -61,16 +62,16 @@ class Timeline:
         self._ends: dict[tuple[int, int], list[int]] = {}
         self._calls: set[tuple[int, int | None]] = set()
         self._arrows = 0
-        self.rows = 0  # shown so far
+        self.rows = 0  # launches shown so far
 
     def processes(self) -> Iterator[Event]:
-        """A name for every group, in the order in which they are to be shown."""
+        """Yield a name for every group, in display order."""
         for (mode, repeat), pid in self._pids.items():
             yield _named("process_name", pid, 0, name=f"{mode}, repeat {repeat}")
             yield _named("process_sort_index", pid, 0, sort_index=pid)
 
     def launches(self, rows: Iterable[Row]) -> Iterator[Event]:
-        """Launch calls, and their time on the device where it was measured."""
+        """Yield launch calls, and their time on the device where it was measured."""
         for row in rows:
             pid = self._shown(row)
             if pid is None:
@@ -91,7 +92,7 @@ class Timeline:
                 yield from self._arrow((pid, _HOST, row["submit_start_ns"]), (pid, tid, start_ns))
 
     def commands(self, rows: Iterable[Row]) -> Iterator[Event]:
-        """The wait of each command, from its enqueue to the flush of its batch."""
+        """Yield the wait of each command, from its enqueue to the flush of its batch."""
         for row in rows:
             pid = self._shown(row)
             if pid is None:
@@ -102,7 +103,7 @@ class Timeline:
             yield {"ph": "e", "ts": _us(max(row["flush_ns"], row["enqueue_ns"])), **ends}
 
     def kernels(self, rows: Iterable[Row]) -> Iterator[Event]:
-        """What ran on the GPU, the API call that started it, and an arrow between them."""
+        """Yield the GPU's work, the API call that started it, and an arrow between them."""
         for row in rows:
             pid = self._shown(row)
             if pid is None:
@@ -124,7 +125,7 @@ class Timeline:
             yield from self._arrow((pid, _API, row["api_start_ns"]), (pid, tid, row["start_ns"]))
 
     def _shown(self, row: Row) -> int | None:
-        """The process of a row; None where it lies beyond what is kept."""
+        """Return the process of a row; None where it lies beyond the kept launches."""
         group = (row["mode"], row["repeat"])
         launch = row["launch"]
         if (group in self._cut) if launch is None else launch >= self._kept.get(group, 0):
@@ -139,7 +140,7 @@ class Timeline:
             yield _named("thread_sort_index", pid, tid, sort_index=tid)
 
     def _lane(self, pid: int, track: int, start_ns: int, end_ns: int) -> int:
-        """A thread of `track` that is free at `start_ns`: slices of one thread must nest or lie apart."""
+        """Return a thread of `track` that is free at `start_ns`: slices of one thread must nest or lie apart."""
         ends = self._ends.setdefault((pid, track), [])
         free = next((lane for lane, end in enumerate(ends) if end <= start_ns), len(ends))
         if free == len(ends) and free < _LANES:
@@ -152,7 +153,7 @@ class Timeline:
         self._arrows += 1
         common = {"cat": "launch", "name": "launch", "id": self._arrows}
         for phase, (pid, tid, ns) in (("s", tail), ("f", head)):
-            bound = {"bp": "e"} if phase == "f" else {}  # to the slice that encloses it, not the next one
+            bound = {"bp": "e"} if phase == "f" else {}  # binds to the enclosing slice, not to the next one
             yield {"ph": phase, "ts": _us(ns), "pid": pid, "tid": tid, **common, **bound}
 
 
