@@ -56,7 +56,7 @@ def _budget(settings: Sequence[str], output: Path | None) -> int:
 
 
 def budget(settings: Iterable[str]) -> Budget:
-    """The budget that `settings` (key=value) ask for; ConfigError or DataError for what cannot be."""
+    """Return the budget of `settings` (key=value); ConfigError or DataError for impossible ones."""
     from launchopt.analysis.verdict.budget import measured, textbook
 
     ask, folders = read_settings(settings)
@@ -68,7 +68,7 @@ def budget(settings: Iterable[str]) -> Budget:
 
 
 def read_settings(settings: Iterable[str]) -> tuple[Ask, list[Path]]:
-    """What is asked, and the folders to take measurements from."""
+    """Return the question, and the folders with measurements."""
     from launchopt.analysis.verdict.budget import Ask
 
     numbers: dict[str, float] = {}
@@ -121,7 +121,7 @@ def _number(key: str, text: str) -> float:
 
 
 def read_model(name: str) -> ModelShape:
-    """An option of conf/model; ConfigError for one that is not there."""
+    """Return an option of conf/model; ConfigError for an unknown one."""
     from omegaconf import OmegaConf
 
     from launchopt.workloads.model import ModelShape
@@ -147,7 +147,7 @@ def _cells(line: BudgetLine, has_cost: bool) -> list[str]:
 
 
 def _shown(value: float) -> str:
-    """Three digits below 1, where launches a token of a graph are."""
+    """Return a figure; three digits below 1, as for the launches per token of a graph."""
     from launchopt.analysis.tables.columns import number
 
     return number(value) if value >= 1 else f"{value:.3g}"

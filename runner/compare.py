@@ -66,7 +66,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def share(text: str) -> float:
-    """`1%` or `0.01` as 0.01; ConfigError for what is not above 0 and below 100%."""
+    """Return `1%` or `0.01` as 0.01; ConfigError for a share that is not between 0 and 100%."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -77,9 +77,9 @@ def share(text: str) -> float:
 
 
 def read_side(name: str, key: str) -> Side:
-    """What `FOLDER`, `FOLDER:MODE` or a summary.parquet in place of the folder holds.
+    """Return the runs of `FOLDER`, `FOLDER:MODE` or a summary.parquet.
 
-    Raises ConfigError for a folder that is not there, DataError for one that cannot be read.
+    Raises ConfigError for a missing folder, DataError for one that cannot be read.
     """
     from launchopt.analysis.comparison.arms import Side
 
@@ -103,7 +103,7 @@ def _read_run(path: Path, root: Path) -> Run:
     rows = read_summaries([path])
     has_manifest = (path.parent / "manifest.json").exists()
     manifest = read_manifest(path.parent) if has_manifest else None
-    # A copy of a run is that run: the moment it started tells it apart from others of its name.
+    # A copy of a run is the same run: name and start time identify it.
     started = (manifest or {}).get("started_utc")
     identity = f"{rows[0]['run_id']} {started}" if started and rows else str(path.resolve())
     return Run(str(path.parent.relative_to(root)), identity, rows, manifest)

@@ -50,7 +50,7 @@ def _dataset(options: argparse.Namespace) -> int:
 
 
 def gather(folders: Sequence[Path], table: str, output: Path) -> tuple[int, int]:
-    """Write all rows of a table below `folders` to `output`; how many, and of how many files.
+    """Write all rows of a table below `folders` to `output`. Return the number of rows and of files.
 
     Raises DataError where there are none, where one cannot be read, and where `output` cannot be written.
     """
@@ -75,7 +75,7 @@ def gather(folders: Sequence[Path], table: str, output: Path) -> tuple[int, int]
 
 
 def columns_markdown() -> str:
-    """Every column of every table: its name, type and meaning."""
+    """Return every column of every table: its name, type and meaning."""
     lines = [f"Schema version {SCHEMA_VERSION}. A null means: not measured, or there is none; never zero."]
     for name, schema in TABLES.items():
         lines += ["", f"## {name}.parquet", "", "| column | type | what it is |", "| --- | --- | --- |"]

@@ -27,7 +27,7 @@ from runner.pager import until_closed
 from runner.reading import command_parser, exit_code, page_code, sync_block
 
 CAMPAIGN, SOAK = "campaign.parquet", "soak.json"
-BLOCK = "reliability"  # of a page
+BLOCK = "reliability"  # name of the block in a page
 MOST_KILLS = 1_000_000
 _TYPES = {"int": pa.int64(), "int | None": pa.int64(), "float": pa.float64(), "str": pa.string()}
 SCHEMA = pa.schema([pa.field(each.name, _TYPES[str(each.type)]) for each in fields(Kill)])
@@ -55,7 +55,7 @@ def _reliability(folder: Path, page: Path | None, check: bool) -> int:
 
 
 def campaign_markdown(folder: Path) -> str:
-    """The tables of a campaign's folder; DataError where it is none, or where its files contradict each other."""
+    """Return the tables of a campaign's folder; DataError for another folder, or contradictory files."""
     if not folder.is_dir():
         raise DataError(folder, None, "no such folder")
     path = folder / CAMPAIGN
@@ -68,7 +68,7 @@ def campaign_markdown(folder: Path) -> str:
 
 
 def read_kills(path: Path) -> list[Kill]:
-    """Every row; DataError for a file that is no table of a campaign."""
+    """Return every row; DataError for a file that is no table of a campaign."""
     try:
         with pq.ParquetFile(path) as file:
             if not 1 <= file.metadata.num_rows <= MOST_KILLS:
@@ -85,7 +85,7 @@ def read_kills(path: Path) -> list[Kill]:
 
 
 def _require_same(folder: Path, kills: Sequence[Kill], about: Mapping[str, Any]) -> None:
-    """DataError where the manifest counted other kills than there are."""
+    """Raise DataError where the manifest counted other kills than the table has."""
     counts = about.get("counts")
     whole = counts[-1] if isinstance(counts, list) and counts and isinstance(counts[-1], dict) else {}
     found = {"tried": len(kills), "lost": sum(k.lost for k in kills), "leaked": sum(k.leaked for k in kills)}
@@ -99,7 +99,7 @@ def _require_same(folder: Path, kills: Sequence[Kill], about: Mapping[str, Any])
 
 
 def read_soak(path: Path) -> Soak:
-    """DataError for a file that scripts/soak.py did not write."""
+    """Return the measurements; DataError for a file that scripts/soak.py did not write."""
     try:
         told = read_json(path)
     except (OSError, ValueError) as error:

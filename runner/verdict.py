@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Path | None = None) -> int:
-    """Print the verdicts on `folders`, and write them as JSON where asked for; 1 where a number cannot be.
+    """Print the verdicts on `folders`, and write them as JSON where asked for. Return 1 for an impossible number.
 
     Raises DataError for folders, files and calibrations that cannot be read or written.
     """
@@ -61,7 +61,7 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
 
 
 def _calibration(rows: Sequence[Row], folders: Sequence[Path], given: Path | None) -> Calibration | None:
-    """The calibration given, which must be of a device of `rows`, or the newest of one."""
+    """Return the given calibration, which must be of a device of `rows`, or the newest of one."""
     from launchopt.analysis.verdict.calibration import find_calibration, read_calibration
     from launchopt.analysis.verdict.roofline import is_of
 

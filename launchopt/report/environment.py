@@ -1,6 +1,7 @@
-"""Where and how the runs were made: machine, versions, clocks, configuration, refusals, and how each run ended.
+"""Machine, versions, clocks, configuration and refusals of the runs, and how each run ended.
 
-In: the runs of a report. Out: facts as (name, value) and grids. What all runs share is said once, what differs a run.
+In: the runs of a report. Out: facts as (name, value), and grids. A fact that all runs share appears once; others appear
+per run.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Environment:
 
 
 def environment(source: Source) -> Environment:
-    """Gather it from the manifests, and clocks from the rows too."""
+    """Return the environment from the manifests, with clocks from the rows."""
     parts = ("environment", "device_versions", "ceilings", "polled_words", "garbage_collection")
     told = [{part: run.manifest[part] for part in parts if run.manifest.get(part) is not None} for run in source.runs]
     flat = [dict(_flat(each)) if each else {} for each in told]
@@ -62,7 +63,7 @@ def environment(source: Source) -> Environment:
 
 
 def _flat(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
-    """`a.b`, value of each leaf."""
+    """Yield `a.b` and the value of each leaf."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from _flat(inner, f"{name}.{key}" if name else str(key))
@@ -78,7 +79,7 @@ def _by_name(flat: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
 
 
 def _joined(values: Sequence[str]) -> str:
-    """Distinct values, the commonest first, and how many more there are."""
+    """Return the distinct values, the most common first, and the number of those left out."""
     distinct = sorted(dict.fromkeys(value for value in values if value != "absent"), key=lambda v: -values.count(v))
     shown = "; ".join(distinct[:_MOST_VALUES])
     return shown + (f"; {len(distinct) - _MOST_VALUES} more" if len(distinct) > _MOST_VALUES else "")
@@ -121,7 +122,7 @@ def _run_cells(run: Run, rows: Sequence[Row]) -> list[str]:
 
 
 def _clocks(run: Run, rows: Sequence[Row]) -> str:
-    """Lowest to highest, of the readings during the repeats, else of those before and after them."""
+    """Return the lowest and the highest clock during the repeats, else before and after them."""
     during = [row[name] for row in rows for name in ("sm_clock_mhz", "sm_clock_min_mhz") if row[name] is not None]
     states = [state for one in run.manifest.get("runs") or [] for state in (one.get("state") or {}).values()]
     around = [state["sm_clock_mhz"] for state in states if isinstance(state, Mapping) and state.get("sm_clock_mhz")]
@@ -138,7 +139,7 @@ def _distinct(runs: Iterable[Run], key: str) -> list[str]:
 
 
 def _refused(runs: Iterable[Run]) -> list[str]:
-    """`mode: reason (runs)`."""
+    """Return the refusals: `mode: reason (runs)`."""
     found: dict[str, list[str]] = {}
     for run in runs:
         for mode, reason in (run.manifest.get("refused") or {}).items():

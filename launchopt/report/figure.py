@@ -1,7 +1,7 @@
-"""What all figures share: a `Figure` that is drawn, an `Absent` one that says why, and which lines they show.
+"""Parts that all figures share: a drawn `Figure`, an `Absent` one with its reason, and the lines that they show.
 
-Figures are Altair charts without colours of their own: the page's script gives them those of the theme, light or dark.
-Series differ in dash and marker as well as in colour.
+Figures are Altair charts without colours. The script of the page sets those of the light or the dark theme. Series
+differ in dash and marker as well as in colour.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ HEIGHT = 260
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A Vega-Lite specification with its title and the sentence below it; `zooms`: its time axis can be moved.
+    """A Vega-Lite specification with its title and the sentence below it.
 
-    `is_wide`: it takes a row of its own.
+    `zooms`: the user can move its time axis. `is_wide`: it takes a row of its own.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A figure that has no data: what it would show, why not, and what records it."""
+    """A figure without data: its content, the reason, and the setting that records the data."""
 
     title: str
     why: str
@@ -46,15 +46,15 @@ class Absent:
 def finished(
     title: str, note: str, chart: Any, height: int = HEIGHT, *, zooms: bool = False, is_wide: bool = False
 ) -> Figure:
-    """A chart as wide as its container, described for those who cannot see it."""
+    """Return a chart as wide as its container, with a description for screen readers."""
     spec = chart.properties(width="container", height=height, description=f"{title}. {note}").to_dict()
-    spec.pop("config", None)  # the theme is the page's
+    spec.pop("config", None)  # the page sets the theme
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     return Figure(title, note, spec, zooms, is_wide or zooms)
 
 
 def shown_lines(table: Table, most: int = MOST_SERIES) -> list[Line]:
-    """The lines a figure has room for: the baseline, then those that do best; what failed is left out."""
+    """Return the baseline and the best other lines, up to `most`; failed lines are left out."""
     sound = [line for line in table.lines if line.problem is None]
     baselines = [line for line in sound if line.is_baseline][:1]
     column = "wall_ms" if table["arrival"] == "closed" else "latency_p99_us"
@@ -68,13 +68,13 @@ def shown_lines(table: Table, most: int = MOST_SERIES) -> list[Line]:
 
 
 def left_out(table: Table, shown: Sequence[Line]) -> str:
-    """` 7 more modes are in the table.`, where a figure does not show them all."""
+    """Return ` 7 more modes are in the table.` where a figure does not show all lines."""
     more = len(table.lines) - len(shown)
     return f" {more} more {'is' if more == 1 else 'are'} in the table." if more > 0 else ""
 
 
 def series_names(lines: Sequence[Line]) -> list[str]:
-    """A name for each line: its mode; max_batch / timeout, and the run, where that is not enough."""
+    """Return a name per line: its mode; with max_batch / timeout, and the run, where modes repeat."""
     names = [mode_name(line) for line in lines]
     if len(set(names)) < len(names):
         is_one_mode = len(set(names)) == 1

@@ -1,4 +1,4 @@
-"""How large the batches were: the share of the commands that went in batches of each size.
+"""Batch sizes: the share of the commands in batches of each size.
 
 In: a table and the histograms of its repeats. Out: a figure.
 """
@@ -19,7 +19,7 @@ _MOST = 4
 
 
 def batch_figure(table: Table, histograms: Histograms) -> Figure | Absent:
-    """Bars by powers of two, one a mode."""
+    """Return bars by powers of two, one per mode."""
     lines = shown_lines(table, _MOST)
     names, values = series_names(lines), []
     for name, line in zip(names, lines, strict=True):
@@ -34,7 +34,7 @@ def batch_figure(table: Table, histograms: Histograms) -> Figure | Absent:
 
 
 def shares(histogram: LogHistogram) -> list[dict[str, Any]]:
-    """Share of the commands in batches of 1, 2, 3-4, 5-8, ... commands, in percent."""
+    """Return the share of the commands in batches of 1, 2, 3-4, 5-8, ... commands, in percent."""
     commands: dict[int, float] = {}
     batches: dict[int, int] = {}
     for low, high, count in histogram.rows():

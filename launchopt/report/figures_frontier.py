@@ -1,6 +1,6 @@
 """A sweep of bucket size and timeout: two heat maps, and throughput against tail latency.
 
-In: a frontier. Out: figures; all of them absent where nothing was swept.
+In: a frontier. Out: figures; all of them absent without a sweep.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _METRICS = {"p99_us": "p99 latency, us", "throughput_per_s": "throughput, {unit}
 
 
 def is_sweep(frontier: Frontier) -> bool:
-    """Whether more than one bucket size or timeout was tried."""
+    """Return whether the points have more than one bucket size or timeout."""
     return len({(point.max_batch, point.timeout_us) for point in frontier.points}) > 1
 
 
 def frontier_figures(frontier: Frontier) -> list[Figure | Absent]:
-    """For each mode a heat map of the p99 and one of the throughput; then the frontier."""
+    """Return two heat maps per mode, of the p99 and of the throughput; then the frontier."""
     if not is_sweep(frontier):
         why = "one bucket size and one timeout were tried"
         return [Absent(title, why, _SWEEP) for title in (HEAT_TITLE, FRONTIER_TITLE)]
@@ -61,7 +61,7 @@ def _standing(frontier: Frontier, point: Point) -> str:
 
 
 def _mark(frontier: Frontier, point: Point) -> str:
-    """What a cell shows beside its number, so that colour is not all."""
+    """Return the sign beside a cell's number, so that colour is not the only one."""
     return {"overloaded": " !", "recommended": " \u2605", "on the frontier": " \u25cf"}.get(
         _standing(frontier, point), ""
     )
@@ -88,7 +88,7 @@ def _heat_map(frontier: Frontier, mode: str, metric: str) -> Figure | Absent:
     low, high = _span([each[metric] for each in values])
     for each in values:
         each["text"] = f"{write(each[metric])}{each['mark']}"
-        # The scale is dark at its low end: what lies there is written in white.
+        # The scale is dark at its low end, where the text is white.
         each["dark"] = math.log(each[metric] / low) < _DARK_SHARE * math.log(high / low)
     base = alt.Chart(alt.InlineData(values=values)).encode(
         x=alt.X("timeout_us:O", title="timeout, us", axis=alt.Axis(labelAngle=0)),
@@ -108,7 +108,7 @@ def _heat_map(frontier: Frontier, mode: str, metric: str) -> Figure | Absent:
 
 
 def _span(numbers: list[float]) -> tuple[float, float]:
-    """From the smallest to the largest, never less than a fifth: noise must not look like an effect."""
+    """Return the smallest and the largest number, at least a fifth apart: noise must not look like an effect."""
     low, high = min(numbers), max(numbers)
     wider = max(1.0, (1.2 * low / high) ** 0.5)
     return low / wider, high * wider

@@ -1,4 +1,4 @@
-"""How the latencies of commands are distributed: a cumulative curve a mode, p50 and p99 marked.
+"""Distribution of the commands' latencies: a cumulative curve per mode, with p50 and p99 marked.
 
 In: a table and the histograms of its repeats. Out: a figure.
 """
@@ -21,7 +21,7 @@ _PERCENTS = sorted({0.1, 0.5, *(float(at) for at in range(1, 100, 2)), 98.0, *_M
 
 
 def latency_figure(table: Table, histograms: Histograms) -> Figure | Absent:
-    """Cumulative distribution of the latency, enqueue to results on the device, over all repeats."""
+    """Return the cumulative distribution of the latency, enqueue to results on the device, over all repeats."""
     lines = shown_lines(table)
     names, values, told = series_names(lines), [], []
     for name, line in zip(names, lines, strict=True):

@@ -1,4 +1,4 @@
-"""How near each mode comes to what the machine can do: arithmetic intensity against TFLOP/s, both logarithmic.
+"""Roofline: arithmetic intensity against TFLOP/s of each mode under the ceilings of the machine, both logarithmic.
 
 In: the untraced tables of one device. Out: a figure with the ceilings that its runs measured.
 """
@@ -20,13 +20,13 @@ TITLE = "Roofline"
 _BASELINE, _FASTEST, _OTHER = "baseline", "fastest", "other modes"
 _ROLES = [_BASELINE, _FASTEST, _OTHER]
 _DRAWN = [_OTHER, _BASELINE, _FASTEST]
-_LABEL_DECADES = 0.5, 0.17  # width and height that a label needs
+_LABEL_DECADES = 0.5, 0.17  # factors of x and y that a label spans on the logarithmic axes
 
 
 def roofline_figure(device: str, tables: Sequence[Table]) -> Figure | Absent:
-    """All modes of all streams of `device` under its ceilings."""
+    """Return all modes of all streams of `device` under its ceilings."""
     title = f"{TITLE}: {device}"
-    # The fastest last: it is then drawn over the others.
+    # The fastest comes last and is drawn over the others.
     values = sorted((each for table in tables for each in _points(table)), key=lambda each: _DRAWN.index(each["role"]))
     ceilings = _ceilings(tables)
     if not values or not ceilings["copy"]:
@@ -50,7 +50,7 @@ def roofline_figure(device: str, tables: Sequence[Table]) -> Figure | Absent:
 
 
 def _points(table: Table) -> list[dict[str, Any]]:
-    """A point a line that has a rate; intensity is FLOPs over bytes of the same commands."""
+    """Return a point per line that has a rate. Intensity is FLOPs over bytes of the same commands."""
     sound = [line for line in table.lines if line.problem is None]
     timed = [line for line in sound if not line.is_baseline and line.median("wall_ms") is not None]
     fastest = min(timed, key=lambda line: line.median("wall_ms") or 0.0, default=None)
@@ -72,7 +72,7 @@ def _point(table: Table, line: Line, fastest: Line | None) -> dict[str, Any]:
 
 
 def _labels(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A name beside the fastest of each workload, moved up where another name stands."""
+    """Return a name beside the fastest point of each workload, moved up where another name stands."""
     tops: dict[tuple[str, float], dict[str, Any]] = {}
     for each in sorted((v for v in values if v["role"] == _FASTEST), key=lambda v: float(v["tflops"])):
         tops[each["name"], round(math.log10(each["intensity"]), 1)] = each
@@ -87,13 +87,13 @@ def _labels(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _powers(values: Sequence[float]) -> list[float]:
-    """The powers of ten within `values`: what a logarithmic axis is ruled by."""
+    """Return the powers of ten within `values`, for the ticks of a logarithmic axis."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     return [10.0**power for power in range(low, high + 1)]
 
 
 def _ceilings(tables: Sequence[Table]) -> dict[str, float]:
-    """Medians over all repeats: copy and read in GB/s, a peak in TFLOP/s a dtype."""
+    """Return medians over all repeats: copy and read in GB/s, and a peak in TFLOP/s per dtype."""
     found: dict[str, list[float]] = {"copy": [], "read": []}
     for table in tables:
         for row in (row for line in table.lines for row in line.rows):

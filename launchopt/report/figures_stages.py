@@ -1,4 +1,4 @@
-"""Where the time of a command goes: wall, GPU busy and host, a bar a mode; and the stages of one launch, if measured.
+"""Time of a command by part: wall, GPU busy and host, a bar per mode; and the stages of one launch, if measured.
 
 In: all modes of a stream, or a calibration. Out: figures.
 """
@@ -23,7 +23,7 @@ _WALL, _BUSY, _HOST = "wall", "GPU busy (traced)", "host, in launch calls"
 
 
 def time_figure(table: RemedyTable) -> Figure | Absent:
-    """Wall time a command; within it the GPU's busy time, and what the host spent in launch calls."""
+    """Return the wall time per command, the GPU's busy time within it, and the host's time in launch calls."""
     sound = [remedy for remedy in table.remedies if remedy.line.problem is None]
     names = series_names([remedy.line for remedy in sound])
     values = [each for name, remedy in zip(names, sound, strict=True) for each in _parts(name, remedy)]
@@ -76,7 +76,7 @@ def _chart(values: list[dict[str, Any]], names: list[str]) -> Any:
 
 
 def stages_figure(calibration: Calibration) -> Figure | Absent:
-    """The stages of one launch as the doctor measured them: median, and p99 as a tick."""
+    """Return the stages of one launch by the doctor: the median, and the p99 as a tick."""
     title = f"{STAGES_TITLE}: {calibration.device['name']}"
     values, order = [], []
     for kernel, stages in calibration.stages.items():

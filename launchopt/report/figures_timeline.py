@@ -1,6 +1,6 @@
-"""A slice of a run as it happened: waits in the queue, launch calls on the host, work on the GPU.
+"""A slice of a run in time: waits in the queue, launch calls on the host, work on the GPU.
 
-In: the recordings of a run. Out: a figure of two modes on one scale of time, whose window can be moved.
+In: the recordings of a run. Out: a figure of two modes on one time scale, whose window the user can move.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from launchopt.report.source import Source
 
 TITLE = "Timeline of a slice"
 _MODES = 2
-_LAUNCHES = 48  # of each mode
-_MOST_ROWS = 600  # of each lane: more could not be told apart
+_LAUNCHES = 48  # launches per mode
+_MOST_ROWS = 600  # bars per lane; more could not be distinguished
 _WAIT, _TURN, _HOST, _GPU = "queue wait", "flushed, waiting", "host: launch call", "GPU"
 
 
 def timeline_figure(tables: Sequence[Table], source: Source) -> Figure | Absent:
-    """Launches from the middle of a repeat, of the baseline and of the fastest mode that were recorded.
+    """Return launches from the middle of a repeat, of the baseline and of the fastest recorded mode.
 
-    `tables` are of the same work, traced or not: the one with the most to show is taken.
+    `tables` are of the same work, traced or not; the figure shows the one with the most recordings.
     """
     recorded = [[line for line in shown_lines(table) if _folder(line, source)][:_MODES] for table in tables]
     lines = max(recorded, key=lambda found: (any(_has_kernels(line, source) for line in found), len(found)), default=[])
@@ -72,7 +72,7 @@ def _has_kernels(line: Line, source: Source) -> bool:
 
 
 def _slice(folder: Path, line: Line, name: str) -> list[dict[str, Any]]:
-    """Bars of one mode: the launches around the middle of its first repeat."""
+    """Return the bars of one mode: the launches around the middle of its first repeat."""
     row = line.rows[0]
     first = max(0, int(row["launch_calls"] or 0) // 2 - _LAUNCHES // 2)
     of_repeat = [("mode", "=", row["mode"]), ("repeat", "=", row["repeat"])]
@@ -108,7 +108,7 @@ def _read(path: Path, window: Any) -> list[Row]:
 
 
 def _calls(kernels: Iterable[Row], name: str) -> list[dict[str, Any]]:
-    """API calls as CUPTI saw them, for a run whose launch calls were not recorded."""
+    """Return API calls as CUPTI saw them, for a run without recorded launch calls."""
     seen = {each["correlation"]: each for each in kernels if each["api_start_ns"] is not None}
     return [
         _bar(name, _HOST, f"{each['api']}, launch {each['launch']}", each["api_start_ns"], each["api_end_ns"])
@@ -117,7 +117,7 @@ def _calls(kernels: Iterable[Row], name: str) -> list[dict[str, Any]]:
 
 
 def _waits(commands: Iterable[Row], name: str) -> list[dict[str, Any]]:
-    """Two bars a launch: from the enqueue of its first command to its flush, and on to its launch call."""
+    """Return two bars per launch: from its first command's enqueue to its flush, and on to its launch call."""
     batches: dict[int, list[Row]] = {}
     for command in commands:
         batches.setdefault(command["launch"], []).append(command)
@@ -141,7 +141,7 @@ def _bar(mode: str, track: str, what: str, start_ns: int, end_ns: int) -> dict[s
 
 
 def _chart(values: list[dict[str, Any]], lanes: Sequence[str], end_us: float) -> Any:
-    """The window is [t0, t1]: the page's script moves them."""
+    """Return the chart of the window [t0, t1], which the page's script moves."""
     t0, t1 = alt.param("t0", value=-0.04 * end_us), alt.param("t1", value=1.04 * end_us)
     scale = alt.Scale(domainMin=alt.ExprRef("t0"), domainMax=alt.ExprRef("t1"), nice=False, zero=False)
     tracks = [track for track in (_WAIT, _TURN, _HOST, _GPU) if any(value["track"] == track for value in values)]

@@ -1,6 +1,6 @@
-"""The answer for each stream of commands on one line: the fastest sound mode, and by how much.
+"""One line per stream of commands: the fastest verified mode, and its speed-up.
 
-In: the tables of the analysis. Out: a `Glance` a stream, as a grid for the page or cells for Markdown.
+In: the tables of the analysis. Out: a `Glance` per stream, as a grid for the page or cells for Markdown.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ HEADS = (
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """One stream: the line that gains most, None where none is proven faster."""
+    """One stream with its best line; None where no line is proven faster."""
 
     table: Table
     best: Line | None
 
     @property
     def cells(self) -> list[str]:
-        """In the order of `HEADS`."""
+        """Return the cells in the order of `HEADS`."""
         lines, best = self.table.lines, self.best
         baseline = best.baseline if best else next((line for line in lines if line.is_baseline), None)
         candidates = [line for line in lines if not line.is_baseline]
@@ -57,7 +57,7 @@ class Glance:
 
     @property
     def has_comparison(self) -> bool:
-        """Whether anything was compared with a baseline."""
+        """Whether any line was compared with a baseline."""
         return any(line.verdict is not None for line in self.table.lines)
 
 
@@ -66,12 +66,12 @@ def _described(line: Line) -> str:
 
 
 def glances(tables: Iterable[Table]) -> list[Glance]:
-    """A glance for each untraced stream."""
+    """Return a glance per untraced stream."""
     return [Glance(table, _best(table)) for table in tables if not table["traced"]]
 
 
 def _best(table: Table) -> Line | None:
-    """The fastest that is proven so; one that ignored the order of the commands did other work, and comes last."""
+    """Return the line proven fastest. A line that ignored the order of the commands did other work and comes last."""
     faster = [line for line in table.lines if line.verdict is Verdict.FASTER and line.speedup is not None]
     return max(
         faster, key=lambda line: (line.disorder is None, line.speedup.value if line.speedup else 0), default=None
@@ -79,5 +79,5 @@ def _best(table: Table) -> Line | None:
 
 
 def glance_grid(found: Sequence[Glance]) -> Grid:
-    """All of them as one table."""
+    """Return all glances as one table."""
     return make_grid("The fastest sound mode of each stream of commands", HEADS, [one.cells for one in found])

@@ -1,4 +1,4 @@
-"""Tables of the page: headings with units, cells, what a column is sorted by, and footnotes.
+"""Tables of the page: headings with units, cells, sort keys and footnotes.
 
 In: grids of the analysis (columns and texts). Out: a `Grid`, which the template writes.
 """
@@ -20,7 +20,7 @@ from launchopt.analysis.verdict.diagnosis import Diagnosis
 from launchopt.analysis.verdict.markdown import diagnosis_grid
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
-# Headings that leave their unit to a legend elsewhere.
+# Headings with the unit that a legend gives elsewhere.
 _UNITS = {
     "speed-up": "speed-up, x [95%]",
     "roofline": "roofline, % of a ceiling",
@@ -35,7 +35,7 @@ _UNITS = {
     "C++ loop": "C++ loop, x",
     "padded": "padded, commands",
 }
-# Of columns that only say how it was run: what the caption says where all lines agree.
+# Columns of settings: the text of the caption where all lines agree.
 _SETTINGS = {
     "configuration": "{}",
     "ordering": "ordering {}",
@@ -48,7 +48,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A heading; a column of text is left-aligned and sorted by letter."""
+    """A heading. A column of text is left-aligned and sorted by letter."""
 
     text: str
     is_text: bool = False
@@ -56,7 +56,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text and the number it is sorted by, if it is one."""
+    """A text and its sort key, if it is a number."""
 
     text: str
     number: float | None = None
@@ -73,13 +73,13 @@ class Grid:
 
 
 def leading_number(text: str) -> float | None:
-    """The number a cell begins with: 19.7 of `19.7x [19.7, 20.6]`."""
+    """Return the number that a cell begins with: 19.7 of `19.7x [19.7, 20.6]`."""
     found = _NUMBER.match(text)
     return float(found[0].replace(",", "")) if found else None
 
 
 def make_grid(caption: str, heads: Sequence[Head], texts: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> Grid:
-    """A grid of texts; the numbers to sort by are read from them."""
+    """Return a grid of texts, with the numbers to sort by."""
     rows = [
         [Cell(text, None if head.is_text else leading_number(text)) for head, text in zip(heads, line, strict=True)]
         for line in texts
@@ -88,7 +88,7 @@ def make_grid(caption: str, heads: Sequence[Head], texts: Sequence[Sequence[str]
 
 
 def _of_columns(caption: str, columns: Sequence[Column[T]], cells: list[list[str]], notes: Sequence[str]) -> Grid:
-    """A grid; what all lines share of `_SETTINGS` is in its caption instead of a column."""
+    """Return a grid. Settings that all lines share are in its caption instead of a column."""
     shared = [
         at
         for at, column in enumerate(columns)
@@ -101,11 +101,11 @@ def _of_columns(caption: str, columns: Sequence[Column[T]], cells: list[list[str
 
 
 def remedies(table: RemedyTable) -> Grid:
-    """All modes side by side: gains and costs."""
+    """Return all modes side by side: gains and costs."""
     columns, cells, notes = remedies_grid(table, "compact")
     first = [column.heading for column in columns].index("speed-up")
     after_mode = [column.heading for column in columns].index("mode") + 1
-    # What is asked for first stands where no scrolling is needed.
+    # The speed-up stands where the reader need not scroll.
     order = [at for at in range(len(columns)) if at != first]
     order.insert(after_mode, first)
     moved = [[line[at] for at in order] for line in cells]
@@ -113,24 +113,24 @@ def remedies(table: RemedyTable) -> Grid:
 
 
 def everything(table: Table) -> Grid:
-    """Every column of the report's tables."""
+    """Return every column of the report's tables."""
     columns, cells, notes = grid(table, "full")
     below = [*([str(table.peer)] if table.peer else []), *([table.history] if table.history else [])]
     return _of_columns("Configurations, latencies and C++ peers", columns, cells, [*notes, *below])
 
 
 def tokens(table: Table) -> Grid | None:
-    """Tokens a second and their latencies; None for a stream without tokens."""
+    """Return tokens per second and their latencies; None for a stream without tokens."""
     if not table.has_tokens:
         return None
     return _of_columns("Tokens, medians over repeats", *tokens_grid(table, "full"), ())
 
 
 def frontier(one: Frontier) -> Grid:
-    """Every point of a sweep."""
+    """Return every point of a sweep."""
     return _of_columns("Every point of the sweep, medians over repeats", *frontier_grid(one, "full"), ())
 
 
 def diagnosis(one: Diagnosis) -> Grid:
-    """Measured beside predicted, a line a mode."""
+    """Return measured and predicted times, a line per mode."""
     return _of_columns("What each mode should take, and what it took", *diagnosis_grid(one), ())

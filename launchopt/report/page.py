@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing else.
+"""The report as one HTML file without other files.
 
-In: a `Source`. Out: the text of the page. Everything it shows goes through a template that escapes; figures are JSON.
-Needs Altair, Jinja and vl-convert (the `report` extra).
+In: a `Source`. Out: the text of the page. A template escapes every value; figures are JSON. Needs Altair, Jinja and
+vl-convert (the `report` extra).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A stream under a tracer; its timeline, where no untraced section shows it."""
+    """A stream under a tracer, with its timeline where no untraced section shows it."""
 
     grid: Grid
     figures: list[Numbered]
@@ -73,7 +73,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """All that the template shows."""
+    """Everything that the template shows."""
 
     title: str
     subtitle: str
@@ -94,7 +94,7 @@ class Page:
 
 @dataclass(slots=True)
 class _Figures:
-    """Numbers the figures that have data, and remembers those that have none."""
+    """Numbers of the figures with data, and the figures without."""
 
     drawn: list[Numbered] = field(default_factory=list)
     absent: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
@@ -120,7 +120,7 @@ def _listed(where: Sequence[str]) -> str:
 
 
 def page_html(source: Source) -> str:
-    """The whole page; ConfigError where the report extra is missing."""
+    """Return the whole page; ConfigError where the report extra is missing."""
     missing = [name for name in ("altair", "jinja2", "vl_convert") if find_spec(name) is None]
     if missing:
         raise ConfigError("html", ", ".join(missing), "not installed: pip install 'launchopt[report]'")

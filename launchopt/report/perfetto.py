@@ -1,9 +1,9 @@
-"""A run's recordings as one JSON file for ui.perfetto.dev or chrome://tracing.
+"""Recordings of a run as one JSON file for ui.perfetto.dev or chrome://tracing.
 
     python -m runner.report RUN --timeline FILE.json[.gz]
 
-In: the folder of one run with launches.parquet, commands.parquet or kernels.parquet. Out: the file, written as the
-recordings are read, under a temporary name until it is whole.
+In: the folder of one run with launches.parquet, commands.parquet or kernels.parquet. Out: the file. It is written while
+the recordings are read, under a temporary name until it is whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BATCH = 20_000  # rows in memory at a time
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How many of the recorded rows the timeline shows."""
+    """Number of recorded rows, and of those that the timeline shows."""
 
     path: Path
     shown: int
@@ -43,9 +43,10 @@ class Written:
 
 
 def write_timeline(folders: Sequence[Path], path: Path, limit: int = DEFAULT_LIMIT) -> Written:
-    """Write the timeline of the one recorded run at or below `folders` to `path`, gzipped where its name ends in .gz.
+    """Write the timeline of the one recorded run at or below `folders`; gzipped where the name ends in .gz.
 
-    Raises DataError where there is none or more than one, where a recording cannot be read, or `path` not be written.
+    Raises DataError where there is no recorded run or more than one, where a recording cannot be read, or `path` not be
+    written.
     """
     run = _run(folders)
     files = {what: run / f"{what}.parquet" for what in RECORDINGS if (run / f"{what}.parquet").is_file()}
@@ -99,7 +100,7 @@ def _batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _sizes(files: dict[str, Path]) -> dict[Group, Size]:
-    """Rows and launches of every repeat of every mode, over all recordings."""
+    """Return the rows and launches of every repeat of every mode, over all recordings."""
     sizes: dict[Group, Size] = {}
     for path in files.values():
         for batch in _batches(path, ("mode", "repeat", "launch")):
@@ -113,7 +114,7 @@ def _sizes(files: dict[str, Path]) -> dict[Group, Size]:
 
 
 def _events(timeline: Timeline, files: dict[str, Path], launches: int) -> Iterator[Event]:
-    """All events; rows beyond the first `launches` launches of every group are dropped before they become objects."""
+    """Yield all events. Rows beyond the first `launches` launches of a group are dropped before they become objects."""
     yield from timeline.processes()
     makers: dict[str, Any] = {
         "launches": timeline.launches,

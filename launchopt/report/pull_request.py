@@ -1,6 +1,6 @@
 """The report as a comment on a pull request: the verdict, one table, the environment folded away.
 
-In: a `Source`. Out: Markdown of at most 60,000 bytes, as GitHub takes 65,536 characters.
+In: a `Source`. Out: Markdown of at most 60,000 bytes; GitHub takes 65,536 characters.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from launchopt.report.tiles import headline, title, warnings
 
 MOST_BYTES = 60_000
 MOST_ROWS = 12
-_MOST_CHARACTERS = 600  # of one text: a status may hold anything
+_MOST_CHARACTERS = 600  # of one text; a status may have any length
 
 
 def pull_request_markdown(source: Source) -> str:
-    """Ends with a newline; what there is no room for is counted, not dropped in silence."""
+    """Return the comment; ends with a newline. Lines without room are counted in it."""
     found = glances(source.tables)
     cells = [one.cells for one in found[:MOST_ROWS]]
     diagnoses = [f"- **{_short(one.title)}**: {_short(one.sentence)}" for one in source.diagnoses[:MOST_ROWS]]

@@ -1,8 +1,8 @@
-"""The scripts of the page, and the policy that lets them run and nothing else.
+"""Scripts of the page, and the policy that allows these scripts only.
 
-In: our own script, and the bundle of Vega, Vega-Lite and Vega-Embed that vl-convert carries. Out: texts to put between
-script tags, and a Content-Security-Policy that names their hashes. No expression of a figure is compiled: Vega-Embed
-interprets them (`ast`), so that 'unsafe-eval' is not needed. Styles are inline, as Vega sets some on what it draws.
+In: our own script, and the bundle of Vega, Vega-Lite and Vega-Embed in vl-convert. Out: texts to put between script
+tags, and a Content-Security-Policy with their hashes. Vega-Embed interprets the expressions of figures (`ast`) instead
+of compiling them, so 'unsafe-eval' is not needed. Styles are inline, since Vega sets some on its drawings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOT_IN_JSON = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\
 
 @functools.cache
 def vega_bundle() -> str:
-    """Vega and its kin as one script, of the Vega-Lite that Altair writes for; no network."""
+    """Return Vega, Vega-Lite and Vega-Embed as one script, in Altair's version of Vega-Lite; no network."""
     import altair
     import vl_convert
 
@@ -29,24 +29,24 @@ def vega_bundle() -> str:
     known = vl_convert.get_vegalite_versions()
     same_major = [version for version in known if version.split(".")[0] == major_minor.split(".")[0]]
     version = major_minor if major_minor in known else same_major[-1]
-    # vegaEmbed is all that the page calls.
+    # The page calls vegaEmbed only.
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version))
 
 
 def inline(script: str) -> Markup:
-    """`script` so that no text in it ends its script tag, and so that its hash is that of what a browser reads."""
+    """Return `script` without any text that ends its script tag, and with the hash that a browser computes."""
     text = script.replace("\r\n", "\n").replace("\r", "\n")
     text = re.sub(r"<(?=/script|!--|script)", r"\\x3c", text, flags=re.IGNORECASE)
-    return Markup(text)  # our own, and the bundle's: nothing of a run is in it
+    return Markup(text)  # our own script and the bundle contain nothing of a run
 
 
 def inline_json(value: Any) -> Markup:
-    """JSON that holds nothing HTML would read, whatever its texts are."""
+    """Return JSON without a character that HTML would interpret."""
     return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_NOT_IN_JSON))
 
 
 def policy(*scripts: str) -> str:
-    """No network at all, and only these scripts."""
+    """Return a policy without network that allows these scripts only."""
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
     rules = [
         "default-src 'none'",

@@ -1,7 +1,7 @@
-"""All that a report is made of, read once.
+"""Everything that a report is made of, read once.
 
-In: folders with runs. Out: a `Source`: rows and what the analysis makes of them, histograms that can be merged by line,
-manifests, and where launches, commands or kernels of a run were recorded.
+In: folders with runs. Out: a `Source`: rows with their analysis, histograms by line, manifests, and the recordings of
+launches, commands and kernels.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ class Histograms:
         claimed = Counter(_repeat(row) for row in rows)
         self._buckets: dict[tuple[Any, ...], _Buckets] = {}
         for row in histogram_rows:
-            # A repeat that two runs of one name claim has none: its buckets could be the other's.
+            # Buckets of a repeat that two runs of one name claim could belong to either.
             if claimed[_repeat(row)] == 1:
                 buckets = self._buckets.setdefault((*_repeat(row), row["what"]), set())
                 buckets.add((row["low"], row["high"], row["count"]))
 
     def merged(self, rows: Iterable[Row], what: str) -> LogHistogram | None:
-        """What all repeats in `rows` measured; None where one has none, as the others would be a selection."""
+        """Return the histogram over all repeats in `rows`; None where one has none.
+
+        The other repeats would be a selection.
+        """
         found = [self._buckets.get((*_repeat(row), what)) for row in rows]
         if not found or None in found:
             return None
@@ -52,31 +55,31 @@ def _repeat(row: Row) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A folder of a run: its manifest, and which recordings lie in it."""
+    """A folder of a run: its manifest and its recordings."""
 
     folder: Path
     manifest: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """What its rows call it; a refused job has no name but its folder's."""
+        """The run's name in its rows; of a refused job, the name of its folder."""
         return str(self.manifest.get("run_id") or self.folder.name)
 
     @property
     def device(self) -> str:
-        """Name of the device, as the manifest has it; empty where the run ended before there was one."""
+        """Name of the device in the manifest; empty where the run ended before it had one."""
         about = self.manifest.get("environment") or {}
         return str((about.get("device") or {}).get("name") or "")
 
     def recording(self, what: str) -> Path | None:
-        """The file of a recording; None where it was not made."""
+        """Return the file of a recording; None where there is none."""
         path = self.folder / f"{what}.parquet"
         return path if path.is_file() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Everything that was read, and everything that the analysis says of it."""
+    """All rows and manifests, with their analysis."""
 
     folders: list[Path]
     rows: list[Row]
@@ -89,13 +92,13 @@ class Source:
     calibrations: list[Calibration]
 
     def run(self, run_id: str) -> Run | None:
-        """The one run of that name; None where there is none, or several."""
+        """Return the one run of that name; None where there is none, or several."""
         found = [run for run in self.runs if run.name == run_id]
         return found[0] if len(found) == 1 else None
 
 
 def read_source(folders: Sequence[Path], slo_p99_us: float | None = None) -> Source:
-    """Read `folders` and analyse what is there; DataError for what cannot be read."""
+    """Read and analyse `folders`; DataError for a file that cannot be read."""
     rows = without_copies(results.read_summaries(folders))
     histogram_rows = results.read_histograms(folders, HISTOGRAMS_USED)
     runs = _runs(folders)
@@ -124,7 +127,7 @@ def _runs(folders: Iterable[Path]) -> list[Run]:
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
-    """Jobs of a sweep are numbered: 2 before 10."""
+    """Return a key that sorts the numbered jobs of a sweep: 2 before 10."""
     return [(int(part) if part.isdecimal() else -1, part) for part in path.parts]
 
 
@@ -137,7 +140,7 @@ def _calibrations(runs: Iterable[Run], folders: Sequence[Path]) -> dict[str, Cal
 def _diagnoses(
     rows: Iterable[Row], runs: Iterable[Run], refusals: dict[str, Any], calibrations: dict[str, Calibration]
 ) -> list[Diagnosis]:
-    """Device by device, as each has a calibration of its own."""
+    """Return the diagnoses device by device, each with its own calibration."""
     device_of = {run.name: run.device for run in runs}
     by_device: dict[str, list[Row]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The top of the page: what it is about, what a sceptic asks first, and what makes its figures doubtful.
+"""Top of the page: its subject, the first questions of a sceptic, and warnings.
 
 In: a `Source`. Out: a title, tiles, warnings.
 """
@@ -15,7 +15,7 @@ from launchopt.statistics.interval import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A number that is asked for first, with what it rests on."""
+    """A key figure with its basis."""
 
     name: str
     value: str
@@ -23,12 +23,12 @@ class Tile:
 
 
 def title(source: Source) -> str:
-    """`Launch overhead on NVIDIA H200`."""
+    """Return `Launch overhead on NVIDIA H200`."""
     return f"Launch overhead on {', '.join(_devices(source)) or 'no device'}"
 
 
 def subtitle(source: Source) -> str:
-    """When, and from which folders."""
+    """Return time and folders of the runs."""
     started = sorted(str(run.manifest["started_utc"]) for run in source.runs if run.manifest.get("started_utc"))
     when = (
         "" if not started else f", {started[0]}" + (f" to {started[-1]}" if started[-1] != started[0] else "") + " UTC"
@@ -38,7 +38,7 @@ def subtitle(source: Source) -> str:
 
 
 def tiles(source: Source) -> list[Tile]:
-    """How much was measured, and how it was checked."""
+    """Return the extent of the measurement, and how it was checked."""
     rows = source.rows
     untraced = [row for row in rows if not row["traced"]]
     verified = sum(bool(row["verified"]) for row in rows)
@@ -77,7 +77,7 @@ def _versions(source: Source) -> str:
 
 
 def _version(key: str, value: object) -> str:
-    """13020 is CUDA 13.2."""
+    """Return a version as text: 13020 is CUDA 13.2."""
     text = str(value)
     return f"{int(text) // 1000}.{int(text) % 1000 // 10}" if key == "cuda_runtime" and text.isdecimal() else text
 
@@ -99,7 +99,7 @@ def _faster(source: Source) -> str:
 
 
 def warnings(source: Source) -> list[str]:
-    """What a reader must know before believing a figure; nothing where all is well."""
+    """Return doubts that a reader must know; empty without any."""
     found = []
     bad = [row for row in source.rows if row["status"] != "ok" or not row["verified"]]
     if bad:
@@ -122,7 +122,7 @@ def warnings(source: Source) -> list[str]:
 
 
 def headline(source: Source) -> str:
-    """One sentence over all streams: how many gain, from what to what."""
+    """Return one sentence over all streams: the number with a gain, and the range of the gains."""
     found = glances(source.tables)
     best = sorted((one for one in found if one.best), key=lambda one: _gain(one.best))
     if not any(one.has_comparison for one in found):

@@ -1,7 +1,7 @@
-"""The account of a decode step in one launch: megakernel.parquet, a row an op of a case; as tables.
+"""Account of a decode step in one launch: megakernel.parquet with a row per op of a case, and its tables.
 
-In: what `runner.bench megakernel` measured of a case. Out: rows, and from a folder with them Markdown, or cells for a
-terminal. What is known of a case as a whole stands in each of its rows.
+In: measurements of a case by `runner.bench megakernel`. Out: rows; from a folder with them Markdown, or cells for a
+terminal. Figures of a whole case repeat in each of its rows.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ ACCOUNT = schema(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A case: us of each launch of the kernel and of the two that lack a stage; the account of a stamped launch."""
+    """A case: us per launch of the kernel and of the two that lack a stage, and the account of a stamped launch."""
 
     kernel_us: Sequence[float]
     without_weights_us: Sequence[float]
@@ -82,7 +82,7 @@ class Measured:
 
 
 def rows_of(case: str, found: Measured) -> list[Row]:
-    """As ACCOUNT has them; there are none of a run whose outputs were wrong."""
+    """Return the rows of a case, in the columns of ACCOUNT. A run with wrong outputs has none."""
     names = ("kernel_us", "without_weights_us", "without_waits_us")
     whole = {name: statistics.median(getattr(found, name)) for name in names} | {
         "launches": len(found.kernel_us),
@@ -98,7 +98,7 @@ def rows_of(case: str, found: Measured) -> list[Row]:
 
 
 def read(folder: Path) -> list[Row]:
-    """Rows of a result; DataError where there is none."""
+    """Return the rows of a result; DataError where there is none."""
     path = folder / FILE
     try:
         rows: list[Row] = pq.read_table(path, columns=ACCOUNT.names).to_pylist()
@@ -110,7 +110,7 @@ def read(folder: Path) -> list[Row]:
 
 
 def by_case(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of each case, in their order."""
+    """Return the rows of each case, in order."""
     return [list(own) for _, own in groupby(rows, lambda row: row[CASE])]
 
 
@@ -122,7 +122,7 @@ def _number(name: str) -> Callable[[Row], str]:
     return lambda row: number(row[name])
 
 
-_SETS: frozenset[str] = frozenset()  # there is one of each
+_SETS: frozenset[str] = frozenset()  # each table has one set of columns
 CASES: Sequence[Column[Row]] = (
     Column("step", lambda row: str(row[CASE]), _SETS, is_text=True),
     Column("weights MB", lambda row: number(row["weight_bytes"] / 1e6), _SETS),
@@ -148,21 +148,21 @@ OPS: Sequence[Column[Row]] = (
     Column("work us", _number("own_work_us"), _SETS),
     Column("between us", _number("own_between_us"), _SETS),
 )
-_NOT_ADDED_UP = slice(2, 7)  # of OPS
+_NOT_ADDED_UP = slice(2, 7)  # columns of OPS
 
 
 def title(own: Sequence[Row]) -> str:
-    """The name of a case."""
+    """Return the name of a case."""
     return str(own[0][CASE])
 
 
 def case_cells(cases: Sequence[Sequence[Row]]) -> list[list[str]]:
-    """Cells of all cases."""
+    """Return the cells of all cases."""
     return [[column.cell(own[0]) for column in CASES] for own in cases]
 
 
 def op_cells(own: Sequence[Row]) -> list[list[str]]:
-    """Cells of a case's ops, and of them together."""
+    """Return the cells of a case's ops, and of their sum."""
     sums = {"op": "all"} | {
         field.name: sum(row[field.name] for row in own) for field in fields(Part) if field.name != "op"
     }
@@ -172,7 +172,7 @@ def op_cells(own: Sequence[Row]) -> list[list[str]]:
 
 
 def told(own: Sequence[Row]) -> str:
-    """What the account of a case is of, and what of its launch it does not have."""
+    """Return the launch that a case's account describes, and the times outside the account."""
     row = own[0]
     listed_us = sum(each[f"own_{name}_us"] for each in own for name in ("wait", "work", "between"))
     launch, listed = (number(value) for value in (row["stamped_us"], listed_us))
@@ -185,7 +185,7 @@ def told(own: Sequence[Row]) -> str:
 
 
 def markdown(folder: Path) -> str:
-    """A table of the cases, then one of each case's ops; ends with a newline."""
+    """Return a table of the cases, then one of each case's ops; ends with a newline."""
     cases = by_case(read(folder))
     parts = [f"{read_manifest(folder)['device']['name']}. {ABOUT.format(launches=cases[0][0]['launches'])}"]
     parts += [body(CASES, case_cells(cases)), LEGEND]

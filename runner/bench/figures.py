@@ -1,4 +1,4 @@
-"""A benchmark's figures: samples in, a row of bench.parquet out, with its goal and whether it was met."""
+"""Figures of a benchmark: samples in, a row of bench.parquet out, with its goal and whether it was met."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ BENCH = schema(
 
 
 def quantity(value: float | None) -> str:
-    """A figure as people read it: three digits, millions as M."""
+    """Return a figure for people: three digits, millions as M."""
     if value is None:
         return "-"
     return f"{value / 1e6:,.2f} M" if value >= 1e6 else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def cells(row: Row) -> list[str]:
-    """part, what, median, interval, unit, goal, met."""
+    """Return part, what, median, interval, unit, goal, met."""
     interval = "-" if row["low"] is None else f"{quantity(row['low'])} to {quantity(row['high'])}"
     met = "" if row["goal_met"] is None else "yes" if row["goal_met"] else "NO"
     goal = "" if row["goal"] is None else f"{'>=' if row['higher_is_better'] else '<='} {quantity(row['goal'])}"
@@ -54,7 +54,7 @@ HEADINGS |= {"met": "---"}
 
 
 def read(folder: Path) -> list[Row]:
-    """Rows of a result; DataError where there is none."""
+    """Return the rows of a result; DataError where there is none."""
     path = folder / "bench.parquet"
     try:
         rows: list[Row] = pq.read_table(path).to_pylist()
@@ -64,7 +64,7 @@ def read(folder: Path) -> list[Row]:
 
 
 def markdown(folder: Path) -> str:
-    """A result as a table for a README; ends with a newline."""
+    """Return a result as a table for a README; ends with a newline."""
     rows, manifest = read(folder), read_manifest(folder)
     place = f"{manifest['device']['name']}; Python {manifest['environment']['python']}."
     return f"{place}\n\n{plain(HEADINGS, map(cells, rows))}"
@@ -82,7 +82,7 @@ class Figure:
     higher_is_better: bool = False
 
     def row(self) -> Row:
-        """As BENCH has it."""
+        """Return the row, in the columns of BENCH."""
         interval = median_interval(list(self.samples))
         median = statistics.median(self.samples)
         met = None if self.goal is None else (median >= self.goal if self.higher_is_better else median <= self.goal)
@@ -100,11 +100,11 @@ class Figure:
         }
 
 
-Suite = Callable[[int], Iterator[Figure]]  # from repeats to figures
+Suite = Callable[[int], Iterator[Figure]]  # repeats -> figures
 
 
 def in_turn(repeats: int, *works: Callable[[], float]) -> list[list[float]]:
-    """Samples of each work, in turn, so that a drift of the machine meets all alike; the first round is dropped."""
+    """Return samples of each work, taken in turn so that drift affects all alike. The first round is dropped."""
     for work in works:
         work()
     rounds = [[work() for work in works] for _ in range(repeats)]
@@ -112,5 +112,5 @@ def in_turn(repeats: int, *works: Callable[[], float]) -> list[list[float]]:
 
 
 def ratios(candidate: Sequence[float], reference: Sequence[float]) -> list[float]:
-    """candidate / reference, pair by pair."""
+    """Return candidate / reference, pair by pair."""
     return [ours / theirs for ours, theirs in zip(candidate, reference, strict=True)]

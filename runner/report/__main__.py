@@ -86,7 +86,7 @@ def _report(kind: str, options: argparse.Namespace) -> int:
 
 
 def _make(kind: str, options: argparse.Namespace) -> None:
-    """The report of a kind, or the tables where no kind was asked for."""
+    """Make the report of a kind; the tables for no kind."""
     folders: list[Path] = options.folders
     if kind == "frontier":
         frontier(folders, options.slo_p99_us, options.output, options.plot)
@@ -105,7 +105,7 @@ def _make(kind: str, options: argparse.Namespace) -> None:
 
 
 def report(folders: Sequence[Path], output: Path | None = None, plot: Path | None = None) -> None:
-    """Print the tables of `folders` and write their Markdown, and a plot where asked for.
+    """Print the tables of `folders`, write their Markdown, and a plot where asked for.
 
     Raises DataError for folders that cannot be read and files that cannot be written.
     """
@@ -117,22 +117,22 @@ def report(folders: Sequence[Path], output: Path | None = None, plot: Path | Non
 
 
 def _publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None:
-    """To a terminal or as Markdown, and the Markdown to `path`."""
+    """Show the report on a terminal, else print its Markdown; write the Markdown to `path`."""
     if sys.stdout.isatty():
         show(Console())
     else:
         print(markdown, end="")
-    # Written after it was printed: a folder that is read-only still shows its tables.
+    # Printed before it is written: the tables of a read-only folder still appear.
     save_text(path, markdown)
 
 
 def frontier(
     folders: Sequence[Path], slo_p99_us: float | None = None, output: Path | None = None, plot: Path | None = None
 ) -> None:
-    """Print the frontiers of `folders` and write their Markdown, the objective, and a plot where asked for.
+    """Print the frontiers of `folders`; write their Markdown, the objective, and a plot where asked for.
 
-    Without an objective that of the first folder's frontier.json holds. One that is given is kept there, unless
-    `output` says that nothing is to be left in the folder. Raises DataError as `report` does.
+    Without an objective, that of the first folder's frontier.json holds. A new one is saved there, unless `output`
+    keeps the folder unchanged. Raises DataError as `report` does.
     """
     kept = _folder(folders[0]) / FRONTIER_FILE
     slo_p99_us = slo_p99_us or _kept_slo(kept)
@@ -146,7 +146,7 @@ def frontier(
 
 
 def remedies(folders: Sequence[Path], output: Path | None = None, plot: Path | None = None) -> None:
-    """Print all modes side by side, a table a workload of `folders`, and write their Markdown, and a plot.
+    """Print a table of all modes per workload of `folders`; write their Markdown, and a plot where asked for.
 
     Raises DataError as `report` does.
     """
@@ -166,7 +166,7 @@ def _remedies(folders: Sequence[Path]) -> list[RemedyTable]:
 
 
 def _compares_remedies(folder: Path) -> bool:
-    """Whether a folder is of an experiment that puts all modes side by side, or was reported as one."""
+    """Return whether a folder is of an experiment that compares all modes, or has their report."""
     if (folder / REMEDIES_FILE).is_file():
         return True
     return any(REMEDIES_EXPERIMENTS & set(each.get("overrides", [])) for each in results.read_manifests([folder]))
@@ -197,7 +197,7 @@ def _read_slo(path: Path) -> float | None:
 
 
 def positive(text: str) -> float:
-    """A number above 0; ValueError for what is not one."""
+    """Return a number above 0; ValueError for any other text."""
     value = float(text)
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{value:g} is not above 0")
@@ -205,19 +205,19 @@ def positive(text: str) -> float:
 
 
 def sync_readme(readme: Path, *, check: bool = False) -> bool:
-    """Bring the tables inside `readme` up to date, or only look with `check`; whether they are so now.
+    """Refresh the tables inside `readme`, or only compare with `check`. Return whether they are current afterwards.
 
     Raises DataError for a README or a folder that cannot be read, and for markers that do not pair up.
     """
     old = read_page(readme)
-    from runner.matrix import sync_matrix  # brings Hydra and the workloads, which other reports do without
+    from runner.matrix import sync_matrix  # imports Hydra and the workloads, which other reports do not need
 
     new = sync_matrix(sync_blocks(old, readme, lambda name: _block(readme.parent / name)), readme)
     return save_page(readme, old, new, check=check)
 
 
 def _block(folder: Path) -> str:
-    """What a page shows of `folder`, or of a file of goals or of a calibration."""
+    """Return the Markdown of `folder`, or of a file of goals or a calibration."""
     if folder.name == goals.FILE:
         return goals.markdown(folder)
     if folder.is_file():
@@ -242,7 +242,7 @@ def _flags(names: Sequence[str]) -> str:
 
 
 def whole(text: str) -> int:
-    """A whole number above 0; ValueError for what is none."""
+    """Return a whole number above 0; ValueError for any other text."""
     value = int(text)
     if value <= 0:
         raise ValueError(f"{text} is not above 0")

@@ -1,9 +1,9 @@
-"""Goals beside what was measured, as a table of a page: a file of goals among results, and nothing typed but the goals.
+"""Goals beside measured figures, as a table of a page.
 
-Enters: goals.json, `{"goals": [{"what", "unit", "most" or "least", ...}]}`, each with where its figure lies, from that
-file on: `"bench": FOLDER, "case"`, a median of a benchmark; or `"run": FOLDER, "mode", "figure"`, the median of a
-run's repeats (FIGURES), or with `"over": FOLDER` how many times that of another run it is. `beside`: modes of the same
-run. Leaves: Markdown. A figure whose outputs were not all right meets nothing.
+In: goals.json, `{"goals": [{"what", "unit", "most" or "least", ...}]}`. Each goal names its figure, relative to that
+file. `"bench": FOLDER, "case"`: a median of a benchmark. `"run": FOLDER, "mode", "figure"`: the median of a run's
+repeats (FIGURES); with `"over": FOLDER` its ratio to another run. `beside`: modes of the same run. Out: Markdown. A
+figure of a run with a wrong output meets no goal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VERIFIED = {True: "yes", False: "NO", None: "by the benchmark"}
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A median, the least and the most of its samples where these are of one run; whether outputs were all right.
+    """A median, the smallest and the largest sample of one run, and whether all outputs were right.
 
     verified: None of a benchmark, which leaves no figure where it finds a wrong output.
     """
@@ -46,12 +46,12 @@ class Measured:
 
     @property
     def is_right(self) -> bool:
-        """Whether no output was wrong, or not looked at."""
+        """Whether no output is known to be wrong."""
         return self.verified is not False
 
 
 def markdown(path: Path) -> str:
-    """The table of a file of goals; DataError where it is none, or names what is not there."""
+    """Return the table of a file of goals; DataError for another file, or a goal without its figure."""
     try:
         lines = [_cells(path, goal) for goal in read_json(path)["goals"]]
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OSError) as error:
@@ -81,7 +81,7 @@ def _cells(path: Path, goal: dict[str, Any]) -> list[str]:
 
 
 def _measured(path: Path, goal: dict[str, Any]) -> tuple[Measured, list[str]]:
-    """And the folders that it is from."""
+    """Return the figure, and the folders that it comes from."""
     if "bench" in goal:
         return _of_bench(path.parent / goal["bench"], str(goal["case"])), [_name(path, goal["bench"])]
     figure, mode = FIGURES[goal["figure"]], str(goal["mode"])
@@ -94,7 +94,7 @@ def _measured(path: Path, goal: dict[str, Any]) -> tuple[Measured, list[str]]:
 
 
 def _name(path: Path, folder: str) -> str:
-    """As seen from the folder that the goals' one lies in."""
+    """Return a folder relative to the parent of the goals' folder."""
     return folder[3:] if folder.startswith("../") else f"{path.parent.name}/{folder}"
 
 

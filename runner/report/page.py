@@ -1,6 +1,6 @@
-"""What `python -m runner.report` writes for others to open: the HTML page, Markdown for a pull request, a timeline.
+"""Files that `python -m runner.report` writes for others: the HTML page, Markdown for a pull request, a timeline.
 
-In: folders with runs. Out: files, under a temporary name until they are whole, and a line that says what was written.
+In: folders with runs. Out: files, under a temporary name until they are whole, and a line about each.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from launchopt.report.source import read_source
 
 
 def html(folders: Sequence[Path], path: Path, slo_p99_us: float | None = None) -> None:
-    """Write the page of `folders` to `path`, and say how large it is.
+    """Write the page of `folders` to `path`, and print its size.
 
-    Raises ConfigError without the report extra, DataError for what cannot be read or written.
+    Raises ConfigError without the report extra, DataError for files that cannot be read or written.
     """
     from launchopt.report.page import page_html
 
@@ -37,7 +37,7 @@ def pull_request(folders: Sequence[Path]) -> None:
 
 
 def timeline(folders: Sequence[Path], path: Path, limit: int | None = None) -> None:
-    """Write what was recorded of one run as a timeline, and say what had to be cut."""
+    """Write the recordings of one run as a timeline, and print the number of rows cut."""
     limit = limit or DEFAULT_LIMIT
     done = write_timeline(folders, path, limit)
     if done.shown < done.recorded:

@@ -1,4 +1,4 @@
-"""What profilers cost, from a folder of runs under each of them, and whether they agree with us.
+"""Cost of profilers, from a folder of runs under each of them, and their agreement with this project.
 
 In: runs below the folder, untraced, with timing=cupti or timing=torch, or under nsys; `agree_*.parquet` beside them, as
 `runner.nsys_agree --output` writes it. Out: Markdown, for a page.
@@ -19,7 +19,7 @@ AGREEMENTS = "agree_*.parquet"
 
 
 def markdown(folder: Path) -> str:
-    """Both tables; DataError where a file cannot be read."""
+    """Return both tables; DataError where a file cannot be read."""
     timing = {each["run_id"]: each["config"]["timing"]["kind"] for each in results.read_manifests([folder])}
     agreements: list[results.Row] = []
     for path in sorted(folder.glob(AGREEMENTS)):

@@ -1,4 +1,4 @@
-"""A report on a terminal: tables about 140 characters wide, notes below them."""
+"""A report on a terminal: tables about 140 characters wide, with notes below."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launchopt.analysis.tables.strategies_markdown import refusals, remedies_gri
 
 
 def print_tables(tables: Sequence[Table], console: Console) -> None:
-    """The tables of a report."""
+    """Print the tables of a report."""
     for table in tables:
         columns, cells, notes = grid(table, "terminal")
         _print_table(console, table.title, table.subtitle, columns, cells)
@@ -31,7 +31,7 @@ def print_tables(tables: Sequence[Table], console: Console) -> None:
 
 
 def print_frontiers(frontiers: Sequence[Frontier], console: Console) -> None:
-    """A table a frontier, and its answer."""
+    """Print a table per frontier, with its recommendation."""
     for one in frontiers:
         _print_table(console, frontier_title(one), stream_subtitle(one.stream), *frontier_grid(one, "terminal"))
         for answer in frontier_answer(one):
@@ -39,7 +39,7 @@ def print_frontiers(frontiers: Sequence[Frontier], console: Console) -> None:
 
 
 def print_remedies(tables: Sequence[RemedyTable], console: Console) -> None:
-    """A table a workload, and who refused it."""
+    """Print a table per workload, with its refusals."""
     for table in tables:
         columns, cells, notes = remedies_grid(table, "terminal")
         _print_table(console, stream_title(table.stream), remedies_subtitle(table), columns, cells)
@@ -50,7 +50,7 @@ def print_remedies(tables: Sequence[RemedyTable], console: Console) -> None:
 def _print_table(
     console: Console, title: str, caption: str, columns: Sequence[Column[T]], cells: Sequence[Sequence[str]]
 ) -> None:
-    # Texts of others (a status, a path) may hold brackets, which are markup to rich.
+    # A status or a path may contain brackets, which are markup to rich.
     view = RichTable(title=escape(title), caption=escape(caption), box=box.SIMPLE_HEAD)
     view.title_justify = view.caption_justify = "left"
     for column in columns:

@@ -40,8 +40,9 @@ def unlike_work(a: Row, b: Row) -> list[str]:
 
 
 def unlike_settings(a: Manifest, b: Manifest) -> list[str]:
-    """Return settings that change the work without a column that shows it. A setting that only one version knows is
-    left out.
+    """Return settings that change the work without a column that shows it.
+
+    A setting that only one version knows is left out.
     """
     return [text for key, text in _settings(a, b) if key.partition(".")[0] in _WORK_SETTINGS]
 

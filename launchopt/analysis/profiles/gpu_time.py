@@ -73,7 +73,7 @@ def _device_time(pairs: Pairs, device: int) -> DeviceTime:
 
 
 def _gaps(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
-    """Return the gaps between the first start and the last end of at least one interval, and the length of their union."""
+    """Return the gaps between at least one interval, and the length of the intervals' union."""
     order = np.argsort(start, kind="stable")
     covered = np.maximum.accumulate(end[order])
     gap_start, gap_end = covered[:-1], np.maximum(start[order][1:], covered[:-1])

@@ -33,8 +33,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RangeRow:
-    """Times of one range name. Calls and kernels of a nested range belong to that range alone. None: nothing to
-    measure.
+    """Times of one range name. None: nothing to measure.
+
+    Calls and kernels of a nested range belong to that range alone.
     """
 
     name: str
@@ -242,8 +243,9 @@ def _row(name: str, ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[
 
 
 def _delays_ns(kernels: NDArray[Any]) -> Ints:
-    """Return the times from the return of each known call to its first kernel. A graph's other kernels wait for the
-    first.
+    """Return the times from the return of each known call to its first kernel.
+
+    The other kernels of a graph wait for the first.
     """
     known = kernels[kernels["tid"] != 0]
     known = known[np.lexsort((known["start"], known["call"], known["tid"]))]

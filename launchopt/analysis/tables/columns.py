@@ -1,7 +1,7 @@
-"""Columns of tables of runs: a heading, and how a line fills it.
+"""Columns of tables of runs: a heading and a function that fills its cells.
 
-In: a `tables.Line`. Out: cells as text, by sets of columns that share their definitions: `full` for a report, `compact`
-for a README, `terminal` for about 140 characters.
+In: a `rows.Line`. Out: cells as text, in sets of columns that share definitions: `full` for a report, `compact` for a
+README, `terminal` for about 140 characters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """A heading, how a line (or a point) fills it, and which sets of columns it is in."""
+    """A heading, the function from a line or a point to its cell, and the sets that contain the column."""
 
     heading: str
     cell: Callable[[T], str]
@@ -27,24 +27,24 @@ class Column(Generic[T]):
 
 
 def number(value: float | None) -> str:
-    """A measured quantity: thousands set apart, fewer decimals the larger it is."""
+    """Return a measured quantity: thousands separated, fewer decimals for larger values."""
     if value is None:
         return NOTHING
     return f"{value:,.{1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3}f}"
 
 
 def count(value: float | None) -> str:
-    """A whole number, thousands set apart."""
+    """Return a whole number with thousands separated."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
 def mode_name(line: Line) -> str:
-    """The mode, and what was wrong with the order of its commands, if anything."""
+    """Return the mode, and the disorder of its commands if there was any."""
     return f"{line['mode']} ({line.disorder})" if line.disorder else str(line["mode"])
 
 
 def short_configuration(line: Line) -> str:
-    """`512, 150 us`: max_batch and timeout."""
+    """Return max_batch and timeout: `512, 150 us`."""
     return line.configuration.removeprefix("max_batch ").replace(" timeout ", " ")
 
 
@@ -55,19 +55,19 @@ def _ordering(line: Line) -> str:
 
 
 def speedup(line: Line) -> str:
-    """The speed-up with its interval, or why there is none."""
+    """Return the speed-up with its interval, or the reason why there is none."""
     if line.problem is not None:
         return f"FAILED: {line.problem}"
     return str(line.speedup) if line.speedup else NOTHING
 
 
 def short_speedup(line: Line) -> str:
-    """The same where there is little room: `left_out` has the rest."""
+    """Return the speed-up for a narrow cell; `left_out` returns the rest."""
     return "FAILED" if line.problem is not None else speedup(line).partition(" (")[0]
 
 
 def left_out(line: Line) -> list[str]:
-    """Notes for what is too long for a cell of a terminal."""
+    """Return notes for texts that are too long for a cell of a terminal."""
     notes = [f"failed: {' '.join(line.problem.split())}"] if line.problem is not None else []
     if line.speedup is not None and line.speedup.low is None:
         notes.append(str(line.speedup).partition("(")[2].rstrip(")"))
@@ -84,12 +84,12 @@ def _copy_share(line: Line) -> str:
 
 
 def verified(line: Line) -> str:
-    """Whether every repeat's outputs were right."""
+    """Return whether the outputs of every repeat were right."""
     return "yes" if all(row["verified"] for row in line.rows) else "NO"
 
 
 def largest_error(line: Line) -> str:
-    """Of all repeats."""
+    """Return the largest relative error over all repeats."""
     error = line.worst("max_rel_error")
     return NOTHING if error is None else f"{error:.1e}"
 
@@ -100,7 +100,7 @@ def _span_us(line: Line) -> str:
 
 
 def median(column: str, write: Callable[[float | None], str] = number) -> Callable[[Line], str]:
-    """A cell: the median of a column over the repeats."""
+    """Return a cell function: the median of a column over the repeats."""
     return lambda line: write(line.median(column))
 
 
@@ -109,11 +109,11 @@ def _p50_p99(name: str, unit: str) -> Callable[[Line], str]:
 
 
 def pair(p50: float | None, p99: float | None) -> str:
-    """`median / p99`."""
+    """Return `p50 / p99`."""
     return NOTHING if p50 is None and p99 is None else f"{number(p50)} / {number(p99)}"
 
 
-MARKED = "speed-up"  # the number of a note follows it
+MARKED = "speed-up"  # the column whose cells carry the numbers of notes
 FULL, COMPACT, TERMINAL = frozenset({"full"}), frozenset({"compact"}), frozenset({"terminal"})
 ALL = FULL | COMPACT | TERMINAL
 

@@ -1,8 +1,8 @@
-"""Which bucket size and which timeout? Throughput against tail latency, a point a configuration.
+"""Throughput against tail latency: the frontier of bucket sizes and timeouts, and a recommendation.
 
 In: rows as `results.read_summaries` gives them, and rows of `results.read_histograms` where there are any. Out: a
-`Frontier` for each stream of commands: its points, which of them no other beats, and which one to take under an
-objective for p99 latency. Pure: reads no file, prints nothing.
+`Frontier` per stream of commands: its points, those that no other point beats, and a choice under an objective for p99
+latency. Pure: reads no file, prints nothing.
 
     stream      work, arrivals, order, scheduler and device agree; traced runs are left out
     point       mode, max_batch and timeout; numbers are medians over repeats, the p99 is that of all repeats' latencies
@@ -11,8 +11,8 @@ objective for p99 latency. Pure: reads no file, prints nothing.
     choice      of the points within the objective the one of highest throughput. An open loop caps throughput at the
                 rate of arrival, so there points within 2% of the highest are equal, and the lowest p99 wins
 
-A point claims nothing where a repeat failed, was not verified or measured no latency, and where arrivals overloaded
-it: its latencies then grow with the length of the run.
+A point claims nothing where a repeat failed, was not verified or measured no latency. It claims nothing either where
+arrivals overloaded it: its latencies then grow with the length of the run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Histograms = dict[tuple[Any, ...], set[tuple[int, int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One configuration of a stream, over its repeats; None is what was not measured."""
+    """One configuration of a stream, over its repeats. None: not measured."""
 
     mode: str
     max_batch: int | None
@@ -54,26 +54,26 @@ class Point:
 
     @property
     def claims(self) -> bool:
-        """Whether it may be compared with others."""
+        """Whether the point may be compared with others."""
         return self.problem is None and not self.overloaded
 
     @property
     def batching(self) -> str:
-        """`64 / 150 us`: max_batch and timeout."""
+        """max_batch and timeout: `64 / 150 us`."""
         timeout = "—" if self.timeout_us is None else f"{self.timeout_us:g} us"
         return f"{'—' if self.max_batch is None else self.max_batch} / {timeout}"
 
     def beats(self, other: Point) -> bool:
-        """At least as good in throughput and in p99, and better in one. Both must claim something."""
+        """Whether it is at least as good in throughput and p99, and better in one. Both must claim something."""
         ours, theirs = _goodness(self), _goodness(other)
         return ours != theirs and all(own >= their for own, their in zip(ours, theirs, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The points of one stream: all of them, those on the frontier by throughput, and the choice under an objective.
+    """The points of one stream: all, those on the frontier by throughput, and the choice under an objective.
 
-    `recommended` is None without an objective, and where no point keeps it; `closest` is then the lowest p99.
+    `recommended` is None without an objective, and where no point keeps it. Then `closest` has the lowest p99.
     """
 
     stream: Row
@@ -85,14 +85,14 @@ class Frontier:
     closest: Point | None = None
 
     def __getitem__(self, column: str) -> Any:
-        """A column that all rows of the stream share, such as `workload`."""
+        """Return a column that all rows of the stream share, such as `workload`."""
         return self.stream[column]
 
 
 def build_frontiers(
     rows: Iterable[Row], histogram_rows: Iterable[Row] = (), slo_p99_us: float | None = None
 ) -> list[Frontier]:
-    """A frontier for each stream among the untraced `rows`, in the order of the report's tables.
+    """Return a frontier for each stream of the untraced `rows`, in the order of the report's tables.
 
     Raises DataError where two different rows claim to be the same repeat.
     """
@@ -107,14 +107,14 @@ def build_frontiers(
 
 
 def pareto(points: Iterable[Point]) -> list[Point]:
-    """Of `points` that claim something, those that no other beats, by throughput and then p99."""
+    """Return the points that claim something and that no other beats, by throughput and then p99."""
     claiming = [point for point in points if point.claims]
     unbeaten = [point for point in claiming if not any(other.beats(point) for other in claiming)]
     return sorted(unbeaten, key=_goodness)
 
 
 def recommend(points: Iterable[Point], slo_p99_us: float, *, open_loop: bool) -> Point | None:
-    """The point to take under an objective; None where no point that claims something keeps it."""
+    """Return the point to take under an objective; None where no point that claims something keeps it."""
     within = [point for point in points if point.claims and -_goodness(point)[1] <= slo_p99_us]
     if not within:
         return None
@@ -124,7 +124,7 @@ def recommend(points: Iterable[Point], slo_p99_us: float, *, open_loop: bool) ->
 
 
 def _goodness(point: Point) -> tuple[float, float]:
-    """(throughput, -p99): more is better in both."""
+    """Return (throughput, -p99): larger is better in both."""
     assert point.throughput_per_s is not None
     assert point.p99_us is not None
     return point.throughput_per_s, -point.p99_us
@@ -180,9 +180,9 @@ def _median(rows: Sequence[Row], column: str) -> float | None:
 
 
 def _histograms(rows: Iterable[Row], histogram_rows: Iterable[Row]) -> _Histograms:
-    """Buckets by repeat and by what they count; a set, as a folder given twice must not double them.
+    """Return buckets by repeat and by the counted quantity. They are sets: a folder given twice must not double them.
 
-    A repeat that two runs of one name claim has none: its buckets could be the other's.
+    A repeat that two runs of one name claim has none, since its buckets could be the other's.
     """
     claimed = Counter(_repeat(row) for row in rows)
     histograms: _Histograms = {}
@@ -198,7 +198,7 @@ def _repeat(row: Row) -> tuple[Any, ...]:
 
 
 def _merged(rows: Iterable[Row], histograms: _Histograms, what: str) -> LogHistogram | None:
-    """What all repeats measured; None where one has no histogram, as the others would be a selection."""
+    """Return the histogram over all repeats; None where one has none, since the others would be a selection."""
     found = [histograms.get((*_repeat(row), what)) for row in rows]
     if None in found:
         return None

@@ -1,6 +1,6 @@
-"""The frontier as text: which columns, who is recommended, and why.
+"""The frontier as text: its columns, the recommendation, and the reason for it.
 
-In: `frontier.Frontier`. Out: Markdown, or cells for a terminal; sets of columns as in `markdown`.
+In: `frontier.Frontier`. Out: Markdown, or cells for a terminal, in sets of columns as in `columns`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _claim(point: Point) -> str:
 
 
 def frontier_grid(frontier: Frontier, kind: str) -> tuple[Sequence[Column[Point]], list[list[str]]]:
-    """Columns of a set and the cells of every point; `compact`: of those on the frontier."""
+    """Return the columns of a set and the cells of every point; for `compact`, of the points on the frontier."""
     columns: list[Column[Point]] = [
         Column("arrivals", lambda point: arrivals(frontier.stream), COMPACT, is_text=True),
         Column("mode", lambda point: point.mode, ALL, is_text=True),
@@ -68,13 +68,13 @@ def frontier_grid(frontier: Frontier, kind: str) -> tuple[Sequence[Column[Point]
 
 
 def frontier_title(frontier: Frontier) -> str:
-    """`decode bf16, 400,000 commands, poisson 1,000/s`, and what was wrong with the order, if anything."""
+    """Return `decode bf16, 400,000 commands, poisson 1,000/s`, and the disorder of the commands if there was any."""
     order = disorder(frontier.stream)
     return f"{stream_title(frontier.stream)}, {arrivals(frontier.stream)}{f' ({order})' if order else ''}"
 
 
 def frontier_answer(frontier: Frontier) -> list[str]:
-    """What to take under the objective, and how many points were tried."""
+    """Return the recommendation under the objective, and the number of points tried."""
     slo = frontier.slo_p99_us
     answers = []
     if frontier.recommended is not None:
@@ -99,7 +99,7 @@ def _described(frontier: Frontier, point: Point) -> str:
 
 
 def frontier_markdown(frontiers: Sequence[Frontier], kind: str) -> str:
-    """A table a stream, `full` under a heading, or `compact` for a README; ends with a newline."""
+    """Return a table per stream, `full` under a heading or `compact` for a README; ends with a newline."""
     parts = ["# Frontier", FRONTIER_LEGEND] if kind == "full" else [FRONTIER_LEGEND]
     for frontier in frontiers:
         title = frontier_title(frontier)

@@ -1,6 +1,6 @@
-"""Tables as text: columns, footnotes, and blocks inside a README.
+"""Tables as Markdown: columns, footnotes, and blocks inside a README.
 
-In: `tables.Table`. Out: Markdown, or cells for a terminal, by sets of columns (`columns`).
+In: `rows.Table`. Out: Markdown, or cells for a terminal, in sets of columns (`columns`).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ TOKENS_LEGEND = (
 
 
 def tokens_grid(table: Table, kind: str) -> tuple[Sequence[Column[Line]], list[list[str]]]:
-    """Columns of a set and the cells of every line that generated tokens."""
+    """Return the columns of a set and the cells of every line that generated tokens."""
     columns = [column for column in TOKEN_COLUMNS if kind in column.sets]
     lines = [line for line in table.lines if line.median("tokens") is not None]
     return columns, [[column.cell(line) for column in columns] for line in lines]
 
 
 def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Column[Line]], list[list[str]], list[str]]:
-    """Columns of a set, the cells of every line, and notes, numbered on from the `known` ones.
+    """Return the columns of a set, the cells of every line, and the notes, numbered after the `known` ones.
 
-    A column for the run comes first where there are several; the number of a note follows the speed-up.
+    A column for the run comes first where there are several runs. The number of a note follows the speed-up.
     """
     columns = [column for column in COLUMNS if kind in column.sets]
     if kind != "compact" and len({line["run_id"] for line in table.lines}) > 1:
@@ -66,7 +66,7 @@ def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Colum
 
 
 def table_markdown(table: Table, kind: str) -> str:
-    """One table with its title above and its notes, peer and history below."""
+    """Return one table with its title above, and its notes, C++ program and history below."""
     columns, cells, notes = grid(table, kind)
     title = f"## {table.title}" if kind == "full" else f"**{table.title}**"
     below = [
@@ -80,7 +80,7 @@ def table_markdown(table: Table, kind: str) -> str:
 
 
 def body(columns: Sequence[Column[T]], cells: Iterable[Sequence[str]]) -> str:
-    """Headings, rule and lines."""
+    """Return headings, rule and lines."""
     rule = [TEXT if column.is_text else NUMBER for column in columns]
     head = [_pipes(column.heading for column in columns), _pipes(rule)]
     return "\n".join([*head, *(_pipes(map(escaped, line)) for line in cells)])
@@ -92,12 +92,12 @@ def pipe_table(headings: Mapping[str, str], rows: Iterable[Sequence[str]]) -> st
 
 
 def plain(headings: Mapping[str, str], lines: Iterable[Sequence[str]]) -> str:
-    """A table as it is: headings with their rules, and cells that are Markdown already; ends with a newline."""
+    """Return a table of cells that are Markdown already; ends with a newline. headings: name to rule."""
     return "\n".join(map(_pipes, [list(headings), list(headings.values()), *lines])) + "\n"
 
 
 def report_markdown(tables: Sequence[Table], kind: str) -> str:
-    """All tables, under a heading when `full`, merged into one when `compact`; ends with a newline."""
+    """Return all tables, `full` under a heading or `compact` merged into one; ends with a newline."""
     if kind == "compact":
         return _merged(tables)
     return "\n\n".join(["# Report", LEGEND, *(table_markdown(table, kind) for table in tables)]) + "\n"
@@ -115,7 +115,10 @@ def _work(table: Table) -> str:
 
 
 def _merged(tables: Sequence[Table]) -> str:
-    """One table for a README: the work in its first column, the C++ program's figures beside ours; then the tokens."""
+    """Return one table for a README, then its tokens.
+
+    The first column is the work; the figures of the C++ program stand beside ours.
+    """
     merged: list[list[str]] = []
     notes: list[str] = []
     columns: list[Column[Line]] = []
@@ -145,9 +148,9 @@ def _peer_cell(table: Table, line: Line) -> str:
 
 
 def sync_blocks(text: str, path: Path, render: Callable[[str], str]) -> str:
-    """`text` with what stands between `<!-- report:NAME -->` and `<!-- /report:NAME -->` set to render(NAME).
+    """Return `text` with render(NAME) between `<!-- report:NAME -->` and `<!-- /report:NAME -->`.
 
-    Raises DataError, naming `path` and the line, for a marker without its partner, and where there is none.
+    Raises DataError, naming `path` and the line, for a marker without its partner, and for a text without markers.
     """
     openings = list(re.finditer(r"<!-- (/?)report:(\S+) -->", text))
     if not openings:
@@ -169,5 +172,5 @@ def _pipes(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """A status may hold anything: keep it on its line and in its cell."""
+    """Return a text that stays on its line and in its cell. A status may contain any character."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

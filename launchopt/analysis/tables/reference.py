@@ -1,7 +1,7 @@
-"""What other programs measured on the same work, to be shown beside ours and never mixed with it.
+"""Figures of other programs for the same work. They stand beside ours and are never mixed with them.
 
-In: the workload, shapes, dtype and GPU of a table. Out: a `Peer` (a C++ program on the same GPU) or the
-predecessor's own numbers, or None where the work differs: a figure for other work would be no comparison.
+In: the workload, shapes, dtype and GPU of a table. Out: a `Peer` (a C++ program on the same GPU) or the figures of
+gpu-kernel-batcher. None where the work differs, since a figure for other work is no comparison.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 PEER_GPU = "H200"
 
-# Which shape of a workload the C++ program ran; the shapes of a table must contain it.
+# The shape of a workload that the C++ program ran; the shapes of a table must contain it.
 _SHAPE_OF_WORKLOAD = {
     "gemv_micro": (64, 1, 8192),
     "gemv_256": (256, 1, 256),
@@ -22,7 +22,7 @@ _SHAPE_OF_WORKLOAD = {
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """cuBLASLt called from C++: GPU span a command in a loop (us) and in strided batches (with unit)."""
+    """cuBLASLt called from C++: GPU span per command in a loop (us) and in strided batches (with unit)."""
 
     m: int
     n: int
@@ -66,7 +66,7 @@ _PREDECESSOR_WALL_MS = {
 
 
 def peer(workload: str, shapes: str, dtype: str, gpu: str | None) -> Peer | None:
-    """The C++ program's figures for this work, if it ran this shape on this kind of GPU."""
+    """Return the figures of the C++ program for this work; None where it did not run this shape on this kind of GPU."""
     shape = _matching_shape(workload, shapes)
     if shape is None or PEER_GPU not in (gpu or ""):
         return None
@@ -74,7 +74,7 @@ def peer(workload: str, shapes: str, dtype: str, gpu: str | None) -> Peer | None
 
 
 def predecessor(workload: str, shapes: str, dtype: str, commands: int) -> str | None:
-    """A line of history for the six tables that the predecessor printed; wall in ms, on another GPU."""
+    """Return a line on the wall times (ms, on another GPU) of gpu-kernel-batcher for its six tables."""
     walls = _PREDECESSOR_WALL_MS.get((workload, dtype, commands))
     if walls is None or _matching_shape(workload, shapes) is None:
         return None

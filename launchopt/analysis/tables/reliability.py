@@ -1,7 +1,7 @@
-"""What a campaign of kills, and a soak, came to: which faults were tried, what of it was lost, leaked or wrong.
+"""Results of a campaign of kills and of a soak, as tables: the faults, and anything lost, leaked or wrong.
 
-In: a `Kill` a row of campaign.parquet, what its manifest says, a `Soak` where there is one. Out: Markdown. Nothing is
-read or written here (`runner.reliability` does), and nothing is left out: what went wrong is listed with its reason.
+In: a `Kill` per row of campaign.parquet, its manifest, and a `Soak` where there is one. Out: Markdown. This module
+reads and writes no file (`runner.reliability` does). Every kill that went wrong is listed with its reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from launchopt.analysis.tables.columns import FULL, NOTHING, Column, count, numb
 from launchopt.analysis.tables.markdown import body, escaped
 
 VICTIMS = ("consumer", "producer", "parent", "group")
-PHASES = ("starting", "preparing", "running", "checking")  # a campaign aims at all of them
+PHASES = ("starting", "preparing", "running", "checking")  # a campaign kills in each of them
 REVISION_DIGITS = 12
 LEGEND = (
     "Each kill is a SIGKILL, at a random time, to one process of a run or to the whole group at once. Lost: repeats "
@@ -45,16 +45,16 @@ SOAK_LEGEND = (
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One kill, and what came of it; a row of campaign.parquet, less what was only planned."""
+    """One kill and its consequences: a row of campaign.parquet without the columns of the plan."""
 
     number: int
     victim: str
-    struck: str  # the phase in which it came
+    struck: str  # phase of the run at the kill
     exit_code: int | None
-    status: str  # in the manifest, after the next start; "" where there was none
+    status: str  # status in the manifest after the next start; "" without a manifest
     repeats_before: int
     repeats_after: int
-    ended_s: float  # until every process was gone
+    ended_s: float  # from the kill until every process had ended
     segments_until_next_start: int
     lost: int
     leaked: int
@@ -62,18 +62,18 @@ class Kill:
 
     @property
     def ended_the_run(self) -> bool:
-        """Rather than having been made good, or come too late."""
+        """Whether the kill ended the run. Some victims are replaced, and some kills come too late."""
         return self.exit_code != 0
 
     @property
     def is_bad(self) -> bool:
-        """Something was lost, leaked, or not as promised."""
+        """Whether something was lost, leaked, or not as promised."""
         return bool(self.lost or self.leaked or self.wrong)
 
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """What scripts/soak.py measured."""
+    """Measurements of scripts/soak.py."""
 
     started_utc: str
     records: int
@@ -81,38 +81,38 @@ class Soak:
     seconds: float
     records_per_s: float
     batches: int
-    memory: Mapping[str, Mapping[str, int]]  # of each process: first_bytes, last_bytes, peak_bytes
+    memory: Mapping[str, Mapping[str, int]]  # per process: first_bytes, last_bytes, peak_bytes
     processor: str
     environment: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Kills that stand in one line of a table."""
+    """The kills of one table line."""
 
     name: str
     kills: Sequence[Kill]
 
     def total(self, of: Callable[[Kill], int]) -> int:
-        """The sum over all."""
+        """Return the sum over all kills."""
         return sum(of(kill) for kill in self.kills)
 
     def struck(self, phase: str) -> str:
-        """How many came in that phase."""
+        """Return the number of kills in a phase."""
         return count(sum(kill.struck == phase for kill in self.kills))
 
     @property
     def ended(self) -> Line:
-        """Those that ended their run."""
+        """The kills that ended their run."""
         return Line(self.name, [kill for kill in self.kills if kill.ended_the_run])
 
     def seconds(self, of: Callable[[Sequence[float]], float]) -> str:
-        """Until every process was gone."""
+        """Return a statistic of the seconds until every process had ended."""
         return number(of([kill.ended_s for kill in self.kills])) if self.kills else NOTHING
 
 
 def _with_others(known: Sequence[str], found: Iterable[str]) -> list[str]:
-    """What is known, in its order, and whatever else occurs after it."""
+    """Return the known names in their order, then all others."""
     return [*known, *sorted(set(found) - set(known))]
 
 
@@ -123,7 +123,7 @@ def _lines(kills: Sequence[Kill]) -> list[Line]:
 
 
 def _times(what: Iterable[object]) -> str:
-    """`-9 (250), 0 (3)`: what occurs, the most frequent first."""
+    """Return values with their counts, the most frequent first: `-9 (250), 0 (3)`."""
     found = sorted(Counter(map(str, what)).items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} ({times:,})" for name, times in found) or NOTHING
 
@@ -166,7 +166,7 @@ def _phases(kills: Sequence[Kill]) -> Sequence[Column[Line]]:
 
 
 def reliability_markdown(kills: Sequence[Kill], about: Mapping[str, Any], soak: Soak | None) -> str:
-    """All tables. `about`: the campaign's manifest."""
+    """Return all tables. `about`: the campaign's manifest."""
     lines = _lines(kills)
     lost, leaked, wrong = (sum(each) for each in zip(*((k.lost, k.leaked, bool(k.wrong)) for k in kills), strict=True))
     return (
@@ -190,7 +190,7 @@ def reliability_markdown(kills: Sequence[Kill], about: Mapping[str, Any], soak: 
 
 
 def _bad(kills: Sequence[Kill]) -> list[str]:
-    """A line each of what was not as promised."""
+    """Return a line for each kill that was not as promised."""
     said = [
         f"- {kill.number}: {kill.victim} while {kill.struck}: {kill.lost} lost, {kill.leaked} leaked; {kill.wrong}"
         for kill in kills
@@ -214,7 +214,7 @@ def _campaign_facts(about: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _place(processor: str, environment: Mapping[str, Any]) -> dict[str, str]:
-    """Machine and revision."""
+    """Return machine and revision."""
     memory_bytes = environment.get("memory_bytes")
     cores = f"{environment.get('cores', NOTHING)} cores"
     memory = "" if memory_bytes is None else f", {memory_bytes / 1e9:,.1f} GB of memory"

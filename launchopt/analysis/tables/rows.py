@@ -1,12 +1,11 @@
-"""From rows of summary.parquet to tables that may be defended.
+"""Tables of runs, built from rows of summary.parquet, with every claim they may make.
 
-In: rows as `results.read_summaries` gives them. Out: a `Table` for each stream of commands, with a `Line` for
-each mode and configuration that ran it. Pure: reads no file, prints nothing.
+In: rows as `results.read_summaries` gives them. Out: a `Table` per stream of commands, with a `Line` per mode and
+configuration. Pure: reads no file, prints nothing.
 
-What a line may claim: a speed-up is the wall time of a baseline over that of the line. Where the same run
-took both in turn they are compared repeat by repeat; otherwise the line says how they were taken. A line with
-a repeat that failed, or whose results were not verified, claims nothing, and neither does one that is
-compared with such a baseline. Traced runs have tables of their own.
+A speed-up is the wall time of a baseline over that of the line. Repeats that one run interleaved are compared one by
+one; otherwise the line says how they were taken. A line with a failed or unverified repeat claims nothing, and so does
+a line whose baseline has one. Traced runs have tables of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ DEPENDENCIES_IGNORED = "dependencies ignored"
 ORDER_VIOLATED = "order violated on purpose"
 SAME_RUN = "not interleaved: taken one after the other in one run"
 
-# What has to agree for two rows to have executed the same stream of commands on the same device.
+# Columns in which two rows of the same stream of commands on the same device agree.
 STREAM = (
     *("workload", "model", "dtype", "device", "gpu", "layers", "commands", "cache", "arrival"),
     *("arrival_rate_per_s", "shapes", "requests", "scheduler", "sampling", "traced"),
@@ -40,47 +39,47 @@ _FIRST_DTYPES = ("fp32", "fp16", "bf16")
 
 @dataclass(slots=True)
 class Line:
-    """One mode in one configuration of one run; numbers are over its repeats, None if not measured."""
+    """One mode in one configuration of one run. Numbers are over its repeats; None: not measured."""
 
     rows: list[Row]
     problem: str | None
     speedup: Interval | None = None
-    baseline: Line | None = None  # what the speed-up is over
+    baseline: Line | None = None  # the line that the speed-up is over
     verdict: Verdict | None = None
     launch_reduction: float | None = None
     peer_ratio: str | None = None
     remarks: list[str] = field(default_factory=list)
 
     def __getitem__(self, column: str) -> Any:
-        """A column that all repeats share, such as `mode`."""
+        """Return a column that all repeats share, such as `mode`."""
         return self.rows[0][column]
 
     @property
     def is_baseline(self) -> bool:
-        """Whether this is what others are compared with."""
+        """Whether other lines are compared with this one."""
         return bool(self["mode"] == BASELINE)
 
     @property
     def disorder(self) -> str | None:
-        """What was wrong with the order of the commands, if anything."""
+        """The violation of the commands' order; None if there was none."""
         return disorder(self.rows[0])
 
     @property
     def configuration(self) -> str:
-        """`max_batch 512, timeout 150 us`."""
+        """Batching: `max_batch 512, timeout 150 us`."""
         parts = (("max_batch", "max_batch {}"), ("timeout_us", "timeout {:g} us"))
         return ", ".join(text.format(self[name]) for name, text in parts if self[name] is not None) or "—"
 
     def median(self, column: str) -> float | None:
-        """Median of a column over the repeats that measured it."""
+        """Return the median of a column over the repeats that measured it."""
         return self._median(lambda row: row[column])
 
     def median_ratio(self, column: str, other: str) -> float | None:
-        """Median over repeats of one column / another."""
+        """Return the median over repeats of one column over another."""
         return self._median(lambda row: row[column] / row[other] if row[column] and row[other] else None)
 
     def worst(self, column: str) -> float | None:
-        """Largest value of a column over the repeats."""
+        """Return the largest value of a column over the repeats."""
         return max((row[column] for row in self.rows if row[column] is not None), default=None)
 
     def _median(self, value: Callable[[Row], float | None]) -> float | None:
@@ -97,17 +96,17 @@ class Table:
     history: str | None
 
     def __getitem__(self, column: str) -> Any:
-        """A column that all lines share, such as `workload`."""
+        """Return a column that all lines share, such as `workload`."""
         return self.lines[0][column]
 
     @property
     def title(self) -> str:
-        """`gemv_micro fp32, 2,000,000 commands`."""
+        """Work and number of commands: `gemv_micro fp32, 2,000,000 commands`."""
         return stream_title(self.lines[0].rows[0])
 
     @property
     def subtitle(self) -> str:
-        """Where and on what: the rest of what all lines share."""
+        """Device, shapes and other settings that all lines share."""
         return stream_subtitle(self.lines[0].rows[0])
 
     @property
@@ -126,14 +125,14 @@ def build_tables(rows: Iterable[Row]) -> list[Table]:
 
 
 def stream_title(row: Row) -> str:
-    """`gemv_micro fp32, 2,000,000 commands`; where requests generate tokens, also of how many."""
+    """Return `gemv_micro fp32, 2,000,000 commands`, with the number of requests where they generate tokens."""
     requests = "" if row["tokens"] is None else f" of {row['requests']:,} request{'' if row['requests'] == 1 else 's'}"
     traced = " (traced: not headline times)" if row["traced"] else ""
     return f"{row['workload']} {row['dtype']}, {row['commands']:,} commands{requests}{traced}"
 
 
 def stream_subtitle(row: Row) -> str:
-    """Where and on what: the rest of what a stream is."""
+    """Return device, shapes and the other settings of a stream."""
     parts = [row["gpu"] or row["device"].upper(), f"shapes {row['shapes']}"]
     parts += [f"{row['model']} model"] if row["model"] else []
     parts += [f"{row['layers']} layer{'' if row['layers'] == 1 else 's'}"] if row["layers"] is not None else []
@@ -145,35 +144,35 @@ def stream_subtitle(row: Row) -> str:
 
 
 def arrivals(row: Row) -> str:
-    """`closed`, `poisson 1,000/s`."""
+    """Return the arrivals: `closed`, `poisson 1,000/s`."""
     rate_per_s = row["arrival_rate_per_s"]
     return str(row["arrival"]) + ("" if rate_per_s is None else f" {rate(rate_per_s)}")
 
 
 def rate(per_s: float) -> str:
-    """`2.5/s`, `1,000/s`: to four digits, as those after are noise."""
+    """Return a rate to four significant digits: `2.5/s`, `1,000/s`."""
     return f"{per_s:,.0f}/s" if per_s >= 1000 else f"{per_s:.4g}/s"
 
 
 def disorder(row: Row) -> str | None:
-    """What was wrong with the order of the commands, if anything; lone GEMVs have no order to break."""
+    """Return the violation of the commands' order, or None. Independent GEMVs have no order."""
     if row["ordering"] == "violated":
         return ORDER_VIOLATED
     return DEPENDENCIES_IGNORED if row["ordering"] == "none" and not has_no_dependencies(row["workload"]) else None
 
 
 def has_no_dependencies(workload: str) -> bool:
-    """Whether the commands of a workload are independent of each other."""
+    """Return whether the commands of a workload are independent of each other."""
     return workload.startswith("gemv_")
 
 
 def without_copies(rows: Iterable[Row]) -> list[Row]:
-    """A folder given twice, or together with one above it, must not double the repeats."""
+    """Return the rows without duplicates: a folder given twice must not double the repeats."""
     kept: list[Row] = []
     seen: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         twins = seen.setdefault(tuple(row[name] for name in (*STREAM, *_CONFIGURATION, "repeat")), [])
-        if any(repr(row) == repr(twin) for twin in twins):  # repr: a NaN is equal to itself
+        if any(repr(row) == repr(twin) for twin in twins):  # by repr, where a NaN equals itself
             continue
         if twins:
             raise DataError(row["run_id"], None, f"two different rows for {row['mode']}, repeat {row['repeat']}")
@@ -183,7 +182,7 @@ def without_copies(rows: Iterable[Row]) -> list[Row]:
 
 
 def grouped(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
-    """Rows that agree in all columns `names`, together."""
+    """Return groups of rows that agree in all columns `names`."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
@@ -191,7 +190,7 @@ def grouped(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
 
 
 def stream_order(rows: list[Row]) -> tuple[Any, ...]:
-    """A key that puts streams in the order in which they are shown."""
+    """Return a key that sorts streams into display order."""
     row = rows[0]
     firsts = ((_FIRST_WORKLOADS, row["workload"]), (_FIRST_DTYPES, row["dtype"]))
     known = [first.index(name) if name in first else len(first) for first, name in firsts]
@@ -199,7 +198,7 @@ def stream_order(rows: list[Row]) -> tuple[Any, ...]:
 
 
 def sortable(value: Any) -> tuple[bool, float, str]:
-    """A key that orders nulls, numbers and texts without comparing them with each other."""
+    """Return a key that orders nulls, numbers and texts without comparing one kind with another."""
     number = float(value) if isinstance(value, int | float) else 0.0
     return (value is not None, number, value if isinstance(value, str) else "")
 
@@ -209,7 +208,7 @@ def _table(rows: list[Row]) -> Table:
     lines.sort(key=lambda line: (not line.is_baseline, *(sortable(line[name]) for name in _CONFIGURATION)))
     stream = rows[0]
     peer = history = None
-    if stream["device"] == "cuda" and not stream["traced"] and stream["tokens"] is None:  # C++: none waits for another
+    if stream["device"] == "cuda" and not stream["traced"] and stream["tokens"] is None:
         work = (stream["workload"], stream["shapes"], stream["dtype"])
         peer = reference.peer(*work, stream["gpu"])
         history = reference.predecessor(*work, stream["commands"])
@@ -224,7 +223,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def problem_of(rows: list[Row]) -> str | None:
-    """Why this line may claim nothing: one bad repeat is enough, or the good ones would be a selection."""
+    """Return why this line may claim nothing, or None. One bad repeat is enough: the good ones would be a selection."""
     failed = [row["status"] for row in rows if row["status"] != "ok"]
     if failed:
         return str(failed[0])
@@ -250,7 +249,10 @@ def _compare(line: Line, baselines: list[Line], peer: reference.Peer | None) -> 
 
 
 def _baseline_of(line: Line, baselines: list[Line]) -> tuple[Line, bool]:
-    """What to compare with, and whether repeat by repeat: own run, then own batching, then what is sound."""
+    """Return the baseline, and whether to compare repeat by repeat.
+
+    A baseline of the own run comes first, then a verified one, then one with the same batching.
+    """
 
     def distance(baseline: Line) -> tuple[bool, ...]:
         same_batching = all(baseline[name] == line[name] for name in ("max_batch", "timeout_us"))
@@ -263,7 +265,7 @@ def _baseline_of(line: Line, baselines: list[Line]) -> tuple[Line, bool]:
 
 
 def _speedup(line: Line, baseline: Line, paired: bool) -> Interval | None:
-    """Ratio of wall times; None where a repeat has no time, or no repeat is shared by a pair."""
+    """Return the ratio of wall times; None where a repeat has no time, or where no pair shares a repeat."""
     ours = {row["repeat"]: row["wall_ms"] for row in line.rows}
     theirs = {row["repeat"]: row["wall_ms"] for row in baseline.rows}
     if not all(wall_ms is not None and wall_ms > 0 for wall_ms in (*ours.values(), *theirs.values())):

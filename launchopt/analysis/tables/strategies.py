@@ -1,10 +1,10 @@
-"""Every remedy on one stream of commands: what it gains, what it costs once, and after how much work that is paid back.
+"""Every strategy on one stream of commands: its gain, its setup cost, and the commands that repay it.
 
-In: rows as `results.read_summaries` gives them, and the modes that refused the work, by run. Out: a `RemedyTable` for
-each stream of commands, with a `Remedy` for each mode that ran it. Pure: reads no file, prints nothing.
+In: rows as `results.read_summaries` gives them, and the modes that refused the work, by run. Out: a `RemedyTable` per
+stream of commands, with a `Remedy` per mode that ran it. Pure: reads no file, prints nothing.
 
-Times are those of runs without a tracer. What only a tracer counts (kernels, GPU busy) comes from traced runs of the
-same work in the same mode, where there are any: such a run gives nothing else. What a line may claim is as in `tables`.
+Times are those of untraced runs. Kernels and GPU busy need a tracer: they come from traced runs of the same work in the
+same mode, and nothing else does. `rows` says what a line may claim.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from launchopt.statistics.interval import Verdict
 
 _SETTINGS = ("mode", "ordering", "max_batch", "timeout_us")
 
-Refusals = Mapping[str, Mapping[str, str]]  # run_id -> mode -> why it cannot run that work
+Refusals = Mapping[str, Mapping[str, str]]  # run_id -> mode -> the reason why it cannot run that work
 
 
 class Payback(StrEnum):
-    """When a one-time cost is paid back, where that is no number of commands."""
+    """State of a setup cost that no number of commands describes."""
 
-    AT_ONCE = "at once"  # there is no more to pay than for the baseline
-    NEVER = "never"  # nothing is saved
-    UNDECIDED = "undecided"  # whether anything is saved
+    AT_ONCE = "at once"  # the setup costs no more than that of the baseline
+    NEVER = "never"  # the mode saves nothing
+    UNDECIDED = "undecided"  # unknown whether the mode saves anything
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One mode on a stream of commands; `traced` is the same under a tracer."""
+    """One mode on a stream of commands. `traced` is the same mode under a tracer."""
 
     line: Line
     traced: Line | None
 
     @property
     def kernels(self) -> float | None:
-        """Kernels that ran, counted by a tracer."""
+        """Number of kernels that a tracer counted."""
         return self.traced.median("kernels") if self.traced else None
 
     @property
     def busy_ms(self) -> float | None:
-        """How long the GPU had a kernel to run, by a tracer."""
+        """GPU busy time by a tracer."""
         return self.traced.median("gpu_busy_ms") if self.traced else None
 
     @property
     def roofline(self) -> tuple[float, str] | None:
-        """The larger of the shares of the measured copy bandwidth and of the measured peak, and which it is."""
+        """The larger of the shares of measured copy bandwidth and measured peak, and its name."""
         shares = {
             "copy": self.line.median_ratio("achieved_gb_per_s", "copy_gb_per_s"),
             "peak": self.line.median_ratio("achieved_tflops", "peak_tflops"),
@@ -59,7 +59,7 @@ class Remedy:
 
     @property
     def break_even(self) -> int | Payback | None:
-        """Commands after which what the mode costs once, beyond the baseline's, is saved; None: not known."""
+        """Number of commands that repays the setup beyond the baseline's; None: unknown."""
         line, baseline = self.line, self.line.baseline
         if baseline is None or line.speedup is None:
             return None
@@ -72,14 +72,14 @@ class Remedy:
 
     @property
     def break_even_ms(self) -> float | None:
-        """How long the mode takes for so many commands; None where `break_even` is no number."""
+        """Time of the mode for that number of commands; None where `break_even` is no number."""
         commands, time = self.break_even, self.line.median_ratio("wall_ms", "commands")
         return commands * time if isinstance(commands, int) and time is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class RemedyTable:
-    """All modes that ran one stream of commands on one device, and why others did not."""
+    """All modes that ran one stream of commands on one device, and the reasons of those that did not."""
 
     stream: Row
     remedies: list[Remedy]
@@ -87,9 +87,9 @@ class RemedyTable:
 
 
 def break_even(extra_ms: float, saved_ms_per_command: float, verdict: Verdict | None = None) -> int | Payback:
-    """Commands after which `extra_ms`, paid once, is saved.
+    """Return the number of commands that repays `extra_ms`.
 
-    `verdict` says whether a saving is more than noise; None where there were too few repeats to tell.
+    `verdict` says whether a saving is more than noise; None where too few repeats can tell.
     """
     if verdict is Verdict.UNDECIDED:
         return Payback.UNDECIDED
@@ -97,11 +97,11 @@ def break_even(extra_ms: float, saved_ms_per_command: float, verdict: Verdict | 
         return Payback.NEVER
     if extra_ms <= 0:
         return Payback.AT_ONCE
-    return max(math.ceil(extra_ms / saved_ms_per_command), 1)  # a quotient may be too small to be told from 0
+    return max(math.ceil(extra_ms / saved_ms_per_command), 1)  # a saving may round to 0
 
 
 def build_remedies(rows: Iterable[Row], refusals: Refusals | None = None) -> list[RemedyTable]:
-    """A table for each stream of commands that ran without a tracer; in each the baseline first, then the fastest.
+    """Return a table per untraced stream of commands; in each the baseline first, then the fastest.
 
     Raises DataError where two different rows claim to be the same repeat.
     """

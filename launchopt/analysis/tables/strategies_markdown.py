@@ -1,6 +1,6 @@
-"""The remedies as text: which columns, what a one-time cost consists of, and who refused.
+"""Strategies as text: columns, the parts of each setup cost, and refusals.
 
-In: `remedies.RemedyTable`. Out: Markdown, or cells for a terminal; sets of columns as in `markdown`.
+In: `strategies.RemedyTable`. Out: Markdown, or cells for a terminal, in sets of columns as in `columns`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _DIFFERING: dict[str, Callable[[Line], str]] = {
 
 
 def _parts(remedy: Remedy) -> list[str]:
-    """A note on what a one-time cost consists of, and on what is paid again and again."""
+    """Return a note on the parts of a setup cost, and on costs that repeat."""
     parts = [(part, remedy.line.median(f"{part}_ms")) for part in _PARTS]
     spelled = [f"{part} {number(ms)} ms" for part, ms in parts if ms is not None]
     replays, update_ms = remedy.line.median("graph_replays"), remedy.line.median("update_ms")
@@ -113,7 +113,7 @@ def _parts(remedy: Remedy) -> list[str]:
 
 
 def remedies_grid(table: RemedyTable, kind: str) -> tuple[list[Column[Remedy]], list[list[str]], list[str]]:
-    """Columns of a set, the cells of every mode, and notes; what differs of run and settings comes first."""
+    """Return the columns of a set, the cells of every mode, and notes. Runs and settings that differ come first."""
     columns = [column for column in COLUMNS if kind in column.sets]
     for heading, write in _DIFFERING.items():
         if len({write(remedy.line) for remedy in table.remedies}) > 1:
@@ -133,13 +133,13 @@ def remedies_grid(table: RemedyTable, kind: str) -> tuple[list[Column[Remedy]], 
 
 
 def remedies_subtitle(table: RemedyTable) -> str:
-    """Where and on what, and the settings where all lines share them."""
+    """Return device and work, with the settings where all lines share them."""
     settings = {remedy.line.configuration for remedy in table.remedies}
     return ", ".join([stream_subtitle(table.stream), *(settings if len(settings) == 1 else [])])
 
 
 def refusals(table: RemedyTable) -> list[str]:
-    """A line for each reason: the modes that gave it, and the reason."""
+    """Return a line per reason: the modes, and the reason."""
     modes: dict[str, list[str]] = {}
     for mode, reason in table.refused.items():
         modes.setdefault(reason, []).append(mode)
@@ -147,7 +147,7 @@ def refusals(table: RemedyTable) -> list[str]:
 
 
 def remedies_markdown(tables: Sequence[RemedyTable], kind: str) -> str:
-    """A table a stream, `full` under a heading, or `compact` for a README; ends with a newline."""
+    """Return a table per stream, `full` under a heading or `compact` for a README; ends with a newline."""
     parts = ["# Remedies", LEGEND] if kind == "full" else [LEGEND]
     for table in tables:
         columns, cells, notes = remedies_grid(table, kind)

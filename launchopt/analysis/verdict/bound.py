@@ -1,20 +1,20 @@
-"""What bounds a line: the rules, one by one, over shares of its wall time.
+"""Rules for the bottleneck of a line, over shares of its wall time.
 
-In: `Shares`. Out: a `Bound` and on which side it is. Pure arithmetic, no files.
+In: `Shares`. Out: a `Bound` and its `Side`. Pure arithmetic, no files.
 
-A line is bound by what accounts for at least DOMINANT of its wall time. In this order:
+The bottleneck accounts for at least DOMINANT of the wall time. The rules in their order:
 
     1 memory-, compute-bound   the bytes at the measured bandwidth, the FLOPs at the measured peak: cannot be removed
-    2 queue-bound (arrivals)   an open loop that kept up: the wall time is how long requests took to come
+    2 queue-bound (arrivals)   an open loop that kept up: arrivals of requests determine the wall time
     3 queue-bound (deadlines)  batches waited for their deadline
     4 launch-bound (comparison)  on the CPU a call returns when its work is done, so overhead and work are not apart:
                                the same commands in fewer calls took less than half as long. Otherwise undecided
-    5 launch-bound (host)      the thread that launches is in launch calls, the launch queue is not full, and the GPU,
-                               where that was traced, is busy for less
+    5 launch-bound (host)      the launching thread is in launch calls, the launch queue is not full, and the GPU is
+                               busy for less time where that was traced
     6 latency-bound            the GPU is busy, or (untraced) behind, since the launch queue is full, and reaches
                                neither ceiling: kernels shorter than SHORT_KERNEL_US, no time to fill a GPU, or slow
     7 launch-bound (gaps)      the GPU was seen to be idle and the host is not in launch calls: gaps between kernels
-    8 undecided                nothing of it, and no tracer has told kernels from gaps
+    8 undecided                none of these, and no tracer has distinguished kernels from gaps
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-DOMINANT = 0.5  # of the wall time: what takes more than all else together
-QUEUE_FULL = 0.1  # of the wall time spent in launch calls beyond what the first ones cost: the GPU is behind
+DOMINANT = 0.5  # share of the wall time that exceeds all other parts together
+QUEUE_FULL = 0.1  # share of the wall time in launch calls beyond the cost of the first ones: the GPU is behind
 
-SHORT_KERNEL_US = 10.0  # a kernel ramps up and drains for a few microseconds: in one so short that is much of it
+SHORT_KERNEL_US = 10.0  # ramping up and draining take a few us of a kernel, much of a short one
 
 
 class Bound(StrEnum):
-    """What to remove first, if it can be removed."""
+    """The part of the wall time to remove first, if it can be removed."""
 
     LAUNCH = "launch-bound"
     MEMORY = "memory-bound"
@@ -42,7 +42,7 @@ class Bound(StrEnum):
 
 
 class Side(StrEnum):
-    """Which of the things that go by one name; empty where there is but one."""
+    """The cause within a bound; empty for a bound with one cause."""
 
     ONLY = ""
     HOST = "launching thread"
@@ -57,22 +57,22 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares of the wall time; they overlap, as host and GPU work at once. None: not measured."""
+    """Shares of the wall time. They overlap, since host and GPU work at once. None: not measured."""
 
     bytes: float | None = None  # at the measured bandwidth
     flops: float | None = None  # at the measured peak
     host: float | None = None  # in launch calls, at the cost of the first ones where the launch queue could fill
-    blocked: float = 0.0  # in launch calls beyond that
+    blocked: float = 0.0  # in launch calls beyond the cost of the first ones
     busy: float | None = None  # the GPU had a kernel, by a tracer
-    kernel_us: float | None = None  # not a share: how long one takes, on average
+    kernel_us: float | None = None  # not a share: mean duration of a kernel
     waited: float = 0.0  # batches waited for their deadline
     kept_up: bool = False  # an open loop that was not overloaded
     on_cpu: bool = False
-    saved: float | None = None  # by the same commands in fewer launch calls
+    saved: float | None = None  # share that the same commands saved in fewer launch calls
 
 
 def classify(shares: Shares) -> tuple[Bound, Side]:
-    """The first rule that holds."""
+    """Return the bound and the side of the first rule that holds."""
     bytes_share, flops_share = shares.bytes or 0.0, shares.flops or 0.0
     if max(bytes_share, flops_share) >= DOMINANT:
         return (Bound.COMPUTE if flops_share > bytes_share else Bound.MEMORY), Side.ONLY

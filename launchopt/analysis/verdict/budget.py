@@ -1,13 +1,14 @@
-"""What launches cost a day: host hours inside launch calls, and hours in which the GPU has nothing to run.
+"""Cost of launches per day: host hours inside launch calls, and hours in which the GPU has nothing to run.
 
-In: how many tokens a day and of which model (`Ask`), and the lines of measured streams. Out: a `Budget`, a line for
-each mode on each stream, and every assumption in words. Pure: reads no file, prints nothing.
+In: tokens per day and the model (`Ask`), and the lines of measured streams. Out: a `Budget`: a line per mode and
+stream, and every assumption in words. Pure: reads no file, prints nothing.
 
     hours(10e6, 1200, 5)        # 16.7: the textbook's 1,200 launches a token at 5 us, 10 M tokens a day
 
-A model that was not measured is scaled: its commands a token are commands a layer x layers, and each mode keeps the
-launches a command and the cost a launch that were measured. A graph is replayed once a step however many layers it has,
-so that its launches a token are kept instead. Its GPU idle time is then a bound: larger kernels hide more launches.
+A model that was not measured is scaled: its commands per token are the commands per layer times its layers. Each mode
+keeps its measured launches per command and cost per launch. A graph is replayed once per step whatever the number of
+layers, so its launches per token are kept. Its GPU idle time is then an upper bound, since larger kernels hide more
+launches.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked; ConfigError for what cannot be. Of the model: its layers, and the weights of an average linear."""
+    """The question; ConfigError for an impossible one.
+
+    Of the model: its layers, and the weights of an average linear layer.
+    """
 
     tokens_per_day: float
     model: str | None = None
@@ -56,7 +60,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class BudgetLine:
-    """One mode on one stream, for a day. `idle_is_bound`: at most so many hours; None: not known."""
+    """One mode on one stream, for a day. `idle_is_bound`: the idle hours are an upper bound. None: unknown."""
 
     work: str
     mode: str
@@ -70,19 +74,19 @@ class BudgetLine:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The lines, in the order of the streams, baseline first; and what they rest on, a sentence each."""
+    """The lines, in stream order with the baseline first, and their assumptions, a sentence each."""
 
     lines: list[BudgetLine]
     assumptions: list[str]
 
 
 def hours(tokens: float, launches_per_token: float, launch_us: float) -> float:
-    """Hours that so many launches take, one after the other."""
+    """Return the hours of all launches of a day, one after another."""
     return tokens * launches_per_token * launch_us / US_AN_HOUR
 
 
 def textbook(ask: Ask) -> Budget:
-    """The budget from figures that were given, nothing measured; ConfigError where one is missing."""
+    """Return the budget of given figures, without a measurement; ConfigError where one is missing."""
     if ask.launch_us is None:
         raise ConfigError("launch_us", "", "missing: give it, or from=RUN with measured costs")
     launches, source = ask.launches_per_token, "launches a token as given"
@@ -108,7 +112,7 @@ def textbook(ask: Ask) -> Budget:
 
 
 def measured(ask: Ask, rows: Iterable[Row], source: str) -> Budget:
-    """The budget of every mode in `rows`; DataError naming `source` where nothing in them gives one."""
+    """Return the budget of every mode in `rows`; DataError naming `source` where no row gives one."""
     tables = build_remedies(rows)
     usable = [table for table in tables if commands_per_token(ask, table.stream)[1] is not None]
     if not usable:
@@ -133,7 +137,7 @@ def _reason(remedy: Remedy) -> str:
 
 
 def commands_per_token(ask: Ask, stream: Row) -> tuple[float | None, float | None]:
-    """(as measured, as asked): the second from what was given, or scaled to the layers of the model asked for."""
+    """Return (measured, asked). The second is given, or scaled to the layers of the model."""
     tokens, layers = None if stream["workload"] in NOT_A_MODEL else stream["tokens"], stream["layers"]
     measured_ = stream["commands"] / tokens if tokens else None
     if ask.launches_per_token is not None:
@@ -165,12 +169,12 @@ def _line(ask: Ask, table: RemedyTable, remedy: Remedy) -> BudgetLine | None:
 
 
 def is_scaled(ask: Ask, stream: Row) -> bool:
-    """Whether the model asked for is not the one that ran."""
+    """Return whether the model asked for is not the one that ran."""
     return ask.model is not None and stream["model"] != ask.model
 
 
 def _name(remedy: Remedy, table: RemedyTable) -> str:
-    """The mode, its settings where it ran with several, and what was wrong with the order of its commands."""
+    """Return the mode, its settings where it ran with several, and the disorder of its commands."""
     line = remedy.line
     is_alone = sum(each.line["mode"] == line["mode"] for each in table.remedies) == 1
     name = line["mode"] if is_alone else f"{line['mode']}, {line.configuration}"
@@ -178,15 +182,15 @@ def _name(remedy: Remedy, table: RemedyTable) -> str:
 
 
 def _idle_ms(remedy: Remedy) -> tuple[float | None, bool]:
-    """(how long the GPU had nothing to run, whether that is a bound).
+    """Return the GPU's idle time, and whether it is an upper bound.
 
-    Where nothing was traced it was idle at most for what the roofline does not need. Unknown in an open loop, where
-    the GPU also waits for requests, and on a CPU.
+    Without a trace the bound is the wall time beyond the roofline's. Idle time is unknown in an open loop, where the
+    GPU also waits for requests, and on a CPU.
     """
     line, wall_ms = remedy.line, remedy.line.median("wall_ms")
     if wall_ms is None or line["device"] != "cuda" or line["arrival"] != "closed":
         return None, False
-    if remedy.busy_ms is not None:  # of another run: where that was the slower one it tells nothing
+    if remedy.busy_ms is not None:  # of another run; no use where that run was slower
         return (wall_ms - remedy.busy_ms, False) if remedy.busy_ms <= wall_ms else (None, False)
     floor_ms = predict(remedy).work.floor_ms
     return (None, False) if floor_ms is None else (max(0.0, wall_ms - floor_ms), True)
@@ -224,7 +228,7 @@ def _measured_assumptions(ask: Ask, tables: Sequence[RemedyTable]) -> list[str]:
 
 
 def _kernels(ask: Ask, table: RemedyTable) -> str:
-    """Whether the kernels of the model asked for are long enough to hide a launch, by the roofline."""
+    """Return, by the roofline, whether kernels of the model asked for are long enough to hide a launch."""
     stream, baseline = table.stream, table.remedies[0].line
     ran = f"kernels were those of {stream['model'] or stream['workload']}"
     rates = [rate for rate in map(baseline.median, ("read_gb_per_s", "copy_gb_per_s")) if rate]

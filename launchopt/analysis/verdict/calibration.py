@@ -1,12 +1,12 @@
-"""A machine's floors, as `python -m runner.doctor --save` measured them: what a launch and a byte cost here at least.
+"""Floors of a machine: the least cost of a launch and of a byte, as `python -m runner.doctor --save` measured them.
 
-In: the JSON file it writes (default outputs/calibration/<device>.json). Out: a `Calibration`.
+In: the JSON file of the doctor (default outputs/calibration/<device>.json). Out: a `Calibration`, or its tables.
 
     calibration = find_calibration("NVIDIA H200")
     calibration.value("null_launch_host_us")      # 1.9, or None where it was not measured
 
-One file is one measurement of one device; a newer one replaces an older one of the same device. Floors that have no
-meaning on a device (a graph node on a CPU) are absent, never 0.
+One file is one measurement of one device. A newer file replaces an older one of the same device. A floor without a
+meaning on a device (a graph node on a CPU) is absent, never 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from launchopt.errors import DataError
 from launchopt.files import read_json
 
 SCHEMA_VERSION = 1
-VARIABLE = "LAUNCHOPT_CALIBRATION"  # names one file, for whoever keeps it elsewhere
+VARIABLE = "LAUNCHOPT_CALIBRATION"  # names a calibration file outside of FOLDER
 FOLDER = Path("outputs/calibration")
 FLOOR_HEADINGS = {"floor": TEXT, "median": NUMBER, "95% interval": NUMBER, "unit": TEXT, "how measured": TEXT}
 STAGE_HEADINGS = {"stage": TEXT, "p50 us": NUMBER, "p99 us": NUMBER, "how measured": TEXT}
@@ -37,9 +37,10 @@ TIME_UNIT = "us"  # a time may be 0 or less: a delay between two clocks, or a di
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The floors of one device by name, and of which machine they are.
+    """The floors of one device by name, and their machine.
 
-    `stages`: the breakdown of one launch, {kernel: {stage: {"p50_us", "p99_us", "how"}}}, as `stages` writes it.
+    `stages`: the breakdown of one launch, {kernel: {stage: {"p50_us", "p99_us", "how"}}}, as `devices.launch_breakdown`
+    writes it.
     """
 
     made_utc: str
@@ -49,18 +50,18 @@ class Calibration:
     stages: dict[str, Any] = field(default_factory=dict)
 
     def value(self, name: str) -> float | None:
-        """The floor `name`; None where it was not measured."""
+        """Return the floor `name`; None where it was not measured."""
         floor = self.floors.get(name)
         return None if floor is None else floor.value
 
 
 def as_json(calibration: Calibration) -> dict[str, Any]:
-    """`calibration` as the file holds it."""
+    """Return the content of the file."""
     return {"schema_version": SCHEMA_VERSION, **asdict(calibration)}
 
 
 def from_json(content: Any, path: Path) -> Calibration:
-    """The opposite of `as_json`; DataError naming `path` and the key that is wrong."""
+    """Return the calibration of a file's content; DataError naming `path` and the wrong key."""
     if not isinstance(content, Mapping) or "floors" not in content:
         raise DataError(path, None, "not a calibration: no floors (python -m runner.doctor --save makes one)")
     version = content.get("schema_version")
@@ -100,17 +101,17 @@ def _floor(name: str, content: Any, path: Path) -> Floor:
 
 
 def _number(value: Any) -> float | None:
-    """`value` as a float; None for what is no finite number."""
+    """Return `value` as a float; None for anything but a finite number."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < math.inf:
         return None
     try:
         return float(value)
-    except OverflowError:  # of an integer
+    except OverflowError:  # the integer is too large
         return None
 
 
 def read_calibration(path: Path) -> Calibration:
-    """The calibration in `path`; DataError where it is missing, broken, or of another schema version."""
+    """Return the calibration in `path`; DataError where it is missing, broken, or of another schema version."""
     try:
         content = read_json(path)
     except FileNotFoundError:
@@ -121,7 +122,7 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Write it under a temporary name, then rename: a reader never sees half of it. Makes the folder."""
+    """Write the file atomically, and make its folder."""
     text = json.dumps(as_json(calibration), indent=2) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -136,16 +137,16 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 
 
 def default_path(device_name: str) -> Path:
-    """Where a calibration of `device_name` is kept: outputs/calibration/nvidia_h200.json."""
+    """Return the path for a device: outputs/calibration/nvidia_h200.json."""
     slug = re.sub(r"[^a-z0-9]+", "_", device_name.lower()).strip("_")
     return FOLDER / f"{slug or 'device'}.json"
 
 
 def find_calibration(device_name: str, folders: Sequence[Path] = ()) -> Calibration | None:
-    """The newest calibration of `device_name`; None where there is none.
+    """Return the newest calibration of `device_name`; None where there is none.
 
-    Looked for in the file that $LAUNCHOPT_CALIBRATION names (DataError where that cannot be read), and in the *.json of
-    outputs/calibration below the current folder and of `folders`, where files that are no calibration are passed over.
+    It searches the file that $LAUNCHOPT_CALIBRATION names, and the *.json of `folders` and of outputs/calibration below
+    the current folder. Files of another kind are skipped. Raises DataError where the named file cannot be read.
     """
     found = []
     if named := os.environ.get(VARIABLE):

@@ -1,14 +1,14 @@
-"""What bounds each mode on a stream of commands, what that leaves to gain, and what to try first and why.
+"""Diagnosis of a stream of commands: the bottleneck of each mode, the possible gain, and the strategy to try first.
 
 In: rows as `results.read_summaries` gives them, the modes that refused the work, by run, and the calibration of the
-device, if any. Out: a `Diagnosis` for each stream, with a `DiagnosedLine` for each mode and configuration. Pure: reads
-no file, prints nothing.
+device, if any. Out: a `Diagnosis` per stream, with a `DiagnosedLine` per mode and configuration. Pure: reads no file,
+prints nothing.
 
     diagnose(read_summaries([Path("outputs/reference/h200/remedies")]), {}, None)[0].sentence
 
-Times are those of untraced runs; traced ones give kernels and GPU busy. A line with a repeat that failed or was not
-verified gets no verdict, and a rate above a measured ceiling that nothing explains is an error, said first. The rules
-are in `bound`, the arithmetic in `roofline`, the numbers in `evidence`, the choice of what to try in `remedy_choice`.
+Times are those of untraced runs; traced runs give kernels and GPU busy. A line with a failed or unverified repeat gets
+no verdict. A rate above a measured ceiling without an explanation is an error, and comes first. `bound` has the rules,
+`roofline` the arithmetic, `evidence` the numbers, `first_strategy` the choice.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from launchopt.statistics.interval import Interval
 
 @dataclass(frozen=True, slots=True)
 class DiagnosedLine:
-    """One mode in one configuration: measured beside predicted, what bounds it, and the evidence in numbers.
+    """One mode in one configuration: measured and predicted time, its bottleneck, and the evidence in numbers.
 
-    The predicted time is the larger of `bytes_ms` (packing counted) and `flops_ms`, and `launch_ms` added; `headroom`
-    is how many times faster it were at the roofline, with no launches at all; `kernel_headroom` with no gap between
-    the kernels that ran. None: not known.
+    The predicted time is the larger of `bytes_ms` (packing included) and `flops_ms`, plus `launch_ms`. `headroom`: the
+    speed-up at the roofline without launches. `kernel_headroom`: the speed-up without gaps between the kernels that
+    ran. None: unknown.
     """
 
     mode: str
@@ -49,28 +49,28 @@ class DiagnosedLine:
     side: str = ""
     configuration: str = ""
     run_id: str = ""
-    launch_cost: str | None = None  # where the cost of a launch was taken from
+    launch_cost: str | None = None  # source of the cost of a launch
     all_bytes_ms: float | None = None  # bytes if every command read its own operands from memory
     kernel_headroom: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A stream of commands: the verdict in words, and a line for each mode."""
+    """A stream of commands: the verdict in words, and a line per mode."""
 
     title: str
     subtitle: str
     sentence: str
     lines: list[DiagnosedLine]
     first_to_try: str | None
-    evidence: list[str]  # of the line that the sentence is about
-    errors: list[str] = field(default_factory=list)  # numbers that cannot be
+    evidence: list[str]  # of the line that the sentence describes
+    errors: list[str] = field(default_factory=list)  # impossible numbers
 
 
 def diagnose(
     rows: Iterable[Row], refusals: Mapping[str, Mapping[str, str]], calibration: Calibration | None
 ) -> list[Diagnosis]:
-    """A diagnosis of each stream of commands, the ones that only ran under a tracer last.
+    """Return a diagnosis per stream of commands; streams that only ran under a tracer come last.
 
     Raises DataError where two different rows claim to be the same repeat.
     """
@@ -124,7 +124,7 @@ def _impossible(line: Line) -> str | None:
 
 
 def _saved(remedy: Remedy, others: list[Remedy]) -> float | None:
-    """The share of its wall time that the fastest sound line saved which needed at most half as many launch calls."""
+    """Return the share of its wall time that the fastest verified line saved with at most half as many launch calls."""
     wall_ms, calls = remedy.line.median("wall_ms"), remedy.line.median("launch_calls")
     if not wall_ms or not calls:
         return None

@@ -1,6 +1,6 @@
-"""The numbers behind a verdict: where the wall time of a line went, as shares for the rules and as sentences to show.
+"""Evidence for a verdict: the parts of a line's wall time, as shares for the rules and as sentences.
 
-In: a `remedies.Remedy` and its `roofline.Prediction`. Out: `bound.Shares`, and a list of evidence, a fact each.
+In: a `strategies.Remedy` and its `roofline.Prediction`. Out: `bound.Shares`, and a list of facts.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from launchopt.analysis.verdict.roofline import Prediction, first_calls_us, reco
 
 # Fewer launches than this at a time cannot fill a GPU's launch queue (about 1,024), so that no call waits for room.
 LAUNCH_QUEUE = 1000
-NOTABLE = 0.05  # a share of the wall time worth a word
-AGREES = 0.1  # predicted and measured are called the same up to this
+NOTABLE = 0.05  # least share of the wall time that is mentioned
+AGREES = 0.1  # up to this ratio predicted and measured agree
 
 
 def shares_of(remedy: Remedy, prediction: Prediction, saved: float | None = None) -> Shares:
-    """Shares of the wall time for `bound.classify`; `saved`: by the fastest line that needed fewer launch calls."""
+    """Return the shares of the wall time for `bound.classify`. `saved`: by the fastest line with fewer launch calls."""
     line, wall_ms, work = remedy.line, prediction.measured_ms, prediction.work
     if not wall_ms:
         return Shares()
@@ -43,13 +43,13 @@ def shares_of(remedy: Remedy, prediction: Prediction, saved: float | None = None
 
 
 def call_time_ms(line: Line) -> float | None:
-    """Time inside launch calls, waiting for room in the launch queue included; never more than the wall time."""
+    """Return the time inside launch calls, waits for room in the launch queue included; at most the wall time."""
     calls, mean_ns, wall_ms = recorded_launches(line), line.median("host_submit_ns_per_launch"), line.median("wall_ms")
     return None if calls is None or mean_ns is None or not wall_ms else min(calls * mean_ns / 1e6, wall_ms)
 
 
 def launching_ms(line: Line) -> float | None:
-    """Time that the launch calls cost the host of themselves: that of the first ones, where calls can wait for room."""
+    """Return the host's own time in launch calls: the cost of the first ones, where later calls can wait for room."""
     calls, us = recorded_launches(line), first_calls_us(line)
     if calls is None or us is None:
         return None
@@ -58,9 +58,9 @@ def launching_ms(line: Line) -> float | None:
 
 
 def _can_fill_the_queue(line: Line, launches: float) -> bool:
-    """A closed loop of requests in order never has more launches in flight than a step of each of them.
+    """Return whether launches can fill the launch queue; a CPU has none.
 
-    A CPU has no launch queue.
+    A closed loop in order has at most a step per request in flight.
     """
     if launches <= LAUNCH_QUEUE or line["device"] == "cpu":
         return False
@@ -71,13 +71,16 @@ def _can_fill_the_queue(line: Line, launches: float) -> bool:
 
 
 def _deadlines_ms(line: Line) -> float:
-    """How long batches waited for their deadline, one after the other; 0 where most were flushed for another reason."""
+    """Return the time that batches waited for their deadline, in sequence.
+
+    It is 0 where most batches were flushed for another reason.
+    """
     missed, batches, timeout_us = line.median("flush_deadline"), line.median("batches"), line["timeout_us"]
     return missed * timeout_us / 1e3 if missed and batches and timeout_us and missed >= batches / 2 else 0.0
 
 
 def evidence_of(remedy: Remedy, prediction: Prediction) -> list[str]:
-    """Where the time went, in numbers."""
+    """Return the facts about a line's wall time, in numbers."""
     facts = [_launches(remedy.line), _blocked(remedy.line), _busy(remedy, prediction), *_roofline(prediction)]
     return [fact for fact in (*facts, *_queues(remedy.line), _explained(remedy, prediction)) if fact]
 
@@ -166,7 +169,7 @@ def _pace(line: Line) -> list[str]:
 
 
 def _explained(remedy: Remedy, prediction: Prediction) -> str | None:
-    """What may lie between the prediction and the measurement."""
+    """Return the possible causes of the difference between prediction and measurement."""
     ratio, total_ms, measured_ms = prediction.ratio, prediction.total_ms, prediction.measured_ms
     if ratio is None or total_ms is None or measured_ms is None:
         is_cpu = remedy.line["device"] == "cpu"

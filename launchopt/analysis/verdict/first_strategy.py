@@ -1,10 +1,11 @@
-"""Which remedy to try first, and the verdict on a stream in words.
+"""Choice of the strategy to try first, and the verdict on a stream in words.
 
-In: the judged lines of one stream, the baseline first. Out: a `Choice`, and a sentence or three.
+In: the judged lines of one stream, the baseline first. Out: a `Choice`, and one to three sentences.
 
-Measured beats predicted: of the modes that were certainly faster than the baseline and kept the order of commands,
-those within CLOSE_ENOUGH of the fastest count as equals, and of them the one that asks least of an engine (EFFORT) is
-tried first. Where nothing was measured the class says what usually helps, and the roofline how much it can bring.
+Measured beats predicted. Modes that were certainly faster than the baseline and kept the order of commands are
+candidates. Those within CLOSE_ENOUGH of the fastest count as equals; of them the one that asks least of an engine
+(EFFORT) comes first. Where nothing was measured, the bottleneck says which strategy usually helps, and the roofline how
+much it can gain.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from launchopt.analysis.verdict.evidence import call_time_ms
 from launchopt.analysis.verdict.roofline import Prediction, recorded_launches
 from launchopt.statistics.interval import Verdict
 
-CLOSE_ENOUGH = 1.05  # wall time over that of the fastest
+CLOSE_ENOUGH = 1.05  # wall time over that of the fastest mode
 # What a mode asks of an engine, least first: another library call, a captured step, own kernels, a framework.
 EFFORT = (
     *("batched", "coalesced", "pointer_array", "grouped", "multistream", "fused_epilogue", "fused_qkv", "graph"),
@@ -31,7 +32,7 @@ NEAR_CEILING = 0.9  # of the wall time is bytes or FLOPs at the ceiling: nothing
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A line with its prediction and what bounds it."""
+    """A line with its prediction and its bottleneck."""
 
     remedy: Remedy
     prediction: Prediction
@@ -42,41 +43,41 @@ class Judged:
 
     @property
     def is_sound(self) -> bool:
-        """Whether it may claim anything."""
+        """Whether the line may claim anything."""
         return self.bound not in (Bound.NO_VERDICT, Bound.IMPOSSIBLE)
 
     @property
     def roof(self) -> float:
-        """Share of its wall time that bytes or FLOPs take at the ceiling."""
+        """Share of the wall time that bytes or FLOPs take at the ceiling."""
         return max(self.shares.bytes or 0.0, self.shares.flops or 0.0)
 
     @property
     def headroom(self) -> float | None:
-        """How many times faster it were at the roofline; None where the wall time is not the work's."""
+        """Speed-up at the roofline; None where the wall time is not that of the work."""
         return self.prediction.headroom if self.is_sound and not self.shares.kept_up else None
 
     @property
     def kernel_headroom(self) -> float | None:
-        """How many times faster it were if its own kernels ran without a gap."""
+        """Speed-up if the line's own kernels ran without a gap."""
         busy = self.shares.busy
         return 1 / busy if self.is_sound and busy and not self.shares.kept_up else None
 
     @property
     def name(self) -> str:
-        """`launch-bound (launching thread)`."""
+        """Bottleneck and side: `launch-bound (launching thread)`."""
         return f"{self.bound} ({self.side})" if self.side else str(self.bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to try first; `judged` is None where it was not measured here."""
+    """The strategy to try first. `judged` is None where it was not measured here."""
 
     mode: str
     judged: Judged | None
 
 
 def first_to_try(lines: Sequence[Judged], refused: Mapping[str, str]) -> Choice | None:
-    """The measured remedy to take, or the one to measure; None where nothing is worth it, or nothing is known."""
+    """Return the measured strategy to take, or the one to measure; None where none is worth it, or nothing is known."""
     subject = lines[0]
     if not subject.is_sound:
         return None
@@ -93,7 +94,7 @@ def first_to_try(lines: Sequence[Judged], refused: Mapping[str, str]) -> Choice 
 
 
 def times(ratio: float) -> str:
-    """`1.23x`, `1,234x`: to three digits."""
+    """Return a factor to three digits: `1.23x`, `1,234x`."""
     return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
 
 
@@ -106,7 +107,7 @@ def _wall_ms(judged: Judged) -> float:
 
 
 def _candidates(subject: Judged) -> Sequence[str]:
-    """Modes that usually help a line so bound, most promising first."""
+    """Return the modes that usually help against a bottleneck, the most promising first."""
     line = subject.remedy.line
     if subject.bound not in (Bound.LAUNCH, Bound.LATENCY):
         return ()
@@ -118,7 +119,7 @@ def _candidates(subject: Judged) -> Sequence[str]:
 
 
 def sentence(lines: Sequence[Judged], choice: Choice | None, errors: Sequence[str]) -> str:
-    """The verdict on a stream: what bounds the baseline and the evidence, what to try, what is left after that."""
+    """Return the verdict on a stream: the baseline's bottleneck, the evidence, the choice, and the gain left."""
     if errors:
         return f"Impossible: {errors[0]}. No number of this run may be used before that is understood."
     subject = lines[0]
@@ -133,7 +134,7 @@ def sentence(lines: Sequence[Judged], choice: Choice | None, errors: Sequence[st
 
 
 def _reason(judged: Judged) -> str:
-    """The evidence for the class in one clause."""
+    """Return the evidence for the bottleneck in one clause."""
     line, work, shares = judged.remedy.line, judged.prediction.work, judged.shares
     wall = f"{number(judged.prediction.measured_ms)} ms"
     host, in_calls = shares.host or 0.0, (shares.host or 0.0) + shares.blocked
@@ -227,7 +228,7 @@ def _ceiling(judged: Judged) -> str:
 
 
 def _why(judged: Judged) -> str:
-    """What a remedy changes."""
+    """Return the effect of a strategy."""
     fewer, shared_by = judged.remedy.line.launch_reduction, judged.prediction.work.shared_by
     changes = [f"launch calls {times(fewer)} fewer"] if fewer is not None and fewer >= CLOSE_ENOUGH else []
     changes += [f"a weight read once for up to {shared_by:.3g} requests"] if shared_by >= CLOSE_ENOUGH else []
@@ -235,7 +236,7 @@ def _why(judged: Judged) -> str:
 
 
 def _left(judged: Judged) -> str:
-    """What is left to gain after a remedy."""
+    """Return the gain that is left after a strategy."""
     headroom = judged.headroom
     then = f"it is then {judged.name}"
     if judged.bound is Bound.UNDECIDED:
@@ -248,7 +249,7 @@ def _left(judged: Judged) -> str:
 
 
 def _others(lines: Sequence[Judged], choice: Choice | None) -> list[str]:
-    """The fastest, where another was chosen, and lines that may claim nothing."""
+    """Return the fastest mode, where another was chosen, and the lines that may claim nothing."""
     said = []
     if choice is not None and choice.judged is not None:
         faster = [each for each in lines if each.is_sound and each.remedy.line.verdict is Verdict.FASTER]

@@ -1,4 +1,4 @@
-"""A diagnosis as text: the verdict in words, the prediction beside the measurement, the evidence.
+"""A diagnosis as text: the verdict in words, prediction and measurement side by side, and the evidence.
 
 In: `diagnosis.Diagnosis`. Out: Markdown, or cells for a terminal.
 """
@@ -48,14 +48,14 @@ _DIFFERING: Sequence[Column[DiagnosedLine]] = (
 
 
 def diagnosis_grid(one: Diagnosis) -> tuple[list[Column[DiagnosedLine]], list[list[str]]]:
-    """Columns, and the cells of every line; where runs and settings differ they come first."""
+    """Return the columns and the cells of every line; runs and settings that differ come first."""
     differing = [each for each in _DIFFERING if len({each.cell(line) for line in one.lines}) > 1]
     columns = [*differing, *COLUMNS]
     return columns, [[column.cell(line) for column in columns] for line in one.lines]
 
 
 def diagnosis_evidence(one: Diagnosis) -> list[str]:
-    """A fact a line: of the line that the verdict is about, of what to try, and where launch costs come from."""
+    """Return a fact per line: on the line of the verdict, on the strategy to try, and on the source of launch costs."""
     subject = one.lines[0]
     shown = [subject, *(line for line in one.lines[1:] if line.mode == one.first_to_try)][:2]
     facts = [f"{line.mode}: {fact}" for line in shown for fact in line.evidence]
@@ -66,7 +66,7 @@ def diagnosis_evidence(one: Diagnosis) -> list[str]:
 
 
 def diagnosis_markdown(diagnoses: Sequence[Diagnosis]) -> str:
-    """All streams under a heading; ends with a newline."""
+    """Return all streams under a heading; ends with a newline."""
     parts = ["# Verdict", LEGEND]
     for one in diagnoses:
         parts += [f"## {escaped(one.title)}", escaped(one.subtitle), f"**{escaped(one.sentence)}**"]

@@ -1,17 +1,17 @@
-"""What the time of a line should be: T = max(bytes / BW, FLOPs / peak) + launches x cost, beside what it was.
+"""Predicted time of a line: T = max(bytes / BW, FLOPs / peak) + launches x cost, beside the measured one.
 
-In: a `remedies.Remedy` (a line of untraced repeats, with its traced twin where there is one), and the calibration of
+In: a `strategies.Remedy` (a line of untraced repeats, with its traced twin where there is one), and the calibration of
 its device, if any. Out: a `Prediction`. Pure: reads no file, prints nothing.
 
     BW         the larger of the two ceilings that the run measured itself, read and copy (a GEMV mostly reads)
-    bytes      what has to come from memory: a weight once a batch of requests in step, not once a command; inputs of
-               a hot cache once in all; what a mode packs is read and written on top of it
+    bytes      bytes from memory: a weight counts once per batch of requests in step, not once per command; inputs of a
+               hot cache count once in all; a mode that packs reads and writes the packed bytes on top
     launches   recorded launches; a call that only packs is part of the launch it packs for
-    cost       from the calibration by what the mode launches, the slower of host and GPU; else the run's own first
-               calls, which were made before the launch queue could fill (not on the CPU, where a call is also the work)
+    cost       from the calibration by the calls of the mode, the slower of host and GPU; else the run's own first
+               calls, made before the launch queue could fill (not on the CPU, where a call is also the work)
 
-The sum supposes that nothing overlaps: launches that are queued ahead hide behind kernels. The headroom is a bound:
-no launches, full rates, and every weight read once for all requests. Bytes and FLOPs are those of the whole run: where
+The sum assumes that nothing overlaps; launches that are queued ahead hide behind kernels. The headroom is a bound: no
+launches, full rates, and every weight read once for all requests. Bytes and FLOPs are those of the whole run. Where
 prompts are bound by FLOPs and tokens by bytes, the true floor is higher, up to the sum of both.
 """
 
@@ -36,27 +36,27 @@ MIXED = frozenset({"layer", "linear_epilogue", "elementwise_chain"})  # workload
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the stream asks of the device, in ms at the ceilings that the run measured; None: no ceiling, or no rate."""
+    """Demand of the stream on the device, in ms at the ceilings that the run measured. None: no ceiling, or no rate."""
 
-    bytes_ms: float | None  # what has to come from memory, with the batches as they were
+    bytes_ms: float | None  # bytes from memory, with the batches as they were
     all_bytes_ms: float | None  # every command reads and writes all of its operands
-    least_bytes_ms: float | None  # a weight is read once for all requests: no remedy can do with less
-    packing_ms: float | None  # what the mode copied to and from scratch, read and written
+    least_bytes_ms: float | None  # a weight is read once for all requests, the least possible
+    packing_ms: float | None  # bytes that the mode copied to and from scratch, read and written
     flops_ms: float | None
     shared_by: float  # commands of a batch that may read one weight together
-    bandwidth: str  # which ceiling: `4,448 GB/s (read)`
+    bandwidth: str  # the ceiling: `4,448 GB/s (read)`
     is_cached: bool  # inputs stay in a cache: memory does not bound them
 
     @property
     def moved_ms(self) -> float | None:
-        """The bytes, and what packing copies on top."""
+        """Time of the bytes, those that packing copies included."""
         return None if self.bytes_ms is None else self.bytes_ms + (self.packing_ms or 0.0)
 
     @property
     def floor_ms(self) -> float | None:
-        """The least time in which this device can do the work: no launch, no gap, nothing packed, full rates.
+        """Least time of the work on this device: no launch, no gap, no packing, full rates.
 
-        None for inputs in a cache whose FLOPs take next to nothing: what a cache can give was not measured.
+        None for inputs in a cache with hardly any FLOPs: the bandwidth of a cache was not measured.
         """
         if self.is_cached and (self.flops_ms or 0.0) < (self.all_bytes_ms or 0.0):
             return None
@@ -64,28 +64,28 @@ class Work:
 
     @property
     def is_compute(self) -> bool:
-        """Whether the FLOPs ask for more time than the bytes."""
+        """Whether the FLOPs take longer than the bytes."""
         return self.flops_ms is not None and (self.bytes_ms is None or self.flops_ms > self.bytes_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCost:
-    """What the launches cost: `us` each on the host or the GPU, whichever is slower, and `nodes_ms` of graph nodes."""
+    """Cost of the launches: `us` each on the host or the GPU, whichever is slower, and `nodes_ms` of graph nodes."""
 
     launches: float
     us: float
     nodes_ms: float
-    source: str  # where the cost comes from, in words
+    source: str  # source of the cost, in words
 
     @property
     def total_ms(self) -> float:
-        """All of them."""
+        """Cost of all launches."""
         return self.launches * self.us / 1e3 + self.nodes_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicted beside measured; `total_ms` is None where a part could not be had."""
+    """Predicted and measured time. `total_ms` is None where a part is unknown."""
 
     measured_ms: float | None
     work: Work
@@ -99,12 +99,12 @@ class Prediction:
 
     @property
     def ratio(self) -> float | None:
-        """Predicted / measured."""
+        """Predicted over measured time."""
         return self.total_ms / self.measured_ms if self.total_ms is not None and self.measured_ms else None
 
     @property
     def headroom(self) -> float | None:
-        """How many times faster it were if all launches vanished and every byte and FLOP ran at its ceiling."""
+        """Speed-up if all launches vanished and every byte and FLOP ran at its ceiling."""
         return self.measured_ms / self.work.floor_ms if self.measured_ms and self.work.floor_ms else None
 
 
@@ -113,13 +113,13 @@ def _largest(*values: float | None) -> float | None:
 
 
 def predict(remedy: Remedy, calibration: Calibration | None = None) -> Prediction:
-    """What `remedy` should take, and what it took."""
+    """Return the predicted and the measured time of `remedy`."""
     line = remedy.line
     return Prediction(line.median("wall_ms"), work(line), launch_cost(remedy, calibration))
 
 
 def work(line: Line) -> Work:
-    """The bytes and FLOPs of a line at the ceilings of its run."""
+    """Return the bytes and FLOPs of a line at the ceilings of its run."""
     ceilings = {"read": line.median("read_gb_per_s"), "copy": line.median("copy_gb_per_s")}
     rate, name = max(((rate, name) for name, rate in ceilings.items() if rate), default=(None, "copy"))
     all_bytes, footprint, packed = (line.median(c) for c in ("bytes_moved", "input_footprint_bytes", "packed_bytes"))
@@ -136,30 +136,30 @@ def work(line: Line) -> Work:
     span_ms = line.median("wall_ms") if line.median("gpu_span_ms") is None else line.median("gpu_span_ms")
     flops_ms = tflops * span_ms if peak and tflops is not None and span_ms is not None else None
     bandwidth = "no measured bandwidth" if rate is None else f"{rate:,.0f} GB/s ({name})"
-    # What is packed is copied: read once and written once more than the work itself asks for.
+    # Packing copies: one more read and one more write of the packed bytes.
     packing_ms = ms(2 * packed if packed else None)
     moved = (ms(once(shared_by)), ms(all_bytes), ms(once(_requests(line))))
     return Work(*moved, packing_ms, flops_ms, shared_by, bandwidth, is_cached)
 
 
 def _requests(line: Line) -> float:
-    """Requests that go through the same weights; 1 where every command has a weight of its own."""
+    """Return the number of requests that share weights; 1 where every command has a weight of its own."""
     return 1.0 if line.median("tokens") is None else max(1.0, float(line["requests"] or 1))
 
 
 def sharing(line: Line) -> float:
-    """How many commands of a batch may use one reading of a weight: requests in step, never more than a batch has."""
+    """Return how many commands of a batch share one read of a weight: requests in step, at most the batch's size."""
     return max(1.0, min(_requests(line), line.median("batch_size_mean") or 1.0))
 
 
 def recorded_launches(line: Line) -> float | None:
-    """Launches that the host times are means over; `launch_calls` counts the calls that pack for them as well."""
+    """Return the number of launches that the host times average over; `launch_calls` includes calls that pack."""
     calls, batches, packed = (line.median(column) for column in ("launch_calls", "batches", "packed_bytes"))
     return batches if calls and batches and packed and batches < calls <= _PACKING_CALLS * batches else calls
 
 
 def launch_cost(remedy: Remedy, calibration: Calibration | None) -> LaunchCost | None:
-    """From the calibration of that device where it knows what the mode launches, else from the run itself."""
+    """Return the cost from the device's calibration where it knows the mode's launches, else from the run itself."""
     line, launches = remedy.line, recorded_launches(remedy.line)
     if launches is None:
         return None
@@ -176,13 +176,13 @@ def launch_cost(remedy: Remedy, calibration: Calibration | None) -> LaunchCost |
 
 
 def first_calls_us(line: Line) -> float | None:
-    """What a launch call cost the host before the launch queue could fill; never more than the mean."""
+    """Return the host time of a launch call before the launch queue could fill; at most the mean."""
     known = [ns for ns in map(line.median, ("host_submit_burst_ns", "host_submit_ns_per_launch")) if ns is not None]
     return min(known) / 1e3 if known else None
 
 
 def is_of(calibration: Calibration, row: Row) -> bool:
-    """Whether `calibration` was made on the device of `row`."""
+    """Return whether `calibration` was made on the device of `row`."""
     name, kind = calibration.device.get("name"), calibration.device.get("kind")
     return bool(name == row["gpu"]) if row["gpu"] is not None else kind == row["device"]
 
@@ -207,7 +207,7 @@ def _calibrated(remedy: Remedy, launches: float, calibration: Calibration) -> La
 
 
 def impossible(row: Row) -> str | None:
-    """Why a rate of `row` is above a measured ceiling with nothing to explain it; None: it is not."""
+    """Return why a rate of `row` is above a measured ceiling without an explanation; None where it is not."""
     peak, tflops = row["peak_tflops"], row["achieved_tflops"]
     if peak and tflops and tflops > peak * SLACK:
         return f"{tflops:,.1f} TFLOP/s is above the measured peak of {peak:,.1f}"
