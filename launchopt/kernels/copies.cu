@@ -1,15 +1,14 @@
-// How fast bulk copies fill the shared memory of all multiprocessors, by where they go and how many are under way, and what a
-// load that hits the L2 cache waits meanwhile (devices/bulk_copies.py): what weights and mail of the megakernel have to do with
-// each other.
+// Measure bulk copies into the shared memory of all multiprocessors, and loads that hit the L2 cache meanwhile
+// (devices/cuda/bulk_copies.py). In the megakernel weights come by such copies and mailboxes by such loads.
 //
-// A warp of each block copies slots of ROWS rows, until the other one is done, which loads a line a lane, again and again. All
-// blocks load the same lines, which are zero.
+// One warp of each block copies slots of ROWS rows. The other warp loads a line per lane, again and again, and then stops the
+// first one. All blocks load the same lines, which are zero.
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #include "shared/copies.cuh"
 enum { WARP = 32 };
 
-// Slots go round; each has a barrier.
+// A slot of a ring of slots; each slot has a barrier.
 struct Place {
     u32 index, phase;
     __device__ void next(u64 slots) {
@@ -19,7 +18,7 @@ struct Place {
 
 struct Stream {
     const Copies& q;
-    u32 shared, full;  // addresses
+    u32 shared, full;  // addresses in shared memory
     int lane;
     Place filling, waited;
     u64 begun, ended;
@@ -33,7 +32,7 @@ struct Stream {
     }
     __device__ void wait() {
         barrier_wait(full + waited.index * 8, waited.phase);
-        __syncwarp();  // else a lane may still wait when others have filled it again
+        __syncwarp();  // otherwise a lane may still wait when the slot is already filled again
         waited.next(q.slots), ++ended;
     }
     __device__ void copy(u64 policy) {
@@ -45,7 +44,7 @@ struct Stream {
         __syncwarp();
         filling.next(q.slots), ++begun;
     }
-    // Of the slots that were filled last.
+    // Return whether a slot that was filled last holds other bytes than its source.
     __device__ bool is_wrong() const {
         bool wrong = false;
         Place at = filling;

@@ -1,5 +1,5 @@
-// The least that a command takes there and back: a warp finds its words as persistent.cu does, tells the host, and does nothing
-// else. Behind no fence, as there is nothing that the host could count on. The rings and the END are those of persistent.cu.
+// The shortest round trip of a command. A warp finds the words of a command as persistent.cu does, tells the host, and does
+// nothing else. It needs no fence, since there are no outputs. Rings and END are those of persistent.cu.
 #include "common/storage.cuh"
 #include "common/skinny.cuh"
 #include "common/ptx.cuh"
@@ -7,8 +7,8 @@
 #include "persistent/lone_commands.cuh"
 #include "persistent/dispatcher_state.cuh"
 
-// Until the words of command `next` are there; false: the host has gone, or nothing has come for long. polls: those that found
-// nothing.
+// Wait until the words of command `next` are there. Return false if the host asks for the end or no command comes for too long.
+// polls: number of polls that found nothing. last: the command's last word.
 __device__ inline bool find(u64 next, int lane, u32& polls, u64& last) {
     const u64 *const from = queue.ring + slot_of((u32)next) * COMMAND_WORDS + (lane & 1) * 2, tag = ring_tag_of(next);
     const u64 since_ns = global_ns();

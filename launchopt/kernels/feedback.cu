@@ -1,5 +1,5 @@
-// From the last outputs of a token to the inputs of the next one, a block a row (tokens/next_inputs.cuh;
-// devices/gpu_feedback.py).
+// Make the next inputs of a token from the last outputs, one block per row (tokens/next_inputs.cuh;
+// devices/feedback/kernel.py).
 #include "common/storage.cuh"
 #include "shared/feedback.cuh"
 #include "tokens/sampling.cuh"
@@ -14,6 +14,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) feedback(const __grid_c
     sampling::go_on(feed, words, id, room);
     __syncthreads();
     if (threadIdx.x) return;
-    __threadfence_system();  // whoever sees the id may count on the rest
+    __threadfence_system();  // a host that sees the id also sees the next inputs
     sampling::tell(words, id);
 }

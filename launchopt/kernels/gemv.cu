@@ -1,16 +1,16 @@
-// C[n, m] = B[n, k] @ A[m, k].T for few columns, -DN=1 to 8, accumulated in fp32: what it costs is reading A once.
+// C[n, m] = B[n, k] @ A[m, k].T for N columns (-DN, 1 to 8), accumulated in fp32. A is read once, which takes most of the time.
 //
-// A row of A is shared by WARPS_PER_ROW (1, 2, 4 or 8) of a block's 8 warps. Grid: x over rows, 8 / WARPS_PER_ROW a
-// block, z over commands. Rows that are not 16-byte aligned, and what k has beyond whole vectors, are read one by one.
+// WARPS_PER_ROW (1, 2, 4 or 8) of a block's 8 warps share a row of A. Grid: x over rows, 8 / WARPS_PER_ROW per block; z over
+// commands. Rows that are not aligned to 16 bytes, and elements behind the last whole vector of k, are read one by one.
 //
-// With -DPDL=1 it may start while the kernel before it still runs (programmatic dependent launch): it lets its own
-// successor start, reads its first weights, which no kernel writes, and only then waits for its input.
+// -DPDL=1: programmatic dependent launch. The kernel may start while the kernel before it runs. It lets the next kernel start,
+// loads its first weights, which no kernel writes, and then waits for its inputs.
 #include "common/storage.cuh"
 
 #ifndef PDL
 #define PDL 0
 #endif
-enum { WARPS = 8, ROWS = WARPS / WARPS_PER_ROW, DEPTH = 4 };  // DEPTH: vectors of A that a thread has under way
+enum { WARPS = 8, ROWS = WARPS / WARPS_PER_ROW, DEPTH = 4 };  // DEPTH: vectors of A that a thread loads ahead
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS) gemv(char* a, char* b, char* c, i64 request, const Args p) {
     __shared__ float part[WARPS][N];

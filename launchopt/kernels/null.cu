@@ -1,10 +1,10 @@
-// Kernels for measuring what a launch costs: one that does nothing, and one that holds the queue up meanwhile.
+// Kernels that measure the cost of a launch: one does nothing, the other one keeps the queue busy meanwhile.
 //
-// Both take what every kernel here takes: three addresses and a number.
+// Both have the parameters of every plan: three addresses and a number.
 
 extern "C" __global__ void null_kernel(char*, char*, char*, long long) {}
 
-// One thread that spins for so many ns of the GPU's own clock.
+// Spin in one thread for `nanoseconds` of the GPU's timer.
 extern "C" __global__ void hold(char*, char*, char*, long long nanoseconds) {
     unsigned long long start, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));

@@ -1,28 +1,30 @@
-// A kernel that stays: GEMMs of few columns, taken from a ring that the host fills, until one says END.
+// The persistent kernel: it multiplies GEMMs of few columns, which it takes from a ring that the host fills, until a command
+// says END.
 //
-//   host ring   four words a command in pinned memory of the host, written by the host (devices/resident/ring.py), polled by
-//               one warp, the dispatcher
-//   entries     eight words a tile (some rows of one command) in the GPU's memory, written by the dispatcher
-//   workers     groups of 8 warps; each takes a ticket, and polls the entry of that number
-//   done        index + 1 of the command that was last completed in a slot; one for kernels, one for the host
-//   outputs     of a small command that came alone, for the host, with the command's number above each (see persistent/)
+//   host ring   four words per command in pinned memory, written by the host (devices/resident/ring.py); one warp, the
+//               dispatcher, polls it
+//   entries     eight words per tile, which is some rows of one command, in the GPU's memory; written by the dispatcher
+//   workers     groups of 8 warps; each takes a ticket and polls the entry of that number
+//   done        index + 1 of the last command that is complete in each slot; one array for kernels, one for the host
+//   outputs     outputs of a small command that came alone, for the host; the command's number stands above each
 //
-// Every word carries the number of its ring's lap in its upper 16 bits, so it is seen whole or not yet, and a poll that
-// finds it brings it along: there is no head to read first. The dispatcher cuts few commands into as many tiles as there
-// are idle workers; of many each is one tile. The host uses a slot again when it has seen its command complete, so at
-// most `capacity` commands are under way; an entry is used again when the command it was of is complete (`make_room`).
+// The upper 16 bits of each word hold the lap of its ring. So a reader sees whether the word is there, and a successful poll
+// already has the word: there is no head pointer to read first. The dispatcher cuts a few commands into as many tiles as there
+// are idle workers. Of many commands each is one tile. The host uses a slot again when its command is complete, so at most
+// `capacity` commands are under way. An entry is used again when its command is complete (`make_room`).
 //
-// Order: a command that names an earlier one (`before`: how many commands ago) waits for its completion. Tickets follow
-// the ring, so what is waited for is always with another worker, or done. All blocks are resident: there is one an SM.
+// Order: `before` of a command names an earlier command, by how many commands ago it came. The command waits for its
+// completion. Tickets follow the ring, so the earlier command is complete or with another worker. All blocks are resident, one
+// per multiprocessor.
 //
-// END makes every worker return, once what came before it is done. Where the ring and the tickets stand is kept, so that
-// the next kernel goes on there (`progress`): what that is to do may be in the ring before this one has seen its END. Who
-// has had no command for `patience_ns` ends, too, and says so.
+// END makes every worker return behind the commands before it. `progress` keeps the places in the ring and in the entries, so
+// that the next kernel goes on there. The commands of the next kernel may be in the ring before this one has read END. If no
+// command comes for `patience_ns`, the kernel gives up and reports that.
 //
-// Operands: what a command reads was in memory before the host wrote the command, or before `done` told of the command
-// it waits for; a tile of many rows, which reads B through the L1 cache, begins with a fence that drops what is there.
+// Operands: a command reads what was in memory before the host wrote the command, or before `done` reported the command it
+// waits for. A tile of many rows reads B through the L1 cache, so it begins with a fence, which drops older data.
 //
-// -DWITHOUT=1: nothing is multiplied, so that all else can be timed.
+// -DWITHOUT=1: multiply nothing, to time all the rest.
 #ifndef WITHOUT
 #define WITHOUT 0
 #endif
@@ -50,7 +52,8 @@ __device__ void work(int group, u64* words, float (*part)[MOST_COLUMNS]) {
                 if (__all_sync(0xFFFFFFFFu, word >> TAG_SHIFT == tag)) break;
                 if (polls > BUSY_POLLS) __nanosleep(polls > QUIET_POLLS ? 2000 : 100);
             }
-            if ((__shfl_sync(0xFFFFFFFFu, word, 4) & PAYLOAD) >> 24 >= GROUP_WARPS) fence();  // few rows are read past the L1
+            // Tiles of fewer rows read B past the L1 cache.
+            if ((__shfl_sync(0xFFFFFFFFu, word, 4) & PAYLOAD) >> 24 >= GROUP_WARPS) fence();
             if (lane < USED_WORDS) words[lane] = word & PAYLOAD;
         }
         group_barrier(group);
@@ -84,6 +87,6 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS * GROUPS, 1) persi
     __syncthreads();
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, group = warp / GROUP_WARPS;
     if (blockIdx.x > 0 || group > 0) return work(group, words[group], parts[group]);
-    begin_dispatch();  // and while there are small commands that come alone, its first warp does these here
+    begin_dispatch();  // the first warp leaves `dispatch` to multiply small commands that come alone
     for (bool again = false; __any_sync(0xFFFFFFFFu, dispatch(warp, lane, again)); again = true) serve_small(lane);
 }

@@ -1,11 +1,12 @@
-// The operations of attention: scores, probabilities, and what they weigh, of tokens in the KV cache (attention/kv_cache.cuh).
+// The operations of attention: scores (QK), probabilities (SOFTMAX) and weighted values (AV). They read the KV cache
+// (attention/kv_cache.cuh).
 //
-// QK and AV work on a tile of QUERIES (column, head) pairs of one kv head at a time, so that a key or a value is read once
-// for all heads that share it and for several columns.
+// A block of QK or AV works on up to QUERIES pairs of column and head that share a kv head. So it reads a key or a value once
+// for all these heads and columns.
 #include "shared/attention.cuh"
-enum { VALUES = 2 };  // that a lane loads at once
+enum { VALUES = 2 };  // values that a lane loads at once
 
-// A block a column and head. What a thread reads first stays in its registers.
+// Grid: one block per column and head. A thread keeps the first elements that it reads in registers.
 OP(SOFTMAX) {
     __shared__ float part[2][33];
     const Place place(p, request);
@@ -38,7 +39,7 @@ OP(SOFTMAX) {
     }
 }
 
-// Which (column, head) pairs a block of QK or AV works on: a few in a row of those of one kv head, heads innermost.
+// The pairs of column and head on which a block of QK or AV works: up to QUERIES neighbours of one kv head, heads innermost.
 struct Tile {
     int kv_head, group, count;
     i64 first;
@@ -53,7 +54,7 @@ struct Tile {
     __device__ i64 head(int query) const { return (i64)kv_head * group + (first + query) % group; }
 };
 
-// Sums of 8 values over the lanes that differ in bits STEP, STEP/2 and STEP/4; these bits then say which one a lane gets.
+// Return the sum of one of 8 values over the lanes that differ in bits STEP, STEP/2 and STEP/4. These bits choose the value.
 template <int STEP> __device__ float folded(float (&values)[QUERIES]) {
 #pragma unroll
     for (int half = QUERIES / 2, step = STEP; half; half >>= 1, step >>= 1) {
@@ -67,7 +68,7 @@ template <int STEP> __device__ float folded(float (&values)[QUERIES]) {
     return values[0];
 }
 
-// Grid: x over tiles of queries, y over keys: KEYS in a row for every KEY_LANES threads.
+// Grid: x over tiles of queries, y over keys. Each KEY_LANES threads take KEYS neighbouring keys.
 OP_OF(QK, 32 * WARPS, 1) {
     extern __shared__ uint4 queries[];  // storage [QUERIES][vectors * WIDTH], zeros behind head_dim
     const Place place(p, request);
@@ -90,7 +91,7 @@ OP_OF(QK, 32 * WARPS, 1) {
     const storage* keys[KEYS];
     float sums[KEYS][QUERIES] = {};
 #pragma unroll
-    for (int key = 0; key < KEYS; ++key)  // one that none sees is read as the last, for its scores are not written
+    for (int key = 0; key < KEYS; ++key)  // a key that no query sees is replaced by the last one; its score is not written
         keys[key] = cache + cache_row(place, min(first + key, stop - 1), 0, p) + tile.kv_head * head_dim;
     for (int vector = lane; vector < vectors; vector += KEY_LANES) {
         float x[KEYS][WIDTH];
@@ -120,10 +121,10 @@ OP_OF(QK, 32 * WARPS, 1) {
     }
 }
 
-// Grid: x over tiles of queries, y over slices of head_dim. Every AV_LANES threads take values of their own.
+// Grid: x over tiles of queries, y over slices of head_dim. Each AV_LANES threads take other values.
 OP_OF(AV, 32 * WARPS, 2) {
     __shared__ float part[WARPS][QUERIES][AV_LANES * WIDTH];
-    __shared__ int offsets[QUERIES], stops[QUERIES];  // of each query's probabilities
+    __shared__ int offsets[QUERIES], stops[QUERIES];  // of each query: where its probabilities begin, and how many there are
     const Place place(p, request);
     if (!place.exists) return;
     const Tile tile(p);

@@ -1,34 +1,34 @@
-// Attention of one column a request, from q, k and v of a GEMM to what the next one reads, by a block for each request and kv
-// head: what ROPE, KV_WRITE, QK, SOFTMAX and AV do one after another (attention/kv_cache.cuh, attention/attention.cuh), with
-// all they store, and rounded where they round. Keys and values of earlier tokens are from earlier launches; the new ones it
-// has itself.
+// Fused attention, for one column per request, by one block per request and kv head. It does what ROPE, KV_WRITE, QK, SOFTMAX
+// and AV do one after another (attention/kv_cache.cuh, attention/attention.cuh). It stores all that they store and rounds where
+// they round. Keys and values of earlier tokens come from earlier launches; the block makes those of the new token itself.
 //
-// All other blocks wait for its results, so that what nobody waits for is stored when these have been sent, and what is in
-// the cache is read before the inputs are there.
+// All other blocks wait for the results. So the block sends the results first and stores the rest afterwards. It reads the KV
+// cache before its inputs are there.
 enum { NEAR_PAGES = 32 };
-// What all layers of a launch have in common, of the request attended to last. A load that hits the L2 cache takes a
-// microsecond while weights come; position, page and key would be three, one after the other.
+// What all layers of a launch share, of the request that the block attended to last. A load that hits the L2 cache takes a
+// microsecond while weights are copied. Position, page and key would be three such loads, one after the other.
 struct Sequence {
-    float turned[MOST_HEAD_DIM];  // cosines, then sines, of its position
-    u64 slots;                    // where `slot` was found
+    float turned[MOST_HEAD_DIM];  // cosines, then sines, of the position
+    u64 slots;  // address from which `slot` was read
     int request, start, slot;
-    int pages[NEAR_PAGES];        // the first ones
+    int pages[NEAR_PAGES];  // the first pages of the request
 };
 __shared__ Sequence sequence;
 
 struct Attention {
     const Task& task;
     const Boxes boxes;
-    int request, head, start, stop, earlier, whole, slot;  // earlier: tokens that the cache has
-    bool known;  // `sequence` is this one's
+    // Start: the new token; stop: one past it; earlier: tokens in the cache; whole: stop in whole WHOLE_TOKENS.
+    int request, head, start, stop, earlier, whole, slot;
+    bool known;  // `sequence` holds this request
     const int* pages;
-    char* cache;    // of this head
-    u32 row_bytes;  // from a token to the next, in the cache
-    u64 box;        // of the first of this head's queries, or 0
+    char* cache;  // address of this kv head
+    u32 row_bytes;  // from one token to the next, in the cache
+    u64 box;  // mailbox of this head's first query, or 0
 #if HEAD_DIM
     enum { head_dim = HEAD_DIM, group = GROUP, vectors = HEAD_DIM / WIDTH };
 #else
-    int head_dim, group, vectors;  // vectors of a head
+    int head_dim, group, vectors;  // vectors: of a head
 #endif
     storage *rows, *scores;  // [group + 2][head_dim]: queries, key, value; [group][whole]: scores, then probabilities
 
@@ -53,7 +53,7 @@ struct Attention {
         box = task.box ? task.box + box_of(request, task.result_m) : 0;
     }
     __device__ u32 page_tokens() const { return PAGE_TOKENS ? PAGE_TOKENS : (u32)task.in.page_tokens; }
-    // Where section i of `rows` begins in a request's row of q, k and v.
+    // Return the feature at which section i of `rows` begins in a request's row of q, k and v.
     __device__ int place(int section) const {
         const int kv_heads = (int)task.in.kv_heads, q_heads = kv_heads * group;
         if (section < group) return (head * group + section) * head_dim;
@@ -62,7 +62,7 @@ struct Attention {
     __device__ char* in_page(u32 page, u32 offset, int is_value) const {
         return cache + (u64)(page * 2 + is_value) * (page_tokens() * row_bytes) + (u64)offset * row_bytes;
     }
-    // The key or value of a token: there may be none yet, but memory for it.
+    // Return the address of a token's key or value. The memory exists, even if the token does not yet.
     __device__ const char* cached(u32 token, int is_value) const {
         const u32 size = page_tokens(), index = token / size;
         const u32 at = min(index, (u32)task.in.pages - 1);
@@ -70,7 +70,7 @@ struct Attention {
     }
     __device__ const storage* fresh(int is_value) const { return rows + (group + is_value) * head_dim; }
 
-    // Angles are float64, as in ROPE. After a barrier.
+    // Fill `sequence`, behind a barrier. Angles are float64, as in ROPE.
     __device__ void learn() {
         if (known) return;
         const int half = head_dim / 2;
@@ -87,7 +87,7 @@ struct Attention {
         sequence.request = (int)task.in.first_request + request, sequence.start = start, sequence.slot = slot;
         sequence.slots = task.slots + request * task.slots_stride;
     }
-    // Queries, key and value, the first two turned as they come: a thread has two vectors whose features go together.
+    // Load queries, key and value, and rotate queries and key. A thread has two vectors whose features are rotated together.
     __device__ void gather() {
         const int half = vectors / 2, section = threadIdx.x / half, vector = threadIdx.x - section * half;
         if (section >= group + 2) return;
@@ -117,7 +117,7 @@ struct Attention {
         uint4* const to = (uint4*)rows + section * vectors + vector;
         to[0] = x.whole, to[half] = y.whole;
     }
-    // A warp a query, two tokens a lane at once, the first ones in registers.
+    // Softmax: one warp per query. A lane takes two tokens at once and keeps its first two in registers.
     __device__ void soften() {
         const int query = threadIdx.x / 32, lane = threadIdx.x % 32, pairs = whole / 2;
         if (query >= group) return;
@@ -142,13 +142,13 @@ struct Attention {
     __device__ storage* scores_of(int query) const {
         return (storage*)(task.scores + request * task.scores_stride) + (head * group + query) * (int)task.in.ctx;
     }
-    // Two neighbours of the results.
+    // Send and store two neighbouring results.
     __device__ void give(int to, const Pair& made) const {
         if (box) boxes.send(box + boxes.now + in_box((head * group * head_dim + to) * sizeof(storage)), made.both);
         *(Pair*)((storage*)(task.result + request * task.result_stride) + head * group * head_dim + to) = made;
     }
-    // What nobody waits for in this launch: rows, of which a key and a value go to the cache, too (a token beyond ctx has no
-    // slot), and probabilities.
+    // Store what no block waits for in this launch: the rotated rows, the key and value in the cache, and the probabilities. A
+    // token beyond ctx has no slot in the cache.
     __device__ void store() const {
         storage* const c = (storage*)(task.in.c + request * task.in.stride_c);
         const u32 size = page_tokens(), page = (u32)slot / size;
@@ -168,18 +168,18 @@ struct Attention {
     }
 };
 
-// The share of a block, the place-th of those that have one. What it waits for is there, but for its mail; `ready`: where to
-// note when that is there, too. Products: how keys and values are multiplied (attention/fused_products_fp32.cuh,
-// attention/fused_products_halves.cuh).
+// A block's share of an attention task; place: the block's place among those with a share. The task's counters have been waited
+// for, its mail has not. ready: where the clock is written once the mail is there. Products: fused_products_fp32.cuh or
+// fused_products_halves.cuh.
 template <class Products>
 #if COLUMNS > 1
-__noinline__  // its registers, beside those of several columns, would be too many
+__noinline__  // with its registers beside those of several columns, the kernel would spill
 #endif
 __device__ void attend(const Task& task, u32 place, u64 box_bytes, u32 launch, char* scratch, u64* ready) {
     const Boxes boxes(box_bytes, launch);
     const int items = (int)(task.in.requests * task.in.kv_heads), blocks = (int)task.share;
     for (int item = place; item < items; item += blocks) {
-        if (item >= blocks) __syncthreads();  // all have read what was there
+        if (item >= blocks) __syncthreads();  // all threads have read the memory of the item before
         Products it(task, boxes, scratch, item);
         it.look();
         it.learn();
@@ -193,7 +193,7 @@ __device__ void attend(const Task& task, u32 place, u64 box_bytes, u32 launch, c
         it.soften();
         __syncthreads();
         it.mix();
-        __syncthreads();  // values have been loaded, also of this token, which the cache does not have yet
+        __syncthreads();  // all values are loaded, and the new token's value, which the cache does not have yet, is read
         it.store();
     }
 }

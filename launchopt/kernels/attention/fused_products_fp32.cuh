@@ -1,20 +1,20 @@
-// The products of attention (attention/fused_attention.cuh) by multiply-adds: fp32.
+// The products of fused attention by multiply-adds, for fp32 (attention/fused_attention.cuh).
 
 struct Products : Attention {
     using Attention::Attention;
-    uint4 first_key, first_value;  // of this thread in `score` and `mix`, asked for before it is known what for
+    uint4 first_key, first_value;  // the thread's first key and value, loaded before the inputs are there
 
-    // A vector of the key or value of a token.
+    // Return a vector of a token's key or value.
     __device__ uint4 key_or_value(int token, int is_value, int vector) const {
         return token == start ? ((const uint4*)fresh(is_value))[vector] : ((const uint4*)cached(token, is_value))[vector];
     }
-    // What is there already.
+    // Load keys and values that the cache has.
     __device__ void look() {
         const int key = threadIdx.x / KEY_LANES, lane = threadIdx.x % KEY_LANES, value = threadIdx.x / vectors;
         if (key < earlier && lane < vectors) first_key = key_or_value(key, 0, lane);
         if (value < earlier) first_value = key_or_value(value, 1, threadIdx.x - value * vectors);
     }
-    // Eight lanes a key, of which in the end each has the score of one query.
+    // Eight lanes share a key. At the end each of them has the score of one query.
     __device__ void score() {
         const int lane = threadIdx.x % KEY_LANES;
         const float scale = 1.0f / sqrtf((float)head_dim);
@@ -39,7 +39,7 @@ struct Products : Attention {
             if (token < stop) scores_of(lane)[token] = value;
         }
     }
-    // A lane a vector of a value, some tokens of all.
+    // A lane has one vector of a value, for every THREADS / vectors-th token.
     __device__ void mix() {
         float* const part = scores + group * whole;  // [GROUP_WARPS][VALUE_QUERIES][head_dim]
 #pragma unroll 1

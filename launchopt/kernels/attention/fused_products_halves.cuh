@@ -1,24 +1,25 @@
-// The products of attention (attention/fused_attention.cuh) by tensor cores: halves. Nothing is added up over lanes.
+// The products of fused attention by tensor cores, for halves (attention/fused_attention.cuh). No sums over lanes are needed.
 struct Products : Attention {
     using Attention::Attention;
-    // Of thread 4 g + t, as in `mma`: whose rows are queries, those that there are not repeat the last one.
+    // Threads are numbered 4 g + t, as in `mma`. Rows of a product are queries; a row without a query repeats the last one.
     enum { KEYS_A_WARP = 8, KEYS_A_BLOCK = KEYS_A_WARP * GROUP_WARPS, KEY_VECTORS = HEAD_DIM >= 128 ? 4 : 2 };
-    enum { LOTS = 2, FEATURES_A_WARP = 16 };  // lots of WHOLE_TOKENS values at once
-    uint4 keys[KEY_VECTORS];  // the first ones of `score` and `mix`: asked for before it is known what for
+    enum { LOTS = 2, FEATURES_A_WARP = 16 };  // values at once: LOTS times WHOLE_TOKENS
+    uint4 keys[KEY_VECTORS];  // the thread's first keys and values, loaded before the inputs are there
     u32 values[LOTS][4];
-    storage* own_scores;  // where those of query g go
+    storage* own_scores;  // where the scores of query g are stored
 
     __device__ int g() const { return threadIdx.x % 32 / 4; }
     __device__ int t() const { return threadIdx.x % 4; }
     __device__ int warp() const { return threadIdx.x / 32; }
 
-    // From `token` on, or from the first one where the cache has none of these: every fourth vector of a key, from `first` on.
+    // Load every fourth vector, from `first` on, of the key of `token` + g. If the cache has none of these tokens, load from
+    // token 0 on.
     __device__ void look_at_keys(int token, int first) {
         const uint4* const key = (const uint4*)cached((token < earlier ? token : 0) + g(), 0);
 #pragma unroll
         for (int i = 0; i < KEY_VECTORS; ++i) keys[i] = key[min(first + 4 * i + t(), vectors - 1)];
     }
-    // The same of two features, from `slice` on, of four values of each lot.
+    // Load two features, from `slice` on, of four values of each lot, in the same way.
     __device__ void look_at_values(int token, int slice) {
 #pragma unroll
         for (int lot = 0; lot < LOTS; ++lot) {
@@ -31,13 +32,13 @@ struct Products : Attention {
             }
         }
     }
-    // What is there already.
+    // Load keys and values that the cache has.
     __device__ void look() {
         own_scores = scores_of(g());
         look_at_keys(warp() * KEYS_A_WARP, 0);
         look_at_values(0, min(warp() * FEATURES_A_WARP, head_dim - FEATURES_A_WARP));
     }
-    // Some keys a warp, of all queries.
+    // A warp has KEYS_A_WARP keys, for all queries.
     __device__ void score() {
         const float scale = 1.0f / sqrtf((float)head_dim), none = -__uint_as_float(0x7F800000u);
         const uint4 *query = (const uint4*)(rows + min(g(), group - 1) * head_dim), *key = (const uint4*)fresh(0);
@@ -68,7 +69,7 @@ struct Products : Attention {
             }
         }
     }
-    // Some features a warp, of all tokens: two neighbours of a value are columns of two products.
+    // A warp has FEATURES_A_WARP features of all tokens. Two neighbouring features of a value are columns of two products.
     __device__ void mix() {
         const storage* const weights = scores + min(g(), group - 1) * whole + 4 * t();
 #pragma unroll 1

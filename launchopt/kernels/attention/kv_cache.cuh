@@ -1,12 +1,12 @@
-// Where the tokens of requests stand, and the operations that put them into the KV cache; attention/attention.cuh reads it.
+// The position of each request's tokens, and the operations that fill the KV cache. attention/attention.cuh reads the cache.
 //
-// The cache of a layer is [pages][2][page_tokens][kv_heads][head_dim], K then V; table[r] lists the pages of request r in
-// order. Column j of a command is token start[r] + j of its request and sees the tokens up to itself. Grids are sized by
-// ctx, the most tokens that a request can have: blocks beyond its tokens return at once.
+// The cache of a layer is [pages][2][page_tokens][kv_heads][head_dim], K before V. table[r] lists the pages of request r in
+// order. Column j of a command is token start[r] + j of its request; it sees the tokens up to itself. Grids are sized by ctx,
+// the most tokens of a request. Blocks beyond the request's own tokens return at once.
 
 struct Place {
     bool exists;
-    int start;         // of the command's first column
+    int start;  // token of the command's first column
     const int* pages;  // of the request
     __device__ Place(const Args& p, i64 request) {
         const i64 r = request + blockIdx.z;
@@ -14,7 +14,7 @@ struct Place {
         start = exists ? ((const int*)p.positions)[r] : 0;
         pages = (const int*)p.table + (exists ? r : 0) * p.pages;
     }
-    __device__ int stop(i64 column, const Args& p) const {  // one past the last token that it sees
+    __device__ int stop(i64 column, const Args& p) const {  // one past the last token that the column sees
         return (int)min((i64)start + column + 1, p.ctx);
     }
 };
@@ -28,8 +28,8 @@ __device__ inline i64 cache_row(const Place& place, int token, int is_value, con
     return row_of_page((u32)place.pages[index], (u32)token - index * size, is_value, p);
 }
 
-// One block a command: it alone reads and writes next[r]. A token beyond ctx has no slot: -1. Pages of the first tokens are on
-// their way before it is known which are wanted, each warp's in its lanes.
+// Grid: one block per command; only this block reads and writes next[r]. A token beyond ctx has no slot: -1. Each warp loads
+// the first 32 pages into its lanes before it knows which of them it needs.
 OP(SLOT_MAP) {
     const i64 r = request + blockIdx.z;
     if (r >= p.requests) return;
@@ -48,14 +48,14 @@ OP(SLOT_MAP) {
         if (index >= 32 && token < ctx) page = pages[index];
         slots[j] = token < ctx ? page * (int)size + token - (int)(index * size) : -1;
     }
-    __syncthreads();  // all have read it
+    __syncthreads();  // all threads have read *next
     if (threadIdx.x == 0) *start = first, *next = first + n;
 }
 
-// Grid: x over WIDTH pairs of features, y over columns. Angles are float64: at position 10,000 an fp32 angle is only good
-// to 3 digits, and one that is rounded after it was taken to less than a turn still spoils sines and cosines near 0.
+// Grid: x over WIDTH pairs of features, y over columns. Angles are float64. At position 10,000 an fp32 angle has only 3 good
+// digits. An angle that is rounded after its reduction to one turn still spoils sines and cosines near 0.
 OP(ROPE) {
-    extern __shared__ float turned[];  // cosines, then sines, of each pair
+    extern __shared__ float turned[];  // cosines of all pairs, then sines
     const Place place(p, request);
     if (!place.exists) return;
     const int half = (int)p.head_dim / 2, heads = (int)(p.q_heads + p.kv_heads);
@@ -113,7 +113,7 @@ OP(KV_WRITE) {
         if (slot < 0) continue;
         const u32 page = (u32)slot / size, offset = (u32)slot - page * size;
         storage* rows[] = {cache + row_of_page(page, offset, 0, p), cache + row_of_page(page, offset, 1, p) - width};
-        if (share.at_once()) {  // a multiple of WIDTH wide: never k and v at once
+        if (share.at_once()) {  // k and v are multiples of WIDTH wide, so WIDTH elements are never of both
             *(uint4*)(rows[share.first >= width] + share.first) = *(const uint4*)(from + j * p.ldb + share.first);
             continue;
         }

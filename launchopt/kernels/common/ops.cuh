@@ -1,8 +1,8 @@
-// The operations of devices/op_kernels.py that know of no request; attention/kv_cache.cuh and attention/attention.cuh have the
-// others. OP makes a function of each: a kernel (ops.cu), or what a kernel calls that plays its blocks (megakernel.cu).
-enum Second { NOTHING, VECTOR, ROWS };  // what A is
+// The operations that do not depend on the request; attention/kv_cache.cuh and attention/attention.cuh have the others. The
+// macro OP makes each one a kernel (ops.cu) or a function that a kernel calls for each virtual block (megakernel.cu).
+enum Second { NOTHING, VECTOR, ROWS };  // what operand A is: none, one vector for all rows, or rows
 
-// Grid: x over features, y over columns.
+// Grid: x over features, y over columns. f: the operation on an element of B and one of A.
 template <Second A, class F>
 __device__ void each(const storage* a, i64 lda, const storage* b, storage* c, const Args& p, F f) {
     const bool whole = (A == NOTHING || aligned(a, A == ROWS ? lda : 0)) && aligned(b, p.ldb) && aligned(c, p.ldc);
@@ -36,7 +36,8 @@ OP(SILU_MUL) {
     each<ROWS>(gate + p.m, p.ldb, gate, C_OF, p, [](float x, float up) { return x / (1.0f + expf(-x)) * up; });
 }
 
-// A block a column. What a thread reads first stays in its registers: all of a row of up to WIDTH * blockDim.x features.
+// Grid: one block per column. A thread keeps the first elements that it reads in registers. Up to WIDTH * blockDim.x features,
+// that is the whole row.
 OP(NORM) {
     __shared__ float part[33];
     const i64 j = blockIdx.x;

@@ -1,7 +1,7 @@
-// What CUDA C++ has no words for, each a line of PTX. Shared memory is known by its 32-bit addresses.
+// PTX instructions that CUDA C++ has no functions for. Shared memory is addressed by 32-bit addresses.
 __device__ inline u32 shared_address(const void* at) {
     u32 address = (u32)__cvta_generic_to_shared(at);
-    asm volatile("" : "+r"(address));  // else the compiler finds it again and again
+    asm volatile("" : "+r"(address));  // keeps the compiler from computing the address again at each use
     return address;
 }
 
@@ -13,16 +13,16 @@ __device__ inline uint4 load_shared(u32 at) {
 __device__ inline void store_shared(u32 at, const uint4& v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-// A copy that does not go through registers: it is there when the thread that has asked for it has waited for its copies.
-__device__ inline void copy_later(u32 to, u64 from) {  // of 16 bytes
+// Copy 16 bytes to shared memory without a register. The bytes are there once this thread has called wait_for_copies.
+__device__ inline void copy_later(u32 to, u64 from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// The compiler has it here, not where it is used.
+// Make the compiler compute the value here, not where it is used.
 __device__ inline void settle(u64& value) { asm volatile("" : "+l"(value)); }
 __device__ inline void settle(u32& value) { asm volatile("" : "+r"(value)); }
 
-// Past the L1 cache; each of the words is whole.
+// Loads and stores that bypass the L1 cache. Each word is read or written whole.
 __device__ inline uint4 load_relaxed(u64 at) {
     uint4 v;
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -58,36 +58,36 @@ __device__ inline u64 load_acquire(const u64* from) {
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
 }
-// One more, behind all that this thread has stored, or knows to be stored.
+// Add 1, ordered behind every store of this thread and every store that it has observed.
 __device__ inline void count_release(u32* counter) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
-// What the host stores, and sees.
+// Loads and stores of words that the host reads or writes. Each word is read or written whole.
 __device__ inline u64 load_system(const u64* from) {
     u64 value;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
 }
-// Each of both is seen whole.
+// Each of the two words is read whole.
 __device__ inline void load_two_system(const u64* from, u64& first, u64& second) {
     asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(from) : "memory");
 }
 __device__ inline void store_system(u64* to, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
-// Each of both is seen whole.
+// Each of the two words is written whole.
 __device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {
     asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");
 }
 __device__ inline void fence() {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
-// For the host, too. Whoever sees what is stored by `store_told` behind it may count on what was stored before it.
+// A fence that includes the host. A reader that sees a later `store_told` also sees the stores before the fence.
 __device__ inline void fence_system() {
     asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 __device__ inline void store_told(u64* to, u64 value) { store_system(to, value); }
-// With the order between what the host has stored before, and what is read, or stored, behind.
+// Load with acquire: later loads see what the host stored before the word.
 __device__ inline u64 load_acquire_system(const u64* from) {
     u64 value;
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
@@ -97,22 +97,23 @@ __device__ inline void store_release_system(u64* to, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
-// Launches on one stream, of which one may begin before the one before it has ended: its blocks come where those have, once all
-// of those have said so; and it waits until all that was done before it is there.
+// Programmatic dependent launch: the next launch of the stream may begin while this one runs. Its blocks start where blocks of
+// this launch have ended, once every block has called let_next_begin. wait_for_earlier waits for the end of the launch before.
 __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ inline void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-__device__ inline u64 global_ns() {  // the GPU's timer, which all multiprocessors share
+__device__ inline u64 global_ns() {  // the timer that all multiprocessors share
     u64 ns;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
     return ns;
 }
 
-// A barrier for some that arrive; one of them with the number of bytes that bulk copies bring beside it.
+// An mbarrier in shared memory: a phase ends when `count` threads have arrived and the expected bytes of bulk copies have come.
 __device__ inline void barrier_begin(u32 at, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
 }
-__device__ inline void barriers_begun() {  // by who has begun some, before others, or copies, come to them
+// Makes begun barriers visible to other threads and to bulk copies; called by the thread that began them.
+__device__ inline void barriers_begun() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 __device__ inline void barrier_arrive(u32 at) {
@@ -126,9 +127,9 @@ __device__ inline void barrier_wait(u32 at, u32 phase) {
         "{\n.reg .pred full;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 full, [%0], %1;\n@!full bra again;\n}" ::"r"(at),
         "r"(phase) : "memory");
 }
-// Of blocks in clusters of two: what one stores into the shared memory of the other, at addresses as they are there; a barrier
-// of the other is told of its bytes.
-__device__ inline void pair_together() {  // by all threads of both: what they have begun is there then
+// Clusters of two blocks: a block stores into the other block's shared memory. The store counts its bytes at a barrier of that
+// block.
+__device__ inline void pair_together() {  // by all threads of both blocks: barriers that they began are visible then
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 __device__ inline u32 at_peer(u32 own_address) {
@@ -140,7 +141,7 @@ __device__ inline void send_to_peer(u32 to, u64 value, u32 barrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(to), "l"(value),
                  "r"(barrier) : "memory");
 }
-// Whether the phase is over; `try` waits for a while.
+// Return whether the phase is over. `barrier_try` waits for a while first.
 __device__ inline bool barrier_try(u32 at, u32 phase) {
     u32 full;
     asm volatile("{\n.reg .pred full;\nmbarrier.try_wait.parity.shared::cta.b64 full, [%1], %2;\nselp.u32 %0, 1, 0, full;\n}"
@@ -169,7 +170,7 @@ __device__ inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64 p
 }
 
 #if DTYPE != 0
-// Two as they are stored, the first one below.
+// Two elements in one word, the first one in the lower half.
 __device__ inline u32 narrow_two(float first, float second) {
     u32 both;
 #if DTYPE == 1
@@ -179,7 +180,7 @@ __device__ inline u32 narrow_two(float first, float second) {
 #endif
     return both;
 }
-// Of two and two, each product rounded once.
+// Multiply two pairs of elements; each product is rounded once.
 __device__ inline u32 multiply_two(u32 of, u32 by) {
     u32 both;
 #if DTYPE == 1
@@ -194,8 +195,9 @@ __device__ inline u32 multiply_two(u32 of, u32 by) {
 #else
 #define MMA_TYPES "f32.bf16.bf16.f32"
 #endif
-// C[16][8] += A[16][16] B[16][8]. Of thread 4 g + t: a at rows g, g + 8, g, g + 8 and k 2 t, 2 t, 2 t + 8, 2 t + 8 and their
-// neighbours; b at column g; c at rows g, g, g + 8, g + 8 and columns 2 t, 2 t + 1, 2 t, 2 t + 1.
+// C[16][8] += A[16][16] B[16][8], by a warp. Thread 4 g + t holds, two neighbours in each word: of A rows g, g + 8, g, g + 8 at
+// k = 2 t, 2 t, 2 t + 8, 2 t + 8; of B column g at k = 2 t, 2 t + 8. It holds of C rows g, g, g + 8, g + 8 at columns 2 t, 2 t
+// + 1, 2 t, 2 t + 1.
 __device__ inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col." MMA_TYPES " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

@@ -1,7 +1,8 @@
-// A few rows of A times few columns of B: C[j][r] = sum over k of A[r][k] * B[j][k], accumulated in fp32, by a group of
-// GROUP_WARPS warps that shares a named barrier. What it costs is reading A once; B comes from the L1 cache again and again.
+// Multiply a few rows of A by a few columns of B: C[j][r] = sum over k of A[r][k] * B[j][k], accumulated in fp32. A group of
+// GROUP_WARPS warps does it; the group shares a named barrier. Each weight of A is read once from memory. B is read again and
+// again from the L1 cache.
 //
-// Either matrix may be the one with many rows: where it is B, A and B (and the steps of C) change places.
+// If B has more rows than A, the host exchanges A and B and the steps of C.
 #include "shared/skinny.cuh"
 
 struct Rows {
@@ -14,7 +15,7 @@ __device__ inline void group_barrier(int group) {
     asm volatile("barrier.sync %0, %1;" ::"r"(group + 1), "n"(32 * GROUP_WARPS) : "memory");
 }
 
-// Read once, and by nobody else: past the L1 cache.
+// Load a vector that no other thread reads, past the L1 cache.
 __device__ inline uint4 read_once(const storage* from) {
     uint4 vector;
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -23,7 +24,7 @@ __device__ inline uint4 read_once(const storage* from) {
     return vector;
 }
 
-// An element, or a vector, of B. FRESH: past the L1 cache, which may hold what was there before.
+// Load a vector, or an element, of B. FRESH: past the L1 cache, which may hold older data.
 template <bool FRESH> __device__ inline uint4 input_vector(const storage* from) {
     return FRESH ? __ldcg((const uint4*)from) : *(const uint4*)from;
 }
@@ -31,7 +32,7 @@ template <bool FRESH> __device__ inline float input(const storage* from) {
     return widen(FRESH ? __ldcg(from) : *from);
 }
 
-// Halves are taken out of their word where they are multiplied: all of them at once would not fit into the registers.
+// Halves are unpacked where they are multiplied. All of them unpacked at once would not fit into the registers.
 __device__ inline float add_product(float sum, u32 a, u32 b) {
 #if DTYPE == 0
     return sum + __uint_as_float(a) * __uint_as_float(b);
@@ -44,7 +45,8 @@ __device__ inline float add_product(float sum, const uint4& a, const uint4& b) {
     return add_product(add_product(add_product(add_product(sum, a.x, b.x), a.y, b.y), a.z, b.z), a.w, b.w);
 }
 
-// By whole warps. One column, R rows: vectors `first`, `first` + `step` and so on, asked for some at a time.
+// Add the products of R rows and one column, by whole warps: vectors `first`, `first` + `step` and so on. Several vectors are
+// loaded before the first one is multiplied.
 template <bool FRESH, int R>
 __device__ inline void add_vectors(
     float (&sums)[R][1], const storage* const (&rows)[R], const storage* inputs, int vectors, int first, int step) {
@@ -60,7 +62,7 @@ __device__ inline void add_vectors(
             for (int r = 0; r < R; ++r)
                 if (at < vectors) a[i][r] = read_once(rows[r] + (i64)at * WIDTH);
         }
-        __syncwarp();  // else the compiler begins to multiply before it has asked for all
+        __syncwarp();  // keeps the compiler from multiplying before all loads are issued
 #pragma unroll
         for (int i = 0; i < AT_A_TIME; ++i)
 #pragma unroll
@@ -68,7 +70,8 @@ __device__ inline void add_vectors(
     }
 }
 
-// Of R rows, from vector `first` on, every `step`-th; then what lies beyond whole vectors, one by one.
+// Add the products of R rows and N columns: every `step`-th vector from `first` on, then the elements behind the last whole
+// vector.
 template <bool FRESH, int N, int R>
 __device__ inline void add_products(
     float (&sums)[R][N], const storage* const (&rows)[R], const Rows& t, const Shape& s, int first, int step, bool whole) {
@@ -120,7 +123,7 @@ __device__ inline void rows_apart(const Rows& t, const Shape& s, int warp, int l
     }
 }
 
-// Fewer rows than warps: 2, 4 or 8 warps share one. part: float [GROUP_WARPS][MOST_COLUMNS].
+// For fewer rows than warps: 2, 4 or 8 warps share a row. part: float [GROUP_WARPS][MOST_COLUMNS].
 template <int N>
 __device__ inline void rows_shared(
     const Rows& t, const Shape& s, int warp, int lane, bool whole, int group, float (*part)[MOST_COLUMNS]) {
@@ -157,7 +160,7 @@ __device__ inline void one_column(
     else rows_apart<1, 4>(t, s, warp, lane, whole);
 }
 
-// Tiles of fewer rows than warps read B past the L1 cache: see `input`.
+// Multiply by a group. If a tile has fewer rows than the group has warps, B is read past the L1 cache (FRESH).
 __device__ inline void multiply(
     const Rows& t, const Shape& s, int warp, int lane, int group, float (*part)[MOST_COLUMNS]) {
     const int n = (int)s.columns;

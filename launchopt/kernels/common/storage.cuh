@@ -1,7 +1,7 @@
-// What all kernels share: elements as they are stored (-DDTYPE=0, 1, 2 for fp32, fp16, bf16), a command's arguments, and
-// loads and stores of WIDTH elements: 16 bytes at once where alignment and length allow, one by one elsewhere.
+// What all kernels share: element types (-DDTYPE=0, 1, 2 for fp32, fp16, bf16), the arguments of a command, and loads and
+// stores of WIDTH elements. These move 16 bytes at once where alignment and length allow, and single elements elsewhere.
 //
-// fp16 is converted by PTX, so that no header is needed.
+// PTX converts fp16, so no CUDA header is needed.
 typedef unsigned u32;
 typedef unsigned long long u64;
 typedef long long i64;
@@ -41,7 +41,7 @@ union Vector {
     uint4 whole;
     storage parts[WIDTH];
     u32 words[4];
-    // An element, wide. Of bf16 by its word: taken out of that, the upper one is three instructions.
+    // Return an element as fp32. bf16 is widened from its whole word: to extract the upper half first takes three instructions.
     __device__ float wide(int i) const {
 #if DTYPE == 2
         return __uint_as_float(i % 2 ? words[i / 2] & 0xFFFF0000u : words[i / 2] << 16);
@@ -55,13 +55,13 @@ template <class T = storage> __device__ inline T* of_command(char* operand, i64 
     return (T*)(operand + blockIdx.z * stride);
 }
 
-// Whether rows from here on, `row` elements apart, can be read 16 bytes at a time.
+// Return whether rows from here on, `row` elements apart, can be read 16 bytes at a time.
 __device__ inline bool aligned(const void* first, i64 row = 0) {
     return (((u64)first | (u64)row * sizeof(storage)) & 15) == 0;
 }
 
-// The elements of a row that are one thread's in one pass of its block, which covers WIDTH * blockDim.x of them:
-// WIDTH neighbours, or, where rows are not aligned, every blockDim.x-th, so that a warp's accesses lie side by side.
+// The elements of a row that one thread has in one pass of its block. A pass covers WIDTH * blockDim.x elements. A thread has
+// WIDTH neighbours, or every blockDim.x-th element where rows are not aligned, so that a warp's accesses are contiguous.
 struct Share {
     i64 first, end;
     int step;
@@ -102,7 +102,7 @@ __device__ inline void store(storage* row, const Share& share, const float (&fro
     }
 }
 
-// WIDTH neighbours, of which those from `left` on do not exist and read as 0.
+// Read WIDTH neighbours. Elements from `left` on do not exist and read as 0.
 __device__ inline Vector read(const storage* from, i64 left, bool whole) {
     Vector vector;
     if (whole && left >= WIDTH) {
@@ -135,7 +135,7 @@ __device__ inline void store(storage* to, const float (&from)[WIDTH], i64 left, 
 
 __device__ inline float relu(float value) { return value < 0.0f ? 0.0f : value; }  // NaN stays NaN
 
-// One value of all threads, in whole warps; part: float [33], of this call alone.
+// Combine one value of each thread of the block, in whole warps, with f. part: float [33], used by this call only.
 template <class F> __device__ float combined(float value, float* part, F f) {
     for (int step = 16; step; step >>= 1) value = f(value, __shfl_xor_sync(0xFFFFFFFFu, value, step));
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;

@@ -1,17 +1,18 @@
-// A launch that was made before its commands were there waits for the host's word on them (devices/launch_ahead.py): until
-// then it stores nothing, but what it has to know of its list is read, and weights are on their way. The word has the
-// launch's tag in its upper 16 bits; below is 0, and the launch is called off, or the address of struct Feedback's arguments.
+// A launch that was made before its commands were there waits for a word of the host (devices/megakernel/launch_ahead.py).
+// Before the word it stores nothing, but it reads its list and fetches weights. The upper 16 bits of the word are the tag of
+// the launch. The other bits are the address of the arguments of struct Feedback, or 0: the launch is called off.
 //
-// Such a launch also begins before the one before it has ended (programmatic dependent launch): as soon as all blocks of that
-// know that they are admitted, its own come where those have ended. What others store it reads, and stores itself, behind
-// `wait_for_earlier`.
+// Such a launch begins before the launch before it has ended (programmatic dependent launch). Its blocks start where blocks of
+// that launch have ended, once all of those know that they are admitted. It reads what other launches store, and stores itself,
+// only behind `wait_for_earlier`.
 //
 // The word lies in pinned memory of the host. One thread polls it over the bus; the other blocks read a copy in the L2 cache.
 // The poll is relaxed: a reader of other data that the host has stored loads the word once more with acquire. If the word does
 // not come within `patience_ns`, the first block treats the launch as called off and reports that: a lost host must not block
 // the GPU.
-__shared__ u64 admission;  // what the word says below its tag,
-__shared__ u64 is_known;   // a barrier, on which it is there: who fetches weights waits for it only when it has to know
+__shared__ u64 admission;  // the word without its tag
+// A barrier that ends when `admission` is there; the warp that fetches weights waits for it as late as it can.
+__shared__ u64 is_known;
 
 __device__ inline void begin_gate() {
     if (threadIdx.x == 0) barrier_begin(shared_address(&is_known), 1);
@@ -31,14 +32,14 @@ __device__ inline u64 ask(const Gate& gate) {
 }
 
 __device__ inline u64 learn(const Gate& gate) {
-    wait_for_earlier();  // whose end takes longer while others keep asking the L2 cache
+    wait_for_earlier();  // polls of the L2 cache would make the end of the launch before longer
     while (true) {
         const u64 word = load_system(gate.heard);
         if (is_for(word, gate.tag)) return word;
     }
 }
 
-// By all who go through the list: whether they are to. The warp that fetches weights need not have come as far.
+// Return whether the launch is admitted. By all threads that go through the list.
 __device__ __noinline__ bool admitted(const Gate& gate) {
     if (threadIdx.x == 0) {
         u64 word;
@@ -55,7 +56,7 @@ __device__ __noinline__ bool admitted(const Gate& gate) {
     return admission;
 }
 
-// The same, by a warp that does not.
+// The same for the warp that fetches weights.
 __device__ inline bool learns_admission() {
     barrier_wait(shared_address(&is_known), 0);
     __syncwarp();

@@ -1,16 +1,15 @@
-// A streamed GEMM (megakernel/weights.cuh, megakernel/tiles.cuh, megakernel/sums.cuh) by a block, whose inputs pass shared
-// memory: of one column, or of fp32. Of several columns of halves see megakernel/gemm_in_registers.cuh, of lists of short ones
-// alone megakernel/gemm_short.cuh.
+// A streamed GEMM whose inputs pass shared memory: of one column, or of fp32 (weights.cuh, tiles.cuh, sums.cuh). For several
+// columns of halves see gemm_in_registers.cuh, for lists of short GEMMs gemm_short.cuh.
 struct Gemm : Outputs {
     using Outputs::Outputs;
 
-    // Pieces of all tiles, as many as are multiplied together, one after another; the first ones' weights are loaded. Where all
-    // of k is not at once in shared memory, its inputs come round by round: the first ones are there.
+    // Multiply all pieces of the tiles, some pieces at a time (`pieces_together`). The weights of the first ones are loaded. If
+    // k does not fit into shared memory, its inputs come in rounds; those of the first round are there.
     __device__ void multiply(
         Sums& sums, Slices& w, const Task& task, u32 flags, const Cut& cut, int tiles, int column, int columns) {
         const u32 own_inputs = shared_address(memory.inputs) + warp * SLICE_BYTES * TOGETHER;
-        int left = (int)(ONE_STEP ? cut.bytes : min(cut.bytes, task.round_bytes));  // of this round
-        int rest = (int)cut.bytes - left;                                           // and behind it
+        int left = (int)(ONE_STEP ? cut.bytes : min(cut.bytes, task.round_bytes));  // bytes of k left of this round
+        int rest = (int)cut.bytes - left;  // bytes of k behind this round
         u32 inputs = own_inputs;
 #pragma unroll 1
         while (true) {
@@ -59,7 +58,7 @@ struct Gemm : Outputs {
                 w.load(ring, tiles, at_once, warp, lane);
             });
             if (gathers) {
-                if (TENSOR_CORES && is_normed) ring.leave(lane);  // the gain's slot
+                if (TENSOR_CORES && is_normed) ring.leave(lane);  // the slot of the gain
                 __syncthreads();
                 if (is_first && !column) stamp(i, READY);
             }
@@ -68,11 +67,11 @@ struct Gemm : Outputs {
             sums.leave(memory.part[0][warp], tiles, columns, lane);
             __syncthreads();
             store(task, flags, to, tiles, column, columns, finds);
-            ring.leave(lane);  // behind what others wait for, since copies of weights would be in its way
+            ring.leave(lane);  // behind the stores that other blocks wait for: copies of weights would slow them
             if (ONE_STEP) break;
             is_first = false, pass += PASS_TILES;
             if (pass >= cut.last && is_last) break;
-            __syncthreads();  // before sums, or inputs, are replaced
+            __syncthreads();  // before sums or inputs are overwritten
             if (pass >= cut.last) break;
         }
         if (finds) say_found(column, columns);

@@ -1,13 +1,13 @@
-// Inputs of up to 16 columns of halves as tensor cores want them, in registers: each warp has those of its own slices of k
-// (megakernel/tiles.cuh), which it gathers for itself, from memory or as they come by mail. So they pass no shared memory, for
-// which nobody has to meet, and products read weights there alone.
+// A streamed GEMM of up to 16 columns of halves, whose inputs are in registers as tensor cores need them. Each warp loads the
+// inputs of its own slices of k (tiles.cuh), from memory or from mailboxes. The inputs do not pass shared memory, so no barrier
+// is needed for them, and shared memory serves weights only.
 //
-// Of a thread 4 g + t they are vectors t of each 64 bytes, of the columns g and g + 8. There is room for REGISTER_PIECES
-// pieces: as many as all passes of a GEMM go through, or the next ones take the place of those that are multiplied.
+// A thread 4 g + t holds vector t of each 64 bytes, of columns g and g + 8. It has registers for REGISTER_PIECES pieces. If a
+// GEMM has no more pieces, they serve all its passes. Otherwise later pieces replace those that are multiplied.
 //
-// A norm before products is done as in megakernel/inputs.cuh, but that tensor cores add up the squares.
+// A norm before the GEMM is fused as in inputs.cuh, but tensor cores add up the squares.
 struct Held {
-    // The sum of squares of either column: what lies on the diagonal where inputs are multiplied with themselves.
+    // The sums of squares of both columns: the diagonal of the inputs times themselves.
     struct Squares {
         float of[2][4];
         __device__ void add(const uint4& x) {
@@ -20,12 +20,12 @@ struct Held {
             sums[g] = g % 2 ? of[0][1] : of[0][0], sums[g + 8] = g % 2 ? of[1][3] : of[1][2];
         }
     };
-    uint4 of[REGISTER_PIECES][2 * CHUNKS];  // of each chunk, of either product
-    u64 from;     // of the first piece: this thread's first vector of both columns, or, in memory, of column g
-    u32 apart;    // in memory: to column g + 8, or 0 where there is none
-    bool has;     // whether there is column g
+    uint4 of[REGISTER_PIECES][2 * CHUNKS];  // of each chunk, for both products
+    u64 from;  // address of this thread's first vector: of both columns in mailboxes, of column g in memory
+    u32 apart;  // bytes in memory from column g to column g + 8, or 0 if that does not exist
+    bool has;  // column g exists
     bool mailed;
-    int own;      // of how many pieces this warp has a slice
+    int own;  // number of pieces of which this warp has a slice
 
     __device__ Held(const Task& task, u32 flags, const Cut& cut, u64 boxes, int column, int columns, int warp, int lane) {
         const u32 g = lane / 4, bytes = cut.from + warp * SLICE_BYTES + lane % 4 * 16;
@@ -36,7 +36,7 @@ struct Held {
                                    : (u64)(column + g) * task.from_bytes + bytes);
         settle(from);
     }
-    // Of columns that there are not boxes hold zeros (devices/megakernel_boxes.py).
+    // Return the address of a mailbox. Mailboxes of columns that do not exist hold zeros (devices/megakernel/memory.py).
     __device__ u64 box(int piece, int i) const { return from + piece * (PIECE_BYTES / 64 * BOX_STEP) + i * (BOX_STEP / 2); }
     __device__ uint4 in_memory(int piece, int i) const {
         const u32* const one = (const u32*)(from + piece * PIECE_BYTES + i * 32 - i % 2 * 24);
@@ -55,7 +55,7 @@ struct Held {
             for (int i = 0; i < 2 * CHUNKS; ++i) of[AT][i] = asks ? in_memory(piece, i) : uint4{0, 0, 0, 0};
         }
     }
-    // Until all of the warp's have arrived: those that have not are asked for again together.
+    // Wait until all vectors of the warp have arrived. Load the missing ones again together.
     template <int AT> __device__ void collect(int piece) {
         if (!mailed) return;
         while (__any_sync(0xFFFFFFFFu, !all_arrived(of[AT]))) {
@@ -64,7 +64,7 @@ struct Held {
                 if (!arrived(of[AT][i])) of[AT][i] = load_relaxed(box(piece, i));
         }
     }
-    // When a piece is there, times the gain, of whose first piece `gain` is this thread's first vector, a shared address.
+    // Multiply a piece by the gain. gain: shared address of the gain of this thread's first vector of piece 0.
     template <int AT> __device__ void times(int piece, u32 gain, Squares& squares) {
         if (piece >= own) return;
 #pragma unroll
@@ -78,14 +78,14 @@ struct Held {
     }
 };
 
-// A streamed GEMM (megakernel/weights.cuh, megakernel/tiles.cuh, megakernel/sums.cuh) by a block.
+// A block's work for a streamed GEMM.
 struct Gemm : Outputs {
     using Outputs::Outputs;
     static_assert(COLUMNS == 2 * GROUP_WARPS && HOLDERS == 16, "a warp stores two columns: see own_column");
 
-    // Pieces of all tiles, a step each, or in ONE_STEP up to two at once; the first ones' weights are looked for. has_new:
-    // whether inputs are asked for, and have to be waited for; gain: of the first two pieces, which are all there are then,
-    // this thread's first vector, a shared address, or 0; ready: what to do when the first inputs are there.
+    // Multiply the pieces of all tiles, one piece a step, or up to two with ONE_STEP. has_new: inputs have been asked for and
+    // must be waited for. gain: shared address of the gain of this thread's first vector, or 0; with a gain there are at most
+    // two pieces. ready: called when the first inputs are there.
     template <class Do>
     __device__ void multiply(
         Sums& sums, Slices& w, Held& in, u32 bytes, u32 gain, bool odd, bool has_new, const Do& ready) {
@@ -99,7 +99,7 @@ struct Gemm : Outputs {
                 Held::Squares squares = {};
                 in.times<0>(0, gain, squares), in.times<1>(1, gain, squares);
                 squares.leave(norm_sums[odd][warp], lane);
-                ring.leave(lane);  // the gain's slot
+                ring.leave(lane);  // the slot of the gain
             }
             if (!piece) ready();
             w.await(ring);
@@ -148,11 +148,11 @@ struct Gemm : Outputs {
             __syncthreads();
             store(task, flags, to, tiles, column, columns, finds);
             turn ^= 1;
-            ring.leave(lane);  // behind what others wait for, since copies of weights would be in its way
+            ring.leave(lane);  // behind the stores that other blocks wait for: copies of weights would slow them
             if (ONE_STEP) break;
             is_first = false;
         }
-        if (!is_last) __syncthreads();  // before squares are replaced
+        if (!is_last) __syncthreads();  // before squares are overwritten
         if (finds) say_found(column, columns);
     }
 };

@@ -1,22 +1,21 @@
-// A streamed GEMM (megakernel/weights.cuh, megakernel/tiles.cuh, megakernel/sums.cuh) by a block, of lists that have no other
-// kind: of one column, with nothing that is done as one with it, and of no more than PASS_TILES slots a block. What takes their
-// time is what lies between the results of one and the inputs of the next. So
+// A streamed GEMM of a list that has only short ones: one column, no fused ops, and at most PASS_TILES slots per block. The
+// time between the outputs of one GEMM and the inputs of the next decides here. Therefore:
 //
-//   weights are in registers before the inputs are there,
-//   each warp gathers the inputs of its own slices of k, for which nobody has to meet, and
-//   one more warp, the storer, adds up what the others have and stores it, while those get ready for the next one.
+//   - weights are in registers before the inputs are there,
+//   - each warp loads the inputs of its own slices of k, so that no barrier is needed for them,
+//   - an additional warp, the storer, adds up the sums and stores them while the other warps prepare the next GEMM.
 //
-// All meet once a GEMM, between sums that are left and sums that are added up; these lie in two places by turns.
+// All warps meet once per GEMM, between writing and reading the sums. The sums use two places in turn.
 static_assert(PRELOADED && ONE_STEP && !PAIRS && !GROUPS, "what is left out here");
 
 struct Gemm : Outputs {
     using Outputs::Outputs;
-    // A lane has a vector of one piece in APART, which are LOOKS at the most.
+    // A lane has one vector of every APART-th piece, at most LOOKS vectors.
     enum { SLICE_VECTORS = SLICE_BYTES / 16, APART = 32 / SLICE_VECTORS, LOOKS = PASS_TILES / APART };
 
     __device__ bool stores() const { return warp == GROUP_WARPS; }
 
-    // The warp's slices of all pieces, to shared memory, where they lie as in k.
+    // Load the warp's slices of all pieces into shared memory, in the order of k.
     __device__ void gather(const Task& task, u32 flags, u32 bytes) const {
         enum { STEP_BYTES = APART * PIECE_BYTES };
         const u32 offset = lane / SLICE_VECTORS * PIECE_BYTES + warp * SLICE_BYTES + lane % SLICE_VECTORS * 16;
@@ -31,7 +30,7 @@ struct Gemm : Outputs {
 #pragma unroll
         for (int i = 0; i < LOOKS; ++i) {
             while (has(i) && mailed && !arrived(found[i])) found[i] = load_relaxed(from + i * step);
-            __syncwarp();  // else lanes whose vector came sooner go on by themselves, and the others do all again
+            __syncwarp();  // otherwise lanes whose vector came first go on alone, and the warp repeats the code for the others
             if (has(i)) store_shared(to + i * STEP_BYTES, found[i]);
         }
         __syncwarp();
@@ -41,7 +40,8 @@ struct Gemm : Outputs {
         w.load(ring, tiles, (int)bytes, warp, lane);
         gather(task, flags, bytes);
         stamp(i, READY);
-        const int own = ((int)bytes - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES;  // pieces of which it has a slice
+        // Pieces of which the warp has a slice.
+        const int own = ((int)bytes - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES;
         Sums sums = {};
         sums.add(w, ring, max(own, 0), shared_address(memory.inputs) + warp * SLICE_BYTES, 0, 1, warp, lane);
         sums.leave(memory.part[turn][warp], tiles, 1, lane);

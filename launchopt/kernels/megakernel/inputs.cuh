@@ -1,27 +1,27 @@
-// What a block multiplies a GEMM's weights with: inputs of its columns, from memory or as they come by mail, in shared memory
-// (of several columns of halves in registers: megakernel/gemm_in_registers.cuh); and the norm that is done as one with it.
+// The inputs of a streamed GEMM: a block loads them from memory or mailboxes into shared memory. With IN_REGISTERS,
+// megakernel/gemm_in_registers.cuh loads them into registers instead. A norm before the GEMM is fused here.
 //
-// A norm's factor is the same for a whole column, so that it is left for what the GEMM gives: inputs are multiplied by the gain
-// as they come, and their squares added up meanwhile. Of halves that is one rounding of an input, as with the factor; in fp16
-// an input times its gain must be below 65,520 for that. What the norm gives by itself is nowhere.
-// Used in turn, so that the next one can be written while one is read.
-enum { PARTS = IN_REGISTERS || SHORT ? 2 : 1 };
-struct Memory {  // shared, of a block; ops take what they need from its beginning
+// The factor of a norm is the same for a whole column, so the GEMM's outputs are multiplied by it (`factor_of`). The inputs are
+// multiplied by the gain as they come, and their squares are added up. An input of halves is rounded once, as it would be with
+// the factor. In fp16 an input times its gain must be below 65,520. The output of the norm itself is stored nowhere.
+enum { PARTS = IN_REGISTERS || SHORT ? 2 : 1 };  // places for sums: the next ones are written while these are read
+struct Memory {  // shared memory of a block; ops use it from its beginning
 #if IN_REGISTERS
     union {
-        char inputs[INPUT_BYTES];  // of ops alone, between GEMMs
+        char inputs[INPUT_BYTES];  // used by ops only, between GEMMs
         Parts part[PARTS][GROUP_WARPS];
     };
 #else
     char inputs[INPUT_BYTES + COLUMNS / TOGETHER * INPUT_GAP_BYTES];
     Parts part[PARTS][GROUP_WARPS];
 #endif
-    alignas(128) char ring[SLOTS * SLOT_BYTES];  // bulk copies to odd multiples of 16 are slower
+    alignas(128) char ring[SLOTS * SLOT_BYTES];  // bulk copies to odd multiples of 16 bytes are slower
 };
 
-__shared__ float norm_sums[2][GROUP_WARPS][COLUMNS];  // of squares, by each warp; for every other norm of the list
+// Sums of squares of each warp; two places, used in turn by the norms of the list.
+__shared__ float norm_sums[2][GROUP_WARPS][COLUMNS];
 
-// A block of the grid, and where it is in the list.
+// A block of the grid, and its place in the list.
 struct Inputs {
     Program q;
     u32 launch, block;
@@ -37,23 +37,24 @@ struct Inputs {
     }
 
 #if !IN_REGISTERS
-    // Inputs of some columns, `bytes` of k from `first` on, to shared memory. Each thread has a vector of all rows, of every
-    // other one where there are few vectors, or several of the only one.
+    // A thread's share of the inputs of some columns, for `bytes` of k from `first` on. A thread has the same vector of all
+    // rows. If there are few vectors (`few`), it has the vector of every other row. If there is one row, it has several
+    // vectors.
     enum { LOOKS = 4, FIRST_LOOKS = 2 };
     struct Share {
-        u64 from;             // the first vector of the first column
-        int vector, vectors;  // of k: the first one, behind which each THREADS-th comes; of all
+        u64 from;  // address of the first vector of the first column
+        int vector, vectors;  // the thread's first vector, behind which every THREADS-th is its own; number of vectors of k
         bool mailed;
 #if COLUMNS > 1
-        u32 step, apart;    // to the next row's first column; of a row to the second column
-        u32 to, step_to;    // the first row, in shared memory, and to the next one
-        int rows, seconds;  // of which the first column is to be had, and the second one
+        u32 step, apart;  // bytes to the first column of the next row; bytes to the second column of a row
+        u32 to, step_to;  // the first row in shared memory; bytes to the next one
+        int rows, seconds;  // number of rows that have a first column; that have a second column
 #endif
         __device__ void forgo() { vectors = 0; }
-        // From a vector to one so many whole sectors behind it.
+        // Return the bytes from a vector to the one that lies `vectors`, in whole sectors, behind it.
         __device__ u32 bytes_of(u32 vectors) const { return vectors * 16 * (mailed ? SECTORS_APART : 1); }
     };
-    // Bytes of k of which a thread in two has every other row.
+    // Return whether k is so short that each half of the threads takes every other row.
     static __device__ bool few(u32 bytes) { return COLUMNS > 1 && bytes <= THREADS / 2 * 16; }
     __device__ Share share(const Task& task, u32 flags, u32 column, u32 columns, u32 first, u32 bytes) const {
         const bool halved = few(bytes);
@@ -74,14 +75,14 @@ struct Inputs {
 #endif
         return own;
     }
-    // Vectors two by two: so many of the first ones, and of the second ones, which lie `apart`.
+    // Pairs of vectors: `first` first ones and `second` second ones. A second one lies `apart` bytes behind its first one.
     struct Walk {
         u64 from;
         u32 step, apart;
         int first, second;
         __device__ u64 at(int i) const { return from + i / 2 * step + i % 2 * apart; }
         __device__ bool has(int i) const { return i / 2 < (i % 2 ? second : first); }
-        // Some of them, or zeros.
+        // Load LOOKS of them; those that do not exist are zeros.
         __device__ void ask(uint4 (&found)[LOOKS]) const {
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i) found[i] = has(i) ? load_relaxed(at(i)) : uint4{0, 0, 0, 0};
@@ -89,7 +90,7 @@ struct Inputs {
         static __device__ bool waits(const uint4 (&found)[LOOKS]) {
             return COLUMNS > 1 ? __any_sync(0xFFFFFFFFu, !all_arrived(found)) : !all_arrived(found);
         }
-        // Until all of them have arrived, of several columns all of the warp's: those that have not are asked for again
+        // Wait until all of them have arrived, for several columns those of the whole warp. Load the missing ones again
         // together.
         __device__ void collect(uint4 (&found)[LOOKS]) const {
             while (waits(found)) {
@@ -100,16 +101,16 @@ struct Inputs {
         }
     };
 
-    // is_first: whether others may have to be waited for long. gain: a shared address, of the norm before products, or 0; of
-    // that, a thread has FIRST_LOOKS vectors at the most, or, of several columns, one of each (devices/fusion.py).
-    // meanwhile: what is done before inputs are there, also by who has nothing to gather; then the gain is. is_odd: see
-    // `norm_sums`.
+    // gather: load a share into shared memory. is_first: other blocks may have to be waited for long. gain: shared address of
+    // the gain of a norm, or 0; then a thread has at most FIRST_LOOKS vectors, or one of each row
+    // (devices/instructions/fusion.py). meanwhile: work that does not need the inputs, also of threads that have no share; the
+    // gain is there behind it. is_odd: index into `norm_sums`.
 #if COLUMNS == 1
     __device__ void leave_squares(float sum, bool is_odd) const {
         sum = warp_sum(sum);
         if (lane == 0) norm_sums[is_odd][warp][0] = sum;
     }
-    // Nothing is asked for before all else is done: what is asked for sooner comes later.
+    // Loads are issued behind all other work: mail that is polled earlier arrives later.
     template <class Do> __device__ void gather(const Share& own, bool, u32 gain, bool is_odd, const Do& meanwhile) const {
         const u32 to = shared_address(memory.inputs) + own.vector * 16, step = own.bytes_of(THREADS);
         meanwhile();
@@ -120,13 +121,13 @@ struct Inputs {
             if (own.vector + i * THREADS < own.vectors) found[i] = load_relaxed(own.from + i * step);
 #pragma unroll
         for (int i = 0; i < FIRST_LOOKS; ++i) {
-            if (own.vector - lane + i * THREADS >= own.vectors) {  // the whole warp
+            if (own.vector - lane + i * THREADS >= own.vectors) {  // no lane of the warp has this vector
                 if (gain) leave_squares(sum, is_odd);
                 return;
             }
             const bool has = own.vector + i * THREADS < own.vectors;
             while (has && own.mailed && !arrived(found[i])) found[i] = load_relaxed(own.from + i * step);
-            __syncwarp();  // else lanes whose vector came sooner go on by themselves, and the others do all again
+            __syncwarp();  // otherwise lanes whose vector came first go on alone, and the warp repeats the code for the others
             if (has && gain) {
                 sum += squares(found[i]);
                 found[i] = product(found[i], load_shared(gain + (own.vector + i * THREADS) * 16));
@@ -147,7 +148,7 @@ struct Inputs {
         }
     }
 #else
-    // All lanes of a warp go through it together; what it polls for is asked for before all else.
+    // All lanes of a warp go through it together. The load that the warp polls is issued before all others.
     template <class Do>
     __device__ void gather(const Share& own, bool is_first, u32 gain, bool is_odd, const Do& meanwhile) const {
         const bool has = own.vector - lane < own.vectors, polls = has && own.mailed && is_first;
@@ -163,15 +164,15 @@ struct Inputs {
         if (gain && !has && lane < COLUMNS) sums[lane] = 0.0f;
         if (!has) return;
 #pragma unroll 1
-        while (true) {  // with one place for all that is done with them: code takes its time to come, too
+        while (true) {  // the body exists once, since longer code takes longer to fetch
             batch.put(own, lane, more, to, gain, sums);
             if (!batch.is_left(own)) return;
             batch.some(own, lane).ask(more);
         }
     }
-    // What is asked for at once, of a warp: vectors of so many rows, from one of them on.
+    // The vectors that a warp loads at once: LOOKS / 2 rows, from one of them on.
     struct Batch {
-        int first, done;  // the first lane's vector; rows before
+        int first, done;  // vector of the first lane; rows that are done
         u64 from;
         u32 further;
         __device__ Batch(const Share& own, int lane) : first(own.vector - lane), done(0), from(own.from), further(0) {}
@@ -180,7 +181,8 @@ struct Inputs {
             const bool has = first + lane < own.vectors;
             return {from, own.step, own.apart, has ? own.rows - done : 0, has ? own.seconds - done : 0};
         }
-        // When they are there, times the gain; on to the next ones. sums: of squares, in the order in which they are asked for.
+        // Wait for the vectors, multiply them by the gain, store them, and go to the next rows. sums: of squares, one for each
+        // column in load order.
         __device__ void put(const Share& own, int lane, uint4 (&more)[LOOKS], const Both& to, u32 gain, float* sums) {
             const Walk these = some(own, lane);
             if (own.mailed) these.collect(more);
@@ -202,7 +204,7 @@ struct Inputs {
             from = own.from + own.bytes_of(behind), further = behind * 16 * TOGETHER;
         }
     };
-    // Until the first one of a warp's is there, since all of them at once would keep the cache from others.
+    // Wait until the first vector of the warp has arrived. One lane polls: 32 lanes would keep the L2 cache from other blocks.
     __device__ void poll(const Share& own, uint4& found) const {
         if (lane == 0)
             while (!arrived(found)) found = load_relaxed(own.from);
@@ -210,7 +212,7 @@ struct Inputs {
     }
 #endif
 #endif
-    // What all else of a norm is multiplied by, of a column of `columns`.
+    // Return the factor of the norm of one of `columns` columns.
     __device__ float factor_of(const Task& task, u32 flags, int column, int columns) const {
         const float(&sums)[GROUP_WARPS][COLUMNS] = norm_sums[is_odd(flags)];
         int place = 0, first = 0;

@@ -1,8 +1,8 @@
-// What a block gives of a streamed GEMM (megakernel/gemm.cuh, megakernel/gemm_in_registers.cuh, megakernel/gemm_short.cuh):
-// sums of all its warps, what is done as one with the GEMM behind it, a sum or SiLU times gate (devices/fusion.py), and of
-// logits the largest.
+// The outputs of a streamed GEMM (megakernel/gemm.cuh, gemm_in_registers.cuh, gemm_short.cuh). A block adds up the sums of its
+// warps and applies the fused op behind the GEMM, OP_ADD or OP_SILU_MUL (devices/instructions/fusion.py). With FINDS_LARGEST it
+// also finds its largest logit. `results` are the outputs of the last fused op, or of the GEMM itself.
 enum { HOLDERS = PASS_ROWS / 2 };  // threads that store a column
-// Which of those that store a thread is. No function: of other lists the compiler makes something else of that.
+// Index of a thread among those that store. A macro, because a function changes the machine code of other lists.
 #if SHORT
 #define HOLDER ((int)threadIdx.x - THREADS)
 #else
@@ -16,7 +16,7 @@ __shared__ u64 largest[HOLDERS * COLUMNS];
 struct Outputs : Inputs {
     Peer peer;
     const Feedback& feed;
-    u32 turn;  // of parts
+    u32 turn;  // index of the sums in Memory::part
 
     __device__ Outputs(const Program& q, u32 launch, const Feedback& feed, Memory& memory, const Ring& ring)
         : Inputs(q, launch, memory, ring), feed(feed), turn(0) {}
@@ -27,14 +27,15 @@ struct Outputs : Inputs {
 #endif
     }
 
-    // What all warps have of a pass, added up and stored, two rows a thread.
+    // Where a thread stores its two rows of a pass.
     struct Place {
-        u64 c, box;             // where its outputs go, and its results, if anybody has these by mail
-        int row, column, rows;  // of this thread, in a pass; rows that there are from its first on, or 0
-        u32 first, to;          // of all rows, and of results
+        u64 c, box;  // address of its outputs; of the mailbox of its results, or 0
+        int row, column, rows;  // of this thread, within a pass; rows that exist from its first one on, or 0
+        u32 first, to;  // its first row among all rows; its first feature among the results
         Pair added;
     };
-    // Of a pass. Where boxes have words of two columns by turns, a warp stores both, and so whole sectors of the L2 cache.
+    // Return the thread's column. With IN_REGISTERS mailboxes hold words of two columns in turn. There a warp stores both
+    // columns, so that it fills whole sectors of the L2 cache.
     __device__ int own_column() const { return IN_REGISTERS ? warp + lane / HOLDERS * 8 : (int)HOLDER / HOLDERS; }
     __device__ Place place(const Task& task, u32 flags, u32 pass, int tiles, int column, int columns) const {
         Place made;
@@ -58,7 +59,7 @@ struct Outputs : Inputs {
     static __device__ bool is_after_norm(u32 flags) { return (FUSED >> OP_NORM & 1) && (flags & NORMED); }
     static __device__ bool adds(u32 flags) { return (FUSED >> OP_ADD & 1) && (flags & ADDS); }
     static __device__ u32 pair_rows_of(const Task& task, u32 flags) { return is_gated(flags) ? task.pair_rows : 0; }
-    // What is added to a GEMM's results has been stored by the same thread, or comes by mail.
+    // Return the address of what OP_ADD adds. The same thread has stored it, or it comes through a mailbox.
     __device__ u64 added_at(const Task& task, u32 flags, u32 column, u32 to) const {
         const u32 bytes = to * sizeof(storage);
         if (PAIRS && (flags & ADDED_MAILED))
@@ -71,7 +72,7 @@ struct Outputs : Inputs {
             while (!arrived(found.both)) found.both = receive(added_at(task, flags, column, to.to));
         return found;
     }
-    __device__ float2 total(int row, int column) const {  // of this block
+    __device__ float2 total(int row, int column) const {  // of this block's warps
         float2 sum = {0.0f, 0.0f};
 #pragma unroll
         for (int warp = 0; warp < GROUP_WARPS; ++warp) {
@@ -80,7 +81,7 @@ struct Outputs : Inputs {
         }
         return sum;
     }
-    // Give the other block what this one has of its rows, and wait for what it has of the own ones.
+    // Send the other block of the pair the sums of its rows, and wait for its sums of this block's rows.
     __device__ void swap(const Place& to, int tiles, int columns) const {
         if (to.row < tiles * TILE_ROWS && to.column < columns && peer.has(to.row))
             peer.send(to.row, to.column, total(to.row, to.column));
@@ -110,7 +111,7 @@ struct Outputs : Inputs {
             const Pair more = added(task, flags, to, column + to.column);
             result = Pair(own.first() + more.first(), own.second() + more.second());
         } else if (is_gated(flags)) {
-            is_result = !(to.row & TILE_ROWS);  // else the other factor
+            is_result = !(to.row & TILE_ROWS);  // the other rows are the second factor
             if (is_result) {
                 const float2 sum_up = whole(to.row + TILE_ROWS);
                 const Pair up(sum_up.x, sum_up.y);
@@ -127,8 +128,8 @@ struct Outputs : Inputs {
     }
 
 #ifdef KIND
-    // Of the largest logits, as tokens/sampling.cuh has them, each thread has its own rows' of all passes; then the block's are
-    // told.
+    // Each thread keeps the largest logit of its own rows of all passes (sampling::found_at). say_found writes the block's
+    // largest one.
     __device__ bool finds_in(u64 i) const { return FINDS_LARGEST && i + 1 == q.count && feed.rows; }
     __device__ void begin_find() const {
         if (HOLDER < HOLDERS * COLUMNS) largest[HOLDER] = 0;
@@ -144,7 +145,7 @@ struct Outputs : Inputs {
 #pragma unroll
         for (int step = HOLDERS / 2; step; step >>= 1) word = sampling::larger(word, __shfl_xor_sync(0xFFFFFFFFu, word, step));
         const int own = own_column();
-        if (HOLDER % HOLDERS == 0 && own < columns)  // of two blocks that share rows one may have stored none
+        if (HOLDER % HOLDERS == 0 && own < columns)  // of two blocks that share rows, one may have stored none
             store_relaxed((u64)(feed.found + (column + own) * gridDim.x + block), max(word, 1ull));
     }
 #else

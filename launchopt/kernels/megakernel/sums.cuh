@@ -1,12 +1,12 @@
-// What a warp has of some tiles (megakernel/tiles.cuh): its slices times inputs, until all of k is added up, and left for the
-// block.
+// The sums of a warp for some tiles (megakernel/tiles.cuh): `add` multiplies its slices by the inputs, `leave` stores the sums
+// in shared memory.
 #if DTYPE == 0 || PRELOADED
-// By multiply-adds. Halves too, where there are short GEMMs of one column alone: tensor cores are as fast by their clock then,
-// but that is an eighth slower.
+// By multiply-adds. Also for halves in lists of short GEMMs with one column: tensor cores take as many cycles there, but the
+// clock runs an eighth slower with them.
 struct Sums {
-    enum { CHAINS = COLUMNS == 1 ? 2 : 1 };  // of sums that do not wait for each other
+    enum { CHAINS = COLUMNS == 1 ? 2 : 1 };  // sums that do not wait for each other
     float of[PASS_TILES][COLUMNS][CHAINS];
-    // own: how many of the pieces this warp has a slice of; slice: of the first piece's inputs.
+    // own: number of pieces of which this warp has a slice. slice: shared address of the first piece's inputs.
     __device__ void add(const Slices& w, Ring&, int own, u32 slice, u32 row_bytes, int columns, int, int lane) {
         if (DTYPE == 0) add_tiles<0>(w, own, slice, row_bytes, columns, lane % 4);
         else if (w.tiles == PASS_TILES) add_tiles<PASS_TILES>(w, own, slice, row_bytes, columns, lane % 4);
@@ -14,7 +14,7 @@ struct Sums {
         else if (w.tiles == 2) add_tiles<2>(w, own, slice, row_bytes, columns, lane % 4);
         else add_tiles<1>(w, own, slice, row_bytes, columns, lane % 4);
     }
-    // A vector of weights of each tile times those of a column's inputs.
+    // Multiply a vector of weights of each tile by a column's inputs.
     template <int TILES, int MOST>
     __device__ void add_column(const Slices& w, int first, int column, const Vector (&v)[MOST], const uint4& inputs) {
         Vector x;
@@ -27,7 +27,7 @@ struct Sums {
                 of[first + tile][column][e % CHAINS] += v[tile].wide(e) * x.wide(e);
         }
     }
-    // TILES: of a piece, or 0 where that is known later and pieces come one at a time.
+    // TILES: tiles of a piece; 0: known at run time, and pieces come one at a time.
     template <int TILES>
     __device__ void add_tiles(const Slices& w, int own, u32 slice, u32 row_bytes, int columns, int vector) {
         enum { MOST = TILES ? TILES : PASS_TILES };
@@ -59,11 +59,11 @@ struct Sums {
 #pragma unroll
         for (int slot = 0; slot < PASS_TILES; ++slot)
             if (CHAINS > 1) of[slot][0][0] += of[slot][0][CHAINS - 1];
-        // Those of pieces that were multiplied together.
+        // Add the sums of pieces that were multiplied together.
         if (DTYPE != 0 && tiles == 1) of[0][0][0] += of[1][0][0] + of[2][0][0] + of[3][0][0];
         if (DTYPE != 0 && tiles == 2) of[0][0][0] += of[2][0][0], of[1][0][0] += of[3][0][0];
 #if COLUMNS == 1
-        // Four lanes have a part of four tiles each; in the end each of them has all of one tile.
+        // Four lanes each have a part of four tiles. The exchange leaves each lane with the whole sum of one tile.
         static_assert(PASS_TILES == 4, "as many as lanes that share a row");
         const bool odd = lane & 1, upper = lane & 2;
         const auto met = [](float own, float other, int at) { return own + __shfl_xor_sync(0xFFFFFFFFu, other, at); };
@@ -88,10 +88,10 @@ struct Sums {
     }
 };
 #elif IN_REGISTERS
-// By tensor cores, of several columns, whose inputs are in registers (megakernel/gemm_in_registers.cuh).
+// By tensor cores, for several columns whose inputs are in registers (megakernel/gemm_in_registers.cuh).
 struct Sums {
     float of[PASS_TILES][4];  // columns g, g, g + 8, g + 8 of rows 2 t, 2 t + 1, 2 t, 2 t + 1
-    // N slots side by side, so that no product waits for the one before; x: of each chunk the inputs of either product.
+    // Multiply N slots side by side, so that no product waits for the one before. x: inputs of both products of each chunk.
     template <int N, int FIRST> __device__ void add_slots(const u32* from, const uint4 (&x)[2 * CHUNKS]) {
         uint4 v[2][N];
 #pragma unroll
@@ -109,14 +109,14 @@ struct Sums {
                 }
         }
     }
-    // A piece of all tiles.
+    // Add a piece of all tiles.
     __device__ void add(const Slices& w, const uint4 (&x)[2 * CHUNKS]) {
         if (w.tiles == PASS_TILES) add_slots<PASS_TILES, 0>(w.from, x);
         else if (w.tiles == 3) add_slots<3, 0>(w.from, x);
         else if (w.tiles == 2) add_slots<2, 0>(w.from, x);
         else add_slots<1, 0>(w.from, x);
     }
-    // The piece behind it, in the same step.
+    // Add the next piece, in the same step.
     __device__ void add_next(const Slices& w, const uint4 (&x)[2 * CHUNKS]) {
         if (w.tiles == 2) add_slots<2, 2>(w.from + 2, x);
         else add_slots<1, 1>(w.from + 1, x);
@@ -124,7 +124,7 @@ struct Sums {
     __device__ void leave(Parts& part, int tiles, int columns, int lane) {
         const int g = lane / 4, t = lane % 4;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {  // those of pieces that were multiplied together
+        for (int i = 0; i < 4; ++i) {  // add the sums of pieces that were multiplied together
             if (tiles == 1) of[0][i] += of[1][i];
             if (tiles == 2) of[0][i] += of[2][i], of[1][i] += of[3][i];
         }
@@ -139,11 +139,11 @@ struct Sums {
     }
 };
 #else
-// By tensor cores, of a single column.
+// By tensor cores, for a single column.
 struct Sums {
-    float of[PASS_TILES][2][4];  // of which it has the first two, and the last two of every other product
-    // N slots side by side, so that no product waits for the one before, and each vector comes while those before it are
-    // multiplied. OWN: whether each slot is of a piece of its own, so that it has other inputs.
+    float of[PASS_TILES][2][4];  // used: the first two elements, and the last two of every other product
+    // A chunk of N slots side by side, so that no product waits for the one before. The next chunk is loaded while this one is
+    // multiplied. OWN: each slot belongs to a piece of its own, and so has other inputs.
     template <int N, bool OWN> struct Chunk {
         uint4 v[N], x[OWN ? N : 1];
         __device__ void load(int chunk, const u32* from, u32 inputs) {
@@ -155,7 +155,7 @@ struct Sums {
             }
         }
     };
-    // The inputs are `arranged`: the first product is right in columns g, the second one in g + 8.
+    // The inputs are `arranged`: the first product is right in column g, the second one in column g + 8.
     template <int N, bool OWN> __device__ void multiply(int first, const Chunk<N, OWN>& by) {
 #pragma unroll
         for (int i = 0; i < N; ++i) {
@@ -177,7 +177,7 @@ struct Sums {
             multiply(first, chunks[chunk % 2]);
         }
     }
-    // own: how many of the pieces this warp has a slice of; inputs: its slice of the first piece's.
+    // own: number of pieces of which this warp has a slice. inputs: shared address of its slice of the first piece's inputs.
     __device__ void add(const Slices& w, Ring& ring, int own, u32 inputs, u32, int, int warp, int lane) {
         const int all = w.tiles * w.pieces, mine = w.tiles * own;
         const u32 place = place_in_slot(warp, lane);
@@ -209,7 +209,7 @@ struct Sums {
         for (int i = 0; i < 2; ++i) {
 #pragma unroll
             for (int slot = 0; slot < PASS_TILES; ++slot) of[slot][0][i] += of[slot][1][i + 2];
-            // Those of pieces that were multiplied together.
+            // Add the sums of pieces that were multiplied together.
             if (tiles == 1) of[0][0][i] += of[1][0][i] + of[2][0][i] + of[3][0][i];
             if (tiles == 2) of[0][0][i] += of[2][0][i], of[1][0][i] += of[3][0][i];
         }

@@ -1,5 +1,4 @@
-// What GEMMs of a list (megakernel/gemm.cuh) do with 16 bytes of neighbours, with two as they are stored, and with a warp's
-// values.
+// Vectors of 16 bytes, pairs of stored elements, and sums over a warp, for the GEMMs of a list.
 __device__ inline float squares(const uint4& of) {
     Vector v;
     v.whole = of;
@@ -24,7 +23,7 @@ __device__ inline float warp_sum(float value) {
     for (int step = 16; step; step >>= 1) value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
     return value;
 }
-// Of N values of each lane: a lane has the sum of one of them, the lane / (32 / N)-th. `of` is used up.
+// Add up N values over the lanes of a warp. Lane i gets the sum of value i / (32 / N). `of` is overwritten.
 template <int N> __device__ inline float warp_sums(float (&of)[N], int lane) {
 #pragma unroll
     for (int step = 16, half = N / 2; half; step >>= 1, half >>= 1) {
@@ -40,7 +39,7 @@ template <int N> __device__ inline float warp_sums(float (&of)[N], int lane) {
     return of[0];
 }
 
-// Two neighbours as they are stored.
+// Two neighbouring elements as they are stored.
 struct Pair {
 #if DTYPE == 0
     float2 both;

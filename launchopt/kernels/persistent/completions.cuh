@@ -1,15 +1,16 @@
-// Who tells of small commands (persistent/small_commands.cuh): another warp of the group, the teller. To know that what was
-// stored is in memory takes a trip to the host's and back, and before that the next poll has to leave.
+// The teller: a second warp of the dispatcher's group, which reports completions of small commands
+// (persistent/small_commands.cuh). A fence that includes the host takes a round trip over the bus, and the first warp must poll
+// meanwhile.
 //
-// It goes by turns. In each the warp that computes gives one command, of which the teller tells; or none, and the teller goes
-// back to the group. A turn begins when the one before it has ended.
-enum { TELLER = 1 };  // the warp
+// The two warps work in turns. In each turn the first warp gives one command, which the teller completes; or it gives NONE, and
+// the teller goes back to the group. A turn begins when the one before it has ended.
+enum { TELLER = 1 };  // index of the warp
 
 struct Telling {
     enum { NONE = 0 };
-    u64 given, told;  // mbarriers: a phase a turn
-    u64 next;         // the command's index + 1, or NONE
-    u32 turn;         // of who gives
+    u64 given, told;  // mbarriers, one phase per turn
+    u64 next;  // index + 1 of the command, or NONE
+    u32 turn;  // turn of the warp that gives
 };
 __shared__ Telling telling;
 
@@ -18,14 +19,14 @@ __device__ inline void begin_telling() {
     barrier_begin(shared_address(&telling.given), 1), barrier_begin(shared_address(&telling.told), 1);
 }
 
-// By one thread, when those have met who have stored.
+// By one thread, after all threads have stored and met.
 __device__ inline void give_to_teller(u64 next) {
-    barrier_wait(shared_address(&telling.told), ~telling.turn++ & 1);  // of the turn before; the first one need not wait
+    barrier_wait(shared_address(&telling.told), ~telling.turn++ & 1);  // the turn before; the first turn does not wait
     telling.next = next;
     barrier_arrive(shared_address(&telling.given));
 }
 
-// By one thread of the teller, until nothing is given. `turn` comes next; returns which does then.
+// Complete commands until NONE is given, by one thread of the teller. turn: the next turn. Return the turn behind the last one.
 __device__ inline u32 tell(u32 turn) {
     for (u64 next = ~0ull; next != Telling::NONE; ++turn) {
         barrier_wait(shared_address(&telling.given), turn & 1);

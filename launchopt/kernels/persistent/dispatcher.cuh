@@ -1,8 +1,9 @@
-// The dispatcher (persistent.cu): takes commands from the host's ring, and hands them out to workers as tiles. It is the first
-// warp of a group; a short command that comes alone is done by that group, or by it alone: to hand it out would take longer.
+// The dispatcher (persistent.cu) takes commands from the host's ring and hands them out to workers as tiles. It is the first
+// warp of a group. To hand out a short command that comes alone would take too long: its group, or the warp itself, multiplies
+// it.
 enum { LOOKS = 4, FEW = 5, MOST_TILES = 512 };
 
-// For as long as a turn of it takes: what it knows is in registers then, what it has handed out on the desk, too.
+// A turn of the dispatcher. Its state is in registers meanwhile; `keep` stores it in `desk`.
 struct Dispatcher {
     const int lane;
     u64 *const entries, next, tile, oldest;
@@ -21,24 +22,24 @@ struct Dispatcher {
     __device__ u32 slot(u64 index) const { return (u32)index & ((1u << capacity_bits) - 1); }
     __device__ u64 ring_tag(u64 index) const { return (index >> capacity_bits) + 1 & 0xFFFF; }
 
-    // How many commands these words are, up to an END; they are staged. there: a bit for each word that is.
+    // Stage these words, and return how many commands they are, up to an END. there: a bit for each word that is there.
     __device__ int stage(u64 word, u32 there) {
         const int row = lane / COMMAND_WORDS, column = lane % COMMAND_WORDS;
         const u32 ends = there & __ballot_sync(0xFFFFFFFFu, column == COMMAND_WORDS - 1 && (word & 0xFFFF) == END);
         desk.staged[row][column] = word;
         __syncwarp();
-        if (there == FIRST) return 1;  // a lone one is not to wait for what follows
+        if (there == FIRST) return 1;  // a lone command must not wait for the next ones
         const int found = ~there ? (__ffs(~there) - 1) / COMMAND_WORDS : AT_ONCE;
         return ends ? min(found, __ffs(ends) / COMMAND_WORDS) : found;
     }
 
-    // How many there are, up to DEEP, by a bulk copy: loads of so much, a sector each, would take longer. Words are looked at
-    // once they are here, and every word tells whether it was there.
+    // Stage up to DEEP commands by a bulk copy, and return how many are there. Loads would take longer, since each would fetch
+    // one sector. The tags of the copied words show which commands were there.
     __device__ int poll_deep() {
         const u32 at = slot(next), most = min((u32)DEEP, (1u << capacity_bits) - at), bytes = most * COMMAND_WORDS * 8;
         const u32 copied = shared_address(&desk.copied);
         if (lane == 0) {
-            barriers_begun();  // what was staged before has been read
+            barriers_begun();  // the words staged before have been read
             barrier_expect(copied, bytes);
             copy_bulk(shared_address(desk.staged), (u64)(queue.ring + at * COMMAND_WORDS), bytes, copied);
         }
@@ -66,8 +67,8 @@ struct Dispatcher {
     __device__ u64* entry(u64 number) const { return entries + (number & ((1ull << entry_bits) - 1)) * ENTRY_WORDS; }
     __device__ u64 entry_tag(u64 number) const { return ((number >> entry_bits) + 1) << TAG_SHIFT; }
 
-    // Until `tiles` more fit, of so many commands, and one for each worker's END: entries are free when their command is
-    // complete. So is each whose slot the host has used again.
+    // Wait until entries are free for `tiles` tiles of `commands` commands, and for the END of each worker. Entries are free
+    // when their command is complete. A command whose slot the host has used again is complete.
     __device__ void make_room(u32 tiles, u32 commands) {
         oldest = max(oldest + (1u << capacity_bits), next + commands) - (1u << capacity_bits);
         const u32 most = (1u << entry_bits) - (u32)queue.workers - tiles;
@@ -88,7 +89,7 @@ struct Dispatcher {
         }
     }
 
-    // Those staged from `first` to `stop`, a tile each, a lane each.
+    // Hand out the staged commands `first` to `stop`, one tile each, one lane each.
     __device__ void hand_out_whole(int first, int stop) {
         make_room(stop - first, stop - first);
         for (int i = first + lane; i < stop; i += 32) {
@@ -105,7 +106,7 @@ struct Dispatcher {
         __syncwarp();
     }
 
-    // The one staged at i, in up to `most` tiles, a lane each.
+    // Hand out staged command i in up to `most` tiles, one lane each.
     __device__ void hand_out(int i, u32 most) {
         const u64* staged = desk.staged[i];
         const u64 last = staged[3] & PAYLOAD;
@@ -126,14 +127,14 @@ struct Dispatcher {
         __syncwarp();
     }
 
-    // How many idle workers may share the command staged at i: few commands, and those that wait for another, are cut;
-    // to cut many would take longer than it brings.
+    // Return how many workers may share staged command i. Commands are cut if they are few or wait for another one. To cut many
+    // commands takes longer than it saves.
     __device__ u32 sharers(int i, int count, u32 idle) const {
         const u32 chain = before(i);
         return min((u32)MOST_TILES, chain ? (u32)queue.workers / (2 * chain) : count < FEW ? idle / count : 1);
     }
 
-    // The first `count` of those staged.
+    // Hand out the first `count` staged commands.
     __device__ void hand_out_all(int count, u32 idle) {
         int whole = 0;
         for (int first = 0; first < count; first += 32) {
@@ -165,7 +166,8 @@ struct Dispatcher {
         }
     }
 
-    // Nothing has come for `polls` polls: be quiet. Returns how it ends where nobody is there any more.
+    // Sleep after `polls` polls that found nothing. Return GAVE_UP if the host asks for the end or patience is over, else
+    // RUNNING.
     __device__ u64 rest(u32 polls, u64 since_ns) const {
         if (polls <= BUSY_POLLS) return RUNNING;
         __nanosleep(polls > QUIET_POLLS ? 10000 : 500);
@@ -174,7 +176,7 @@ struct Dispatcher {
         return __any_sync(0xFFFFFFFFu, over) ? GAVE_UP : RUNNING;
     }
 
-    // Until there is something on the desk for the group; or for its first warp, in the ring, too.
+    // Hand out commands until one comes alone that the group is to multiply (`desk.alone`), or until the end.
     __device__ void run() {
         u32 polls = 0;
         u64 since_ns = 0, taken = load_relaxed(queue.ticket);
@@ -183,7 +185,7 @@ struct Dispatcher {
             const u64 word = load_system(from);
             const u32 there = __ballot_sync(0xFFFFFFFFu, word >> TAG_SHIFT == ring_tag(next + lane / COMMAND_WORDS));
             if ((there & FIRST) != FIRST) {
-                taken = load_relaxed(queue.ticket);  // it is here before the next word is
+                taken = load_relaxed(queue.ticket);  // comes in before the next word of the ring does
                 if (++polls < BUSY_POLLS) continue;
                 if (polls == BUSY_POLLS) since_ns = global_ns();
                 if (const u64 state = rest(polls, since_ns)) return end(state);
@@ -213,7 +215,7 @@ struct Dispatcher {
     }
 };
 
-// Before any of these: by the whole group.
+// By the whole group, once, before anything is dispatched.
 __device__ inline void begin_dispatch() {
     if (threadIdx.x <= NEAR_SHAPES) {
         const bool is = threadIdx.x < NEAR_SHAPES && threadIdx.x < queue.shape_count;
@@ -229,8 +231,8 @@ __device__ inline void begin_dispatch() {
     group_barrier(0);
 }
 
-// By the whole group. Not inlined: then what it has in registers would cost the workers 8% of a stream.
-// True: to the first warp, where there is something for `serve_small`; after that it comes again.
+// By the whole group. Return true to the first warp when a small command came alone, for `serve_small`; then it calls again.
+// Not inlined: its registers would make a stream 8% slower for the workers.
 __device__ __noinline__ bool dispatch(int warp, int lane, bool again) {
     u32 turn = 0;
     if (again && lane == 0) give_to_teller(Telling::NONE);
@@ -241,7 +243,7 @@ __device__ __noinline__ bool dispatch(int warp, int lane, bool again) {
         const Single alone = desk.alone;
         if (!alone.like.vectors) return false;
         if (is_small(alone.like)) {
-            group_barrier(0);  // all have seen that
+            group_barrier(0);  // all threads have read `alone`
             if (warp == 0) return true;
             if (warp == TELLER && lane == 0) turn = tell(turn);
             __syncwarp();

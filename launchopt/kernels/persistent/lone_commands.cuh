@@ -1,9 +1,9 @@
-// A short command that comes alone, done by the dispatcher's group (persistent/dispatcher.cuh), the smallest by one warp
-// (persistent/small_commands.cuh). Its time is that of a round trip, so there is as little to find out as can be: what a shape
-// is like is found once, and all others are handed out.
-enum { LONE_ROWS = 2, LONE_VECTORS = 256 };  // of a warp at once; the longest k
+// Short commands that come alone: the dispatcher's group multiplies them (persistent/dispatcher.cuh), and one warp the smallest
+// (persistent/small_commands.cuh). A round trip takes about as long as the bus needs, so the code looks up as little as
+// possible. It classifies each shape once; commands of other shapes are handed out.
+enum { LONE_ROWS = 2, LONE_VECTORS = 256 };  // rows of a warp at once; vectors of the longest k
 
-// A shape of one column and whole vectors. No vectors: it is handed out.
+// A shape of one column and whole vectors. vectors = 0: commands of the shape are handed out.
 struct __align__(16) Lone {
     u32 rows, vectors, row_bytes, step_bytes;
 };
@@ -20,8 +20,8 @@ __device__ inline Lone lone_of(const Shape& s) {
     return {(u32)s.rows, (u32)(s.k / vector), (u32)row_bytes, (u32)step_bytes};
 }
 
-// The sums of N rows over LANES lanes beside each other: the N-th parts of these have a row each then, in sums[0]. Each step
-// adds lanes up; while a lane has several rows, it gives half of them away.
+// Add up N rows over LANES neighbouring lanes. At the end each N-th part of the lanes has one row, in sums[0]. In each step a
+// lane that has several rows gives half of them away.
 template <int LANES, int N> __device__ inline void add_lanes(float (&sums)[N][1], int lane) {
 #pragma unroll
     for (int half = N / 2, step = LANES / 2; half; half /= 2, step /= 2)
@@ -34,9 +34,9 @@ template <int LANES, int N> __device__ inline void add_lanes(float (&sums)[N][1]
     for (int step = LANES / N / 2; step; step /= 2) sums[0][0] += __shfl_xor_sync(0xFFFFFFFFu, sums[0][0], step);
 }
 
-// C = A B^T of one column, by the group: LONE_ROWS rows a warp at once.
+// C = A B^T of one column, by the group; a warp has LONE_ROWS rows at once.
 __device__ inline void multiply(const Single& single, int warp, int lane) {
-    enum { LANES = 32 / LONE_ROWS };  // that have a sum, in the end
+    enum { LANES = 32 / LONE_ROWS };  // lanes that have the same sum at the end
     const Lone& s = single.like;
 #pragma unroll 1
     for (u32 row = warp * LONE_ROWS; row < s.rows; row += GROUP_WARPS * LONE_ROWS) {

@@ -1,28 +1,28 @@
-// What the host and a kernel that stays have in common, and who is told that a command is complete (persistent.cu).
+// State that the persistent kernel shares with the host, and reports of completions (persistent.cu).
 #include "shared/queue.cuh"
 #define PAYLOAD ((1ull << TAG_SHIFT) - 1)
-enum { USED_WORDS = 6, NEAR_SHAPES = 64 };  // of an entry; shapes that are kept in shared memory
-enum { BUSY_POLLS = 4096, QUIET_POLLS = 65536 };  // until who finds nothing sleeps a little, and longer
+enum { USED_WORDS = 6, NEAR_SHAPES = 64 };  // words of an entry that are used; shapes that are kept in shared memory
+enum { BUSY_POLLS = 4096, QUIET_POLLS = 65536 };  // polls without success before short sleeps; before long sleeps
 
 struct Order {  // a tile
     u64 a, b, c;
     u32 index, before, shape, tiles, first, rows;
 };
 
-// Shapes that are asked for again and again lie near.
+// Shapes by their number. The first ones are in shared memory.
 struct Shapes {
     Shape near[NEAR_SHAPES];
     const Shape* far;
     __device__ const Shape& operator[](u32 number) const { return number < NEAR_SHAPES ? near[number] : far[number]; }
 };
 
-// Of a block: at file scope, so that functions that are not inlined know where they are.
+// Of a block. At file scope, so that functions that are not inlined know their addresses.
 __shared__ Queue queue;
 __shared__ Shapes shapes;
 
 __device__ inline u32 slot_of(u32 index) { return index & ((1u << queue.capacity_bits) - 1); }
 
-// By one thread of a group, after all have stored and met: who completes the command tells of it.
+// By one thread of a group, after all have stored and met. The last tile of a command reports its completion.
 __device__ void complete(u32 index, u32 tiles) {
     const u32 slot = slot_of(index);
     u64 *const done = queue.done + slot, *const host_done = queue.host_done + slot;
@@ -31,7 +31,7 @@ __device__ void complete(u32 index, u32 tiles) {
         if (atomicAdd(queue.arrived + slot, 1u) + 1 != tiles) return;
         queue.arrived[slot] = 0;
     }
-    fence_system();  // with what the others stored, behind their fences
+    fence_system();  // includes the stores of other blocks, which lie behind their fences
     store_told(host_done, (u64)index + 1);
     store_relaxed((u64)done, (u64)index + 1);
 }
@@ -39,12 +39,12 @@ __device__ void complete(u32 index, u32 tiles) {
 __device__ inline bool is_done(u32 index) {
     return (int)((u32)load_relaxed(queue.done + slot_of(index)) - (index + 1)) >= 0;
 }
-// With the order between what it has stored, and what is read behind.
+// The same with acquire: later loads see what the command stored.
 __device__ inline bool has_done(u32 index) {
     return (int)((u32)load_acquire(queue.done + slot_of(index)) - (index + 1)) >= 0;
 }
 
-// By one thread of a group: until the command `before` this one is complete, or the run was given up.
+// By one thread of a group: wait for the command `before` this one, or until the kernel gives up.
 __device__ void await(const Order& o) {
     while (!is_done(o.index - o.before))
         if (load_relaxed(queue.gone)) return;

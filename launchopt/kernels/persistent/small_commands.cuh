@@ -1,28 +1,28 @@
-// Small commands that come alone, done by the dispatcher's warp (persistent/dispatcher.cuh), one after the other. Its time is
-// that of a round trip: what a lane has to do with a shape is found once, and from a command's words to its operands' addresses
-// there are few instructions. The host is sent the outputs themselves, each with its command's number above it, before they are
-// known to be in memory, which takes as long again; then it is told that, too (persistent/completions.cuh), and only that tells
-// other commands.
+// Small commands that come alone: the dispatcher's warp multiplies them one after another (persistent/dispatcher.cuh). A round
+// trip takes about as long as the bus needs. So each lane looks up its part of a shape once, and few instructions lie between a
+// command's words and the addresses of its operands. The warp sends the host the outputs themselves, each with the command's
+// number above it. That they are in memory too is known only after another trip over the bus. Then the teller reports the
+// completion (persistent/completions.cuh), on which other commands rely.
 enum { SMALL_ROWS = OUTPUT_WORDS };
 enum { SMALL_LANES = 8, PART_ROWS = SMALL_ROWS * SMALL_LANES / 32, PART_VECTORS = SMALL_VECTORS / SMALL_LANES };
 
-// Whether a warp has all of it in its registers, and all distances in 32 bits.
+// Return whether a warp can keep the command in its registers, with all distances in 32 bits.
 __device__ inline bool is_small(const Lone& s) {
     return s.rows <= SMALL_ROWS && s.vectors <= SMALL_VECTORS && (s.row_bytes | s.step_bytes) < 1u << 28;
 }
 
-// What a lane does of each command of a shape: SMALL_LANES lanes beside each other have PART_ROWS rows, and each of them
-// every SMALL_LANES-th vector of all these. Rows beyond the last one are that one, again.
+// A lane's part of each command of a shape. SMALL_LANES neighbouring lanes share PART_ROWS rows; each takes every SMALL_LANES-
+// th vector of all these rows. A row behind the last one repeats it.
 struct __align__(16) Part {
-    u32 rows[PART_ROWS];  // where the first of its vectors lie, from A on: bytes
-    u32 input, vectors;   // and from B on; how many of them there are: perhaps none, then these are the last one's
-    u32 row, output;      // of its output: which, twice (or NONE), and where it lies
+    u32 rows[PART_ROWS];  // bytes from A to the lane's first vector of each row
+    u32 input, vectors;  // bytes from B to it; number of its vectors. A lane without vectors loads the last one.
+    u32 row, output;  // its output: twice the row, or NONE; bytes from C
     enum : u32 { NONE = 1, STEP_BYTES = 16 * SMALL_LANES };
     __device__ bool has(int i) const { return i < vectors; }
-    __device__ u32 at(int i) const { return has(i) ? i * STEP_BYTES : 0; }  // from the first one on
+    __device__ u32 at(int i) const { return has(i) ? i * STEP_BYTES : 0; }  // bytes from the first vector
     __device__ bool stores() const { return !(row & NONE); }
     __device__ void learn(const Lone& s, int lane) {
-        enum { SHARE = SMALL_LANES / PART_ROWS };  // lanes that have the same sum, in the end
+        enum { SHARE = SMALL_LANES / PART_ROWS };  // lanes that have the same sum at the end
         const u32 first = lane / SMALL_LANES * PART_ROWS, last = s.rows - 1, own = first + lane % SMALL_LANES / SHARE;
         const u32 vector = lane % SMALL_LANES;
         input = min(vector, s.vectors - 1) * 16, vectors = (max(s.vectors, vector) - vector + SMALL_LANES - 1) / SMALL_LANES;
@@ -31,9 +31,9 @@ struct __align__(16) Part {
         row = lane % SHARE == 0 && own <= last ? own * 2 : NONE, output = own * s.step_bytes;
     }
 };
-__shared__ Part small_parts[32];  // a lane's; in registers there is no room for it while products are made
+__shared__ Part small_parts[32];  // of each lane; registers do not suffice during the products
 
-// What a lane multiplies. All of it is asked for before any of it is waited for.
+// A lane's operands. All loads are issued before the first one is waited for.
 struct Operands {
     uint4 inputs[PART_VECTORS], weights[PART_ROWS][PART_VECTORS];
     __device__ static void ask(uint4 (&found)[PART_VECTORS], u64 first, const Part& part) {
@@ -48,7 +48,7 @@ struct Operands {
     __device__ float product(int r, int i, const Part& part) const {
         return part.has(i) ? add_product(0.f, weights[r][i], inputs[i]) : 0.f;
     }
-    // The lane's output.
+    // Return the lane's output.
     __device__ float sum(const Part& part, int lane) const {
         float sums[PART_ROWS][1];
 #pragma unroll
@@ -62,18 +62,18 @@ struct Operands {
     }
 };
 
-// The command that comes next. Of its words each lane has two, by one load: two of a line in the host's memory would go over
-// the bus one after the other. Some lanes have words of the command behind it instead, where one looks for that: not always in
-// the host's memory, as that takes longer.
+// The command that comes next. Each lane has two of its words, by one load, since two loads would go over the bus one after the
+// other. In every LOOKS-th command some lanes hold words of the command behind it, to see whether that has come. Doing so each
+// time would take longer.
 struct Coming {
     enum : u32 { LOOKS = 8 };
     const u64* from;
-    u64 tag, expected, first_bits, second_bits;  // what the lane's second word is, and which bits of both count
+    u64 tag, expected, first_bits, second_bits;  // expected second word; the bits of both words that must agree
     u64 first, second, a, b;
     bool odd, looks, own;
     __device__ Coming(u64 next, u64 known, int lane) : odd(lane & 1), looks(next % LOOKS == 0), own(!looks || !(lane & 2)) {
         from = queue.ring + slot_of((u32)next + !own) * COMMAND_WORDS + odd * 2, tag = ring_tag_of(next) << TAG_SHIFT;
-        // Operands that lie well, and such a last word.
+        // A usual command has aligned operands and the same last word as the command before it.
         expected = odd ? tag | known : tag;
         first_bits = own ? ~PAYLOAD | (odd ? 0 : 15) : 0, second_bits = own ? odd ? ~0ull : ~PAYLOAD | 15 : 0;
         settle(expected), settle(first_bits), settle(second_bits);
@@ -82,17 +82,17 @@ struct Coming {
     __device__ void load() { load_two_system(from, first, second), a = of(0, first), b = of(0, second); }
     __device__ u64 c() const { return of(1, first); }
     __device__ u64 last() const { return of(1, second); }
-    __device__ u64 follower() const { return looks ? of(3, second) : 0; }  // its last word
+    __device__ u64 follower() const { return looks ? of(3, second) : 0; }  // last word of the next command
     __device__ bool is_whole() const { return !own | ((first ^ tag) | (second ^ tag)) >> TAG_SHIFT == 0; }
-    // Whole, and as expected: found out at once, without a branch, which would take longer.
+    // Return whether the command is whole and usual. There is no branch, since that would take longer.
     __device__ bool is_usual() const { return !((first ^ tag) & first_bits | (second ^ expected) & second_bits); }
 };
-#define UNKNOWN PAYLOAD  // no command's last word is like that
+#define UNKNOWN PAYLOAD  // no command has this last word
 
-// Until something else is there, or nothing for long. Whatever decides where it goes is a vote: so the compiler knows that it
-// is the same in all lanes, and else each load takes longer. In the kernel itself, not in a function, for the same reason.
+// Multiply small commands until another command comes, or none for BUSY_POLLS polls. Branches depend on votes only, so that the
+// compiler knows that all lanes agree; otherwise each load takes longer. It is inlined into the kernel for the same reason.
 __device__ inline void serve_small(int lane) {
-    u64 early = 0;  // a word of the command that comes next, as it was when the last one had just been found
+    u64 early = 0;  // a word of the next command, as it was when this command was found
     for (u64 next = desk.next, known = UNKNOWN;; ++next) {
         Coming coming(next, known, lane);
         Part part = small_parts[lane];
@@ -110,14 +110,14 @@ __device__ inline void serve_small(int lane) {
             if (!__all_sync(0xFFFFFFFFu, is)) return;
             small_parts[lane].learn(single.like, lane);
             part = small_parts[lane];
-            known = (last & PAYLOAD) >> 16 ? UNKNOWN : last & PAYLOAD;  // who waits is asked for anew
+            known = (last & PAYLOAD) >> 16 ? UNKNOWN : last & PAYLOAD;  // a command that waits is checked each time
             break;
         }
 #if !WITHOUT
         operands.ask(coming.a & PAYLOAD, coming.b & PAYLOAD, part);
 #endif
         u64* const told = queue.host_outputs + slot_of((u32)next) * OUTPUT_WORDS + part.row / 2;
-        if (__any_sync(0xFFFFFFFFu, early >> TAG_SHIFT == ring_tag_of(next))) return;  // it has not come alone
+        if (__any_sync(0xFFFFFFFFu, early >> TAG_SHIFT == ring_tag_of(next))) return;  // the command had not come alone
         early = coming.follower();
         const u64 c = coming.c() & PAYLOAD;
         learn_answer(polls, lane);

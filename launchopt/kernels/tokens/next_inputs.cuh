@@ -1,13 +1,15 @@
-// What follows a row's last outputs: its token (tokens/sampling.cuh), and the next inputs, which are the outputs, scaled, or
-// the token's row of the embedding (launchopt/devices/feedback/host.py); by all threads of a block.
+// From the last outputs of a row to its token (tokens/sampling.cuh) and its next inputs: the scaled outputs, or the embedding
+// of the token (launchopt/devices/feedback/host.py). All threads of a block work on one row.
 namespace sampling {
-// The sum of COUNT values, APART from one another: the upper half is added to the lower one until one is left.
+// Return the sum of COUNT values that lie APART from one another. The upper half is added to the lower half until one value is
+// left.
 template <int COUNT, int APART, int STEP = 1> __device__ double halved(const double* of) {
     if constexpr (STEP == COUNT) return *of;
     else return __dadd_rn(halved<COUNT, APART, 2 * STEP>(of), halved<COUNT, APART, 2 * STEP>(of + STEP * APART));
 }
 
-// To a root mean square of 1/sqrt(3). Sums of squares in the order of feedback.scaled, signs as in feedback.signed.
+// Scale the outputs to a root mean square of 1/sqrt(3). Squares are summed in the order of HostFeedback, so that results are
+// equal to the bit; signs are drawn as there.
 __device__ void scaled(const storage* source, storage* target, storage* history, u64 counter, u32 hidden, double* sums) {
     static_assert(PARTIAL_SUMS % THREADS == 0, "so that the first halvings are of what a thread has");
     enum { OWN = PARTIAL_SUMS / THREADS };
@@ -15,14 +17,14 @@ __device__ void scaled(const storage* source, storage* target, storage* history,
     for (u32 first = threadIdx.x; first < hidden; first += PARTIAL_SUMS) {
         storage value[OWN];
 #pragma unroll
-        for (u32 j = 0; j < OWN; ++j)  // all of them are asked for before one is used
+        for (u32 j = 0; j < OWN; ++j)  // all loads are issued before the first value is used
             value[j] = first + j * THREADS < hidden ? source[first + j * THREADS] : narrow(0.0f);
 #pragma unroll
         for (u32 j = 0; j < OWN; ++j) own[j] = __dadd_rn(own[j], __dmul_rn(widen(value[j]), widen(value[j])));
     }
     sums[threadIdx.x] = halved<OWN, 1>(own);
     __syncthreads();
-    double sum = halved<WARPS, 32>(sums + threadIdx.x % 32);  // each warp adds up all of them
+    double sum = halved<WARPS, 32>(sums + threadIdx.x % 32);  // each warp adds up all sums
 #pragma unroll
     for (int half = 16; half; half /= 2) sum = __dadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, half));
     const u64 start = mixed((counter + 1) * GOLDEN);
@@ -46,8 +48,8 @@ __device__ void copy_row(const storage* source, storage* target, u32 hidden) {
     }
 }
 
-// Of a row, of which all threads have the words: its token, 0 without sampling; the next inputs, which follow from that; and
-// who is told, by one thread.
+// Of a row whose words every thread has: `token_of` returns its token, or 0 without sampling. `go_on` writes the next inputs.
+// `tell` stores the token for the host, by one thread.
 __device__ int token_of(const Feedback& feed, const u64* words, Room& room) {
     if (KIND == NONE) return 0;
     return sampled((const storage*)words[0], (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k,

@@ -1,23 +1,23 @@
-// From logits to a token, by a block a row. What a kernel of its own (feedback.cu) and the end of a whole step
-// (tokens/step_end.cuh) have in common. devices/feedback_source.py defines the constants, and -DKIND.
+// From logits to a token, one block per row. The kernel feedback.cu and the end of a whole step (tokens/step_end.cuh) use it.
+// devices/feedback/in_launch.py defines the constants and -DKIND.
 //
-// Logits are compared as keys: unsigned integers in the order of the floats, 0 below them all.
+// Logits are compared as keys: unsigned integers in the order of the floats. Key 0 is below all of them.
 //
-// The threshold of top_k and top_p is the largest key such that keys >= it weigh `needed` or more, where a key weighs 1
-// for top_k. It is bisected, at first among the largest of each thread only: what these weigh, all keys weigh at least,
-// so this gives a lower bound, which mostly leaves a few hundred logits above it. Should it leave more than fit into
-// shared memory (flat logits, a large k), all logits are bisected until they do.
+// top_k and top_p keep the keys from a threshold on: the largest key such that the kept ones weigh `needed` or more. For top_k
+// each key weighs 1. The threshold is found by bisection, first among the largest key of each thread. All keys weigh at least
+// as much as these, so the result is a lower bound, above which a few hundred logits are left. If more are left than fit into
+// shared memory (flat logits, a large k), all logits are bisected until they fit.
 namespace sampling {
 #include "shared/sampling.cuh"
-enum { WARPS = THREADS / 32, PIECES = 32, NOT_A_NUMBER = ~0 };  // the key of none, above all
+enum { WARPS = THREADS / 32, PIECES = 32, NOT_A_NUMBER = ~0 };  // NOT_A_NUMBER: the key of a NaN, above all others
 
 struct Room {  // shared memory of a block
     union {
-        u32 keys[CAPACITY];         // with sampling
-        double sums[THREADS];       // without
+        u32 keys[CAPACITY];  // with sampling
+        double sums[THREADS];  // without sampling
     };
     u64 part[PIECES + 1];
-    u32 filled;  // of keys
+    u32 filled;  // number of keys
 };
 
 __device__ u32 key_of(float value) {
@@ -29,7 +29,8 @@ __device__ float value_of(u32 key) { return __uint_as_float(key & 0x80000000u ? 
 
 __device__ u64 larger(u64 a, u64 b) { return a > b ? a : b; }
 
-// All threads get the result. Threads may still read part[PIECES] when the next call writes those before it.
+// Return to all threads the sum, or the maximum, of their values. A thread may still read part[PIECES] when the next call
+// writes the words before it.
 template <bool SUM> __device__ u64 combined(u64 value, u64* part) {
     for (int step = 16; step; step >>= 1) {
         u64 other = __shfl_xor_sync(0xFFFFFFFFu, value, step);
@@ -70,18 +71,18 @@ __device__ u64 weight_of(float value, const Scale& scale) {
     for (int i = LAST_POWER - 1; i >= 0; --i) power = __dadd_rn(__dmul_rn(power, fraction), powers[i]);
     return (u64)__dmul_rn(power, (double)(1ull << ((int)n + WEIGHT_BITS)));
 }
-// What a key counts when the threshold is sought.
+// Return the weight of a key in the search for the threshold.
 __device__ u64 load_of(u32 key, const Scale& scale) { return KIND == TOP_K ? 1 : weight_of(value_of(key), scale); }
 
-// A row of logits, whose elements this block's threads visit, each some of them in the order of their indices: 16 bytes at a
-// time where it is aligned, AHEAD of them asked for together.
+// A row of logits. Each thread visits some of the elements in the order of their indices. It loads 16 bytes at a time where the
+// row is aligned, and issues AHEAD loads at once.
 struct Logits {
     const storage* values;
     u32 count;
     __device__ u32 operator[](u32 i) const { return key_of(widen(values[i])); }
     template <int AHEAD = 2, class Visit> __device__ void each(Visit visit) const {
         const u32 whole = aligned(values) ? count / WIDTH : 0, step = THREADS;
-        // Also of the last pass all at once, which a loop that the compiler unrolls leaves to one after the other.
+        // A loop that the compiler unrolls would make the loads of its last pass one by one; this loop does not.
         for (u32 i = threadIdx.x; i < whole; i += AHEAD * step) {
             Vector vectors[AHEAD];
 #pragma unroll
@@ -97,7 +98,7 @@ struct Logits {
         for (u32 i = whole * WIDTH + threadIdx.x; i < count; i += step) visit(i, widen(values[i]));
     }
 };
-// Some of their keys, in shared memory.
+// Some of the keys, in shared memory.
 struct Keys {
     const u32* keys;
     u32 count;
@@ -108,10 +109,11 @@ struct Keys {
 };
 __device__ u32 key_at(const Logits&, float value) { return key_of(value); }
 __device__ u32 key_at(const Keys&, u32 key) { return key; }
-// Keys >= low load `needed` or more, keys >= high load `above`, which is less; `inside` keys are >= low and < high.
+// Keys >= low weigh `needed` or more. Keys >= high weigh `above`, which is less. `inside` is the number of keys >= low and <
+// high.
 struct Range { u32 low, high; u64 above, inside; };
 
-// Bisect until the range holds no more than `few` keys, or one value.
+// Bisect until the range holds at most `few` keys, or one value.
 template <class Some>
 __device__ void bisect(const Some& some, u64 few, u64 needed, const Scale& scale, Range& range, u64* part) {
     while (range.inside > few && range.high - range.low > 1) {
@@ -137,7 +139,7 @@ __device__ void bisect(const Some& some, u64 few, u64 needed, const Scale& scale
     }
 }
 
-// Keys >= the result are kept. `own`: this thread's largest key, 0 if it has none.
+// Return the threshold: keys from it on are kept. own: this thread's largest key, 0 if it has none.
 __device__ u32 threshold_of(const Logits& logits, u32 own, u64 needed, const Scale& scale, Room& room) {
     u32* keys = room.keys;
     u64* part = room.part;
@@ -163,8 +165,8 @@ __device__ u32 threshold_of(const Logits& logits, u32 own, u64 needed, const Sca
     return range.low;
 }
 
-// The first kept token at which the running sum exceeds its target: warps sum PIECES, then the pieces of the one that holds
-// it.
+// Return the first kept token at which the running sum exceeds its target. Warps sum PIECES of the range; then the piece that
+// holds the target is the range.
 __device__ u32 chosen_of(const Logits& logits, u32 threshold, u64 bits, const Scale& scale, u64* part) {
     u32 begin = 0, length = logits.count;
     u64 target = 0;
@@ -196,18 +198,19 @@ __device__ u32 chosen_of(const Logits& logits, u32 threshold, u64 bits, const Sc
     return begin;
 }
 
-// A logit, as the largest of some is looked for: its key, and behind it ~ its index, so that the first of those that tie is.
+// A logit in the search for the largest: its key above the complement of its index, so that the first of equal logits is the
+// largest.
 __device__ u64 found_at(float value, u32 at) {
     return (u64)(value != value ? (u32)NOT_A_NUMBER : key_of(value)) << 32 | ~at;
 }
-// Of this thread's elements: the largest key, and ~ the lowest of the indices that have it; 0 where it has none.
+// Return the largest `found_at` of this thread's elements; 0 if it has none.
 __device__ u64 largest_of(const Logits& logits) {
-    float best = __uint_as_float(0x7FC00000u);  // NaN, of which no element is known to be no larger
+    float best = __uint_as_float(0x7FC00000u);  // a NaN, so that the comparison below takes the first element
     u32 at = ~0u;
     bool wrong = false;
-    // Floats are compared, since it takes a few operations to make a key, and a thread may have hundreds of elements.
+    // Floats are compared, not keys: a key takes several operations, and a thread may have hundreds of elements.
     logits.each<8>([&](u32 i, float value) {
-        if (!(value <= best)) best = value, at = i;  // of those that tie the first stays
+        if (!(value <= best)) best = value, at = i;  // of equal elements the first one stays
         wrong |= value != value;
     });
     if (wrong) return (u64)(u32)NOT_A_NUMBER << 32;

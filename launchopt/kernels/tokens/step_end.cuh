@@ -1,12 +1,12 @@
-// The end of a whole step (megakernel.cu): rows are fed back (tokens/next_inputs.cuh), a row a block, by the last blocks first,
-// which have fewer tiles of GEMMs.
+// The end of a whole step (megakernel.cu): rows are fed back (tokens/next_inputs.cuh), one block per row. The last blocks go
+// first, since they have fewer tiles of GEMMs.
 //
-// The host is told of a token as soon as it is known, while the next inputs are made of it: who uses these is a later launch
-// on the same stream, which waits for the end of this one.
+// The host gets a token as soon as it is known, while the block still makes the next inputs. Only a later launch on the same
+// stream uses these, and it waits for the end of this launch.
 __shared__ u64 row_words[ROW_WORDS];
 static_assert(sizeof(sampling::Room) <= sizeof(Memory::inputs), "it lies there");
 
-// Where it is told of the rows: a launch that was made before its commands were there knows that once it is admitted.
+// Return the address of the rows' words. A launch that was made before its commands learns it when it is admitted.
 __device__ inline const u64* arguments_of(const Feedback& feed, const Gate& gate) {
     return gate.word ? (const u64*)admission : feed.arguments;
 }
@@ -17,8 +17,8 @@ __device__ inline void read_row(const Feedback& feed, const Gate& gate, u64 row,
     if (row < feed.rows && lane < ROW_WORDS) row_words[lane] = arguments_of(feed, gate)[lane * feed.pitch + row];
 }
 
-// What the last GEMM's blocks have found (megakernel/gemm.cuh): a word of each of `share`, not 0 once it is there, and 0 again
-// when the launch ends.
+// Return the largest word that blocks of the last GEMM have found (megakernel/outputs.cuh). Each of `share` blocks writes one
+// word, which is not 0. This function sets the words to 0 for the next launch.
 __device__ inline u64 largest_of_all(u64* found, u32 share) {
     u64 largest = 0;
     for (u32 part = threadIdx.x; part < share; part += THREADS) {
@@ -31,20 +31,20 @@ __device__ inline u64 largest_of_all(u64* found, u32 share) {
     return largest;
 }
 
-// That all blocks are through the list is waited for before inputs are replaced, not just that the last instruction is
-// complete: who has no share of that may still read them. To load the counter with acquire, and a barrier, is what
-// instructions do to see what others stored: the L1 cache has nothing older.
+// Wait until all blocks are through the list, before inputs are replaced. It is not enough that the last instruction is
+// complete: a block that has no share of it may still read the inputs. The load with acquire and the barrier make other blocks'
+// stores visible, as they do for instructions; the L1 cache holds nothing older.
 __device__ inline void wait_for_all(const u32* ended, u32 launch) {
     if (threadIdx.x == 0)
         while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}
     __syncthreads();
 }
 
-// By all who went through the list, of whose last instruction `share` blocks had a share; the first row's words are on their
-// way. Where blocks say what they have found, nothing else that they have stored is read here.
+// By all threads that went through the list. share: number of blocks that have a share of the last instruction. The first row's
+// words are being loaded. With FINDS_LARGEST nothing else that other blocks stored is read before wait_for_all.
 __device__ __noinline__ void feed_back(const Feedback& feed, const Gate& gate, u32* ended, u32 launch, u32 share,
                                        sampling::Room& room) {
-    __barrier_sync_count(0, ALL_THREADS);  // of this block everything is stored and read; and the words are there
+    __barrier_sync_count(0, ALL_THREADS);  // this block has stored and read everything, and the first row's words are there
     if (SHORT && threadIdx.x >= THREADS) return;
     if (threadIdx.x == 0) count_release(ended);
     u64 row = first_row(), began_ns = 0;
