@@ -1,22 +1,21 @@
-"""megakernel: one launch a decode step, of a kernel that interprets the step as a list of instructions.
+"""megakernel: one launch per decode step, of a kernel that executes the step as a list of instructions.
 
-GEMMs and, for workload=layer, norm, rotary embedding, KV write, attention and activation; weights are under way long
-before their turn; blocks wait for each other by counters, or for the data itself, instead of for the ends of kernels
-(launchopt/kernels/megakernel.cu; it needs compute capability 9.0). What a norm before a GEMM gives stays inside the
-launch: it is not written, and not checked by itself; what the GEMM gives is, from what went into the norm.
+The list has the step's GEMMs and, for workload=layer, norm, rotary embedding, KV write, attention and activation. The
+kernel copies weights into shared memory long before it uses them. Its blocks wait for counters or for mailed data, not
+for the ends of kernels (launchopt/kernels/megakernel.cu). It needs compute capability 9.0. A norm before a GEMM is
+fused into it: its output is not stored, so the GEMM's outputs are checked from the inputs of the norm.
 
-Prompts, steps of requests that do not lie evenly spaced and steps that come for the first time are launched as in
-mode=coalesced; at most mode.cached=64 lists are kept, or one a copy of the weights (a small model has many). The same
-launch samples on the GPU, and feeds results back; in every other mode, and for what is launched as in mode=coalesced,
-that is a launch of its own. So a launch's time on the device has the time of sampling in it here.
+Prompts, steps whose requests are not evenly spaced, and steps that come for the first time are launched as in
+mode=coalesced. mode.cached lists are kept, or one per copy of the weights; a small model has many copies. The launch
+also samples on the GPU and feeds results back, so its time on the device includes the time of sampling. In other modes
+that is a launch of its own.
 
-While a step runs, the launch of the one that is likely to be next is made: it begins where blocks of the step have
-ended, waits on the GPU for the host's word that its commands are there, and stores nothing before
-(kernels/megakernel/gate.cuh). If others come, or none, it ends with nothing done, and is counted as a launch call. That
-is not done with mode.ahead=false, nor for a launch that is timed by events or has a range, nor where a tool records all
-launches: the time that it waits would be taken for time that it works.
+While a step runs, the launch that is likely to be next is made. Its blocks start where blocks of the step have ended.
+It waits on the GPU until the host admits it, and stores nothing before (kernels/megakernel/gate.cuh). If another step
+comes, or none, it ends without an effect; it counts as a launch call. No launch is made ahead with mode.ahead=false,
+for a launch that events or an NVTX range time, or while a tool records launches: its wait would count as work.
 
-With mode.racecheck=true the kernel is one whose order compute-sanitizer's racecheck knows, for scripts/sanitize.sh.
+mode.racecheck=true uses a kernel whose order compute-sanitizer's racecheck understands, for scripts/sanitize.sh.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Options(KeepsGraphs):
 
 
 class MegakernelMode(Mode):
-    """One launch a step."""
+    """One launch per step."""
 
     name = "megakernel"
     summary = "one launch of an interpreting kernel a step of all requests"
@@ -60,12 +59,12 @@ class MegakernelMode(Mode):
 
     @classmethod
     def unwritten_of(cls, stream: Stream) -> frozenset[str]:
-        """Norms of wide rows are instructions of their own, and written."""
+        """Return the nodes whose outputs are not stored. Norms of wide rows are not fused, so theirs are stored."""
         wide = isinstance(stream, ChainStream) and stream.hidden * stream.dtype.itemsize > max(NORM_BYTES.values())
         return frozenset() if wide else cls.unwritten
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedMegakernel:
-        """Compile the kernel, and the lists that are likely to be asked for."""
+        """Compile the kernel and the likely lists."""
         from launchopt.devices.megakernel.launcher import Megakernel
 
         gpu = gpu_of(device)

@@ -1,9 +1,9 @@
 """persistent: one kernel that stays on the GPU and takes every command from a ring that the host fills.
 
-A command costs the host four stores, and no launch at all (launchopt/kernels/persistent.cu). The kernel multiplies
-GEMMs of up to 16 columns, or rows; for anything else it is ended, cuBLASLt is called, and it is started again. A kernel
-that had no command for mode.patience_s ends by itself, and the run fails. What is launched beside it, to feed results
-back, runs on a few multiprocessors that it leaves free then.
+A command costs the host four stores and no launch (launchopt/kernels/persistent.cu). The kernel multiplies GEMMs of up
+to 16 columns or rows. For any other command the host ends it, calls cuBLASLt, and starts it again. If no command comes
+for mode.patience_s, the kernel gives up and the run fails. If results are fed back, the kernel leaves a few
+multiprocessors free for the launches that do it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from launchopt.devices.resident.kernel import Resident
 
 SPARE = 4  # multiprocessors left to kernels that feed results back
-MOST_SHAPES, MOST_COMMANDS = 0xFFFF, 1 << 31  # what a command's words have room for
+MOST_SHAPES, MOST_COMMANDS = 0xFFFF, 1 << 31  # limits of a command's words
 
 
 @dataclass(slots=True)
@@ -46,21 +46,21 @@ class Options(ModeOptions):
 
 
 class Persistent(Mode):
-    """No launch a command."""
+    """No launch per command."""
 
     name = "persistent"
     summary = "a resident kernel: none a command, but four words into a ring that it polls"
     takes = Takes.commands
     compiled_loop = True
     keeps_order = True
-    sample_every = 2048  # a command costs the host tens of nanoseconds, events around one as many microseconds
+    sample_every = 2048  # a command costs the host tens of ns, a pair of events as many us
     devices = ("cuda",)
     own_strategy = "resident"
     options: Options = Options()
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """As any; there must be something for the kernel to do."""
+        """Return why the mode cannot run the stream; it needs at least one GEMM that the kernel takes."""
         if (why := super().refusal(kind, stream)) is not None:
             return why
         if not any(takes(shape) for shape in stream.shapes):

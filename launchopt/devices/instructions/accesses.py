@@ -1,7 +1,7 @@
-"""Which memory an instruction reads, and which it writes.
+"""The memory that an instruction reads and writes, as spans (launchopt/devices/instructions/dependencies.py).
 
-In: an instruction (`instruction_words`). Out: spans as `dependencies` takes them. Keys, values and their pages are
-found by positions that only the device knows: an op on the cache counts as reading, or writing, all of a layer's.
+Only the device knows the positions by which it finds keys, values and pages. An op on the KV cache therefore counts as
+reading, or writing, the whole cache of a layer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Spans = list[dep.Span]
 
 
 def accesses(row: Instruction, itemsize: int) -> tuple[Spans, Spans]:
-    """What an instruction may read, and what it may write."""
+    """Return the spans that an instruction may read, and those that it may write. itemsize: bytes of an element."""
     word = {each: int(row[each]) for each in Word}
     op = Op(word[Word.OP])
     if op is Op.SLOT_MAP:
@@ -44,12 +44,12 @@ Words = dict[Word, int]
 
 
 def _requests(word: Words, role: str) -> int:
-    """How many operands there are: one where all requests share it."""
+    """Return the number of operands: one if all requests share it."""
     return word[Word.REQUESTS] if word[Word[f"STRIDE_{role}"]] else 1
 
 
 def _rows(word: Words, role: str, features: int, itemsize: int) -> dep.Span:
-    """An operand of N rows a request. Of a single request rows of others may lie between them."""
+    """Return the span of an operand of N rows per request. Rows of other requests may lie between those of one."""
     row_bytes, rows = word[Word[f"LD{role}"]] * itemsize, word[Word.N]
     requests = _requests(word, role)
     if requests == 1:
@@ -58,17 +58,17 @@ def _rows(word: Words, role: str, features: int, itemsize: int) -> dep.Span:
 
 
 def _pool(word: Words, role: Word, itemsize: int) -> dep.Span:
-    """A layer's cache, whole."""
+    """Return the span of a layer's whole cache."""
     tokens = word[Word.ALL_REQUESTS] * word[Word.PAGES] * word[Word.PAGE_TOKENS]
     return word[role], 2 * tokens * word[Word.KV_HEADS] * word[Word.HEAD_DIM] * itemsize, 0, 1
 
 
 def _positions(word: Words, is_next: bool) -> dep.Span:
-    """Where its requests' columns start, or where the next step's do."""
+    """Return the span of the positions of its requests, of this step or of the next."""
     first = word[Word.FIRST_REQUEST] + is_next * word[Word.ALL_REQUESTS]
     return word[Word.POSITIONS] + INDEX_BYTES * first, INDEX_BYTES * word[Word.REQUESTS], 0, 1
 
 
 def _pages(word: Words) -> dep.Span:
-    """The page table, whole."""
+    """Return the span of the whole page table."""
     return word[Word.TABLE], INDEX_BYTES * word[Word.ALL_REQUESTS] * word[Word.PAGES], 0, 1

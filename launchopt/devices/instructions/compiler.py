@@ -1,13 +1,12 @@
-"""A step as a list of instructions, for a kernel that runs a whole step in one launch.
+"""Compile a step into a list of instructions, for a kernel that runs a whole step in one launch.
 
-In: a `StepBatch`, and where operands lie (the tables of `LtSteps`). Out: a list (`instruction_words`): which op of
-which row of the step, for how many requests, their addresses as `lt_steps` derives them, how they lie from request to
-request and row to row, the words of attention as in struct Args (kernels/common/storage.cuh), the op's grid, which
-instructions are done as one (`fusion`), and which earlier ones must have ended before one begins (`instruction_order`).
+`StepCompiler.compile` turns a `StepBatch` into a list (launchopt/devices/instructions/words.py). An instruction is one
+row of the step, for requests that lie evenly spaced in it. If the batch is even, that is all requests. Otherwise each
+even run of requests has an instruction of its own. With several columns per request each request has one, so its
+positions are exact.
 
-An instruction is a row of the step for requests that lie evenly spaced in it: all of them where the batch is even, else
-each run of them has its own, and if the step has several columns a request each has. Positions are exact, for the
-requests are in the instruction.
+The list holds the op, the requests, addresses and strides of operands, the words of attention as in struct Args, the
+grid, which instructions are fused (`fusion`), and which earlier ones must be complete before one begins (`order`).
 """
 
 from __future__ import annotations
@@ -29,9 +28,10 @@ from launchopt.workloads.chain import ChainStream
 
 
 class StepCompiler:
-    """Lists of `steps`' stream. `state`: where its sequences' state is, where there is one.
+    """Compiles lists for the stream of `steps`.
 
-    tile_rows: rows of a GEMM that are one virtual block. fuse: whether some are done as one.
+    state: addresses of the sequences' state, if there is one. tile_rows: rows of a GEMM in a virtual block. fuse:
+    whether instructions are fused.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class StepCompiler:
         self._blanks: dict[tuple[int, int], Instruction] = {}
 
     def compilable(self, batch: StepBatch) -> bool:
-        """Whether each row is one instruction: requests lie evenly spaced in all, and have a column each, or alone."""
+        """Return whether each row is one instruction: one request, or evenly spaced requests with one column each."""
         return batch.size == 1 or (_columns(batch) == 1 and self._steps.runs(batch, 1) == 1)
 
     def compile(self, batch: StepBatch) -> Instructions:
-        """The list of a batch."""
+        """Return the list of a batch."""
         indices, shapes = self._steps.indices(self._steps.kind_of(batch)), self._steps.tables.shapes
         whole = batch.words.reshape(batch.rows, batch.size, -1)
         alone, made = _columns(batch) > 1, []
@@ -68,7 +68,7 @@ class StepCompiler:
         return made
 
     def _blank(self, index: int, size: int) -> Instruction:
-        """All of an instruction that is the same wherever its operands lie."""
+        """Return the words of an instruction that do not depend on where its operands lie."""
         if (index, size) not in self._blanks:
             self._blanks[index, size] = self._new_blank(index, size)
         return self._blanks[index, size]

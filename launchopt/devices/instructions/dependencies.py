@@ -1,12 +1,9 @@
-"""Which instructions of a list must wait for which, from the memory that each reads and writes.
+"""Which instructions of a list must wait for which, derived from the memory that each reads and writes.
 
-In: spans, int64 [spans, 4], each `count` intervals of `length` bytes, the first at an address, each next one `stride`
-bytes (0 or more) on; of every span whose it is, and whether it is written. Out: for each instruction the earlier ones
-that it waits for, so few that none follows from another, and at most a given number.
-
-Two instructions conflict where one writes a byte that the other reads or writes: they must run in the order of the
-list. Whoever keeps to `reduced` waits keeps every conflicting pair in order, so any order that does gives what the list
-gives one after another.
+A span is int64 [4]: `count` intervals of `length` bytes, the first at an address, each next one `stride` bytes (0 or
+more) behind. Two instructions conflict if one writes a byte that the other reads or writes. Conflicting instructions
+must run in the order of the list. `reduced` keeps the waits from which all others follow, so every order that keeps to
+them gives the results of the list's own order. `joined` limits the waits of each instruction to a given number.
 """
 
 from __future__ import annotations

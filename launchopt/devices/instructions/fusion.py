@@ -1,12 +1,12 @@
-"""Which instructions of a list are done as one, by whoever runs it: the fewer there are, the less is waited for.
+"""Fusion: which neighbouring instructions the megakernel executes as one. Fewer instructions mean fewer waits.
 
-In: instructions one after another, as the step has them. Out: FUSED of each. Nothing else changes: each still reads and
-writes all that it did by itself, so that all of it can be checked, but for a norm.
+`fused` sets the column FUSED of a list. Each instruction still reads and writes all its operands, so each output can be
+checked. The output of a norm is the exception. Three patterns are fused:
 
-* A norm before a GEMM that alone reads it: every block of the GEMM makes the norm of all its inputs for itself, in two
-  parts (kernels/megakernel/inputs.cuh), so that it is written nowhere.
-* A sum with something after a GEMM, or SiLU times gate: by the thread that has the GEMM's own outputs.
-* Rotation, the cache's writes, and attention: a block for all of a request and kv head.
+* NORM before the only GEMM that reads its output. Every block of the GEMM applies the norm to its own inputs, in two
+  parts (kernels/megakernel/inputs.cuh). The output of the norm is stored nowhere.
+* ADD, or SILU_MUL, behind a GEMM. The thread that has the GEMM's outputs applies it.
+* ROPE, KV_WRITE, QK, SOFTMAX and AV. One block executes them for a request and a kv head.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from launchopt.kernels.shared import (
 )
 
 ATTENTION = (Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)
-NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # of a column, at the most; by columns that the kernel is compiled for
+NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # most bytes of a column that a norm is fused for, by compiled columns
 QUERIES_A_KV_HEAD, MOST_LANES = QUERIES, 32
-ATTENTION_BYTES = 32 << 10  # of shared memory
-CACHE_BYTES = 256 << 10  # keys and values that one block reads; more of them are for more blocks
+ATTENTION_BYTES = 32 << 10  # of shared memory, for fused attention
+CACHE_BYTES = 256 << 10  # most keys and values that one block reads; more of them are better read by more blocks
 
 
 def fused(rows: Instructions, itemsize: int) -> Instructions:
-    """The same instructions, with FUSED."""
+    """Return the same instructions with FUSED set. itemsize: bytes of an element."""
     made = rows.copy()
     i = 0
     while i < len(made):
@@ -53,27 +53,27 @@ def fused(rows: Instructions, itemsize: int) -> Instructions:
 
 
 def _feeds(one: Instruction, other: Instruction) -> bool:
-    """Whether the outputs of one are all that another has for B."""
+    """Return whether the outputs of one instruction are the whole operand B of the other."""
     alike = (one[Word.REQUESTS], one[Word.FIRST_REQUEST]) == (other[Word.REQUESTS], other[Word.FIRST_REQUEST])
     strides = one[Word.STRIDE_C] == other[Word.STRIDE_B] or one[Word.REQUESTS] == 1
     return bool(alike and strides and one[Word.C] == other[Word.B])
 
 
 def _whole(row: Instruction, roles: str) -> bool:
-    """Whether operands are of whole vectors, one row a request."""
+    """Return whether these operands consist of whole vectors, with one row per request."""
     addresses = [int(row[Word[role]]) for role in roles]
     strides = [int(row[Word[f"STRIDE_{role}"]]) for role in roles] if row[Word.REQUESTS] > 1 else []
     return bool(row[Word.N] == 1) and not np.bitwise_or.reduce([*addresses, *strides]) % VECTOR_BYTES
 
 
 def _is_read_once(rows: Instructions, i: int) -> bool:
-    """Whether what a norm gives is one instruction's B, and nobody's A; true of all that is no norm."""
+    """Return whether one instruction reads the output of a norm, as B. True for other ops than NORM."""
     readers = (rows[:, [Word.A, Word.B]] == rows[i, Word.C]).sum(axis=0)
     return bool(rows[i, Word.OP] != Op.NORM or (readers == [0, 1]).all())
 
 
 def _around_gemm(rows: Instructions, itemsize: int) -> int:
-    """How many instructions behind the first are one with it, a GEMM being one of them."""
+    """Return how many instructions behind the first are fused with it, one of them a GEMM."""
     columns = compiled_columns(int(rows[0, Word.REQUESTS]))
     before = 0
     if rows[0, Word.OP] == Op.NORM:
@@ -98,7 +98,7 @@ def _after_gemm(gemm: Instruction, row: Instruction) -> bool:
 
 
 def _attention(rows: Instructions, itemsize: int) -> int:
-    """4 where attention of one column a request begins that a block a kv head can do, else 0."""
+    """Return 4 where attention begins that one block per kv head can execute, with one column per request; else 0."""
     if len(rows) < len(ATTENTION) or tuple(rows[: len(ATTENTION), Word.OP].tolist()) != ATTENTION:
         return 0
     rope, write, qk, softmax, av = rows[: len(ATTENTION)]
@@ -130,7 +130,7 @@ def _fits(rope: Instruction, itemsize: int) -> bool:
 
 
 def attention_bytes(head_dim: int, group: int, ctx: int, itemsize: int) -> int:
-    """Shared memory of a block: its rows of q, k and v, its scores, and of fp32 parts of sums."""
+    """Return the bytes of shared memory of a block: rows of q, k and v, scores, and for fp32 partial sums."""
     scores = group * -(-ctx // WHOLE_TOKENS) * WHOLE_TOKENS
     parts = GROUP_WARPS * VALUE_QUERIES * head_dim if itemsize == 4 else 0
     return ((group + 2) * head_dim + scores + parts) * itemsize

@@ -1,13 +1,17 @@
-"""Who waits for whom in a list of instructions, and who has its inputs by mail.
+"""Order of a list: which instruction waits for which, and which one has its inputs by mail.
 
-In: instructions in an order that is right, those done together marked (`instruction_words.groups_of`). Out: the same
-list with WAITS, MAIL and LEVEL, and joins (op JOIN) where one would have to wait for more than four.
+`with_dependencies` sets WAITS, MAIL and LEVEL of a list whose order is right and whose fusions are set. It inserts
+joins (op JOIN) where an instruction would wait for more than MOST_WAITS others.
 
-Who waits for whom follows from memory alone (`dependencies`). Two things need no waiting. A GEMM, or attention, may be
-sent its inputs element by element as they are made: whose they are says MAIL. Nothing else follows from having had
-mail: not that anything was stored. And a sum with what a GEMM of as many rows stored before is of one thread's own
-numbers, since both are cut alike: where the order follows from all else, nobody is waited for. (Where two blocks share
-one of both they are not: `megakernel_tasks` has it come by mail, or waited for.)
+Waits follow from memory alone (`dependencies`). Two cases need no wait:
+
+* A GEMM, or fused attention, may get its inputs by mail, element by element as they are made. MAIL names the sender.
+Mail
+  says nothing about what the sender has stored.
+* OP_ADD behind a GEMM may add what a GEMM of as many rows has stored before. Both are divided alike, so each thread
+adds
+  numbers that it has stored itself. No wait is needed if all other dependencies already imply the order. Where two
+  blocks share only one of the two GEMMs, launchopt/devices/megakernel/tasks.py uses mail or a wait instead.
 """
 
 from __future__ import annotations
@@ -39,9 +43,9 @@ ADDED = Word.A, Word.REQUESTS, Word.FIRST_REQUEST, Word.STRIDE_A
 
 @dataclass(frozen=True)
 class Unit:
-    """Instructions that are done as one, and what these read and write.
+    """Fused instructions, or one alone, with the spans that they read and write.
 
-    gemm: the one whose weights are copied ahead of time, if there is one.
+    gemm: the streamed GEMM among them, if there is one.
     """
 
     rows: Instructions
@@ -51,7 +55,7 @@ class Unit:
 
     @property
     def mails(self) -> bool:
-        """Whether it can have mail, and send it."""
+        """Whether it can receive and send mail."""
         return self.gemm is not None or (len(self.rows) > 1 and self.rows[0, Word.OP] == Op.ROPE)
 
 
@@ -63,20 +67,20 @@ def _unit(rows: Instructions, itemsize: int) -> Unit:
 
 
 def with_dependencies(instructions: Instructions, itemsize: int) -> Instructions:
-    """The same instructions in the same order, with joins between them where needed, who waits for whom, and LEVEL.
+    """Return the instructions in the same order, with joins where needed, and with waits, MAIL and LEVEL set.
 
-    Joins that were there before are left out first; what WAITS and so on said is not looked at.
+    Joins and waits of the given list are ignored.
     """
     real = instructions[instructions[:, Word.OP] != JOIN]
     units = [_unit(real[group], itemsize) for group in groups_of(real)]
     found = _conflicts(units)
     senders = [_sender(units, i, found[i], itemsize) for i in range(len(units))]
-    before: list[int] = []  # of each unit, as bits, all that end before it begins
+    before: list[int] = []  # for each unit, as bits: the units that end before it begins
     for i, sender in enumerate(senders):
         others = np.flatnonzero(found[i]).tolist()
         held = _held(units, i, others, before)
         before.append(_all_before(others, before))
-        for j in (sender, held):  # before others are left out because they follow from it: they do not
+        for j in (sender, held):  # removed before `reduced`: nothing follows from these
             if j != NOBODY:
                 found[i, j] = False
     return _listed(units, dep.joined(dep.reduced(found), MOST_WAITS), senders)
@@ -95,7 +99,7 @@ def _conflicts(units: list[Unit]) -> dep.Flags:
 
 
 def _all_before(others: list[int], before: list[int]) -> int:
-    """Those of `others`, and all that come before one of them."""
+    """Return, as bits, `others` and all units before them."""
     found = 0
     for j in others:
         found |= before[j] | 1 << j
@@ -109,11 +113,11 @@ def _shares(one: Spans, other: Spans) -> bool:
 
 
 def _sender(units: list[Unit], i: int, conflicting: dep.Flags, itemsize: int) -> int:
-    """Whose last outputs, or the first features of them, are the inputs of unit i; NOBODY where it can have no mail."""
+    """Return the unit whose outputs, or their first features, are the inputs of unit i; NOBODY: it gets no mail."""
     own = units[i]
     if not own.mails:
         return NOBODY
-    inputs, others = own.reads[:1], own.reads[1:]  # the first instruction's B; and all else
+    inputs, others = own.reads[:1], own.reads[1:]  # operand B of the first instruction; the rest
     for j in reversed(np.flatnonzero(conflicting).tolist()):
         unit = units[j]
         if not _shares(unit.writes, inputs):
@@ -122,21 +126,21 @@ def _sender(units: list[Unit], i: int, conflicting: dep.Flags, itemsize: int) ->
         fits = wanted[Word.K] <= sent[Word.M] and not sent[Word.M] * itemsize % VECTOR_BYTES
         alone = not _shares(unit.reads + unit.writes, own.writes) and not _shares(unit.writes, others)
         is_same = _same(sent[list(SENT)], wanted[list(WANTED)])
-        return j if is_same and fits and alone and unit.mails else NOBODY  # alone: nothing else to wait for
+        return j if is_same and fits and alone and unit.mails else NOBODY  # alone: unit i needs nothing else of it
     return NOBODY
 
 
 def _same(one: Instruction, other: Instruction) -> bool:
-    """Of address, requests, the first request, and the stride, which says nothing about a single request."""
+    """Compare address, requests, first request and stride; a single request has no stride."""
     return bool(((one == other) | [False, False, False, bool(one[1] == 1)]).all())
 
 
 def _held(units: list[Unit], i: int, others: list[int], before: list[int]) -> int:
-    """Who stored what unit i adds, thread by thread, if all else that i comes after says that it has; or NOBODY."""
+    """Return the unit whose threads stored what unit i adds, if i's other dependencies imply its end; else NOBODY."""
     own = units[i]
     if own.gemm is None or own.rows[-1, Word.OP] != Op.ADD:
         return NOBODY
-    reads = own.reads[:-1]  # all but A of the sum, which comes last
+    reads = own.reads[:-1]  # all but operand A of ADD, which comes last
     for j in reversed(others):
         unit, last = units[j], units[j].rows[-1]
         if unit.gemm is None or not _same(last[list(SENT)], own.rows[-1][list(ADDED)]):
@@ -150,7 +154,7 @@ def _held(units: list[Unit], i: int, others: list[int], before: list[int]) -> in
 
 def _listed(units: list[Unit], steps: list[dep.Step], senders: list[int]) -> Instructions:
     place, size = {}, 0
-    places = []  # of each step's first instruction
+    places = []  # index of each step's first instruction
     for step in steps:
         places.append(size)
         if step.source != dep.JOIN:
@@ -175,9 +179,9 @@ def _listed(units: list[Unit], steps: list[dep.Step], senders: list[int]) -> Ins
 
 
 def waits_of(instructions: Instructions) -> list[list[int]]:
-    """Of each instruction those that must have come before it: that it waits for, or has mail from.
+    """Return for each instruction those that must run before it: it waits for them, or has mail from them.
 
-    Who waits for some that are done together waits for the last of them; each of these comes after the one before.
+    A wait for a fused group is a wait for its last instruction. Within a group each instruction follows the one before.
     """
     last = np.arange(len(instructions)) + np.maximum(instructions[:, Word.FUSED], 0)
     waits = instructions[:, Word.WAIT0 : Word.WAIT3 + 1]

@@ -1,7 +1,8 @@
-"""A step as a list of instructions: what the words of an instruction are.
+"""Lists of instructions: the columns of a list, and what follows from them.
 
-A list is int64 [instructions, WORDS], a row an instruction, its columns those of `Word`. Some are done together, as one
-(`fusion`): the first of these says how many follow, the others are its PARTs. Who waits for one of them waits for all.
+A list is int64 [instructions, WORDS]: a row per instruction, a column per `Word`. Several neighbours may be fused
+(launchopt/devices/instructions/fusion.py): the first one says how many follow, and the others are PARTs. An instruction
+that waits for a fused one waits for all of them.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ class Word(enum.IntEnum):
 
     OP = 0
     M = 1
-    N = 2  # columns a request
+    N = 2  # columns per request
     K = 3
-    REQUESTS = 4  # of this instruction
-    FIRST_REQUEST = 5  # where it reads sequences, the others follow it
-    A = 6  # address, of the first request
+    REQUESTS = 4  # number of requests of this instruction
+    FIRST_REQUEST = 5  # its first request among the sequences; the others follow
+    A = 6  # address of the first request's operand
     B = 7
     C = 8
-    STRIDE_A = 9  # bytes from request to request
+    STRIDE_A = 9  # bytes from one request to the next; 0: they share the operand
     STRIDE_B = 10
     STRIDE_C = 11
-    LDA = 12  # elements from row to row
+    LDA = 12  # elements from one row to the next
     LDB = 13
     LDC = 14
-    Q_HEADS = 15  # from here to THETA as in struct Args
+    Q_HEADS = 15  # from here to THETA: as in struct Args
     KV_HEADS = 16
     HEAD_DIM = 17
     CTX = 18
@@ -41,27 +42,27 @@ class Word(enum.IntEnum):
     PAGES = 20
     POSITIONS = 21
     TABLE = 22
-    ALL_REQUESTS = 23  # of the stream
+    ALL_REQUESTS = 23  # number of requests of the stream
     THETA = 24  # bits of a float64
-    GRID_X = 25  # of a GEMM: tiles of rows, 1, requests
+    GRID_X = 25  # virtual blocks; for a GEMM: tiles of rows, 1, requests
     GRID_Y = 26
     GRID_Z = 27
-    WAITS = 28  # how many of the next four are used
+    WAITS = 28  # number of the next four that are used
     WAIT0 = 29  # an earlier instruction, or NOBODY
     WAIT1 = 30
     WAIT2 = 31
     WAIT3 = 32
-    MAIL = 33  # the earlier instruction whose outputs are its inputs, or NOBODY
-    LEVEL = 34  # how many instructions at most come one after another before it
-    FUSED = 35  # how many instructions right behind it are done with it, or PART: is done with one before it
-    ROW = 36  # of the step; NOBODY of a join
+    MAIL = 33  # the earlier instruction that mails it its inputs, or NOBODY
+    LEVEL = 34  # length of the longest chain of instructions before it
+    FUSED = 35  # number of instructions right behind it that are fused with it, or PART: fused with an earlier one
+    ROW = 36  # row of the step; NOBODY for a join
 
 
 WORDS = len(Word)
 NOBODY, PART = -1, -1
-# To which operands must be aligned for weights to be copied ahead of time, and what k must be whole ones of.
+# Weights are streamed if operands are aligned to VECTOR_BYTES and rows of k are multiples of SLICE_BYTES.
 VECTOR_BYTES, SLICE_BYTES = 16, 256
-STREAMED_BYTES_APART = 1 << 28  # what two requests' inputs lie less apart than, so that all lie within 32 bits
+STREAMED_BYTES_APART = 1 << 28  # inputs of two requests lie less apart, so that offsets fit in 32 bits
 POSITIONED_OPS = (Op.ROPE, Op.QK, Op.SOFTMAX, Op.AV)
 VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)
 
@@ -70,18 +71,19 @@ Instructions = NDArray[np.int64]  # [instructions, WORDS]
 
 
 def groups_of(instructions: Instructions) -> list[list[int]]:
-    """Which instructions are done as one, each lot in order."""
+    """Return the indices of each fused group, in order; an instruction of its own is a group of one."""
     fused = instructions[:, Word.FUSED].tolist()
     return [list(range(i, i + 1 + count)) for i, count in enumerate(fused) if count != PART]
 
 
 def compiled_columns(requests: int) -> int:
-    """For how many columns a kernel is compiled that does instructions of so many requests."""
+    """Return for how many columns the kernel is compiled, if instructions have up to `requests` requests."""
     return 1 if requests == 1 else MOST_COLUMNS
 
 
 def streamable(row: Instruction, itemsize: int) -> bool:
-    """Whether it is a GEMM of one column a request, which share weights, with operands of whole vectors."""
+    """Return whether it is a GEMM whose weights can be streamed: one column per request, shared weights, whole
+    vectors."""
     if row[Word.OP] != Op.GEMM or row[Word.N] != 1 or (row[Word.STRIDE_A] and row[Word.REQUESTS] > 1):
         return False
     apart = row[Word.STRIDE_B] if row[Word.REQUESTS] > 1 else 0
@@ -90,7 +92,7 @@ def streamable(row: Instruction, itemsize: int) -> bool:
 
 
 def names_of(instructions: Instructions) -> list[str]:
-    """Its op, of a GEMM with m and k; of those that are done as one all of them: `NORM + GEMM 4096x1024`."""
+    """Return a name for each fused group: its ops, for a GEMM with m and k, as in `NORM + GEMM 4096x1024`."""
     each = [_name(*row) for row in instructions[:, [Word.OP, Word.M, Word.K]].tolist()]
     return [" + ".join(each[i] for i in group) for group in groups_of(instructions)]
 
@@ -102,7 +104,7 @@ def _name(op: int, m: int, k: int) -> str:
 
 
 def weight_bytes(instructions: Instructions, itemsize: int) -> int:
-    """Of the distinct weights of the list's GEMMs, m x k elements each: what has to come from memory at the least."""
+    """Return the bytes of the distinct weights of the list's GEMMs: the least that a step reads from memory."""
     gemms = instructions[instructions[:, Word.OP] == Op.GEMM]
     found = {
         a + request * stride: m * k

@@ -1,11 +1,11 @@
-"""A launch made before its commands are there, which waits on the GPU until the host says that they are.
+"""Launches that are made before their commands are there, and wait on the GPU for a word of the host.
 
-In: programs, as they are asked for. Out: launches of those that are likely to be asked for next, one at a time, which
-waits (kernels/megakernel/gate.cuh), and the word that admits it, or calls it off. So what the driver's call and the
-beginning of a kernel take has passed when the commands come, and weights are in shared memory; nothing is stored
-before. Its blocks come while the launch before it is ending, where that has blocks no more.
+`LaunchAhead` makes the launch that is likely to be asked for next, one at a time. The launch waits at its gate
+(kernels/megakernel/gate.cuh) until the host admits it or calls it off. So the driver's call and the start of the kernel
+are over when the commands come, and the first weights are in shared memory. The launch stores nothing before it is
+admitted. Its blocks start where blocks of the launch before it have ended.
 
-What comes next is taken to be what came after the same program the last time.
+The likely next program is the one that followed the same program the last time.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
 from launchopt.kernels.shared import GATE, TAG_BITS
 
-PATIENCE_NS = 1_000_000_000  # how long a launch waits for the host's word before it ends by itself
-STALE_NS = PATIENCE_NS // 2  # from when on the host takes it that it may have
+PATIENCE_NS = 1_000_000_000  # after which a launch that waits for the host's word gives up
+STALE_NS = PATIENCE_NS // 2  # after which the host assumes that the launch may have given up
 SHIFT, MOST_TAG = 64 - TAG_BITS, (1 << TAG_BITS) - 1
-WORDS = 2 * STAGES  # of the host: a word is written anew when the launch that it was for has ended
-CALLED_OFF = 0  # in place of an address
+WORDS = 2 * STAGES  # words of the host; a word is used again after the end of its launch
+CALLED_OFF = 0  # in place of the address of arguments
 LOST_LINE = "a launch that waited for its commands gave up just when they came"
 
 
 class Gated(Protocol):
-    """What is launched: a MegakernelProgram. `known`: by what its batches are."""
+    """A program that can be launched ahead: a MegakernelProgram. known: the key of its batches."""
 
     known: StepKey
 
     def launch_gated(self, gate: NDArray[np.int64]) -> bool:
-        """As the last launch of it, but for what the gate says; False, and nothing done, where that cannot be."""
+        """Launch it behind a gate. Return False if it cannot be; then nothing is done."""
 
     def took_back(self) -> None:
-        """The last launch was called off."""
+        """Take back the last launch, which was called off."""
 
 
 class LaunchAhead:
-    """Of one stream: before anything else is put on it, or it is waited for, `call_off`.
+    """The launches ahead of one stream. Call `call_off` before other work is put on the stream or it is waited for.
 
-    stages, most: for `admission`, with which a compiled loop admits launches. called_off: how many launches were made
-    since `start` that did nothing.
+    stages, most: see `Admission`, by which a compiled loop admits launches. called_off: number of launches since
+    `start` that did nothing.
     """
 
     def __init__(self, stages: FeedbackStages, most: int) -> None:
@@ -65,22 +65,22 @@ class LaunchAhead:
         self.start()
 
     def start(self) -> None:
-        """A new run; nothing is under way."""
+        """Begin a run; nothing is under way."""
         self._last: Gated | None = None
         self.called_off = 0
         self._gave_up[0] = 0
 
     def admitted(self) -> Gated | None:
-        """The program whose launch was admitted by a compiled loop, its rows staged; told of once."""
+        """Return, once, the program whose launch a compiled loop has admitted; its rows are staged."""
         if not self.admission.was_admitted():
             return None
         program, self._waiting = self._waiting, None
         return program
 
     def admit(self, program: Gated, arguments: int) -> bool:
-        """`program` is asked for: whether a launch of it waited, and goes on now. Any other is called off.
+        """Admit the launch of `program` that waits, and return True. Call off any other launch, and return False.
 
-        arguments: the address of how it feeds back; 0: it cannot be one that waited.
+        arguments: address of how the launch feeds back; 0: it cannot be one that waited.
         """
         if self._waiting is not program or not arguments or time.monotonic_ns() - self._made_ns > STALE_NS:
             self.call_off()
@@ -94,7 +94,7 @@ class LaunchAhead:
         self.admission.forget()
 
     def follow(self, program: Gated, makes: bool) -> None:
-        """`program` was launched, or admitted; if `makes`, launch what is likely to follow it, if that is known."""
+        """Note that `program` was launched or admitted. If `makes`, launch the program that is likely to follow."""
         if self._last is not None:
             self._following[self._last] = program
         self._last = program
@@ -112,7 +112,7 @@ class LaunchAhead:
             self.admission.expect(program.known, place, self._tag, self._made_ns + STALE_NS)
 
     def call_off(self) -> None:
-        """Have the one that waits end without having done anything."""
+        """Let the launch that waits end without an effect."""
         if self._waiting is None:
             return
         self._waiting.took_back()
@@ -120,13 +120,13 @@ class LaunchAhead:
         self.called_off += 1
 
     def forget(self) -> None:
-        """Programs are about to be dropped."""
+        """Forget all programs, before they are dropped."""
         self.call_off()
         self._following.clear()
         self._last = None
 
     def check_alive(self) -> None:
-        """RunError where a launch that was admitted had given up: its commands will not be done."""
+        """Raise RunError if a launch gave up before it was admitted: its commands are not executed."""
         tag = int(self._gave_up[0])
         if not tag:
             return

@@ -1,10 +1,10 @@
-"""Whole steps by one launch of an interpreter (kernels/megakernel.cu), which is given a list of instructions.
+"""Whole steps in one launch of kernels/megakernel.cu, which executes a list of instructions.
 
-In: a `StepBatch`. Its list (`instructions`) follows from its requests and its copy of the weights, is put on the GPU
-once and kept. Likely ones, and what comes in a rehearsal, are compiled before the clock, others when they come for the
-second time; until then, and for steps of several columns or requests that do not lie evenly spaced, launches are those
-of mode=coalesced. What a list computes last is fed back by the same launch, where the device says how
-(`launch_feedback`). With it goes the launch that is likely to be next (`launch_ahead`).
+The list of a `StepBatch` depends on its requests and on its copy of the weights. It is compiled once, put on the GPU
+and kept. Likely lists, and those of a warm-up run, are compiled before the clock starts; others when they come for the
+second time. Until then a step is launched as in mode=coalesced. So are steps with several columns per request and steps
+whose requests are not evenly spaced. The same launch feeds back the last outputs, if the device supports it
+(`launch_feedback`). With each launch goes the launch that is likely to be next (`launch_ahead`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from launchopt.errors import ConfigError
 from launchopt.kernels.shared import FEEDBACK, GATE, GROUP_WARPS, MOST_COLUMNS, PROGRAM, QUERIES, SCRATCH_BYTES
 from launchopt.recording.recorder import Strategy
 
-# Of kernels/megakernel.cu; STORERS: more, for lists of short GEMMs alone. All blocks must be resident.
+# Threads of a block; STORERS: additional ones for lists of short GEMMs. All blocks must be resident.
 WARP = 32
 THREADS, STORERS, BLOCKS_A_MULTIPROCESSOR = (GROUP_WARPS + 1) * WARP, WARP, 1
 LEAST_CAPABILITY = 90  # for bulk copies
@@ -45,10 +45,10 @@ FOR_RACECHECK: Mapping[str, int] = MappingProxyType({"EACH_LANE": 1})
 
 
 class Megakernel:
-    """Steps of a device's stream. `bound`: most lists at a time, if no more copies of weights.
+    """Launches the steps of a device's stream.
 
-    ahead: whether launches may be made before their commands are there. racecheck: whether kernels are those whose
-    order NVIDIA's racecheck knows.
+    bound: number of lists that are kept, at least one per copy of the weights. ahead: whether launches may be made
+    before their commands are there. racecheck: whether kernels use the order that NVIDIA's racecheck understands.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Megakernel:
         self._bound = most_kept(self._steps.stream, bound)
         self._feedback: LaunchFeedback | None = device.launch_feedback
         self.ahead: LaunchAhead | None = None
-        if ahead and self._feedback:  # else no launch could be told later where its results go
+        if ahead and self._feedback:  # a launch can learn later where its results go
             stream = self._steps.stream
             longest = int(np.diff(stream.kind_stops, prepend=0).max())
             self.ahead = LaunchAhead(self._feedback.stages, longest + 2 * stream.requests)
@@ -98,7 +98,7 @@ class Megakernel:
         self._has_pairs = self._blocks % 2 == 0 and self._pairs_fit()
 
     def _kernel(self, defines: Mapping[str, int], macros: Mapping[str, int] = NO_MACROS) -> KernelLaunch:
-        """The kernel compiled for lists of a kind, and with `macros`."""
+        """Return the kernel compiled with the macros of a list and with `macros`."""
         macros = {**self._macros, **macros}
         key = tuple({**defines, **macros}.items())
         if key not in self._kernels:
@@ -115,12 +115,12 @@ class Megakernel:
         return self._kernels[key]
 
     def _pairs_fit(self) -> bool:
-        """Whether all blocks are there at once where they come in clusters of two."""
+        """Return whether all blocks are resident at once if they come in clusters of two."""
         nothing = self._device.kernels.function("null", "null_kernel")
         return 2 * clusters_at_once(nothing, 2, THREADS, self._most_bytes) >= self._blocks
 
     def _ops_bytes(self) -> int:
-        """What ROPE and QK want, at the most."""
+        """Return the most bytes of shared memory that ROPE and QK need."""
         attention = self._steps.stream.attention
         if attention is None:
             return 0
@@ -133,7 +133,7 @@ class Megakernel:
         self._compiles_at_once = compiles_at_once
 
     def compile_likely(self) -> None:
-        """Ahead of time, as many as are kept."""
+        """Compile the likely lists, as many as are kept."""
         for batch in self._steps.likely(self._bound):
             if self._compiler.compilable(batch):
                 self._compile(batch)
@@ -142,7 +142,7 @@ class Megakernel:
         if self.ahead:
             self.ahead.forget()
         if len(self._programs) >= self._bound:
-            self._device.synchronize()  # a launch may still read the list whose memory the next one would be given
+            self._device.synchronize()  # a launch may still read the list whose memory the next one gets
             self._programs.popitem(last=False)
         made = self.variant(self.instructions_of(batch))
         made.known = self._steps.keys.known(batch)
@@ -150,20 +150,20 @@ class Megakernel:
         return made
 
     def instructions_of(self, batch: StepBatch) -> Instructions:
-        """The list of a batch that is one launch."""
+        """Return the list of a batch."""
         return self._compiler.compile(batch)
 
     def variant(
         self, instructions: Instructions, macros: Mapping[str, int] = NO_MACROS, stamped: bool = False
     ) -> MegakernelProgram:
-        """A program of a list, by the kernel compiled with `macros` beside those that follow from the list."""
+        """Return a program of a list, for the kernel compiled with `macros` beside those of the list."""
         kernel = partial(self._kernel, macros=macros)
         words = NO_FEEDBACK if self._feedback is None else self._feedback.words
         itemsize = self._device.work.dtype.itemsize
         return MegakernelProgram(instructions, self._blocks, itemsize, kernel, words, stamped, self._has_pairs)
 
     def _program(self, batch: StepBatch) -> MegakernelProgram | None:
-        """None where the batch is to be launched otherwise."""
+        """Return the program of a batch; None: launch it as mode=coalesced does."""
         key = self._steps.key_of(batch)
         if key in self._programs:
             self._programs.move_to_end(key)
@@ -179,7 +179,7 @@ class Megakernel:
         return self._compile(batch)
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """One launch for all requests, or those of mode=coalesced."""
+        """Launch a batch: by one launch, or by those of mode=coalesced."""
         ahead = self.ahead
         admitted = ahead.admitted() if ahead else None
         if admitted is not None:
@@ -200,7 +200,7 @@ class Megakernel:
         self._went(program, arguments != 0, batch, flush_ns, start_ns)
 
     def _went(self, program: Gated, feeds_back: bool, batch: StepBatch, flush_ns: int, start_ns: int) -> None:
-        """A launch of `program` is on its way."""
+        """Record a launch of `program`, and make the launch that is likely to follow."""
         if self.ahead:
             self.ahead.follow(program, feeds_back and self._device.unmarked_launches > 1)
         self._device.leave(batch, slice(0, len(batch.words)), Strategy.megakernel, flush_ns, start_ns)

@@ -33,9 +33,9 @@ PART_ROWS = PASS_TILES * TILE_ROWS + PART_GAP_ROWS  # of fp32 sums, per column a
 HELD_BYTES = (
     REGISTER_PIECES * PIECE_BYTES
 )  # of k, that a warp holds in registers (kernels/megakernel/gemm_in_registers.cuh)
-# What the kernel and its ops declare for themselves: 8,448 bytes at the most, 12,928 with attention by itself (ptxas).
+# Static shared memory of the kernel: at most 8,448 bytes, or 12,928 with QK and AV as instructions (ptxas).
 STATIC_BYTES, STATIC_ATTENTION_BYTES = 10 << 10, 13 << 10
-LEAST_SLOTS = 6
+LEAST_SLOTS = 6  # of the ring of weights
 RING_ALIGNMENT_BYTES = 128
 EMPTY = 0xFF  # each byte of a mailbox before anything is sent
 SECTORS_APART = {
@@ -45,28 +45,28 @@ SECTORS_APART = {
 
 
 def is_held(columns: int, itemsize: int) -> bool:
-    """Whether inputs are held in registers, not in shared memory; `columns`: of a list, or as compiled."""
+    """Return whether inputs are in registers, not in shared memory. columns: of a list, or as compiled."""
     return columns > 1 and itemsize < 4
 
 
 def inputs_room(columns: int, itemsize: int) -> int:
-    """Bytes of shared memory for inputs, which is also what ops use."""
+    """Return the bytes of shared memory for inputs. Ops use the same memory."""
     return PAIRS_INPUT_BYTES if columns > 1 and itemsize == 4 else SCRATCH_BYTES
 
 
 def fixed_bytes(columns: int, itemsize: int) -> int:
-    """Of struct Memory, but for the ring, which begins at a whole RING_ALIGNMENT_BYTES; `columns`: as compiled."""
+    """Return the bytes of struct Memory before the ring of weights, aligned for it. columns: as compiled."""
     parts = GROUP_WARPS * columns * PART_ROWS * 4
     if is_held(columns, itemsize):
         used = max(SCRATCH_BYTES, 2 * parts)
     else:
-        turns = 2 if columns == 1 else 1  # places in which a block's sums are left, at the most
+        turns = 2 if columns == 1 else 1  # most places for the sums of a block
         used = inputs_room(columns, itemsize) + -(-columns // 2) * INPUT_GAP_BYTES + turns * parts
     return -(-used // RING_ALIGNMENT_BYTES) * RING_ALIGNMENT_BYTES
 
 
 def slots_of(columns: int, itemsize: int, ops: int, shared_bytes: int) -> int:
-    """How many slots there is room for, of a block's shared memory. columns, ops: as compiled."""
+    """Return how many slots of weights fit into `shared_bytes` of a block. columns, ops: as compiled."""
     attends = ops >> Op.QK & 1 or ops >> Op.AV & 1
     static_bytes = STATIC_ATTENTION_BYTES if attends else STATIC_BYTES
     return (shared_bytes - static_bytes - fixed_bytes(columns, itemsize)) // SLOT_BYTES
@@ -80,7 +80,7 @@ def box_stride(features: int, columns: int, itemsize: int) -> tuple[int, int]:
 
 
 def emptied_boxes(tasks: Tasks, box_bytes: int, columns: int, itemsize: int) -> NDArray[np.uint8]:
-    """Boxes of a launch, uint8 [box_bytes], before anything is in them: of columns that there are not, zeros.
+    """Return empty mailboxes of one launch, uint8 [box_bytes]. Mailboxes of columns that do not exist are zeros.
 
     columns: as compiled.
     """
@@ -93,7 +93,7 @@ def emptied_boxes(tasks: Tasks, box_bytes: int, columns: int, itemsize: int) -> 
         first = int(row[TaskWord.BOX]) + groups * stride
         if not left:
             continue
-        # Of either product, 8 columns, 4 lanes that share one, and two words of columns 8 apart.
+        # [64 bytes of k, product, columns, lanes of a column, words, columns 8 apart, bytes].
         words = boxes[first : first + stride].reshape(-1, 2, 8, 4, 2, 2, 4)
         words[:, :, left:, :, :, 0] = 0
         words[:, :, max(0, left - 8) :, :, :, 1] = 0
@@ -101,7 +101,7 @@ def emptied_boxes(tasks: Tasks, box_bytes: int, columns: int, itemsize: int) -> 
 
 
 def place_boxes(tasks: Tasks, first: int) -> None:
-    """Have tasks know where boxes are in memory, the first one at the address `first`; 0 where there is none."""
+    """Turn the offsets of mailboxes into addresses, the first one at `first`; NOBODY becomes 0."""
     for flag, word in ((TaskWord.MAILED, TaskWord.FROM), (TaskWord.ADDED_MAILED, TaskWord.ADDED)):
         tasks[tasks[:, flag] == 1, word] += first
     box = tasks[:, TaskWord.BOX]

@@ -1,7 +1,7 @@
-"""A list of instructions on the GPU, with what kernels/megakernel.cu needs beside it, and its launches.
+"""A list of instructions on the GPU, and the launches of kernels/megakernel.cu that run it.
 
-In: a list (`instructions`), how many blocks the grid has, who compiles the kernel, and how results are fed back in the
-same launch. Out: launches, of struct Program, struct Feedback, their numbers, and struct Gate.
+A program owns what the kernel needs beside the list: tasks, counters, the list of weights, and mailboxes. The
+parameters of a launch are LAUNCH (launchopt/kernels/shared.py).
 """
 
 from __future__ import annotations
@@ -20,23 +20,19 @@ from launchopt.devices.steps.keys import StepKey
 from launchopt.kernels.shared import FEEDBACK, LAUNCH, Stamp, word_of
 from launchopt.types import Table
 
-# Places of LAUNCH's fields, in words.
+# Places of LAUNCH's fields, in words. The first word of a gate is 0 if the launch has none.
 ARGUMENTS, ROWS = word_of(LAUNCH, "feedback", "arguments"), word_of(LAUNCH, "feedback", "rows")
-NUMBER, GATE = (
-    word_of(LAUNCH, "number"),
-    word_of(LAUNCH, "gate"),
-)  # gate: its first word is 0 without one
+NUMBER, GATE = word_of(LAUNCH, "number"), word_of(LAUNCH, "gate")
 NO_FEEDBACK: Table = np.zeros(FEEDBACK.itemsize // 8, np.int64)
 
 
 class MegakernelProgram:
-    """A list on the GPU, and the kernel that runs it on `blocks` blocks: what `kernel` gives for its macros.
+    """A list on the GPU.
 
-    pairs: whether blocks may come in clusters of two.
-    known: by what batches of this list are, where they are launched as they come.
-    feedback: struct Feedback, where the kernel is compiled to feed back.
-    stamps: int64 [blocks, instructions + 1, len(Stamp)], of the last launch, behind the instructions' the whole's
-    cycles and ns; empty unless `stamped`, and written by kernels that are compiled to.
+    blocks: of the grid. itemsize: bytes of an element. kernel: returns the kernel compiled with given macros. feedback:
+    words of struct Feedback, if the kernel feeds back. pairs: whether blocks may come in clusters of two. known: the
+    key of batches that this list executes. stamps: int64 [blocks, tasks + 1, len(Stamp)] of the last launch, empty
+    unless `stamped`; the last row is LaunchClock.
     """
 
     known: StepKey
@@ -56,7 +52,7 @@ class MegakernelProgram:
         self._boxes = cupy.asarray(np.tile(emptied_boxes(tasks, box_bytes, defines["COLUMNS"], itemsize), 2))
         self._blocks, self._kernel = blocks, kernel(defines)
         place_boxes(tasks, self._boxes.data.ptr)
-        self._counters = cupy.zeros(len(tasks) + 1, np.uint32)  # the last one: of blocks that are through
+        self._counters = cupy.zeros(len(tasks) + 1, np.uint32)  # the last one counts blocks that are through the list
         self._tasks = cupy.asarray(packed(tasks).view(np.uint64))
         self._weights = cupy.asarray(weights_of(tasks, itemsize).view(np.uint64))
         self.stamps = cupy.zeros((blocks if stamped else 0, len(tasks) + 1, len(Stamp)), np.int64)
@@ -73,18 +69,19 @@ class MegakernelProgram:
         cupy.cuda.get_current_stream().synchronize()
 
     def launch(self, arguments: int = 0, rows: int = 0) -> None:
-        """Launch it; RunError where the driver refuses. It feeds back as many rows, staged at the address `arguments`.
+        """Launch it, and feed back `rows` rows, staged at the address `arguments`. RunError if the driver refuses.
 
-        Launches have numbers of 32 bits, from 1 on.
+        Launches are numbered from 1 on, by 32 bits.
         """
         words = self._words
         words[ARGUMENTS], words[ROWS], words[GATE] = arguments, rows, 0
         self._launch()
 
     def launch_gated(self, gate: Table) -> bool:
-        """As `devices.launch_ahead` wants it: it feeds back as many rows as the last one, and that must be some.
+        """Launch it ahead of its commands, behind `gate` (`launch_ahead`). Return whether it was launched.
 
-        It may begin before the launch before it has ended, and waits for that itself.
+        It feeds back as many rows as the last launch did; if that fed back none, it is not launched. It may begin
+        before the launch before it has ended, and waits for that end itself.
         """
         words = self._words
         if not words[ROWS]:
@@ -98,5 +95,5 @@ class MegakernelProgram:
         self._kernel.with_words(self._blocks, self._words, early)
 
     def took_back(self) -> None:
-        """The last launch did nothing: the next one has its number."""
+        """Give the number of the last launch, which did nothing, to the next one."""
         self._words[NUMBER] = self._words[NUMBER] - 1 & 0xFFFFFFFF

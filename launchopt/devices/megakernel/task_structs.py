@@ -19,7 +19,7 @@ from launchopt.kernels.shared import INSTRUCTION, MOST_COLUMNS, MOST_WAITS, PIEC
 
 
 class TaskWord(enum.IntEnum):
-    """A column of a task, behind those of its instruction: see struct Task of kernels/megakernel/tasks.cuh."""
+    """A column of a task, behind those of its instruction. TASK in launchopt/kernels/shared.py explains most."""
 
     SHARE = WORDS
     ENOUGH0 = WORDS + 1
@@ -63,9 +63,9 @@ Tasks = NDArray[np.int64]  # [instructions, TASK_WORDS]
 
 
 def packed(tasks: Tasks) -> NDArray[np.void]:
-    """struct Task of each, [tasks]; addresses are those of `place_boxes`.
+    """Return TASK [tasks]; `memory.place_boxes` has set the addresses of mailboxes.
 
-    RunError where attention's requests lie too far apart: of GEMMs, such ones are not streamed.
+    RunError if the requests of attention lie too far apart. GEMMs with such requests are not streamed.
     """
     found = np.zeros(len(tasks), TASK)
     found["flags"] = sum(flag * has for flag, has in _flags(tasks).items())
@@ -88,7 +88,7 @@ def packed(tasks: Tasks) -> NDArray[np.void]:
 
 
 def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
-    """Of each streamed GEMM, in order, where its weights lie; last one of no rows, and one for who looks further."""
+    """Return WEIGHTS of the streamed GEMMs, in order, then one of no rows, and one that the kernel reads ahead."""
     streamed = tasks[tasks[:, TaskWord.STREAMED] == 1]
     found = np.zeros(len(streamed) + 2, WEIGHTS)
     found["a"][:-2], found["rows"][:-2] = streamed[:, Word.A], streamed[:, Word.M]
@@ -102,7 +102,7 @@ def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
 
 
 def _flags(tasks: Tasks) -> dict[TaskFlag, NDArray[np.bool_]]:
-    """Of each flag, which tasks have it."""
+    """Return for each flag which tasks have it."""
     same = TaskFlag.SPLIT, TaskFlag.STREAMED, TaskFlag.MAILED, TaskFlag.COUNTED, TaskFlag.ATTENDS, TaskFlag.ADDED_MAILED
     found = {flag: tasks[:, TaskWord[str(flag.name)]] == 1 for flag in same}
     found[TaskFlag.WAITS], found[TaskFlag.NORMED] = tasks[:, Word.WAITS] > 0, tasks[:, TaskWord.GAIN] != 0
@@ -112,7 +112,7 @@ def _flags(tasks: Tasks) -> dict[TaskFlag, NDArray[np.bool_]]:
 
 
 def _halves(tasks: Tasks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes of k of a block; where two share them, of the first one, in whole pieces, and of the second one."""
+    """Return the bytes of k of a block, or of the first and the second of two blocks that share tiles."""
     used = tasks[:, TaskWord.ROW_USED_BYTES]
     half = -(-used // (2 * PIECE_BYTES)) * PIECE_BYTES
     first = np.where(tasks[:, TaskWord.SPLIT] == 1, half, used)

@@ -1,9 +1,9 @@
-"""What kernels/megakernel.cu needs to know beside a list of instructions: how a grid goes about each.
+"""Tasks: how the grid of kernels/megakernel.cu divides each instruction of a list.
 
-In: a list (`instructions`), and how many blocks the grid has. Out: a task of each instruction, or of those that are
-done as one: the row of the one that matters, behind it how many blocks have a share of it, how far the counters that
-it waits for come a launch, how a GEMM's work is cut, where its mail lies, and what the others need (the kernel is told
-in the words of `megakernel_words`); and how the kernel is to be compiled for such a list, with what shared memory.
+`tasks_of` makes a task of each instruction, or of each fused group (launchopt/devices/megakernel/task_structs.py has
+the columns). A task has the row of its main instruction, the number of blocks with a share, the counters to wait for,
+the division of a GEMM into tiles, and its mailboxes. `defines_of` gives the macros with which the kernel is compiled
+for a list.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ from launchopt.kernels.shared import (
     TILE_ROWS,
 )
 
-ALIGNMENT_BYTES = 256  # of boxes
+ALIGNMENT_BYTES = 256  # of mailboxes
 
-# Of who sent something, and of who adds it: what must be the same.
+# Columns that must agree between the sender of a mail and the task that adds it.
 SENT = [Word.REQUESTS, Word.FIRST_REQUEST, TaskWord.RESULT_STRIDE]
 WANTED = [Word.REQUESTS, Word.FIRST_REQUEST, TaskWord.ADDED_STRIDE]
 
 
 def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool = False) -> tuple[Tasks, int]:
-    """Tasks, their boxes at places from 0 on (NOBODY where there is none); and how many bytes these take.
+    """Return the tasks of a list, and the bytes of their mailboxes.
 
-    pairs: whether blocks come in clusters of two, which can share what they do of a GEMM. Nothing is shared where
-    somebody would have to wait for more than MOST_WAITS because of it.
+    BOX is an offset into the mailboxes, or NOBODY. blocks: of the grid. itemsize: bytes of an element. pairs: whether
+    blocks come in clusters of two, which can share the tiles of a GEMM. No tiles are shared if a task would then have
+    to wait for more than MOST_WAITS others.
     """
     groups = groups_of(instructions)
     number = {group[0]: i for i, group in enumerate(groups)}
@@ -83,7 +84,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
 
 
 def _describe(row: NDArray[np.int64], members: Instructions, itemsize: int) -> None:
-    """Of an instruction, or some that are done as one, what follows from themselves."""
+    """Set the columns of a task that follow from its own instructions, `members`."""
     gemms = [i for i, each in enumerate(members) if streamable(each, itemsize)]
     at = gemms[0] if gemms else 0
     first, last = members[0], members[-1]
@@ -107,7 +108,7 @@ def _describe(row: NDArray[np.int64], members: Instructions, itemsize: int) -> N
 
 
 def _parts(row: NDArray[np.int64]) -> int:
-    """How many blocks an instruction can have a use for; of a streamed GEMM also: its tiles, or pairs of these."""
+    """Return how many blocks can have a share of a task. For a streamed GEMM: its tiles, or pairs of tiles."""
     if row[TaskWord.ATTENDS]:
         return int(row[Word.REQUESTS] * row[Word.KV_HEADS])
     if row[Word.OP] == JOIN:
@@ -118,10 +119,10 @@ def _parts(row: NDArray[np.int64]) -> int:
 
 
 def _find_added(tasks: Tasks, i: int, columns: int, itemsize: int) -> bool:
-    """Have task i take what it adds from where it was sent to, or wait for it, if who stored it is cut in another way.
+    """Let task i get what it adds by mail, or wait for it, if the task that stored it is divided in another way.
 
-    That is the last one that did. Where both are cut alike each thread has stored what it adds itself, and need not
-    wait (`instruction_order`). False where it would wait for too many.
+    If both are divided alike, each thread adds what it has stored itself, and needs no wait (`order`). Return False if
+    the task would wait for too many others.
     """
     row = tasks[i]
     stored = (tasks[:i, TaskWord.RESULT] == row[TaskWord.ADDED]) & (tasks[:i, TaskWord.STREAMED] == 1)
@@ -145,11 +146,11 @@ def _find_added(tasks: Tasks, i: int, columns: int, itemsize: int) -> bool:
 
 
 def _is_shared(row: NDArray[np.int64], parts: int, blocks: int) -> bool:
-    """Whether two blocks of a cluster share a GEMM, half of k each: where inputs, of which else every block needs all
-    of k, take more than PAIRS_INPUT_BYTES.
+    """Return whether two blocks of a cluster share the tiles of a GEMM, with half of k each.
 
-    Or where they take more than half of that, and one pass is all that two blocks have of it; unless a norm, which
-    wants all of k, is done with it: what the two send each other takes less time then than half of the inputs.
+    They do if a block's inputs of all of k take more than PAIRS_INPUT_BYTES. They also do if the inputs take more than
+    half of that, two blocks need only one pass, and no norm is fused: then the exchange of sums takes less time than
+    half of the inputs.
     """
     if not row[TaskWord.STREAMED] or row[Word.REQUESTS] == 1:
         return False
@@ -161,7 +162,7 @@ def _is_shared(row: NDArray[np.int64], parts: int, blocks: int) -> bool:
 
 
 def _cut(row: NDArray[np.int64], itemsize: int) -> None:
-    """Of a streamed GEMM, how much of k is done at once."""
+    """Set how much of k a streamed GEMM multiplies at once."""
     columns = min(int(row[Word.REQUESTS]), MOST_COLUMNS)
     room = inputs_room(columns, itemsize) >> (columns - 1).bit_length()
     row[TaskWord.ROUND_BYTES] = HELD_BYTES if is_held(columns, itemsize) else room
@@ -170,7 +171,7 @@ def _cut(row: NDArray[np.int64], itemsize: int) -> None:
 
 
 def _is_one_step(row: NDArray[np.int64], itemsize: int) -> bool:
-    """Whether no block has more of a streamed GEMM than slots are waited for together, and inputs there is room for."""
+    """Return whether each block has at most PASS_TILES slots of a streamed GEMM, and its inputs fit at once."""
     if not row[TaskWord.STREAMED] or row[Word.REQUESTS] > MOST_COLUMNS:
         return False
     tiles = int(row[TaskWord.TILES_EACH] + (row[TaskWord.TILES_MORE] > 0)) << int(row[TaskWord.PAIR_ROWS] > 0)
@@ -180,9 +181,9 @@ def _is_one_step(row: NDArray[np.int64], itemsize: int) -> bool:
 
 
 def defines_of(tasks: Tasks) -> dict[str, int]:
-    """What the kernel is compiled with for a list, but for SLOTS. OPS and FUSED: a bit for each op.
+    """Return the macros of a list (kernels/megakernel/config.cuh), without SLOTS.
 
-    Of attention its shape too, where it is the same all over the list, so that the kernel need not divide by it.
+    They include the shape of attention if it is the same all over the list, so that the kernel need not divide by it.
     """
     alone = tasks[(tasks[:, TaskWord.STREAMED] == 0) & (tasks[:, TaskWord.ATTENDS] == 0) & (tasks[:, Word.OP] != JOIN)]
     attending = [Op.ROPE] if tasks[:, TaskWord.ATTENDS].any() else []
@@ -203,7 +204,7 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
 
 
 def _attention(attending: Tasks) -> dict[str, int]:
-    """HEAD_DIM, GROUP and PAGE_TOKENS; nothing where there is none, or where they differ."""
+    """Return HEAD_DIM, GROUP and PAGE_TOKENS; nothing if there is no attention, or if shapes differ."""
     shapes = np.unique(attending[:, [Word.HEAD_DIM, Word.Q_HEADS, Word.KV_HEADS, Word.PAGE_TOKENS]], axis=0)
     if len(shapes) != 1:
         return {}

@@ -1,12 +1,10 @@
-"""Single launches of a decode step in mode=megakernel, timed: as the mode makes them, and with a stage left out.
+"""Time single launches of a decode step in mode=megakernel: as the mode makes them, and without one of their stages.
 
-In: a CudaDevice on which the mode has run its stream to the end, the device's `Megakernel`. Out: us of each launch, by
-events around it on the device's stream, while launches are queued ahead, so that no time of the host is in it; and the
-clock's stamps of a launch of the kernel that writes them (-DSTAMPS=1 of kernels/megakernel.cu).
-
-Each launch does the last token's step of all requests again: the positions are set back before it, outside of its
-events. Launches use the copies of the weights in turn, as tokens do. Before each measurement, memory that is no weight
-is what the run left.
+The mode has run its stream to the end before. Each launch executes the last step of all requests again. The positions
+are set back before it, outside its events. Launches use the copies of the weights in turn, as tokens do. Before each
+measurement all memory but weights is restored to what the run left. Times are us by events around a launch, with
+launches queued ahead, so that they hold no time of the host. STAMPS=1 gives the clock stamps of a launch instead
+(kernels/megakernel/config.cuh).
 """
 
 from __future__ import annotations
@@ -30,18 +28,18 @@ if TYPE_CHECKING:
     from launchopt.devices.megakernel.launcher import Megakernel
     from launchopt.devices.megakernel.program import MegakernelProgram
 
-WARM_UP = 16  # launches; queued before the first that is timed
-CLOCK_LAUNCHES = 400  # under way while NVML is asked for the clock
-# Macros of kernels/megakernel.cu.
+WARM_UP = 16  # launches queued before the first timed one
+CLOCK_LAUNCHES = 400  # queued while NVML reads the clock
+# Macros of kernels/megakernel/config.cuh.
 PLAIN: Mapping[str, int] = {}
 WITH_STAMPS, WITHOUT_WEIGHTS, WITHOUT_WAITS = {"STAMPS": 1}, {"WITHOUT": 1}, {"WITHOUT": 2}
 
-Programs = list["MegakernelProgram"]  # one a copy of the weights
+Programs = list["MegakernelProgram"]  # one per copy of the weights
 
 
 @dataclass(frozen=True, slots=True)
 class StampedLaunch:
-    """One launch: us by events, the clock as every block read it, int64 [blocks, instructions, 3], and its MHz."""
+    """One launch: us by events, the stamps of every block, int64 [blocks, tasks, Stamp], and the clock in MHz."""
 
     us: float
     stamps: NDArray[np.int64]
@@ -49,7 +47,7 @@ class StampedLaunch:
 
 
 class StepTiming:
-    """The last decode step of all requests of `device`'s stream, as `steps` makes it. `device`: a CudaDevice."""
+    """The last decode step of all requests of `device`'s stream, launched by `steps`."""
 
     def __init__(self, device: GpuDevice, steps: Megakernel) -> None:
         self._device, self._steps = device, steps
@@ -59,7 +57,7 @@ class StepTiming:
         with device.stream:
             state = device.state_of_sequences
             if state is not None:
-                state.positions[1] -= 1  # where the next step begins: again where the last one did
+                state.positions[1] -= 1  # the next step begins where the last one did
             positions = [] if state is None else [state.positions]
             arenas = [array for arena, array in device.arenas.arrays.items() if not arena.is_weight]
             self._positions = [(array, array.copy()) for array in positions]
@@ -67,12 +65,12 @@ class StepTiming:
         device.synchronize()
 
     def programs(self, macros: Mapping[str, int] = PLAIN) -> Programs:
-        """The step's, by the kernel with these macros."""
+        """Return the programs of the step for the kernel with these macros."""
         stamped = bool(macros.get("STAMPS"))
         return [self._steps.variant(instructions, macros, stamped) for instructions in self.lists]
 
     def launches_us(self, programs: Programs, launches: int) -> list[float]:
-        """us of each launch."""
+        """Return the us of each launch."""
         self._put_back(self._memory)
         pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(launches)]
         for i in range(WARM_UP):
@@ -83,7 +81,7 @@ class StepTiming:
         return [_us(pair) for pair in pairs]
 
     def stamped(self, stamped: Programs, plain: Programs, launches: int) -> list[StampedLaunch]:
-        """Launches of kernels that write stamps, each behind one of a plain kernel, in whose time it is queued."""
+        """Return stamped launches, each queued while a launch of a plain kernel runs."""
         self._put_back(self._memory)
         found = []
         for i in range(2 * len(stamped) + launches):
@@ -96,7 +94,7 @@ class StepTiming:
         return found[2 * len(stamped) :]
 
     def require_same(self, stamped: Programs, plain: Programs, spoiling: Programs) -> None:
-        """RunError unless one launch of each of two leaves the same bytes, the first where a third left others."""
+        """Raise RunError unless stamped and plain launches leave the same bytes, and spoiling launches leave others."""
         for one, other, third in zip(stamped, plain, spoiling, strict=True):
             self._put_back(self._memory)
             wanted, spoilt, found = self._left(other), self._left(third), self._left(one)
@@ -106,8 +104,8 @@ class StepTiming:
                 raise RunError("the kernel that writes stamps leaves other outputs than the one that does not")
 
     def nvml_clock_mhz(self, programs: Programs) -> float | None:
-        """What NVML says while launches are under way; None where it says nothing."""
-        self._device.state()  # the first time NVML has to be loaded
+        """Return the clock that NVML reports while launches run; None: it reports none."""
+        self._device.state()  # loads NVML
         for i in range(CLOCK_LAUNCHES):
             self._launch(programs[i % len(programs)])
         clock = self._device.state().get("sm_clock_mhz")
@@ -115,7 +113,7 @@ class StepTiming:
         return None if clock is None else float(clock)
 
     def _left(self, program: MegakernelProgram) -> list[Any]:
-        """Memory after one launch."""
+        """Return copies of the memory after one launch."""
         self._launch(program)
         with self._device.stream:
             copies = [array.copy() for array, _ in self._memory]
@@ -123,7 +121,7 @@ class StepTiming:
         return copies
 
     def _launch(self, program: MegakernelProgram, pair: tuple[Any, Any] | None = None) -> None:
-        """At the same positions again; between the events of `pair`."""
+        """Launch at the same positions again, between the events of `pair`."""
         self._put_back(self._positions)
         if pair is None:
             program.launch()
@@ -142,6 +140,6 @@ def _us(pair: tuple[Any, Any]) -> float:
 
 
 def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Bytes, since NaN equals nothing."""
+    """Compare bytes, since NaN equals nothing."""
     pairs = zip(some, others, strict=True)
     return all(bool((one.view(np.uint8) == other.view(np.uint8)).all()) for one, other in pairs)
