@@ -31,8 +31,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from launchopt.batching.batcher import Batch, Batcher
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batcher import Batch, Batcher, FlushRules
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.errors import DataError
@@ -130,7 +129,7 @@ class Soak:
 
     def __init__(self, ring: Ring) -> None:
         self._ring, self._waiter = ring, Waiter(ring.await_record, SPIN_US, SLEEP_US)
-        self._batcher = Batcher(SHAPES, [MAX_BATCH] * len(SHAPES), 10**12)
+        self._batcher = Batcher(SHAPES, [MAX_BATCH] * len(SHAPES), FlushRules(10**12))
         self._buffer = np.zeros(MOST_AT_ONCE, COMMAND_DTYPE)
         self.batches = 0
 
@@ -146,11 +145,11 @@ class Soak:
             records = self._buffer[:popped]
             self._compare(records, numbered(lap, taken, taken + popped), lap)
             recorder.make_room()
-            for batch in self._batcher.add(records, 0):
+            for batch in self._batcher.take(records, 0):
                 self._note(batch, recorder)
             taken += popped
         recorder.make_room()
-        for batch in self._batcher.flush(FlushReason.drain):
+        for batch in self._batcher.take(self._buffer[:0], 0, is_drained=True):
             self._note(batch, recorder)
         if faults := recorder.faults():
             raise LostError(f"lap {lap}: {'; '.join(faults)}")

@@ -1,25 +1,21 @@
-"""Buckets of commands as arrays, for compiled loops: find a record's bucket, put it in, empty the bucket.
+"""Buckets of commands, one a shape, as arrays for compiled loops: find a record's bucket, add it, empty the bucket.
 
-table    uint64 [a power of two, 3]: hash table of shapes: two key words, bucket + 1
-buckets  int64 [shapes, 5]: count, limit, first row in the store, when it was opened, place in `active`
-store    uint64 [sum of limits, WORDS]: the records held; the last word is when each became eligible
-active   int64 [shapes + 1]: how many buckets hold commands, and which
+`next_bucket` (launchopt/batching/policy.py) says which bucket leaves when. Times are CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
 
 import enum
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from launchopt.command import W_ELIGIBLE, W_K_OP_DTYPE, W_MN, W_TURN
+from launchopt.command import W_ELIGIBLE
 from launchopt.native import compiled
-from launchopt.types import Int
+from launchopt.records import copy_record, shape_key_of
+from launchopt.types import Int, ShapeIndices, Table, Words
 
-BatcherArrays = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]
-
-NO_BUCKET, UNKNOWN_SHAPE = -1, -2
+NO_BUCKET, UNKNOWN_SHAPE = -1, -2  # in place of a bucket
 
 
 class FlushReason(enum.IntEnum):
@@ -32,9 +28,47 @@ class FlushReason(enum.IntEnum):
     stall = 4  # every command that waits does so for a command in a bucket
 
 
-KEY_MASK = np.uint64(0x0000_FFFF_FFFF_FFFF)  # word 3 less the flags
-COUNT, LIMIT, BASE, OPENED_NS, POSITION = range(5)  # columns of a bucket's state
-KEY_MN, KEY_K, KEY_BUCKET = range(3)  # columns of the hash table; bucket is stored + 1, 0 is an empty place
+class BucketColumn(enum.IntEnum):
+    """Columns of `Buckets.buckets`."""
+
+    COUNT = 0  # commands held
+    LIMIT = 1  # commands that fill the bucket
+    BASE = 2  # first row of the bucket in `store`
+    OPENED_NS = 3  # when the oldest command entered
+    POSITION = 4  # where `active` lists the bucket
+
+
+class ShapeColumn(enum.IntEnum):
+    """Columns of `Buckets.shapes`: the two words of a shape's key, and its bucket + 1 (0: an empty place)."""
+
+    MN = 0
+    KEY = 1
+    BUCKET = 2
+
+
+class RuleWord(enum.IntEnum):
+    """Words of `Buckets.rules`: when a bucket that is not full leaves. Only LAST_NS changes."""
+
+    TIMEOUT_NS = 0
+    IDLE_NS = 1  # NEVER_IDLE: a bucket never leaves because nothing comes
+    ON_STALL = 2  # whether a bucket leaves at a stall
+    LAST_NS = 3  # when the last commands came
+
+
+NEVER_IDLE = -1
+
+
+class Buckets(NamedTuple):
+    """A batcher's arrays."""
+
+    shapes: Words  # [a power of two, ShapeColumn]: hash table of shapes
+    buckets: Table  # [buckets, BucketColumn]
+    store: Words  # [sum of limits, WORDS]: the records held; the last word is when each became eligible
+    active: Table  # [buckets + 1]: how many buckets hold commands, and which
+    rules: Table  # [RuleWord]
+
+
+BucketArrays = tuple[Words, Table, Words, Table, Table]  # the fields of Buckets, as Python passes them
 
 
 @compiled
@@ -44,39 +78,39 @@ def _hash(mn: np.uint64, key: np.uint64) -> np.uint64:
 
 
 @compiled
-def _find(table: NDArray[np.uint64], mn: np.uint64, key: np.uint64) -> Int:
-    """The bucket of a shape, or NO_BUCKET. Open addressing; the table is at most half full."""
-    mask = np.uint64(len(table) - 1)
+def _find(shapes: Words, mn: np.uint64, key: np.uint64) -> Int:
+    """Return the bucket of a shape, or NO_BUCKET. Open addressing; the table is at most half full."""
+    mask = np.uint64(len(shapes) - 1)
     place = _hash(mn, key) & mask
     while True:
         entry = np.intp(place)
-        if table[entry, KEY_BUCKET] == np.uint64(0):
+        if shapes[entry, ShapeColumn.BUCKET] == np.uint64(0):
             return NO_BUCKET
-        if table[entry, KEY_MN] == mn and table[entry, KEY_K] == key:
-            return np.intp(table[entry, KEY_BUCKET]) - 1
+        if shapes[entry, ShapeColumn.MN] == mn and shapes[entry, ShapeColumn.KEY] == key:
+            return np.intp(shapes[entry, ShapeColumn.BUCKET]) - 1
         place = (place + np.uint64(1)) & mask
 
 
 @compiled
-def insert_shape(table: NDArray[np.uint64], mn: np.uint64, key: np.uint64, bucket: int) -> None:
+def insert_shape(shapes: Words, mn: np.uint64, key: np.uint64, bucket: int) -> None:
     """Put a shape's key and bucket into the hash table."""
-    mask = np.uint64(len(table) - 1)
+    mask = np.uint64(len(shapes) - 1)
     place = _hash(mn, key) & mask
-    while table[np.intp(place), KEY_BUCKET] != np.uint64(0):
+    while shapes[np.intp(place), ShapeColumn.BUCKET] != np.uint64(0):
         place = (place + np.uint64(1)) & mask
     entry = np.intp(place)
-    table[entry, KEY_MN], table[entry, KEY_K] = mn, key
-    table[entry, KEY_BUCKET] = np.uint64(bucket + 1)
+    shapes[entry, ShapeColumn.MN], shapes[entry, ShapeColumn.KEY] = mn, key
+    shapes[entry, ShapeColumn.BUCKET] = np.uint64(bucket + 1)
 
 
 @compiled
-def classify_words(words: NDArray[np.uint64], table: NDArray[np.uint64], out: NDArray[np.int32]) -> int:
-    """The bucket of each record into `out`; returns the first record of an unknown shape, or len(words)."""
+def classify_words(words: Words, shapes: Words, out: ShapeIndices) -> int:
+    """Write the bucket of each record to `out`; return the first record of an unknown shape, or len(words)."""
     last_mn, last_key, bucket = np.uint64(0), np.uint64(0), NO_BUCKET
     for i in range(len(words)):
-        mn, key = words[i, W_MN], words[i, W_K_OP_DTYPE] & KEY_MASK
+        mn, key = shape_key_of(words, i)
         if bucket == NO_BUCKET or mn != last_mn or key != last_key:
-            bucket = _find(table, mn, key)
+            bucket = _find(shapes, mn, key)
             if bucket == NO_BUCKET:
                 return i
             last_mn, last_key = mn, key
@@ -85,98 +119,82 @@ def classify_words(words: NDArray[np.uint64], table: NDArray[np.uint64], out: ND
 
 
 @compiled
-def add_words(
-    words: NDArray[np.uint64],
-    start: int,
-    now_ns: int,
-    table: NDArray[np.uint64],
-    buckets: NDArray[np.int64],
-    store: NDArray[np.uint64],
-    active: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Put records from `start` on into buckets until one is full: (next record, that bucket or NO_BUCKET).
+def _put(words: Words, i: Int, now_ns: Int, bucket: Int, batcher: Any) -> bool:
+    """Put record i into its bucket; return whether that filled the bucket."""
+    state, active = batcher.buckets[bucket], batcher.active
+    count = state[BucketColumn.COUNT]
+    if count == 0:
+        active[0] += 1
+        active[active[0]] = bucket
+        state[BucketColumn.OPENED_NS], state[BucketColumn.POSITION] = now_ns, active[0]
+    row = state[BucketColumn.BASE] + count
+    copy_record(words, i, batcher.store, row)
+    batcher.store[row, W_ELIGIBLE] = np.uint64(now_ns)
+    state[BucketColumn.COUNT] = count + 1
+    return bool(count + 1 == state[BucketColumn.LIMIT])
 
-    active[0] is how many buckets hold commands, active[1:] which.
+
+@compiled
+def add_words(words: Words, start: Int, now_ns: Int, batcher: Any) -> tuple[int, int]:
+    """Put records from `start` on into buckets until one is full: return (next record, that bucket or NO_BUCKET).
+
+    UNKNOWN_SHAPE in place of the bucket: the next record's shape has none.
     """
     last_mn, last_key, bucket = np.uint64(0), np.uint64(0), NO_BUCKET
     for i in range(start, len(words)):
-        mn, key = words[i, W_MN], words[i, W_K_OP_DTYPE] & KEY_MASK
+        mn, key = shape_key_of(words, i)
         if bucket == NO_BUCKET or mn != last_mn or key != last_key:
-            bucket = _find(table, mn, key)
+            bucket = _find(batcher.shapes, mn, key)
             if bucket == NO_BUCKET:
                 return i, UNKNOWN_SHAPE
             last_mn, last_key = mn, key
-        count = buckets[bucket, COUNT]
-        if count == 0:
-            buckets[bucket, OPENED_NS] = now_ns
-            active[0] += 1
-            active[active[0]] = bucket
-            buckets[bucket, POSITION] = active[0]
-        row = buckets[bucket, BASE] + count
-        for w in range(W_TURN):
-            store[row, w] = words[i, w]
-        store[row, W_ELIGIBLE] = np.uint64(now_ns)
-        buckets[bucket, COUNT] = count + 1
-        if count + 1 == buckets[bucket, LIMIT]:
+        if _put(words, i, now_ns, bucket, batcher):
             return i + 1, bucket
     return len(words), NO_BUCKET
 
 
 @compiled
-def put_word(
-    words: NDArray[np.uint64],
-    i: int,
-    now_ns: int,
-    batcher: BatcherArrays,
-) -> Int:
-    """Put one record into its bucket: the bucket where that filled it, else NO_BUCKET; UNKNOWN_SHAPE."""
-    table, buckets, store, active = batcher
-    bucket = _find(table, words[i, W_MN], words[i, W_K_OP_DTYPE] & KEY_MASK)
+def put_word(words: Words, i: Int, now_ns: Int, batcher: Any) -> Int:
+    """Put one record into its bucket; return the bucket where that filled it, else NO_BUCKET or UNKNOWN_SHAPE."""
+    mn, key = shape_key_of(words, i)
+    bucket = _find(batcher.shapes, mn, key)
     if bucket == NO_BUCKET:
         return UNKNOWN_SHAPE
-    count = buckets[bucket, COUNT]
-    if count == 0:
-        buckets[bucket, OPENED_NS] = now_ns
-        active[0] += 1
-        active[active[0]] = bucket
-        buckets[bucket, POSITION] = active[0]
-    row = buckets[bucket, BASE] + count
-    for w in range(W_TURN):
-        store[row, w] = words[i, w]
-    store[row, W_ELIGIBLE] = np.uint64(now_ns)
-    buckets[bucket, COUNT] = count + 1
-    return bucket if count + 1 == buckets[bucket, LIMIT] else NO_BUCKET
+    return bucket if _put(words, i, now_ns, bucket, batcher) else NO_BUCKET
 
 
 @compiled
-def oldest_bucket(buckets: NDArray[np.int64], active: NDArray[np.int64]) -> Int:
-    """The bucket whose oldest command entered first, or NO_BUCKET."""
+def oldest_bucket(buckets: Table, active: Table) -> Int:
+    """Return the bucket whose oldest command entered first, or NO_BUCKET where all are empty."""
     oldest = NO_BUCKET
     for i in range(1, active[0] + 1):
-        if oldest == NO_BUCKET or buckets[active[i], OPENED_NS] < buckets[oldest, OPENED_NS]:
-            oldest = active[i]
+        bucket = active[i]
+        if oldest == NO_BUCKET or buckets[bucket, BucketColumn.OPENED_NS] < buckets[oldest, BucketColumn.OPENED_NS]:
+            oldest = bucket
     return oldest
 
 
 @compiled
-def largest_bucket(buckets: NDArray[np.int64], active: NDArray[np.int64]) -> Int:
-    """The bucket that holds most, of several the one opened first; NO_BUCKET where all are empty."""
+def largest_bucket(buckets: Table, active: Table) -> Int:
+    """Return the bucket that holds most, of several the one opened first; NO_BUCKET where all are empty."""
     best = NO_BUCKET
     for i in range(1, active[0] + 1):
         bucket = active[i]
-        more = 1 if best == NO_BUCKET else buckets[bucket, COUNT] - buckets[best, COUNT]
-        if more > 0 or (more == 0 and buckets[bucket, OPENED_NS] < buckets[best, OPENED_NS]):
+        more = 1 if best == NO_BUCKET else buckets[bucket, BucketColumn.COUNT] - buckets[best, BucketColumn.COUNT]
+        is_older = more == 0 and buckets[bucket, BucketColumn.OPENED_NS] < buckets[best, BucketColumn.OPENED_NS]
+        if more > 0 or is_older:
             best = bucket
     return best
 
 
 @compiled
-def empty_bucket(bucket: int, buckets: NDArray[np.int64], active: NDArray[np.int64]) -> Int:
-    """Take a bucket off the active list; returns how many commands it held. Their records stay in the store."""
-    count = buckets[bucket, COUNT]
-    buckets[bucket, COUNT] = 0
-    last = active[active[0]]
-    active[buckets[bucket, POSITION]] = last
-    buckets[last, POSITION] = buckets[bucket, POSITION]
+def empty_bucket(bucket: Int, batcher: Any) -> Int:
+    """Take a bucket off the active list; return how many commands it held. Their records stay in the store."""
+    buckets, active = batcher.buckets, batcher.active
+    count = buckets[bucket, BucketColumn.COUNT]
+    buckets[bucket, BucketColumn.COUNT] = 0
+    last, position = active[active[0]], buckets[bucket, BucketColumn.POSITION]
+    active[position] = last
+    buckets[last, BucketColumn.POSITION] = position
     active[0] -= 1
     return count

@@ -1,106 +1,173 @@
 """Buckets of whole steps as arrays, for compiled loops: gather a step's records, find its bucket, empty the bucket.
 
-store    uint64 [requests x rows, WORDS]: the records of each request's step, from place request x REQUEST_STEP on
-steps    int64 [requests, STEP_COLUMNS]: where each request stands
-table    uint64 [a power of two, 4]: hash table of kinds: two key words of the first record, rows, kind + 1
-kinds    int64 [kinds, KIND_COLUMNS]: their buckets: a list of requests each; a list of those that hold any, by age
-out      uint64 [limit x rows, WORDS]: the batch that left last
-members  int64 [limit]: its requests
-counts   int64 [COUNT_WORDS]
+`next_kind` says which bucket leaves next, and why. Pure: the caller says what time it is, CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
 
+import enum
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from launchopt.batching.buckets import KEY_MASK, FlushReason
-from launchopt.batching.order import REQUEST_SHIFT, STEP_END
-from launchopt.command import W_ELIGIBLE, W_K_OP_DTYPE, W_MN, W_SLOT_C_REQUEST, Flag
+from launchopt.batching.buckets import NEVER_IDLE, FlushReason
+from launchopt.command import W_ELIGIBLE
 from launchopt.native import compiled
+from launchopt.records import ends_round, ends_step, request_of, shape_key_of
 from launchopt.types import Int, Table, Words
 
-NO_KIND, UNKNOWN_REQUEST, OUT_OF_TURN, TOO_LONG, TOO_MANY_KINDS = range(-1, -6, -1)
-ROUND_END = np.uint64(int(Flag.ROUND_END) << 48)  # in its word of a record
-FULL, DEADLINE, IDLE, DRAIN, STALL = (int(reason) for reason in FlushReason)
-NEVER = -1
-# Columns of `steps`. FILLED: records of the step that is arriving; NEXT: the next request of the same bucket;
-# COMPLETE_NS: when the step was, where records come early.
-TOTAL, LANDED, STATE, FILLED, NEXT, EXPECTED, COMPLETE_NS = range(7)
-STEP_COLUMNS = 7
-# Of STATE: nothing of a step is here, some, all; it left and is not told of (records of the next may be here).
-AWAY, ARRIVING, HELD_HERE, LEFT = range(4)
-# Columns of `kinds`. OPENED_NS: since when the oldest is held; FIRST, LAST: requests; OLDER, NEWER: buckets.
-COUNT, ROWS, OPENED_NS, FIRST, LAST, OLDER, NEWER = range(7)
-KIND_COLUMNS = 7
-KEY_MN, KEY_K, KEY_ROWS, KEY_KIND = range(4)  # columns of `table`; the kind is stored + 1, 0 is an empty place
-# Words of `counts`. OLDEST, NEWEST: buckets; ALL_LEAVE: a stall goes on until nothing is held.
-HELD, LIVE, PARTIAL, KINDS, OLDEST, NEWEST, ALL_LEAVE, ROUND_ENDED, LAST_NS = range(9)
-# Never changed. MOST_ROWS: of a step. REQUEST_STEP, ROW_STEP: places of the store to the next request, or row. EARLY:
-# all records of a step but the last may come as soon as the one before it has left.
-LIMIT, TIMEOUT_NS, IDLE_NS, ON_STALL, IN_ROUNDS, MOST_ROWS, REQUEST_STEP, ROW_STEP, EARLY = range(9, 18)
-COUNT_WORDS = 18
+NO_KIND, UNKNOWN_REQUEST, OUT_OF_TURN, TOO_LONG, TOO_MANY_KINDS = range(-1, -6, -1)  # in place of a kind
 
-StepArrays = tuple[Words, Table, Words, Table, Words, Table, Table]
+
+class StepState(enum.IntEnum):
+    """Where a request's step stands."""
+
+    AWAY = 0  # no record of it is here
+    ARRIVING = 1  # some records are here
+    HELD = 2  # all are here: it is in the bucket of its kind
+    FLYING = 3  # it left, and the request has not been notified of its end (records of the next step may be here)
+
+
+class StepColumn(enum.IntEnum):
+    """Columns of `StepBuckets.steps`, a row a request."""
+
+    TOTAL = 0  # steps that the request has
+    LANDED = 1  # steps whose end the request has been notified of
+    STATE = 2  # StepState
+    FILLED = 3  # records here of the step that is arriving
+    NEXT = 4  # next request of the same bucket
+    EXPECTED = 5  # whether the request counts as live before its first record comes
+    COMPLETE_NS = 6  # when the last record of its step came, where records come early
+
+
+class KindColumn(enum.IntEnum):
+    """Columns of `StepBuckets.kinds`, a row a kind of step: its bucket. Buckets that hold steps form a list by age."""
+
+    COUNT = 0  # steps held
+    ROWS = 1  # records of a step
+    OPENED_NS = 2  # when the oldest step was complete
+    FIRST = 3  # first request held
+    LAST = 4  # last request held
+    OLDER = 5  # kind whose bucket was opened before, or NO_KIND
+    NEWER = 6  # kind whose bucket was opened next, or NO_KIND
+
+
+class KindKey(enum.IntEnum):
+    """Columns of `StepBuckets.table`: what tells a kind from others, and the kind + 1 (0: an empty place)."""
+
+    MN = 0  # key words of the step's first record
+    KEY = 1
+    ROWS = 2
+    KIND = 3
+
+
+class StepWord(enum.IntEnum):
+    """Words of `StepBuckets.counts`. Those from LIMIT on never change."""
+
+    HELD = 0  # steps in buckets
+    LIVE = 1  # requests that have begun, or are expected, and have steps whose end they were not notified of
+    PARTIAL = 2  # requests of whose step some records are here, and not the last
+    KINDS = 3  # kinds known so far
+    OLDEST = 4  # kind whose bucket was opened first, or NO_KIND
+    NEWEST = 5  # kind whose bucket was opened last, or NO_KIND
+    ALL_LEAVE = 6  # whether a stall goes on: it does until no step is held
+    ROUND_ENDED = 7  # whether the last record of a round has come
+    LAST_NS = 8  # when the last records came
+    LIMIT = 9  # steps that fill a bucket
+    TIMEOUT_NS = 10
+    IDLE_NS = 11
+    ON_STALL = 12
+    IN_ROUNDS = 13  # whether requests go on in rounds (a continuous scheduler)
+    MOST_ROWS = 14  # records of the longest step
+    REQUEST_STRIDE = 15  # rows of `store` from a request to the next
+    ROW_STRIDE = 16  # rows of `store` from a record of a step to the next
+    EARLY = 17  # whether all records of a step but the last may come as soon as the step before it has left
+
+
+class StepBuckets(NamedTuple):
+    """A step batcher's arrays."""
+
+    store: Words  # [requests x rows, WORDS]: the records of each request's step
+    steps: Table  # [requests, StepColumn]
+    table: Words  # [a power of two, KindKey]: hash table of kinds
+    kinds: Table  # [kinds, KindColumn]
+    out: Words  # [limit x rows, WORDS]: the batch that left last, unless it is all of `store`
+    members: Table  # [limit]: requests of the batch that left last, ascending
+    counts: Table  # [StepWord]
+
+
+StepArrays = tuple[Words, Table, Words, Table, Words, Table, Table]  # the fields of StepBuckets, as Python passes them
 
 
 @compiled
-def _kind_of(mn: np.uint64, key: np.uint64, rows: Int, table: Words, kinds: Table, counts: Table) -> Int:
-    """The kind of a step by its first record and its length, a new one if need be; TOO_MANY_KINDS."""
+def _kind_of(first: Words, place: Int, rows: Int, batcher: Any) -> Int:
+    """Return the kind of a step of `rows` records, of which first[place] is the first; a new kind if need be.
+
+    TOO_MANY_KINDS: there is no room for a new kind.
+    """
+    table, kinds, counts = batcher.table, batcher.kinds, batcher.counts
+    mn, key = shape_key_of(first, place)
     mask, length = np.uint64(len(table) - 1), np.uint64(rows)
     mixed = (mn ^ (key * np.uint64(0x9E3779B97F4A7C15)) ^ (length << np.uint64(17))) * np.uint64(0xBF58476D1CE4E5B9)
-    place = (mixed ^ (mixed >> np.uint64(29))) & mask
+    at = (mixed ^ (mixed >> np.uint64(29))) & mask
     while True:
-        entry = table[np.intp(place)]
-        if entry[KEY_KIND] == np.uint64(0):
+        entry = table[np.intp(at)]
+        if entry[KindKey.KIND] == np.uint64(0):
             break
-        if entry[KEY_MN] == mn and entry[KEY_K] == key and entry[KEY_ROWS] == length:
-            return np.intp(entry[KEY_KIND]) - 1
-        place = (place + np.uint64(1)) & mask
-    if counts[KINDS] == len(kinds):
+        if entry[KindKey.MN] == mn and entry[KindKey.KEY] == key and entry[KindKey.ROWS] == length:
+            return np.intp(entry[KindKey.KIND]) - 1
+        at = (at + np.uint64(1)) & mask
+    if counts[StepWord.KINDS] == len(kinds):
         return TOO_MANY_KINDS
-    kind = counts[KINDS]
-    counts[KINDS] += 1
-    entry[KEY_MN], entry[KEY_K], entry[KEY_ROWS], entry[KEY_KIND] = mn, key, length, np.uint64(kind + 1)
-    kinds[kind, ROWS] = rows
+    kind = counts[StepWord.KINDS]
+    counts[StepWord.KINDS] += 1
+    entry[KindKey.MN], entry[KindKey.KEY] = mn, key
+    entry[KindKey.ROWS], entry[KindKey.KIND] = length, np.uint64(kind + 1)
+    kinds[kind, KindColumn.ROWS] = rows
     return kind
 
 
 @compiled
-def _hold(request: Int, rows: Int, before: Int, now_ns: Int, batcher: StepArrays) -> Int:
-    """A request's step is complete: into its bucket; returns that, or TOO_MANY_KINDS. `before`: rows taken earlier."""
-    store, steps, table, kinds, _, _, counts = batcher
-    place = request * counts[REQUEST_STEP]
-    first = store[place]
-    if counts[EARLY] != 0:
-        steps[request, COMPLETE_NS] = now_ns  # into its records when it has left: it is waited for
+def _hold(request: Int, rows: Int, before: Int, now_ns: Int, batcher: Any) -> Int:
+    """Put a request's complete step into its bucket; return that, or TOO_MANY_KINDS.
+
+    before: how many of its `rows` records were taken at an earlier time.
+    """
+    store, steps, kinds, counts = batcher.store, batcher.steps, batcher.kinds, batcher.counts
+    place = request * counts[StepWord.REQUEST_STRIDE]
+    if counts[StepWord.EARLY] != 0:
+        steps[request, StepColumn.COMPLETE_NS] = now_ns  # written to its records when it has left: that can wait
     else:
         for row in range(before):
-            store[place + row * counts[ROW_STEP], W_ELIGIBLE] = np.uint64(now_ns)
-    kind = _kind_of(first[W_MN], first[W_K_OP_DTYPE] & KEY_MASK, rows, table, kinds, counts)
+            store[place + row * counts[StepWord.ROW_STRIDE], W_ELIGIBLE] = np.uint64(now_ns)
+    kind = _kind_of(store, place, rows, batcher)
     if kind == TOO_MANY_KINDS:
         return kind
-    bucket, step = kinds[kind], steps[request]
-    step[STATE], step[FILLED] = HELD_HERE, 0
-    if bucket[COUNT] == 0:
-        bucket[OPENED_NS], bucket[FIRST] = now_ns, request
-        bucket[OLDER], bucket[NEWER] = counts[NEWEST], NO_KIND
-        if counts[NEWEST] == NO_KIND:
-            counts[OLDEST] = kind
+    bucket, step, newest = kinds[kind], steps[request], counts[StepWord.NEWEST]
+    step[StepColumn.STATE], step[StepColumn.FILLED] = StepState.HELD, 0
+    if bucket[KindColumn.COUNT] == 0:
+        bucket[KindColumn.OPENED_NS], bucket[KindColumn.FIRST] = now_ns, request
+        bucket[KindColumn.OLDER], bucket[KindColumn.NEWER] = newest, NO_KIND
+        if newest == NO_KIND:
+            counts[StepWord.OLDEST] = kind
         else:
-            kinds[counts[NEWEST], NEWER] = kind
-        counts[NEWEST] = kind
+            kinds[newest, KindColumn.NEWER] = kind
+        counts[StepWord.NEWEST] = kind
     else:
-        steps[bucket[LAST], NEXT] = request
-    bucket[LAST] = request
-    bucket[COUNT] += 1
-    counts[PARTIAL] -= 1
-    counts[HELD] += 1
+        steps[bucket[KindColumn.LAST], StepColumn.NEXT] = request
+    bucket[KindColumn.LAST] = request
+    bucket[KindColumn.COUNT] += 1
+    counts[StepWord.PARTIAL] -= 1
+    counts[StepWord.HELD] += 1
     return kind
 
 
 @compiled
 def _copy(to: Words, at: np.uint64, words: Words, i: Int, eligible: np.uint64) -> None:
-    """A record, eligible since then. All of it is read before any is written, so that it moves in one piece."""
+    """Copy words[i] to to[at], eligible since `eligible`.
+
+    All words are read before any is written, so that the compiler moves the record in one piece.
+    """
     a, b, c, d = words[i, 0], words[i, 1], words[i, 2], words[i, 3]
     e, f, g = words[i, 4], words[i, 5], words[i, 6]
     to[at, 0], to[at, 1], to[at, 2], to[at, 3] = a, b, c, d
@@ -108,133 +175,145 @@ def _copy(to: Words, at: np.uint64, words: Words, i: Int, eligible: np.uint64) -
 
 
 @compiled
-def _begin(request: Int, steps: Table, counts: Table) -> Int:
-    """A request's next step begins to arrive, early or not; False where it may not."""
-    step = steps[request]
-    if step[STATE] == LEFT and counts[EARLY] != 0 and step[LANDED] + 1 < step[TOTAL]:
-        counts[PARTIAL] += 1
+def _begin(request: Int, batcher: Any) -> bool:
+    """Begin a request's next step, whose first record has come, early or not; return False where it may not come."""
+    step, counts = batcher.steps[request], batcher.counts
+    goes_on = step[StepColumn.LANDED] + 1 < step[StepColumn.TOTAL]
+    if step[StepColumn.STATE] == StepState.FLYING and counts[StepWord.EARLY] != 0 and goes_on:
+        counts[StepWord.PARTIAL] += 1
         return True
-    if step[STATE] != AWAY or step[LANDED] == step[TOTAL]:
+    if step[StepColumn.STATE] != StepState.AWAY or step[StepColumn.LANDED] == step[StepColumn.TOTAL]:
         return False
-    step[STATE] = ARRIVING
-    counts[LIVE] += step[LANDED] == 0 and step[EXPECTED] == 0
-    counts[PARTIAL] += 1
-    counts[ROUND_ENDED] = 0
+    step[StepColumn.STATE] = StepState.ARRIVING
+    counts[StepWord.LIVE] += step[StepColumn.LANDED] == 0 and step[StepColumn.EXPECTED] == 0
+    counts[StepWord.PARTIAL] += 1
+    counts[StepWord.ROUND_ENDED] = 0
     return True
 
 
 @compiled
-def _take_run(words: Words, start: Int, request: Int, row: Int, now_ns: Int, store: Words, counts: Table) -> Int:
-    """Take records from `start` on, as long as they are of this step; returns the first that is not."""
-    stop = min(len(words), start + counts[MOST_ROWS] - row)
-    place = np.uint64(request * counts[REQUEST_STEP] + row * counts[ROW_STEP])
+def _take_run(words: Words, start: Int, request: Int, row: Int, now_ns: Int, batcher: Any) -> Int:
+    """Take records from `start` on while they are of the same step; return the first that is not.
+
+    row: how many records of the step are here already.
+    """
+    store, counts = batcher.store, batcher.counts
+    stop = min(len(words), start + counts[StepWord.MOST_ROWS] - row)
+    place = np.uint64(request * counts[StepWord.REQUEST_STRIDE] + row * counts[StepWord.ROW_STRIDE])
     for i in range(start, stop):
-        if np.intp(words[i, W_SLOT_C_REQUEST] >> REQUEST_SHIFT) != request:
+        if request_of(words, i) != request:
             return i
         _copy(store, place, words, i, np.uint64(now_ns))
-        if words[i, W_K_OP_DTYPE] & STEP_END != np.uint64(0):
+        if ends_step(words, i):
             return i + 1
-        place += np.uint64(counts[ROW_STEP])
+        place += np.uint64(counts[StepWord.ROW_STRIDE])
     return stop
 
 
 @compiled
-def take_steps(words: Words, start: Int, now_ns: Int, batcher: StepArrays) -> tuple[int, int]:
-    """Take records from `start` on until a bucket is full: (next record, that bucket).
+def take_steps(words: Words, start: Int, now_ns: Int, batcher: Any) -> tuple[int, int]:
+    """Take records from `start` on until a bucket is full: return (next record, that bucket).
 
-    NO_KIND: all were taken. UNKNOWN_REQUEST and so on: what is wrong with the next record.
+    NO_KIND: all were taken. UNKNOWN_REQUEST, OUT_OF_TURN, TOO_LONG, TOO_MANY_KINDS: what is wrong with the next record.
     """
-    store, steps, _, kinds, _, _, counts = batcher
+    steps, kinds, counts = batcher.steps, batcher.kinds, batcher.counts
     while start < len(words):
-        request = np.intp(words[start, W_SLOT_C_REQUEST] >> REQUEST_SHIFT)
+        request = request_of(words, start)
         if request >= len(steps):
             return start, UNKNOWN_REQUEST
-        row = steps[request, FILLED]
-        if row == 0 and not _begin(request, steps, counts):
+        row = steps[request, StepColumn.FILLED]
+        if row == 0 and not _begin(request, batcher):
             return start, OUT_OF_TURN
-        if row == counts[MOST_ROWS]:
+        if row == counts[StepWord.MOST_ROWS]:
             return start, TOO_LONG
-        stop = _take_run(words, start, request, row, now_ns, store, counts)
-        rows, last = row + stop - start, words[stop - 1, W_K_OP_DTYPE]
-        steps[request, FILLED], start = rows, stop
-        if last & STEP_END != np.uint64(0):
-            if steps[request, STATE] == LEFT:
+        stop = _take_run(words, start, request, row, now_ns, batcher)
+        rows = row + stop - start
+        steps[request, StepColumn.FILLED], start = rows, stop
+        if ends_step(words, stop - 1):
+            if steps[request, StepColumn.STATE] == StepState.FLYING:
                 return stop - 1, OUT_OF_TURN  # nobody could know by then that the step before is done
-            counts[ROUND_ENDED] |= last & ROUND_END != np.uint64(0)
+            counts[StepWord.ROUND_ENDED] |= ends_round(words, stop - 1)
             kind = _hold(request, rows, row, now_ns, batcher)
             if kind == TOO_MANY_KINDS:
                 return stop - 1, kind
-            if kinds[kind, COUNT] == counts[LIMIT]:
+            if kinds[kind, KindColumn.COUNT] == counts[StepWord.LIMIT]:
                 return stop, kind
     return len(words), NO_KIND
 
 
 @compiled
 def _largest(kinds: Table, counts: Table) -> Int:
-    """The bucket that holds most, of several the one opened first; NO_KIND where all are empty."""
-    best = kind = counts[OLDEST]
+    """Return the bucket that holds most, of several the one opened first; NO_KIND where all are empty."""
+    best = kind = counts[StepWord.OLDEST]
     while kind != NO_KIND:
-        if kinds[kind, COUNT] > kinds[best, COUNT]:
+        if kinds[kind, KindColumn.COUNT] > kinds[best, KindColumn.COUNT]:
             best = kind
-        kind = kinds[kind, NEWER]
+        kind = kinds[kind, KindColumn.NEWER]
     return best
 
 
 @compiled
-def steps_stalled(counts: Table) -> Int:
-    """Steps are held, and nobody else can come before some of them left."""
-    if counts[ON_STALL] == 0 or counts[HELD] == 0 or counts[PARTIAL] > 0:
+def steps_stalled(counts: Table) -> bool:
+    """Return whether steps are held, and no other step can come before some of them have left."""
+    if counts[StepWord.ON_STALL] == 0 or counts[StepWord.HELD] == 0 or counts[StepWord.PARTIAL] > 0:
         return False
-    return counts[ROUND_ENDED] != 0 if counts[IN_ROUNDS] != 0 else counts[HELD] == counts[LIVE]
+    if counts[StepWord.IN_ROUNDS] != 0:
+        return bool(counts[StepWord.ROUND_ENDED] != 0)
+    return bool(counts[StepWord.HELD] == counts[StepWord.LIVE])
 
 
 @compiled
-def next_kind(words: Words, start: Int, now_ns: Int, is_drained: Int, batcher: StepArrays) -> tuple[int, int, int]:
-    """Take records until a bucket is to leave: (next record, that bucket or what `take_steps` says, why it leaves).
+def next_kind(words: Words, start: Int, now_ns: Int, is_drained: Int, arrays: Any) -> tuple[int, int, int]:
+    """Take records until a bucket is to leave: return (next record, that bucket or what `take_steps` says, why).
 
-    No `words`: none are at hand now. `is_drained`: none will come after these.
+    `words` is empty when no record is at hand. is_drained: none will come after these. arrays: a StepBuckets or its
+    fields. The reason is a FlushReason.
     """
-    kinds, counts = batcher[3], batcher[6]
-    if counts[ALL_LEAVE] != 0:
-        if counts[HELD] > 0:
-            return start, _largest(kinds, counts), STALL
-        counts[ALL_LEAVE] = 0
+    batcher = StepBuckets(*arrays)
+    kinds, counts = batcher.kinds, batcher.counts
+    if counts[StepWord.ALL_LEAVE] != 0:
+        if counts[StepWord.HELD] > 0:
+            return start, _largest(kinds, counts), FlushReason.stall
+        counts[StepWord.ALL_LEAVE] = 0
     if len(words) > 0:
-        counts[LAST_NS] = now_ns
+        counts[StepWord.LAST_NS] = now_ns
     start, kind = take_steps(words, start, now_ns, batcher)
-    oldest = counts[OLDEST]
+    oldest = counts[StepWord.OLDEST]
     if kind != NO_KIND or oldest == NO_KIND:
-        return start, kind, FULL
-    if kinds[oldest, OPENED_NS] + counts[TIMEOUT_NS] <= now_ns:
-        return start, oldest, DEADLINE
+        return start, kind, FlushReason.full
+    if kinds[oldest, KindColumn.OPENED_NS] + counts[StepWord.TIMEOUT_NS] <= now_ns:
+        return start, oldest, FlushReason.deadline
     if is_drained:
-        return start, oldest, DRAIN
+        return start, oldest, FlushReason.drain
     if len(words) == 0:
         if steps_stalled(counts):
-            counts[ALL_LEAVE] = 1
-            return start, _largest(kinds, counts), STALL
-        if counts[IDLE_NS] != NEVER and now_ns - counts[LAST_NS] >= counts[IDLE_NS]:
-            return start, oldest, IDLE
-    return start, NO_KIND, FULL
+            counts[StepWord.ALL_LEAVE] = 1
+            return start, _largest(kinds, counts), FlushReason.stall
+        idle_ns = counts[StepWord.IDLE_NS]
+        if idle_ns != NEVER_IDLE and now_ns - counts[StepWord.LAST_NS] >= idle_ns:
+            return start, oldest, FlushReason.idle
+    return start, NO_KIND, FlushReason.full
 
 
 @compiled
 def next_due_ns(far_ns: Int, kinds: Table, counts: Table) -> Int:
-    """When something must be done although nothing arrives; `far_ns` while nothing is held."""
-    oldest = counts[OLDEST]
+    """Return when a bucket leaves although nothing arrives; `far_ns` while no step is held."""
+    oldest = counts[StepWord.OLDEST]
     if oldest == NO_KIND:
         return far_ns
-    due_ns = kinds[oldest, OPENED_NS] + counts[TIMEOUT_NS]
-    return min(due_ns, counts[LAST_NS] + counts[IDLE_NS]) if counts[IDLE_NS] != NEVER else due_ns
+    due_ns = kinds[oldest, KindColumn.OPENED_NS] + counts[StepWord.TIMEOUT_NS]
+    if counts[StepWord.IDLE_NS] == NEVER_IDLE:
+        return due_ns
+    return min(due_ns, counts[StepWord.LAST_NS] + counts[StepWord.IDLE_NS])
 
 
 @compiled
-def _gather(size: Int, rows: Int, batcher: StepArrays) -> None:
-    """The records of `members` into `out`."""
-    store, _, _, _, out, members, counts = batcher
+def _gather(size: Int, rows: Int, batcher: Any) -> None:
+    """Copy the records of `members` to `out`, row by row."""
+    store, out, members, counts = batcher.store, batcher.out, batcher.members, batcher.counts
     for row in range(rows):
         for i in range(size):
-            place = members[i] * counts[REQUEST_STEP] + row * counts[ROW_STEP]
+            place = members[i] * counts[StepWord.REQUEST_STRIDE] + row * counts[StepWord.ROW_STRIDE]
             _copy(out, np.uint64(row * size + i), store, place, store[place, W_ELIGIBLE])
 
 
@@ -255,47 +334,60 @@ def _sort(values: Table, count: Int) -> None:
 
 
 @compiled
-def let_go(kind: Int, batcher: StepArrays) -> tuple[int, int]:
-    """Empty a bucket into `out`: (requests, rows). Where it holds all requests there are, they stay in `store`."""
-    _, steps, _, kinds, _, members, counts = batcher
-    bucket = kinds[kind]
-    size, rows, request = bucket[COUNT], bucket[ROWS], bucket[FIRST]
+def _unlink(bucket: Table, kinds: Table, counts: Table) -> None:
+    """Take a bucket off the list of buckets that hold steps."""
+    older, newer = bucket[KindColumn.OLDER], bucket[KindColumn.NEWER]
+    if older == NO_KIND:
+        counts[StepWord.OLDEST] = newer
+    else:
+        kinds[older, KindColumn.NEWER] = newer
+    if newer == NO_KIND:
+        counts[StepWord.NEWEST] = older
+    else:
+        kinds[newer, KindColumn.OLDER] = older
+
+
+@compiled
+def let_go(kind: Int, arrays: Any) -> tuple[int, int]:
+    """Empty a bucket that leaves; return how many requests and rows it held. arrays: a StepBuckets or its fields.
+
+    Its records are in `out` afterwards; they stay in `store` where the batch holds every request there is.
+    """
+    batcher = StepBuckets(*arrays)
+    steps, members, counts = batcher.steps, batcher.members, batcher.counts
+    bucket = batcher.kinds[kind]
+    size, rows, request = bucket[KindColumn.COUNT], bucket[KindColumn.ROWS], bucket[KindColumn.FIRST]
     for i in range(size):
         members[i] = request
-        request = steps[request, NEXT]
+        request = steps[request, StepColumn.NEXT]
     _sort(members, size)
     if size < len(steps):
         _gather(size, rows, batcher)
     for i in range(size):
-        steps[members[i], STATE] = LEFT
-    if bucket[OLDER] == NO_KIND:
-        counts[OLDEST] = bucket[NEWER]
-    else:
-        kinds[bucket[OLDER], NEWER] = bucket[NEWER]
-    if bucket[NEWER] == NO_KIND:
-        counts[NEWEST] = bucket[OLDER]
-    else:
-        kinds[bucket[NEWER], OLDER] = bucket[OLDER]
-    bucket[COUNT] = 0
-    counts[HELD] -= size
+        steps[members[i], StepColumn.STATE] = StepState.FLYING
+    _unlink(bucket, batcher.kinds, counts)
+    bucket[KindColumn.COUNT] = 0
+    counts[StepWord.HELD] -= size
     return size, rows
 
 
 @compiled
-def stamp_left(size: Int, rows: Int, batcher: StepArrays) -> None:
-    """Records that came early are eligible since their step was complete: into those of the batch that left last."""
-    store, steps, _, _, out, members, counts = batcher
-    if counts[EARLY] != 0:
-        words = store if size == len(steps) else out
+def stamp_left(size: Int, rows: Int, arrays: Any) -> None:
+    """Write when its step was complete to each record of the batch that left last, where records come early."""
+    batcher = StepBuckets(*arrays)
+    if batcher.counts[StepWord.EARLY] != 0:
+        words = batcher.store if size == len(batcher.steps) else batcher.out
         for row in range(rows):
             for i in range(size):
-                words[row * size + i, W_ELIGIBLE] = np.uint64(steps[members[i], COMPLETE_NS])
+                complete_ns = batcher.steps[batcher.members[i], StepColumn.COMPLETE_NS]
+                words[row * size + i, W_ELIGIBLE] = np.uint64(complete_ns)
 
 
 @compiled
-def land_step(request: Int, batcher: StepArrays) -> None:
-    """A request was told that the step which left is done."""
-    step, counts = batcher[1][request], batcher[6]
-    step[STATE] = ARRIVING if step[FILLED] > 0 else AWAY
-    step[LANDED] += 1
-    counts[LIVE] -= step[LANDED] == step[TOTAL]
+def land_step(request: Int, arrays: Any) -> None:
+    """Note that a request has been notified of the end of the step which left."""
+    batcher = StepBuckets(*arrays)
+    step = batcher.steps[request]
+    step[StepColumn.STATE] = StepState.ARRIVING if step[StepColumn.FILLED] > 0 else StepState.AWAY
+    step[StepColumn.LANDED] += 1
+    batcher.counts[StepWord.LIVE] -= step[StepColumn.LANDED] == step[StepColumn.TOTAL]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.feedback.flights import Flights
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from launchopt.devices.cuda.kernel_plans import KernelPlans
     from launchopt.devices.cuda.streams import Streams
     from launchopt.devices.feedback.in_launch import LaunchFeedback
-    from launchopt.devices.loops.commands_runner import Pump, PumpSettings
-    from launchopt.devices.loops.requests_runner import ChainPump
+    from launchopt.devices.loops.runner import Launcher
     from launchopt.devices.megakernel.launch_ahead import LaunchAhead
     from launchopt.devices.resident.kernel import Resident
     from launchopt.queue.ring import Ring
@@ -149,13 +148,8 @@ class Device(Protocol):
     def use_mode(self, mode: str) -> None:
         """The mode that submits from now on, for the names of ranges."""
 
-    def pump(self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings) -> Pump | None:
-        """A compiled loop that does all of a run; None where the consumer's own, in Python, is needed."""
-
-    def pump_chains(
-        self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings, flights: Flights, back: Ring
-    ) -> ChainPump | None:
-        """The same for a stream of chains."""
+    def launcher(self, mode: PreparedMode) -> Launcher:
+        """Return what a consumer's loop launches with, in a run of `mode` that has been started."""
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
         """A launch of `size` commands of a shape (-1: of several) comes next: range and events; when it began, ns."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch, shape_finder
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Records, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
@@ -122,7 +122,7 @@ class _Recorded(Prepared):
     def __init__(self, mode: Mode, host: HostDevice, shapes: list[ShapeKey], bound: int) -> None:
         super().__init__(mode, host)
         self._host, self._bound, self._counters = host, bound, Counters(graph_replays=0)
-        self._batcher = Batcher(shapes, [1] * len(shapes), 0)
+        self._batcher = shape_finder(shapes)
         self._kept: OrderedDict[tuple[int, bytes], list[_Call]] = OrderedDict()
 
     def start(self, warm_up: bool = False) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch, shape_finder
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared
@@ -61,11 +61,7 @@ class _OnHost(Prepared):
 
     def __init__(self, mode: Mode, host: HostDevice, shapes: list[ShapeKey], most: int) -> None:
         super().__init__(mode, host)
-        self._host, self._batcher, self._shape_of = (
-            host,
-            Batcher(shapes, [1] * len(shapes), 0),
-            np.zeros(most, np.int32),
-        )
+        self._host, self._batcher, self._shape_of = host, shape_finder(shapes), np.zeros(most, np.int32)
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Compute each command in one launch."""

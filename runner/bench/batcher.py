@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from launchopt.batching.batcher import Batcher
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batcher import Batcher, FlushRules
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from runner.bench.figures import Figure
 
@@ -37,13 +36,12 @@ def _blocks(shapes: list[ShapeKey]) -> list[Records]:
 
 
 def _rate(shapes: list[ShapeKey], blocks: list[Records]) -> float:
-    batcher = Batcher(shapes, [MAX_BATCH] * len(shapes), 10**9)
+    batcher = Batcher(shapes, [MAX_BATCH] * len(shapes), FlushRules(10**9))
     taken, start_ns = 0, time.perf_counter_ns()
     for now_ns, block in enumerate(blocks):
-        for batch in batcher.add(block, now_ns):
+        for batch in batcher.take(block, now_ns):
             taken += len(batch.words)
-        batcher.due(now_ns)
-    for batch in batcher.flush(FlushReason.drain):
+    for batch in batcher.take(blocks[0][:0], len(blocks), is_drained=True):
         taken += len(batch.words)
     elapsed_ns = time.perf_counter_ns() - start_ns
     assert taken == sum(map(len, blocks))

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batcher
+from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
 from launchopt.devices.base import gpu_of
 from launchopt.queue.ring import HeaderWord, Ring
@@ -81,7 +81,7 @@ def _ratio(m: int, k: int, dtype: Dtype, repeats: int) -> Iterator[Figure]:
         device = gpu_of(consumer.device)
         records = np.concatenate([block.records for block in stream.blocks()])
         words, buffer = as_words(records), np.zeros(4096, COMMAND_DTYPE)
-        batcher, shape_of = Batcher(stream.shapes, [1], 0), np.zeros(4096, np.int32)
+        batcher, shape_of = shape_finder(stream.shapes), np.zeros(4096, np.int32)
         consumer.arm(0, rehearsal=False)  # a rehearsal would put events around every launch
         prepared, recorder = consumer.prepared[0], consumer.recorder
 

@@ -66,7 +66,7 @@ def _post_all(
     records: tuple[Table, Table, Table],
 ) -> None:
     for first in range(0, len(words), block):
-        lt.launch_each(words, shape_of, first, min(len(words), first + block), tables, records, first, 0, 0)
+        lt.launch_each(words, shape_of, first, min(len(words), first + block), tables, records, (first, 0, 0))
 
 
 def suite(repeats: int) -> Iterator[Figure]:

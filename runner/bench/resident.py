@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batcher
+from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, ShapeKey, as_words
 from launchopt.devices.cublaslt.launch import launch_at
 from launchopt.devices.resident import ring as rl
@@ -172,7 +172,7 @@ def _posting(stream: GemmStream) -> Iterator[_Posting]:
         assert prepared.path.tables is not None
         shapes, plans, contexts = prepared.path.tables.arrays
         records = words.reshape(-1).view(COMMAND_DTYPE)
-        index = Batcher(stream.shapes, [1], 0).classify(records, np.zeros(len(words), np.int32))
+        index = shape_finder(stream.shapes).classify(records, np.zeros(len(words), np.int32))
         yield _Posting(consumer, prepared, words, (shapes[index[0]], plans, contexts))
 
 

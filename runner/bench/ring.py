@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching import step_buckets as sb
-from launchopt.batching.order import REQUEST_SHIFT, STEP_END
+from launchopt.batching.batcher import FlushRules
 from launchopt.batching.step_batcher import StepBatcher
-from launchopt.command import COMMAND_DTYPE, W_ENQUEUE, W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS
+from launchopt.command import COMMAND_DTYPE, HALF_BITS, W_ENQUEUE, W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS
 from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.prepared_steps import own_room, push_step
 from launchopt.queue.ring import HeaderWord, Ring, has_record, pop_words, push_words, ready_words, release_words
 from launchopt.queue.waiter import Waiter
+from launchopt.records import STEP_END
 from runner.bench import turn
 from runner.bench.figures import Figure, ratios
 from runner.bench.peers import with_peer
@@ -154,10 +155,8 @@ def _gather(there: Any, back: Any, record: NDArray[np.uint64], batcher: sb.StepA
             if not has_record(header, data):
                 cpu_pause()
                 continue
-            first, count = (
-                np.intp(header[HeaderWord.TAIL] & np.uint64(len(data) - 1)),
-                ready_words(header, data, AT_ONCE),
-            )
+            first = np.intp(header[HeaderWord.TAIL] & np.uint64(len(data) - 1))
+            count = ready_words(header, data, AT_ONCE)
             _, kind, _ = sb.next_kind(data[first : first + count], 0, 0, False, batcher)
             release_words(header, count)
         if kind < sb.NO_KIND:
@@ -171,7 +170,7 @@ def _gather(there: Any, back: Any, record: NDArray[np.uint64], batcher: sb.StepA
 
 def gather_all(there_name: str, back_name: str, rounds: int, ahead: bool = False) -> None:
     """Peer: each round's steps into a batch, and a record back that says when it was whole."""
-    batcher = StepBatcher(np.full(STEPS, rounds), ROWS, STEPS, FAR_NS, ahead=ahead)
+    batcher = StepBatcher(np.full(STEPS, rounds), ROWS, STEPS, FlushRules(FAR_NS), ahead=ahead)
     with Ring.attach(there_name, DEFAULT_CAPACITY) as there, Ring.attach(back_name, DEFAULT_CAPACITY) as back:
         _gather(there.arrays, back.arrays, np.zeros((1, WORDS), np.uint64), batcher.arrays, rounds)
 
@@ -214,7 +213,7 @@ def _push_ahead(there: Any, back: Any, steps: NDArray[np.uint64], record: Any, t
 def _step_times_ns(push: Callable[..., None], ahead: bool) -> NDArray[np.int64]:
     """What `push` measured in each of its rounds; the first are left out."""
     steps = np.zeros((STEPS, ROWS, WORDS), np.uint64)
-    steps[:, :, W_SLOT_C_REQUEST] = np.arange(STEPS, dtype=np.uint64)[:, None] << np.uint64(REQUEST_SHIFT)
+    steps[:, :, W_SLOT_C_REQUEST] = np.arange(STEPS, dtype=np.uint64)[:, None] << HALF_BITS
     steps[:, -1, W_K_OP_DTYPE] = STEP_END
     with ExitStack() as stack:
         there, back = (stack.enter_context(Ring.create(DEFAULT_CAPACITY)) for _ in range(2))

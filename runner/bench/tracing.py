@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from launchopt.batching.batcher import Batcher
+from launchopt.batching.batcher import shape_finder
 from launchopt.command import Dtype, as_words
 from launchopt.errors import DeviceError, RunError
 from launchopt.queue.ring import Ring
@@ -42,7 +42,7 @@ def _traced(m: int, k: int, repeats: int) -> Iterator[Figure]:
     stream = gemv(m, 1, k, BURST, Dtype.fp32, BURST, False, 0)
     with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (Arm("baseline", 1, 0, None),))) as consumer:
         records = np.concatenate([block.records for block in stream.blocks()])
-        shape_of = Batcher(stream.shapes, [1], 0).classify(records, np.zeros(BURST, np.int32))
+        shape_of = shape_finder(stream.shapes).classify(records, np.zeros(BURST, np.int32))
         consumer.arm(0, rehearsal=False)
 
         def off() -> float:

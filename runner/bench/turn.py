@@ -11,26 +11,27 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.arrivals.requests import Requests
 from launchopt.batching import step_buckets as sb
+from launchopt.batching.batcher import FlushRules
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
+from launchopt.batching.step_buckets import StepBuckets
 from launchopt.command import Dtype
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
-from launchopt.devices.loops import commands as lp
-from launchopt.devices.loops import requests as lc
-from launchopt.devices.loops import steps as sp
-from launchopt.devices.loops.admission import KNOWN, WAITS, Admission, look
-from launchopt.devices.loops.commands_runner import PumpSettings
+from launchopt.devices.loops.admission import Admission, AdmissionArrays, ExpectedWord, look
+from launchopt.devices.loops.landing import FlightWord
+from launchopt.devices.loops.runner import BATCH, Feedback, LoopSettings
+from launchopt.devices.loops.state import LoopArrays, LoopExit, LoopWord, RingWords, SettingWord
+from launchopt.devices.loops.steps import StepLoop, look_for_more, pump_steps
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import RunError
 from launchopt.native import compiled, monotonic_ns
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
-from launchopt.types import Int
+from launchopt.types import Int, Table
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.program import linear_program
 from runner.bench.peers import with_peer
@@ -52,41 +53,42 @@ def stream_of(requests: int, turns: int) -> ChainStream:
 
 
 @compiled
-def _take_early(ring: Any, batcher: sb.StepArrays, settings: Any, state: NDArray[np.int64], admission: Any) -> None:
-    """What the loop does with records while the step runs to which they are next."""
-    header, data = ring
-    if state[lp.NEXT] == state[lp.COUNT]:
-        sp.refill(header, data, settings[sp.AT_ONCE], state)
-    words = data[state[sp.FIRST] : state[sp.FIRST] + state[lp.COUNT]]
-    state[lp.NEXT], _, _ = sb.next_kind(words, state[lp.NEXT], state[lp.NOW_NS], False, batcher)
-    if state[lp.COUNT] == 0:
+def _take_early(ring: Any, batcher: Any, loop: Any, admission: Any) -> None:
+    """Do what the loop does with records while the step runs to which they are next."""
+    state = loop.state
+    if state[LoopWord.NEXT] == state[LoopWord.COUNT]:
+        look_for_more(ring, loop.settings[SettingWord.AT_ONCE], state)
+    words = ring.data[state[LoopWord.RING_PLACE] : state[LoopWord.RING_PLACE] + state[LoopWord.COUNT]]
+    state[LoopWord.NEXT], _, _ = sb.next_kind(words, state[LoopWord.NEXT], state[LoopWord.NOW_NS], False, batcher)
+    if state[LoopWord.COUNT] == 0:
         look(batcher, admission)
 
 
 @compiled
 def _tell(flights: Any) -> None:
-    """All tokens of the step that is under way are there."""
+    """Say that all tokens of the step that is under way are there."""
     _, places, done, cursor = flights
-    for flight in range(cursor[lc.FIRST], cursor[lc.STOP_AT]):
+    for flight in range(cursor[FlightWord.FIRST], cursor[FlightWord.STOP_AT]):
         done[places[flight & (len(places) - 1)]] = np.uint64(0)
 
 
 @compiled
-def _turns(pump: Any, times_ns: NDArray[np.int64]) -> Int:
-    """All turns, the first step being under way; fills `times_ns`, and returns how many launches were told."""
-    ring, back, batcher, flights, records, settings, state, admission = pump
-    expected = admission[0]
+def _turns(arguments: Any, times_ns: Table) -> Int:
+    """Take all turns, the first step being under way: fill `times_ns`, and return how many launches were admitted."""
+    ring, batcher, feedback, recording, loop, admission = arguments
+    expected, steps = AdmissionArrays(*admission).expected, StepBuckets(*batcher)
+    ring_words, arrays = RingWords(*ring), LoopArrays(*loop)
     for turn in range(len(times_ns) + 1):  # behind the last one come tokens and nothing else
-        expected[WAITS], expected[KNOWN] = 1, 0
+        expected[ExpectedWord.WAITS], expected[ExpectedWord.KNOWN] = 1, 0
         until_ns = monotonic_ns() + STEP_NS
         while monotonic_ns() < until_ns:
-            _take_early(ring, batcher, settings, state, admission)
-        _tell(flights)
+            _take_early(ring_words, steps, arrays, admission)
+        _tell(feedback[2])
         told_ns = monotonic_ns()
-        code = lp.IDLE
-        while code == lp.IDLE or code == lc.QUIET:
-            code = sp.pump_steps(ring, back, batcher, flights, records, settings, state, admission)
-        if code != sp.FLUSH or expected[WAITS] != 0:
+        code = pump_steps(ring, batcher, feedback, recording, loop, admission)
+        while code == LoopExit.IDLE or code == LoopExit.QUIET:
+            code = pump_steps(ring, batcher, feedback, recording, loop, admission)
+        if code != LoopExit.SPECIAL or expected[ExpectedWord.WAITS] != 0:
             break
         times_ns[turn] = monotonic_ns() - told_ns
     return turn
@@ -99,8 +101,8 @@ def idle(*_: Any) -> None:
 def consume(there_name: str, back_name: str, times_name: str, requests: int, turns: int) -> None:
     """Peer: the consumer's loop, and the times of its turns into a ring's records."""
     stream = stream_of(requests, turns)
-    batcher = StepBatcher(steps_of_requests(stream.table), ROWS, requests, FAR_NS, ahead=True)
-    recorder, settings = Recorder(1, ROWS * requests), PumpSettings(FAR_NS, None, 1 << 40, 0, 0)
+    batcher = StepBatcher(steps_of_requests(stream.table), ROWS, requests, FlushRules(FAR_NS), ahead=True)
+    recorder, settings = Recorder(1, ROWS * requests), LoopSettings(1 << 40, 0)
     with ExitStack() as stack:
         there, back, out = (stack.enter_context(Ring.attach(n, CAPACITY)) for n in (there_name, back_name, times_name))
         flights = Flights(stream, back, np.zeros(places_needed(stream), np.uint64))
@@ -108,17 +110,18 @@ def consume(there_name: str, back_name: str, times_name: str, requests: int, tur
         staged = np.zeros((STAGES, WORDS, requests), np.uint64)
         stages = FeedbackStages(flights, stream.table, facts_of(stream, 0, 0, 0), staged, lambda: None)
         admission = Admission(np.zeros(1, np.uint64), stages, ROWS + 2 * requests)
-        pump = sp.StepPump(there, back, batcher, flights, idle, idle, idle, recorder, settings, admission)
-        state = pump.arguments[6]
+        loop = StepLoop(there, batcher, idle, Feedback(flights, idle, idle), recorder, settings, admission)
+        state = loop.arguments[4][1]
         for _ in range(UNLIKE):
             _tell(flights.arrays)
-            while sp.pump_steps(*pump.arguments) != sp.FLUSH:
+            while pump_steps(*loop.arguments) != LoopExit.SPECIAL:
                 pass
-            batch = batcher.left(state[lp.REASON], state[lp.SIZE], state[sp.ROWS])
-            stages.stage(batch)
-        admission.expect(StepKeys(lambda batch: 0).known(batch), 0, 1, FAR_NS)
+            rows, size, reason, _ = state[BATCH].tolist()
+            last = batcher.left(reason, size, rows)
+            stages.stage(last)
+        admission.expect(StepKeys(lambda batch: 0).known(last), 0, 1, FAR_NS)
         times_ns = out.arrays[1].view(np.int64).reshape(-1)[: turns - UNLIKE]
-        if (told := _turns(pump.arguments, times_ns)) != turns - UNLIKE:
+        if (told := _turns(loop.arguments, times_ns)) != turns - UNLIKE:
             there.stop()  # the driver would wait for tokens that nobody tells of
             raise RunError(f"step {told + UNLIKE} was not the one that a launch waited for")
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Callable
-from functools import partial
 from types import TracebackType
 from typing import Any
 
 from launchopt.batching.batcher import Batcher
 from launchopt.devices import open_device
 from launchopt.devices.cuda.errors import is_lost
-from launchopt.devices.loops.commands_runner import PumpSettings
-from launchopt.errors import RunError
+from launchopt.devices.loops.runner import BatchLoop, CommandLoop, ConsumerLoop, LoopSettings
+from launchopt.errors import Interrupted, RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.queue.ring import CLOSED_BIT, MOST_AT_ONCE, HeaderWord, Ring
@@ -35,9 +33,8 @@ from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.stream import CommandStream
 from runner.plan.job import Arm, Job
 from runner.worker.ceilings import DeviceCeilings
-from runner.worker.chains import Chains, rows_of_longest_step
+from runner.worker.chains import Chains, flush_rules, rows_of_longest_step
 from runner.worker.messages import RepeatResult
-from runner.worker.python_loop import PythonLoop
 from runner.worker.tables import TableWriter
 
 TRACED = ("cupti", "torch")  # kinds of timing that record every launch
@@ -55,8 +52,7 @@ class Consumer:
         self.device = open_device(job.device_kind, job.device_index, job.threads)
         self.device.open(job.stream, self.recorder, job.seed)
         self._chains = Chains(job, job.stream, self.device) if isinstance(job.stream, ChainStream) else None
-        waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
-        self._loop = PythonLoop(self._ring, waiter, self.recorder, self.device.check_alive, self._chains, at_once)
+        self._waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
         self._one_time_ns: list[int] = []
         self.prepared = [self._prepare(mode, arm) for mode, arm in zip(modes, job.arms, strict=True)]
         self._ceilings = DeviceCeilings(self.device, job)
@@ -115,35 +111,31 @@ class Consumer:
         every = 1 if rehearsal else sample_gap(wanted, self._least_launches(mode, limits))
         self.device.start(every, prepared.path)
         prepared.start(warm_up=rehearsal)
-        self._run = self._loop_of(prepared, limits, rehearsal)
+        self._loop = self._loop_of(prepared, limits, rehearsal)
         if self._tracer:  # last: what `start` runs on the device is not of the run
             self._tracer.start()
         if self._torch:
             self._torch.start()
 
-    def _loop_of(self, prepared: Prepared, limits: list[int], rehearsal: bool) -> Callable[[], None]:
-        """This run's loop: compiled where it can be; and its batcher."""
-        settings = self._pump_settings()
-        if self._chains:
-            self._chains.flights.reset()
-        if self._chains and prepared.mode.takes_of(self._stream) is Takes.steps:
-            steps = self._chains.step_pump(self._arm, rehearsal, self._ring, prepared, self.recorder, settings)
+    def _loop_of(self, prepared: Prepared, limits: list[int], rehearsal: bool) -> ConsumerLoop:
+        """The run's loop, over a batcher of its own."""
+        job, chains, takes = self._job, self._chains, prepared.mode.takes_of(self._stream)
+        pack_bytes = self.device.pack_bytes_per_launch
+        settings = LoopSettings(int(job.spin_us * 1e3), int(job.sleep_us * 1e3), pack_bytes)
+        if chains:
+            chains.feedback.flights.reset()
+        if chains and takes is Takes.steps:
+            steps = chains.step_loop(self._arm, rehearsal, self._ring, prepared, self.recorder, settings)
             self._flushes = steps.flushes
-            return steps.run
-        requests = self._stream.requests if self._chains else None
-        coming = (self._chains.expected(rehearsal), self._chains.steps(rehearsal)) if self._chains else ()
-        common_to_all = (self._stream.shapes, limits, settings.timeout_ns)
-        batcher = Batcher(*common_to_all, requests, self._job.violated, *coming)
+            return steps
+        order = chains.order(rehearsal) if chains else None
+        batcher = Batcher(self._stream.shapes, limits, flush_rules(job, self._arm), order)
         self._flushes = batcher.flushes
-        common = (self._ring, batcher, prepared, settings)
-        at_once = prepared.takes_commands
-        if self._chains:
-            chain_pump = self.device.pump_chains(*common, self._chains.flights, self._chains.back)
-            if chain_pump:
-                return chain_pump.run
-        elif pump := self.device.pump(*common):
-            return partial(pump.run, by_batch=not at_once)
-        return partial(self._loop.run, batcher, prepared, settings, at_once and self._chains is None)
+        launcher = self.device.launcher(prepared)
+        if chains:
+            return BatchLoop(self._ring, batcher, launcher, settings, chains.feedback)
+        kind = CommandLoop if prepared.takes_commands else BatchLoop
+        return kind(self._ring, batcher, launcher, settings)
 
     def _least_launches(self, mode: Mode, limits: list[int]) -> int:
         if mode.merges_shapes:
@@ -151,12 +143,19 @@ class Consumer:
         counts = (self._stream.counts[shape] for shape in self._stream.shapes)
         return sum(-(-count // limit) for count, limit in zip(counts, limits, strict=True))
 
+    def _await_first(self) -> None:
+        """Wait for the first record; Interrupted where the parent says stop."""
+        while not self._ring.await_record(0):
+            if self._ring.word(HeaderWord.STOP):
+                raise Interrupted("stopped by the parent")
+            self._waiter.wait()
+
     def consume(self) -> None:
         """From the first record to the last result."""
         try:
-            self._loop.await_first()
+            self._await_first()
             self.device.begin()
-            self._run()
+            self._loop.run()
             span = self.device.finish()
         finally:
             self._collections = _collections() - self._collections  # once enabled it may collect at once
@@ -167,12 +166,6 @@ class Consumer:
             self._torch.stop()
         self._timing = Timing(self._ring.word(HeaderWord.START_NS), span, activity)
         self._state["after"] = self.device.state()
-
-    def _pump_settings(self) -> PumpSettings:
-        job, arm = self._job, self._arm
-        idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
-        waits = (int(arm.timeout_us * 1e3), idle_ns, int(job.spin_us * 1e3), int(job.sleep_us * 1e3))
-        return PumpSettings(*waits, self.device.pack_bytes_per_launch, job.on_stall)
 
     def result(self, index: int, repeat: int) -> RepeatResult:
         """Measured columns of the summary, the verdict of the check, and the device's state around the run."""

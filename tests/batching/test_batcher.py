@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.steps.order_models import NOTHING, SHAPES, Command, Left, Model, due_ns, left, seqs
 
-from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batcher, FlushRules
 from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.errors import RunError
 
-# Shapes that differ in one dimension each, or have dimensions swapped.
-SHAPES = [ShapeKey(m, n, k, Dtype.fp16) for m, n, k in [(64, 1, 8), (64, 2, 8), (65, 1, 8), (1, 64, 8), (8, 1, 64)]]
 properties = settings(deadline=None, max_examples=100)
 
 
@@ -30,47 +29,10 @@ def commands(shapes: Iterable[ShapeKey], first: int = 0) -> Records:
     return records
 
 
-def seqs(batch: Batch) -> list[int]:
-    records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
-    assert records["slot_c"].tolist() == records["seq"].tolist()
-    return list(records["seq"].tolist())
-
-
-class Model:
-    """What a batcher must hold: per shape the sequence numbers in order, and when the first of them came."""
-
-    def __init__(self, limits: list[int], timeout_ns: int) -> None:
-        self.limits, self.timeout_ns = limits, timeout_ns
-        self.held: dict[int, list[int]] = {}
-        self.opened: dict[int, int] = {}
-        self.flushes = [0] * len(FlushReason)
-
-    def add(self, shape: int, seq: int, now_ns: int) -> list[tuple[int, list[int]]]:
-        self.opened.setdefault(shape, now_ns)
-        self.held.setdefault(shape, []).append(seq)
-        return [self.take(shape, FlushReason.full)] if len(self.held[shape]) == self.limits[shape] else []
-
-    def take(self, shape: int, reason: FlushReason) -> tuple[int, list[int]]:
-        self.flushes[reason] += 1
-        del self.opened[shape]
-        return shape, self.held.pop(shape)
-
-    @property
-    def deadline_ns(self) -> int | None:
-        return min(self.opened.values()) + self.timeout_ns if self.opened else None
-
-
-def take(batch: Batch, reason: FlushReason, model: Model) -> None:
-    """A batch which is not full must be the model's oldest bucket."""
-    assert batch.reason is reason
-    assert model.opened[batch.shape_index] == min(model.opened.values())
-    assert (batch.shape_index, seqs(batch)) == model.take(batch.shape_index, reason)
-
-
 turn = st.one_of(
     st.lists(st.integers(0, len(SHAPES) - 1), max_size=12),  # commands of these shapes
-    st.integers(0, 30),  # time passes, and due buckets leave
-    st.sampled_from([FlushReason.idle, FlushReason.drain]),
+    st.integers(0, 30),  # time passes, and nothing comes
+    st.just("drained"),
 )
 
 
@@ -78,32 +40,30 @@ turn = st.one_of(
 @given(
     limits=st.lists(st.integers(1, 9), min_size=len(SHAPES), max_size=len(SHAPES)),
     timeout_ns=st.integers(0, 100),
+    idle_ns=st.none() | st.integers(0, 60),
     turns=st.lists(turn, max_size=25),
 )
 def test_batcher_does_what_its_model_does(
-    limits: list[int], timeout_ns: int, turns: list[list[int] | int | FlushReason]
+    limits: list[int], timeout_ns: int, idle_ns: int | None, turns: list[list[int] | int | str]
 ) -> None:
-    batcher, model = Batcher(SHAPES, limits, timeout_ns), Model(limits, timeout_ns)
-    now_ns, sent = 1_000, 0
-    for action in [*turns, FlushReason.drain]:
-        if isinstance(action, FlushReason):
-            for batch in batcher.flush(action):
-                take(batch, action, model)
-            assert batcher.held == 0
-        elif isinstance(action, list):
-            full = [(b.shape_index, seqs(b)) for b in batcher.add(commands((SHAPES[i] for i in action), sent), now_ns)]
-            assert full == [left for seq, i in enumerate(action, sent) for left in model.add(i, seq, now_ns)]
-            sent += len(action)
-        else:
-            now_ns += action
-            while (due := batcher.due(now_ns)) is not None:
-                assert model.deadline_ns is not None
-                assert model.deadline_ns <= now_ns
-                take(due, FlushReason.deadline, model)
-            assert model.deadline_ns is None or model.deadline_ns > now_ns
-        assert batcher.next_deadline_ns() == model.deadline_ns
-        assert batcher.held == sum(map(len, model.held.values()))
-        assert batcher.flushes == model.flushes
+    rules, now_ns, sent = FlushRules(timeout_ns, idle_ns), 1_000, 0
+    stream = [Command(0, shape) for action in turns if isinstance(action, list) for shape in action]
+    batcher, model = Batcher(SHAPES, limits, rules), Model(stream, limits, rules, None, False)
+    batcher.start(now_ns)
+    model.last_ns = now_ns
+    got: list[Left] = []
+    for action in [*turns, "drained"]:
+        came = action if isinstance(action, list) else []
+        now_ns += action if isinstance(action, int) else 0
+        records = commands((SHAPES[i] for i in came), sent)
+        got.extend(left(batch) for batch in batcher.take(records, now_ns, action == "drained"))
+        model.take(range(sent, sent + len(came)), now_ns, action == "drained", lambda at: got[at][0])
+        sent += len(came)
+        assert got == model.out
+        assert due_ns(batcher) == model.due_ns
+        assert batcher.held == sum(map(len, model.buckets.values()))
+    assert batcher.held == 0
+    assert batcher.flushes == [sum(reason is flushed for _, flushed, _ in got) for reason in FlushReason]
 
 
 @properties
@@ -114,51 +74,47 @@ def test_batcher_does_what_its_model_does(
 )
 def test_every_command_leaves_exactly_once_and_in_order(stream: list[int], chunk: int, limit: int) -> None:
     """The same said without a model: what came out is what went in."""
-    batcher = Batcher(SHAPES, [limit] * len(SHAPES), timeout_ns=7)
+    batcher = Batcher(SHAPES, [limit] * len(SHAPES), FlushRules(7))
     out: list[list[int]] = [[] for _ in SHAPES]
     batches = 0
-
-    def left(batch: Batch) -> None:
-        nonlocal batches
-        assert 1 <= len(batch) <= limit
-        out[batch.shape_index] += seqs(batch)
-        batches += 1
-
-    for now_ns, first in enumerate(range(0, len(stream), chunk)):
-        for batch in batcher.add(commands((SHAPES[i] for i in stream[first : first + chunk]), first), now_ns):
-            left(batch)
-        while (due := batcher.due(now_ns)) is not None:
-            left(due)
-    for batch in batcher.flush(FlushReason.drain):
-        left(batch)
+    parts = [stream[first : first + chunk] for first in range(0, len(stream), chunk)]
+    for now_ns, part in enumerate([*parts, []]):
+        records = commands((SHAPES[i] for i in part), now_ns * chunk)
+        for batch in batcher.take(records, now_ns, is_drained=not part):
+            assert 1 <= len(batch) <= limit
+            out[batch.shape_index] += seqs(batch)
+            batches += 1
     assert out == [[seq for seq, i in enumerate(stream) if i == shape] for shape in range(len(SHAPES))]
     assert (batcher.held, sum(batcher.flushes)) == (0, batches)
 
 
 def test_a_rare_shape_does_not_starve_beside_a_busy_one() -> None:
-    batcher = Batcher(SHAPES[:2], [8, 8], timeout_ns=100)
-    list(batcher.add(commands([SHAPES[1]]), now_ns=0))
+    batcher = Batcher(SHAPES[:2], [8, 8], FlushRules(100))
+    list(batcher.take(commands([SHAPES[1]]), now_ns=0))
+    reasons = set()
     for now_ns in range(100):
-        list(batcher.add(commands([SHAPES[0]] * 3, 1 + 3 * now_ns), now_ns))
-        assert batcher.due(now_ns) is None
-    rare = batcher.due(100)
-    assert rare is not None
-    assert (rare.shape_index, seqs(rare)) == (1, [0])
+        batches = list(batcher.take(commands([SHAPES[0]] * 3, 1 + 3 * now_ns), now_ns))
+        reasons |= {(batch.shape_index, batch.reason) for batch in batches}
+    assert reasons == {(0, FlushReason.full)}
+    rare, *_ = batcher.take(NOTHING, 100)
+    assert left(rare) == (1, FlushReason.deadline, [0])
 
 
 def test_a_bucket_that_was_emptied_starts_a_new_deadline() -> None:
-    batcher = Batcher(SHAPES[:1], [3], timeout_ns=100)
-    list(batcher.add(commands([SHAPES[0]] * 3), now_ns=0))
-    assert batcher.next_deadline_ns() is None
-    list(batcher.add(commands([SHAPES[0]], 3), now_ns=50))
-    list(batcher.add(commands([SHAPES[0]], 4), now_ns=90))  # company does not put it off
-    assert batcher.next_deadline_ns() == 150
+    batcher = Batcher(SHAPES[:1], [3], FlushRules(100))
+    list(batcher.take(commands([SHAPES[0]] * 3), now_ns=0))
+    assert due_ns(batcher) is None
+    list(batcher.take(commands([SHAPES[0]], 3), now_ns=50))
+    list(batcher.take(commands([SHAPES[0]], 4), now_ns=90))  # company does not put it off
+    assert due_ns(batcher) == 150
+    assert list(batcher.take(NOTHING, 149)) == []
+    assert [left(batch) for batch in batcher.take(NOTHING, 150)] == [(0, FlushReason.deadline, [3, 4])]
 
 
 def test_without_a_timeout_everything_is_due_at_once() -> None:
-    batcher = Batcher(SHAPES, [4] * len(SHAPES), timeout_ns=0)
-    list(batcher.add(commands(SHAPES), now_ns=5))
-    assert sorted(batch.shape_index for batch in iter(lambda: batcher.due(5), None)) == list(range(len(SHAPES)))
+    batcher = Batcher(SHAPES, [4] * len(SHAPES), FlushRules(0))
+    batches = list(batcher.take(commands(SHAPES), now_ns=5))
+    assert sorted(batch.shape_index for batch in batches) == list(range(len(SHAPES)))
 
 
 def test_many_shapes_find_their_own_bucket() -> None:
@@ -173,12 +129,12 @@ def test_many_shapes_find_their_own_bucket() -> None:
     assert len(shapes) == 200
     wanted = np.random.default_rng(0).integers(0, 200, 2000)
     records = commands(shapes[i] for i in wanted)
-    batcher = Batcher(shapes, [3] * 200, timeout_ns=0)
+    batcher = Batcher(shapes, [3] * 200, FlushRules(1 << 60))
     assert batcher.classify(records, np.zeros(4000, np.int32)).tolist() == wanted.tolist()
     assert batcher.held == 0
     out: dict[int, list[int]] = {}
-    for batches in (batcher.add(records, 0), batcher.flush(FlushReason.drain)):
-        for batch in batches:
+    for part in (records, NOTHING):
+        for batch in batcher.take(part, 0, is_drained=True):
             out.setdefault(batch.shape_index, []).extend(seqs(batch))
     assert out == {i: np.flatnonzero(wanted == i).tolist() for i in set(wanted.tolist())}
 
@@ -186,9 +142,9 @@ def test_many_shapes_find_their_own_bucket() -> None:
 def test_flags_do_not_tell_shapes_apart() -> None:
     records = commands([SHAPES[0]] * 4)
     records["flags"] = [0, 1, 0x8000, 0xFFFF]
-    batcher = Batcher(SHAPES, [4] * len(SHAPES), timeout_ns=0)
+    batcher = Batcher(SHAPES, [4] * len(SHAPES), FlushRules(1 << 60))
     assert batcher.classify(records, np.zeros(4, np.int32)).tolist() == [0] * 4
-    assert [seqs(batch) for batch in batcher.add(records, 0)] == [[0, 1, 2, 3]]
+    assert [seqs(batch) for batch in batcher.take(records, 0)] == [[0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize("field", ["m", "n", "k", "dtype", "op"])
@@ -197,10 +153,10 @@ def test_an_unknown_shape_is_named(field: str) -> None:
     records[field][5] = 77
     names = {"m": 64, "n": 1, "k": 8, "dtype": 1, "op": 0} | {field: 77}
     text = "command 45 has shape {m}x{n}x{k} (dtype {dtype}, op {op}), which".format(**names)
-    batcher = Batcher(SHAPES, [4] * len(SHAPES), timeout_ns=0)
+    batcher = Batcher(SHAPES, [4] * len(SHAPES), FlushRules(1 << 60))
     with pytest.raises(RunError) as caught:
         batcher.classify(records, np.zeros(6, np.int32))
     assert str(caught.value).startswith(text)
     with pytest.raises(RunError) as caught:
-        list(batcher.add(records, 0))
+        list(batcher.take(records, 0))
     assert str(caught.value).startswith(text)

@@ -18,14 +18,15 @@ from support.steps.order_models import (
     Left,
     Model,
     batcher_of,
+    due_ns,
     left,
     records_of,
     seqs,
 )
 
-from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch, Batcher, FlushRules
 from launchopt.batching.buckets import FlushReason
-from launchopt.batching.order import land_step
+from launchopt.batching.order import Order, land_step, order_arrays
 from launchopt.command import W_ELIGIBLE, Records
 from launchopt.errors import RunError
 
@@ -41,8 +42,7 @@ rooms = st.integers(1, 4) | st.just(100)
 actions = st.lists(
     st.one_of(
         st.integers(0, 12),  # so many commands
-        st.tuples(st.integers(0, 30)),  # so much time passes, and due buckets leave
-        st.sampled_from([FlushReason.stall, FlushReason.idle, FlushReason.drain]),
+        st.tuples(st.integers(0, 30)),  # so much time passes, and nothing comes
     ),
     max_size=30,
 )
@@ -52,7 +52,7 @@ actions = st.lists(
 @given(
     commands=commands_of_requests,
     limits=limits_of_shapes,
-    timeout_ns=st.integers(0, 100),
+    rules=st.builds(FlushRules, st.integers(0, 100), st.none() | st.integers(0, 60), st.booleans()),
     room=rooms,
     violated=st.sampled_from([False, False, False, True]),
     turns=actions,
@@ -60,72 +60,37 @@ actions = st.lists(
 def test_batcher_does_what_its_model_does(
     commands: list[Command],
     limits: list[int],
-    timeout_ns: int,
+    rules: FlushRules,
     room: int,
     violated: bool,
-    turns: list[int | tuple[int] | FlushReason],
+    turns: list[int | tuple[int]],
 ) -> None:
-    batcher = batcher_of(limits, timeout_ns, room, violated)
-    model = Model(commands, limits, timeout_ns, room, violated)
+    batcher = batcher_of(limits, rules, room, violated)
+    model = Model(commands, limits, rules, room, violated)
     records, now_ns, sent = records_of(commands), 1_000, 0
     got: list[Left] = []
-
-    def add(count: int) -> None:
-        nonlocal sent
+    for action in [*turns, len(commands), None]:
+        count = action if isinstance(action, int) else 0
         part = range(sent, min(sent + count, len(commands)))
-        got.extend(left(batch) for batch in batcher.add(records[part.start : part.stop], now_ns))
-        model.add(part, now_ns, lambda at: got[at][0])
         sent = part.stop
+        now_ns += action[0] if isinstance(action, tuple) else 0
+        is_drained = action is None
+        got.extend(left(batch) for batch in batcher.take(records[part.start : part.stop], now_ns, is_drained))
+        model.take(part, now_ns, is_drained, lambda at: got[at][0])
         assert got == model.out
         assert batcher.waiting == model.waits
-
-    def take(batch: Batch, reason: FlushReason, allowed: list[int]) -> None:
-        """A batch that is not full: also the model's, and then those behind it go on."""
-        assert batch.shape_index in allowed
-        got.append(left(batch))
-        model.take(batch.shape_index, reason)
-        assert got == model.out
-
-    def drain(reason: FlushReason) -> None:
-        for batch in batcher.flush(reason):
-            take(batch, reason, model.oldest)
-            if reason is FlushReason.drain:  # each batch is submitted before the next is asked for
-                add(0)
-        add(0)
-
-    for action in [*turns, len(commands)]:
-        if isinstance(action, FlushReason) and action is not FlushReason.stall:
-            drain(action)
-        elif isinstance(action, FlushReason):
-            allowed, expected = model.largest if model.buckets else [], model.stalled
-            batch = batcher.stalled()
-            assert (batch is not None) == expected
-            if batch is not None:
-                assert violated or batcher.stalled() is None  # until those behind it went on
-                take(batch, action, allowed)
-                add(0)
-        elif isinstance(action, tuple):
-            now_ns += action[0]
-            while (batch := batcher.due(now_ns)) is not None:
-                assert min(model.opened.values()) + timeout_ns <= now_ns
-                take(batch, FlushReason.deadline, model.oldest)
-                add(0)
-        else:
-            add(action)
-        deadline = min(model.opened.values()) + timeout_ns if model.opened else None
-        assert batcher.next_deadline_ns() == deadline
+        assert due_ns(batcher) == model.due_ns
         assert batcher.held == sum(map(len, model.buckets.values()))
-    drain(FlushReason.drain)
     assert (batcher.held, batcher.waiting, sent) == (0, 0, len(commands))
     assert sorted(seq for _, _, numbers in got for seq in numbers) == list(range(len(commands)))
     assert batcher.flushes == [sum(reason is flushed for _, flushed, _ in got) for reason in FlushReason]
 
 
 class Consumer:
-    """Flushes as a runner does, turns the clock, and notes when and in which batch each command left."""
+    """Takes commands as a loop does, turns the clock, and notes when and in which batch each command left."""
 
-    def __init__(self, batcher: Batcher, commands: Sequence[Command], on_stall: bool) -> None:
-        self.batcher, self.commands, self.on_stall, self.now_ns = batcher, commands, on_stall, 0
+    def __init__(self, batcher: Batcher, commands: Sequence[Command]) -> None:
+        self.batcher, self.commands, self.now_ns = batcher, commands, 0
         self.batch_of: dict[int, int] = {}
         self.left_ns: dict[int, int] = {}
         self.eligible_ns: dict[int, int] = {}
@@ -141,26 +106,15 @@ class Consumer:
             self.batch_of[seq], self.left_ns[seq], self.eligible_ns[seq] = self.batches, self.now_ns, eligible_ns
         self.batches += 1
 
-    def add(self, records: Records) -> None:
-        for batch in self.batcher.add(records, self.now_ns):
+    def take(self, records: Records = NOTHING) -> None:
+        for batch in self.batcher.take(records, self.now_ns):
             self.submit(batch)
-
-    def flush(self) -> None:
-        """Whatever is due or stalls, until nothing is."""
-        while True:
-            batch = self.batcher.due(self.now_ns)
-            if batch is None and self.on_stall:
-                batch = self.batcher.stalled()
-            if batch is None:
-                return
-            self.submit(batch)
-            self.add(NOTHING)
 
     def finish(self) -> None:
         """No clock but the deadlines is turned, so nothing may be left that has none."""
-        while (deadline_ns := self.batcher.next_deadline_ns()) is not None:
+        while (deadline_ns := due_ns(self.batcher)) is not None:
             self.now_ns = max(self.now_ns, deadline_ns)
-            self.flush()
+            self.take()
 
 
 def chains(commands: Sequence[Command]) -> list[list[int]]:
@@ -180,11 +134,11 @@ def chains(commands: Sequence[Command]) -> list[list[int]]:
 def test_everything_leaves_once_in_order_and_in_time(
     commands: list[Command], limits: list[int], timeout_ns: int, room: int, chunk: int, on_stall: bool
 ) -> None:
-    consumer = Consumer(batcher_of(limits, timeout_ns, room), commands, on_stall)
+    consumer = Consumer(batcher_of(limits, FlushRules(timeout_ns, None, on_stall), room), commands)
     records, tick_ns = records_of(commands), 5
     for first in range(0, len(commands), chunk):
-        consumer.add(records[first : first + chunk])
-        consumer.flush()
+        consumer.take(records[first : first + chunk])
+        consumer.take()
         consumer.now_ns += tick_ns
     consumer.finish()
     assert (consumer.batcher.held, consumer.batcher.waiting) == (0, 0)
@@ -205,10 +159,10 @@ def test_stalls_alone_drain_all_that_a_step_waits_for(
     """With no deadline: whoever waits for the end of each request's step will see it."""
     last = {numbers[-1] for numbers in chains(commands) if numbers}
     commands = [Command(c.request, c.shape, seq in last) for seq, c in enumerate(commands)]
-    consumer = Consumer(batcher_of(limits, 1 << 60, room), commands, on_stall=True)
+    consumer = Consumer(batcher_of(limits, 1 << 60, room), commands)
     for first in range(0, len(commands), chunk):
-        consumer.add(records_of(commands)[first : first + chunk])
-    consumer.flush()
+        consumer.take(records_of(commands)[first : first + chunk])
+    consumer.take()
     assert sorted(consumer.batch_of) == list(range(len(commands)))
     assert consumer.batcher.held == 0
 
@@ -223,17 +177,13 @@ def test_stalls_alone_drain_all_that_a_step_waits_for(
 def test_a_stall_waits_for_whoever_comes_at_once(steps: list[int], rows: int, comes_first: Random, known: bool) -> None:
     """Requests in step stay so, however often is looked between two of them, if it is known how many steps follow."""
     counts = np.array(steps)
-    batcher = Batcher(
-        SHAPES[:rows], [len(steps)] * rows, 1 << 60, len(steps), False, counts > 0, counts if known else None
-    )
-    assert batcher.order is not None
+    order = order_arrays(len(steps), expected=counts > 0, steps=counts if known else None)
+    batcher = Batcher(SHAPES[:rows], [len(steps)] * rows, FlushRules(1 << 60), order)
     sizes: list[int] = []
 
     def take(records: Records) -> None:
-        sizes.extend(len(batch) for batch in batcher.add(records, 0))
-        while (stalled := batcher.stalled()) is not None:
-            sizes.append(len(stalled))
-            sizes.extend(len(batch) for batch in batcher.add(NOTHING, 0))
+        for part in (records, NOTHING):
+            sizes.extend(len(batch) for batch in batcher.take(part, 0))
 
     together = []
     for step in range(max(steps)):
@@ -242,7 +192,7 @@ def test_a_stall_waits_for_whoever_comes_at_once(steps: list[int], rows: int, co
         for request in live:
             take(records_of([Command(request, row, row == rows - 1) for row in range(rows)]))
         for request in live:
-            land_step(request, batcher.order)
+            land_step(request, Order(*order))
         together += rows * [len(live)]
         assert (batcher.held, sum(sizes)) == (0, sum(together))
         if not known and step > 0:  # each goes ahead of those behind it
@@ -257,10 +207,10 @@ def test_violated_keeps_no_order_but_loses_nothing(commands: list[Command], limi
     batcher = batcher_of(limits, 1 << 60, 1, violated=True)
     out: dict[int, list[int]] = {shape: [] for shape in range(len(SHAPES))}
     for first in range(0, len(commands), chunk):
-        for batch in batcher.add(records_of(commands[first : first + chunk], first), first):
+        for batch in batcher.take(records_of(commands[first : first + chunk], first), first):
             out[batch.shape_index] += seqs(batch)
         assert batcher.waiting == 0
-    for batch in batcher.flush(FlushReason.drain):
+    for batch in batcher.take(NOTHING, len(commands), is_drained=True):
         out[batch.shape_index] += seqs(batch)
     assert out == {shape: [i for i, c in enumerate(commands) if c.shape == shape] for shape in out}
 
@@ -268,77 +218,69 @@ def test_violated_keeps_no_order_but_loses_nothing(commands: list[Command], limi
 @pytest.mark.parametrize(("violated", "expected"), [(False, [[0], [1]]), (True, [[1], [0]])])
 def test_violated_breaks_the_order(violated: bool, expected: list[list[int]]) -> None:
     """A command of a bucket that fills at once, behind one of a bucket that does not."""
-    batcher = batcher_of([4, 1], timeout_ns=100, room=4, violated=violated)
-    out = [seqs(batch) for batch in batcher.add(records_of([Command(3, 0), Command(3, 1)]), 0)]
-    for batch in batcher.flush(FlushReason.drain):
-        out.append(seqs(batch))
-        out += [seqs(more) for more in batcher.add(NOTHING, 0)]
-    assert out == expected
+    batcher = batcher_of([4, 1], 100, room=4, violated=violated)
+    batches = [seqs(batch) for batch in batcher.take(records_of([Command(3, 0), Command(3, 1)]), 0)]
+    batches += [seqs(batch) for batch in batcher.take(NOTHING, 0, is_drained=True)]
+    assert batches == expected
 
 
 def test_requests_in_step_batch_and_go_on_together() -> None:
-    batcher = batcher_of([4, 4], timeout_ns=100, room=100)
+    batcher = batcher_of([4, 4], 100, room=100)
     steps = [Command(request, shape) for request in range(4) for shape in (0, 1, 0)]
-    assert [left(batch) for batch in batcher.add(records_of(steps), 0)] == [
+    assert [left(batch) for batch in batcher.take(records_of(steps), 0)] == [
         (0, FlushReason.full, [0, 3, 6, 9]),
         (1, FlushReason.full, [1, 4, 7, 10]),
         (0, FlushReason.full, [2, 5, 8, 11]),
     ]
 
 
+def taken(batcher: Batcher, commands: Sequence[Command] = (), first: int = 0, now_ns: int = 0) -> list[Left]:
+    return [left(batch) for batch in batcher.take(records_of(commands, first), now_ns)]
+
+
 def test_a_stall_flushes_the_largest_bucket_and_of_equals_the_one_opened_first() -> None:
-    batcher = batcher_of([9] * 4, timeout_ns=1 << 60, room=100)
+    batcher = batcher_of([9] * 4, 1 << 60, room=100)
     for now_ns, (request, shape) in enumerate([(0, 0), (1, 2), (2, 1), (3, 1), (4, 2), (5, 3)]):
-        assert list(batcher.add(records_of([Command(request, shape)], now_ns), now_ns)) == []
-    assert batcher.stalled() is None  # nobody waits
-    list(batcher.add(records_of([Command(5, 0)], 6), 6))
-    for expected in ([1, 4], [2, 3], [0], [5], None):
-        batch = batcher.stalled()
-        assert (None if batch is None else seqs(batch)) == expected
-        list(batcher.add(NOTHING, 7))
+        assert taken(batcher, [Command(request, shape)], now_ns, now_ns) == []
+    assert taken(batcher, now_ns=6) == [], "nobody waits"
+    assert taken(batcher, [Command(5, 0)], 6, 6) == []
+    assert [numbers for _, _, numbers in taken(batcher, now_ns=7)] == [[1, 4], [2, 3], [0], [5]]
     assert (batcher.held, batcher.waiting) == (1, 0)  # the last ends no step, and nobody waits for it
+    assert batcher.flushes[FlushReason.stall] == 4
 
 
 def test_of_equal_buckets_a_stall_flushes_the_oldest_whatever_left_before() -> None:
-    batcher = batcher_of([2, 9, 9, 9], timeout_ns=1 << 60, room=100)
+    batcher = batcher_of([2, 9, 9, 9], 1 << 60, room=100)
     for now_ns in range(4):  # a bucket each
-        assert list(batcher.add(records_of([Command(now_ns, now_ns)], now_ns), now_ns)) == []
-    assert [seqs(batch) for batch in batcher.add(records_of([Command(4, 0), Command(2, 0)], 4), 4)] == [[0, 4]]
-    batch = batcher.stalled()
-    assert batch is not None
-    assert seqs(batch) == [1]
+        assert taken(batcher, [Command(now_ns, now_ns)], now_ns, now_ns) == []
+    assert taken(batcher, [Command(4, 0), Command(2, 0)], 4, 4) == [(0, FlushReason.full, [0, 4])]
+    assert taken(batcher, now_ns=4)[0] == (1, FlushReason.stall, [1])
 
 
 def test_the_end_of_a_step_is_waited_for() -> None:
-    batcher = batcher_of([9], timeout_ns=1 << 60, room=100)
-    list(batcher.add(records_of([Command(0, 0)]), 0))
-    assert batcher.stalled() is None
-    list(batcher.add(records_of([Command(1, 0, ends_step=True)], 1), 0))
-    batch = batcher.stalled()
-    assert batch is not None
-    assert left(batch) == (0, FlushReason.stall, [0, 1])
+    batcher = batcher_of([9], 1 << 60, room=100)
+    assert taken(batcher, [Command(0, 0)]) == []
+    assert taken(batcher) == []
+    assert taken(batcher, [Command(1, 0, ends_step=True)], 1) == []
+    assert taken(batcher) == [(0, FlushReason.stall, [0, 1])]
 
 
 def test_a_lone_request_leaves_by_its_deadline_beside_busy_ones() -> None:
     """Three requests in step fill a bucket again and again; the fourth's shapes are its own."""
-    batcher = batcher_of([3, 8, 8], timeout_ns=100, room=1000, requests=4)
+    batcher = batcher_of([3, 8, 8], 100, room=1000, requests=4)
     lone = [Command(3, shape) for shape in (1, 2, 1)]
-    consumer = Consumer(batcher, lone + [Command(i % 3, 0) for i in range(3000)], on_stall=True)
-    consumer.add(records_of(lone))
+    consumer = Consumer(batcher, lone + [Command(i % 3, 0) for i in range(3000)])
+    consumer.take(records_of(lone))
     for first in range(3, 3003, 3):
         consumer.now_ns += 1
-        consumer.add(records_of(consumer.commands[first : first + 3], first))
-        while (batch := batcher.due(consumer.now_ns)) is not None:
-            consumer.submit(batch)
-            consumer.add(NOTHING)
+        consumer.take(records_of(consumer.commands[first : first + 3], first))
     assert [consumer.left_ns[seq] for seq in range(3)] == [100, 200, 300]
     assert consumer.batches == 1003
 
 
 def test_a_full_pool_makes_its_own_room() -> None:
-    batcher = batcher_of([9, 9], timeout_ns=1 << 60, room=2)
-    chain = [Command(0, shape) for shape in (0, 1, 0, 1, 0)]
-    assert [left(batch) for batch in batcher.add(records_of(chain), 0)] == [
+    batcher = batcher_of([9, 9], 1 << 60, room=2)
+    assert taken(batcher, [Command(0, shape) for shape in (0, 1, 0, 1, 0)]) == [
         (0, FlushReason.stall, [0]),
         (1, FlushReason.stall, [1]),
     ]
@@ -346,38 +288,31 @@ def test_a_full_pool_makes_its_own_room() -> None:
 
 
 def test_eligible_is_when_the_command_before_it_left() -> None:
-    batcher = batcher_of([9, 9], timeout_ns=50, room=4)
-    list(batcher.add(records_of([Command(0, 0), Command(0, 1)]), 10))
+    batcher = batcher_of([9, 9], FlushRules(50, None, on_stall=False), room=4)
+    assert taken(batcher, [Command(0, 0), Command(0, 1)], now_ns=10) == []
     for now_ns, eligible_ns in ((60, 10), (110, 60)):
-        assert batcher.due(now_ns - 1) is None
-        batch = batcher.due(now_ns)
-        assert batch is not None
+        assert taken(batcher, now_ns=now_ns - 1) == []
+        (batch,) = batcher.take(NOTHING, now_ns)
         assert batch.words[:, W_ELIGIBLE].tolist() == [eligible_ns]
-        list(batcher.add(NOTHING, now_ns))
 
 
 def test_an_unknown_shape_is_named_or_said_to_have_waited() -> None:
     known = [Command(0, 0), Command(0, 0), Command(1, 0), Command(2, 0)]
-    batcher = batcher_of([2], timeout_ns=0, room=4)
     records = records_of(known)
     records["m"][1] = 77
     with pytest.raises(RunError, match="a command that waited has a shape"):
-        list(batcher.add(records, 0))
+        list(batcher_of([2], 0, room=4).take(records, 0))
     with pytest.raises(RunError, match="command 1 has shape 77x1x8"):
-        list(batcher_of([2], timeout_ns=0, room=4).add(records[1:], 0))
+        list(batcher_of([2], 0, room=4).take(records[1:], 0))
 
 
 def test_those_that_come_at_once_wait_for_each_other() -> None:
     """Requests 0 and 1 are expected: no stall before both are there; a deadline still counts."""
-    expected = np.array([True, True, False])
-    batcher = Batcher(SHAPES[:1], [9], 10, requests=3, expected=expected)
-    assert list(batcher.add(records_of([Command(1, 0), Command(1, 0)]), 0)) == []
-    assert list(batcher.add(records_of([Command(2, 0)], first=2), 0)) == []
-    assert batcher.stalled() is None
-    late = batcher.due(10)
-    assert late is not None
-    assert left(late) == (0, FlushReason.deadline, [0, 2])
-    assert list(batcher.add(records_of([Command(0, 0), Command(0, 0)], first=3), 11)) == []
-    stalled = batcher.stalled()
-    assert stalled is not None
-    assert left(stalled) == (0, FlushReason.stall, [1, 3])
+    order = order_arrays(3, expected=np.array([True, True, False]))
+    batcher = Batcher(SHAPES[:1], [9], FlushRules(10), order)
+    assert taken(batcher, [Command(1, 0), Command(1, 0)]) == []
+    assert taken(batcher, [Command(2, 0)], first=2) == []
+    assert taken(batcher) == []
+    assert taken(batcher, now_ns=10) == [(0, FlushReason.deadline, [0, 2])]
+    assert taken(batcher, [Command(0, 0), Command(0, 0)], first=3, now_ns=11) == []
+    assert taken(batcher, now_ns=11) == [(0, FlushReason.stall, [1, 3])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from support.steps.step_models import (
 
 from launchopt.arrivals.requests import Requests
 from launchopt.batching import step_buckets as sb
+from launchopt.batching.batcher import FlushRules
 from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
@@ -78,8 +78,8 @@ def test_step_batcher_does_what_its_model_does(
     """
     ahead = ahead and not in_rounds
     totals = np.array([len(plan) for plan in plans])
-    rules = partial(StepBatcher, idle_ns=idle_ns, on_stall=on_stall, in_rounds=in_rounds, ahead=ahead)
-    batcher = rules(totals, LONGEST, limit, timeout_ns, kinds=len(KINDS))
+    rules = FlushRules(timeout_ns, idle_ns, on_stall, in_rounds)
+    batcher = StepBatcher(totals, LONGEST, limit, rules, kinds=len(KINDS), ahead=ahead)
     model = Model(totals.tolist(), limit, timeout_ns, idle_ns, on_stall, in_rounds)
     issuer, now_ns = Issuer(plans, rounds, ahead), 1_000
     queue: deque[tuple[np.void, int]] = deque()
@@ -136,7 +136,7 @@ def test_step_batcher_does_what_its_model_does(
 def batcher_of(
     requests: int = 4, limit: int = 9, timeout_ns: int = NEVER_NS, total: int = 9, **more: bool
 ) -> StepBatcher:
-    return StepBatcher(np.full(requests, total), LONGEST, limit, timeout_ns, **more)
+    return StepBatcher(np.full(requests, total), LONGEST, limit, FlushRules(timeout_ns, **more))
 
 
 def taken(batcher: StepBatcher, records: Records = NOTHING, now_ns: int = 0, is_drained: bool = False) -> list[Left]:
@@ -169,7 +169,7 @@ def test_a_full_bucket_leaves_at_once_and_the_next_begins() -> None:
 
 def test_a_stall_is_when_every_live_request_is_held() -> None:
     """Whose step is on the device is live, who was told of one may come again, and who was told of the last may not."""
-    batcher = StepBatcher(np.array([2, 1, 1, 1]), LONGEST, 2, NEVER_NS)
+    batcher = StepBatcher(np.array([2, 1, 1, 1]), LONGEST, 2, FlushRules(NEVER_NS))
     assert taken(batcher, steps((0, 1), (1, 1))) == [(1, FlushReason.full, [0, 1])]
     assert taken(batcher, steps((2, 2))) == []
     assert taken(batcher) == []  # on the device: 0 and 1
@@ -187,7 +187,7 @@ def test_a_stall_is_when_every_live_request_is_held() -> None:
 def test_those_that_come_at_once_wait_for_each_other() -> None:
     """Requests 0 to 2 are expected: nothing stalls before they are there; whoever else comes is live once begun."""
     expected = np.array([True, True, True, False])
-    batcher = StepBatcher(np.ones(4, np.int64), LONGEST, 4, NEVER_NS, expected=expected)
+    batcher = StepBatcher(np.ones(4, np.int64), LONGEST, 4, FlushRules(NEVER_NS), expected=expected)
     assert batcher.live == 3
     assert list(batcher.take(steps((1, 0), (0, 0)), 0)) == []
     assert list(batcher.take(NOTHING, 0)) == []
@@ -200,7 +200,7 @@ def test_those_that_come_at_once_wait_for_each_other() -> None:
 
 
 def test_those_that_were_expected_are_not_waited_for_for_ever() -> None:
-    batcher = StepBatcher(np.ones(2, np.int64), LONGEST, 2, 10, expected=np.ones(2, np.bool_))
+    batcher = StepBatcher(np.ones(2, np.int64), LONGEST, 2, FlushRules(10), expected=np.ones(2, np.bool_))
     assert list(batcher.take(steps((1, 0)), 0)) == []
     assert list(batcher.take(NOTHING, 9)) == []
     assert [left(batch) for batch in batcher.take(NOTHING, 10)] == [(0, FlushReason.deadline, [1])]
@@ -218,10 +218,10 @@ def test_what_comes_during_a_stall_is_not_part_of_it() -> None:
     batcher = batcher_of(4)
     assert taken(batcher, steps((0, 1), (1, 2))) == []
     words = step_of(2, 2).view(np.uint64).reshape(-1, 8)
-    assert sb.next_kind(words[:0], 0, 0, False, batcher.arrays)[2] == sb.STALL
+    assert sb.next_kind(words[:0], 0, 0, False, batcher.arrays)[2] == FlushReason.stall
     sb.let_go(0, batcher.arrays)
     start, kind, reason = sb.next_kind(words, 0, 0, False, batcher.arrays)
-    assert (start, reason) == (0, sb.STALL)
+    assert (start, reason) == (0, FlushReason.stall)
     assert sb.let_go(kind, batcher.arrays) == (1, 3)
     assert sb.next_kind(words, 0, 0, False, batcher.arrays)[:2] == (3, sb.NO_KIND)
     assert batcher.held == 1
@@ -272,7 +272,7 @@ def test_in_rounds_the_last_record_says_that_nobody_else_will_come() -> None:
 
 def test_thousands_of_prompts_of_different_lengths() -> None:
     count = 3_000
-    batcher = StepBatcher(np.ones(count, np.int64), LONGEST, 64, NEVER_NS)
+    batcher = StepBatcher(np.ones(count, np.int64), LONGEST, 64, FlushRules(NEVER_NS))
     records = np.concatenate([step_of(request, 1) for request in range(count)])
     records["n"] = 1 + np.repeat(np.random.default_rng(1).permutation(count), 3)
     assert list(batcher.take(records, 0)) == []
@@ -284,18 +284,18 @@ def test_thousands_of_prompts_of_different_lengths() -> None:
 def test_prompts_that_are_as_long_as_each_other_share_a_bucket() -> None:
     records = np.concatenate([step_of(request, 1) for request in range(900)])
     records["n"] = 1 + np.repeat(np.arange(900) % 300, 3)
-    batcher = StepBatcher(np.ones(900, np.int64), LONGEST, 3, NEVER_NS, kinds=300)
+    batcher = StepBatcher(np.ones(900, np.int64), LONGEST, 3, FlushRules(NEVER_NS), kinds=300)
     assert [records_of(batch)["request"][0].tolist() for batch in batcher.take(records, 0)] == [
         [request, request + 300, request + 600] for request in range(300)
     ]
-    batcher = StepBatcher(np.ones(900, np.int64), LONGEST, 3, NEVER_NS, kinds=299)
+    batcher = StepBatcher(np.ones(900, np.int64), LONGEST, 3, FlushRules(NEVER_NS), kinds=299)
     with pytest.raises(RunError, match="command 2 of request 299 ends a step of one kind too many"):
         list(batcher.take(records, 0))
 
 
 @pytest.mark.parametrize("size", [2, 3, 50, 1000])
 def test_members_leave_in_ascending_order(size: int) -> None:
-    batcher = StepBatcher(np.ones(size, np.int64), LONGEST, size, NEVER_NS)
+    batcher = StepBatcher(np.ones(size, np.int64), LONGEST, size, FlushRules(NEVER_NS))
     order = np.random.default_rng(size).permutation(size).tolist()
     assert taken(batcher, steps(*((request, 0) for request in order))) == [(0, FlushReason.full, list(range(size)))]
 

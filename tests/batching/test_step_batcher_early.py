@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.steps.step_models import LONGEST, NEVER_NS, NOTHING, Left, left, records_of, step_of, steps
 
+from launchopt.batching.batcher import FlushRules
 from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatcher
 from launchopt.command import Records
@@ -15,7 +16,7 @@ from launchopt.errors import RunError
 def batcher_of(
     requests: int, limit: int = 9, timeout_ns: int = NEVER_NS, total: int = 9, ahead: bool = True
 ) -> StepBatcher:
-    return StepBatcher(np.full(requests, total), LONGEST, limit, timeout_ns, ahead=ahead)
+    return StepBatcher(np.full(requests, total), LONGEST, limit, FlushRules(timeout_ns), ahead=ahead)
 
 
 def taken(batcher: StepBatcher, records: Records = NOTHING, now_ns: int = 0) -> list[Left]:

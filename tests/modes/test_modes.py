@@ -14,7 +14,7 @@ from support.modes.batch_runs import ALWAYS_PACK, NEVER_PACK, Run, streams
 from support.steps.launching import recorded
 from support.steps.straight import records_of
 
-from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch, Batcher, FlushRules
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
 from launchopt.devices.cpu.device import CALLS_PER_PACK
 from launchopt.errors import ConfigError, RunError
@@ -38,7 +38,7 @@ def runs_in(batch: Batch, moves: tuple[int, int, int]) -> int:
 @given(streams, st.integers(1, 40))
 def test_baseline_is_one_launch_a_command_in_order_of_arrival(stream: GemmStream, chunk: int) -> None:
     run = Run("baseline", stream)
-    batcher = Batcher(stream.shapes, list(run.limits.values()), 0)
+    batcher = Batcher(stream.shapes, list(run.limits.values()), FlushRules(0))
     records, shape_of = records_of(stream), np.zeros(chunk, np.int32)
     for first in range(0, len(records), chunk):
         part = records[first : first + chunk]

@@ -16,7 +16,7 @@ from support.steps.launching import recorded
 from support.steps.programs import stream_of
 from support.steps.straight import records_of
 
-from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch, Batcher, FlushRules
 from launchopt.batching.buckets import FlushReason
 from launchopt.command import Dtype, as_words
 from launchopt.devices.cublaslt import launch as lt
@@ -61,7 +61,7 @@ def device() -> Iterator[FakeResidentCuda]:
 def submitted(run: Run, chunk: int) -> None:
     """All of a stream, `chunk` commands at a time."""
     records = records_of(run.stream)
-    batcher, shape_of = Batcher(run.stream.shapes, list(run.limits.values()), 0), np.zeros(chunk, np.int32)
+    batcher, shape_of = Batcher(run.stream.shapes, list(run.limits.values()), FlushRules(0)), np.zeros(chunk, np.int32)
     for first in range(0, len(records), chunk):
         part = records[first : first + chunk]
         run.prepared.submit_each(as_words(part), batcher.classify(part, shape_of), flush_ns=0)

@@ -20,8 +20,7 @@ from support.modes.batch_runs import Run, streams
 from support.steps.step_runs import StepRun, batches
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batcher
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batcher import Batcher, FlushRules
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
 from launchopt.devices.base import Counters
 from launchopt.devices.cpu.device import CpuDevice
@@ -122,7 +121,7 @@ def test_what_is_missing_is_said(name: str) -> None:
 
 def eager_run(stream: GemmStream, chunk: int) -> Run:
     run = Run("torch_eager", stream)
-    batcher, shape_of = Batcher(stream.shapes, list(run.limits.values()), 0), np.zeros(chunk, np.int32)
+    batcher, shape_of = Batcher(stream.shapes, list(run.limits.values()), FlushRules(0)), np.zeros(chunk, np.int32)
     records = np.concatenate([block.records for block in stream.blocks()])
     for first in range(0, len(records), chunk):
         part = records[first : first + chunk]
@@ -430,8 +429,8 @@ def run_commands(device: Any, mode: Mode, stream: GemmStream, most: int) -> None
     if mode.takes_of(stream) is Takes.commands:
         prepared.submit_each(as_words(records), np.zeros(len(records), np.int32), 0)
     else:
-        batcher = Batcher(stream.shapes, [most], 0)
-        for batch in chain(batcher.add(records, 0), batcher.flush(FlushReason.drain)):
+        batcher = Batcher(stream.shapes, [most], FlushRules(1 << 60))
+        for batch in chain(batcher.take(records, 0), batcher.take(records[:0], 0, is_drained=True)):
             prepared.submit(batch, 0)
     device.finish()
     assert list(recorder.faults()) == []

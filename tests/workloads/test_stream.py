@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batcher
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batcher import Batcher, FlushRules
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.runs import run_end
 from launchopt.workloads.decode import decode, decode_requests
@@ -219,7 +218,7 @@ def test_strides_can_be_launched_with(stream: GemmStream) -> None:
 def batches_of(stream: GemmStream, limit: int) -> tuple[Counter[int], int]:
     """How many batches of each size a batcher makes of the stream, and how many strided calls they need."""
     limits = [min(limit, stream.counts[shape]) for shape in stream.shapes]
-    batcher, strides = Batcher(stream.shapes, limits, timeout_ns=1 << 40), stream.strides()
+    batcher, strides = Batcher(stream.shapes, limits, FlushRules(1 << 40)), stream.strides()
     sizes: Counter[int] = Counter()
     calls = 0
 
@@ -229,13 +228,11 @@ def batches_of(stream: GemmStream, limit: int) -> tuple[Counter[int], int]:
             first, count = run_end(batch.words, first, *moves), count + 1
         return count
 
-    for block in stream.blocks():
-        for batch in batcher.add(block.records, 0):
+    nothing = np.zeros(0, COMMAND_DTYPE)
+    for records in (*(block.records for block in stream.blocks()), nothing):
+        for batch in batcher.take(records, 0, is_drained=records is nothing):
             sizes[len(batch)] += 1
             calls += runs()
-    for batch in batcher.flush(FlushReason.drain):
-        sizes[len(batch)] += 1
-        calls += runs()
     return sizes, calls
 
 

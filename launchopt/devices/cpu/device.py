@@ -17,23 +17,27 @@ import psutil
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from launchopt.batching.batcher import Batch, Batcher
-from launchopt.batching.buckets import KEY_MASK, FlushReason
+from launchopt.batching.batcher import Batch
+from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN, Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import LaunchPath, PreparedMode
 from launchopt.devices.cpu import ceilings as cpu_ceilings
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.devices.cpu.launch import CpuLaunch, stack
+from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
-from launchopt.devices.loops.commands_runner import PumpSettings
+from launchopt.devices.loops.runner import Launcher
 from launchopt.devices.runs import run_end
+from launchopt.errors import RunError
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Facts, Recorder, Strategy
+from launchopt.records import SHAPE_MASK
 from launchopt.sampling import Sampling
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Ceilings, Span
+from launchopt.timing.sampling import Sampler
 from launchopt.workloads.chain import ChainStream, Stream
 
 CALLS_PER_PACK = 3  # two gathers and a scatter
@@ -78,12 +82,6 @@ class CpuDevice:
     def sampling_ns(self) -> int:
         """Time spent sampling since `start`."""
         return 0 if self._steps is None else self._steps.sampling_ns
-
-    def pump_chains(
-        self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings, flights: Flights, back: Ring
-    ) -> None:
-        """None: a launch is a NumPy call, which only Python makes."""
-        return
 
     def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
         """Register the ranges' names; allocate packing scratch."""
@@ -131,9 +129,17 @@ class CpuDevice:
         self._domain.pop_range()
         self._recorder.note(words, slice(first, stop), what, start_ns, end_ns)
 
-    def pump(self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings) -> None:
-        """None: a launch is a NumPy call, which only Python makes."""
-        return
+    def launcher(self, mode: PreparedMode) -> Launcher:
+        """What a loop launches with: nothing, since a launch is a NumPy call, which only Python makes."""
+        shapes = np.zeros((len(self._shapes), lt.SHAPE_COLUMNS), np.int64)
+        plans, contexts = np.zeros((0, lt.PLAN_COLUMNS), np.int64), np.zeros((1, lt.CONTEXT_WORDS), np.int64)
+        by_python = (mode.submit, mode.submit_each, self.check)
+        return Launcher((shapes, plans, contexts), self._recorder, Sampler(0), *by_python, is_compiled=False)
+
+    @staticmethod
+    def check(status: int) -> None:
+        """RunError for the status of a compiled launch: there are none here, and NumPy raises errors of its own."""
+        raise RunError(f"a compiled launch returned status {status} on the cpu device, which makes none")
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
         """A launch of `size` commands of a shape (-1: of several) comes next: its range; when it began, ns."""
@@ -161,7 +167,7 @@ class CpuDevice:
 
     def index_of(self, word: NDArray[np.uint64]) -> int:
         """The shape of a record, as an index of the stream's shapes."""
-        return self._index[int(word[W_MN]), int(word[W_K_OP_DTYPE] & KEY_MASK)]
+        return self._index[int(word[W_MN]), int(word[W_K_OP_DTYPE] & SHAPE_MASK)]
 
     def execute(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32]) -> None:
         """Each command in turn, as part of one launch: nothing is noted."""

@@ -14,7 +14,7 @@ import numpy as np
 from cuda.pathfinder import load_nvidia_dynamic_lib
 from nvmath.bindings import cublas
 
-from launchopt.batching.batcher import SEVERAL, Batch, Batcher
+from launchopt.batching.batcher import SEVERAL, Batch, shape_finder
 from launchopt.command import WORDS, ShapeKey
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
@@ -41,7 +41,7 @@ class LtGrouped:
             facts[:, i] = (shape.m, shape.n, shape.k, *device.row_elements(shape))
         self._groups = np.zeros((SIZE + 1, len(shapes)), np.int32)
         self._group_addresses = self._groups.ctypes.data + self._groups.strides[0] * np.arange(SIZE + 1)
-        known = Batcher(shapes, [1] * len(shapes), 0).arrays[0]
+        known = shape_finder(shapes).arrays[0]
         self._out = np.zeros((most, WORDS), np.uint64)
         ends = np.zeros(len(shapes), np.int64)
         self._sorting = (known, np.zeros(most, np.int32), ends, self._out, facts, self._groups)

@@ -12,6 +12,8 @@ the time before and after, and note both. No Python runs between two launches. T
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,6 +47,26 @@ SINGLE, STRIDED = 0, 1  # recorder.Strategy, as plain integers for compiled code
 OK, TOO_MANY_LAUNCHES = 0, -1
 KERNEL_STATUS = 1 << 16  # what a kernel launch returns is multiplied by this, to be told from cuBLASLt's
 MOST_POSTED = 64  # commands timed and noted together: to post one takes a fraction of two looks at the clock
+
+
+class LaunchTables(NamedTuple):
+    """The tables that launches work from."""
+
+    shapes: Table
+    plans: Table
+    contexts: Table
+
+
+class Flush(NamedTuple):
+    """What the launches of one batch have in common in the recording."""
+
+    batch: Int  # its number
+    reason: Int  # FlushReason
+    flush_ns: Int
+
+
+TableArrays = tuple[Table, Table, Table]  # the fields of LaunchTables, as Python passes them
+FlushFields = tuple[int, int, int]  # the fields of Flush, likewise
 
 
 @compiled
@@ -104,7 +126,7 @@ def launch_at(words: NDArray[np.uint64], i: int, shape: Table, size: int, plans:
 
 
 @compiled
-def launch_bare(words: NDArray[np.uint64], shape_index: int, tables: tuple[Table, Table, Table]) -> Int:
+def launch_bare(words: NDArray[np.uint64], shape_index: int, tables: Any) -> Int:
     """The floor: one launch for each of `words`, nothing timed or noted. What a tight C loop costs."""
     shapes, plans, contexts = tables
     shape = shapes[shape_index]
@@ -131,17 +153,16 @@ def launch_each(
     shape_of: NDArray[np.int32],
     first: int,
     stop: int,
-    tables: tuple[Table, Table, Table],
-    records: tuple[Table, Table, Table],
-    batch: int,
-    reason: int,
-    flush_ns: int,
+    tables: Any,
+    recording: Any,
+    flush: Any,
 ) -> Int:
     """One launch for each of words[first:stop]; returns the first status that is not 0.
 
     A row of the recording each; of what is posted to a resident kernel, one for up to MOST_POSTED.
     """
     shapes, plans, contexts = tables
+    number, reason, flush_ns = flush
     at, status = first, OK
     while at < stop and status == OK:
         shape = shapes[shape_of[at]]
@@ -156,8 +177,8 @@ def launch_each(
             store_fence()
         end_ns = monotonic_ns()
         if at > begun:
-            facts = LaunchFacts(batch + begun, int(shape_of[begun]), shape[ONE_IS], reason, flush_ns)
-            note(records, words, begun, at, facts, start_ns, end_ns)
+            facts = LaunchFacts(number + begun, int(shape_of[begun]), shape[ONE_IS], reason, flush_ns)
+            note(recording, words, begun, at, facts, start_ns, end_ns)
     return status
 
 
@@ -167,20 +188,19 @@ def launch_run(
     shape_index: int,
     first: int,
     stop: int,
-    tables: tuple[Table, Table, Table],
-    records: tuple[Table, Table, Table],
-    batch: int,
-    reason: int,
-    flush_ns: int,
+    tables: Any,
+    recording: Any,
+    flush: Any,
 ) -> Int:
     """One launch for words[first:stop], which lie evenly spaced; returns its status."""
     shapes, plans, contexts = tables
+    number, reason, flush_ns = flush
     start_ns = monotonic_ns()
     status = launch_at(words, first, shapes[shape_index], stop - first, plans, contexts)
     end_ns = monotonic_ns()
     strategy = shapes[shape_index, ONE_IS] if stop - first == 1 else shapes[shape_index, MANY_ARE]
-    facts = LaunchFacts(batch, int(shape_index), strategy, reason, flush_ns)
-    note(records, words, first, stop, facts, start_ns, end_ns)
+    facts = LaunchFacts(number, int(shape_index), strategy, reason, flush_ns)
+    note(recording, words, first, stop, facts, start_ns, end_ns)
     return status
 
 
@@ -200,11 +220,9 @@ def launch_strided(
     words: NDArray[np.uint64],
     shape_index: int,
     most: int,
-    tables: tuple[Table, Table, Table],
-    records: tuple[Table, Table, Table],
-    batch: int,
-    reason: int,
-    flush_ns: int,
+    tables: Any,
+    recording: Any,
+    flush: Any,
 ) -> Int:
     """One launch a run; TOO_MANY_LAUNCHES, with nothing launched, where that takes more than `most`."""
     shapes = tables[0]
@@ -214,7 +232,7 @@ def launch_strided(
     first = 0
     while first < len(words):
         stop = run_end(words, first, shape[MOVE_A], shape[MOVE_B], shape[MOVE_C])
-        status = launch_run(words, shape_index, first, stop, tables, records, batch, reason, flush_ns)
+        status = launch_run(words, shape_index, first, stop, tables, recording, flush)
         if status != OK:
             return status
         first = stop

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvmath.bindings import cublasLt
 
-from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch
 from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, ShapeKey
@@ -35,8 +35,7 @@ from launchopt.devices.cuda.streams import Streams
 from launchopt.devices.feedback.cuda import CudaSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.feedback.in_launch import LaunchFeedback
-from launchopt.devices.loops.commands_runner import Launcher, Pump, PumpSettings
-from launchopt.devices.loops.requests_runner import ChainPump
+from launchopt.devices.loops.runner import Launcher
 from launchopt.devices.resident.ring import GAVE_UP_LINE, GONE
 from launchopt.devices.runs import run_end
 from launchopt.errors import RunError
@@ -190,16 +189,12 @@ class CudaDevice:
             raise StatusError(f"cuLaunchKernelEx failed with CUresult {code}", code)
         raise StatusError.of_cublas(status, cublasLt.get_status_name(status))
 
-    def _launcher(self, mode: PreparedMode) -> Launcher:
-        by_python = (mode.submit, self._submit_one, self.check, self.recorder.make_room)
-        each = mode.submit_each if mode.takes_commands and not mode.compiled_loop else None
-        return Launcher(self.tables, self.records, self.marks.sampler, *by_python, mode.compiled_loop, each)
-
-    def pump(self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings) -> Pump | None:
-        """The compiled loop for this run; None where ranges must be made between launches."""
-        if self.marks.attached:
-            return None
-        return Pump(ring, batcher, self._launcher(mode), mode.path.packable_bytes, settings)
+    def launcher(self, mode: PreparedMode) -> Launcher:
+        """What a loop launches with in this run. With a profiler attached Python launches, with a range each."""
+        by_python = (mode.submit, mode.submit_each, self.check)
+        is_compiled = mode.compiled_loop and not self.marks.attached
+        common = (self.tables, self.recorder, self.marks.sampler)
+        return Launcher(*common, *by_python, mode.path.packable_bytes, is_compiled)
 
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
         """Make ready to feed results back."""
@@ -247,15 +242,6 @@ class CudaDevice:
         """Time spent sampling since `start`."""
         return 0 if self._steps is None else self._steps.sampling_ns()
 
-    def pump_chains(
-        self, ring: Ring, batcher: Batcher, mode: PreparedMode, settings: PumpSettings, flights: Flights, back: Ring
-    ) -> ChainPump | None:
-        """The same for a stream of chains."""
-        if self.marks.attached:
-            return None
-        follows = self.feed_back, self.check_alive
-        return ChainPump(ring, back, batcher, self._launcher(mode), flights, *follows, settings)
-
     def enter(self, index: int, size: int, request: int = 0) -> int:
         """A launch of `size` commands of a shape (-1: of several) comes next: range and events; when it began."""
         return self.marks.enter(index, size, request)
@@ -277,18 +263,10 @@ class CudaDevice:
         """The end of what began at `enter`, where compiled code has noted its launches already."""
         self.marks.left(request)
 
-    def _submit_one(
-        self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], at: int, batch: int, flush_ns: int
-    ) -> None:
-        """The sampled launch of words[at]."""
-        with self.marks.around(int(shape_of[at]), 1, words[at]):
-            common = (self.tables, self.records, batch, int(FlushReason.full), flush_ns)
-            self.check(lt.launch_each(words, shape_of, at, at + 1, *common))
-
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """One launch a command; the compiled loop runs from one sampled launch to the next."""
         first_batch, first, marks = self.recorder.next_batch(len(words)), 0, self.marks
-        common = (self.tables, self.records, first_batch, int(FlushReason.full), flush_ns)
+        common = (self.tables, self.records, (first_batch, int(FlushReason.full), flush_ns))
         while first < len(words):
             stop = min(len(words), first + (1 if marks.attached else max(1, marks.sampler.left)))
             with marks.around(int(shape_of[first]), 1, words[first]):
@@ -302,7 +280,7 @@ class CudaDevice:
             return self._submit_in_ranges(batch, flush_ns, most_launches)
         if most_launches < len(words) and lt.count_runs(words, index, self.tables[0], most_launches) > most_launches:
             return False
-        args = (self.tables, self.records, self.recorder.next_batch(), int(batch.reason), flush_ns)
+        args = (self.tables, self.records, (self.recorder.next_batch(), int(batch.reason), flush_ns))
         with self.marks.around(index, len(words)):
             self.check(lt.launch_strided(words, index, len(words), *args))
         return True
@@ -313,7 +291,7 @@ class CudaDevice:
         if lt.count_runs(words, index, shapes, most_launches) > most_launches:
             return False
         moves = shapes[index, lt.MOVE_A : lt.MOVE_C + 1].tolist()
-        args = (self.tables, self.records, self.recorder.next_batch(), int(batch.reason), flush_ns)
+        args = (self.tables, self.records, (self.recorder.next_batch(), int(batch.reason), flush_ns))
         first = 0
         while first < len(words):
             stop = run_end(words, first, *moves)

@@ -11,7 +11,7 @@ from launchopt.command import HALF_BITS, LOW_HALF
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.feedback.flights import Flights, Staged, facts_of, places_needed
 from launchopt.devices.feedback.host import HostFeedback
-from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.landing import StagedRow
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 
@@ -34,7 +34,7 @@ class CpuSteps:
         self.done: NDArray[np.uint64] = np.zeros(places_needed(stream), np.uint64)
         # Offsets in bytes instead of addresses.
         self._facts = facts_of(stream, 0, 0 if self._history is None else HISTORY_AT, 0)
-        self._staged = np.zeros((2, lc.DRAW + 1, stream.requests), np.uint64)
+        self._staged = np.zeros((2, len(StagedRow), stream.requests), np.uint64)
         self.sampling_ns = 0
 
     def feed_back(self, flights: Flights, count: int) -> None:
@@ -52,27 +52,28 @@ class CpuSteps:
         return indices
 
     def _scale(self, staged: Staged) -> None:
-        finals = self._flat[self._rows(staged[lc.SOURCE], self._stream.hidden)]
+        finals = self._flat[self._rows(staged[StagedRow.SOURCE], self._stream.hidden)]
         inputs, _ = self._plain.advance(finals, *_drawn(staged))
-        self._flat[self._rows(staged[lc.TARGET], self._stream.hidden)] = inputs
-        kept = staged[lc.HISTORY] != 0
+        self._flat[self._rows(staged[StagedRow.TARGET], self._stream.hidden)] = inputs
+        kept = staged[StagedRow.HISTORY] != 0
         if self._history is not None:
-            places = (staged[lc.HISTORY][kept].astype(np.int64) - HISTORY_AT) // self._history[0].nbytes
+            places = (staged[StagedRow.HISTORY][kept].astype(np.int64) - HISTORY_AT) // self._history[0].nbytes
             self._history[places, : self._stream.hidden] = finals[kept]
-        self.done[staged[lc.ID] // np.uint64(8)] = NO_SAMPLE
+        self.done[staged[StagedRow.ID] // np.uint64(8)] = NO_SAMPLE
 
     def _sample(self, staged: Staged) -> None:
         start_ns = time.monotonic_ns()
         assert self._stream.vocab is not None
         assert self._sampled is not None
-        finals = self._flat[self._rows(staged[lc.SOURCE], self._stream.vocab)]
+        finals = self._flat[self._rows(staged[StagedRow.SOURCE], self._stream.vocab)]
         inputs, ids = self._sampled.advance(finals, *_drawn(staged))
         assert ids is not None
-        self._flat[self._rows(staged[lc.TARGET], self._stream.hidden)] = inputs
-        self.done[staged[lc.ID] // np.uint64(8)] = ids.astype(np.int64).view(np.uint64) & LOW_HALF
+        self._flat[self._rows(staged[StagedRow.TARGET], self._stream.hidden)] = inputs
+        self.done[staged[StagedRow.ID] // np.uint64(8)] = ids.astype(np.int64).view(np.uint64) & LOW_HALF
         self.sampling_ns += time.monotonic_ns() - start_ns
 
 
 def _drawn(staged: Staged) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
     """Return requests and tokens."""
-    return (staged[lc.DRAW] >> HALF_BITS).astype(np.uint32), (staged[lc.DRAW] & LOW_HALF).astype(np.uint32)
+    drawn = staged[StagedRow.DRAW]
+    return (drawn >> HALF_BITS).astype(np.uint32), (drawn & LOW_HALF).astype(np.uint32)

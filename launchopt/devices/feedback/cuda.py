@@ -26,7 +26,7 @@ from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import FeedbackLayout, LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback.kernel import GpuFeedback
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
-from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.landing import FeedbackFact, StagedRow
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
@@ -59,7 +59,7 @@ class CudaSteps:
         history = arenas.arrays.get(stream.history)
         self.done: NDArray[np.uint64] = pinned(places_needed(stream), np.uint64)
         self._facts = facts_of(stream, base, 0 if history is None else history.data.ptr, self.done.ctypes.data)
-        row_bytes = int(self._facts[lc.ROW_BYTES])
+        row_bytes = int(self._facts[FeedbackFact.ROW_BYTES])
         layout = FeedbackLayout(stream.hidden, stream.vocab or 1, stream.requests, base, row_bytes)
         self._plain = GpuFeedback(cuda, stream.dtype, WITHOUT, layout)
         self._sampled = None if stream.vocab is None else GpuFeedback(cuda, stream.dtype, sampling, layout)
@@ -133,19 +133,19 @@ class CudaSteps:
         start_ns = time.monotonic_ns()
         rows, stream = staged.shape[1], self._cuda
         copy = cupy.cuda.runtime.memcpyAsync
-        for i, source in enumerate(staged[lc.SOURCE].tolist()):
+        for i, source in enumerate(staged[StagedRow.SOURCE].tolist()):
             logits = self._logits[i]
             copy(logits.ctypes.data, source, logits.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr)
         stream.synchronize()
-        requests, tokens = staged[lc.DRAW] >> HALF_BITS, staged[lc.DRAW] & LOW_HALF
+        requests, tokens = staged[StagedRow.DRAW] >> HALF_BITS, staged[StagedRow.DRAW] & LOW_HALF
         inputs, ids = feedback.advance(self._logits[:rows], requests.astype(np.uint32), tokens.astype(np.uint32))
         assert ids is not None
         self._inputs[:rows] = inputs
-        for i, target in enumerate(staged[lc.TARGET].tolist()):
+        for i, target in enumerate(staged[StagedRow.TARGET].tolist()):
             row = self._inputs[i]
             copy(target, row.ctypes.data, row.nbytes, cupy.cuda.runtime.memcpyHostToDevice, stream.ptr)
         stream.synchronize()  # the next batch overwrites the rows
-        places = (staged[lc.ID].astype(np.int64) - self.done.ctypes.data) // 8
+        places = (staged[StagedRow.ID].astype(np.int64) - self.done.ctypes.data) // 8
         self.done[places] = ids.astype(np.int64).view(np.uint64) & LOW_HALF
         self._host_ns += time.monotonic_ns() - start_ns
 

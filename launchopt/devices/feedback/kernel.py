@@ -15,12 +15,12 @@ from launchopt.devices.base import CudaStream
 from launchopt.devices.cuda.kernel_plans import KernelLaunch
 from launchopt.devices.feedback.host import PARTIAL_SUMS
 from launchopt.devices.feedback.in_launch import FeedbackLayout, source_of, words_of
-from launchopt.devices.loops.requests import DRAW
+from launchopt.devices.loops.landing import StagedRow
 from launchopt.sampling import Sampling, SamplingKind, check_vocab
 from launchopt.types import Words
 
 STAGES = 64  # launches in flight; the host waits for the oldest when the stages wrap around
-WORDS = DRAW + 1
+WORDS = len(StagedRow)
 
 
 class GpuFeedback:
@@ -43,7 +43,7 @@ class GpuFeedback:
     def stage(self) -> Words:
         """Return pinned memory for the arguments of the next launch, [WORDS, most_rows], a column per row fed back.
 
-        The words are SOURCE to DRAW of `devices.loops.requests`. SOURCE: address of a hidden vector, or of logits with
+        The words are those of `devices.loops.landing.StagedRow`. SOURCE: address of a hidden vector, or of logits with
         sampling. TARGET: address of the next input; without sampling it may equal SOURCE. HISTORY: address of a copy of
         the unscaled hidden vector, 0: none, without sampling only. ID: address of the id, int32, in memory of the
         host or the device, 0: none; it is written last, and is 0 without sampling. A row of logits with a NaN gets the

@@ -16,13 +16,13 @@ import numpy as np
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import NO_TOKEN
 from launchopt.devices.feedback.flights import Flights
-from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.landing import NOT_YET, FeedbackFact, FlightWord, StagedRow, collect_ends, take_off
 from launchopt.native import compiled, load_acquire
 from launchopt.records import token_of
 from launchopt.types import Int, Table, Words
 
 STAGES = 64  # launches under way; the host waits for all of them if the ring wraps around before a stage is free
-WORDS = lc.DRAW + 1  # of a step
+WORDS = len(StagedRow)  # of a step
 NOT_ALONE, FULL = -1, -2  # in place of a stage's number
 
 
@@ -49,18 +49,18 @@ def stage_ends(
     ended, table, facts, stages, state = staging
     _, places, done, cursor = flights
     last = len(words) - size
-    if lc.collect_ends(words, last, size, ended) != size:
+    if collect_ends(words[last:], ended) != size:
         return NOT_ALONE
     for i in range(size):
-        if facts[lc.HAS_HEAD] != 0 and token_of(ended, i) == NO_TOKEN:
+        if facts[FeedbackFact.HAS_HEAD] != 0 and token_of(ended, i) == NO_TOKEN:
             return NOT_ALONE
     count = len(stages)
     stage, following = state[StagingWord.COUNT] % count, (state[StagingWord.COUNT] + 1) % count
     is_around = state[StagingWord.COUNT] >= count
-    if is_around and load_acquire(done, state[StagingWord.PLACES + following]) == lc.NOT_YET:
+    if is_around and load_acquire(done, state[StagingWord.PLACES + following]) == NOT_YET:
         return FULL
-    first = cursor[lc.STOP_AT] & (len(places) - 1)
-    lc.take_off(ended, size, table, facts, stages[stage], stages[stage], flights)
+    first = cursor[FlightWord.STOP_AT] & (len(places) - 1)
+    take_off(ended, size, table, facts, stages[stage], stages[stage], flights)
     state[StagingWord.PLACES + stage], state[StagingWord.STAGED] = places[first], 1
     state[StagingWord.COUNT] += 1
     return stage

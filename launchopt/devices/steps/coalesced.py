@@ -107,7 +107,7 @@ class LtCoalesced:
         """Make one launch for each run of evenly spaced activations."""
         device = self._device
         device.enter(batch.shape_index, len(batch))
-        common = (self.tables.arrays, device.records, device.recorder.next_batch(), int(batch.reason), flush_ns)
+        common = (self.tables.arrays, device.records, (device.recorder.next_batch(), int(batch.reason), flush_ns))
         device.check(lt.launch_strided(batch.words, batch.shape_index, len(batch), *common))
         device.left()
 

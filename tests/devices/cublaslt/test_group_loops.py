@@ -16,7 +16,7 @@ from support.cuda.fake_lt import FAILURE, FakeLt
 from support.steps.launching import recorded
 from support.steps.straight import records_of
 
-from launchopt.batching.batcher import SEVERAL, Batcher
+from launchopt.batching.batcher import SEVERAL, shape_finder
 from launchopt.command import COMMAND_DTYPE, WORDS, Dtype, as_words
 from launchopt.devices.cublaslt import group_loops as gl
 from launchopt.devices.cublaslt import launch as lt
@@ -50,7 +50,7 @@ class FakeGrouped:
             facts[:, i] = (shape.m, shape.n, shape.k, *self.lt.row_elements(shape))
         self._groups = np.zeros((gl.SIZE + 1, count), np.int32)
         self._at = self._groups.ctypes.data + self._groups.strides[0] * np.arange(gl.SIZE + 1)
-        known = Batcher(stream.shapes, [1] * count, 0).arrays[0]
+        known = shape_finder(stream.shapes).arrays[0]
         self.out = np.zeros((most, WORDS), np.uint64)
         self._sorting = (known, np.zeros(most, np.int32), np.zeros(count, np.int64), self.out, facts, self._groups)
         self._constants = [

@@ -105,7 +105,7 @@ def test_each_command_goes_to_the_stream_of_its_request(streams: int) -> None:
     fake.spy = lambda arguments: seen.append((arguments[15], arguments[13]))
     records = with_requests(STREAM, 11)
     shape_of = np.array([STREAM.shapes.index(shape) for shape in shapes_of(records)], np.int32)
-    common = (fake.records, 0, 0, 0)
+    common = (fake.records, (0, 0, 0))
     status = lt.launch_each(as_words(records), shape_of, 0, len(records), (shapes, plans, contexts), *common)
     assert status == lt.OK
     numbers = [(request % 11) % streams for request in range(len(records))]
@@ -127,7 +127,7 @@ def test_launches_are_noted_as_the_table_says(size: int, one: Strategy, many: St
     words = as_words(records_of(stream))
     for first in range(0, 24, size):
         part = words[first : first + size]
-        assert lt.launch_strided(part, 0, PLENTY, fake.tables, fake.records, first, 2, 77) == lt.OK
+        assert lt.launch_strided(part, 0, PLENTY, fake.tables, fake.records, (first, 2, 77)) == lt.OK
     launches = recorded(fake.recorder).launches
     expected = [one if count == 1 else many for count in launches[:, LaunchColumn.SIZE]]
     assert launches[:, LaunchColumn.STRATEGY].tolist() == expected
@@ -141,7 +141,7 @@ def test_nothing_is_launched_where_that_would_take_too_many() -> None:
     words = as_words(records_of(stream))
     runs = lt.count_runs(words, 0, fake.tables[0], PLENTY)
     assert runs > 2
-    common = (fake.tables, fake.records, 0, 0, 0)
+    common = (fake.tables, fake.records, (0, 0, 0))
     assert lt.launch_strided(words, 0, runs - 1, *common) == lt.TOO_MANY_LAUNCHES
     assert (fake.calls, fake.recorder.launch_count) == (0, 0)
     assert lt.launch_strided(words, 0, runs, *common) == lt.OK
@@ -164,7 +164,7 @@ def test_a_status_that_is_not_0_ends_the_loop(each: bool) -> None:
     stream = GemmStream([(8, 16)], 1, [Segment(1, 24)], Dtype.fp32, 24, shuffle=True)
     fake = FakeLt(stream, {stream.shapes[0]: 24}, fail_at=3)
     words = as_words(records_of(stream))
-    common = (fake.tables, fake.records, 0, 0, 0)
+    common = (fake.tables, fake.records, (0, 0, 0))
     if each:
         status = lt.launch_each(words, np.zeros(24, np.int32), 0, 24, *common)
     else:
@@ -201,7 +201,7 @@ def test_who_gave_up_ends_the_loop_with_a_status_of_its_own(each: bool) -> None:
     shapes, plans, _ = fake.tables
     plans[shapes[0, lt.PLAN0] + 1] = resident_plan(ring, 3, swapped=False)
     shapes[0, lt.ONE_IS] = Strategy.resident
-    words, common = as_words(records_of(stream)), (fake.tables, fake.records, 0, 0, 0)
+    words, common = as_words(records_of(stream)), (fake.tables, fake.records, (0, 0, 0))
 
     def launch(first: int, stop: int) -> int:
         if each:
@@ -251,7 +251,7 @@ def test_what_is_posted_is_noted_in_blocks_and_what_is_launched_alone(
     wanted = [shape for shape, count in runs for _ in range(count)]
     words = as_words(np.concatenate([records[:0], *(records[by_shape[shape][:1]] for shape in wanted)]))
     shape_of = np.array(wanted, np.int32)
-    assert lt.launch_each(words, shape_of, 0, len(wanted), fake.tables, fake.records, 7, 0, 0) == lt.OK
+    assert lt.launch_each(words, shape_of, 0, len(wanted), fake.tables, fake.records, (7, 0, 0)) == lt.OK
     launches = recorded(fake.recorder).launches
     expected = blocks_of(wanted, posted)
     assert launches[:, [LaunchColumn.SHAPE, LaunchColumn.SIZE]].tolist() == expected
@@ -276,7 +276,7 @@ def test_of_a_block_that_fails_what_was_posted_is_noted() -> None:
     with ThreadPoolExecutor() as pool:
         gone = pool.submit(give_up)
         words = as_words(records_of(stream))
-        status = lt.launch_each(words, np.zeros(24, np.int32), 0, 24, fake.tables, fake.records, 0, 0, 0)
+        status = lt.launch_each(words, np.zeros(24, np.int32), 0, 24, fake.tables, fake.records, (0, 0, 0))
         gone.result()
     assert status == rl.GONE
     assert recorded(fake.recorder).launches[:, [LaunchColumn.STRATEGY, LaunchColumn.SIZE]].tolist() == [

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from support.cuda.fake_cuda import fake_cuda
 
-from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.landing import QUIET_NS, FlightWord, is_quiet
 
 START_NS = 10**15
-NEARLY_NS = lc.QUIET_NS - 1
+NEARLY_NS = QUIET_NS - 1
 
 
 def cursor_of(landed: int, took_off: int) -> NDArray[np.int64]:
@@ -23,27 +23,27 @@ def test_it_is_asked_after_long_silence_and_not_again_at_once() -> None:
     cursor = cursor_of(0, 1)
     now_ns, told = START_NS, []
     for _ in range(6):
-        told.append(lc.is_quiet(now_ns, 5, cursor))
-        now_ns += lc.QUIET_NS // 2
+        told.append(is_quiet(now_ns, 5, cursor))
+        now_ns += QUIET_NS // 2
     assert told == [False, False, True, False, True, False]
 
 
 @pytest.mark.parametrize(("landed", "launches"), [(1, 5), (0, 6)], ids=["a step landed", "something was launched"])
 def test_whatever_happens_ends_the_silence(landed: int, launches: int) -> None:
     cursor = cursor_of(0, 2)
-    assert not lc.is_quiet(START_NS, 5, cursor)
-    cursor[lc.FIRST] += landed
-    assert not lc.is_quiet(START_NS + lc.QUIET_NS, launches, cursor)
-    assert not lc.is_quiet(START_NS + lc.QUIET_NS + NEARLY_NS, launches, cursor)
-    assert lc.is_quiet(START_NS + 2 * lc.QUIET_NS, launches, cursor)
+    assert not is_quiet(START_NS, 5, cursor)
+    cursor[FlightWord.FIRST] += landed
+    assert not is_quiet(START_NS + QUIET_NS, launches, cursor)
+    assert not is_quiet(START_NS + QUIET_NS + NEARLY_NS, launches, cursor)
+    assert is_quiet(START_NS + 2 * QUIET_NS, launches, cursor)
 
 
 def test_nobody_asks_while_nothing_is_under_way() -> None:
     cursor = cursor_of(3, 3)
     for wait in range(4):
-        assert not lc.is_quiet(START_NS + wait * lc.QUIET_NS, 5, cursor)
-    cursor[lc.STOP_AT] += 1
-    assert not lc.is_quiet(START_NS + 3 * lc.QUIET_NS + NEARLY_NS, 5, cursor), "silence begins when a step takes off"
+        assert not is_quiet(START_NS + wait * QUIET_NS, 5, cursor)
+    cursor[FlightWord.STOP_AT] += 1
+    assert not is_quiet(START_NS + 3 * QUIET_NS + NEARLY_NS, 5, cursor), "silence begins when a step takes off"
 
 
 @pytest.mark.parametrize(("status", "is_lost"), [(0, False), (600, False), (700, True), (719, True)])

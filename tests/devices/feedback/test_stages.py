@@ -12,7 +12,7 @@ from support.steps.step_runs import batches
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
-from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.landing import StagedRow
 from launchopt.queue.ring import Ring
 from launchopt.workloads.chain import ChainStream
 
@@ -42,7 +42,7 @@ class Rig:
 
     def tell(self, stage: int) -> None:
         """The launch has done its first row."""
-        self.done[(int(self.memory[stage, lc.ID, 0]) - DONE) // 8] = 0
+        self.done[(int(self.memory[stage, StagedRow.ID, 0]) - DONE) // 8] = 0
 
 
 def decodes(stream: ChainStream) -> list[StepBatch]:

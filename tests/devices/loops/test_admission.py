@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
-from launchopt.batching import step_buckets as sb
+from launchopt.batching.batcher import FlushRules
 from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
-from launchopt.command import W_SLOT_A_B
+from launchopt.batching.step_buckets import StepColumn
+from launchopt.command import HALF_BITS, W_SLOT_A_B, W_SLOT_C_REQUEST
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
-from launchopt.devices.loops import requests as lc
-from launchopt.devices.loops.admission import KNOWN, Admission, admit, look, say
+from launchopt.devices.loops.admission import Admission, ExpectedWord, admit, look, say
+from launchopt.devices.loops.landing import NOT_YET
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.native import compiled
 from launchopt.queue.ring import Ring
@@ -34,7 +35,7 @@ class Rig:
 
     def __init__(self, stream: ChainStream, limit: int) -> None:
         rows = int(np.diff(stream.kind_stops, prepend=0).max())
-        self.batcher = StepBatcher(steps_of_requests(stream.table), rows, limit, 1 << 40)
+        self.batcher = StepBatcher(steps_of_requests(stream.table), rows, limit, FlushRules(1 << 40))
         self.flights = Flights(stream, cast(Ring, None), np.zeros(places_needed(stream), np.uint64))
         self.flights.reset()
         facts = facts_of(stream, BASE, HISTORY, DONE)
@@ -51,7 +52,7 @@ class Rig:
         return left
 
     def landed(self, batch: StepBatch) -> None:
-        for request in sorted({int(each) for each in batch.words[:, lc.W_SLOT_C_REQUEST] >> lc.HIGH}):
+        for request in sorted({int(each) for each in batch.words[:, W_SLOT_C_REQUEST] >> HALF_BITS}):
             self.batcher.landed(request)
 
     def expect(self, batch: StepBatch, until_ns: int = LATER_NS) -> None:
@@ -63,10 +64,10 @@ class Rig:
 
     def look(self, filled: int) -> int:
         """So many records of the first request's step have come, and are where batches of all requests lie."""
-        self.batcher.arrays[1][0, sb.FILLED] = filled
+        self.batcher.arrays[1][0, StepColumn.FILLED] = filled
         look(self.batcher.arrays, self.admission.arrays)
-        self.batcher.arrays[1][0, sb.FILLED] = 0
-        return int(self.admission.arrays[0][KNOWN])
+        self.batcher.arrays[1][0, StepColumn.FILLED] = 0
+        return int(self.admission.arrays[0][ExpectedWord.KNOWN])
 
     def contents(self) -> bytes:
         """All that is told."""
@@ -112,7 +113,7 @@ def test_it_is_told_what_it_would_be_by_python(limit: int, vocab: int | None) ->
         assert not ours.admit(left), "it waits no more"
         ours.landed(left)
         for rig in (ours, theirs):
-            rig.flights.done[rig.flights.done == lc.NOT_YET] = 0
+            rig.flights.done[rig.flights.done == NOT_YET] = 0
     assert not np.delete(ours.said, PLACE).any()
 
 
@@ -159,7 +160,7 @@ def test_what_has_come_is_looked_at_once() -> None:
     assert [rig.look(filled) for filled in (2, rows - 1)] == [2, rows - 1]
     assert rig.admit(batch)
     rig.expect(batch)
-    assert rig.admission.arrays[0][KNOWN] == 0
+    assert rig.admission.arrays[0][ExpectedWord.KNOWN] == 0
     some = Rig(stream, 2)
     some.expect(next(iter(batches(stream, 2))))
     assert some.look(rows) == 0

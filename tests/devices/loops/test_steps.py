@@ -6,6 +6,7 @@ One computes, so that every token must come out right; the other only says that 
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from support.steps.step_loops import (
 from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Records
-from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.landing import FlightWord
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import REHEARSED, Driver, Schedule
 from launchopt.queue.ring import HeaderWord
@@ -227,7 +228,7 @@ def lost() -> None:
 @pytest.mark.parametrize("outputs", [1, 2], ids=["ring closed", "ring open"])
 def test_a_device_that_is_lost_while_a_step_is_under_way_ends_the_loop(outputs: int, spin_ns: int) -> None:
     with looping(stream_of([(0, outputs)]), device=pretending(never=True), spin_ns=spin_ns) as loop:
-        loop.pump._check_alive = lost
+        loop.pump._feedback = replace(loop.pump._feedback, check_alive=lost)
         with pytest.raises(RunError, match="the device is lost"):
             loop.run()
     assert loop.flights.count == 1
@@ -241,9 +242,9 @@ def test_steps_that_take_long_are_waited_for() -> None:
         def finish() -> None:
             asked[0] += 1
             _, places, done, cursor = loop.flights.arrays
-            done[places[cursor[lc.FIRST] & (len(places) - 1)]] = 0
+            done[places[cursor[FlightWord.FIRST] & (len(places) - 1)]] = 0
 
-        loop.pump._check_alive = finish
+        loop.pump._feedback = replace(loop.pump._feedback, check_alive=finish)
         loop.run()
         loop.check()
     assert asked == [2]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.steps.launching import recorded
 from support.steps.step_loops import AHEAD, LAYERS, TINY, Loop, looping, pretending, stream_of
 
-from launchopt.batching import step_buckets as sb
-from launchopt.devices.loops import requests as lc
-from launchopt.devices.loops.admission import KNOWN
+from launchopt.batching.step_buckets import StepColumn
+from launchopt.devices.loops.admission import ExpectedWord
+from launchopt.devices.loops.landing import FlightWord
 from launchopt.queue.ring import HeaderWord
 from launchopt.recording.recorder import CommandColumn
 from launchopt.workloads import chain as ch
@@ -21,14 +23,14 @@ MOST_ASKED = 8  # times after a device, which is so long that a loop that would 
 def has_come_early(loop: Loop, rows: int) -> bool:
     """Whether all is there that can come while the step before it is on the device."""
     steps = loop.batcher.arrays[1]
-    goes_on = steps[:, sb.LANDED] + 1 < steps[:, sb.TOTAL]
-    return bool(loop.flights.count == len(steps) and (steps[goes_on, sb.FILLED] == rows - 1).all())
+    goes_on = steps[:, StepColumn.LANDED] + 1 < steps[:, StepColumn.TOTAL]
+    return bool(loop.flights.count == len(steps) and (steps[goes_on, StepColumn.FILLED] == rows - 1).all())
 
 
 def finish(loop: Loop) -> None:
     """The device is done with all that is under way."""
     _, places, done, cursor = loop.flights.arrays
-    done[places[np.arange(cursor[lc.FIRST], cursor[lc.STOP_AT]) & (len(places) - 1)]] = 0
+    done[places[np.arange(cursor[FlightWord.FIRST], cursor[FlightWord.STOP_AT]) & (len(places) - 1)]] = 0
 
 
 @pytest.mark.parametrize("limit", [64, 3], ids=["all at once", "by halves"])
@@ -41,7 +43,7 @@ def test_all_but_the_last_command_of_a_step_come_while_the_one_before_is_on_the_
             if has_come_early(loop, rows):
                 finish(loop)
 
-        loop.pump._check_alive = asked
+        loop.pump._feedback = replace(loop.pump._feedback, check_alive=asked)
         loop.run(AHEAD)
         loop.check()
         run, tokens = recorded(loop.recorder), loop.tokens
@@ -79,12 +81,12 @@ def test_what_has_come_early_is_compared_with_what_a_launch_waits_for_by_then() 
             if not has_come_early(loop, rows):
                 return
             if len(loop.batches) == 2:
-                known.append(int(expected[KNOWN]))
+                known.append(int(expected[ExpectedWord.KNOWN]))
                 if known[-1] != rows - 1 and len(known) < MOST_ASKED:
                     return  # what has come may have come since the loop looked last
             finish(loop)
 
-        loop.pump._check_alive = asked
+        loop.pump._feedback = replace(loop.pump._feedback, check_alive=asked)
         loop.run(AHEAD)
         loop.check()
     assert known[-1] == rows - 1

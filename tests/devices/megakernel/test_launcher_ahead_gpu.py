@@ -21,8 +21,7 @@ from support.megakernel.megakernel_runs import (
 from support.steps.step_runs import StepRun, asked_of_python
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.command import Dtype
-from launchopt.devices.loops import requests as lc
+from launchopt.command import LOW_HALF, Dtype
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.recording.recorder import LaunchColumn, Strategy
 from launchopt.sampling import Sampling
@@ -151,6 +150,6 @@ def test_the_host_samples_if_it_is_told_to() -> None:
         run.run()
         run.check()
         assert Strategy.megakernel in run.launches(LaunchColumn.STRATEGY)
-        ids.append((run.flights.done[: stream.tokens] & lc.LOW).tolist())
+        ids.append((run.flights.done[: stream.tokens] & LOW_HALF).tolist())
         close(run)
     assert ids[0] == ids[1]

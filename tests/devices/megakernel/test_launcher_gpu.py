@@ -23,9 +23,8 @@ from support.megakernel.megakernel_runs import (
     stream_of,
 )
 
-from launchopt.batching.batcher import Batch, Batcher
-from launchopt.command import COMMAND_DTYPE, Dtype
-from launchopt.devices.loops import requests as lc
+from launchopt.batching.batcher import Batch, shape_finder
+from launchopt.command import COMMAND_DTYPE, LOW_HALF, Dtype
 from launchopt.modes.baseline import Baseline
 from launchopt.modes.coalesced import Coalesced
 from launchopt.modes.megakernel import MegakernelMode
@@ -113,7 +112,7 @@ class EachAlone(Baseline):
         stream = device.work
         records: Any = batch.words.reshape(-1).view(COMMAND_DTYPE)
         shape_of = np.zeros(len(records), np.int32)
-        Batcher(stream.shapes, [1] * len(stream.shapes), 0).classify(records, shape_of)
+        shape_finder(stream.shapes).classify(records, shape_of)
         self.submit_each(batch.words, shape_of, flush_ns)
 
 
@@ -131,7 +130,7 @@ def test_sampled_tokens_are_those_of_baseline(name: str, sampling: Sampling) -> 
         run.check()
         if mode.name == "megakernel":
             assert Strategy.megakernel in run.launches(LaunchColumn.STRATEGY)
-        ids.append((run.flights.done[: stream.tokens] & lc.LOW).tolist())
+        ids.append((run.flights.done[: stream.tokens] & LOW_HALF).tolist())
         close(run)
     assert ids[0] == ids[1]
     assert len(set(ids[0])) > 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launchopt.batching.batcher import Batcher
+from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, W_SLOT_C_REQUEST, Dtype, as_words
 from launchopt.devices.resident.ring import is_sent
 from launchopt.devices.runs import LOW
@@ -37,7 +37,7 @@ class Posting:
         self._stream, self._device = stream, consumer.device
         self._words = as_words(np.concatenate([block.records for block in stream.blocks()]))
         records = self._words.reshape(-1).view(COMMAND_DTYPE)
-        batcher = Batcher(stream.shapes, [1] * len(stream.shapes), 0)
+        batcher = shape_finder(stream.shapes)
         self._shape_of = batcher.classify(records, np.zeros(len(self._words), np.int32))
         self.shapes = [stream.shapes[number] for number in self._shape_of.tolist()]
         self.posted = 0

@@ -18,7 +18,6 @@ from support.steps.launching import recorded
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
-from launchopt.batching.buckets import KEY_MASK
 from launchopt.command import (
     COMMAND_DTYPE,
     W_K_OP_DTYPE,
@@ -35,6 +34,7 @@ from launchopt.devices.steps.stages import Argument, Fused, LtSteps, Role, even_
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording.recorder import CommandColumn, LaunchColumn, Strategy
+from launchopt.records import SHAPE_MASK
 from launchopt.workloads.chain import ChainStream
 
 PATIENCE_S = 30.0
@@ -155,7 +155,7 @@ def test_what_has_the_same_key_has_the_same_addresses(
     for once_more in range(8):
         for batch in batches(stream, most, seed + once_more):
             words = batch.words[:, columns].copy()
-            words[:, 1] &= KEY_MASK
+            words[:, 1] &= SHAPE_MASK
             assert seen.setdefault(steps.key_of(batch), words.tobytes()) == words.tobytes()
 
 

@@ -14,6 +14,7 @@ import pytest
 from support.config.composing import planned
 
 from launchopt.command import Dtype, Records
+from launchopt.devices.loops.runner import BatchLoop
 from launchopt.errors import RunError
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording import results
@@ -24,7 +25,6 @@ from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.run import run as run_module
 from runner.worker.consumer import Consumer
-from runner.worker.python_loop import PythonLoop
 
 COMMANDS, BATCH = 96, 16
 
@@ -90,14 +90,14 @@ def test_a_run_that_lost_a_command_is_failed(break_it: Any, expected: dict[str, 
 
 
 def test_a_launch_that_never_was_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = PythonLoop._launch
+    launch = BatchLoop._launch
     left = iter([True])
 
-    def forgetful(self: PythonLoop, batch: Any) -> None:
+    def forgetful(self: BatchLoop) -> None:
         if not next(left, False):
-            launch(self, batch)
+            launch(self)
 
-    monkeypatch.setattr(PythonLoop, "_launch", forgetful)
+    monkeypatch.setattr(BatchLoop, "_launch", forgetful)
     counts, status = outcome(nothing)
     assert (counts["popped"], counts["executed"]) == (COMMANDS, COMMANDS - BATCH)
     assert status.startswith("failed: 96 commands popped, 80 executed: 16 lost; 16 of 96 commands never ran; ")

@@ -12,18 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cuda.op_kernels import ARGS, OpLaunch, geometry
-from launchopt.devices.feedback.flights import Flights
-from launchopt.devices.loops.commands_runner import Launcher, Pump, PumpSettings
-from launchopt.devices.loops.requests_runner import ChainPump
-from launchopt.queue.ring import Ring
-from launchopt.recording.recorder import Recorder
+from launchopt.devices.loops.runner import Launcher
+from launchopt.recording.recorder import Recorder, RecordingArrays
 from launchopt.timing.sampling import Sampler
 from launchopt.workloads.chain import Stream
 from support.cuda.fake_kernels import FakeKernels, elementwise, rows_at
@@ -156,9 +153,9 @@ class FakeLt(FakeMatmul):
         return [0, *(layout.ctypes.data for layout in layouts), 0, 0, lt.MATMUL]
 
     @property
-    def records(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def records(self) -> RecordingArrays:
         """The recorder's, for compiled loops."""
-        return self.recorder.launches, self.recorder.commands, self.recorder.cursor
+        return self.recorder.arrays
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
         """As the device does, but for ranges and events."""
@@ -169,20 +166,17 @@ class FakeLt(FakeMatmul):
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """What Python does for a sampled or scattered batch: a launch each."""
-        records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
         before = self.recorder.launch_count
-        number = self.recorder.next_batch()
-        status = lt.launch_strided(
-            batch.words, batch.shape_index, 1 << 40, self.tables, records, number, int(batch.reason), flush_ns
-        )
-        self.check(status)
+        flush = (self.recorder.next_batch(), int(batch.reason), flush_ns)
+        self.check(lt.launch_strided(batch.words, batch.shape_index, 1 << 40, self.tables, self.records, flush))
         self.recorder.mark_sample(before, 0)
         self.sampler.taken(last=False)
 
-    def submit_one(self, words: np.ndarray, shape_of: np.ndarray, at: int, batch: int, flush_ns: int) -> None:
+    def submit_each(self, words: np.ndarray, shape_of: np.ndarray, flush_ns: int) -> None:
         """What Python does for a sampled command."""
-        records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
-        self.check(lt.launch_each(words, shape_of, at, at + 1, self.tables, records, batch, 0, flush_ns))
+        assert len(words) == 1
+        flush = (self.recorder.next_batch(), 0, flush_ns)
+        self.check(lt.launch_each(words, shape_of, 0, 1, self.tables, self.records, flush))
         self.recorder.mark_sample(self.recorder.launch_count - 1, 0)
         self.sampler.taken(last=False)
 
@@ -192,29 +186,8 @@ class FakeLt(FakeMatmul):
         if status:
             raise RuntimeError(f"status {status}")
 
-    def pump(
-        self, ring: Ring, batcher: Batcher, every: int, settings: PumpSettings, slot_bytes: Sequence[int] | None = None
-    ) -> Pump:
-        """A pump that launches here; about one launch in `every` goes through Python."""
-        return Pump(ring, batcher, self._launcher(every), slot_bytes or [0] * len(self.stream.shapes), settings)
-
-    def chain_pump(
-        self,
-        ring: Ring,
-        back: Ring,
-        batcher: Batcher,
-        flights: Flights,
-        feed_back: Callable[[Flights, int], None],
-        check_alive: Callable[[], None],
-        every: int,
-        settings: PumpSettings,
-    ) -> ChainPump:
-        """The same for a stream of requests."""
-        follows = feed_back, check_alive
-        return ChainPump(ring, back, batcher, self._launcher(every), flights, *follows, settings)
-
-    def _launcher(self, every: int) -> Launcher:
+    def launcher(self, every: int = 0, slot_bytes: Sequence[int] | None = None) -> Launcher:
+        """For a loop that launches here; about one launch in `every` goes through Python."""
         self.sampler = Sampler(every)
-        records = (self.recorder.launches, self.recorder.commands, self.recorder.cursor)
-        by_python = (self.submit, self.submit_one, self.check, self.recorder.make_room)
-        return Launcher(self.tables, records, self.sampler, *by_python)
+        by_python = (self.submit, self.submit_each, self.check, slot_bytes or [0] * len(self.stream.shapes))
+        return Launcher(self.tables, self.recorder, self.sampler, *by_python)

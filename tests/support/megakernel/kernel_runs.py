@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.command import Dtype, Op
+from launchopt.command import LOW_HALF, Dtype, Op
 from launchopt.devices.feedback.flights import facts_of
 from launchopt.devices.feedback.in_launch import FeedbackLayout, LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
 from launchopt.devices.instructions.words import Instructions, Word
-from launchopt.devices.loops import requests as lc
+from launchopt.devices.loops.landing import FeedbackFact
 from launchopt.devices.megakernel.memory import SLOT_BYTES, emptied_boxes, fixed_bytes, place_boxes
 from launchopt.devices.megakernel.task_structs import packed, weights_of
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of
@@ -134,7 +134,7 @@ class KernelRun(InstructionRun):
         memory = np.zeros((2, WORDS, stream.requests), np.uint64)
         self.stages = FeedbackStages(flights, stream.table, facts, memory, synchronize=lambda: None)
         self.ns = np.zeros(1, np.uint64)
-        row_bytes = int(facts[lc.ROW_BYTES])
+        row_bytes = int(facts[FeedbackFact.ROW_BYTES])
         layout = FeedbackLayout(stream.hidden, stream.vocab or 1, stream.requests, base, row_bytes)
         words = words_of(sampling, layout, ns=self.ns.ctypes.data)
         self.feedback = LaunchFeedback(head_of(sampling.kind), words, self.stages)
@@ -159,7 +159,7 @@ class KernelRun(InstructionRun):
 
     @property
     def ids(self) -> list[int]:
-        found: list[int] = (self._flights.done & lc.LOW).tolist()
+        found: list[int] = (self._flights.done & LOW_HALF).tolist()
         return found
 
 

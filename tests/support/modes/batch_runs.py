@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from launchopt.batching.batcher import Batch, Batcher
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batcher import Batch, Batcher, FlushRules, shape_finder
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class
@@ -67,17 +66,15 @@ class Run:
     def batches(self, chunk: int) -> Iterator[Batch]:
         limits = list(self.limits.values())
         buckets = [min(self._most, sum(limits))] if self.mode.merges_shapes else limits
-        batcher = Batcher(self.stream.shapes, buckets, timeout_ns=3)
+        batcher = Batcher(self.stream.shapes, buckets, FlushRules(3))
         records = records_of(self.stream)
         for now_ns, first in enumerate(range(0, len(records), chunk)):
-            yield from batcher.add(records[first : first + chunk], now_ns)
-            while (due := batcher.due(now_ns)) is not None:
-                yield due
-        yield from batcher.flush(FlushReason.drain)
+            yield from batcher.take(records[first : first + chunk], now_ns)
+        yield from batcher.take(records[:0], len(records), is_drained=True)
 
     def submit_all(self, chunk: int) -> list[list[int]]:
         """Every batch; the shapes of each one's commands, as indices."""
-        found, knows = [], Batcher(self.stream.shapes, [1] * len(self.stream.shapes), 0)
+        found, knows = [], shape_finder(self.stream.shapes)
         for batch in self.batches(chunk):
             records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
             found.append(knows.classify(records, np.zeros(len(batch), np.int32)).tolist())

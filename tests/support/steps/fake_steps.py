@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from launchopt.batching.buckets import KEY_MASK
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.queue.ring import Ring
+from launchopt.records import SHAPE_MASK
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.chain import ChainStream
 from support.cuda.fake_lt import FakeLt
@@ -58,7 +58,7 @@ def is_even(stream: ChainStream, batch: StepBatch) -> list[bool]:
     """Of each row whether its requests lie as far apart as a strided batch's must."""
     moves, by_key, found = stream.strides(), {shape.packed: shape for shape in stream.shapes}, []
     for row in batch.words.reshape(batch.rows, batch.size, -1):
-        shape = by_key[int(row[0, W_MN]), int(row[0, W_K_OP_DTYPE] & KEY_MASK)]
+        shape = by_key[int(row[0, W_MN]), int(row[0, W_K_OP_DTYPE] & SHAPE_MASK)]
         records = row.view(COMMAND_DTYPE).reshape(-1)
         slots = np.stack([records[f"slot_{role}"].astype(np.int64) for role in "abc"], axis=1)
         found.append(bool((np.diff(slots, axis=0) == moves[shape]).all()))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from launchopt.batching.batcher import Batch, Batcher
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batcher import Batch, Batcher, FlushRules
+from launchopt.batching.buckets import Buckets, FlushReason
 from launchopt.batching.order import order_arrays
+from launchopt.batching.policy import next_due_ns
 from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Records, ShapeKey
 
 SHAPES = [ShapeKey(m, n, k, Dtype.fp16) for m, n, k in [(64, 1, 8), (64, 2, 8), (65, 1, 8), (1, 64, 8), (8, 1, 64)]]
 REQUESTS = 8
+FAR_NS = 1 << 62
 Left = tuple[int, FlushReason, list[int]]  # of a batch: its shape, why it left, the numbers of its commands
 
 
@@ -49,25 +51,41 @@ def left(batch: Batch) -> Left:
 
 
 def batcher_of(
-    limits: Sequence[int], timeout_ns: int, room: int, violated: bool = False, requests: int = REQUESTS
+    limits: Sequence[int],
+    rules: FlushRules | int,
+    room: int,
+    violated: bool = False,
+    requests: int = REQUESTS,
 ) -> Batcher:
-    batcher = Batcher(SHAPES[: len(limits)], limits, timeout_ns, requests=requests)
-    batcher.order = order_arrays(requests, room=room, violated=violated)
-    return batcher
+    """Keeps order; `rules` may be the timeout alone."""
+    rules = rules if isinstance(rules, FlushRules) else FlushRules(rules)
+    return Batcher(SHAPES[: len(limits)], limits, rules, order_arrays(requests, room=room, violated=violated))
+
+
+def due_ns(batcher: Batcher) -> int | None:
+    """When a bucket leaves although nothing comes; None while all are empty."""
+    due = int(next_due_ns(FAR_NS, Buckets(*batcher.arrays)))
+    return None if due == FAR_NS else due
 
 
 class Model:
-    """The rules in dictionaries and lists. Where several buckets qualify, `choose` says which was taken."""
+    """The rules in dictionaries and lists. Where several buckets qualify, `choose` says which was taken.
 
-    def __init__(self, commands: Sequence[Command], limits: list[int], timeout_ns: int, room: int, violated: bool):
-        self.commands, self.limits, self.timeout_ns = commands, limits, timeout_ns
-        self.room, self.violated = room, violated
+    room: of the pool; None: commands are independent of each other.
+    """
+
+    def __init__(
+        self, commands: Sequence[Command], limits: list[int], rules: FlushRules, room: int | None, violated: bool
+    ) -> None:
+        self.commands, self.limits, self.rules = commands, limits, rules
+        self.room, self.is_free = room, violated or room is None
         self.buckets: dict[int, list[int]] = {}  # shape -> commands
         self.opened: dict[int, int] = {}
         self.waiting: dict[int, list[int]] = {}  # request -> commands
         self.ready: list[int] = []
         self.held: set[int] = set()
         self.out: list[Left] = []
+        self.last_ns = 0
 
     @property
     def waits(self) -> int:
@@ -76,7 +94,7 @@ class Model:
     @property
     def stalled(self) -> bool:
         ends = any(self.commands[seq].ends_step for bucket in self.buckets.values() for seq in bucket)
-        return (self.waits > 0 or ends) and not self.ready
+        return self.room is not None and (self.waits > 0 or ends) and not self.ready
 
     @property
     def oldest(self) -> list[int]:
@@ -89,21 +107,19 @@ class Model:
         best = [shape for shape, size in sizes.items() if size == max(sizes.values())]
         return [shape for shape in best if self.opened[shape] == min(self.opened[other] for other in best)]
 
-    def take(self, shape: int, reason: FlushReason) -> None:
+    @property
+    def due_ns(self) -> int | None:
+        if not self.opened:
+            return None
+        due_ns = min(self.opened.values()) + self.rules.timeout_ns
+        return due_ns if self.rules.idle_ns is None else min(due_ns, self.last_ns + self.rules.idle_ns)
+
+    def leave(self, shape: int, reason: FlushReason, now_ns: int) -> None:
         commands = self.buckets.pop(shape)
         del self.opened[shape]
-        if not self.violated:
+        if not self.is_free:
             self.ready += [self.commands[seq].request for seq in commands]
         self.out.append((shape, reason, commands))
-
-    def enter(self, seq: int, now_ns: int) -> None:
-        shape = self.commands[seq].shape
-        self.opened.setdefault(shape, now_ns)
-        self.buckets.setdefault(shape, []).append(seq)
-        if len(self.buckets[shape]) == self.limits[shape]:
-            self.take(shape, FlushReason.full)
-
-    def go_on(self, now_ns: int) -> None:
         while self.ready:
             request = self.ready.pop(0)
             if self.waiting.get(request):
@@ -111,19 +127,47 @@ class Model:
             else:
                 self.held.discard(request)
 
-    def add(self, numbers: Iterable[int], now_ns: int, choose: Callable[[int], int]) -> None:
-        self.go_on(now_ns)
+    def enter(self, seq: int, now_ns: int) -> None:
+        shape = self.commands[seq].shape
+        self.opened.setdefault(shape, now_ns)
+        self.buckets.setdefault(shape, []).append(seq)
+        if len(self.buckets[shape]) == self.limits[shape]:
+            self.leave(shape, FlushReason.full, now_ns)
+
+    def next_one(self, now_ns: int, is_drained: bool, is_idle: bool) -> tuple[list[int], FlushReason] | None:
+        """Which buckets may leave now though none is full, and why."""
+        if not self.buckets:
+            return None
+        if is_idle and is_drained:
+            return self.oldest, FlushReason.drain
+        if min(self.opened.values()) + self.rules.timeout_ns <= now_ns:
+            return self.oldest, FlushReason.deadline
+        if is_idle and self.rules.on_stall and self.stalled:
+            return self.largest, FlushReason.stall
+        if is_idle and self.rules.idle_ns is not None and now_ns - self.last_ns >= self.rules.idle_ns:
+            return self.oldest, FlushReason.idle
+        return None
+
+    def take(self, numbers: Sequence[int], now_ns: int, is_drained: bool, choose: Callable[[int], int]) -> None:
+        """As `Batcher.take`."""
+        is_idle = not numbers
+        if numbers:
+            self.last_ns = now_ns
+
+        def leave(allowed: list[int], reason: FlushReason) -> None:
+            shape = choose(len(self.out))
+            assert shape in allowed
+            self.leave(shape, reason, now_ns)
+
         for seq in numbers:
             request = self.commands[seq].request
-            while request in self.held and self.waits == self.room:
-                shape = choose(len(self.out))
-                assert shape in self.largest
-                self.take(shape, FlushReason.stall)
-                self.go_on(now_ns)
+            while request in self.held and self.waits == self.room:  # a batch that leaves makes room
+                leave(*(self.next_one(now_ns, is_drained, False) or (self.largest, FlushReason.stall)))
             if request in self.held:
                 self.waiting.setdefault(request, []).append(seq)
                 continue
-            if not self.violated:
+            if not self.is_free:
                 self.held.add(request)
             self.enter(seq, now_ns)
-            self.go_on(now_ns)
+        while found := self.next_one(now_ns, is_drained, is_idle):
+            leave(*found)

@@ -13,22 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batch
-from launchopt.batching.buckets import KEY_MASK, FlushReason
+from launchopt.batching.batcher import Batch, FlushRules
+from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, W_ELIGIBLE, W_K_OP_DTYPE, W_MN, Dtype, Flag, Records
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
-from launchopt.devices.loops import requests as lc
 from launchopt.devices.loops.admission import Admission
-from launchopt.devices.loops.commands_runner import PumpSettings
-from launchopt.devices.loops.steps import StepPump
+from launchopt.devices.loops.landing import StagedRow
+from launchopt.devices.loops.runner import Feedback, LoopSettings
+from launchopt.devices.loops.steps import StepLoop
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import Interrupted
 from launchopt.producing.driver import Driver, Schedule, Tokens
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording.recorder import CommandColumn, Recorder
+from launchopt.records import SHAPE_MASK
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing.sampling import Sampler
 from launchopt.verify.tokens import verify_chain
@@ -86,7 +87,7 @@ class Computing:
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
         for row in range(batch.rows):
             words = batch.words[row * batch.size : (row + 1) * batch.size]
-            key = int(words[0, W_MN]), int(words[0, W_K_OP_DTYPE] & KEY_MASK)
+            key = int(words[0, W_MN]), int(words[0, W_K_OP_DTYPE] & SHAPE_MASK)
             self._fake.submit(Batch(self._index[key], words, batch.reason), flush_ns)
 
     def check(self) -> None:
@@ -106,7 +107,7 @@ class Pretending:
         self._recorder, self._delay_s, self._never = recorder, delay_s, never
         self.done = np.zeros(places_needed(stream), np.uint64)
         self._facts = facts_of(stream, 0, 0, 0)
-        self._staged = np.zeros((2, lc.DRAW + 1, stream.requests), np.uint64)
+        self._staged = np.zeros((2, len(StagedRow), stream.requests), np.uint64)
         self._queue: queue.Queue[tuple[float, NDArray[np.intp]] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -119,7 +120,7 @@ class Pretending:
 
     def feed_back(self, flights: Flights, count: int) -> None:
         assert flights.take_off(count, self._facts, *self._staged) == 0
-        places = self._staged[1, lc.ID, :count] // np.uint64(8)
+        places = self._staged[1, StagedRow.ID, :count] // np.uint64(8)
         self._queue.put((time.monotonic() + self._delay_s, places.astype(np.intp)))
 
     def _work(self) -> None:
@@ -164,7 +165,7 @@ class Loop:
     flights: Flights
     limit: int
     admission: Admission | None
-    pump: StepPump = field(init=False)
+    pump: StepLoop = field(init=False)
     batches: list[tuple[FlushReason, int, int]] = field(default_factory=list)  # why, how many requests, columns
     tokens: Tokens | None = None
     error: Exception | None = None
@@ -241,23 +242,20 @@ def looping(
         steps_of_requests(stream.table if table is None else table),
         rows,
         limit,
-        timeout_ns,
-        idle_ns=idle_ns,
-        on_stall=on_stall,
-        in_rounds=in_rounds,
+        FlushRules(timeout_ns, idle_ns, on_stall, in_rounds),
         kinds=len(stream.kinds),
         ahead=ahead,
     )
     recorder = recorder or Recorder(stream.commands, rows * limit)
-    wait = PumpSettings(timeout_ns, idle_ns, spin_ns, sleep_ns=20_000, pack_bytes_per_launch=0)
+    wait = LoopSettings(spin_ns, sleep_ns=20_000)
     made = device(stream, min(limit, stream.requests), recorder)
     with Ring.create(capacity) as ring, Ring.create(1 << stream.requests.bit_length()) as back:
         flights = Flights(stream, back, made.done)
         flights.reset()
         admission = _admission(stream, flights, rows) if expecting else None
         loop = Loop(stream, made, batcher, recorder, ring, back, flights, limit, admission)
-        follows = made.feed_back, lambda: None
-        loop.pump = StepPump(ring, back, batcher, flights, loop.submit, *follows, recorder, wait, admission)
+        feedback = Feedback(flights, made.feed_back, lambda: None)
+        loop.pump = StepLoop(ring, batcher, loop.submit, feedback, recorder, wait, admission)
         try:
             yield loop
         finally:

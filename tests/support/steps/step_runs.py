@@ -13,13 +13,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from launchopt.batching.batcher import FlushRules
 from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices.base import Device
 from launchopt.devices.cpu.device import CpuDevice
-from launchopt.devices.loops.commands_runner import PumpSettings
-from launchopt.devices.loops.steps import StepPump
+from launchopt.devices.loops.runner import Feedback, LoopSettings
+from launchopt.devices.loops.steps import StepLoop
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.queue.ring import Ring
@@ -131,14 +132,15 @@ class StepRun:
         """As `run`, through the compiled loop: a batch's records come when the one before has been told of."""
         stream, device = self.stream, self.device
         rows = int(np.diff(stream.kind_stops, prepend=0).max())
-        batcher = StepBatcher(steps_of_requests(stream.table), rows, self.most, 1 << 60)
+        batcher = StepBatcher(steps_of_requests(stream.table), rows, self.most, FlushRules(1 << 60))
         self._begin()
-        waits = PumpSettings(1 << 60, None, spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=0)
-        follows = self.prepared.submit_steps, device.feed_back, lambda: None
+        waits = LoopSettings(spin_ns=20_000, sleep_ns=20_000)
+        feedback = Feedback(self.flights, device.feed_back, lambda: None)
         with Ring.create(1024) as ring, Ring.create(64) as back, ThreadPoolExecutor(1) as pool:
-            pump = StepPump(
-                ring, back, batcher, self.flights, *follows, self.recorder, waits, self.prepared.path.ahead.admission
-            )
+            self.flights.back = back
+            prepared = self.prepared
+            admission = prepared.path.ahead.admission
+            pump = StepLoop(ring, batcher, prepared.submit_steps, feedback, self.recorder, waits, admission)
             drive = pool.submit(_drive, ring, back, stream, self.most)
             pump.run()
             drive.result()

@@ -1,10 +1,11 @@
-"""The compiled loop, run on this machine against a stand-in for cuBLASLt: the same numbers, counts and order."""
+"""The compiled loops for independent commands, against a stand-in for cuBLASLt: the same numbers, counts and order."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 from support.cuda.fake_lt import FAILURE, FakeLt
 from support.steps.launching import recorded
 
-from launchopt.batching.batcher import Batcher
+from launchopt.batching.batcher import Batcher, FlushRules
 from launchopt.batching.buckets import FlushReason
 from launchopt.command import Dtype
-from launchopt.devices.loops.commands_runner import PumpSettings
+from launchopt.devices.loops.runner import BatchLoop, CommandLoop, LoopSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording.recorder import CommandColumn, CursorWord, LaunchColumn, Recorder
@@ -30,8 +31,16 @@ def a_stream(steps: int, shuffle: bool = False, layers: int = 2, replicas: int =
     return GemmStream([(8, 16), (24, 8), (8, 24)], layers, [Segment(1, steps)], Dtype.fp32, replicas, shuffle)
 
 
-def waits(timeout_ns: int = SECOND_NS, idle_ns: int | None = None, pack_bytes: int = 1 << 30) -> PumpSettings:
-    return PumpSettings(timeout_ns, idle_ns, spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=pack_bytes)
+RULES = FlushRules(SECOND_NS)
+WAITS = LoopSettings(spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=1 << 30)
+
+
+def loop_of(
+    fake: FakeLt, ring: Ring, batcher: Batcher, every: int = 0, by_batch: bool = True
+) -> BatchLoop | CommandLoop:
+    """A loop over batches, or single commands; about one launch in `every` goes through Python."""
+    kind = BatchLoop if by_batch else CommandLoop
+    return kind(ring, batcher, fake.launcher(every), WAITS)
 
 
 def push_all(ring: Ring, stream: GemmStream, chunk: int = 1 << 30, gap_s: float = 0.0) -> None:
@@ -66,8 +75,8 @@ def test_every_command_is_right_whatever_the_batches(
     fake = FakeLt(stream, limits)
     with Ring.create(4096) as ring:
         push_all(ring, stream)
-        batcher = Batcher(stream.shapes, list(limits.values()), SECOND_NS)
-        fake.pump(ring, batcher, every, waits()).run(by_batch)
+        batcher = Batcher(stream.shapes, list(limits.values()), RULES)
+        loop_of(fake, ring, batcher, every, by_batch).run()
     assert fake.recorder.faults() == []
     assert verify(stream, fake.arenas, 64).ok
     run = recorded(fake.recorder)
@@ -96,8 +105,8 @@ def test_no_row_is_lost_where_buffers_hold_just_what_they_must(
     with Ring.create(capacity) as ring:
         feeder = threading.Thread(target=push_all, args=(ring, stream))
         feeder.start()
-        batcher = Batcher(stream.shapes, list(limits.values()), SECOND_NS)
-        fake.pump(ring, batcher, every, waits()).run(by_batch)
+        batcher = Batcher(stream.shapes, list(limits.values()), RULES)
+        loop_of(fake, ring, batcher, every, by_batch).run()
         feeder.join()
     assert recorder.cursor[CursorWord.SPOOLED_COMMANDS] > 0, "the buffers were large enough for all: a test of nothing"
     assert recorder.faults() == []
@@ -110,21 +119,23 @@ def test_full_buckets_in_a_closed_loop_make_the_launches_that_arithmetic_says(ri
     limits = dict.fromkeys(stream.shapes, 16)
     fake = FakeLt(stream, limits)
     push_all(ring, stream)
-    batcher = Batcher(stream.shapes, [16] * 3, SECOND_NS)
-    fake.pump(ring, batcher, 0, waits()).run(by_batch=True)
+    batcher = Batcher(stream.shapes, [16] * 3, RULES)
+    loop_of(fake, ring, batcher).run()
     assert batcher.flushes == [48, 0, 0, 0, 0]
     assert fake.calls == 48
 
 
-@pytest.mark.parametrize(("wait", "reason"), [(waits(0), FlushReason.deadline), (waits(idle_ns=0), FlushReason.idle)])
-def test_a_lone_command_does_not_wait_for_company(ring: Ring, wait: PumpSettings, reason: FlushReason) -> None:
+@pytest.mark.parametrize(
+    ("rules", "reason"), [(FlushRules(0), FlushReason.deadline), (FlushRules(SECOND_NS, 0), FlushReason.idle)]
+)
+def test_a_lone_command_does_not_wait_for_company(ring: Ring, rules: FlushRules, reason: FlushReason) -> None:
     stream = GemmStream([(8, 16)], 1, [Segment(1, 20)], Dtype.fp32, 4)
     fake = FakeLt(stream, {stream.shapes[0]: 16})
-    batcher = Batcher(stream.shapes, [16], wait.timeout_ns)
-    pump = fake.pump(ring, batcher, 0, wait)  # with its machine code, before anything comes
+    batcher = Batcher(stream.shapes, [16], rules)
+    loop = loop_of(fake, ring, batcher)
     feeder = threading.Thread(target=push_all, args=(ring, stream, 1, 0.002))
     feeder.start()
-    pump.run(by_batch=True)
+    loop.run()
     feeder.join()
     assert verify(stream, fake.arenas, 64).ok
     assert batcher.flushes[reason] > 1
@@ -135,8 +146,9 @@ def test_scattered_slots_go_to_python_where_packing_pays(ring: Ring) -> None:
     stream = GemmStream([(8, 16)], 1, [Segment(1, 256)], Dtype.fp32, 64, shuffle=True)
     fake = FakeLt(stream, {stream.shapes[0]: 32})
     push_all(ring, stream)
-    batcher = Batcher(stream.shapes, [32], SECOND_NS)
-    fake.pump(ring, batcher, 0, waits(pack_bytes=1 << 20), slot_bytes=[768]).run(by_batch=True)
+    batcher = Batcher(stream.shapes, [32], RULES)
+    settings = replace(WAITS, pack_bytes_per_launch=1 << 20)
+    BatchLoop(ring, batcher, fake.launcher(slot_bytes=[768]), settings).run()
     launches = recorded(fake.recorder).launches
     assert (launches[:, LaunchColumn.SAMPLE] == 0).all(), "FakeLt.submit marks what Python launched"
     assert fake.recorder.faults() == []
@@ -148,14 +160,39 @@ def test_a_failing_launch_an_unknown_shape_and_a_stop_end_the_loop(ring: Ring) -
     fake = FakeLt(stream, limits, fail_at=3)
     push_all(ring, stream)
     with pytest.raises(RuntimeError, match=f"status {FAILURE}"):
-        fake.pump(ring, Batcher(stream.shapes, [4] * 3, SECOND_NS), 0, waits()).run(by_batch=True)
+        loop_of(fake, ring, Batcher(stream.shapes, [4] * 3, RULES)).run()
     ring.reset()
     other = GemmStream([(9, 9)], 1, [Segment(1, 1)], Dtype.fp32, 1)
     for by_batch in (True, False):
         push_all(ring, other)
         with pytest.raises(RunError, match="9x1x9"):
-            fake.pump(ring, Batcher(stream.shapes, [4] * 3, SECOND_NS), 0, waits()).run(by_batch)
+            loop_of(fake, ring, Batcher(stream.shapes, [4] * 3, RULES), by_batch=by_batch).run()
         ring.reset()
     ring.set_word(HeaderWord.STOP, 1)
     with pytest.raises(Interrupted):
-        fake.pump(ring, Batcher(stream.shapes, [4] * 3, SECOND_NS), 0, waits()).run(by_batch=True)
+        loop_of(fake, ring, Batcher(stream.shapes, [4] * 3, RULES)).run()
+
+
+def test_python_makes_every_launch_where_nothing_is_compiled(ring: Ring) -> None:
+    """Each block of commands goes to `submit_each` in one piece, each batch to `submit`; batches are numbered alike."""
+    stream = a_stream(20)
+    records = np.concatenate([block.records for block in stream.blocks()])
+    for by_batch in (False, True):
+        fake, got = FakeLt(stream, dict.fromkeys(stream.shapes, 4)), []
+        launcher = replace(
+            fake.launcher(),
+            is_compiled=False,
+            submit=lambda batch, flush_ns, got=got: got.append((batch.reason, len(batch))),
+            submit_each=lambda words, shape_of, flush_ns, got=got: got.append(shape_of.tolist()),
+        )
+        push_all(ring, stream)
+        batcher = Batcher(stream.shapes, [4] * 3, RULES)
+        (BatchLoop if by_batch else CommandLoop)(ring, batcher, launcher, WAITS).run()
+        ring.reset()
+        assert fake.calls == 0
+        assert fake.recorder.next_batch() == 0, "who launches numbers the batches"
+        if by_batch:
+            assert got == [(FlushReason.full, 4)] * (stream.commands // 4)
+        else:
+            assert got == [batcher.classify(records, np.zeros(len(records), np.int32)).tolist()]
+        assert batcher.flushes[FlushReason.full] == sum(batcher.flushes) == (len(got) if by_batch else len(records))

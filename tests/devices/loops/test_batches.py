@@ -21,13 +21,14 @@ from support.cuda.fake_lt import FAILURE, FakeLt
 from support.steps.launching import recorded
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batcher
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batcher import Batcher, FlushRules
+from launchopt.batching.buckets import BucketColumn, FlushReason
+from launchopt.batching.order import order_arrays
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights, facts_of
-from launchopt.devices.loops import requests as lc
-from launchopt.devices.loops.commands_runner import PumpSettings
+from launchopt.devices.loops.landing import NOT_YET, StagedRow
+from launchopt.devices.loops.runner import BatchLoop, Feedback, LoopSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import Driver, Schedule, Tokens
 from launchopt.queue.ring import HeaderWord, Ring
@@ -45,7 +46,7 @@ PATIENCE_S = 120.0  # after which whoever is still waiting will wait forever; co
 SECOND_NS = 10**9
 PLAIN = Sampling(SamplingKind.none)
 GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.8, 5, seed=3)
-LONG = PumpSettings(SECOND_NS * 3600, None, spin_ns=20_000, sleep_ns=20_000, pack_bytes_per_launch=0)
+LONG = FlushRules(SECOND_NS * 3600)
 EVERY = 7
 
 
@@ -144,7 +145,8 @@ def looping(
     limit: int = 64,
     sampling: Sampling = PLAIN,
     every: int = 0,
-    wait: PumpSettings = LONG,
+    rules: FlushRules = LONG,
+    spin_ns: int = 20_000,
     capacity: int = 4096,
     violated: bool = False,
     fail_at: int | None = None,
@@ -154,12 +156,14 @@ def looping(
     limits = {shape: min(limit, stream.together(shape)) for shape in stream.shapes}
     fake = FakeLt(stream, limits, fail_at, recorder)
     known = stream.shapes[shapes]
-    batcher = Batcher(known, [limits[shape] for shape in known], wait.timeout_ns, stream.requests, violated)
+    order = order_arrays(stream.requests, violated=violated)
+    batcher = Batcher(known, [limits[shape] for shape in known], rules, order)
     with Ring.create(capacity) as ring, Ring.create(1 << stream.requests.bit_length()) as back:
         steps = CpuSteps(stream, fake.arenas, sampling)
         flights = Flights(stream, back, steps.done)
         flights.reset()
-        pump = fake.chain_pump(ring, back, batcher, flights, steps.feed_back, lambda: None, every, wait)
+        feedback = Feedback(flights, steps.feed_back, lambda: None)
+        pump = BatchLoop(ring, batcher, fake.launcher(every), LoopSettings(spin_ns, sleep_ns=20_000), feedback)
         yield Loop(stream, fake, batcher, ring, back, flights, pump, sampling)
 
 
@@ -211,7 +215,7 @@ def test_batches_of_requests_give_the_same_tokens(
 def test_requests_in_step_are_one_strided_launch_a_gemm(sampling: Sampling) -> None:
     """All are issued together and each must wait for the others' company: full buckets, lanes evenly apart."""
     stream = stream_of(SIDE_BY_SIDE, vocab_of(sampling), replicas=1)
-    with looping(stream, 64, sampling, wait=replace(LONG, on_stall=False)) as loop:
+    with looping(stream, 64, sampling, rules=replace(LONG, on_stall=False)) as loop:
         loop.run(Schedule(continuous=True))
         loop.check()
     assert loop.batcher.flushes == [stream.commands // 6, 0, 0, 0, 0]
@@ -261,7 +265,7 @@ def test_prompts_in_chunks_go_on_with_the_others(sampling: Sampling, every: int)
 
 
 @pytest.mark.parametrize(
-    ("wait", "reason"),
+    ("rules", "reason"),
     [
         (replace(LONG, on_stall=False, timeout_ns=200_000), FlushReason.deadline),
         (replace(LONG, on_stall=False, timeout_ns=0), FlushReason.deadline),
@@ -272,11 +276,13 @@ def test_prompts_in_chunks_go_on_with_the_others(sampling: Sampling, every: int)
     ids=["late", "at once", "idle", "idle at once", "stalled"],
 )
 @pytest.mark.parametrize("sampling", [PLAIN, TOP_K], ids=lambda sampling: sampling.kind.name)
-def test_a_lone_request_does_not_wait_for_company(sampling: Sampling, wait: PumpSettings, reason: FlushReason) -> None:
+def test_a_lone_request_does_not_wait_for_company(sampling: Sampling, rules: FlushRules, reason: FlushReason) -> None:
     """Nothing fills a bucket of 64 lanes: the only reason left is the one that was configured."""
     stream = stream_of([(0, 3), (3, 2)], vocab_of(sampling))
-    with looping(stream, 64, sampling, wait=wait) as loop:
-        loop.batcher.arrays[1][:, 1] = 2  # limits, however few can come together: nothing is full alone
+    with looping(stream, 64, sampling, rules=rules) as loop:
+        loop.batcher.arrays[1][:, BucketColumn.LIMIT] = (
+            2  # limits, however few can come together: nothing is full alone
+        )
         loop.run(Schedule(continuous=True, most_running=1))
         loop.check()
     assert loop.batcher.flushes[reason] == sum(loop.batcher.flushes) == stream.commands
@@ -286,7 +292,7 @@ def test_without_stalls_a_bucket_waits_for_its_deadline() -> None:
     """Two of three lanes filled, and nobody else to come: no earlier than it was due."""
     timeout_ns = 2_000_000
     stream = stream_of([(0, 1), (0, 2)])
-    with looping(stream, wait=replace(LONG, on_stall=False, timeout_ns=timeout_ns)) as loop:
+    with looping(stream, rules=replace(LONG, on_stall=False, timeout_ns=timeout_ns)) as loop:
         loop.run(Schedule(continuous=True))
         loop.check()
         run = recorded(loop.fake.recorder)
@@ -313,7 +319,7 @@ def test_no_row_is_lost_where_buffers_hold_just_what_they_must() -> None:
 def test_an_order_that_is_broken_is_noticed(sampling: Sampling) -> None:
     """Commands enter buckets as they come: those of one shape leave together, though each needs the one before."""
     stream = stream_of([(0, 6)] * 6, vocab_of(sampling))
-    with looping(stream, 64, sampling, wait=replace(LONG, timeout_ns=2_000_000), violated=True) as loop:
+    with looping(stream, 64, sampling, rules=replace(LONG, timeout_ns=2_000_000), violated=True) as loop:
         loop.run()
         assert loop.fake.recorder.faults() == [], "each command still runs once"
         found = loop.verified()
@@ -330,10 +336,15 @@ def test_a_stop_ends_the_loop() -> None:
         assert isinstance(loop.error, Interrupted)
 
 
+def behave(loop: Loop, **how: Any) -> None:
+    """From now on the device feeds back, or is alive, as given."""
+    loop.pump._feedback = replace(loop.pump._feedback, **how)
+
+
 def never_done(flights: Flights, count: int) -> None:
     """Steps take off, and nothing is heard of them any more."""
     stream = flights._stream
-    flights.take_off(count, facts_of(stream, 0, 0, 0), *np.zeros((2, lc.DRAW + 1, stream.requests), np.uint64))
+    flights.take_off(count, facts_of(stream, 0, 0, 0), *np.zeros((2, len(StagedRow), stream.requests), np.uint64))
 
 
 def test_a_stop_is_noticed_while_a_step_is_under_way_on_the_device() -> None:
@@ -346,7 +357,7 @@ def test_a_stop_is_noticed_while_a_step_is_under_way_on_the_device() -> None:
             never_done(flights, count)
             threading.Timer(0.05, loop.ring.set_word, (HeaderWord.STOP, 1)).start()
 
-        loop.pump._feed_back = stop_soon
+        behave(loop, feed_back=stop_soon)
         with pytest.raises(Interrupted):
             loop.run()
     assert fed == [1]
@@ -360,8 +371,8 @@ def lost() -> None:
 @pytest.mark.parametrize("spin_ns", [20_000, SECOND_NS * 3600], ids=["naps", "only spins"])
 @pytest.mark.parametrize("outputs", [1, 2], ids=["ring closed", "ring open"])
 def test_a_device_that_is_lost_while_a_step_is_under_way_ends_the_loop(outputs: int, spin_ns: int) -> None:
-    with looping(stream_of([(0, outputs)]), wait=replace(LONG, spin_ns=spin_ns)) as loop:
-        loop.pump._feed_back, loop.pump._check_alive = never_done, lost
+    with looping(stream_of([(0, outputs)]), spin_ns=spin_ns) as loop:
+        behave(loop, feed_back=never_done, check_alive=lost)
         with pytest.raises(RunError, match="the device is lost"):
             loop.run()
     assert loop.flights.count == 1
@@ -370,20 +381,20 @@ def test_a_device_that_is_lost_while_a_step_is_under_way_ends_the_loop(outputs: 
 def test_a_step_that_takes_long_is_waited_for() -> None:
     """The device is asked after it again and again, and every token is right."""
     with looping(stream_of([(0, 3)], VOCAB), sampling=GREEDY) as loop:
-        feed_back, landed, asked = loop.pump._feed_back, loop.flights.done.copy(), [0]
+        feed_back, landed, asked = loop.pump._feedback.feed_back, loop.flights.done.copy(), [0]
 
         def in_secret(flights: Flights, count: int) -> None:
             feed_back(flights, count)
             landed[:] = flights.done
-            flights.done[flights.done != lc.NOT_YET] = lc.NOT_YET
+            flights.done[flights.done != NOT_YET] = NOT_YET
 
         def tell_at_the_second() -> None:
             asked[0] += 1
             if asked[0] == 2:
                 loop.flights.done[:] = landed
-                loop.pump._feed_back = feed_back
+                behave(loop, feed_back=feed_back)
 
-        loop.pump._feed_back, loop.pump._check_alive = in_secret, tell_at_the_second
+        behave(loop, feed_back=in_secret, check_alive=tell_at_the_second)
         loop.run()
         loop.check()
     assert asked[0] >= 2

@@ -1,0 +1,117 @@
+"""Which bucket leaves next, and why: the policy of the batcher, for compiled loops.
+
+A bucket leaves when it is full. Otherwise it leaves when its oldest command has waited for the timeout, when no command
+will come, at a stall, or when no command has come for a while. Pure: the caller says what time it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from launchopt.batching.buckets import (
+    NEVER_IDLE,
+    NO_BUCKET,
+    BucketColumn,
+    Buckets,
+    FlushReason,
+    RuleWord,
+    add_words,
+    empty_bucket,
+    largest_bucket,
+    oldest_bucket,
+)
+from launchopt.batching.order import Order, is_stalled, release, take_ordered
+from launchopt.native import compiled
+from launchopt.types import Int, Words
+
+
+@compiled
+def _take(words: Words, start: Int, now_ns: Int, batcher: Any, order: Any) -> tuple[int, int]:
+    """Put records into buckets until one is full; order None: commands are independent of each other."""
+    if order is None:
+        return add_words(words, start, now_ns, batcher)
+    return take_ordered(words, start, now_ns, batcher, order)
+
+
+@compiled
+def _is_stalled(order: Any) -> bool:
+    if order is None:
+        return False
+    return is_stalled(order)
+
+
+@compiled
+def next_bucket(
+    words: Words, start: Int, now_ns: Int, is_drained: Int, batcher: Any, order: Any
+) -> tuple[int, int, int]:
+    """Take records from `start` on until a bucket is to leave: return (next record, that bucket, FlushReason).
+
+    NO_BUCKET: none is to leave now. UNKNOWN_SHAPE: as `take_ordered` says. `words` is empty when no record is at hand.
+    is_drained: none will come after these. order: an Order, or None.
+
+    After a bucket has left call this again, with no records if none are at hand: commands that waited for the batch
+    may fill another bucket.
+    """
+    buckets, active, rules = batcher.buckets, batcher.active, batcher.rules
+    if len(words) > 0:
+        rules[RuleWord.LAST_NS] = now_ns
+    start, bucket = _take(words, start, now_ns, batcher, order)
+    if bucket != NO_BUCKET:
+        return start, bucket, FlushReason.full
+    oldest = oldest_bucket(buckets, active)
+    if oldest == NO_BUCKET:
+        return start, NO_BUCKET, FlushReason.full
+    if is_drained and len(words) == 0:
+        return start, oldest, FlushReason.drain
+    if buckets[oldest, BucketColumn.OPENED_NS] + rules[RuleWord.TIMEOUT_NS] <= now_ns:
+        return start, oldest, FlushReason.deadline
+    if start < len(words):  # no room for those that wait: a batch that leaves makes some
+        return start, largest_bucket(buckets, active), FlushReason.stall
+    if len(words) == 0:
+        if rules[RuleWord.ON_STALL] != 0 and _is_stalled(order):
+            # The largest: the few wait until the many come by, and go on with them. Their deadline bounds that.
+            return start, largest_bucket(buckets, active), FlushReason.stall
+        if rules[RuleWord.IDLE_NS] != NEVER_IDLE and now_ns - rules[RuleWord.LAST_NS] >= rules[RuleWord.IDLE_NS]:
+            return start, oldest, FlushReason.idle
+    return start, NO_BUCKET, FlushReason.full
+
+
+@compiled
+def let_go(bucket: Int, batcher: Any, order: Any) -> Int:
+    """Empty a bucket that leaves; return how many commands it held. Their records stay where they are in the store."""
+    size = empty_bucket(bucket, batcher)
+    if order is not None:
+        release(bucket, size, batcher, order)
+    return size
+
+
+@compiled
+def next_due_ns(far_ns: Int, batcher: Any) -> Int:
+    """Return when a bucket leaves although nothing arrives; `far_ns` while all are empty."""
+    rules = batcher.rules
+    bucket = oldest_bucket(batcher.buckets, batcher.active)
+    if bucket == NO_BUCKET:
+        return far_ns
+    due_ns = batcher.buckets[bucket, BucketColumn.OPENED_NS] + rules[RuleWord.TIMEOUT_NS]
+    if rules[RuleWord.IDLE_NS] != NEVER_IDLE:
+        due_ns = min(due_ns, rules[RuleWord.LAST_NS] + rules[RuleWord.IDLE_NS])
+    return due_ns
+
+
+@compiled
+def next_batch(words: Words, start: Int, now_ns: Int, is_drained: Int, batcher: Any, order: Any) -> Any:
+    """As `next_bucket`, for Python: `batcher` and `order` are fields of Buckets and of an Order, or None.
+
+    The bucket is emptied. Return (next record, that bucket, why, commands it held).
+    """
+    buckets = Buckets(*batcher)
+    if order is None:
+        start, bucket, reason = next_bucket(words, start, now_ns, is_drained, buckets, None)
+        size = let_go(bucket, buckets, None) if bucket >= 0 else 0
+    else:
+        kept = Order(*order)
+        start, bucket, reason = next_bucket(words, start, now_ns, is_drained, buckets, kept)
+        size = let_go(bucket, buckets, kept) if bucket >= 0 else 0
+    return start, bucket, np.int64(reason), size

@@ -1,0 +1,147 @@
+"""The consumer's compiled loop for batches: ring -> batcher -> launches -> recorder, with no Python between two.
+
+It serves independent commands and commands of requests. Of the latter order is kept, and the results of steps are fed
+back: when a batch held the last command of a step the loop comes back (ENDED), and Python submits the feedback.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from launchopt.batching.buckets import NO_BUCKET, UNKNOWN_SHAPE, BucketColumn, Buckets
+from launchopt.batching.order import Order
+from launchopt.batching.policy import let_go, next_bucket, next_due_ns
+from launchopt.devices.cublaslt.launch import OK, TOO_MANY_LAUNCHES, Flush, LaunchTables, launch_strided
+from launchopt.devices.loops.landing import (
+    FeedbackArrays,
+    FlightArrays,
+    collect_ends,
+    feedback_quiet,
+    in_flight,
+    land,
+)
+from launchopt.devices.loops.state import (
+    FAR_NS,
+    LoopArrays,
+    LoopExit,
+    LoopWord,
+    RingWords,
+    SettingWord,
+    is_drained,
+    is_stopped,
+    refill,
+    wait,
+)
+from launchopt.native import compiled, monotonic_ns
+from launchopt.recording.recorder import CursorWord, Recording, wants_room
+from launchopt.types import Int, Table, Words
+
+UNLIMITED = 1 << 40  # launches of a batch where packing never pays
+
+
+class Launching(NamedTuple):
+    """What a loop launches with."""
+
+    tables: Any  # LaunchTables
+    recording: Any  # Recording
+    slot_bytes: Table  # [shapes]: bytes of A, B and C where packing may pay, else 0
+
+
+@compiled
+def _most_launches(bucket: Int, size: Int, launching: Any, settings: Table) -> Int:
+    """Return how many launches a batch may take before packing it costs less."""
+    slot_bytes = launching.slot_bytes[bucket]
+    if slot_bytes > 0:
+        return 1 + size * slot_bytes // settings[SettingWord.PACK_BYTES_PER_LAUNCH]
+    return UNLIMITED
+
+
+@compiled
+def end_launch(words: Words, feedback: Any, state: Table) -> Int:
+    """Collect the steps that `words`, just launched, have ended: return ENDED, or GO_ON where there are none."""
+    if feedback is not None:
+        state[LoopWord.ENDS] = collect_ends(words, feedback.ended)
+        if state[LoopWord.ENDS] > 0:
+            return LoopExit.ENDED
+    return LoopExit.GO_ON
+
+
+@compiled
+def _flush(bucket: Int, reason: Int, batcher: Any, order: Any, launching: Any, feedback: Any, loop: Any) -> Int:
+    """Launch what a bucket holds: return GO_ON, ENDED, SPECIAL (Python must launch state's batch) or FAILED."""
+    state, cursor = loop.state, launching.recording.cursor
+    size, flush_ns = let_go(bucket, batcher, order), monotonic_ns()
+    state[LoopWord.BUCKET], state[LoopWord.SIZE] = bucket, size
+    state[LoopWord.REASON], state[LoopWord.FLUSH_NS] = reason, flush_ns
+    state[LoopWord.FLUSHES + reason] += 1
+    if order is not None:
+        state[LoopWord.NOW_NS] = flush_ns  # what this batch lets in is eligible from now on
+    if state[LoopWord.LAUNCHES_LEFT] <= 0:
+        return LoopExit.SPECIAL
+    base, batch, launched = (
+        batcher.buckets[bucket, BucketColumn.BASE],
+        cursor[CursorWord.NEXT_BATCH],
+        cursor[CursorWord.NEXT_LAUNCH],
+    )
+    words, most = batcher.store[base : base + size], _most_launches(bucket, size, launching, loop.settings)
+    flush = Flush(batch, reason, flush_ns)
+    status = launch_strided(words, bucket, most, launching.tables, launching.recording, flush)
+    if status == TOO_MANY_LAUNCHES:
+        return LoopExit.SPECIAL
+    cursor[CursorWord.NEXT_BATCH] = batch + 1
+    state[LoopWord.LAUNCHES_LEFT] -= cursor[CursorWord.NEXT_LAUNCH] - launched
+    if status != OK:
+        state[LoopWord.STATUS] = status
+        return LoopExit.FAILED
+    return end_launch(words, feedback, state)
+
+
+@compiled
+def _loop(ring: Any, block: Words, batcher: Any, order: Any, launching: Any, feedback: Any, loop: Any) -> Int:
+    """Run until Python is needed, and say for what."""
+    state, recording = loop.state, launching.recording
+    while True:
+        land(feedback, order, None)
+        if state[LoopWord.NEXT] == state[LoopWord.COUNT]:
+            if wants_room(recording):
+                return LoopExit.SPOOL
+            refill(ring, block, state)
+            if is_stopped(ring):
+                return LoopExit.STOPPED
+        words, now_ns = block[: state[LoopWord.COUNT]], state[LoopWord.NOW_NS]
+        drained = is_drained(ring)
+        state[LoopWord.NEXT], bucket, reason = next_bucket(words, state[LoopWord.NEXT], now_ns, drained, batcher, order)
+        if bucket == UNKNOWN_SHAPE:
+            return LoopExit.UNKNOWN
+        if bucket != NO_BUCKET:
+            code = _flush(bucket, np.int64(reason), batcher, order, launching, feedback, loop)
+            if code != LoopExit.GO_ON:
+                return code
+            continue
+        if state[LoopWord.COUNT] > 0:
+            continue
+        if drained and batcher.active[0] == 0 and not in_flight(feedback):
+            return LoopExit.DRAINED
+        if feedback_quiet(now_ns, recording.cursor[CursorWord.NEXT_LAUNCH], feedback):
+            return LoopExit.QUIET
+        if not wait(ring, next_due_ns(now_ns + FAR_NS, batcher), feedback, order, None, loop):
+            return LoopExit.IDLE
+
+
+@compiled
+def pump_batches(ring: Any, block: Words, batcher: Any, order: Any, launching: Any, feedback: Any, loop: Any) -> Int:
+    """Run until Python is needed, and return for what: a LoopExit, as an integer.
+
+    Arguments are the fields of RingWords, Buckets, Order, Launching, FeedbackArrays and LoopArrays, nested likewise.
+    order and feedback are None for independent commands.
+    """
+    tables, recording, slot_bytes = launching
+    ring_words, buckets, arrays = RingWords(*ring), Buckets(*batcher), LoopArrays(*loop)
+    given = Launching(LaunchTables(*tables), Recording(*recording), slot_bytes)
+    if order is None:
+        return np.int64(_loop(ring_words, block, buckets, None, given, None, arrays))
+    back, ended, flights = feedback
+    fed_back = FeedbackArrays(RingWords(*back), ended, FlightArrays(*flights))
+    return np.int64(_loop(ring_words, block, buckets, Order(*order), given, fed_back, arrays))

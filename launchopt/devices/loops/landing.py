@@ -1,0 +1,192 @@
+"""Steps under way on the device: staged for feedback when they take off, told of through a ring when they land.
+
+A step takes off when its last command was launched. Its result is fed back on the same stream, and a word of `done`
+tells that the device got there. Then the step lands: a record in the second ring notifies the driver.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from launchopt.batching.order import land_step
+from launchopt.batching.step_buckets import land_step as land_whole_step
+from launchopt.command import LOW_HALF, NO_TOKEN, W_SLOT_A_B, WORDS
+from launchopt.native import compiled, load_acquire
+from launchopt.queue.ring import push_words
+from launchopt.records import columns_of, ends_step, join_halves, request_of, slot_c_of, token_of
+from launchopt.types import Int, Table, Words
+from launchopt.workloads import chain as ch
+
+QUIET_NS = 250_000_000  # with steps under way, how long nothing happens before the device is asked whether it is alive
+NOT_YET = np.uint64(0xFFFF_FFFF_8000_0000)  # in `done`: a token that is not done; its id overwrites the lower half
+
+
+class FlightWord(enum.IntEnum):
+    """Words of `Flights.cursor`. Steps are numbered in the order in which they took off."""
+
+    FIRST = 0  # the first step that has not landed
+    STOP_AT = 1  # one past the last step that took off
+    PROGRESS = 2  # launches and landings when they were looked at last
+    SINCE_NS = 3  # since when PROGRESS has not changed
+
+
+class FeedbackFact(enum.IntEnum):
+    """Words of `facts` about a stream, and where a device keeps its data: addresses, on the CPU offsets in bytes."""
+
+    TOKENS = 0  # tokens of the stream
+    COLUMN_BYTES = 1  # from a column of an output to the next
+    BASE_BYTES = 2  # address of the activations
+    HISTORY_BYTES = 3  # address of the history; 0: none is kept
+    ROW_BYTES = 4  # of a row of the history
+    DONE_BYTES = 5  # address of `done`
+    HAS_HEAD = 6  # whether the last output of a token is logits
+
+
+class StagedRow(enum.IntEnum):
+    """Rows of what is staged for feedback, uint64, a column a step."""
+
+    SOURCE = 0  # address of what the step computed last
+    TARGET = 1  # address of the request's next input
+    HISTORY = 2  # address of a row of the history; 0: none is kept
+    ID = 3  # address of the step's word of `done`
+    DRAW = 4  # token | request << 32: which random number is drawn
+
+
+class FlightArrays(NamedTuple):
+    """Steps that took off."""
+
+    rows: Words  # [a power of two, WORDS]: their last records
+    places: Table  # [a power of two]: their words of `done`
+    done: Words  # [tokens + requests]: ids of tokens, or NOT_YET; the device writes here
+    cursor: Table  # [FlightWord]
+
+
+class FeedbackArrays(NamedTuple):
+    """What a loop over requests needs to feed back results, and to notify the driver."""
+
+    back: Any  # RingWords of the ring to the driver
+    ended: Words  # [requests, WORDS]: last records of the steps that a batch ended
+    flights: Any  # FlightArrays
+
+
+@compiled
+def collect_ends(words: Words, ended: Words) -> Int:
+    """Copy the records of `words` that end a step to `ended`; return how many there are."""
+    count = 0
+    for i in range(len(words)):
+        if ends_step(words, i):
+            for w in range(WORDS):
+                ended[count, w] = words[i, w]
+            count += 1
+    return count
+
+
+@compiled
+def take_off(ended: Words, count: Int, table: Table, facts: Table, sampled: Words, plain: Words, flights: Any) -> Int:
+    """Stage the first `count` of `ended` for feedback; return how many of them went to `sampled`, the rest to `plain`.
+
+    table: the stream's requests. flights: FlightArrays or its fields.
+    """
+    rows, places, done, cursor = flights
+    mask, samples = len(places) - 1, 0
+    for i in range(count):
+        request, token = request_of(ended, i), token_of(ended, i)
+        ends_token = token != NO_TOKEN
+        place = facts[FeedbackFact.TOKENS] + request
+        if ends_token:
+            place = table[request, ch.FIRST_TOKEN] + token
+        at = cursor[FlightWord.STOP_AT] & mask
+        for w in range(WORDS):
+            rows[at, w] = ended[i, w]
+        places[at] = place
+        done[place] = NOT_YET  # chunks of a request share a word
+        cursor[FlightWord.STOP_AT] += 1
+        last_column = columns_of(ended, i) - 1
+        source = slot_c_of(ended, i) * ch.UNIT_BYTES + last_column * facts[FeedbackFact.COLUMN_BYTES]
+        is_sampled = ends_token and facts[FeedbackFact.HAS_HEAD] != 0
+        out, column = (sampled, samples) if is_sampled else (plain, i - samples)
+        base, history = facts[FeedbackFact.BASE_BYTES], facts[FeedbackFact.HISTORY_BYTES]
+        out[StagedRow.SOURCE, column] = np.uint64(base + source)
+        out[StagedRow.TARGET, column] = np.uint64(base + table[request, ch.LANE] * ch.UNIT_BYTES)
+        row = history + place * facts[FeedbackFact.ROW_BYTES]
+        out[StagedRow.HISTORY, column] = np.uint64(row) if ends_token and history != 0 else np.uint64(0)
+        out[StagedRow.ID, column] = np.uint64(facts[FeedbackFact.DONE_BYTES] + place * 8)
+        out[StagedRow.DRAW, column] = join_halves(token, request)
+        samples += is_sampled
+    return samples
+
+
+@compiled
+def in_flight(feedback: Any) -> bool:
+    """Return whether steps are under way; feedback: FeedbackArrays, or None where nothing is fed back."""
+    if feedback is None:
+        return False
+    cursor = feedback.flights.cursor
+    return bool(cursor[FlightWord.FIRST] != cursor[FlightWord.STOP_AT])
+
+
+@compiled
+def _tell(feedback: Any) -> None:
+    """Notify the driver of every step that the device has finished, in the order in which the steps took off."""
+    rows, places, done, cursor = feedback.flights
+    while cursor[FlightWord.FIRST] != cursor[FlightWord.STOP_AT]:
+        first = stop = cursor[FlightWord.FIRST] & (len(places) - 1)
+        most = min(len(places), first + cursor[FlightWord.STOP_AT] - cursor[FlightWord.FIRST])
+        while stop < most:
+            token = load_acquire(done, places[stop])
+            if token == NOT_YET:
+                break
+            rows[stop, W_SLOT_A_B] = token & LOW_HALF
+            stop += 1
+        if stop == first:
+            return
+        back = feedback.back
+        push_words(back.header, back.data, rows[first:stop], False)  # has room for a step of every request
+        cursor[FlightWord.FIRST] += stop - first
+
+
+@compiled
+def land(feedback: Any, order: Any, steps: Any) -> None:
+    """Notify the driver of the steps that the device has finished; say to the batcher whose they were.
+
+    feedback: FeedbackArrays, or None where nothing is fed back. The batcher: `order` (an Order) or `steps`
+    (StepBuckets); None for the other.
+    """
+    if feedback is not None:
+        rows, cursor = feedback.flights.rows, feedback.flights.cursor
+        landed = cursor[FlightWord.FIRST]
+        _tell(feedback)
+        while landed != cursor[FlightWord.FIRST]:
+            request = request_of(rows, landed & (len(rows) - 1))
+            if order is not None:
+                land_step(request, order)
+            if steps is not None:
+                land_whole_step(request, steps)
+            landed += 1
+
+
+@compiled
+def is_quiet(now_ns: Int, launches: Int, cursor: Table) -> bool:
+    """Return whether steps are under way, and nothing landed or was launched for QUIET_NS; True once in that time.
+
+    Ask before every wait. launches: made so far. cursor: of FlightArrays.
+    """
+    progress = cursor[FlightWord.FIRST] + launches
+    if cursor[FlightWord.FIRST] == cursor[FlightWord.STOP_AT] or progress != cursor[FlightWord.PROGRESS]:
+        cursor[FlightWord.PROGRESS], cursor[FlightWord.SINCE_NS] = progress, now_ns
+        return False
+    if now_ns - cursor[FlightWord.SINCE_NS] < QUIET_NS:
+        return False
+    cursor[FlightWord.SINCE_NS] = now_ns
+    return True
+
+
+@compiled
+def feedback_quiet(now_ns: Int, launches: Int, feedback: Any) -> bool:
+    """Return what `is_quiet` does; False where nothing is fed back."""
+    if feedback is None:
+        return False
+    return is_quiet(now_ns, launches, feedback.flights.cursor)
