@@ -11,10 +11,9 @@ the soak.json of `scripts/soak.py --json` beside them. Out: Markdown. With --rea
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 from launchopt.analysis.tables.reliability import Kill, Soak, reliability_markdown
 from launchopt.errors import DataError
 from launchopt.files import read_json
+from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import read_manifest
 from runner.pager import until_closed
 from runner.reading import command_parser, exit_code, page_code, sync_block
@@ -84,7 +84,7 @@ def read_kills(path: Path) -> list[Kill]:
     return [Kill(**row) for row in table.to_pylist()]
 
 
-def _require_same(folder: Path, kills: Sequence[Kill], about: Mapping[str, Any]) -> None:
+def _require_same(folder: Path, kills: Sequence[Kill], about: Manifest) -> None:
     """Raise DataError where the manifest counted other kills than the table has."""
     counts = about.get("counts")
     whole = counts[-1] if isinstance(counts, list) and counts and isinstance(counts[-1], dict) else {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from launchopt.analysis.tables.columns import NOTHING
 from launchopt.recording.results import Row
@@ -62,7 +61,7 @@ def environment(source: Source) -> Environment:
     )
 
 
-def _flat(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
+def _flat(value: object, name: str = "") -> Iterable[tuple[str, str]]:
     """Yield `a.b` and the value of each leaf."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():

@@ -9,10 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from launchopt.analysis.tables.columns import mode_name, short_configuration
 from launchopt.analysis.tables.rows import Line, Table
+from launchopt.files import JsonObject
+
+if TYPE_CHECKING:
+    import altair as alt
+
+Chart: TypeAlias = "alt.Chart | alt.LayerChart | alt.FacetChart"
+Datum = JsonObject  # one data row of a chart, or a specification
 
 MOST_SERIES = 6
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2, 1, 2])
@@ -29,7 +36,7 @@ class Figure:
 
     title: str
     note: str
-    spec: dict[str, Any]
+    spec: Datum
     zooms: bool = False
     is_wide: bool = False
 
@@ -44,7 +51,7 @@ class Absent:
 
 
 def finished(
-    title: str, note: str, chart: Any, height: int = HEIGHT, *, zooms: bool = False, is_wide: bool = False
+    title: str, note: str, chart: Chart, height: int = HEIGHT, *, zooms: bool = False, is_wide: bool = False
 ) -> Figure:
     """Return a chart as wide as its container, with a description for screen readers."""
     spec = chart.properties(width="container", height=height, description=f"{title}. {note}").to_dict()

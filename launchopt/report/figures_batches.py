@@ -5,12 +5,10 @@ In: a table and the histograms of its repeats. Out: a figure.
 
 from __future__ import annotations
 
-from typing import Any
-
 import altair as alt
 
 from launchopt.analysis.tables.rows import Table
-from launchopt.report.figure import Absent, Figure, finished, left_out, series_names, shown_lines
+from launchopt.report.figure import Absent, Chart, Datum, Figure, finished, left_out, series_names, shown_lines
 from launchopt.report.source import Histograms
 from launchopt.statistics.histogram import LogHistogram
 
@@ -33,7 +31,7 @@ def batch_figure(table: Table, histograms: Histograms) -> Figure | Absent:
     return finished(TITLE, note + left_out(table, lines), _chart(values, names), 220)
 
 
-def shares(histogram: LogHistogram) -> list[dict[str, Any]]:
+def shares(histogram: LogHistogram) -> list[Datum]:
     """Return the share of the commands in batches of 1, 2, 3-4, 5-8, ... commands, in percent."""
     commands: dict[int, float] = {}
     batches: dict[int, int] = {}
@@ -58,13 +56,13 @@ def _label(octave: int) -> str:
     return str(1 << octave) if octave < 2 else f"{(1 << (octave - 1)) + 1}-{1 << octave}"
 
 
-def _chart(values: list[dict[str, Any]], names: list[str]) -> Any:
+def _chart(values: list[Datum], names: list[str]) -> Chart:
     sizes = [_label(octave) for octave in range(min(v["octave"] for v in values), max(v["octave"] for v in values) + 1)]
     x = alt.X(
         "size:N", sort=sizes, scale=alt.Scale(domain=sizes), title="commands a batch", axis=alt.Axis(labelAngle=0)
     )
     colour = alt.Color("mode:N", sort=names, scale=alt.Scale(domain=names), legend=alt.Legend(title="mode"))
-    return (
+    chart: Chart = (
         alt.Chart(alt.InlineData(values=values))
         .mark_bar(stroke=None)
         .encode(
@@ -80,3 +78,4 @@ def _chart(values: list[dict[str, Any]], names: list[str]) -> Any:
             ],
         )
     )
+    return chart

@@ -6,13 +6,12 @@ In: a frontier. Out: figures; all of them absent without a sweep.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import altair as alt
 
 from launchopt.analysis.tables.columns import count, number
 from launchopt.analysis.tables.frontier import Frontier, Point
-from launchopt.report.figure import SHAPES, Absent, Figure, finished
+from launchopt.report.figure import SHAPES, Absent, Datum, Figure, finished
 
 HEAT_TITLE = "Timeout x bucket"
 FRONTIER_TITLE = "Throughput against tail latency"
@@ -40,7 +39,7 @@ def _drawn(frontier: Frontier) -> list[Point]:
     return [p for p in frontier.points if p.problem is None and p.p99_us and p.throughput_per_s]
 
 
-def _values(frontier: Frontier, points: list[Point]) -> list[dict[str, Any]]:
+def _values(frontier: Frontier, points: list[Point]) -> list[Datum]:
     return [
         {
             **{"mode": point.mode, "max_batch": point.max_batch, "timeout_us": point.timeout_us},
@@ -67,7 +66,7 @@ def _mark(frontier: Frontier, point: Point) -> str:
     )
 
 
-def _tooltips(unit: str) -> list[Any]:
+def _tooltips(unit: str) -> list[alt.Tooltip]:
     return [
         alt.Tooltip("mode:N"),
         alt.Tooltip("batching:N", title="max_batch / timeout"),

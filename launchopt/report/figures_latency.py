@@ -5,13 +5,22 @@ In: a table and the histograms of its repeats. Out: a figure.
 
 from __future__ import annotations
 
-from typing import Any
-
 import altair as alt
 
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.tables.rows import Table
-from launchopt.report.figure import DASHES, SHAPES, Absent, Figure, finished, left_out, series_names, shown_lines
+from launchopt.report.figure import (
+    DASHES,
+    SHAPES,
+    Absent,
+    Chart,
+    Datum,
+    Figure,
+    finished,
+    left_out,
+    series_names,
+    shown_lines,
+)
 from launchopt.report.source import Histograms
 from launchopt.statistics.histogram import LogHistogram
 
@@ -39,7 +48,7 @@ def latency_figure(table: Table, histograms: Histograms) -> Figure | Absent:
     return finished(TITLE, note + left_out(table, lines), _chart(values, names))
 
 
-def _curve(name: str, histogram: LogHistogram) -> list[dict[str, Any]]:
+def _curve(name: str, histogram: LogHistogram) -> list[Datum]:
     points = []
     for percent in _PERCENTS:
         latency_ns = histogram.percentile(percent)
@@ -49,7 +58,7 @@ def _curve(name: str, histogram: LogHistogram) -> list[dict[str, Any]]:
     return points
 
 
-def _chart(values: list[dict[str, Any]], names: list[str]) -> Any:
+def _chart(values: list[Datum], names: list[str]) -> Chart:
     data = alt.InlineData(values=values)
     legend = alt.Legend(title="mode", symbolSize=120)
     x = alt.X("us:Q", scale=alt.Scale(type="log", nice=False), title="latency, us (log)", axis=alt.Axis(format="~s"))

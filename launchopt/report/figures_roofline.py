@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.tables.rows import Line, Table
-from launchopt.report.figure import Absent, Figure, finished
+from launchopt.report.figure import Absent, Chart, Datum, Figure, finished
 
 TITLE = "Roofline"
 _BASELINE, _FASTEST, _OTHER = "baseline", "fastest", "other modes"
@@ -49,7 +48,7 @@ def roofline_figure(device: str, tables: Sequence[Table]) -> Figure | Absent:
     return finished(title, note, _chart(values, roofs), 360, is_wide=True)
 
 
-def _points(table: Table) -> list[dict[str, Any]]:
+def _points(table: Table) -> list[Datum]:
     """Return a point per line that has a rate. Intensity is FLOPs over bytes of the same commands."""
     sound = [line for line in table.lines if line.problem is None]
     timed = [line for line in sound if not line.is_baseline and line.median("wall_ms") is not None]
@@ -61,7 +60,7 @@ def _has_rates(line: Line) -> bool:
     return bool(line.median("achieved_tflops") and line.median("achieved_gb_per_s"))
 
 
-def _point(table: Table, line: Line, fastest: Line | None) -> dict[str, Any]:
+def _point(table: Table, line: Line, fastest: Line | None) -> Datum:
     tflops, gb_per_s = line.median("achieved_tflops") or 0.0, line.median("achieved_gb_per_s") or 0.0
     role = _BASELINE if line.is_baseline else _FASTEST if line is fastest else _OTHER
     return {
@@ -71,13 +70,13 @@ def _point(table: Table, line: Line, fastest: Line | None) -> dict[str, Any]:
     }
 
 
-def _labels(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _labels(values: Sequence[Datum]) -> list[Datum]:
     """Return a name beside the fastest point of each workload, moved up where another name stands."""
-    tops: dict[tuple[str, float], dict[str, Any]] = {}
+    tops: dict[tuple[str, float], Datum] = {}
     for each in sorted((v for v in values if v["role"] == _FASTEST), key=lambda v: float(v["tflops"])):
         tops[each["name"], round(math.log10(each["intensity"]), 1)] = each
     width, height = _LABEL_DECADES
-    placed: list[tuple[float, float, dict[str, Any]]] = []
+    placed: list[tuple[float, float, Datum]] = []
     for each in tops.values():
         x, y = math.log10(each["intensity"]), math.log10(each["tflops"])
         while any(abs(x - other_x) < width and abs(y - other_y) < height for other_x, other_y, _ in placed):
@@ -104,9 +103,7 @@ def _ceilings(tables: Sequence[Table]) -> dict[str, float]:
     return {name: statistics.median(values) if values else 0.0 for name, values in found.items()}
 
 
-def _roof(
-    name: str, dtype: str, ceilings: dict[str, float], memory: str, low: float, high: float
-) -> list[dict[str, Any]]:
+def _roof(name: str, dtype: str, ceilings: dict[str, float], memory: str, low: float, high: float) -> list[Datum]:
     ridge = ceilings[dtype] * 1e3 / ceilings[memory]
     corners = [low, max(low, ridge), max(high, ridge)]
     return [
@@ -115,7 +112,7 @@ def _roof(
     ]
 
 
-def _chart(values: list[dict[str, Any]], roofs: list[dict[str, Any]]) -> Any:
+def _chart(values: list[Datum], roofs: list[Datum]) -> Chart:
     log = alt.Scale(type="log", nice=False)
     drawn = [*values, *roofs]
     rules = [alt.Axis(format="~g", values=_powers([each[name] for each in drawn])) for name in ("intensity", "tflops")]

@@ -5,13 +5,11 @@ In: all modes of a stream, or a calibration. Out: figures.
 
 from __future__ import annotations
 
-from typing import Any
-
 import altair as alt
 
 from launchopt.analysis.tables.strategies import Remedy, RemedyTable
 from launchopt.analysis.verdict.calibration import Calibration
-from launchopt.report.figure import Absent, Figure, finished, series_names
+from launchopt.report.figure import Absent, Chart, Datum, Figure, finished, series_names
 
 TITLE = "Where the time of a command goes"
 STAGES_TITLE = "Stages of one launch"
@@ -38,7 +36,7 @@ def time_figure(table: RemedyTable) -> Figure | Absent:
     return finished(TITLE, note, _chart(values, names), max(120, 26 * len(names)))
 
 
-def _parts(name: str, remedy: Remedy) -> list[dict[str, Any]]:
+def _parts(name: str, remedy: Remedy) -> list[Datum]:
     line = remedy.line
     wall_ms, busy_ms, commands = line.median("wall_ms"), remedy.busy_ms, line.median("commands")
     host_ns, calls = line.median("host_submit_ns_per_launch"), line.median("launch_calls")
@@ -52,7 +50,7 @@ def _parts(name: str, remedy: Remedy) -> list[dict[str, Any]]:
     return [{"mode": name, "part": part, "us": us} for part, us in parts.items()]
 
 
-def _chart(values: list[dict[str, Any]], names: list[str]) -> Any:
+def _chart(values: list[Datum], names: list[str]) -> Chart:
     parts = [part for part in (_WALL, _BUSY, _HOST) if any(each["part"] == part for each in values)]
     base = alt.Chart(alt.InlineData(values=values)).encode(
         y=alt.Y("mode:N", sort=names, title=None, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=220)),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import altair as alt
 import pyarrow as pa
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 from launchopt.analysis.tables.rows import Line, Table
 from launchopt.errors import DataError
 from launchopt.recording.results import Row
-from launchopt.report.figure import Absent, Figure, finished, series_names, shown_lines
+from launchopt.report.figure import Absent, Chart, Datum, Figure, finished, series_names, shown_lines
 from launchopt.report.source import Source
 
 TITLE = "Timeline of a slice"
@@ -37,7 +36,7 @@ def timeline_figure(tables: Sequence[Table], source: Source) -> Figure | Absent:
         why = "neither launches nor kernels were recorded"
         return Absent(TITLE, why, "record.launches=all record.commands=all, on a GPU also timing=cupti for kernels")
     names = series_names(lines)
-    values: list[dict[str, Any]] = []
+    values: list[Datum] = []
     lanes: list[str] = []
     spans_us: list[float] = []
     for name, line in zip(names, lines, strict=True):
@@ -71,7 +70,7 @@ def _has_kernels(line: Line, source: Source) -> bool:
     return run is not None and run.recording("kernels") is not None
 
 
-def _slice(folder: Path, line: Line, name: str) -> list[dict[str, Any]]:
+def _slice(folder: Path, line: Line, name: str) -> list[Datum]:
     """Return the bars of one mode: the launches around the middle of its first repeat."""
     row = line.rows[0]
     first = max(0, int(row["launch_calls"] or 0) // 2 - _LAUNCHES // 2)
@@ -97,7 +96,7 @@ def _slice(folder: Path, line: Line, name: str) -> list[dict[str, Any]]:
     return bars
 
 
-def _read(path: Path, window: Any) -> list[Row]:
+def _read(path: Path, window: Sequence[tuple[str, str, object]]) -> list[Row]:
     if not path.is_file():
         return []
     try:
@@ -107,7 +106,7 @@ def _read(path: Path, window: Any) -> list[Row]:
     return rows
 
 
-def _calls(kernels: Iterable[Row], name: str) -> list[dict[str, Any]]:
+def _calls(kernels: Iterable[Row], name: str) -> list[Datum]:
     """Return API calls as CUPTI saw them, for a run without recorded launch calls."""
     seen = {each["correlation"]: each for each in kernels if each["api_start_ns"] is not None}
     return [
@@ -116,7 +115,7 @@ def _calls(kernels: Iterable[Row], name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _waits(commands: Iterable[Row], name: str) -> list[dict[str, Any]]:
+def _waits(commands: Iterable[Row], name: str) -> list[Datum]:
     """Return two bars per launch: from its first command's enqueue to its flush, and on to its launch call."""
     batches: dict[int, list[Row]] = {}
     for command in commands:
@@ -136,16 +135,16 @@ def _named(launch: Row) -> str:
     return f"launch {launch['launch']}: {launch['strategy']}, {size} command{'' if size == 1 else 's'} of {shape}"
 
 
-def _bar(mode: str, track: str, what: str, start_ns: int, end_ns: int) -> dict[str, Any]:
+def _bar(mode: str, track: str, what: str, start_ns: int, end_ns: int) -> Datum:
     return {"lane": f"{mode}: {track}", "track": track, "what": what, "start": start_ns, "end": end_ns}
 
 
-def _chart(values: list[dict[str, Any]], lanes: Sequence[str], end_us: float) -> Any:
+def _chart(values: list[Datum], lanes: Sequence[str], end_us: float) -> Chart:
     """Return the chart of the window [t0, t1], which the page's script moves."""
     t0, t1 = alt.param("t0", value=-0.04 * end_us), alt.param("t1", value=1.04 * end_us)
     scale = alt.Scale(domainMin=alt.ExprRef("t0"), domainMax=alt.ExprRef("t1"), nice=False, zero=False)
     tracks = [track for track in (_WAIT, _TURN, _HOST, _GPU) if any(value["track"] == track for value in values)]
-    return (
+    chart: Chart = (
         alt.Chart(alt.InlineData(values=values))
         .mark_bar(clip=True, height=18)
         .encode(
@@ -171,3 +170,4 @@ def _chart(values: list[dict[str, Any]], lanes: Sequence[str], end_us: float) ->
         )
         .add_params(t0, t1)
     )
+    return chart

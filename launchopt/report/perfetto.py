@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -116,7 +116,7 @@ def _sizes(files: dict[str, Path]) -> dict[Group, Size]:
 def _events(timeline: Timeline, files: dict[str, Path], launches: int) -> Iterator[Event]:
     """Yield all events. Rows beyond the first `launches` launches of a group are dropped before they become objects."""
     yield from timeline.processes()
-    makers: dict[str, Any] = {
+    makers = {
         "launches": timeline.launches,
         "commands": timeline.commands,
         "kernels": timeline.kernels,

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import json
 import re
-from typing import Any
 
 from markupsafe import Markup
 
@@ -40,7 +39,7 @@ def inline(script: str) -> Markup:
     return Markup(text)  # our own script and the bundle contain nothing of a run
 
 
-def inline_json(value: Any) -> Markup:
+def inline_json(value: object) -> Markup:
     """Return JSON without a character that HTML would interpret."""
     return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_NOT_IN_JSON))
 

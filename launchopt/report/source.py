@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
 from launchopt.analysis.tables.rows import Table, build_tables, without_copies
-from launchopt.analysis.tables.strategies import RemedyTable, build_remedies
+from launchopt.analysis.tables.strategies import Refusals, RemedyTable, build_remedies
 from launchopt.analysis.verdict.calibration import Calibration, find_calibration
 from launchopt.analysis.verdict.diagnosis import Diagnosis, diagnose
 from launchopt.recording import results
+from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
 from launchopt.statistics.histogram import LogHistogram
 
@@ -31,7 +31,7 @@ class Histograms:
 
     def __init__(self, rows: Iterable[Row], histogram_rows: Iterable[Row]) -> None:
         claimed = Counter(_repeat(row) for row in rows)
-        self._buckets: dict[tuple[Any, ...], _Buckets] = {}
+        self._buckets: dict[tuple[object, ...], _Buckets] = {}
         for row in histogram_rows:
             # Buckets of a repeat that two runs of one name claim could belong to either.
             if claimed[_repeat(row)] == 1:
@@ -49,7 +49,7 @@ class Histograms:
         return LogHistogram.from_rows(bucket for buckets in found if buckets for bucket in buckets)
 
 
-def _repeat(row: Row) -> tuple[Any, ...]:
+def _repeat(row: Row) -> tuple[object, ...]:
     return row["run_id"], row["mode"], row["repeat"]
 
 
@@ -58,7 +58,7 @@ class Run:
     """A folder of a run: its manifest and its recordings."""
 
     folder: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
 
     @property
     def name(self) -> str:
@@ -138,7 +138,7 @@ def _calibrations(runs: Iterable[Run], folders: Sequence[Path]) -> dict[str, Cal
 
 
 def _diagnoses(
-    rows: Iterable[Row], runs: Iterable[Run], refusals: dict[str, Any], calibrations: dict[str, Calibration]
+    rows: Iterable[Row], runs: Iterable[Run], refusals: Refusals, calibrations: dict[str, Calibration]
 ) -> list[Diagnosis]:
     """Return the diagnoses device by device, each with its own calibration."""
     device_of = {run.name: run.device for run in runs}

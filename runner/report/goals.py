@@ -12,11 +12,10 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
-from launchopt.files import read_json
+from launchopt.files import JsonObject, read_json
 from launchopt.recording import results
 from launchopt.recording.results import Row
 from runner.bench import figures
@@ -59,7 +58,7 @@ def markdown(path: Path) -> str:
     return plain(_HEADINGS, lines)
 
 
-def _cells(path: Path, goal: dict[str, Any]) -> list[str]:
+def _cells(path: Path, goal: JsonObject) -> list[str]:
     if ("most" in goal) == ("least" in goal):
         raise ValueError(f"{goal['what']}: most, or least")
     found, places = _measured(path, goal)
@@ -80,7 +79,7 @@ def _cells(path: Path, goal: dict[str, Any]) -> list[str]:
     ]
 
 
-def _measured(path: Path, goal: dict[str, Any]) -> tuple[Measured, list[str]]:
+def _measured(path: Path, goal: JsonObject) -> tuple[Measured, list[str]]:
     """Return the figure, and the folders that it comes from."""
     if "bench" in goal:
         return _of_bench(path.parent / goal["bench"], str(goal["case"])), [_name(path, goal["bench"])]
@@ -114,7 +113,7 @@ def _of_run(folder: Path, mode: str, figure: Callable[[Row], float]) -> Measured
     return Measured(statistics.median(samples), min(samples), max(samples), verified)
 
 
-def _beside(path: Path, goal: dict[str, Any]) -> Iterator[str]:
+def _beside(path: Path, goal: JsonObject) -> Iterator[str]:
     for mode in goal.get("beside", []):
         found = _of_run(path.parent / goal["run"], mode, FIGURES[goal["figure"]])
         yield f"{mode} {found.median:.4g}{'' if found.is_right else ' FAILED'}"

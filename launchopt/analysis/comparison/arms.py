@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launchopt.analysis.comparison.likeness import WORK, Manifest, work_of
+from launchopt.analysis.comparison.likeness import WORK, work_of
 from launchopt.analysis.tables.rows import stream_title
 from launchopt.errors import ConfigError, choices
+from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
 
 _CONFIGURATION = ("max_batch", "timeout_us")
@@ -117,7 +118,7 @@ def matched(a: Sequence[Arm], b: Sequence[Arm], *, any_mode: bool) -> Matching:
 
 
 def _by_columns(rows: Sequence[Row]) -> list[list[Row]]:
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+    groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(work_of(row, name) for name in (*WORK, *_CONFIGURATION, "mode")), []).append(row)
     return list(groups.values())
@@ -125,7 +126,7 @@ def _by_columns(rows: Sequence[Row]) -> list[list[Row]]:
 
 def _common(ours: Sequence[Arm], theirs: Sequence[Arm], names: Sequence[str]) -> Iterator[tuple[list[Arm], list[Arm]]]:
     """Return the arms of both sides that agree in the columns `names`."""
-    groups: dict[tuple[Any, ...], tuple[list[Arm], list[Arm]]] = {}
+    groups: dict[tuple[object, ...], tuple[list[Arm], list[Arm]]] = {}
     for which, arms in enumerate((ours, theirs)):
         for arm in arms:
             groups.setdefault(tuple(work_of(arm.rows[0], name) for name in names), ([], []))[which].append(arm)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launchopt.analysis.tables.rows import STREAM, has_no_dependencies
+from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
 
 # Columns in which two rows of the same work agree: the stream, its order, and the bytes it moved.
 WORK = (*STREAM, "ordering", "input_footprint_bytes")
-Manifest = Mapping[str, Any]
 
 _WORK_SETTINGS = ("workload", "model", "arrival", "sampling", "scheduler", "seed")
 _OF_NO_CONCERN = ("mode.name", "device.kind", "against", "repeats", "table", "verify_columns")
@@ -22,7 +22,7 @@ _MACHINE = (("environment", "device", "name"), ("environment", "cores"))
 _GPU_LIBRARIES = ("driver", "cuda_driver", "cuda_runtime", "cublaslt")
 
 
-def work_of(row: Row, name: str) -> Any:
+def work_of(row: Row, name: str) -> object:
     """Return a column of `WORK`, with one value for all that makes no difference.
 
     Independent GEMVs have no order to keep. A column that an earlier schema lacks could not be chosen then.
@@ -71,7 +71,7 @@ def remarks(a: Manifest, b: Manifest) -> list[str]:
     return found
 
 
-def differing(name: str, one: Any, other: Any) -> str:
+def differing(name: str, one: object, other: object) -> str:
     """Return a difference as text: `commands: 2,000 in A, 4,000 in B`."""
     return f"{name}: {_shown(one)} in A, {_shown(other)} in B"
 
@@ -92,7 +92,7 @@ def _revisions(a: Manifest, b: Manifest) -> str:
 
 
 def _packages(a: Manifest, b: Manifest) -> list[str]:
-    def versions(manifest: Manifest) -> dict[str, Any]:
+    def versions(manifest: Manifest) -> dict[str, object]:
         of_device = _at(manifest, ("device_versions",)) or {}
         others = {name: version for name, version in of_device.items() if name not in (*_GPU_LIBRARIES, "gpu")}
         return {**others, **(_at(manifest, ("environment", "packages")) or {})}
@@ -116,13 +116,13 @@ def _settings(a: Manifest, b: Manifest) -> Iterable[tuple[str, str]]:
             yield key, differing(key, one[key], other[key])
 
 
-def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
+def _flat(config: object, prefix: str = "") -> dict[str, object]:
     if not isinstance(config, Mapping):
         return {prefix[:-1]: config} if prefix else {}
     return {name: value for key in config for name, value in _flat(config[key], f"{prefix}{key}.").items()}
 
 
-def _comparable(key: str, value: Any) -> Any:
+def _comparable(key: str, value: object) -> object:
     """Return a value without its folder: a file is the same file in another folder."""
     return str(value).rpartition("/")[2] if key.endswith("path") and value is not None else value
 
@@ -134,7 +134,7 @@ def _at(manifest: Manifest, path: tuple[str, ...]) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):

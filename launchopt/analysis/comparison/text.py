@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from launchopt.analysis.comparison.compare import Comparison, Outcome
 from launchopt.analysis.tables.markdown import escaped
@@ -161,7 +160,7 @@ def as_json(outcome: Outcome) -> str:
     )
 
 
-def _fields(one: Comparison) -> dict[str, Any]:
+def _fields(one: Comparison) -> dict[str, object]:
     arms = {
         side: {"run_id": arm["run_id"], "mode": arm["mode"], "label": arm.label, "median": _bounds(median)}
         | {"repeats": len(arm.rows), "throttled": arm.throttled}
@@ -175,7 +174,7 @@ def _fields(one: Comparison) -> dict[str, Any]:
     }
 
 
-def _bounds(interval: Interval) -> dict[str, Any]:
+def _bounds(interval: Interval) -> dict[str, object]:
     return {"value": interval.value, "low": interval.low, "high": interval.high, "unit": interval.unit}
 
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ from launchopt.traces.nsys_sqlite import complete
 OUTSIDE = "(outside any range)"
 
 Ints = NDArray[np.int64]
+Records = NDArray[np.void]  # rows with named columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def _coded_ranges(database: sqlite3.Connection, codes: dict[str, int]) -> Iterat
         yield tid, start, _NEVER_NS if end is None else end, codes.setdefault(name, len(codes))
 
 
-def _parents(ranges: NDArray[Any]) -> Ints:
+def _parents(ranges: Records) -> Ints:
     """Return for each range (by thread, then start) the innermost range around its start, or -1."""
     parents = np.full(len(ranges), -1, dtype=np.int64)
     open_ranges: list[tuple[int, int]] = []
@@ -195,7 +195,7 @@ def _parents(ranges: NDArray[Any]) -> Ints:
     return parents
 
 
-def _innermost(ranges: NDArray[Any], parents: Ints, tid: Ints, time_ns: Ints, outside: int) -> Ints:
+def _innermost(ranges: Records, parents: Ints, tid: Ints, time_ns: Ints, outside: int) -> Ints:
     """Return the name code of the latest-begun range of thread `tid` that is open at `time_ns`, or `outside`.
 
     A range that is open now and began before an ended one was open when that one began. So it is an ancestor: climb
@@ -214,13 +214,13 @@ def _innermost(ranges: NDArray[Any], parents: Ints, tid: Ints, time_ns: Ints, ou
     return np.where(found >= 0, ranges["code"][found], outside)
 
 
-def _split(values: NDArray[Any], codes: Ints, count: int) -> list[NDArray[Any]]:
+def _split(values: Records, codes: Ints, count: int) -> list[Records]:
     """Return `values` by code, 0 .. count - 1. One sort keeps this cheap with a name per batch."""
     order = np.argsort(codes, kind="stable")
     return np.split(values[order], np.searchsorted(codes[order], np.arange(1, count)))
 
 
-def _row(name: str, ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[Any]) -> RangeRow:
+def _row(name: str, ranges: Records, calls: Records, kernels: Records) -> RangeRow:
     ended = ranges[ranges["end"] != _NEVER_NS]
     host_ns, call_ns = ended["end"] - ended["start"], calls["end"] - calls["start"]
     delays_ns = _delays_ns(kernels)
@@ -242,7 +242,7 @@ def _row(name: str, ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[
     )
 
 
-def _delays_ns(kernels: NDArray[Any]) -> Ints:
+def _delays_ns(kernels: Records) -> Ints:
     """Return the times from the return of each known call to its first kernel.
 
     The other kernels of a graph wait for the first.
@@ -254,7 +254,7 @@ def _delays_ns(kernels: NDArray[Any]) -> Ints:
     return np.asarray(np.maximum(known["start"] - known["returned"], 0)[is_first])
 
 
-def _union_row(name: str, ranges: NDArray[Any], calls: NDArray[Any], kernels: NDArray[Any]) -> RangeRow:
+def _union_row(name: str, ranges: Records, calls: Records, kernels: Records) -> RangeRow:
     """Return a row over ranges of different names, which may nest."""
     total = _row(name, ranges, calls, kernels)
     if total.host_ms is None:

@@ -7,12 +7,12 @@ In: the CSV of `nsys stats` (2022 to 2025), the `Profile` of the same file, summ
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from launchopt.analysis.profiles.nsys import Profile, RangeRow
 from launchopt.errors import DataError
+from launchopt.recording.results import Row
 
 TIME_LIMIT = 0.01  # share of the other's time
 
@@ -76,7 +76,7 @@ def agreements(profile: Profile, kernels: Sum) -> list[Agreement]:
     ]
 
 
-def agreements_with_run(mode: str, inside: RangeRow, rows: Sequence[Mapping[str, Any]]) -> list[Agreement]:
+def agreements_with_run(mode: str, inside: RangeRow, rows: Sequence[Row]) -> list[Agreement]:
     """Compare the ranges of `mode` with all repeats of its timing=cupti runs of the same job."""
     traced = [row for row in rows if row["mode"] == mode]
     if any(row["kernels"] is None for row in traced):

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from launchopt.recording.results import Row
 
-Event = dict[str, Any]
+Event = dict[str, object]
 Group = tuple[str, int]  # mode, repeat
 
 _HOST, _API, _EVENTS, _STREAMS = 1, 2, 100, 1000
@@ -157,13 +156,13 @@ class Timeline:
             yield {"ph": phase, "ts": _us(ns), "pid": pid, "tid": tid, **common, **bound}
 
 
-def _slice(name: str, pid: int, tid: int, start_ns: int, end_ns: int, about: dict[str, Any]) -> Event:
+def _slice(name: str, pid: int, tid: int, start_ns: int, end_ns: int, about: dict[str, object]) -> Event:
     args = {key: value for key, value in about.items() if value is not None}
     duration = _us(max(0, end_ns - start_ns))
     return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": _us(start_ns), "dur": duration, "args": args}
 
 
-def _named(what: str, pid: int, tid: int, **args: Any) -> Event:
+def _named(what: str, pid: int, tid: int, **args: object) -> Event:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
 
 

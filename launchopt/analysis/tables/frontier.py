@@ -32,7 +32,7 @@ SAME_THROUGHPUT = 0.02
 FLUSHES = tuple(name for name in SUMMARY.names if name.startswith("flush_"))
 _CONFIGURATION = ("mode", "max_batch", "timeout_us")
 
-_Histograms = dict[tuple[Any, ...], set[tuple[int, int, int]]]
+_Histograms = dict[tuple[object, ...], set[tuple[int, int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def build_frontiers(
     """
     kept = [row for row in without_copies(rows) if not row["traced"]]
     histograms = _histograms(kept, histogram_rows)
-    streams: dict[tuple[Any, ...], list[Row]] = {}
+    streams: dict[tuple[object, ...], list[Row]] = {}
     for row in kept:
         key = (*(row[name] for name in STREAM), disorder(row), row["sampling_where"])
         streams.setdefault(key, []).append(row)
@@ -193,7 +193,7 @@ def _histograms(rows: Iterable[Row], histogram_rows: Iterable[Row]) -> _Histogra
     return histograms
 
 
-def _repeat(row: Row) -> tuple[Any, ...]:
+def _repeat(row: Row) -> tuple[object, ...]:
     return row["run_id"], row["mode"], row["repeat"]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import altair as alt
 
@@ -18,6 +18,7 @@ from launchopt.analysis.tables.frontier import Frontier, Point
 from launchopt.analysis.tables.labels import FONT_SIZE, Axis, Box, Label, Spot, place
 from launchopt.analysis.tables.rows import arrivals, disorder
 from launchopt.analysis.tables.speedup_plot import INK, Chart, Panel, is_log, on_card, ticks
+from launchopt.files import JsonObject
 
 # Readable for the common kinds of colour blindness (Okabe and Ito, 2008); the reasons also in grey.
 _MODE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
@@ -143,7 +144,7 @@ def _visible(frontier: Frontier) -> list[Point]:
     return [point for point in _drawn(frontier) if is_within(point)]
 
 
-def _encoding(axis: Axis, **more: Any) -> dict[str, Any]:
+def _encoding(axis: Axis, **more: object) -> JsonObject:
     """Scale and axis of an encoding."""
     scale = alt.Scale(type="log" if axis.is_log else "linear", domain=[axis.low, axis.high], nice=False, zero=False)
     labelled = {"values": ticks(axis.low, axis.high)} if axis.is_log else {"tickCount": 5}
@@ -157,7 +158,7 @@ def _dots(frontier: Frontier, colours: Mapping[str, str]) -> Panel:
     y_title = f"p99 latency of a command, {_unit(frontier)[0]} (log) — less is better"
     y = alt.Y("y:Q", **_encoding(y_axis, title=y_title))
 
-    def chart(values: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    def chart(values: Sequence[JsonObject]) -> alt.Chart:
         return alt.Chart(alt.InlineData(values=list(values))).encode(x=x, y=y)
 
     joined = [_data(frontier, point)._asdict() for point in frontier.frontier]
@@ -182,7 +183,7 @@ def _dots(frontier: Frontier, colours: Mapping[str, str]) -> Panel:
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=_panel_title(frontier))
 
 
-def _dot(frontier: Frontier, point: Point, colours: Mapping[str, str]) -> dict[str, Any]:
+def _dot(frontier: Frontier, point: Point, colours: Mapping[str, str]) -> JsonObject:
     colour, is_chosen = colours[point.mode], point == frontier.recommended
     return {
         **_data(frontier, point)._asdict(),

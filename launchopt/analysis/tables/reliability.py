@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from launchopt.analysis.tables.columns import FULL, NOTHING, Column, count, number
 from launchopt.analysis.tables.markdown import body, escaped
+from launchopt.recording.manifest import Manifest
 
 VICTIMS = ("consumer", "producer", "parent", "group")
 PHASES = ("starting", "preparing", "running", "checking")  # a campaign kills in each of them
@@ -83,7 +83,7 @@ class Soak:
     batches: int
     memory: Mapping[str, Mapping[str, int]]  # per process: first_bytes, last_bytes, peak_bytes
     processor: str
-    environment: Mapping[str, Any]
+    environment: Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def _phases(kills: Sequence[Kill]) -> Sequence[Column[Line]]:
     return [_KILLED, *map(column, phases), Column("all", lambda line: count(len(line.kills)), FULL)]
 
 
-def reliability_markdown(kills: Sequence[Kill], about: Mapping[str, Any], soak: Soak | None) -> str:
+def reliability_markdown(kills: Sequence[Kill], about: Manifest, soak: Soak | None) -> str:
     """Return all tables. `about`: the campaign's manifest."""
     lines = _lines(kills)
     lost, leaked, wrong = (sum(each) for each in zip(*((k.lost, k.leaked, bool(k.wrong)) for k in kills), strict=True))
@@ -200,11 +200,11 @@ def _bad(kills: Sequence[Kill]) -> list[str]:
 
 
 def _pairs(facts: Mapping[str, str]) -> str:
-    heads: list[Column[Any]] = [Column(name, str, FULL, is_text=True) for name in ("what", "which")]
+    heads: list[Column[str]] = [Column(name, str, FULL, is_text=True) for name in ("what", "which")]
     return body(heads, facts.items())
 
 
-def _campaign_facts(about: Mapping[str, Any]) -> dict[str, str]:
+def _campaign_facts(about: Manifest) -> dict[str, str]:
     asked = f"seed {about.get('seed', NOTHING)}, {about.get('workers', NOTHING)} runs at a time"
     return {
         "each run": str(about.get("job", NOTHING)),
@@ -213,7 +213,7 @@ def _campaign_facts(about: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _place(processor: str, environment: Mapping[str, Any]) -> dict[str, str]:
+def _place(processor: str, environment: Manifest) -> dict[str, str]:
     """Return machine and revision."""
     memory_bytes = environment.get("memory_bytes")
     cores = f"{environment.get('cores', NOTHING)} cores"
@@ -225,7 +225,7 @@ def _place(processor: str, environment: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _revision(environment: Mapping[str, Any]) -> str:
+def _revision(environment: Manifest) -> str:
     revision = str(environment.get("git_revision") or NOTHING)[:REVISION_DIGITS]
     said = {"True": "with changes that were not committed", "False": "as committed"}
     return f"{revision}, {said.get(str(environment.get('git_dirty')), 'whether it was changed is not told')}"

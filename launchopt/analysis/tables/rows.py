@@ -169,7 +169,7 @@ def has_no_dependencies(workload: str) -> bool:
 def without_copies(rows: Iterable[Row]) -> list[Row]:
     """Return the rows without duplicates: a folder given twice must not double the repeats."""
     kept: list[Row] = []
-    seen: dict[tuple[Any, ...], list[Row]] = {}
+    seen: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         twins = seen.setdefault(tuple(row[name] for name in (*STREAM, *_CONFIGURATION, "repeat")), [])
         if any(repr(row) == repr(twin) for twin in twins):  # by repr, where a NaN equals itself
@@ -183,13 +183,13 @@ def without_copies(rows: Iterable[Row]) -> list[Row]:
 
 def grouped(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
     """Return groups of rows that agree in all columns `names`."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+    groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
     return list(groups.values())
 
 
-def stream_order(rows: list[Row]) -> tuple[Any, ...]:
+def stream_order(rows: list[Row]) -> tuple[object, ...]:
     """Return a key that sorts streams into display order."""
     row = rows[0]
     firsts = ((_FIRST_WORKLOADS, row["workload"]), (_FIRST_DTYPES, row["dtype"]))
@@ -197,7 +197,7 @@ def stream_order(rows: list[Row]) -> tuple[Any, ...]:
     return (bool(row["traced"]), row["device"] != "cuda", *known, *(sortable(row[name]) for name in STREAM))
 
 
-def sortable(value: Any) -> tuple[bool, float, str]:
+def sortable(value: object) -> tuple[bool, float, str]:
     """Return a key that orders nulls, numbers and texts without comparing one kind with another."""
     number = float(value) if isinstance(value, int | float) else 0.0
     return (value is not None, number, value if isinstance(value, str) else "")

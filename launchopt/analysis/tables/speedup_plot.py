@@ -7,11 +7,12 @@ bootstrap interval. Failed and traced lines are left out. Needs Altair (the `rep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import altair as alt
 
 from launchopt.analysis.tables.rows import Line, Table
+from launchopt.files import JsonObject
 from launchopt.statistics.interval import Interval, Verdict
 
 Chart: TypeAlias = alt.TopLevelMixin  # a whole picture
@@ -106,7 +107,7 @@ def bar_panel(bars: Sequence[Bar], title: Sequence[str], below: Sequence[str] = 
     return alt.layer(*layers).properties(width=_WIDTH, height=_STEP * len(bars), title=list(title))
 
 
-def _values(bar: Bar) -> dict[str, Any]:
+def _values(bar: Bar) -> JsonObject:
     ratio = bar.speedup
     # A percentile interval need not contain the value; a whisker starts or ends at the value then.
     return {

@@ -18,13 +18,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, pipe_table
 from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_published
 from launchopt.devices.launch_breakdown import from_json as stages_from_json
 from launchopt.errors import DataError
-from launchopt.files import read_json
+from launchopt.files import JsonObject, read_json
 
 SCHEMA_VERSION = 1
 VARIABLE = "LAUNCHOPT_CALIBRATION"  # names a calibration file outside of FOLDER
@@ -44,10 +43,10 @@ class Calibration:
     """
 
     made_utc: str
-    device: dict[str, Any]
-    environment: dict[str, Any]
+    device: JsonObject
+    environment: JsonObject
     floors: dict[str, Floor]
-    stages: dict[str, Any] = field(default_factory=dict)
+    stages: JsonObject = field(default_factory=dict)
 
     def value(self, name: str) -> float | None:
         """Return the floor `name`; None where it was not measured."""
@@ -55,12 +54,12 @@ class Calibration:
         return None if floor is None else floor.value
 
 
-def as_json(calibration: Calibration) -> dict[str, Any]:
+def as_json(calibration: Calibration) -> JsonObject:
     """Return the content of the file."""
     return {"schema_version": SCHEMA_VERSION, **asdict(calibration)}
 
 
-def from_json(content: Any, path: Path) -> Calibration:
+def from_json(content: object, path: Path) -> Calibration:
     """Return the calibration of a file's content; DataError naming `path` and the wrong key."""
     if not isinstance(content, Mapping) or "floors" not in content:
         raise DataError(path, None, "not a calibration: no floors (python -m runner.doctor --save makes one)")
@@ -82,7 +81,7 @@ def from_json(content: Any, path: Path) -> Calibration:
     )
 
 
-def _floor(name: str, content: Any, path: Path) -> Floor:
+def _floor(name: str, content: object, path: Path) -> Floor:
     if not isinstance(content, Mapping):
         raise DataError(path, None, f"floors.{name}={content!r}: must be an object with value and unit")
     unit, how, repeats = content.get("unit"), content.get("how", ""), content.get("repeats", 0)
@@ -100,7 +99,7 @@ def _floor(name: str, content: Any, path: Path) -> Floor:
     return Floor(value, unit, bounds[0], bounds[1], repeats, how)
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     """Return `value` as a float; None for anything but a finite number."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < math.inf:
         return None
