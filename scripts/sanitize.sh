@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Our resident kernels under NVIDIA's compute-sanitizer: does one touch memory that is not its own, race, or miss a barrier?
-# Enters: settings of a job (default: five small ones, of mode=persistent and mode=megakernel); SANITIZER, where the tool
-# is; TOOLS (default: memcheck racecheck synccheck); LIMIT_S a job and tool (default: 300). Out: a line a job and tool, with
-# how many commands the mode's kernel ran: where it ran none, nothing was looked at.
-# Exit code: 0 nothing found, 1 something was, or nothing looked at, as where there is no GPU, 2 there is no tool. Times mean
-# nothing here.
+# Run the persistent kernel and the megakernel under NVIDIA's compute-sanitizer. It finds accesses outside of memory, races and
+# missed barriers.
+# Arguments: settings of a job; without any, five small jobs of mode=persistent and mode=megakernel.
+# Environment: SANITIZER, the tool's path; TOOLS (default: memcheck racecheck synccheck); LIMIT_S, seconds per job and tool
+# (default: 300).
+# Output: one line per job and tool, with the number of commands that the mode's kernel ran. If it ran none, nothing was
+# checked.
+# Exit code: 0 nothing found; 1 something found, or nothing checked, as without a GPU; 2 no tool. Times mean nothing here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +21,7 @@ jobs=(
     "mode=persistent workload=gemv_256 workload.commands=96 workload.cache=hot"
     "mode=megakernel workload=layer model=tiny workload.tokens=3 workload.dtype=fp32"
     "mode=megakernel workload=layer model=tiny workload.tokens=3 workload.dtype=fp16 workload.requests=2"
-    "$refills" # the ring of weights, whose slots the other lists do not fill again
+    "$refills" # refills the slots of the ring of weights, which the other lists do not
     "$refills workload.requests=16"
 )
 [ $# -eq 0 ] || jobs=("$*")
@@ -27,7 +29,7 @@ found=0
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# Commands that the kernel of mode $2 ran, by the manifest in run folder $1.
+# Print how many commands the kernel of mode $2 ran, from the manifest in run folder $1.
 commands_by_kernel() {
     "$python" - "$1" "$2" <<'EOF'
 import sys
@@ -43,7 +45,7 @@ EOF
 }
 
 for job in "${jobs[@]}"; do
-    # Of a job with one of these modes that kernel alone: all else takes the tool's time.
+    # Check only that mode's kernel: the tool is slow.
     mode=$(grep -oE 'mode=(persistent|megakernel)' <<<"$job" | cut -d= -f2 || true)
     only=${mode:+--kernel-name kns=$mode}
     for tool in ${TOOLS:-memcheck racecheck synccheck}; do
@@ -65,7 +67,7 @@ for job in "${jobs[@]}"; do
         [ -z "$mode" ] || ran=$(commands_by_kernel "$run" "$mode" 2>>"$log" || echo 0)
         echo "$tool, $job${more:+ $more}: ${summary:-no summary}${ran:+, $ran commands by the kernel}, exit code $status"
         if [ "$status" -ne 0 ] || [ -z "$summary" ] || [ "$ran" = 0 ]; then
-            # What the tool says of the first things it found, then how the run ended.
+            # Show what the tool found first, then the end of the run.
             { grep -m 60 '^=========' "$log" || true; grep -v '^=========' "$log" | tail -n 40 || true; } >&2
             found=1
         fi

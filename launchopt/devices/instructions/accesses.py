@@ -20,18 +20,19 @@ def accesses(row: Instruction, itemsize: int) -> tuple[Spans, Spans]:
     if op is Op.SLOT_MAP:
         return [_positions(word, is_next=True), _pages(word)], [
             *(_positions(word, is_next) for is_next in (False, True)),
-            (word[Word.C], INDEX_BYTES * word[Word.N], word[Word.STRIDE_C], word[Word.REQUESTS]),
+            dep.Span(word[Word.C], INDEX_BYTES * word[Word.N], word[Word.STRIDE_C], word[Word.REQUESTS]),
         ]
     reads = [_rows(word, "B", word[Word.K], itemsize)]
     if op is Op.GEMM:
         last_row = (word[Word.M] - 1) * word[Word.LDA]
-        reads.append((word[Word.A], (last_row + word[Word.K]) * itemsize, word[Word.STRIDE_A], _requests(word, "A")))
+        length = (last_row + word[Word.K]) * itemsize
+        reads.append(dep.Span(word[Word.A], length, word[Word.STRIDE_A], _requests(word, "A")))
     elif op in VECTOR_OPS:
-        reads.append((word[Word.A], word[Word.M] * itemsize, 0, 1))
+        reads.append(dep.Span(word[Word.A], word[Word.M] * itemsize, 0, 1))
     elif op is Op.ADD:
         reads.append(_rows(word, "A", word[Word.M], itemsize))
     elif op is Op.KV_WRITE:
-        reads.append((word[Word.A], INDEX_BYTES * word[Word.N], word[Word.STRIDE_A], _requests(word, "A")))
+        reads.append(dep.Span(word[Word.A], INDEX_BYTES * word[Word.N], word[Word.STRIDE_A], _requests(word, "A")))
         return reads, [_pool(word, Word.C, itemsize)]
     elif op in (Op.QK, Op.AV):
         reads.append(_pool(word, Word.A, itemsize))
@@ -53,22 +54,23 @@ def _rows(word: Words, role: str, features: int, itemsize: int) -> dep.Span:
     row_bytes, rows = word[Word[f"LD{role}"]] * itemsize, word[Word.N]
     requests = _requests(word, role)
     if requests == 1:
-        return word[Word[role]], features * itemsize, row_bytes, rows
-    return word[Word[role]], (rows - 1) * row_bytes + features * itemsize, word[Word[f"STRIDE_{role}"]], requests
+        return dep.Span(word[Word[role]], features * itemsize, row_bytes, rows)
+    length = (rows - 1) * row_bytes + features * itemsize
+    return dep.Span(word[Word[role]], length, word[Word[f"STRIDE_{role}"]], requests)
 
 
 def _pool(word: Words, role: Word, itemsize: int) -> dep.Span:
     """Return the span of a layer's whole cache."""
     tokens = word[Word.ALL_REQUESTS] * word[Word.PAGES] * word[Word.PAGE_TOKENS]
-    return word[role], 2 * tokens * word[Word.KV_HEADS] * word[Word.HEAD_DIM] * itemsize, 0, 1
+    return dep.Span(word[role], 2 * tokens * word[Word.KV_HEADS] * word[Word.HEAD_DIM] * itemsize, 0, 1)
 
 
 def _positions(word: Words, is_next: bool) -> dep.Span:
     """Return the span of the positions of its requests, of this step or of the next."""
     first = word[Word.FIRST_REQUEST] + is_next * word[Word.ALL_REQUESTS]
-    return word[Word.POSITIONS] + INDEX_BYTES * first, INDEX_BYTES * word[Word.REQUESTS], 0, 1
+    return dep.Span(word[Word.POSITIONS] + INDEX_BYTES * first, INDEX_BYTES * word[Word.REQUESTS], 0, 1)
 
 
 def _pages(word: Words) -> dep.Span:
     """Return the span of the whole page table."""
-    return word[Word.TABLE], INDEX_BYTES * word[Word.ALL_REQUESTS] * word[Word.PAGES], 0, 1
+    return dep.Span(word[Word.TABLE], INDEX_BYTES * word[Word.ALL_REQUESTS] * word[Word.PAGES], 0, 1)

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.command import W_MN, W_SLOT_C_REQUEST, Op
+from launchopt.command import Op, as_records
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.op_kernels import SeqAddresses, Three, geometry
 from launchopt.devices.instructions.fusion import fused
 from launchopt.devices.instructions.order import with_dependencies
 from launchopt.devices.instructions.words import WORDS, Instruction, Instructions, Word
-from launchopt.devices.runs import HIGH, run_end, slots_of
+from launchopt.devices.runs import run_end, slots_of
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.kernels.shared import TILE_ROWS
 from launchopt.workloads.chain import ChainStream
@@ -43,13 +43,13 @@ class StepCompiler:
 
     def compilable(self, batch: StepBatch) -> bool:
         """Return whether each row is one instruction: one request, or evenly spaced requests with one column each."""
-        return batch.size == 1 or (_columns(batch) == 1 and self._steps.runs(batch, 1) == 1)
+        return batch.size == 1 or (columns_of(batch) == 1 and self._steps.runs(batch, 1) == 1)
 
     def compile(self, batch: StepBatch) -> Instructions:
         """Return the list of a batch."""
         indices, shapes = self._steps.indices(self._steps.kind_of(batch)), self._steps.tables.shapes
         whole = batch.words.reshape(batch.rows, batch.size, -1)
-        alone, made = _columns(batch) > 1, []
+        alone, made = columns_of(batch) > 1, []
         for row, index in enumerate(indices.tolist()):
             moves, words, first = shapes[index, lt.MOVE_A : lt.MOVE_C + 1].tolist(), whole[row], 0
             while first < batch.size:
@@ -64,7 +64,7 @@ class StepCompiler:
         made, shape = self._blank(index, stop - first).copy(), self._steps.tables.shapes[index]
         slots = np.array(slots_of(words, first), np.int64)
         made[Word.A : Word.C + 1] = shape[lt.BASE_A : lt.BASE_C + 1] + slots * shape[lt.BYTES_A : lt.BYTES_C + 1]
-        made[Word.FIRST_REQUEST], made[Word.ROW] = int(words[first, W_SLOT_C_REQUEST] >> HIGH), row
+        made[Word.FIRST_REQUEST], made[Word.ROW] = int(as_records(words[first : first + 1])["request"][0]), row
         return made
 
     def _blank(self, index: int, size: int) -> Instruction:
@@ -93,6 +93,6 @@ class StepCompiler:
         return blank
 
 
-def _columns(batch: StepBatch) -> int:
-    """Of a request, in the step's first row."""
-    return int(batch.words[0, W_MN] >> HIGH)
+def columns_of(batch: StepBatch) -> int:
+    """Return the columns per request, in the step's first row."""
+    return int(as_records(batch.words[:1])["n"][0])

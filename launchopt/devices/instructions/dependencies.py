@@ -10,33 +10,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.types import Table
 
-FIRST, LENGTH, STRIDE, COUNT = range(4)
-SPAN_COLUMNS = 4
-PAIRS_AT_ONCE = 1 << 20
-JOIN = -1  # stands for no instruction of the list
+PAIRS_AT_ONCE = 1 << 20  # spans compared at once, which limits memory
+JOIN = -1  # in place of an instruction of the list
 
 Flags = NDArray[np.bool_]
-Span = tuple[int, int, int, int]
+
+
+class Span(NamedTuple):
+    """Intervals of memory, or a row of a table of them."""
+
+    first: int  # address of the first interval
+    length: int  # bytes of an interval
+    stride: int  # bytes from one interval to the next
+    intervals: int  # number of them
+
+
+SPAN_COLUMNS = len(Span._fields)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An instruction by its place in the list, or JOIN, and the places among the steps that it waits for."""
+    """A row of the joined list: the instruction that it executes, or JOIN, and the steps that it waits for."""
 
     source: int
     waits: tuple[int, ...]
 
 
 def overlaps(one: Table, other: Table) -> Flags:
-    """Whether spans share a byte; both [..., 4], and broadcast.
+    """Return whether spans share a byte. Both are int64 [..., SPAN_COLUMNS], and broadcast.
 
-    Exact where both move by one stride, or one of them is a single interval; else as if the gaps belonged to them.
+    Exact if both have one stride, or one of them is a single interval. Otherwise gaps count as parts of the spans.
     """
     (first, length, stride, count), (first_2, length_2, stride_2, count_2) = (
         [np.asarray(spans[..., column]) for column in range(SPAN_COLUMNS)] for spans in (one, other)
@@ -56,7 +66,10 @@ def overlaps(one: Table, other: Table) -> Flags:
 
 
 def conflicts(spans: Table, owners: Table, is_write: Flags, instructions: int) -> Flags:
-    """[i, j]: whether instruction i must run after j, which comes before it in the list."""
+    """Return bool [i, j]: whether instruction i must run after j, which comes before it in the list.
+
+    owners: the instruction of each span. is_write: whether the span is written.
+    """
     found = np.zeros((instructions, instructions), np.bool_)
     written, owners_of_written = spans[is_write], owners[is_write]
     at_once = max(1, PAIRS_AT_ONCE // max(1, len(spans)))
@@ -70,13 +83,12 @@ def conflicts(spans: Table, owners: Table, is_write: Flags, instructions: int) -
 
 
 def reduced(conflicting: Flags) -> list[list[int]]:
-    """Of each instruction the conflicting ones that it must wait for itself, ascending: others are waited for by these.
+    """Return for each instruction the conflicting ones that it must wait for itself, ascending.
 
-    From the latest to the earliest: one is left out if one that is kept waits for it. What is left is the transitive
-    reduction, since whoever waits for an instruction comes later than it.
+    The others are left out: an instruction that is kept waits for them. The result is the transitive reduction.
     """
     waits: list[list[int]] = []
-    before: list[int] = []  # of each, as bits, all that end before it can begin
+    before: list[int] = []  # for each instruction, as bits: all that end before it can begin
     for row in conflicting:
         kept, covered = [], 0
         for j in reversed(np.flatnonzero(row).tolist()):
@@ -89,10 +101,10 @@ def reduced(conflicting: Flags) -> list[list[int]]:
 
 
 def joined(waits: Sequence[Sequence[int]], most: int) -> list[Step]:
-    """Steps that wait for at most `most` each. `most`: 2 or more.
+    """Return steps that wait for at most `most` others each; `most` is 2 or more.
 
-    Where an instruction waits for more, joins come right before it, which do nothing but wait for `most` of them, the
-    earliest, and stand for these: so nobody waits for more than it must.
+    An instruction that waits for more gets joins right before it. A join waits for the `most` earliest ones and stands
+    for them, so no step waits for more than it must.
     """
     steps: list[Step] = []
     place: list[int] = []
@@ -108,7 +120,7 @@ def joined(waits: Sequence[Sequence[int]], most: int) -> list[Step]:
 
 
 def levels(waits: Sequence[Sequence[int]]) -> list[int]:
-    """How many instructions at most come one after another before each."""
+    """Return for each instruction the length of the longest chain of waits before it."""
     found: list[int] = []
     for own in waits:
         found.append(max((found[j] + 1 for j in own), default=0))

@@ -11,7 +11,7 @@ The likely next program is the one that followed the same program the last time.
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 import cupy
 import numpy as np
@@ -59,7 +59,7 @@ class LaunchAhead:
         self._gate = np.zeros(1, GATE)
         self._gate["gave_up"], self._gate["heard"] = self._gave_up.ctypes.data, self._heard.data.ptr
         self._gate["patience_ns"] = PATIENCE_NS
-        self._following: dict[Any, Gated] = {}
+        self._following: dict[Gated, Gated] = {}  # the program that came after each, the last time
         self._waiting: Gated | None = None
         self._tag, self._made_ns = 0, 0
         self.start()

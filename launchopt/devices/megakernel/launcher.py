@@ -18,17 +18,16 @@ import cupy
 import numpy as np
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.command import W_MN, ShapeKey
+from launchopt.command import ShapeKey
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cuda.kernel_plans import KernelLaunch, clusters_at_once
 from launchopt.devices.cuda.op_kernels import VECTOR_BYTES, SeqAddresses
 from launchopt.devices.feedback.in_launch import LaunchFeedback
-from launchopt.devices.instructions.compiler import StepCompiler
+from launchopt.devices.instructions.compiler import StepCompiler, columns_of
 from launchopt.devices.instructions.words import Instructions
 from launchopt.devices.megakernel.launch_ahead import Gated, LaunchAhead
 from launchopt.devices.megakernel.memory import LEAST_SLOTS, SLOT_BYTES, STATIC_ATTENTION_BYTES, fixed_bytes, slots_of
 from launchopt.devices.megakernel.program import NO_FEEDBACK, MegakernelProgram
-from launchopt.devices.runs import HIGH
 from launchopt.devices.steps.coalesced import CoalescedSteps
 from launchopt.devices.steps.likely import most_kept
 from launchopt.errors import ConfigError
@@ -168,8 +167,7 @@ class Megakernel:
         if key in self._programs:
             self._programs.move_to_end(key)
             return self._programs[key]
-        columns = int(batch.words[0, W_MN] >> HIGH)
-        if columns > 1 or not self._compiler.compilable(batch):
+        if columns_of(batch) > 1 or not self._compiler.compilable(batch):
             return None
         if key not in self._seen and not self._compiles_at_once:
             if len(self._seen) >= MOST_SEEN:

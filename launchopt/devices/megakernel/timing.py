@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -35,6 +35,15 @@ PLAIN: Mapping[str, int] = {}
 WITH_STAMPS, WITHOUT_WEIGHTS, WITHOUT_WAITS = {"STAMPS": 1}, {"WITHOUT": 1}, {"WITHOUT": 2}
 
 Programs = list["MegakernelProgram"]  # one per copy of the weights
+Array = Any  # a CuPy array
+Events = tuple[Any, Any]  # CuPy events before and behind a launch
+
+
+class Kept(NamedTuple):
+    """An array and a copy of what it holds before a measurement."""
+
+    array: Array
+    copy: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +69,8 @@ class StepTiming:
                 state.positions[1] -= 1  # the next step begins where the last one did
             positions = [] if state is None else [state.positions]
             arenas = [array for arena, array in device.arenas.arrays.items() if not arena.is_weight]
-            self._positions = [(array, array.copy()) for array in positions]
-            self._memory = [*((array, array.copy()) for array in arenas), *self._positions]
+            self._positions = [Kept(array, array.copy()) for array in positions]
+            self._memory = [*(Kept(array, array.copy()) for array in arenas), *self._positions]
         device.synchronize()
 
     def programs(self, macros: Mapping[str, int] = PLAIN) -> Programs:
@@ -112,15 +121,15 @@ class StepTiming:
         self._device.synchronize()
         return None if clock is None else float(clock)
 
-    def _left(self, program: MegakernelProgram) -> list[Any]:
+    def _left(self, program: MegakernelProgram) -> list[Array]:
         """Return copies of the memory after one launch."""
         self._launch(program)
         with self._device.stream:
-            copies = [array.copy() for array, _ in self._memory]
+            copies = [kept.array.copy() for kept in self._memory]
         self._device.synchronize()
         return copies
 
-    def _launch(self, program: MegakernelProgram, pair: tuple[Any, Any] | None = None) -> None:
+    def _launch(self, program: MegakernelProgram, pair: Events | None = None) -> None:
         """Launch at the same positions again, between the events of `pair`."""
         self._put_back(self._positions)
         if pair is None:
@@ -130,16 +139,16 @@ class StepTiming:
         program.launch()
         pair[1].record(self._device.stream)
 
-    def _put_back(self, kept: Sequence[tuple[Any, Any]]) -> None:
+    def _put_back(self, kept: Sequence[Kept]) -> None:
         for array, copy in kept:
             array.data.copy_from_device_async(copy.data, array.nbytes, self._device.stream)
 
 
-def _us(pair: tuple[Any, Any]) -> float:
+def _us(pair: Events) -> float:
     return 1e3 * float(cupy.cuda.get_elapsed_time(*pair))
 
 
-def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def _same(some: Sequence[Array], others: Sequence[Array]) -> bool:
     """Compare bytes, since NaN equals nothing."""
     pairs = zip(some, others, strict=True)
     return all(bool((one.view(np.uint8) == other.view(np.uint8)).all()) for one, other in pairs)

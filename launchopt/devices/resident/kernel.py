@@ -9,7 +9,7 @@ on those, and nothing that waits for the whole device may be called.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import cupy
 import numpy as np
@@ -177,7 +177,7 @@ class Resident:
         if self.running and self._queue[rl.QueueWord.NEXT]:
             self._wait_for(int(self._queue[rl.QueueWord.NEXT]))
 
-    def settle_requests(self, requests: NDArray[np.integer[Any]]) -> None:
+    def settle_requests(self, requests: NDArray[np.uint32]) -> None:
         """Let later work on the device's stream wait for the last command of each of these requests."""
         for request in requests.tolist() if self.running else ():
             if posted := int(self._last[request & (len(self._last) - 1)]):

@@ -8,7 +8,6 @@ kernel that ended in order may have been started again meanwhile, so only Kernel
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from launchopt.kernels.shared import (
     KernelState,
 )
 from launchopt.native import compiled, cpu_pause, load_word, store_fence, store_word
-from launchopt.types import Int
+from launchopt.types import Int, Table, Words
 
 MOST_ROWS = (1 << 24) - 1  # a word of a tile has 24 bits for its first row
 LEAST_TILE_BYTES = 4096  # of weights: what a group of 256 threads reads at once
@@ -142,7 +141,7 @@ def outputs_of(queue: Int, index: Int) -> Int:
     return _word(queue, QueueWord.OUTPUTS) + 8 * OUTPUT_WORDS * slot_of(queue, index)
 
 
-def values_of(words: NDArray[Any]) -> NDArray[np.float32]:
+def values_of(words: Table | Words) -> NDArray[np.float32]:
     """Return the outputs that these words hold; int64 or uint64 of any shape."""
     values: NDArray[np.float32] = (words & words.dtype.type(STAMP_MASK)).astype(np.uint32).view(np.float32)
     return values

@@ -83,7 +83,7 @@ ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
 
 
 class Launched:
-    """A list in memory of the host, as devices/megakernel_program.py has it on a GPU."""
+    """A list in memory of the host, as devices/megakernel/program.py has it on a GPU."""
 
     def __init__(self, instructions: Instructions, dtype: Dtype, feedback: LaunchFeedback, text: str) -> None:
         itemsize = dtype.itemsize

@@ -1,4 +1,4 @@
-"""What holds of the tasks of any list (devices/megakernel_tasks.py)."""
+"""What holds of the tasks of any list (devices/megakernel/tasks.py)."""
 
 from __future__ import annotations
 

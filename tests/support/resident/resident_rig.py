@@ -1,4 +1,4 @@
-"""kernels/persistent.cu or echo.cu itself on the host (cuda_on_host): its memory, as of devices/resident.py; products.
+"""kernels/persistent.cu or echo.cu itself on the host (cuda_on_host): memory as devices/resident/kernel.py makes it.
 
 Its threads do nothing to the same memory without an order (cuda_on_host/races.h).
 """
@@ -31,7 +31,7 @@ UNIT = {Dtype.fp32: 2.0**-22, Dtype.fp16: 2.0**-9}
 
 
 class Resident:
-    """The memory of the kernel `name`, as devices/resident.py makes it on a GPU.
+    """The memory of the kernel `name`, as devices/resident/kernel.py makes it on a GPU.
 
     direct_bytes: of weights that are not cut.
     """
