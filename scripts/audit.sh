@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Known vulnerabilities in what is installed in .venv, by pip-audit (PyPI's advisories).
-# Enters: AUDIT_STRICT=1 makes a skipped audit an error. Out: exit code 1 for a vulnerable package; 0, and a line that
-# says why, where pip-audit cannot be had or the service cannot be reached: no network is no finding.
+# Checks the packages of .venv for known vulnerabilities with pip-audit (PyPI's advisories).
+# Exit code: 1 for a vulnerable package; 0 with a reason if pip-audit or its service cannot be reached. With
+# AUDIT_STRICT=1 a skipped audit is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ python=.venv/bin/python
 [ -x "$python" ] || skip "there is no .venv: run scripts/check.sh first"
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
-# In a folder of its own, so that what is audited is what the project needs and no more.
+# pip-audit gets an environment of its own: the audit covers only the packages that the project needs.
 "$python" -m venv "$tools/venv" >"$tools/log" 2>&1 || skip "no environment for pip-audit can be made"
 "$tools/venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 pip-audit \
     >"$tools/log" 2>&1 || skip "pip-audit cannot be installed from this index"

@@ -2,8 +2,8 @@
 
     python scripts/dataset_example.py outputs            (default: outputs/reference)
 
-In: every summary.parquet below a folder, of any schema version. Out: two tables. Needs duckdb and pandas (extra `dev`).
-Modes are compared within a run alone: there they took turns on the same operands.
+Reads every summary.parquet below a folder, of any schema version, and prints two tables. Needs duckdb and pandas (extra
+`dev`). Modes are compared only within a run, where they alternate on the same operands.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ FASTEST = """
 
 
 def main(folder: str = "outputs/reference") -> None:
-    """Both tables of the runs below `folder`."""
-    # Not 'outputs/**/summary.parquet' itself: files of several schema versions lie there.
+    """Print both tables of the runs below `folder`."""
+    # DuckDB cannot read 'outputs/**/summary.parquet' itself: those files have several schema versions.
     runs = pa.Table.from_batches(batches([Path(folder)], "summary"), schema_of("summary"))
     print(duckdb.sql(FASTEST).df().to_string(index=False))
 
     frame: pd.DataFrame = runs.to_pandas()
-    sound = frame[(frame["verified"] == 1) & ~frame["traced"]]
-    by_mode = sound.groupby(["mode", "dtype"])["host_submit_ns_per_launch"]
+    verified = frame[(frame["verified"] == 1) & ~frame["traced"]]
+    by_mode = verified.groupby(["mode", "dtype"])["host_submit_ns_per_launch"]
     print("\nhost time a launch call, us, over all runs\n", by_mode.agg(["min", "median", "max"]).div(1e3).round(2))
 
 

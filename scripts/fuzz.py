@@ -1,16 +1,16 @@
-"""Broken and hostile input by the million: what the readers of files and the command line make of it.
+"""Feeds broken and hostile input to the readers of files and to the command line.
 
     python scripts/fuzz.py                          # ten minutes: override sets, config files, readers in turn
     python scripts/fuzz.py overrides --count 1000   # a thousand override sets
     python scripts/fuzz.py kineto nsys --minutes 5  # these readers alone
     python scripts/fuzz.py azure --engine atheris   # coverage-guided (pip install atheris)
 
-In: what to try (default: all), and from which seed. Readers get mutants of the files in tests/corpus; the only thing
-that may come of one is a table, or an error of one short line. Override sets and config files must be refused in a few
-words within two processor seconds, with nothing left behind, or be planned; nothing is run. Out: counts, and each
-finding with how to have it again; files that did harm stay in --keep.
+Readers get mutants of the files in tests/corpus. A mutant must give a table, or an error of one short line. Override
+sets and config files must give a plan, or a short error within two processor seconds that leaves nothing behind.
+Nothing is run. The script prints counts, and each finding with its number, which reproduces it. Harmful files stay in
+--keep.
 
-Exit code 0: none did harm. 1: some did.
+Exit code 0: no input did harm. 1: some did.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from support.results.mutations import CORPUS, READERS, complaint, mutant, mutate
 
 CONF = Path(__file__).parents[1] / "conf"
 LINES = ("overrides", "configs")
-TURN = 20  # mutants of a reader between two looks at the clock; of a command line, which takes longer, one
+TURN = 20  # mutants of a reader in one round; a round has one command line, which takes longer
 
 Finding = str | None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Try until time or count is up; returns the exit code."""
+    """Try inputs until the time or count is reached; return the exit code."""
     options = _parser().parse_args(argv)
     if options.engine == "atheris":
         return _with_atheris(options.what or list(READERS), options.minutes)
@@ -70,7 +70,7 @@ def _is_enough(limit_s: float | None, count: int | None, rounds: int) -> bool:
 
 
 def _try(name: str, number: int, folder: Path, keep: Path) -> Finding:
-    """One input of a kind, made from its number alone."""
+    """Try one input of a kind. Its number alone determines it. Return a finding, or None."""
     generator = random.Random(f"{name} {number}")
     if name in READERS:
         seed = CORPUS / generator.choice(READERS[name].seeds)
@@ -89,8 +89,8 @@ def _try(name: str, number: int, folder: Path, keep: Path) -> Finding:
 
 
 def _config_words(generator: random.Random, user: Path) -> list[str]:
-    """A mutant of one of our own config files, as somebody else's."""
-    # Experiments are sweeps: as many plans as jobs.
+    """Return the words that select a mutant of one of our config files in a user's folder."""
+    # Not experiments: they are sweeps of many jobs, with a plan for each.
     path = generator.choice([path for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name != "experiment"])
     shutil.rmtree(user, ignore_errors=True)
     (user / path.parent.name).mkdir(parents=True)
@@ -99,7 +99,7 @@ def _config_words(generator: random.Random, user: Path) -> list[str]:
 
 
 def _with_atheris(what: Sequence[str], minutes: float) -> int:
-    """Guided by coverage, one reader at a time; libFuzzer ends the process where it finds something."""
+    """Fuzz one reader, guided by coverage. libFuzzer ends the process at a finding."""
     if find_spec("atheris") is None:
         print("error: --engine atheris: is not installed: pip install atheris", file=sys.stderr)
         return 2

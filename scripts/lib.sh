@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154 # `tool` is the sourcing script's
-# What the profiler scripts share. Sourced by them, does nothing by itself.
-# Enters: `tool`, nsys or ncu; from the environment TOOL_OUT and TOOL_TIMEOUT_S (in capitals), and PYTHON.
-# Leaves: `timeout_s`, `python`, `checkout` and `out` for the caller; nothing running when it ends.
+# Functions that the profiler scripts share. They source this file.
+# Input: `tool`, nsys or ncu; from the environment TOOL_OUT and TOOL_TIMEOUT_S (in capitals), and PYTHON.
+# Output: `timeout_s`, `python`, `checkout` and `out` for the caller. No process is left at the end.
 
 fail() { # fail EXIT_CODE LINE...
     local code=$1
@@ -10,8 +10,8 @@ fail() { # fail EXIT_CODE LINE...
     exit "$code"
 }
 
-# A profiler starts its agent and the profiled program in sessions of their own, reparented to init, so no process group
-# holds them all. Each inherits the environment, though: this variable marks what this run started, and only that.
+# A profiler starts its agent and the profiled program in sessions of their own, so no process group holds them all.
+# Each inherits the environment: this variable marks the processes of this run, and no others.
 marker="LAUNCHOPT_PROFILER_RUN=$$-$RANDOM-$RANDOM"
 
 started_pids() {

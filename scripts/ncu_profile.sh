@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Profiles a few kernel launches of one run with Nsight Compute and prints what bounded each.
-# Enters: which launches, Hydra overrides. Leaves: profile.ncu-rep, profile.csv, profile.parquet, ncu.log and the run's
-# own folder in one folder, a table on stdout.
+# Input: which launches, and Hydra overrides. Output: a table on stdout; one folder with profile.ncu-rep, profile.csv,
+# profile.parquet, ncu.log and the run's own folder.
 set -euo pipefail
 tool=ncu
 here=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}

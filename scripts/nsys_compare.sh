@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Profiles the same job under Nsight Systems with one mode and with another, and prints what each launched side by side.
-# Enters: two modes, Hydra overrides. Leaves: a-MODE/ and b-MODE/ (profile.nsys-rep, profile.sqlite, the run's own
-# folder) and compare.parquet in one folder, a table on stdout.
+# Profiles one job in two modes under Nsight Systems and prints the launches of both side by side.
+# Input: two modes, and Hydra overrides. Output: a table on stdout; one folder with compare.parquet, and a-MODE/ and
+# b-MODE/ (profile.nsys-rep, profile.sqlite, the run's own folder).
 set -euo pipefail
 tool=nsys
 here=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Profiles one run of this project under Nsight Systems and prints what each NVTX range launched.
-# Enters: Hydra overrides. Leaves: profile.nsys-rep and profile.sqlite in a folder of their own, a table on stdout.
+# Profiles one run of this project under Nsight Systems and prints the launches of each NVTX range.
+# Input: Hydra overrides. Output: a table on stdout; a folder with profile.nsys-rep and profile.sqlite.
 set -euo pipefail
 tool=nsys
 here=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}

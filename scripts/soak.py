@@ -1,14 +1,15 @@
-"""Very many commands through ring, batcher and recorder, between two processes: does any get lost, does memory grow?
+"""Sends a billion commands through ring, batcher and recorder in two processes: none may be lost, no memory may grow.
 
     python scripts/soak.py                        # 1e9 commands
-    python scripts/soak.py --records 1e6          # what CI runs
-    python scripts/soak.py --json soak.json       # and keep what was measured, for the page on reliability
+    python scripts/soak.py --records 1e6          # as CI does
+    python scripts/soak.py --json soak.json       # also save the figures, for the page on reliability
 
-In: how many. Out: the rate, and the memory of both processes after each lap (2**22 commands). A lap ends with its
-buckets flushed: every command must have come out of the ring in its turn, with every field as it went in, and must be
-recorded exactly once. Nothing is executed: what is soaked is what every run has in common.
+Prints the rate, and the memory of both processes after each lap of 2**22 commands. At the end of a lap all buckets are
+flushed. Every command must have left the ring in order, with every field unchanged, and must be recorded exactly once.
+No command is executed: the soak covers the parts that every run shares.
 
-Exit code 0: none was lost. 1: some were, with the first difference named; then no file is written. 2: nor can it be.
+Exit code 0: no command was lost. 1: some were; the error names the first difference, and no file is written. 2: the
+file cannot be written.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -42,35 +42,35 @@ from launchopt.recording.environment import environment
 from launchopt.recording.recorder import Recorder, Strategy
 
 LAP = 1 << 22
-BLOCK = 1 << 13  # made and pushed at once
+BLOCK = 1 << 13  # commands that are made and pushed together
 CAPACITY = 1 << 14
 MAX_BATCH = 64
 SHAPES = [ShapeKey(64 * (1 + i), 1, 256, Dtype.fp32) for i in range(4)]
 SPIN_US, SLEEP_US = 200.0, 50.0
-SLACK_BYTES = 32 << 20  # by which resident memory may grow after the first lap: what allocators and page caches do
+SLACK_BYTES = 32 << 20  # resident memory may grow this much after the first lap, by allocators and page caches
 
 
 class LostError(Exception):
-    """What went in and what came out differ."""
+    """Commands that left differ from those that entered."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """Resident bytes of one process: after the first lap, the last, and at the most. 0: it had ended before that."""
+    """Resident bytes of one process after the first lap, after the last, and the maximum; 0 if it had ended before."""
 
     first_bytes: int = 0
     last_bytes: int = 0
     peak_bytes: int = 0
 
-    def holds(self, held_bytes: int) -> None:
-        """After one more lap."""
-        self.first_bytes = self.first_bytes or held_bytes
-        self.last_bytes, self.peak_bytes = held_bytes, max(self.peak_bytes, held_bytes)
+    def add_lap(self, resident_bytes: int) -> None:
+        """Record the bytes after one more lap."""
+        self.first_bytes = self.first_bytes or resident_bytes
+        self.last_bytes, self.peak_bytes = resident_bytes, max(self.peak_bytes, resident_bytes)
 
 
 @dataclass(slots=True)
 class Measured:
-    """Of a soak in which nothing was lost."""
+    """The figures of a soak without a loss."""
 
     records: int
     lost: int = 0
@@ -79,14 +79,14 @@ class Measured:
     batches: int = 0
     memory: dict[str, Memory] = field(default_factory=lambda: {"consumer": Memory(), "producer": Memory()})
 
-    def as_json(self, started: datetime) -> dict[str, Any]:
-        """With where it was measured."""
+    def as_json(self, started: datetime) -> dict[str, object]:
+        """Return the figures with the machine and the time."""
         about = {"schema_version": 1, "started_utc": started.isoformat(timespec="seconds")}
         return {**about, **asdict(self), "processor": cpu_info().name, "environment": environment()}
 
 
 def numbered(lap: int, first: int, stop: int) -> Records:
-    """Some commands of a lap: their fields follow from their number, shapes take turns."""
+    """Return commands `first` to `stop` of a lap. Their fields follow from their number; shapes alternate."""
     records, numbers = np.zeros(stop - first, COMMAND_DTYPE), np.arange(first, stop)
     records["seq"], records["request"] = numbers, lap
     records["m"] = np.array([shape.m for shape in SHAPES])[numbers % len(SHAPES)]
@@ -96,7 +96,7 @@ def numbered(lap: int, first: int, stop: int) -> Records:
 
 
 def laps(total: int) -> list[int]:
-    """Commands of each lap."""
+    """Return the number of commands of each lap."""
     return [min(LAP, total - first) for first in range(0, total, LAP)]
 
 
@@ -108,7 +108,7 @@ def _end_with_parent() -> None:
 
 
 def push_all(name: str, total: int) -> None:
-    """The producer's process, which ends with its parent."""
+    """Push all commands: the producer's process, which ends with its parent."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with Ring.attach(name, CAPACITY) as ring:
         waiter = Waiter(ring.await_room, SPIN_US, SLEEP_US)
@@ -125,7 +125,7 @@ def push_all(name: str, total: int) -> None:
 
 
 class Soak:
-    """The consumer's side."""
+    """The consumer of a soak."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring, self._waiter = ring, Waiter(ring.await_record, SPIN_US, SLEEP_US)
@@ -134,7 +134,7 @@ class Soak:
         self.batches = 0
 
     def lap(self, lap: int, count: int) -> None:
-        """Take one lap's commands; LostError where any is missing, changed or out of turn."""
+        """Take the commands of one lap; LostError if one is missing, changed or out of order."""
         recorder = Recorder(count, MOST_AT_ONCE + MAX_BATCH * len(SHAPES))
         taken = 0
         while taken < count:
@@ -161,7 +161,7 @@ class Soak:
         self._waiter.wait()
 
     def _compare(self, records: Records, expected: Records, lap: int) -> None:
-        """Every field but the ring's own word."""
+        """Compare every field except the ring's own word."""
         same = (as_words(records)[:, :-1] == as_words(expected)[:, :-1]).all(axis=1)
         if not same.all():
             first = int(np.argmin(same))
@@ -174,7 +174,7 @@ class Soak:
 
 
 def soak(total: int) -> Measured:
-    """All laps; LostError where one differs, where the ring's counts do, or where memory grew."""
+    """Run all laps; LostError if a command or a count of the ring differs, or memory grows."""
     with Ring.create(CAPACITY) as ring:
         producer = get_context("spawn").Process(target=push_all, args=(ring.name, total), daemon=True)
         producer.start()
@@ -198,7 +198,7 @@ def _laps(consumer: Soak, total: int, processes: Sequence[psutil.Process]) -> Me
         done += count
         elapsed_s = time.monotonic() - start_s
         held = _held(processes, measured)
-        if lap == 1:  # the first loads and allocates what all use
+        if lap == 1:  # lap 0 loads and allocates what all laps use
             first_bytes = sum(held)
         elif lap > 1 and len(held) == len(processes) and sum(held) > first_bytes + SLACK_BYTES:
             raise LostError(f"memory grew from {first_bytes / 1e6:.0f} to {sum(held) / 1e6:.0f} MB in {lap} laps")
@@ -214,26 +214,26 @@ def _laps(consumer: Soak, total: int, processes: Sequence[psutil.Process]) -> Me
 
 
 def _held(processes: Sequence[psutil.Process], measured: Measured) -> list[int]:
-    """Resident bytes of each process that is still there; noted, too."""
+    """Return the resident bytes of each process that still runs, and add them to `measured`."""
     held = []
     for process, memory in zip(processes, measured.memory.values(), strict=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if rss_bytes := process.memory_info().rss:  # 0: it has ended, and nobody has asked how
-                memory.holds(rss_bytes)
+            if rss_bytes := process.memory_info().rss:  # 0: it has ended and its exit code is not read yet
+                memory.add_lap(rss_bytes)
                 held.append(rss_bytes)
     return held
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, soak, and say how it went."""
+    """Run the soak and return the exit code."""
     parser = argparse.ArgumentParser("soak.py", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--records", type=float, default=1e9, metavar="N", help="how many commands (default: 1e9)")
-    parser.add_argument("--json", type=Path, metavar="FILE.json", help="where what was measured is kept")
+    parser.add_argument("--json", type=Path, metavar="FILE.json", help="save the figures here")
     options = parser.parse_args(arguments)
     total, kept = options.records, options.json
     if not 1 <= total <= 1e15 or total != int(total):
         parser.error(f"--records={total:g}: must be a whole number from 1 to 1e15")
-    if kept is not None and not kept.parent.is_dir():  # said now, not after an hour
+    if kept is not None and not kept.parent.is_dir():  # an error now, not after an hour
         parser.error(f"--json={kept}: {kept.parent} is no folder")
     started = datetime.now(UTC)
     try:

@@ -1,4 +1,4 @@
-"""What this machine lacks for measuring launches, how to get it, and what a launch and a byte cost here at the least.
+"""Checks this machine for measurements, says how to fix it, and measures the floors of launches and bandwidth.
 
     python -m runner.doctor                       every check, then the floors of the device
     python -m runner.doctor --no-floors           the checks alone, in a second or two
@@ -6,11 +6,12 @@
     python -m runner.doctor --clean               remove shared memory that dead processes left behind
     python -m runner.doctor --json                everything as JSON
 
-Prints a line a check, OK, missing or warning, with how to mend it, and one for each killed run below outputs/ that was
-not put in order since, with what happens to it next; the floors, each with how it was measured; and on a GPU one launch
-taken apart into stages, beside the estimate that is usually quoted. Ends with 0 when the device can be used, with 1
-when something it needs is missing. What is saved, the roofline, the budget and the report read. Measure on an
-otherwise idle machine: floors are what is left when nobody else disturbs.
+Each check prints OK, missing or warning, and how to fix it. A killed run below outputs/ that no later run cleaned up
+gets a line, which says what will become of it. Each floor says how it was measured. On a GPU the doctor also splits one
+launch into stages, beside the usual published estimate.
+
+Exit code: 0 if the device can be used; 1 if it lacks something that it needs. The roofline, the budget and the report
+read the saved floors. Measure on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from launchopt.analysis.verdict import calibration as calibrations
 from launchopt.analysis.verdict.calibration import Calibration, default_path, write_calibration
@@ -37,7 +37,7 @@ DEFAULT_FILE = Path()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Look, measure, save; `argv` without the program's name. Returns the exit code."""
+    """Check, measure and save; return the exit code."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.save is not None and not options.floors:
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass
 class Findings:
-    """Of one call of the doctor: what it saw, removed, measured (and what not, and why), and saved."""
+    """Results of one call: checks, removed segments, floors, why others are absent, and the saved file."""
 
     checks: list[Check]
     kind: str
@@ -63,8 +63,8 @@ class Findings:
     absent: dict[str, str] = field(default_factory=dict)
     saved: Path | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Everything."""
+    def as_json(self) -> dict[str, object]:
+        """Return all of it for --json."""
         return {
             "device": self.kind,
             "usable": usable(self.checks),
@@ -83,7 +83,7 @@ def _doctor(options: argparse.Namespace) -> int:
         screen.print_checks(found.checks, found.kind, found.removed)
     if options.floors and usable(found.checks):
         found.calibration, found.absent = measure(found.kind, options.index, options.repeats)
-        if not options.json:  # before it is saved: where it cannot be, it is not lost
+        if not options.json:  # before saving, which may fail
             screen.print_floors(found.calibration, found.absent)
             screen.print_stages(found.calibration)
         if options.save is not None:
@@ -98,7 +98,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def look(device: str, index: int) -> tuple[list[Check], str]:
-    """Every check, and the kind of device that is measured: cuda for `auto` where there is a usable GPU."""
+    """Return every check, and the kind of device to measure: cuda for `auto` with a usable GPU."""
     checks = list(machine_checks())
     if device == "cpu":
         return checks, "cpu"
@@ -108,12 +108,12 @@ def look(device: str, index: int) -> tuple[list[Check], str]:
     try:
         kind = find_device(device, index)[0].kind
     except DeviceError:
-        kind = "cuda"  # it was asked for, and the checks say what is missing
+        kind = "cuda"  # the user asked for it; the checks say what is missing
     return [*checks, *gpu_checks(index, needed=kind == "cuda")], kind
 
 
 def measure(kind: str, index: int, repeats: int) -> tuple[Calibration, dict[str, str]]:
-    """The floors of a device, and why others could not be measured. Says on a terminal what is being measured."""
+    """Return the floors of a device, and why others could not be measured. A terminal shows the progress."""
     from launchopt.devices import open_floors
     from launchopt.devices.floors import floor_of
     from launchopt.devices.launch_breakdown import as_json

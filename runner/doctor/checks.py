@@ -1,6 +1,6 @@
-"""What is missing on this machine, and how to get it: Python, packages, shared memory, processor.
+"""Checks of the machine without its GPU: Python, packages, shared memory, killed runs, processor.
 
-In: what the machine says of itself; where that is read from can be given, for tests. Out: a `Check` a line.
+Each function yields a `Check` for each line. Parameters name the places to read from, for tests.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from packaging.requirements import Requirement
 from runner.run.leftovers import FOLDER, killed_runs, leftovers
 from runner.run.resume import SWEEP
 
-RUNS, SWEEPS = Path("outputs/run"), Path("outputs/sweep")  # where conf/config.yaml has them land
+RUNS, SWEEPS = Path("outputs/run"), Path("outputs/sweep")  # the defaults of conf/config.yaml
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 NEWEST_PYTHON, OLDEST_PYTHON = (3, 13), (3, 11)
-ROOM_BYTES = 4 << 20  # of shared memory: a ring of 4,096 commands takes 256 KiB, one for arrivals a few times that
+MIN_SHARED_BYTES = 4 << 20  # a ring of 4,096 commands takes 256 KiB; one for arrivals takes a few times that
 PLENTY_BYTES = 64 << 20
-FEWEST_CORES = 3  # producer, consumer, and whoever else runs
+MIN_CORES = 3  # producer, consumer, and other programs
 USES = {
     "torch": "modes torch_*, fused_triton and triton_batched",
     "bench": "one row of python -m runner.bench",
@@ -36,7 +36,7 @@ Version = Callable[[str], str]
 
 
 class Status(enum.StrEnum):
-    """Of one check."""
+    """Outcome of one check."""
 
     OK = "OK"
     WARNING = "warning"
@@ -45,7 +45,7 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line: what was looked at, what was found, and how to mend it. `needed`: without it nothing runs."""
+    """One line: what was checked, what was found, and how to fix it. Without a `needed` one nothing runs."""
 
     name: str
     status: Status
@@ -55,12 +55,12 @@ class Check:
 
 
 def usable(checks: Iterable[Check]) -> bool:
-    """Whether nothing that is needed is missing."""
+    """Whether every needed check is fulfilled."""
     return not any(check.needed and check.status is Status.MISSING for check in checks)
 
 
 def machine_checks() -> Iterator[Check]:
-    """Everything that has to do with no GPU."""
+    """Yield every check that concerns no GPU."""
     yield python_check(sys.version_info[:3])
     yield from package_checks(requirements())
     yield from shared_memory_checks(FOLDER)
@@ -73,7 +73,7 @@ def _cores() -> int:
 
 
 def python_check(version: Sequence[int]) -> Check:
-    """Whether the interpreter is one that the project supports."""
+    """Check that the project supports the interpreter."""
     found = ".".join(map(str, version))
     if OLDEST_PYTHON <= tuple(version[:2]) <= NEWEST_PYTHON:
         return Check("Python", Status.OK, found, needed=True)
@@ -82,7 +82,7 @@ def python_check(version: Sequence[int]) -> Check:
 
 
 def requirements(project: Path = PROJECT) -> dict[str, list[Requirement]]:
-    """By extra, "" for what is always needed: from the checkout's pyproject.toml, or from what is installed."""
+    """Return the requirements by extra, from pyproject.toml or the installed package; "" are those of every install."""
     if project.is_file():
         about = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
         texts = {"": about["dependencies"], **about.get("optional-dependencies", {})}
@@ -98,7 +98,7 @@ def requirements(project: Path = PROJECT) -> dict[str, list[Requirement]]:
 
 
 def package_checks(wanted: dict[str, list[Requirement]], version: Version = metadata.version) -> Iterator[Check]:
-    """A line for what is always needed, and one for each extra but those for a GPU and for development."""
+    """Check the packages of every install, and those of each extra except for a GPU and for development."""
     yield _group_check("packages", wanted.get("", []), version, "pip install -e .", needed=True)
     for extra, use in USES.items():
         if extra in wanted:
@@ -106,7 +106,7 @@ def package_checks(wanted: dict[str, list[Requirement]], version: Version = meta
 
 
 def gpu_package_check(wanted: dict[str, list[Requirement]], cuda: int, version: Version = metadata.version) -> Check:
-    """The extra for a driver of CUDA `cuda`; that of another version where it is the one that is installed."""
+    """Check the extra for CUDA `cuda`, or the installed one of another version."""
     extras = [f"cuda{cuda}", *(extra for extra in wanted if extra.startswith("cuda") and extra != f"cuda{cuda}")]
     known = [extra for extra in extras if extra in wanted]
     for extra in known:
@@ -140,7 +140,7 @@ def _group_check(
 
 
 def shared_memory_checks(folder: Path) -> Iterator[Check]:
-    """Room for the ring between the processes, and what dead ones left there."""
+    """Check the space for rings, and segments of dead processes."""
     try:
         total, _, free = shutil.disk_usage(folder)
     except OSError as error:
@@ -149,7 +149,7 @@ def shared_memory_checks(folder: Path) -> Iterator[Check]:
     found = f"{free / 1e6:,.0f} MB free of {total / 1e6:,.0f} MB"
     mend = f"mount -o remount,size=1G {folder}; in a container: --shm-size=1g"
     if free < PLENTY_BYTES:
-        status = Status.MISSING if free < ROOM_BYTES else Status.WARNING
+        status = Status.MISSING if free < MIN_SHARED_BYTES else Status.WARNING
         yield Check(str(folder), status, found, mend, needed=True)
     else:
         yield Check(str(folder), Status.OK, found, needed=True)
@@ -163,7 +163,7 @@ def shared_memory_checks(folder: Path) -> Iterator[Check]:
 
 
 def killed_checks(parents: Sequence[Path]) -> Iterator[Check]:
-    """A line a run, sweep or job of one that was killed and has not been put in order since."""
+    """Yield a line for each killed run, sweep or job that no later run has cleaned up."""
     killed = [folder for parent in parents for folder in killed_runs(parent)]
     if not killed:
         yield Check("killed runs", Status.OK, f"none in {' or '.join(map(str, parents))}")
@@ -172,7 +172,7 @@ def killed_checks(parents: Sequence[Path]) -> Iterator[Check]:
 
 
 def _next(folder: Path) -> str:
-    """What becomes of what a killed run left."""
+    """Return what will become of a killed run, and how to finish it."""
     is_sweep, is_job = (folder / SWEEP).is_file(), (folder.parent / SWEEP).is_file()
     whole, kind = (folder.parent, "sweep") if is_job else (folder, "sweep" if is_sweep else "run")
     tidied = f"the next {kind} in {whole.parent} marks it as killed and finishes its tables"
@@ -181,8 +181,8 @@ def _next(folder: Path) -> str:
 
 
 def cpu_checks(system: Path, cores: int) -> Iterator[Check]:
-    """Cores that this process may use, and how their clock is governed."""
-    if cores < FEWEST_CORES:
+    """Check the number of cores for this process, and the governor of their clock."""
+    if cores < MIN_CORES:
         mend = "producer and consumer each spin on one: give the process more (taskset, --cpuset-cpus)"
         yield Check("processor cores", Status.WARNING, str(cores), mend)
     else:

@@ -1,6 +1,6 @@
-"""What is missing for a GPU, and how to get it: driver, libraries, CUPTI, profilers, and who else is there.
+"""Checks of the GPU: driver, libraries, CUPTI, profilers, and its other users.
 
-In: NVML, the driver's files, what is on the PATH. Out: a `Check` a line. Nothing is started on the GPU.
+Reads NVML, files of the driver and the PATH, and yields a `Check` for each line. Starts nothing on the GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import psutil
 from packaging.version import Version
@@ -21,6 +20,7 @@ from packaging.version import Version
 from launchopt.devices import find_device
 from launchopt.devices.cuda.info import GpuUsers, gpu_state, gpu_users
 from launchopt.errors import DeviceError
+from launchopt.files import JsonObject
 from launchopt.timing.nvml import NO_THROTTLING, reason_names
 from runner.doctor.checks import Check, Status, gpu_package_check, requirements
 
@@ -38,7 +38,7 @@ PROFILERS = {
 
 
 def gpu_checks(index: int, needed: bool) -> Iterator[Check]:
-    """Everything that a GPU needs; `needed`: it was asked for."""
+    """Yield every check of a GPU. With `needed` the user asked for it."""
     driver, cuda = driver_versions()
     yield driver_check(driver, cuda, needed)
     yield gpu_package_check(requirements(), 12 if cuda is not None and cuda < (13, 0) else 13)
@@ -56,7 +56,7 @@ def gpu_checks(index: int, needed: bool) -> Iterator[Check]:
 
 
 def driver_versions() -> tuple[str | None, tuple[int, int] | None]:
-    """Of the display driver and of the newest CUDA it knows, from NVML; None where there is none."""
+    """Return the versions of the driver and of its newest CUDA, from NVML; None without a driver."""
     import pynvml
 
     try:
@@ -69,7 +69,7 @@ def driver_versions() -> tuple[str | None, tuple[int, int] | None]:
 
 
 def driver_check(driver: str | None, cuda: tuple[int, int] | None, needed: bool) -> Check:
-    """The driver, by NVML."""
+    """Check the version of the driver."""
     if driver is None or cuda is None:
         mend = "install NVIDIA's driver; in a container: --gpus all"
         return Check("driver, NVML", Status.MISSING, "NVML does not answer: no NVIDIA driver", mend, needed)
@@ -88,7 +88,7 @@ def _version(package: str) -> str | None:
 
 
 def cupti_check(installed: str | None, cuda: tuple[int, int] | None) -> Check:
-    """cupti-python is to be no newer than the driver's CUDA."""
+    """Check that cupti-python is no newer than the driver's CUDA."""
     wanted = "13.0" if cuda is None else f"{cuda[0]}.{cuda[1]}"
     mend = f"pip install 'cupti-python=={wanted}.*'"
     if installed is None:
@@ -106,8 +106,8 @@ def _triton_check() -> Check:
     return Check("Triton", Status.OK, _version("triton") or "version not told")
 
 
-def state_checks(state: dict[str, Any], users: GpuUsers) -> Iterator[Check]:
-    """Persistence, clocks and throttling now, and whoever else uses the GPU."""
+def state_checks(state: JsonObject, users: GpuUsers) -> Iterator[Check]:
+    """Check persistence mode, current clocks and throttling, and other users of the GPU."""
     if users.persistence is None:
         yield Check("persistence mode", Status.WARNING, "not told by NVML")
     elif users.persistence:
@@ -150,7 +150,7 @@ def _memory(used_bytes: int | None) -> str:
 
 
 def tool_checks(which: Callable[[str], str | None] = shutil.which) -> Iterator[Check]:
-    """nsys and ncu: found, and able to start."""
+    """Check that nsys and ncu exist and start."""
     with ThreadPoolExecutor() as pool:
         found = {name: pool.submit(_tool_version, which(name)) for name in PROFILERS}
     for name, (use, mend) in PROFILERS.items():
@@ -176,7 +176,7 @@ def _tool_version(path: str | None) -> tuple[str | None, str | None]:
 
 
 def counter_check(parameters: Path, status: Path) -> Check:
-    """Whether ncu may read the GPU's counters."""
+    """Check that ncu may read the GPU's counters."""
     try:
         restricted = re.search(r"^RmProfilingAdminOnly:\s*1", parameters.read_text(), re.MULTILINE) is not None
     except OSError:

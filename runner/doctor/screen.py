@@ -1,7 +1,4 @@
-"""What the doctor found, for a person: checks, floors, and one launch by stage.
-
-In: checks and a calibration. Out: tables on stdout, plain when piped.
-"""
+"""The doctor's checks, floors and stages of one launch as tables on standard output, plain when piped."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ _STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 
 
 def line(text: str) -> None:
-    """One line, as it is."""
+    """Print one line without markup or wrapping."""
     console().print(text, soft_wrap=True, markup=False)
 
 
 def print_checks(checks: Sequence[Check], kind: str, removed: Sequence[str]) -> None:
-    """A line a check; below those that are not OK, how to mend them. Then whether the device can be used."""
+    """Print a line for each check, how to fix those that are not OK, and whether the device can be used."""
     for path in removed:
         line(f"removed {path}")
     width = max(len(check.name) for check in checks)
@@ -42,7 +39,7 @@ def print_checks(checks: Sequence[Check], kind: str, removed: Sequence[str]) -> 
 
 
 def _table(title: str, *numbers: str) -> Table:
-    """A first column of texts, columns of numbers, and one of how."""
+    """Return a table with a column of texts, columns of numbers, and one for how they were measured."""
     shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE if sys.stdout.isatty() else None)
     shown.add_column("")
     for number in numbers:
@@ -52,7 +49,7 @@ def _table(title: str, *numbers: str) -> Table:
 
 
 def print_floors(calibration: Calibration, absent: dict[str, str]) -> None:
-    """Median and interval of each, and what could not be measured."""
+    """Print median and interval of each floor, and why others are absent."""
     shown = _table(f"Floors of {calibration.device['name']}", "median", "95% interval", "unit", "repeats")
     for name, floor in calibration.floors.items():
         cells = (_number(floor.value), _interval(floor), floor.unit, str(floor.repeats))
@@ -73,7 +70,7 @@ def _interval(floor: Floor) -> str:
 
 
 def print_stages(calibration: Calibration) -> None:
-    """One launch by stage beside the published estimate, a table a kernel; a sentence where there are no launches."""
+    """Print the stages of one launch and the published estimate, a table for each kernel."""
     if not calibration.stages:
         line("Stages of one launch: none, since nothing is launched on a CPU: a call computes before it returns.")
     for kernel, stages in from_json(calibration.stages).items():

@@ -1,7 +1,7 @@
-"""`python -m runner.ncu FILE.csv`: what bounded each kernel that Nsight Compute replayed, as a table.
+"""`python -m runner.ncu FILE.csv`: a table of the bottleneck of each kernel that Nsight Compute replayed.
 
-Enters: a CSV of ncu's raw page, as `scripts/ncu_profile.sh` leaves it. Leaves: a table on stdout; a Parquet file where
---output names one. Several of these, each in a folder that says what was profiled, make a table of a page (`markdown`).
+Reads a CSV of ncu's raw page, which `scripts/ncu_profile.sh` makes. --output writes the rows to a Parquet file.
+`markdown` makes one table of several such files; the folder of each names what was profiled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NOTE = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table; the process exit code."""
+    """Print the table and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m runner.ncu", description="What bounded each profiled kernel.")
     parser.add_argument("file", type=Path, help="made with `ncu --import REPORT --csv --page raw`")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here, names in full")
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read(file: Path) -> list[Kernel]:
-    """The kernels of a file; DataError where it cannot be read."""
+    """Return the kernels of a file; DataError if it cannot be read."""
     try:
         with file.open(newline="", encoding="utf-8", errors="replace") as lines:
             return read_kernels(lines, str(file))
@@ -70,12 +70,12 @@ def read(file: Path) -> list[Kernel]:
 
 
 def profiles(folder: Path) -> list[Path]:
-    """What `--output` wrote below a folder."""
+    """Return the files that `--output` wrote below a folder."""
     return sorted(folder.glob("*/profile.parquet"))
 
 
 def markdown(folder: Path) -> str:
-    """All of them as one table, a line a kernel; DataError where a file cannot be read."""
+    """Return the profiles below a folder as one table, a line for each kernel; DataError if a file cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

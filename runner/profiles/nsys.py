@@ -1,6 +1,6 @@
-"""`python -m runner.nsys FILE.sqlite`: what each NVTX range of a profile launched, as a table.
+"""`python -m runner.nsys FILE.sqlite`: a table of the launches of each NVTX range of a profile.
 
-Enters: the path of an nsys SQLite export. Leaves: a table on stdout; a Parquet file where --output names one.
+Reads an nsys SQLite export. --output writes the rows to a Parquet file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEADINGS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table; the process exit code."""
+    """Print the table and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m runner.nsys", description="What each NVTX range launched.")
     parser.add_argument("file", type=Path, help="a profile exported with `nsys export --type sqlite`")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here")
@@ -55,7 +55,7 @@ def _cells(row: RangeRow) -> list[str]:
 
 
 def notes(profile: Profile) -> list[str]:
-    """What the table cannot say itself, one sentence each."""
+    """Return sentences on what is missing in the profile."""
     found = []
     if not profile.total.ranges:
         found.append(

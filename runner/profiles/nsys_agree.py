@@ -1,7 +1,7 @@
 """`python -m runner.nsys_agree FILE.sqlite --run FOLDER`: do this project's kernel counts and times agree with nsys?
 
-Enters: an nsys SQLite export, which is read twice, by `nsys stats` and by our own join; folders of timing=cupti runs
-of the same job. Leaves: a table on stdout, a Parquet file where --output names one. Exit code 1: they disagree.
+Reads an nsys SQLite export twice: with `nsys stats` and with our own join. Also reads folders of timing=cupti runs of
+the same job. Prints a table; --output writes the rows to a Parquet file. Exit code 1: they disagree.
 
     scripts/nsys_profile.sh mode=batched workload.commands=65536            # NSYS_OUT=profile
     python -m runner mode=batched workload.commands=65536 timing=cupti hydra.run.dir=traced
@@ -24,13 +24,13 @@ from launchopt.errors import DataError, DeviceError, LaunchoptError
 from runner.pager import until_closed
 from runner.profiles.output import cell, print_table, write_parquet
 
-_REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # its name since 2023, and before
+_REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # names of the report since 2023 and before
 _TIMEOUT_S = 600
 _HEADINGS = ("quantity", "by", "theirs", "ours", "difference", "allowed", "agrees")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table; the process exit code."""
+    """Print the table and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m runner.nsys_agree", description="Do our kernel counts and times agree with nsys?"
     )
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare(file: Path, runs: Sequence[Path]) -> list[Agreement]:
-    """Everything there is to compare; DataError, DeviceError where something is missing."""
+    """Compare our counts and times with nsys's; DataError or DeviceError if something is missing."""
     found = agreements(read_profile(file), nsys_kernel_sum(file))
     if runs:
         from launchopt.recording.results import read_summaries
@@ -64,21 +64,21 @@ def compare(file: Path, runs: Sequence[Path]) -> list[Agreement]:
 
 
 def nsys_kernel_sum(file: Path) -> Sum:
-    """What `nsys stats` says of the kernels in `file`."""
+    """Return the count and time of the kernels in `file` by `nsys stats`."""
     nsys = shutil.which("nsys")
     if nsys is None:
         raise DeviceError("nsys not found: its own statistics are what is compared with; put it on the PATH")
-    said = ""
+    output = ""
     for report in _REPORTS:
         call = [nsys, "stats", "--report", report, "--format", "csv", str(file)]
         try:
             done = subprocess.run(call, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
             raise DataError(file, None, f"nsys stats did not finish within {_TIMEOUT_S} s") from None
-        said = done.stdout + done.stderr
-        if done.returncode == 0 and "could not be found" not in said:
+        output = done.stdout + done.stderr
+        if done.returncode == 0 and "could not be found" not in output:
             return kernel_sum(done.stdout.splitlines(), f"nsys stats --report {report}")
-    last_line = (said.strip().splitlines() or ["no output"])[-1]
+    last_line = (output.strip().splitlines() or ["no output"])[-1]
     raise DataError(file, None, f"nsys stats failed: {last_line}")
 
 

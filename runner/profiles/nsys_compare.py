@@ -1,7 +1,7 @@
-"""`python -m runner.nsys_compare batched=A.sqlite graph=B.sqlite`: what two modes launched for one job, side by side.
+"""`python -m runner.nsys_compare batched=A.sqlite graph=B.sqlite`: the launches of two modes for one job, side by side.
 
-Enters: two nsys SQLite exports, each after the name of its mode; `scripts/nsys_compare.sh` makes them. Leaves: a table
-of what lies in NVTX ranges, the timed runs, on stdout; the rows of both where --output names a Parquet file.
+Reads two nsys SQLite exports, each after the name of its mode; `scripts/nsys_compare.sh` makes them. The table covers
+the NVTX ranges, which are the timed runs. --output writes the rows of both to a Parquet file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DELAY = "Launch delay: from the return of a launch call to its first kernel, an
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table; the process exit code."""
+    """Print the table and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m runner.nsys_compare", description="What two modes launched for the same job, side by side."
     )
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def lines(a: RangeRow, b: RangeRow) -> list[list[str]]:
-    """A line a quantity: its name, both values, and B's share of A's."""
+    """Return a line for each quantity: its name, both values, and B / A."""
     return [
         [name, cell(getattr(a, field)), cell(getattr(b, field)), cell(_ratio(getattr(a, field), getattr(b, field)))]
         for field, name in _LINES.items()
@@ -74,7 +74,7 @@ def lines(a: RangeRow, b: RangeRow) -> list[list[str]]:
 
 
 def _ratio(a: float | None, b: float | None) -> float | None:
-    """B / A; None where one of them is missing, or there is nothing to divide by."""
+    """Return B / A; None if one is missing or A is 0."""
     return None if b is None or not a else b / a
 
 
@@ -86,7 +86,7 @@ def _named(text: str) -> tuple[str, Path]:
 
 
 def _write(modes: Sequence[str], profiles: Sequence[Profile], path: Path) -> None:
-    """Rows of both: `side` tells them apart where the modes are the same."""
+    """Write the rows of both. The column `side` distinguishes two profiles of one mode."""
     rows = [
         {"side": side, "mode": mode, **asdict(row)}
         for side, mode, profile in zip("AB", modes, profiles, strict=True)

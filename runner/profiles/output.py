@@ -1,7 +1,4 @@
-"""What the commands that read profiles have in common (`nsys`, `nsys_compare`, `nsys_agree`, `ncu`): tables, files.
-
-Enters: rows. Leaves: a table on stdout, plain when piped; a Parquet file, whole or not at all.
-"""
+"""Tables and Parquet files of the commands that read profiles: `nsys`, `nsys_compare`, `nsys_agree`, `ncu`, `trace`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
@@ -18,11 +15,14 @@ from launchopt.errors import DataError
 from launchopt.files import write_atomically
 from runner.pager import PIPED_COLUMNS, console
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Cell = str | int | float | bool | None
 
 
 def cell(value: Cell) -> str:
-    """As shown: `-` for what there is none of, three decimals, thousands apart."""
+    """Return the text of a cell: three decimals, commas between thousands, `-` for None."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -31,10 +31,10 @@ def cell(value: Cell) -> str:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], total: Sequence[str] = ()) -> None:
-    """The first column is text, the others are numbers; a heading's line breaks are for a terminal only."""
+    """Print a table: the first column is text, the others are numbers. A pipe gets headings without line breaks."""
     piped = not sys.stdout.isatty()
     out = console()
-    # Rich drops columns that do not fit, a line the terminal wraps loses nothing; a pipe has no width at all.
+    # Rich drops columns that do not fit. A terminal wraps a line that is too long, and nothing is lost.
     out.width = max(out.width, PIPED_COLUMNS)
     table = Table(box=None if piped else box.SIMPLE_HEAD, pad_edge=False)
     for index, heading in enumerate(headings):
@@ -49,13 +49,15 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], total: S
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Sentences below a table."""
+    """Print sentences below a table."""
     for note in notes:
         console().print(note, soft_wrap=True, markup=False)
 
 
-def write_parquet(kind: type[Any], rows: Sequence[Mapping[str, Any]], path: Path, first: Sequence[str] = ()) -> None:
-    """Rows with the fields of the dataclass `kind`, after text columns `first`; DataError where that fails."""
+def write_parquet(
+    kind: type[DataclassInstance], rows: Sequence[Mapping[str, object]], path: Path, first: Sequence[str] = ()
+) -> None:
+    """Write rows with the text columns `first` and the fields of the dataclass `kind`; DataError if that fails."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Says what launching cost in traces that other tools recorded.
+"""Computes the cost of launches in traces that other tools recorded.
 
     python -m runner.trace trace.json.gz                          launch statistics of a PyTorch profiler trace
     python -m runner.trace profile.sqlite                         of `nsys export --type sqlite`
@@ -6,17 +6,22 @@
     python -m runner.trace trace.json --output pairs.parquet      a row a kernel and the launch call that started it
     python -m runner.trace trace.json --json statistics.json      every figure, and every stream and GPU
 
-In: Kineto or Chrome JSON, plain or gzip, or nsys SQLite, told apart by what they hold. A trace of gigabytes is read as
-a stream. Out: a table; notes below it say what the trace lacks. A trace without anything of CUDA is said to be so, and
-is no error; a file that is no trace is (exit code 2).
+Reads Kineto or Chrome JSON, plain or gzip, and nsys SQLite; the content decides which. Large traces are streamed.
+Prints a table, and notes on what the trace lacks. A trace without CUDA is no error. A file that is no trace is one
+(exit code 2).
 
-Launch calls are cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch and their like, and any other call of the API that
-started a kernel. The runtime's and the driver's record of one call count once. Launch delay: from a launch call's
-return to the start of the first kernel that it started, taken as 0 where that was earlier (clipped, and counted). GPU
-time runs from the start of a GPU's first event to the end of its last, copies and fills included, and is summed over
-GPUs. Its idle part is split by what the host had done, because the remedies differ: nothing launched (the host was
-busy elsewhere), within a launch call (its cost), launched but not begun (delay, or a wait for other work). A stream's
-queue: its events called for and not begun, looked at whenever a call for it begins, itself included.
+Launch calls are cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch and the like, and any other API call that started a
+kernel. A call that runtime and driver both record counts once.
+
+Launch delay runs from the return of a launch call to the start of its first kernel. A kernel that starts earlier counts
+as 0; the table says how many did.
+
+GPU time runs from the start of a GPU's first event to the end of its last, with copies and fills, summed over GPUs. Its
+idle part is split by the state of the host: nothing launched (the host was busy elsewhere); within a launch call (its
+cost); launched, not begun (delay, or a wait for other work).
+
+The queue of a stream holds the events that were called for and have not begun. It is sampled when a call for the stream
+begins, and includes that call.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ JSON_VERSION = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; `argv` without the program's name. Returns the exit code."""
+    """Run the command with the arguments `argv` and return the exit code."""
     options = _parser().parse_args(argv)
     try:
         found = statistics(options.files, options.output, options.time_unit)
@@ -64,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def statistics(
     files: Sequence[Path], output: Path | None = None, unit: TimeUnit | None = None
 ) -> list[tuple[Path, LaunchStats]]:
-    """The statistics of each file, and their launches and kernels in `output`.
+    """Return the statistics of each file, and write their launches and kernels to `output`.
 
-    DataError for a file that cannot be read or written; then `output` is as it was.
+    Raises DataError for a file that cannot be read or written. `output` is unchanged then.
     """
     from launchopt.analysis.profiles.launch_pairs import pair
     from launchopt.analysis.profiles.launch_stats import launch_stats
@@ -74,7 +79,7 @@ def statistics(
     found = []
     with _pairs_file(output) if output else nullcontext() as pairs_file:
         for path in files:
-            with _said(f"reading {path}"):
+            with _status(f"reading {path}"):
                 trace = _read(path, unit)
                 pairs = pair(trace)
                 found.append((path, launch_stats(trace, pairs)))
@@ -92,19 +97,19 @@ def _read(path: Path, unit: TimeUnit | None) -> Trace:
 
 
 @contextmanager
-def _said(what: str) -> Iterator[None]:
-    """Large files take a while: say so where somebody looks."""
+def _status(text: str) -> Iterator[None]:
+    """Show `text` on a terminal during this block: large files take a while."""
     if not sys.stderr.isatty():
         yield
         return
     from runner.pager import console
 
-    with console(stderr=True).status(what):
+    with console(stderr=True).status(text):
         yield
 
 
 class _PairsFile:
-    """The Parquet file of launches and kernels, open."""
+    """The open Parquet file of launches and kernels."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet as pq
@@ -114,7 +119,7 @@ class _PairsFile:
         self.writer = pq.ParquetWriter(path, LAUNCH_KERNELS, compression="zstd")
 
     def add(self, path: Path, trace: Trace, pairs: Pairs) -> None:
-        """The rows of one trace."""
+        """Add the rows of one trace."""
         from launchopt.analysis.profiles.launch_rows import launch_rows
 
         self.writer.write_table(launch_rows(str(path), trace, pairs))
@@ -122,7 +127,7 @@ class _PairsFile:
 
 @contextmanager
 def _pairs_file(path: Path) -> Iterator[_PairsFile]:
-    """Appears under its name when all went well, whole or not at all."""
+    """Open the file. It gets its name at the end of the block, unless an error is raised."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         file = _PairsFile(temporary)

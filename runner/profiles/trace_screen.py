@@ -1,7 +1,4 @@
-"""Launch statistics as tables: a column a file, the streams of a single file, and notes on what a trace lacks.
-
-In: `LaunchStats`. Out: text on standard output, plain when piped.
-"""
+"""Launch statistics on standard output: a column for each file, the streams of a single file, and notes on gaps."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ Line = tuple[str, Cell]
 
 
 def print_statistics(found: Found) -> None:
-    """The table of what there is CUDA in, and what is to be said of each file."""
+    """Print a table of the files with CUDA events, and notes on every file."""
     shown = [(path, stats) for path, stats in found if has_cuda(stats)]
     if shown:
         names = list(dict.fromkeys(name for _, stats in shown for name in stats.launch_calls_by_name))
         columns = [lines(stats, names) for _, stats in shown]
         rows = [(same[0][0], [value for _, value in same]) for same in zip(*columns, strict=True)]
-        told = [[label, *map(cell, values)] for label, values in rows if any(value is not None for value in values)]
-        print_table(["", *file_names([path for path, _ in shown])], told)
+        filled = [[label, *map(cell, values)] for label, values in rows if any(value is not None for value in values)]
+        print_table(["", *file_names([path for path, _ in shown])], filled)
     if len(shown) == 1 and shown[0][1].queues:
         queues = shown[0][1].queues
         headings = ["stream", "events called for", "longest queue", "queue p50"]
@@ -39,12 +36,12 @@ def print_statistics(found: Found) -> None:
 
 
 def has_cuda(stats: LaunchStats) -> bool:
-    """Whether there is anything to measure."""
+    """Whether a trace has CUDA calls or GPU events."""
     return bool(stats.api_calls or stats.gpu_events)
 
 
 def file_names(paths: Sequence[Path]) -> list[str]:
-    """As short as they differ: without the folders that all share."""
+    """Return the paths without the folders that all share."""
     if len(paths) == 1:
         return [paths[0].name]
     common = os.path.commonpath([path.absolute().parent for path in paths])
@@ -52,7 +49,7 @@ def file_names(paths: Sequence[Path]) -> list[str]:
 
 
 def lines(stats: LaunchStats, names: Sequence[str]) -> Iterator[Line]:
-    """Label and value of each line of the table; `names`: of the launch calls of all files, so that lines agree."""
+    """Yield label and value of each line. `names` are the launch calls of all files: every file has the same lines."""
     yield "launch calls", stats.launch_calls
     for name in names:
         yield f"  {name}", stats.launch_calls_by_name.get(name)
@@ -105,7 +102,7 @@ def _queue_cells(queue: StreamQueue) -> list[str]:
 
 
 def notes(stats: LaunchStats) -> Iterator[str]:
-    """What the table cannot say itself, one sentence each."""
+    """Yield sentences on what a trace lacks."""
     if not stats.events:
         yield "a trace without events"
     elif not has_cuda(stats):

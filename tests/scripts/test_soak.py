@@ -64,7 +64,7 @@ def test_what_cannot_be_kept_in_the_end_is_said(soak: Any, tmp_path: Path, capsy
 def test_memory_is_the_first_the_last_and_the_most(soak: Any) -> None:
     memory = soak.Memory()
     for held_bytes in (5, 9, 7):
-        memory.holds(held_bytes)
+        memory.add_lap(held_bytes)
     assert (memory.first_bytes, memory.last_bytes, memory.peak_bytes) == (5, 7, 9)
 
 
