@@ -1,12 +1,12 @@
-"""Benchmarks of the command path: how far it is from what a good C++ program would cost.
+"""Benchmarks of the command path, compared with the cost of a good C++ program.
 
-    python -m runner.bench                         every part this machine can measure
+    python -m runner.bench                         every part that this machine can measure
     python -m runner.bench ring batcher            some
     python -m runner.bench --compare OLD NEW       two results, with verdicts
 
-Prints a table and leaves bench.parquet and manifest.json in outputs/bench/<time>. The part megakernel, where a decode
-step's time goes, also prints its account by op and leaves it in megakernel.parquet. On the cpu device parts that need a
-GPU (resident, stream, megakernel, copies, tracing) are skipped.
+Prints a table and writes bench.parquet and manifest.json to outputs/bench/<time>. The part megakernel also prints the
+time of each op of a decode step and writes it to megakernel.parquet. The cpu device skips parts that need a GPU
+(resident, stream, megakernel, copies, tracing).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SUITES = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run or compare; the exit code is 0 whether goals were met or not."""
+    """Run or compare; return the exit code, which is 0 even if a goal is missed."""
     arguments = _parser().parse_args(argv)
     try:
         if arguments.compare:
@@ -89,7 +89,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     about = {"device": info.as_dict(), "why": why, "repeats": arguments.repeats}
     results.write_manifest(folder, about | {"status": "running", "environment": environment()})
-    (folder / account.FILE).unlink(missing_ok=True)  # of an earlier result
+    (folder / account.FILE).unlink(missing_ok=True)  # an earlier result's
     rows = []
     for name in arguments.suites or SUITES:
         for figure in _suite(name, info.kind, folder)(arguments.repeats):
@@ -139,7 +139,7 @@ def _table(rows: Sequence[results.Row], machine: str) -> Table:
 
 
 def _print_account(folder: Path) -> None:
-    """Where a decode step's time goes, case by case."""
+    """Print the time of each op of a decode step, case by case."""
     out, cases = console(), account.by_case(account.read(folder))
     out.print(_grid("decode steps in one launch", account.CASES, account.case_cells(cases)))
     for own in cases:

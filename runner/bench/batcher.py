@@ -1,4 +1,4 @@
-"""The batcher alone: commands a second through buckets, with 1, 8 and 64 shapes interleaved at random."""
+"""Measures the batcher alone: commands per second through buckets, with 1, 8 and 64 shapes in random order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GOALS = {1: 50e6, 8: 30e6, 64: 20e6}
 
 
 def suite(repeats: int) -> Iterator[Figure]:
-    """Figures of the batcher; one core."""
+    """Yield the figures of the batcher. Needs one core."""
     for count, goal in GOALS.items():
         shapes = [ShapeKey(64 + 8 * i, 1, 256, Dtype.fp16) for i in range(count)]
         blocks = _blocks(shapes)

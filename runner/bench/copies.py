@@ -1,8 +1,8 @@
-"""Weights on their way to shared memory: how fast bulk copies are, and what else waits for them.
+"""Measures bulk copies of weights to shared memory: their rate, and the delay of other loads meanwhile.
 
-A megakernel's weights come by bulk copies, and what its blocks have from one another through the L2 cache. How many
-copies are under way says how long the latter takes, and where in shared memory they go how fast they are. The same
-from the L2 cache says what it would bring to have weights there before.
+The megakernel fetches weights by bulk copies. Its blocks exchange outputs through the L2 cache. The number of copies
+under way determines the latency of those loads; the offset in shared memory determines the rate of the copies. The
+case that copies from the L2 cache shows the gain if weights were there already.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from runner.bench.figures import Figure
 
 PITCH = COPY_ROW_BYTES + ROW_GAP_BYTES  # as in the megakernel
 UNDER_WAY = (0, 1, 2, 3, 4, 11)
-OFFSETS = (16, 32, 48, 64, 96)  # beside 0; of shared memory, which begins at a multiple of 128
+OFFSETS = (16, 32, 48, 64, 96)  # bytes in shared memory beyond a multiple of 128, besides 0
 
 
 def suite(repeats: int, device: str) -> Iterator[Figure]:
-    """Rate and waits of each case; needs a GPU."""
+    """Yield rate and latencies of each case. Needs a GPU."""
     if device != "cuda":
         return
     copies = BulkCopies()

@@ -1,8 +1,9 @@
-"""What the consumer adds to a launch: the whole path beside a bare compiled loop over the same cuBLASLt pointer.
+"""Measures what the consumer adds to a launch, against a bare compiled loop over the same cuBLASLt function.
 
-In turn, on the same commands: (a) a loop that only reads slots and calls `cublasLtMatmul`; (b) pop from the ring,
-find the shape, launch, take the time, note. Bursts are shorter than the GPU's launch queue, so that neither is
-blocked by it. Then a lone command, pushed by another process into an idle pipeline: enqueue to launch call.
+Two bursts of the same commands alternate: (a) a loop that only reads slots and calls `cublasLtMatmul`; (b) the
+consumer, which pops from the ring, finds the shape, launches, reads the clock and records. Bursts are shorter than the
+GPU's launch queue, which therefore blocks neither. A further figure times a lone command, which another process pushes
+into an idle pipeline, from enqueue to launch call.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SHAPES = ((64, 8192), (256, 256))
 
 
 def job(stream: Stream, ring: Ring, device: str, arms: tuple[Arm, ...]) -> Job:
-    """A job for a consumer in this process: untraced, nothing written."""
+    """Return a job for a consumer in this process: untraced, without tables."""
     return Job(
         run_id="bench",
         folder=Path(tempfile.gettempdir()),
@@ -61,7 +62,7 @@ def job(stream: Stream, ring: Ring, device: str, arms: tuple[Arm, ...]) -> Job:
 
 
 def suite(repeats: int, device: str) -> Iterator[Figure]:
-    """Figures of dispatch; the ratios need a GPU."""
+    """Yield the figures of dispatch. The ratios need a GPU."""
     if device == "cuda":
         for m, k in SHAPES:
             for dtype in (Dtype.fp32, Dtype.fp16):
@@ -82,7 +83,7 @@ def _ratio(m: int, k: int, dtype: Dtype, repeats: int) -> Iterator[Figure]:
         records = np.concatenate([block.records for block in stream.blocks()])
         words, buffer = as_words(records), np.zeros(4096, COMMAND_DTYPE)
         batcher, shape_of = shape_finder(stream.shapes), np.zeros(4096, np.int32)
-        consumer.arm(0, rehearsal=False)  # a rehearsal would put events around every launch
+        consumer.arm(0, rehearsal=False)  # a warm-up run would put events around every launch
         prepared, recorder = consumer.prepared[0], consumer.recorder
 
         def bare() -> float:
@@ -109,7 +110,7 @@ def _ratio(m: int, k: int, dtype: Dtype, repeats: int) -> Iterator[Figure]:
 
 
 def push_slowly(name: str, capacity: int, stream: GemmStream) -> None:
-    """Peer: one command a millisecond."""
+    """Push one command per millisecond (the other process)."""
     records = np.concatenate([block.records for block in stream.blocks()])
     with Ring.attach(name, capacity) as ring:
         ring.set_word(HeaderWord.START_NS, time.monotonic_ns())
@@ -120,7 +121,7 @@ def push_slowly(name: str, capacity: int, stream: GemmStream) -> None:
 
 
 def _lone_us(device: str) -> NDArray[np.float64]:
-    """us from enqueue to launch call of each command, the first tenth left out."""
+    """Return us from enqueue to launch call: float64 [commands], without the first tenth."""
     m, k = (256, 256) if device == "cuda" else (8, 16)
     stream = gemv(m, 1, k, LONE_COMMANDS, Dtype.fp32, 64, False, 0)
     with Ring.create(4096) as ring:

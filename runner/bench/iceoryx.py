@@ -1,6 +1,6 @@
-"""iceoryx2, a shared-memory publish-subscribe library, on the ring's job: 64-byte messages between two processes.
+"""Measures iceoryx2, a shared-memory publish-subscribe library, with the ring's 64-byte messages in two processes.
 
-Needs the package `iceoryx2`; importing this module fails without it, and the benchmark then leaves it out.
+Needs the package `iceoryx2`. The import of this module fails without it, and the benchmark skips it.
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from __future__ import annotations
 import ctypes
 import secrets
 import time
-from collections.abc import Callable
 from typing import Any
 
 import iceoryx2 as iox2
 
-BUFFER = 4096  # messages, as many as the ring holds
+from runner.bench.peers import with_peer
+
+BUFFER = 4096  # messages; the ring has as many slots
 
 
 class Message(ctypes.Structure):
-    """64 bytes, as a command record."""
+    """64 bytes, like a command record."""
 
     _fields_ = (("words", ctypes.c_uint64 * 8),)
 
@@ -25,12 +26,12 @@ class Message(ctypes.Structure):
 def _service(name: str) -> Any:
     node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
     builder = node.service_builder(iox2.ServiceName.new(name)).publish_subscribe(Message)
-    # Back-pressure instead of loss, as the ring has it.
+    # A full buffer blocks the publisher and loses nothing, like the ring.
     return node, builder.subscriber_max_buffer_size(BUFFER).enable_safe_overflow(False).open_or_create()
 
 
 def publish(name: str, messages: int) -> None:
-    """Peer: one message at a time, waiting for room."""
+    """Publish one message at a time (the other process); a full buffer blocks."""
     node, service = _service(name)
     publisher = service.publisher_builder().create()
     while service.dynamic_config.number_of_subscribers == 0:
@@ -38,12 +39,12 @@ def publish(name: str, messages: int) -> None:
     for i in range(messages):
         sample = publisher.loan_uninit()
         sample.write_payload(Message((ctypes.c_uint64 * 8)(i))).send()
-    time.sleep(1)  # the segment goes with this process: let the last messages be taken
+    time.sleep(1)  # the segment ends with this process: the subscriber takes the last messages first
     del node
 
 
-def rate(messages: int, with_peer: Callable[[Any, tuple[Any, ...], Callable[[], float]], float]) -> float:
-    """Messages a second from the first one received to the last."""
+def rate(messages: int) -> float:
+    """Return messages per second, from the first one received to the last."""
     name = f"launchopt-bench-{secrets.token_hex(4)}"
     node, service = _service(name)
     subscriber = service.subscriber_builder().buffer_size(BUFFER).create()

@@ -35,12 +35,12 @@ CASES = {
     "Llama 3.2 1B bf16, 16 requests": ("table=resident_llama_16",),
 }
 ALONE = ("against=[]", "timing=host", "device=cuda", "record.launches=none")
-LAUNCHES = 10  # of each kernel, for one repeat
+LAUNCHES = 10  # of each kernel in one repeat
 WRONG = "outputs wrong"
 
 
 def suite(repeats: int, device: str, folder: Path) -> Iterator[Figure]:
-    """Figures of each case; the account into `folder`. Needs a GPU."""
+    """Yield the figures of each case and write the account to `folder`. Needs a GPU."""
     if device != "cuda":
         return
     rows: list[Row] = []
@@ -55,7 +55,7 @@ def suite(repeats: int, device: str, folder: Path) -> Iterator[Figure]:
 
 
 def figures(case: str, found: Measured) -> Iterator[Figure]:
-    """Of one case; without goals."""
+    """Yield the figures of one case, without goals."""
     floor = found.floor
     achieved = [floor.achieved_gb_per_s(us) for us in found.kernel_us]
     for what, unit, samples, is_rate in (
@@ -95,7 +95,7 @@ def _measured(consumer: Consumer, launches: int) -> Measured:
 
 @contextmanager
 def checked(overrides: Sequence[str]) -> Iterator[Consumer]:
-    """A consumer that has run a config's stream once, steps in one launch each, and every output was right."""
+    """Return a consumer that has run a config's stream once, one launch for each step, with every output right."""
     with (
         tempfile.TemporaryDirectory(prefix="launchopt-bench-") as folder,
         Ring.create((plain := _job(overrides, Path(folder))).capacity) as ring,
@@ -117,7 +117,7 @@ def checked(overrides: Sequence[str]) -> Iterator[Consumer]:
 
 
 def _job(overrides: Sequence[str], folder: Path) -> Job:
-    """As `python -m runner` makes it of such overrides."""
+    """Return the job that `python -m runner` makes from the overrides."""
     from hydra import compose
 
     from runner.config.composing import composing
@@ -131,7 +131,7 @@ def _job(overrides: Sequence[str], folder: Path) -> Job:
 
 @contextmanager
 def _producer(job: Job, ring: Ring) -> Iterator[Child]:
-    """The process that issues the job's commands."""
+    """Start the process that issues the job's commands."""
     producer = Child("producer")
     try:
         producer.send_job(job)

@@ -1,14 +1,14 @@
-"""The Python that each mode spends around its launch calls: what is left of a burst without the calls themselves.
+"""Measures each mode's Python time around its launch calls.
 
-Batches, or whole steps, are made once and submitted again and again, in bursts that are shorter than the GPU's launch
-queue. From the time of a burst the time within its launch calls is taken off, as the recorder has it (SUBMIT_START to
-SUBMIT_END); what remains is divided by the launch calls: looking up plans and graphs, marking, noting. What a mode does
-within a call, such as filling a table of pointers, is charged to the call, here as everywhere.
+Batches, or whole steps, are made once and submitted repeatedly, in bursts shorter than the GPU's launch queue. The
+figure is the time of a burst, minus the time within its launch calls (the recorder's SUBMIT_START to SUBMIT_END),
+divided by the number of calls. It covers the lookup of plans and graphs, marks and records. Work within a call, such as
+filling a table of pointers, belongs to the call.
 
-Every mode that can run here is measured: on gemv_256 where it takes commands or batches; where it takes whole steps, on
-the first workload of requests that it can run, for it does the same on all of them. Modes that the device launches from
-a compiled loop (`compiled_loop`) are left out: they have no Python of their own. On the cpu device workloads are tiny,
-and there is no goal.
+Every mode that can run here is measured. A mode that takes commands or batches runs on gemv_256. A mode that takes
+whole steps runs on the first workload of requests that it can run, since its Python is the same on all. Modes of a
+compiled loop (`compiled_loop`) have no Python of their own and are skipped. On the cpu device workloads are tiny, and
+there is no goal.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from runner.plan.job import Arm, Stream
 from runner.worker.consumer import Consumer
 
 GOAL_US = 5.0
-BUCKET, BATCHES = 64, 8  # commands of a batch; batches, submitted in turn
-REQUESTS, LAYERS, COPIES, HEAD_DIM = 4, 2, 2, 128  # COPIES of the weights, used in turn
-# A burst ends at either. The GPU's queue holds 1,024 launches; of the 64 turns in which tables of pointers are staged,
-# the oldest 16 are waited for before they are used again.
+BUCKET, BATCHES = 64, 8  # commands of a batch; batches that alternate
+REQUESTS, LAYERS, COPIES, HEAD_DIM = 4, 2, 2, 128  # COPIES of the weights alternate
+# A burst ends at either limit. The GPU's queue holds 1,024 launches. Tables of pointers have 64 staging places; a mode
+# waits for the oldest 16 before it reuses them.
 MOST_CALLS, MOST_SUBMITS = 400, 40
-BURSTS = 5  # of each mode, for one repeat
+BURSTS = 5  # of each mode in one repeat
 CAPACITY = 4096
 
 
 def suite(repeats: int, device: str) -> Iterator[Figure]:
-    """A figure a mode, in the order of the workloads; a goal only on a GPU."""
+    """Yield a figure for each mode, in the order of the workloads. Only a GPU has a goal."""
     done: set[str] = set()
     for workload, stream in _workloads(device):
         names = [name for name in MODES if name not in done and _takes(name, device, stream)]
@@ -67,7 +67,7 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
 
 
 def _workloads(device: str) -> Iterator[tuple[str, Stream]]:
-    """Names and streams; those of requests come last."""
+    """Yield names and streams; those of requests are last."""
     is_gpu = device == "cuda"
     side, hidden, dtype = (256, 1024, Dtype.fp16) if is_gpu else (16, HEAD_DIM, Dtype.fp32)
     commands = BUCKET * BATCHES
@@ -88,7 +88,7 @@ def _workloads(device: str) -> Iterator[tuple[str, Stream]]:
 
 
 def _takes(name: str, device: str, stream: Stream) -> bool:
-    """Whether a mode is to be measured on a stream: its form is the stream's, and it launches from Python."""
+    """Whether a mode is measured on a stream: it takes that kind of stream, and launches from Python."""
     mode = mode_class(name)
     if mode.compiled_loop or mode.refusal(device, stream) or mode.lacks():
         return False
@@ -96,7 +96,7 @@ def _takes(name: str, device: str, stream: Stream) -> bool:
 
 
 def _measured(bursts: int, device: str, stream: Stream, names: Sequence[str]) -> list[list[float]]:
-    """Samples of each mode, all on the same operands, in turn."""
+    """Return the samples of each mode. Modes alternate on the same operands."""
     todo = tuple(Arm(name, BUCKET, 0.0, None) for name in names)
     with Ring.create(CAPACITY) as ring:
         plain = job(stream, ring, device, todo)
@@ -107,12 +107,12 @@ def _measured(bursts: int, device: str, stream: Stream, names: Sequence[str]) ->
                 return in_turn(bursts, *works)
             finally:
                 consumer.device.synchronize()
-                gc.enable()  # which `arm` has switched off
+                gc.enable()  # `arm` disabled it
                 gc.unfreeze()
 
 
 def batches_of(stream: Stream) -> list[Batch]:
-    """What a batcher would let go of: full buckets, or steps of all requests with each copy of the weights."""
+    """Return full buckets, or steps of all requests with each copy of the weights, as a batcher emits them."""
     if isinstance(stream, ChainStream):
         from launchopt.devices.steps.stages import step_of
 
@@ -122,11 +122,11 @@ def batches_of(stream: Stream) -> list[Batch]:
 
 
 def around_us(consumer: Consumer, index: int, batches: Sequence[Batch]) -> float:
-    """us a launch call that an arm's mode spends outside of its launch calls, over one burst."""
-    consumer.arm(index, rehearsal=False)  # a rehearsal would put events around every launch
+    """Return the us per launch call that the mode spends outside its launch calls, over one burst."""
+    consumer.arm(index, rehearsal=False)  # a warm-up run would put events around every launch
     device, recorder, clock_ns = consumer.device, consumer.recorder, time.monotonic_ns
     submit = _submit_of(consumer.prepared[index], batches[0])
-    for batch in (*batches, *batches):  # the second time everything is known
+    for batch in (*batches, *batches):  # plans and graphs exist after the first time
         submit(batch, clock_ns())
     submits = MOST_CALLS * 2 * len(batches) // recorder.launch_calls
     burst = list(islice(cycle(batches), max(1, min(submits, MOST_SUBMITS))))

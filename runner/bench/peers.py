@@ -1,14 +1,16 @@
-"""A process beside the one that measures."""
+"""A second process for benchmarks between two processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from multiprocessing import get_context
-from typing import Any
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
-def with_peer(target: Callable[..., None], args: tuple[Any, ...], work: Callable[[], Any]) -> Any:
-    """What `work` returns while a spawned process runs `target`; then that has 30 s to end."""
+def with_peer(target: Callable[..., None], args: tuple[object, ...], work: Callable[[], Result]) -> Result:
+    """Return the result of `work` while a spawned process runs `target`. That process has 30 s to end afterwards."""
     peer = get_context("spawn").Process(target=target, args=args, daemon=True)
     peer.start()
     try:

@@ -1,6 +1,6 @@
-"""The whole pipeline, as a user runs it: producer to last result, and what a process costs around its work.
+"""Measures the whole pipeline from producer to last result, and the cost of a process around it.
 
-Each figure is a real `python -m runner` in a process of its own, read back from the Parquet it wrote.
+Each figure comes from a `python -m runner` in its own process, and from the Parquet file that it wrote.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ RATES = (  # workload, dtype, commands, goal in commands/s
     ("gemv_256", "fp32", 2_000_000, 12e6),
     ("gemv_256", "fp16", 2_000_000, 20e6),
 )
-REFUSED = "workload.commands=2000000000"  # more than any memory holds: found at the end of the plan
+REFUSED = "workload.commands=2000000000"  # more than any memory holds: the end of planning refuses it
 GOAL_HELP_S, GOAL_REFUSED_S, GOAL_RUN_S = 1.0, 2.0, 4.0
 GOAL_JOB_S = {"cpu": 1.0, "cuda": 3.0}
 
 
 def suite(repeats: int, device: str) -> Iterator[Figure]:
-    """Figures of the pipeline on `device`."""
+    """Yield the figures of the pipeline on `device`."""
     with tempfile.TemporaryDirectory(prefix="launchopt-bench-") as folder:
         root = Path(folder)
         if device == "cuda":
@@ -54,7 +54,7 @@ def _run(arguments: Sequence[str], exit_code: int = 0) -> None:
 
 
 def seconds(arguments: Sequence[str], exit_code: int = 0) -> float:
-    """Until `python -m runner` with these words has ended; RunError where it ends with another exit code."""
+    """Return the seconds that `python -m runner` takes; RunError if it ends with another exit code."""
     start_ns = time.perf_counter_ns()
     _run(arguments, exit_code)
     return (time.perf_counter_ns() - start_ns) / 1e9
@@ -81,7 +81,7 @@ def _rate(root: Path, workload: str, dtype: str, commands: int, goal: float, rep
 
 
 def _further_job_s(folder: Path, device: str) -> float:
-    """Time of a sweep of five jobs less that of one of one, less the runs themselves, a job."""
+    """Return the seconds of each further job: a sweep of five jobs minus a sweep of one, without their runs."""
     jobs = 5
     settings = ["-m", f"device={device}", "workload=gemv_256", "workload.commands=1000", "workload.replicas=64"]
     one = seconds([*settings, "seed=0", f"hydra.sweep.dir={folder}/one"])

@@ -1,7 +1,7 @@
-"""What it costs the consumer to post a command to a resident kernel, and to note that; no GPU, and nobody who polls.
+"""Measures what the consumer pays to post a command to a persistent kernel and record it. Needs no GPU.
 
-In turn, on the same commands: timed and noted in blocks, as the consumer's loop does it (`lt_launch.launch_each`), and
-one by one, as launches are. Rows go to a file in the folder for temporary files, as in a run.
+Two ways alternate on the same commands: times and records in blocks, like the consumer's loop
+(`cublaslt.launch.launch_each`), and for each command alone, like launches. Records go to a temporary file.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from launchopt.types import Int, Table
 from runner.bench.figures import Figure, in_turn, ratios
 
 COMMANDS = 100 * MOST_AT_ONCE
-BITS = 12  # of the ring: all that is posted at once fits, so that nobody waits
+BITS = 12  # log2 of the ring's slots: all commands posted together fit, so nothing waits
 assert 1 << BITS >= MOST_AT_ONCE
 
 
 class Posting:
-    """Commands of one shape for a kernel that does not run."""
+    """Commands of one shape, posted to a kernel that does not run."""
 
     def __init__(self) -> None:
         capacity = 1 << BITS
@@ -43,7 +43,7 @@ class Posting:
         self.tables = shapes, plans, np.zeros((1, lt.CONTEXT_WORDS), np.int64)
 
     def run(self, recorder: Recorder, block: int, commands: int) -> int:
-        """ns to post `commands`, whole MOST_AT_ONCE, `block` a call."""
+        """Return the ns to post `commands`, a multiple of MOST_AT_ONCE, in calls of `block` each."""
         words = as_words(np.zeros(MOST_AT_ONCE, COMMAND_DTYPE))
         words[:, W_SEQ], shape_of = np.arange(MOST_AT_ONCE), np.zeros(MOST_AT_ONCE, np.int32)
         records, took_ns = recorder.arrays, 0
@@ -70,7 +70,7 @@ def _post_all(
 
 
 def suite(repeats: int) -> Iterator[Figure]:
-    """ns a command of both; one core."""
+    """Yield the ns per command of both ways. Needs one core."""
     posting = Posting()
 
     def ns(block: int) -> float:

@@ -1,7 +1,7 @@
-"""The recorder alone: what noting one launch call costs, and one NVTX range with no tool attached.
+"""Measures the recorder alone: the cost of recording one launch call, its memory, and an idle NVTX range.
 
-Rows go to a file in the folder for temporary files, as those of a run go to one in the run's folder. Memory is the most
-that a process of its own took, less what it held before it had a recorder.
+Rows go to a temporary file; those of a run go to its folder. Memory is the maximum of a process of its own, minus its
+memory before it made the recorder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GOAL_NOTE_NS, GOAL_RANGE_NS, GOAL_MEMORY_MB = 100, 50, 64
 
 
 def suite(repeats: int) -> Iterator[Figure]:
-    """Figures of the recorder; one core."""
+    """Yield the figures of the recorder. Needs one core."""
     for size, goal in ((1, GOAL_NOTE_NS), (BATCH, None)):
         _note_ns(size, spool=True)
         for what, spool in (("noting", False), ("noting and spooling", True)):
@@ -52,7 +52,7 @@ def _note_all(records: Any, words: NDArray[np.uint64], size: int) -> None:
 
 
 def _blocks(recorder: Recorder, commands: int, size: int, spool: bool) -> int:
-    """Note `commands` commands in blocks, as a consumer does; returns ns. Without `spool` the rows are forgotten."""
+    """Record commands in blocks, like a consumer, and return the ns. Without `spool` the rows are dropped."""
     words = as_words(np.zeros(MOST_AT_ONCE, COMMAND_DTYPE))
     words[:, W_SEQ] = np.arange(MOST_AT_ONCE)
     arrays = recorder.arrays
@@ -68,7 +68,7 @@ def _blocks(recorder: Recorder, commands: int, size: int, spool: bool) -> int:
 
 
 def _note_ns(size: int, spool: bool) -> float:
-    """ns a launch. A new file each time: its first pages are the dear ones."""
+    """Return the ns per launch, with a new file each time: its first pages cost most."""
     recorder, launches = Recorder(LAUNCHES * size, MOST_AT_ONCE), LAUNCHES // max(1, size // 8)
     took_ns = _blocks(recorder, launches * size, size, spool)
     recorder.close()
@@ -86,7 +86,7 @@ def _peak_mb() -> float:
 
 
 def note_many(pipe: Connection) -> None:
-    """Peer: note, spool and count; sends the most memory this process ever had over what it had before, in MB."""
+    """Record, spool and count (the other process); send the peak memory above that before the recorder, MB."""
     first = Recorder(0, MOST_AT_ONCE)
     _blocks(first, 8 * MOST_AT_ONCE, 1, spool=True)  # loads the compiled code
     list(first.chunks())
@@ -100,14 +100,14 @@ def note_many(pipe: Connection) -> None:
 
 
 def _resident_bytes(which: str) -> int:
-    """Now (VmRSS) or at most (VmHWM). getrusage's starts with what the parent had."""
+    """Return the resident bytes, now (VmRSS) or at the peak (VmHWM). getrusage would include the parent's peak."""
     found = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
 
 
 def _range_ns() -> float:
-    """One push and pop of registered attributes, the empty loop taken off."""
+    """Return the ns of one push and pop of registered attributes, without the loop around them."""
     domain = nvtx_ranges.domain()
     attributes = nvtx_ranges.attributes(domain, "bench 64x1x8192 fp32", 512)
     push, pop = domain.push_range, domain.pop_range

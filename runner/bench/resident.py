@@ -1,15 +1,16 @@
-"""What commands cost a kernel that stays on the GPU: one, there and back, and many that wait in its ring.
+"""Measures commands of the persistent kernel: one command there and back, and many that wait in its ring.
 
-One at a time, into an idle kernel: from the host's store until the host sees that the command is complete, that is its
-outputs are in the GPU's memory, or, of a small one, until the host itself has these; it spins on either. Of a small one
-beside that a kernel that multiplies nothing, and sends zeros, and one that answers its words at once: on this machine
-it takes no less. `hot`: the same operands again and
-again, from the L2 cache; else each command has its own, from memory.
+One command at a time goes into the idle kernel. The host spins from its store until the command is complete, which
+means that the outputs are in the GPU's memory. For a small command a second figure ends when the host has the outputs.
+Two further kernels give bounds for it: one that multiplies nothing and sends zeros, and one that only echoes the
+command's words, the minimum on this machine. `hot` commands share their operands, which the L2 cache serves; others
+read operands of their own from memory.
 
-Many: the kernel begins when all are in its ring, and ends behind the last one, so that its time has no host in it, and
-a profiler can run it again and again; also by a kernel that multiplies nothing.
+Many commands: the kernel starts when all are in its ring, and ends after the last one. So its time contains no host,
+and a profiler can replay it. A kernel that multiplies nothing is measured, too.
 
-Outputs of all that multiply are compared with float64 at the end, and with what the host was sent.
+All outputs are compared with float64 at the end, and with the outputs that the host received, unless nothing was
+multiplied.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from runner.worker.consumer import Consumer
 
 COMMANDS = 4000
 GOAL_US = 2.0
-# m, k, whether the operands are hot.
+# m, k, whether commands share their operands.
 CASES = ((16, 64, True), (64, 256, True), (256, 256, True), (256, 256, False), (1024, 1024, False), (64, 8192, False))
-# Of streams: m, k, dtype, how many commands; their operands are many times what the L2 cache holds.
+# Streams: m, k, dtype, number of commands. Their operands are many times larger than the L2 cache.
 STREAMS = ((256, 256, Dtype.fp32, 4000), (256, 256, Dtype.fp16, 4000), (64, 8192, Dtype.fp32, 1000))
 
 
 class Kernel(NamedTuple):
-    """A file of kernels/, with macros."""
+    """A kernel's file in kernels/, with macros."""
 
     file: str
     macros: dict[str, int]
@@ -62,9 +63,10 @@ WHOLE, WITHOUT_PRODUCTS, ECHO = Kernel("persistent", {}), Kernel("persistent", {
 def _round_trips(
     words: NDArray[np.uint64], shape: Table, plans: Table, contexts: Table, queue: int, ns: Table, outputs: Table
 ) -> int:
-    """Time of each of `words` in `ns`; returns how many were posted.
+    """Post each command of `words`, store its time in `ns`, and return how many were posted.
 
-    outputs: [commands, rows], what the host is sent of each, on which it waits; of no rows: it waits for completions.
+    outputs: int64 [commands, rows]. The host waits for the outputs and stores them. With no rows it waits for the
+    completion instead.
     """
     mask, rows = (1 << load_word(queue + 8 * rl.QueueWord.BITS)) - 1, outputs.shape[1]
     done = load_word(queue + 8 * rl.QueueWord.DONE)
@@ -85,7 +87,7 @@ def _round_trips(
 
 
 def suite(repeats: int, device: str) -> Iterator[Figure]:
-    """p50 and p99 of each case; needs a GPU."""
+    """Yield p50 and p99 of each case. Needs a GPU."""
     if device != "cuda":
         return
     for m, k, hot in CASES:
@@ -110,7 +112,7 @@ def _figures(what: str, runs: list[NDArray[np.float64]], goal_us: float | None) 
 
 @compiled
 def _post(words: NDArray[np.uint64], shape: Table, plans: Table, contexts: Table) -> int:
-    """Returns how many were posted."""
+    """Post every command of `words` and return how many were posted."""
     for i in range(len(words)):
         if launch_at(words, i, shape, 1, plans, contexts) != rl.OK:
             return i
@@ -119,7 +121,7 @@ def _post(words: NDArray[np.uint64], shape: Table, plans: Table, contexts: Table
 
 
 def streams(repeats: int, device: str) -> Iterator[Figure]:
-    """ns a command of each stream: as it is, without products, and what its bytes take at the least; needs a GPU."""
+    """Yield the ns per command of each stream: whole, without products, and the bound by its bytes. Needs a GPU."""
     if device != "cuda":
         return
     for m, k, dtype, commands in STREAMS:
@@ -179,7 +181,7 @@ def _posting(stream: GemmStream) -> Iterator[_Posting]:
 def _round_trips_us(
     m: int, k: int, hot: bool, repeats: int, sent: bool = False, kernel: Kernel = WHOLE
 ) -> list[NDArray[np.float64]]:
-    """Of each repeat, each command's. sent: until the host has its outputs; of the whole kernel these are compared."""
+    """Return the us of each command, an array for each repeat. With `sent` until the host has the outputs."""
     stream = gemv(m, 1, k, COMMANDS, Dtype.fp32, 1 if hot else COMMANDS, False, 0)
     with _posting(stream) as on:
         ns, device, resident = np.zeros(len(on.words), np.int64), on.consumer.device, on.prepared.resident
@@ -203,7 +205,7 @@ def _round_trips_us(
 
 
 def _assert_sent(stream: GemmStream, on: _Posting, outputs: Table) -> None:
-    """What the host was sent of the last command of each place of C is what lies there."""
+    """Check the received outputs of the last command of each slot of C against that slot."""
     places = (on.words[:, W_SLOT_C_REQUEST] & LOW).astype(np.int64)
     _, from_behind = np.unique(places[::-1], return_index=True)
     last = len(places) - 1 - from_behind

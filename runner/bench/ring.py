@@ -1,10 +1,13 @@
-"""The ring between two processes: records a second in bulk, and one record there and back.
+"""Measures the ring between two processes, one of them spawned.
 
-The peer is a spawned process. Bulk: the producer pushes blocks, the consumer pops what is there and checks the last
-sequence number. Round trip: one record through one ring and back through another, in a compiled loop on both sides.
-Steps: whole steps of several requests are pushed, and gathered into a batch by the peer, which tells when; with the
-ring's slots owned beforehand and not, in turn, and with all records but the last of each pushed beforehand. From tokens
-to the next launch: see `turn`. Beside it: `multiprocessing.Queue`, and iceoryx2 where it is installed.
+bulk        the producer pushes blocks, and the consumer pops all records that are there
+round trip  one record goes through one ring and back through another, in compiled loops on both sides
+steps       whole steps of several requests are pushed; the other process gathers them into a batch and reports when.
+            The ring's slots are in the producer's cache beforehand or not, alternately. In a further case all records
+            of each step but the last are pushed beforehand.
+turn        from a step's tokens to the next launch: see `turn`
+
+For comparison it measures `multiprocessing.Queue`, and iceoryx2 if that is installed.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
 from multiprocessing import get_context
-from typing import Any
+from multiprocessing.queues import Queue
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +31,7 @@ from launchopt.producing.prepared_steps import own_room, push_step
 from launchopt.queue.ring import HeaderWord, Ring, has_record, pop_words, push_words, ready_words, release_words
 from launchopt.queue.waiter import Waiter
 from launchopt.records import STEP_END
+from launchopt.types import Table, Words
 from runner.bench import turn
 from runner.bench.figures import Figure, ratios
 from runner.bench.peers import with_peer
@@ -36,17 +40,18 @@ RECORDS = 20_000_000
 BLOCK = 4096
 TRIPS = 100_000
 MESSAGES = 50_000
-STEPS, ROWS, ROUNDS = 16, 226, 1000  # steps of so many records; a decode step of Llama 3.2 1B has 226
-WAIT_NS = 100_000  # from one batch to the next steps: a GPU works on it
-AT_ONCE = 512  # records the consumer looks at in one go, as `step_pump` does
+STEPS, ROWS, ROUNDS = 16, 226, 1000  # a decode step of Llama 3.2 1B has 226 records (ROWS)
+WAIT_NS = 100_000  # from one batch to the next steps: the time of a GPU
+AT_ONCE = 512  # records that the consumer reads together, like `loops.steps`
 FAR_NS = 1 << 62
 CAPACITIES = (256, 1024, 4096, 16384, 65536)
 DEFAULT_CAPACITY = 4096
+RingArrays = tuple[Words, Words]  # header and data of a ring
 GOAL_RECORDS_PER_S, GOAL_TRIP_P50_NS, GOAL_TRIP_P99_NS = 100e6, 400, 600
 
 
 def suite(repeats: int) -> Iterator[Figure]:
-    """Figures of the ring; two cores at least."""
+    """Yield the figures of the ring. Needs two cores."""
     for capacity in CAPACITIES:
         samples = [_bulk(capacity) for _ in range(repeats)]
         goal = GOAL_RECORDS_PER_S if capacity == DEFAULT_CAPACITY else None
@@ -73,7 +78,7 @@ def suite(repeats: int) -> Iterator[Figure]:
 
 
 def push_all(name: str, capacity: int, records: int) -> None:
-    """Peer: `records` records in blocks."""
+    """Push `records` records in blocks (the other process)."""
     block = np.zeros(BLOCK, COMMAND_DTYPE)
     with Ring.attach(name, capacity) as ring:
         waiter = Waiter(ring.await_room, 200, 50)
@@ -87,7 +92,7 @@ def push_all(name: str, capacity: int, records: int) -> None:
 
 
 def _bulk(capacity: int) -> float:
-    """Records a second from the first record seen to the last."""
+    """Return records per second, from the first record seen to the last."""
     with Ring.create(capacity) as ring:
         out = np.zeros(BLOCK, COMMAND_DTYPE)
         waiter = Waiter(ring.await_record, 200, 50)
@@ -104,18 +109,18 @@ def _bulk(capacity: int) -> float:
                     waiter.wait()
             return popped / (time.perf_counter_ns() - start_ns) * 1e9
 
-        return float(with_peer(push_all, (ring.name, capacity, RECORDS), work))
+        return with_peer(push_all, (ring.name, capacity, RECORDS), work)
 
 
 @compiled
-def _receive(header: NDArray[np.uint64], data: NDArray[np.uint64], record: NDArray[np.uint64]) -> None:
+def _receive(header: Words, data: Words, record: Words) -> None:
     while not has_record(header, data):
         cpu_pause()
     pop_words(header, data, record)
 
 
 @compiled
-def _ping(there: Any, back: Any, record: NDArray[np.uint64], times_ns: NDArray[np.int64]) -> None:
+def _ping(there: RingArrays, back: RingArrays, record: Words, times_ns: Table) -> None:
     for i in range(len(times_ns)):
         start_ns = monotonic_ns()
         push_words(there[0], there[1], record, False)
@@ -124,20 +129,20 @@ def _ping(there: Any, back: Any, record: NDArray[np.uint64], times_ns: NDArray[n
 
 
 @compiled
-def _pong(there: Any, back: Any, record: NDArray[np.uint64], trips: int) -> None:
+def _pong(there: RingArrays, back: RingArrays, record: Words, trips: int) -> None:
     for _ in range(trips):
         _receive(there[0], there[1], record)
         push_words(back[0], back[1], record, False)
 
 
 def echo(there_name: str, back_name: str, capacity: int, trips: int) -> None:
-    """Peer: every record back as it came."""
+    """Send every record back (the other process)."""
     with Ring.attach(there_name, capacity) as there, Ring.attach(back_name, capacity) as back:
         _pong(there.arrays, back.arrays, np.zeros((1, WORDS), np.uint64), trips)
 
 
-def _round_trips() -> NDArray[np.int64]:
-    """ns of each of TRIPS round trips, the clock's 25 ns included; the first ones, while the peer starts, left out."""
+def _round_trips() -> Table:
+    """Return the ns of each of TRIPS round trips, with the clock's 25 ns. The first 1,000 trips are dropped."""
     with ExitStack() as stack:
         there, back = (stack.enter_context(Ring.create(DEFAULT_CAPACITY)) for _ in range(2))
         record, times_ns = np.zeros((1, WORDS), np.uint64), np.zeros(TRIPS + 1000, np.int64)
@@ -147,7 +152,7 @@ def _round_trips() -> NDArray[np.int64]:
 
 
 @compiled
-def _gather(there: Any, back: Any, record: NDArray[np.uint64], batcher: sb.StepArrays, rounds: int) -> None:
+def _gather(there: RingArrays, back: RingArrays, record: Words, batcher: sb.StepArrays, rounds: int) -> None:
     header, data = there
     for _ in range(rounds):
         kind = sb.NO_KIND
@@ -169,15 +174,15 @@ def _gather(there: Any, back: Any, record: NDArray[np.uint64], batcher: sb.StepA
 
 
 def gather_all(there_name: str, back_name: str, rounds: int, ahead: bool = False) -> None:
-    """Peer: each round's steps into a batch, and a record back that says when it was whole."""
+    """Gather each round's steps into a batch and send a record with the time (the other process)."""
     batcher = StepBatcher(np.full(STEPS, rounds), ROWS, STEPS, FlushRules(FAR_NS), ahead=ahead)
     with Ring.attach(there_name, DEFAULT_CAPACITY) as there, Ring.attach(back_name, DEFAULT_CAPACITY) as back:
         _gather(there.arrays, back.arrays, np.zeros((1, WORDS), np.uint64), batcher.arrays, rounds)
 
 
 @compiled
-def _push_rounds(there: Any, back: Any, steps: NDArray[np.uint64], record: Any, times_ns: NDArray[np.int64]) -> None:
-    """ns from the first record pushed to all gathered, of rounds with slots not owned beforehand, owned, in turn."""
+def _push_rounds(there: RingArrays, back: RingArrays, steps: Words, record: Words, times_ns: Table) -> None:
+    """Measure ns from the first push to the whole batch. Odd rounds have the slots in this core's cache beforehand."""
     (header, data), (count, rows, _) = there, steps.shape
     for i in range(len(times_ns)):
         start_ns = monotonic_ns() + WAIT_NS
@@ -193,8 +198,8 @@ def _push_rounds(there: Any, back: Any, steps: NDArray[np.uint64], record: Any, 
 
 
 @compiled
-def _push_ahead(there: Any, back: Any, steps: NDArray[np.uint64], record: Any, times_ns: NDArray[np.int64]) -> None:
-    """ns from the first step's last record pushed to all gathered; the others were pushed before."""
+def _push_ahead(there: RingArrays, back: RingArrays, steps: Words, record: Words, times_ns: Table) -> None:
+    """Measure ns from the first push to the whole batch, with all records of each step but the last pushed before."""
     (header, data), (count, rows, _) = there, steps.shape
     for i in range(len(times_ns)):
         start_ns = monotonic_ns() + WAIT_NS
@@ -210,8 +215,8 @@ def _push_ahead(there: Any, back: Any, steps: NDArray[np.uint64], record: Any, t
         times_ns[i] = np.int64(record[0, W_ENQUEUE]) - start_ns
 
 
-def _step_times_ns(push: Callable[..., None], ahead: bool) -> NDArray[np.int64]:
-    """What `push` measured in each of its rounds; the first are left out."""
+def _step_times_ns(push: Callable[..., None], ahead: bool) -> Table:
+    """Return the ns of each round of `push`, without the first ones."""
     steps = np.zeros((STEPS, ROWS, WORDS), np.uint64)
     steps[:, :, W_SLOT_C_REQUEST] = np.arange(STEPS, dtype=np.uint64)[:, None] << HALF_BITS
     steps[:, -1, W_K_OP_DTYPE] = STEP_END
@@ -224,24 +229,24 @@ def _step_times_ns(push: Callable[..., None], ahead: bool) -> NDArray[np.int64]:
 
 
 def _steps() -> NDArray[np.float64]:
-    """us until all steps were gathered, slots not owned and owned beforehand: medians."""
+    """Return two medians, us until all steps are gathered: slots not in the cache beforehand, and in it."""
     medians: NDArray[np.float64] = np.median(_step_times_ns(_push_rounds, False).reshape(-1, 2), axis=0) / 1e3
     return medians
 
 
 def _steps_ahead() -> float:
-    """us until all steps were gathered of which all records but the last were pushed before: the median."""
+    """Return the median, us until all steps are gathered whose records but the last were pushed before."""
     return float(np.median(_step_times_ns(_push_ahead, True)) / 1e3)
 
 
-def put_all(queue: Any, messages: int) -> None:
-    """Peer: one 64-byte message at a time."""
+def put_all(queue: Queue[bytes], messages: int) -> None:
+    """Put 64-byte messages one at a time (the other process)."""
     for _ in range(messages):
         queue.put(b"x" * 64)
 
 
 def _queue() -> float:
-    queue = get_context("spawn").Queue()
+    queue: Queue[bytes] = get_context("spawn").Queue()
 
     def work() -> float:
         queue.get()
@@ -250,7 +255,7 @@ def _queue() -> float:
             queue.get()
         return (MESSAGES - 1) / (time.perf_counter_ns() - start_ns) * 1e9
 
-    return float(with_peer(put_all, (queue, MESSAGES), work))
+    return with_peer(put_all, (queue, MESSAGES), work)
 
 
 def _iceoryx() -> float | None:
@@ -258,4 +263,4 @@ def _iceoryx() -> float | None:
         return None
     from runner.bench.iceoryx import rate
 
-    return rate(MESSAGES, with_peer)
+    return rate(MESSAGES)

@@ -1,7 +1,7 @@
-"""What CUPTI costs a launch: bursts of baseline launches with its records off and on, in turn.
+"""Measures CUPTI's cost for a launch: bursts of baseline launches with its records off and on alternate.
 
-Off, nothing of CUPTI is enabled, though its library is loaded; on, kernels, copies, fills and both APIs are recorded,
-as with `timing=cupti`. Bursts are shorter than the GPU's launch queue. A burst that lost a kernel counts for nothing.
+Off, CUPTI's library is loaded and nothing is enabled. On, CUPTI records kernels, copies, fills and both APIs, as with
+`timing=cupti`. Bursts are shorter than the GPU's launch queue. A burst that lost a kernel raises a RunError.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.worker.consumer import Consumer
 
 
 def suite(repeats: int, device: str) -> Iterator[Figure]:
-    """Figures for each shape of `dispatch`, fp32; none without a GPU or without cupti-python."""
+    """Yield figures for each shape of `dispatch`, fp32; none without a GPU or cupti-python."""
     from launchopt.timing.cupti import require
 
     if device != "cuda":

@@ -1,8 +1,8 @@
-"""From a step's tokens to the word that admits the next one: the driver here, the consumer's loop in another process.
+"""Measures the time from a step's tokens to the word that admits the next step.
 
-The consumer's loop is the one of runs, and where a GPU would work it does nothing but take what comes early; then all
-tokens of the step are there at once. Measured is from there until the next step of all requests has left its bucket,
-and a launch that waits for it (`admission`) has been told.
+The driver runs here, and the consumer's loop in another process. While a GPU would work, the loop only takes records
+that come early. Then all tokens of the step are complete together. The time ends when the next step of all requests has
+left its bucket, and the launch that waits for it (`admission`) is notified.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ TURNS = 1000  # steps of each request
 LAYERS, LINEARS = 32, 7
 ROWS = LAYERS * LINEARS  # a decode step of Llama 3.2 1B has two more
 CAPACITY = 4096
-UNLIKE = 2  # the first step has inputs of its own; those behind it are like the second one
-STEP_NS = 100_000  # from one launch to its tokens
+UNLIKE = 2  # the first step has inputs of its own; all steps after it are like the second one
+STEP_NS = 100_000  # from a launch to its tokens
 FAR_NS = 1 << 62
 SPIN_US = 1000.0
 
 
 def stream_of(requests: int, turns: int) -> ChainStream:
-    """So many requests of `turns` tokens, all there from the start."""
+    """Return the stream of `requests` requests of `turns` tokens that all arrive at the start."""
     sizes = np.zeros(requests, np.int64), np.zeros(requests, np.int64), np.full(requests, turns)
     return ChainStream(linear_program([(64, 64)] * LINEARS), LAYERS, Requests(*sizes), Dtype.fp16, 1)
 
 
 @compiled
 def _take_early(ring: Any, batcher: Any, loop: Any, admission: Any) -> None:
-    """Do what the loop does with records while the step runs to which they are next."""
+    """Take records of the next step while a step runs, like the loop of a run."""
     state = loop.state
     if state[LoopWord.NEXT] == state[LoopWord.COUNT]:
         look_for_more(ring, loop.settings[SettingWord.AT_ONCE], state)
@@ -65,8 +65,8 @@ def _take_early(ring: Any, batcher: Any, loop: Any, admission: Any) -> None:
 
 
 @compiled
-def _tell(flights: Any) -> None:
-    """Say that all tokens of the step that is under way are there."""
+def _complete(flights: Any) -> None:
+    """Mark all tokens of the current step as complete."""
     _, places, done, cursor = flights
     for flight in range(cursor[FlightWord.FIRST], cursor[FlightWord.STOP_AT]):
         done[places[flight & (len(places) - 1)]] = np.uint64(0)
@@ -74,32 +74,32 @@ def _tell(flights: Any) -> None:
 
 @compiled
 def _turns(arguments: Any, times_ns: Table) -> Int:
-    """Take all turns, the first step being under way: fill `times_ns`, and return how many launches were admitted."""
+    """Run all turns after the first step. Fill `times_ns` and return the number of admitted launches."""
     ring, batcher, feedback, recording, loop, admission = arguments
     expected, steps = AdmissionArrays(*admission).expected, StepBuckets(*batcher)
     ring_words, arrays = RingWords(*ring), LoopArrays(*loop)
-    for turn in range(len(times_ns) + 1):  # behind the last one come tokens and nothing else
+    for turn in range(len(times_ns) + 1):  # tokens alone follow the last turn
         expected[ExpectedWord.WAITS], expected[ExpectedWord.KNOWN] = 1, 0
         until_ns = monotonic_ns() + STEP_NS
         while monotonic_ns() < until_ns:
             _take_early(ring_words, steps, arrays, admission)
-        _tell(feedback[2])
-        told_ns = monotonic_ns()
+        _complete(feedback[2])
+        complete_ns = monotonic_ns()
         code = pump_steps(ring, batcher, feedback, recording, loop, admission)
         while code == LoopExit.IDLE or code == LoopExit.QUIET:
             code = pump_steps(ring, batcher, feedback, recording, loop, admission)
         if code != LoopExit.SPECIAL or expected[ExpectedWord.WAITS] != 0:
             break
-        times_ns[turn] = monotonic_ns() - told_ns
+        times_ns[turn] = monotonic_ns() - complete_ns
     return turn
 
 
 def idle(*_: Any) -> None:
-    """What a mode and a device would do."""
+    """Do nothing, in place of a mode and a device."""
 
 
 def consume(there_name: str, back_name: str, times_name: str, requests: int, turns: int) -> None:
-    """Peer: the consumer's loop, and the times of its turns into a ring's records."""
+    """Run the consumer's loop (the other process), and store the times of its turns in a ring's records."""
     stream = stream_of(requests, turns)
     batcher = StepBatcher(steps_of_requests(stream.table), ROWS, requests, FlushRules(FAR_NS), ahead=True)
     recorder, settings = Recorder(1, ROWS * requests), LoopSettings(1 << 40, 0)
@@ -113,7 +113,7 @@ def consume(there_name: str, back_name: str, times_name: str, requests: int, tur
         loop = StepLoop(there, batcher, idle, Feedback(flights, idle, idle), recorder, settings, admission)
         state = loop.arguments[4][1]
         for _ in range(UNLIKE):
-            _tell(flights.arrays)
+            _complete(flights.arrays)
             while pump_steps(*loop.arguments) != LoopExit.SPECIAL:
                 pass
             rows, size, reason, _ = state[BATCH].tolist()
@@ -121,13 +121,13 @@ def consume(there_name: str, back_name: str, times_name: str, requests: int, tur
             stages.stage(last)
         admission.expect(StepKeys(lambda batch: 0).known(last), 0, 1, FAR_NS)
         times_ns = out.arrays[1].view(np.int64).reshape(-1)[: turns - UNLIKE]
-        if (told := _turns(loop.arguments, times_ns)) != turns - UNLIKE:
-            there.stop()  # the driver would wait for tokens that nobody tells of
-            raise RunError(f"step {told + UNLIKE} was not the one that a launch waited for")
+        if (notified := _turns(loop.arguments, times_ns)) != turns - UNLIKE:
+            there.stop()  # the driver would wait for tokens for ever
+            raise RunError(f"step {notified + UNLIKE} was not the one that a launch waited for")
 
 
 def turn_us(requests: int, turns: int = TURNS) -> float:
-    """The median of the turns of so many requests, the first ones left out; us."""
+    """Return the median of the turns of this many requests, us, without the first tenth."""
     driver = Driver(stream_of(requests, turns), Schedule(ahead=True), SPIN_US, 0.0)
     with ExitStack() as stack:
         there, back, out = (stack.enter_context(Ring.create(CAPACITY)) for _ in range(3))
