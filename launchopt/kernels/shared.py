@@ -1,7 +1,7 @@
 """What the host and the CUDA kernels share: structs, enumerations and constants, each declared once, here.
 
-`HEADERS` holds the declarations as CUDA text. A kernel includes them by name, as in `#include "shared/feedback.cuh"`.
-The host fills arrays of the dtypes below and passes their addresses or bytes to the kernels.
+The host fills arrays of these dtypes and passes their addresses or bytes to the kernels. For the kernels,
+launchopt/kernels/headers.py writes the same declarations as CUDA text. Fields are packed: C must not need gaps either.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from numpy.typing import DTypeLike
 
 
 def word_of(dtype: np.dtype[np.void], *path: str) -> int:
-    """Return the place of a field in units of 8 bytes; `path`: the names of a struct's field, and of fields within
-    it."""
+    """Return the place of a field in units of 8 bytes. path: the name of a field, then of fields within it."""
     place = 0
     for name in path:
         assert dtype.fields is not None
@@ -29,57 +28,65 @@ def _fields(kind: str, names: str) -> list[tuple[str, DTypeLike]]:
 
 # -- A command's arguments (common/storage.cuh)
 
-# Rows lie lda, ldb, ldc elements apart; the commands of a batch stride_a, stride_b, stride_c bytes. positions: address
-# of int32 start[requests] and next[requests]. table: address of int32 [requests, pages].
 ARGS = np.dtype(
     [
-        *_fields("<i8", "m n k lda ldb ldc stride_a stride_b stride_c"),
+        *_fields("<i8", "m n k"),
+        *_fields("<i8", "lda ldb ldc"),  # elements from one row to the next
+        *_fields("<i8", "stride_a stride_b stride_c"),  # bytes from one command of a batch to the next
         *_fields("<i8", "q_heads kv_heads head_dim ctx page_tokens pages"),
-        *_fields("<u8", "positions table"),
-        *_fields("<i8", "requests"),
+        ("positions", "<u8"),  # address of int32 start[requests], then next[requests]
+        ("table", "<u8"),  # address of int32 [requests, pages]
+        ("requests", "<i8"),  # of the stream
         ("theta", "<f8"),
     ]
 )
 
 # -- GEMMs of few columns (common/skinny.cuh)
 
-GROUP_WARPS, MOST_COLUMNS = 8, 16
-# rows, columns: of C; the larger extent is `rows`. row_elements, column_elements: from one row to the next, of either
-# operand. row_step, column_step: elements of C from one row, or column, to the next. least_rows: of a tile, so that it
-# pays to hand it out.
-SHAPE = np.dtype(_fields("<i8", "rows columns k row_elements column_elements row_step column_step least_rows"))
+GROUP_WARPS = 8  # warps that multiply a tile together
+MOST_COLUMNS = 16
+SHAPE = np.dtype(
+    [
+        *_fields("<i8", "rows columns"),  # of C; `rows` is the larger extent
+        ("k", "<i8"),
+        *_fields("<i8", "row_elements column_elements"),  # from one row to the next, of either operand
+        *_fields("<i8", "row_step column_step"),  # elements of C from one row, or column, to the next
+        ("least_rows", "<i8"),  # of a tile, so that it pays to hand it out
+    ]
+)
 
-# -- Attention as one op a launch (attention/attention.cuh)
+# -- Attention, an op per launch (attention/attention.cuh)
 
-QUERIES, KEY_LANES, KEYS, AV_LANES = (
-    8,
-    8,
-    4,
-    2,
-)  # query heads of a kv head at once; lanes a key; keys a lane; lanes a value
-ATTENTION_WARPS = 8
+QUERIES = 8  # query heads of a kv head that a block takes at once; as many as KEY_LANES, so that each lane gets a sum
+KEY_LANES = 8  # lanes that share the features of a key
+KEYS = 4  # keys of a lane at once
+AV_LANES = 2  # lanes that share a slice of a value's features: 32 bytes
+ATTENTION_WARPS = 8  # of a block
 
 # -- Feeding back (tokens/)
 
-ROW_WORDS = (
-    5  # of a row that is fed back: addresses of source, target, history (or 0) and id; and the number that is drawn
-)
-# arguments: address of u64 [ROW_WORDS, pitch] in pinned memory. rows: how many a whole step feeds back at its end. ns:
-# address to which a whole step adds the time of sampling. found: address of u64 [rows, blocks] of a whole step, 0
-# between launches.
+ROW_WORDS = 5  # of a row: addresses of source, target, history (or 0) and id; the number that is drawn
 FEEDBACK = np.dtype(
     [
-        *_fields("<u8", "arguments rows pitch hidden vocab embedding row_bytes start"),
+        ("arguments", "<u8"),  # address of u64 [ROW_WORDS, pitch], in pinned memory
+        ("rows", "<u8"),  # number of rows that a whole step feeds back
+        ("pitch", "<u8"),
+        *_fields("<u8", "hidden vocab"),
+        *_fields("<u8", "embedding row_bytes"),  # address of [vocab, hidden]; bytes of a row
+        ("start", "<u8"),  # of the random numbers
         ("inverse_temperature", "<f8"),
-        ("k", "<u8"),
-        ("p", "<f8"),
-        *_fields("<u8", "ns found"),
+        ("k", "<u8"),  # of top_k
+        ("p", "<f8"),  # of top_p
+        ("ns", "<u8"),  # address to which a whole step adds the time of sampling
+        ("found", "<u8"),  # address of u64 [rows, blocks] of a whole step; 0 between launches
     ]
 )
 
 # -- Bulk copies, measured (copies.cu)
 
-COPY_ROWS, COPY_ROW_BYTES, LINE_BYTES, MOST_COPY_SLOTS = 8, 2048, 128, 16  # of a slot; of a line that loads read
+COPY_ROWS, COPY_ROW_BYTES = 8, 2048  # of a slot
+LINE_BYTES = 128  # of a line that is loaded
+MOST_COPY_SLOTS = 16  # of a block
 
 
 class CopyResult(enum.IntEnum):
@@ -91,20 +98,29 @@ class CopyResult(enum.IntEnum):
     WRONG = 3  # slots, or lines, that do not hold what they should
 
 
-# from: address of what the first block copies. share_slots: slots of a block, after which it begins again. offset,
-# pitch: bytes in shared memory, of the first row, and from one row to the next. slots: under way at most; 0: nothing is
-# copied. lines: address of [samples, 32, LINE_BYTES]. gap: cycles between two samples. waits: address of u32 [samples,
-# blocks], cycles. results: address of u64 [blocks, len(CopyResult)].
-COPIES = np.dtype(_fields("<u8", "from share_slots offset pitch slots lines samples gap waits results"))
+COPIES = np.dtype(
+    [
+        ("from", "<u8"),  # address of what the first block copies
+        ("share_slots", "<u8"),  # slots of a block, after which it begins again
+        *_fields("<u8", "offset pitch"),  # bytes in shared memory: of the first row; from one row to the next
+        ("slots", "<u8"),  # under way at most; 0: nothing is copied
+        ("lines", "<u8"),  # address of [samples, 32, LINE_BYTES]
+        *_fields("<u8", "samples gap"),  # loads; cycles between two
+        ("waits", "<u8"),  # address of u32 [samples, blocks]: cycles
+        ("results", "<u8"),  # address of u64 [blocks, CopyResult]
+    ]
+)
 
 # -- The persistent kernel (persistent/)
 
-COMMAND_WORDS, OUTPUT_WORDS = 4, 16  # of the host's ring, a command; outputs of a small command that the host is sent
-GROUPS, ENTRY_WORDS = 4, 8  # groups of GROUP_WARPS warps in a block; words of an entry, a tile
-TAG_SHIFT = 48  # the lap of a ring, in the upper bits of each of its words
+COMMAND_WORDS = 4  # of the host's ring, per command
+OUTPUT_WORDS = 16  # most outputs of a small command, which the host is sent
+GROUPS = 4  # groups of GROUP_WARPS warps in a block
+ENTRY_WORDS = 8  # of an entry, which is a tile
+TAG_SHIFT = 48  # above it each word of a ring has the ring's lap
 END = 0xFFFF  # in place of a shape: no command follows
 MOST_CAPACITY = 4096  # commands of a ring
-SMALL_VECTORS = 16  # of k, of a command that one warp multiplies
+SMALL_VECTORS = 16  # most vectors of k of a small command, which one warp multiplies
 
 
 class KernelState(enum.IntEnum):
@@ -122,28 +138,38 @@ class ControlWord(enum.IntEnum):
     ABORT = 1  # not 0: the kernel is to give up, written by the host
 
 
-# ring, host_done, host_outputs, control: pinned memory of the host; the others: memory of the GPU. shape_count ..
-# direct_bytes: settings. workers: groups that take tiles. direct_bytes: of weights; a lone command with fewer is not
-# handed out.
 QUEUE = np.dtype(
-    _fields(
-        "<u8",
-        "ring host_done host_outputs control entries done ticket gone progress arrived shapes "
-        "shape_count capacity_bits entry_bits workers patience_ns direct_bytes",
-    )
+    [
+        # Addresses of pinned memory: [capacity, COMMAND_WORDS], [capacity], [capacity, OUTPUT_WORDS], [ControlWord].
+        *_fields("<u8", "ring host_done host_outputs control"),
+        # Addresses of memory of the GPU.
+        *_fields("<u8", "entries done"),  # [entries, ENTRY_WORDS], [capacity]
+        *_fields("<u8", "ticket gone progress"),  # next entry to take; the kernel gave up; places of ring and entries
+        *_fields("<u8", "arrived shapes"),  # [capacity]: complete tiles; SHAPE [shape_count]
+        # Settings.
+        ("shape_count", "<u8"),
+        *_fields("<u8", "capacity_bits entry_bits"),  # logarithms of the commands in the ring, and of the entries
+        ("workers", "<u8"),  # groups that take tiles
+        ("patience_ns", "<u8"),  # without a command, after which the kernel gives up
+        ("direct_bytes", "<u8"),  # of weights: a lone command with fewer is not handed out
+    ]
 )
 
 # -- The megakernel (megakernel/)
 
 MOST_WAITS = 4  # instructions that one can wait for
 JOIN = -1  # in place of an op: an instruction that only waits
-TILE_ROWS, PASS_TILES, PIECE_BYTES, ROW_GAP_BYTES = 8, 4, 2048, 64  # of weights, see megakernel/weights.cuh
-SCRATCH_BYTES, PAIRS_INPUT_BYTES, INPUT_GAP_BYTES = 32 << 10, 64 << 10, 64  # of shared memory (megakernel/tiles.cuh)
+TILE_ROWS, PASS_TILES = 8, 4  # rows of a tile of weights; most tiles of a pass
+PIECE_BYTES, ROW_GAP_BYTES = 2048, 64  # of k, of a row of a tile in a slot; behind it (megakernel/weights.cuh)
+SCRATCH_BYTES = 32 << 10  # of shared memory for inputs, or for an op
+PAIRS_INPUT_BYTES, INPUT_GAP_BYTES = 64 << 10, 64  # for inputs of several columns of fp32; behind each of their rows
 PART_GAP_ROWS = 8  # behind each column of a block's sums
 REGISTER_PIECES = 2  # pieces of k that a warp holds in registers (megakernel/gemm_in_registers.cuh)
-BOX_BYTES = 64  # of a column, that lie together in mailboxes of several columns
-TAG_BITS = 16  # of the host's word, for which a launch waits
-MOST_HEAD_DIM, WHOLE_TOKENS, VALUE_QUERIES = 256, 16, 4  # of fused attention (attention/fused_attention.cuh)
+BOX_BYTES = 64  # of a column that lie together, in mailboxes of several columns
+TAG_BITS = 16  # upper bits of the host's word, for which a launch waits
+MOST_HEAD_DIM = 256  # of fused attention (attention/fused_attention.cuh)
+WHOLE_TOKENS = 16  # scores are padded to a multiple of these
+VALUE_QUERIES = 4  # queries for which a thread weighs a value at once, fp32
 
 
 class Stamp(enum.IntEnum):
@@ -231,11 +257,22 @@ WEIGHTS = np.dtype(
         *_fields("<u4", "split tiles_each tiles_more bytes other_bytes"),  # see Cut in megakernel/weights.cuh
     ]
 )
-# counters: u32, one per task and one behind them. box_bytes: from the boxes of one launch to those of the next.
-# stamps: u64 [blocks, tasks + 1, len(Stamp)].
-PROGRAM = np.dtype(_fields("<u8", "tasks counters weights count box_bytes stamps"))
-# word: address of the host's word, or 0: the launch need not wait. gave_up: address in pinned memory, to which a launch
-# that waited for too long writes its tag. heard: address of a copy of the word on the GPU.
-GATE = np.dtype(_fields("<u8", "word gave_up heard tag patience_ns"))
+PROGRAM = np.dtype(
+    [
+        *_fields("<u8", "tasks counters weights"),  # addresses of TASK [count], u32 [count + 1], WEIGHTS
+        ("count", "<u8"),  # of tasks
+        ("box_bytes", "<u8"),  # from the mailboxes of one launch to those of the next
+        ("stamps", "<u8"),  # address of u64 [blocks, count + 1, Stamp]
+    ]
+)
+GATE = np.dtype(
+    [
+        ("word", "<u8"),  # address of the host's word; 0: the launch need not wait
+        ("gave_up", "<u8"),  # address in pinned memory; a launch that waited too long writes its tag there
+        ("heard", "<u8"),  # address of a copy of the word, on the GPU
+        ("tag", "<u8"),
+        ("patience_ns", "<u8"),
+    ]
+)
 # The kernel's parameters in a row, padded to 8 bytes each.
 LAUNCH = np.dtype([("program", PROGRAM), ("feedback", FEEDBACK), ("number", "<u8"), ("gate", GATE)])

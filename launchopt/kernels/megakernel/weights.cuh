@@ -12,7 +12,6 @@ enum { SLOT_BYTES = TILE_ROWS * ROW_BYTES };
 enum { BARRIERS = 2 * SLOTS };  // "full" of each slot, then "empty" of each slot
 enum { LEAVERS = (EACH_LANE ? 32 : 1) * GROUP_WARPS };  // threads that arrive at an "empty" barrier
 
-
 __device__ inline u32 row_of_tile(u32 tile, u32 pair_rows) {
     return pair_rows ? tile / 2 * TILE_ROWS + tile % 2 * pair_rows : tile * TILE_ROWS;
 }
