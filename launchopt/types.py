@@ -1,4 +1,4 @@
-"""Types that compiled code and its callers share: arrays of int64 and uint64, and the integers of compiled code."""
+"""Types that modules share: arrays of int64 and uint64, arrays of NumPy or CuPy, and integers of compiled code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Array = Any  # an array of NumPy or of CuPy, which has no types
 Int = Any  # an integer inside compiled code: Numba decides its width
 Table = NDArray[np.int64]  # rows and columns, or a row, or a list of integers; times are CLOCK_MONOTONIC ns
 Words = NDArray[np.uint64]  # command records [count, WORDS] (launchopt/command.py), or other words that are shared

@@ -1,23 +1,24 @@
-"""Are the outputs the products that were asked for? Every command, against float64, outside the timed region.
+"""Checks of independent commands: is each output the product that was asked for? In float64, outside the timed region.
 
-The stream is generated afresh, so that nothing the consumer believed enters. Commands that share a weight are
-checked together: C should be B @ A.T in float64. For GEMMs with many columns, `max_columns` of them are
-compared, chosen at random for each weight (always the first and the last); of the others it is checked that
-they were written at all. The error of a command is max |out - reference| in units of what an output typically is
-(`typical_output`); NaN, which is what an unwritten output holds, is infinite.
+The stream is generated afresh, so that no belief of the consumer enters the check. Commands that share a weight are
+checked together: C must be B @ A.T in float64. For GEMMs with many columns, `max_columns` of them are compared, chosen
+at random for each weight, with the first and the last always among them. All other columns must have been written.
+
+The error of a command is max |out - reference| in units of a typical output (`typical_output`). NaN, which an unwritten
+output holds, counts as infinite.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
+from launchopt.types import Array
 from launchopt.workloads.stream import ArenaKey, CommandStream, arenas_of
 
 CHUNK_BYTES = 256 << 20
@@ -25,41 +26,41 @@ CHUNK_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What the check found, over all commands."""
+    """The result of a check, over all commands."""
 
     commands: int
     wrong: int  # commands whose error is above the tolerance
     max_rel_error: float  # infinite where an output was not written
-    tolerance: float  # the largest bound that applied (it depends on the shape's k)
-    compared_share: float  # share of output elements compared; the others were checked for having been written
+    tolerance: float  # the largest bound that applied: it depends on k of the shape
+    compared_share: float  # share of output elements compared; the others were only checked for being written
     first_wrong: str | None
 
     @property
     def ok(self) -> bool:
-        """Every command's output is right."""
+        """Whether the output of every command is right."""
         return self.wrong == 0 and self.commands > 0
 
 
 def typical_output(shape: ShapeKey) -> float:
-    """Root mean square of an output element: k products of inputs uniform in [-1, 1) have variance 1/9 each.
+    """Return the root mean square of an output element: k products of inputs uniform in [-1, 1) have variance 1/9 each.
 
-    Not the rms of the reference itself, which cancellation can make as small as it likes in a small output.
+    The rms of the reference itself is not used: in a small output, cancellation can make it arbitrarily small.
     """
     return math.sqrt(shape.k) / 3
 
 
 def tolerance(shape: ShapeKey) -> float:
-    """Bound on |out - reference| / typical_output for inputs that are exact in their dtype.
+    """Return the bound on |out - reference| / typical_output for inputs that are exact in their dtype.
 
-    Rounding the result costs the unit roundoff u of the output's type relative to the element, and no element
-    is larger than 8 times the typical one in practice. Accumulating k terms in fp32 in any order grows like sqrt(k)
-    u32 (Higham & Mary 2019, probabilistic bound), with the same factor 8. Partial sums are never in half precision.
+    Rounding the result has a relative error of the unit roundoff u of the output's type. In practice no element is
+    larger than 8 typical ones. The error of k additions in fp32, in any order, grows like sqrt(k) * 2**-24 (Higham &
+    Mary 2019, probabilistic bound), with the same factor 8. Partial sums are never in half precision.
     """
     return 8 * shape.dtype.unit_roundoff + 8 * math.sqrt(shape.k) * 2.0**-24
 
 
 def verify(stream: CommandStream, arenas: Arenas, max_columns: int, seed: int = 0) -> Verification:
-    """Check every output of `stream`, on the device that holds them."""
+    """Check every output of `stream` on the device that holds it."""
     generator = np.random.default_rng([seed, 0xC4EC])
     wrong, commands, worst, bound, compared, elements = 0, 0, 0.0, 0.0, 0, 0
     first_wrong: str | None = None
@@ -82,7 +83,7 @@ def verify(stream: CommandStream, arenas: Arenas, max_columns: int, seed: int = 
 
 
 def _slots_by_shape(stream: CommandStream) -> dict[ShapeKey, NDArray[np.int64]]:
-    """Slots a, b, c of every command of each shape, [count, 3]."""
+    """Return slots a, b, c of the commands of each shape, [count, 3]."""
     found: dict[ShapeKey, list[NDArray[np.int64]]] = {shape: [] for shape in stream.shapes}
     for block in stream.blocks():
         records = block.records
@@ -111,7 +112,7 @@ def _columns(generator: np.random.Generator, n: int, most: int) -> NDArray[np.in
 def _errors(
     arenas: Arenas, shape: ShapeKey, group: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Error of each command of a group that shares one weight; [len(group)]."""
+    """Return the error of each command of a group that shares one weight, [len(group)]."""
     xp = arenas.xp
     arena_a, arena_b, arena_c = arenas_of(shape)
     weight = arenas.matrices(arena_a, group[:1, 0])[0].astype(np.float64)
@@ -127,18 +128,19 @@ def _errors(
         written = ~xp.isnan(outputs).any(axis=(1, 2))
         local = xp.asarray(local)
         difference = xp.abs(outputs[:, columns] - reference[local]).max(axis=(1, 2)) / typical_output(shape)
-        errors[part] = _to_numpy(xp.where(written, difference, xp.inf))
+        errors[part] = to_host(xp.where(written, difference, xp.inf))
     return np.where(np.isnan(errors), np.inf, errors)
 
 
 def _products(
-    arenas: Arenas, arena_b: ArenaKey, slots: NDArray[np.int64], weight: Any, columns: NDArray[np.int64]
-) -> Any:
-    """float64 B @ A.T for the chosen columns of each input; [len(slots), columns, m]."""
+    arenas: Arenas, arena_b: ArenaKey, slots: NDArray[np.int64], weight: Array, columns: NDArray[np.int64]
+) -> Array:
+    """Return B @ A.T in float64 for the chosen columns of each input, [len(slots), columns, m]."""
     picked = arenas.matrices(arena_b, slots)[:, columns].astype(np.float64)
     flat = picked.reshape(-1, picked.shape[2]) @ weight.T
     return flat.reshape(len(slots), len(columns), -1)
 
 
-def _to_numpy(values: Any) -> NDArray[np.float64]:
+def to_host(values: Array) -> Array:
+    """Return an array of NumPy or CuPy as NumPy's."""
     return values if isinstance(values, np.ndarray) else values.get()

@@ -1,19 +1,19 @@
-"""What each step of a run really read, from what the run left behind.
+"""The inputs that each step of a run really read, from the memory that the run left.
 
-In: a stream, its arenas, and the ids of its tokens. Out: activations as float64. A token's input is its prompt's last
-row, the row of the id before it, or the output before it, which was kept, scaled and turned as when it was fed back.
+The input of a token is the last row of its prompt, the embedding row of the id before it, or the output before it.
+Those outputs were kept; they are scaled and given signs as when they were fed back. All activations are returned as
+float64.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.devices.feedback.host import scaled, signed
-from launchopt.verify.findings import to_host
+from launchopt.types import Array
+from launchopt.verify.commands import to_host
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 
@@ -21,44 +21,46 @@ Numbers = NDArray[np.int64]
 
 
 class Inputs:
-    """Activations by unit, and inputs of tokens."""
+    """Activations by unit, and inputs of tokens. ids: [tokens]."""
 
     def __init__(self, stream: ChainStream, arenas: Arenas, ids: Numbers) -> None:
         self._stream, self._arenas, self._ids, self._xp = stream, arenas, ids, arenas.xp
         self._flat = arenas.arrays[stream.activations].reshape(-1)
         self._unit = stream.activations.cols
 
-    def rows(self, units: Numbers, width: int) -> Any:
-        """`width` elements from each unit on, float64 [len(units), width]."""
+    def rows(self, units: Numbers, width: int) -> Array:
+        """Return `width` elements from each unit on, float64 [len(units), width]."""
         xp = self._xp
         first = xp.asarray(units) * self._unit
         return self._wide(self._flat[first[:, None] + xp.arange(width)])
 
-    def words(self, units: Numbers, width: int) -> Any:
-        """`width` int32 from each unit on, float64 [len(units), width]."""
+    def words(self, units: Numbers, width: int) -> Array:
+        """Return `width` int32 words from each unit on, as float64 [len(units), width]."""
         xp = self._xp
         flat = self._flat.view(np.int32)
         first = xp.asarray(units) * (ch.UNIT_BYTES // 4)
         return flat[first[:, None] + xp.arange(width)].astype(np.float64)
 
-    def history(self, numbers: Numbers) -> Any:
-        """The last outputs of these tokens, float64 [tokens, hidden]."""
+    def history(self, numbers: Numbers) -> Array:
+        """Return the last outputs of these tokens, float64 [tokens, hidden]."""
         return self._wide(self._kept(numbers))
 
-    def of_prompts(self, requests: Numbers, columns: Numbers) -> Any:
-        """Columns of prompts, float64 [columns, hidden]; column 0 of a request without one is what it starts from."""
+    def of_prompts(self, requests: Numbers, columns: Numbers) -> Array:
+        """Return columns of prompts, float64 [columns, hidden]. Without a prompt, column 0 is the first input."""
         stream = self._stream
         units = stream.table[requests, ch.PROMPT] + columns * stream.units(stream.hidden)
         return self.rows(units, stream.hidden)
 
-    def of_tokens(self, numbers: Numbers, requests: Numbers, at: Numbers) -> Any:
-        """What the column that gave each token read, float64 [tokens, hidden]; `at`: which of its request."""
+    def of_tokens(self, numbers: Numbers, requests: Numbers, at: Numbers) -> Array:
+        """Return the input of each token, float64 [tokens, hidden]. at: position of the token within its request."""
         stream, xp = self._stream, self._xp
         row_units = stream.units(stream.hidden)
         units = stream.table[requests, ch.PROMPT] + last_of_prompt(stream, requests) * row_units
         later = at > 0
         if stream.vocab is not None:
-            before = np.clip(self._ids[numbers[later] - 1], 0, stream.vocab - 1)  # no id reaches beyond
+            before = np.clip(
+                self._ids[numbers[later] - 1], 0, stream.vocab - 1
+            )  # a wrong id must not index beyond the table
             units[later] = before * row_units
             return self.rows(units, stream.hidden)
         values = self.rows(units, stream.hidden)
@@ -69,14 +71,14 @@ class Inputs:
             values[xp.asarray(np.flatnonzero(later))] = xp.asarray(self._wide(fed))
         return values
 
-    def _kept(self, numbers: Numbers) -> Any:
+    def _kept(self, numbers: Numbers) -> Array:
         return self._arenas.arrays[self._stream.history][self._xp.asarray(numbers), : self._stream.hidden]
 
-    def _wide(self, values: Any) -> Any:
+    def _wide(self, values: Array) -> Array:
         return to_float32(values, self._stream.dtype).astype(np.float64)
 
 
 def last_of_prompt(stream: ChainStream, requests: Numbers) -> Numbers:
-    """Position of the column that gives a request's first token."""
+    """Return the position of the column that gives a request's first token."""
     last: Numbers = np.maximum(stream.asked.context_tokens[requests], 1) - 1
     return last

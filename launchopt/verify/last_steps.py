@@ -1,9 +1,8 @@
-"""The commands of every request's last step, whose inputs and outputs are still in memory: does each fit its inputs?
+"""Checks of the commands of every request's last step, whose inputs and outputs are still in memory.
 
-In: a stream and its arenas after a run, `Findings`. A command is compared where nothing wrote over what it read: of a
-decode step all, of a prompt's those of the last layer, and the slot map. Inputs that were fed back come from what was
-kept (`verify_inputs`). Where a node's output was never written, as one launch did it and its successor, what the
-successor reads is computed from what was.
+A command is checked if nothing overwrote its inputs: all commands of a decode step; of a prompt, those of the last
+layer and the slot map. Inputs that were fed back come from the outputs that were kept (`verify.inputs`). If one launch
+did a node and its successor, the node's output was never written; then it is computed from the inputs in memory.
 """
 
 from __future__ import annotations
@@ -11,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.arenas import Arenas
+from launchopt.types import Array
 from launchopt.verify.findings import Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.ops import Graded, exact
@@ -28,9 +28,18 @@ from launchopt.workloads.placement import NO_LAYER, Place, Row
 from launchopt.workloads.program import HEAD
 
 
+class _Group(NamedTuple):
+    """Requests whose last steps are of one kind and use one copy of the weights."""
+
+    kind: StepKind
+    rows: list[Row]
+    requests: Numbers
+    replica: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some requests' last step: which of its columns are looked at."""
+    """The last step of some requests, and the columns that are compared."""
 
     kind: StepKind
     rows: dict[tuple[int, str], Row]
@@ -40,7 +49,7 @@ class _Part:
 
 
 class LastSteps:
-    """The check of them. `chunk_bytes`: memory it may take at a time, about."""
+    """Checks last steps. chunk_bytes: memory that the check may use at a time, roughly."""
 
     def __init__(
         self,
@@ -58,7 +67,7 @@ class LastSteps:
         self._unit = stream.activations.cols
 
     def check(self, findings: Findings, generator: np.random.Generator, max_columns: int) -> None:
-        """All requests."""
+        """Check the last step of every request."""
         stream = self._stream
         decodes = stream.table[:, ch.DECODES] > 0
         last_kind = np.where(decodes, stream.decode_kind, stream.table[:, ch.REST_KIND])
@@ -69,10 +78,10 @@ class LastSteps:
             rows = stream.rows(index)
             replicas = (stream.outputs[own] - 1) % stream.replicas
             for replica in np.unique(replicas).tolist():
+                group = _Group(kind, rows, own[replicas == replica], replica)
                 for number, row in enumerate(rows):
                     if self._is_checkable(kind, row):
-                        requests = own[replicas == replica]
-                        self._command(findings, generator, max_columns, kind, rows, number, requests, replica)
+                        self._command(findings, generator, max_columns, group, number)
 
     def _is_checkable(self, kind: StepKind, row: Row) -> bool:
         if row.name in self._unwritten:
@@ -80,33 +89,25 @@ class LastSteps:
         return not kind.is_prompt or row.layer in (NO_LAYER, self._stream.layers - 1)
 
     def _command(
-        self,
-        findings: Findings,
-        generator: np.random.Generator,
-        max_columns: int,
-        kind: StepKind,
-        rows: list[Row],
-        number: int,
-        requests: Numbers,
-        replica: int,
+        self, findings: Findings, generator: np.random.Generator, max_columns: int, group: _Group, number: int
     ) -> None:
-        """One command of these requests' last steps."""
-        stream, row = self._stream, rows[number]
-        by_name = {(each.layer, each.name): each for each in rows}
+        """Check command `number` of the last steps of a group."""
+        stream, row = self._stream, group.rows[number]
+        by_name = {(each.layer, each.name): each for each in group.rows}
         columns = np.arange(row.n)
         if row.n > max_columns:
             columns = np.sort(generator.choice(row.n, max_columns, replace=False))
         label = f"{stream.shape_of(row)}, command {number} of the last step of request"
-        for some in _parts(requests, self._chunk_bytes // (8 * 8 * len(columns) * (row.m + row.k))):
-            positions = (self._starts(kind, some)[:, None] + columns).reshape(-1)
-            at = Columns(np.repeat(some, len(columns)), positions, np.full(len(positions), replica))
-            part = _Part(kind, by_name, some, columns, at)
+        for some in _parts(group.requests, self._chunk_bytes // (8 * 8 * len(columns) * (row.m + row.k))):
+            positions = (self._starts(group.kind, some)[:, None] + columns).reshape(-1)
+            at = Columns(np.repeat(some, len(columns)), positions, np.full(len(positions), group.replica))
+            part = _Part(group.kind, by_name, some, columns, at)
             name = partial(_named, label, some)
             findings.judge(self._output(row, part), self._expected(row, part), name, columns=len(columns))
             findings.compared += len(some)
 
     def _starts(self, kind: StepKind, requests: Numbers) -> Numbers:
-        """Position of the first column of each one's last step."""
+        """Return the position of the first column of each request's last step."""
         stream = self._stream
         if kind.is_prompt:
             chunks: Numbers = stream.table[requests, ch.FULL_CHUNKS] * (stream.chunk_tokens or 0)
@@ -114,7 +115,7 @@ class LastSteps:
         return last_of_prompt(stream, requests) + stream.outputs[requests] - 1
 
     def _expected(self, row: Row, part: _Part) -> Graded:
-        """What a row should give from what is in memory."""
+        """Return the expected output of a row, computed from memory."""
         if row.op is Op.SLOT_MAP:
             return exact(self._xp, self._xp.asarray(self._slots(part), np.float64)[:, None])
         node = None if row.name == HEAD else self._stream.program.node(row.name)
@@ -129,7 +130,7 @@ class LastSteps:
         )
 
     def _input(self, row: Row, role: str, name: str, part: _Part) -> Graded:
-        """What a row read as B, or A."""
+        """Return the B, or the A, that a row read."""
         stream, place, operand = self._stream, row.b if role == "b" else row.a, row.operands["ab".index(role)]
         if name in self._unwritten:
             return self._expected(part.rows[row.layer, name], part)
@@ -138,13 +139,13 @@ class LastSteps:
             return exact(self._xp, self._inputs.rows(units, row.k if role == "b" else row.m))
         if part.kind.is_prompt:
             values = self._inputs.of_prompts(part.at.requests, part.at.positions)
-        else:  # written over by what followed it
+        else:  # later steps overwrote it
             at = stream.outputs[part.requests] - 1
             values = self._inputs.of_tokens(stream.table[part.requests, ch.FIRST_TOKEN] + at, part.requests, at)
         return exact(self._xp, values)
 
-    def _output(self, row: Row, part: _Part) -> Any:
-        """What is where a row should have written, float64 [requests * columns, features]."""
+    def _output(self, row: Row, part: _Part) -> Array:
+        """Return the output of a row from memory, float64 [requests * columns, features]."""
         if row.op is Op.KV_WRITE:
             assert self._left is not None
             parts = [self._left.at(request, row.layer, part.at.positions[own]) for request, own in part.at.by_request()]
@@ -161,7 +162,7 @@ class LastSteps:
         return bases
 
     def _units(self, place: Place, part: _Part, row_elements: int) -> Numbers:
-        """Units at which each request's columns start, [requests * columns]."""
+        """Return the units at which each request's columns start, [requests * columns]."""
         moves = part.columns * (row_elements // self._unit)
         units: Numbers = (self._bases(place, part)[:, None] + moves).reshape(-1)
         return units

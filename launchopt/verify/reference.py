@@ -1,22 +1,24 @@
 """A program in float64: any of its nodes, or all layers over columns that follow one another.
 
-In: a stream and its arenas, of which only weights (and, where a cache is asked for, what a run left in it) are read;
-inputs as `verify_ops.Graded`; which request, position and copy of the weights each column belongs to. Out: what the
-nodes should give, and how far a correct device may be from it. Whole sequences are evaluated layer by layer with a
-causal mask, block after block of columns, so that keys and values of earlier columns are there when a later one asks.
+Of the stream's arenas only the weights are read, and the cache that a run left, where one is asked for. Inputs are
+`verify.ops.Graded`. Each column has a request, a position and a copy of the weights. The results are the expected
+outputs and bounds on the error of a correct device. Whole sequences are evaluated layer by layer with a causal mask, in
+blocks of columns, so that the keys and values of earlier columns exist when a later column needs them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.arenas import Arenas, to_float32
+from launchopt.types import Array
 from launchopt.verify import ops as vo
 from launchopt.verify.ops import Graded, exact
 from launchopt.workloads.attention import Attention
@@ -24,12 +26,12 @@ from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.placement import NO_LAYER, Row
 from launchopt.workloads.program import HEAD, INPUT, Node
 
-COPIES_ALIVE = 4  # arrays of an output's size that are alive at a time, at most: values, variances, what they come from
+COPIES_ALIVE = 4  # most arrays of an output's size at a time: values, variances and their inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Of each column its request, its position in it, and its copy of the weights; a request's in a row."""
+    """The request, the position and the copy of the weights of each column. The columns of a request are adjacent."""
 
     requests: NDArray[np.int64]
     positions: NDArray[np.int64]
@@ -38,29 +40,29 @@ class Columns:
     def __len__(self) -> int:
         return len(self.requests)
 
-    def part(self, index: Any) -> Columns:
-        """Some of them."""
+    def part(self, index: Array) -> Columns:
+        """Return some of the columns."""
         return Columns(self.requests[index], self.positions[index], self.replicas[index])
 
     def by_request(self) -> Iterator[tuple[int, slice]]:
-        """Each request and where its columns are."""
+        """Yield each request and the slice of its columns."""
         starts = np.flatnonzero(np.diff(self.requests, prepend=-1))
         for start, stop in zip(starts, [*starts[1:], len(self)], strict=True):
             yield int(self.requests[start]), slice(int(start), int(stop))
 
 
 class Cache(Protocol):
-    """Where keys and values come from."""
+    """A source of keys and values."""
 
     def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
-        """Keys and values of a request's first positions, [count, kv heads, head dim]."""
+        """Return keys and values of a request's first positions, [count, kv heads, head dim] each."""
 
     def write(self, layer: int, at: Columns, rope: Graded) -> None:
-        """What a layer's rotated q, k and v of some columns put there."""
+        """Store the keys and values of some columns. rope: rotated q and k, and v."""
 
 
 class LeftCache:
-    """The caches that a run left behind."""
+    """The caches that a run left in memory."""
 
     def __init__(self, stream: ChainStream, arenas: Arenas) -> None:
         assert stream.attention is not None
@@ -72,38 +74,38 @@ class LeftCache:
         self._table = stream.page_table
 
     def slots(self, request: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where a request's tokens lie, as the slot map numbers it."""
+        """Return the slots of a request's tokens, as the slot map numbers them."""
         page, within = np.divmod(positions, self._attention.page_tokens)
         slots: NDArray[np.int64] = self._table[request, page].astype(np.int64) * self._attention.page_tokens + within
         return slots
 
-    def at(self, request: int, layer: int, positions: NDArray[np.int64]) -> Any:
-        """Keys and values at these positions, float64 [positions, 2, kv heads, head dim]."""
+    def at(self, request: int, layer: int, positions: NDArray[np.int64]) -> Array:
+        """Return keys and values at these positions, float64 [positions, 2, kv heads, head dim]."""
         page, within = np.divmod(self.slots(request, positions), self._attention.page_tokens)
         taken = self._pools[layer][self._xp.asarray(page), :, self._xp.asarray(within)]
         return to_float32(taken, self._dtype).astype(np.float64)
 
     def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
-        """Of a request's first positions."""
+        """Return keys and values of a request's first positions."""
         both = self.at(request, layer, np.arange(count))
         return exact(self._xp, both[:, 0]), exact(self._xp, both[:, 1])
 
     def write(self, layer: int, at: Columns, rope: Graded) -> None:
-        """Nothing: it was written by the run."""
+        """Do nothing: the run wrote the cache."""
 
 
 class SequenceCache:
-    """Keys and values as they should be, of the requests under evaluation. Each `layer` begins with an empty one.
+    """The expected keys and values of the requests under evaluation. Each layer begins with an empty cache.
 
-    `note` is told what is put there: layer, columns, keys and values side by side.
+    note: called with layer, columns, and keys and values side by side, for everything that is stored.
     """
 
-    def __init__(self, attention: Attention, xp: Any, note: Callable[[int, Columns, Graded], None]) -> None:
+    def __init__(self, attention: Attention, xp: ModuleType, note: Callable[[int, Columns, Graded], None]) -> None:
         self._attention, self._xp, self._note = attention, xp, note
         self._layer, self._parts = NO_LAYER, dict[int, list[Graded]]()
 
     def write(self, layer: int, at: Columns, rope: Graded) -> None:
-        """Append."""
+        """Append keys and values."""
         if layer != self._layer:
             self._layer, self._parts = layer, {}
         added = rope.part((slice(None), slice(-2 * self._attention.kv_width, None)))
@@ -112,7 +114,7 @@ class SequenceCache:
             self._parts.setdefault(request, []).append(added.part(own))
 
     def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
-        """Of a request's first positions, all of which were written."""
+        """Return keys and values of a request's first positions, all of which were written."""
         assert layer == self._layer
         parts = self._parts[request]
         if len(parts) > 1:
@@ -124,16 +126,18 @@ class SequenceCache:
 
 
 class Evaluator:
-    """Nodes of a stream's program, with the weights that its arenas hold."""
+    """Evaluates nodes of a stream's program with the weights in its arenas."""
 
     def __init__(self, stream: ChainStream, arenas: Arenas) -> None:
         self._stream, self._arenas, self._xp = stream, arenas, arenas.xp
         kind = next(i for i, kind in enumerate(stream.kinds) if kind.ends_token)
-        self._rows = {(row.layer, row.name): row for row in stream.rows(kind)}  # for weights, which all kinds share
+        self._rows = {
+            (row.layer, row.name): row for row in stream.rows(kind)
+        }  # only for weights, which all kinds share
         self._left = None if stream.attention is None else LeftCache(stream, arenas)
 
-    def weight(self, row: Row, replica: int) -> Any:
-        """The weight of a row: float64 [m, k], or a vector's [1, m]."""
+    def weight(self, row: Row, replica: int) -> Array:
+        """Return the weight of a row, float64 [m, k], or [1, m] for a vector."""
         operand = row.operands[0]
         rows, cols = (row.m, row.k) if row.op is Op.GEMM else (1, row.m)
         slot = row.a.slot + replica * row.move
@@ -141,7 +145,7 @@ class Evaluator:
         return to_float32(taken, self._stream.dtype).astype(np.float64)
 
     def node(self, row: Row, b: Graded, a: Graded | None, at: Columns, cache: Cache | None) -> Graded:
-        """What a row should give for these columns."""
+        """Return the expected output of a row for these columns."""
         xp, dtype, op = self._xp, self._stream.dtype, row.op
         if op in (Op.GEMM, Op.BIAS, Op.SCALE, Op.NORM):
             return self._weighted(row, b, at)
@@ -163,7 +167,7 @@ class Evaluator:
         return self._attended(row, b, at, cache, attention)
 
     def _weighted(self, row: Row, b: Graded, at: Columns) -> Graded:
-        """Columns by the copy of the weights that they use."""
+        """Evaluate columns in groups that use one copy of the weights."""
         replicas = np.unique(at.replicas)
         if len(replicas) == 1:
             return self._with_weight(row, b, int(replicas[0]))
@@ -183,7 +187,7 @@ class Evaluator:
         return (vo.scale if row.op is Op.SCALE else vo.bias)(b, weight, dtype)
 
     def _attended(self, row: Row, b: Graded, at: Columns, cache: Cache, attention: Attention) -> Graded:
-        """QK, SOFTMAX or AV. Scores have room for `ctx` positions a head; those not seen are not to be compared."""
+        """Evaluate QK, SOFTMAX or AV. Scores have room for `ctx` positions per head; unseen ones are not compared."""
         xp, dtype = self._xp, self._stream.dtype
         value, variance = xp.zeros((len(at), row.m)), xp.full((len(at), row.m), xp.inf)
         differing = xp.zeros((len(at), row.m))
@@ -199,7 +203,7 @@ class Evaluator:
                 result = vo.scores(xp, Graded(q[0].reshape(shape), q[1].reshape(shape)), keys, dtype)
             else:
                 shape = (columns, attention.q_heads, attention.ctx)
-                # What nobody sees was not written either: it counts as nothing, not as whatever was there.
+                # No step wrote the positions that no column sees: they count as 0, whatever memory holds.
                 of_scores = (given.value, given.variance, given.differing)
                 by_head = [None if x is None else x.reshape(shape)[:, :, :count].transpose(1, 0, 2) for x in of_scores]
                 masked = Graded(*(None if x is None else xp.where(seen, x, 0.0) for x in by_head))
@@ -216,16 +220,16 @@ class Evaluator:
         return Graded(value, variance, None if row.op is Op.AV else differing)
 
     def columns_a_block(self, chunk_bytes: int) -> int:
-        """Columns whose outputs of a layer fit."""
+        """Return the number of columns whose outputs of a layer fit into `chunk_bytes`."""
         features = sum(node.m + node.k for node in self._stream.program.layer)
         return max(1, chunk_bytes // (8 * COPIES_ALIVE * features))
 
     def tokens(
-        self, inputs: Any, at: Columns, chunk_bytes: int, note: Callable[[int, Columns, Graded], None]
+        self, inputs: Array, at: Columns, chunk_bytes: int, note: Callable[[int, Columns, Graded], None]
     ) -> Graded:
-        """What columns with these inputs, float64 [columns, hidden], give after the last layer.
+        """Return the output of the last layer for columns with these inputs, float64 [columns, hidden].
 
-        `note` is told what goes into the caches. Where there is attention, columns are whole requests from the start.
+        note: called with everything that goes into the caches. With attention, columns are whole requests.
         """
         xp, attention = self._xp, self._stream.attention
         cache = None if attention is None else SequenceCache(attention, xp, note)
@@ -240,11 +244,11 @@ class Evaluator:
         return values
 
     def logits(self, finals: Graded) -> Graded:
-        """What the LM head makes of them; its weight has one copy."""
+        """Return the logits of the LM head, whose weight has one copy."""
         return self._with_weight(self._rows[NO_LAYER, HEAD], finals, replica=0)
 
     def _layer(self, layer: int, given: Graded, at: Columns, cache: SequenceCache | None) -> Graded:
-        """A block of columns through a layer."""
+        """Evaluate a layer for a block of columns."""
         nodes = self._stream.program.layer
         last_use = {name: i for i, node in enumerate(nodes) for name in (node.b, node.a) if name}
         found: dict[str, Graded] = {INPUT: given}

@@ -1,18 +1,23 @@
-"""Are the tokens those that the weights give? Every token against float64, outside the timed region.
+"""Checks of a run of requests: does every token follow from the weights? In float64, outside the timed region.
 
-Three checks, none of which believes the consumer. **Tokens**: from a token's actual input (its prompt's last row, the
-fed-back output before it, or the row of the id before it) the whole step is done again in float64; with attention, from
-the actual inputs of all columns of its request. Where nothing is sampled its last output, which was kept for every
-token, must be that result; with sampling its id must be one that these logits allow. A command that ran too early, read
-another's data, or was left out shows here, whatever wrote over it later. **Caches**: the keys and values that were
-written on the way are still there, and must be those of the tokens, position by position: a write that was left out
-shows however many others attention averages it with. **Commands**: of each request's last step the outputs are still
-there: each must be what its op makes of its weight and its inputs in memory, features that nobody reads included, but
-not the scores of positions that nobody sees (`verify_steps`).
+Three checks, none of which relies on the consumer:
 
-How far a result may be from float64 is computed with it (`verify_ops`). Errors are told relative to the rms of the
-exact row. A token of a narrow model may be further off by sqrt(1 + GEMMs / width): a matrix of few columns spreads an
-error less evenly than is assumed, and each after it multiplies that.
+Tokens. A token's input is the last row of its prompt, the output before it that was fed back, or the row of the id
+before it. From that input the whole step is computed again in float64; with attention, from the inputs of all columns
+of the request. Without sampling, the last output of every token was kept and must equal the result. With sampling, the
+id must be one that these logits allow. A command that ran too early, read another's data, or was left out shows here,
+even if later commands overwrote its output.
+
+Caches. Keys and values that were written on the way are still in memory, and must be those of the tokens at every
+position. A missing write shows, however many other values attention averages it with.
+
+Commands. The outputs of each request's last step are still in memory (`verify.last_steps`). Each must be the op's
+result for its weight and inputs in memory, including features that nobody reads, without scores of positions that no
+column sees.
+
+The bound on the error is computed together with the result (`verify.ops`). Errors are relative to the rms of the exact
+row. For a narrow model the bound of a token grows by sqrt(1 + GEMMs / width): a matrix of few columns spreads an error
+less evenly than `verify.ops` assumes, and each later matrix multiplies that.
 """
 
 from __future__ import annotations
@@ -20,14 +25,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from launchopt.devices.arenas import Arenas
 from launchopt.sampling import Sampling, plausible
-from launchopt.verify.commands import Verification
-from launchopt.verify.findings import Findings, to_host
+from launchopt.verify.commands import Verification, to_host
+from launchopt.verify.findings import Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.last_steps import LastSteps
 from launchopt.verify.ops import Graded, allowed
@@ -36,7 +41,7 @@ from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 
 CHUNK_BYTES = 256 << 20
-MOST_SAMPLED = 1024  # tokens whose id is checked, at random: a float64 row of a vocabulary takes a millisecond
+MOST_SAMPLED = 1024  # ids that are checked, chosen at random: a float64 row of logits takes a millisecond
 
 
 def verify_chain(
@@ -48,9 +53,9 @@ def verify_chain(
     seed: int,
     unwritten: frozenset[str] = frozenset(),
 ) -> Verification:
-    """Check the tokens, whose ids are `ids` [tokens], and the commands of every request's last step.
+    """Check all tokens, the caches, and the commands of every request's last step.
 
-    `unwritten`: nodes of the program whose outputs nobody wrote, as one launch did them and what follows them.
+    ids: [tokens]. unwritten: nodes whose outputs were not written, since one launch did them and their successor.
     """
     generator = np.random.default_rng([seed, 0xC4A1])
     findings = Findings(arenas.xp, stream.tokens)
@@ -63,7 +68,7 @@ def verify_chain(
 
 
 class _Tokens:
-    """The check of tokens, and of caches."""
+    """Checks tokens and caches."""
 
     def __init__(
         self,
@@ -72,7 +77,7 @@ class _Tokens:
         evaluator: Evaluator,
         left: LeftCache | None,
         findings: Findings,
-        xp: Any,
+        xp: ModuleType,
     ) -> None:
         self._stream, self._inputs, self._evaluator, self._left = stream, inputs, evaluator, left
         self._findings, self._xp = findings, xp
@@ -81,13 +86,13 @@ class _Tokens:
         self._factor = math.sqrt(1 + gemms / stream.hidden)
 
     def check(self, sampling: Sampling, ids: Numbers, generator: np.random.Generator) -> None:
-        """Every token again from its input; with sampling a random choice of them."""
+        """Compute every token again from its input; with sampling, a random choice of tokens."""
         parts = self._parts(generator) if self._stream.attention is None else self._sequences(generator)
         for numbers, at in parts:
             self._some(numbers, at, sampling, ids)
 
     def _parts(self, generator: np.random.Generator) -> Iterator[tuple[Numbers, Columns]]:
-        """Tokens, a column each, those that use one copy of the weights together: their numbers, and the columns."""
+        """Yield numbers of tokens and their columns, one each, ordered by the copy of the weights."""
         stream = self._stream
         numbers = np.arange(stream.tokens)
         if stream.vocab is not None and len(numbers) > MOST_SAMPLED:
@@ -102,7 +107,7 @@ class _Tokens:
             yield numbers[part], columns.part(part)
 
     def _sequences(self, generator: np.random.Generator) -> Iterator[tuple[Numbers, Columns]]:
-        """Whole requests, every column: the number of the token it gives, or -1 within a prompt."""
+        """Yield the columns of whole requests, and the number of the token that each gives (-1 within a prompt)."""
         stream = self._stream
         requests = np.arange(stream.requests)
         if stream.vocab is not None and stream.tokens > MOST_SAMPLED:
@@ -122,7 +127,7 @@ class _Tokens:
             start = stop
 
     def _most_columns(self) -> int:
-        """Columns whose inputs, outputs, keys and values fit."""
+        """Return the number of columns whose inputs, outputs, keys and values fit into memory."""
         kept = 0 if self._stream.attention is None else 2 * self._stream.attention.kv_width
         return max(1, CHUNK_BYTES // (8 * 4 * (self._stream.hidden + kept)))
 
@@ -158,7 +163,7 @@ class _Tokens:
         self._findings.refuse(~fits, name, what, limits / rms, numbers)
 
     def _compare_cache(self, layer: int, at: Columns, expected: Graded) -> None:
-        """Keys and values that were written on the way."""
+        """Compare keys and values that were written on the way."""
         assert self._left is not None
         for request, own in at.by_request():
             positions = at.positions[own]
@@ -168,7 +173,7 @@ class _Tokens:
             self._findings.compared += self._steps_before_last(request, positions)
 
     def _steps_before_last(self, request: int, positions: Numbers) -> int:
-        """Steps that end at these: as many writes were compared (those of the last step are in `LastSteps`)."""
+        """Return the number of steps that end at these positions, without the last step, which `LastSteps` counts."""
         stream = self._stream
         prompt = int(stream.asked.context_tokens[request])
         ends = (positions >= prompt - 1) | ((positions + 1) % (stream.chunk_tokens or prompt or 1) == 0)
