@@ -6,12 +6,14 @@ Hydra's own page asks its config loader for the options of each group, one by on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from importlib import resources
 
 from hydra import compose
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from launchopt.modes import MODES
+from launchopt.options import help_of
 from runner.config.composing import composing, group_options
 
 EXAMPLES = """launchopt measures what GEMM launches cost, and what each remedy saves.
@@ -34,7 +36,20 @@ def help_text(overrides: Sequence[str]) -> str:
     lines += [f"{group}: {', '.join(options)}" for group, options in group_options().items()]
     lines += ["", "== Modes: what one launch means =="]
     lines += mode_lines()
+    lines += ["", "== Options of what was chosen =="]
+    lines += option_lines(config)
     return "\n".join([*lines, "", "== Settings ==", OmegaConf.to_yaml(config), FOOTER])
+
+
+def option_lines(config: DictConfig) -> list[str]:
+    """Return a line an option of the chosen workload, mode, arrival and model: its key and its help."""
+    lines: dict[str, str] = {}
+    for group in ("workload", "mode", "arrival", "model"):
+        kind = OmegaConf.get_type(config[group])
+        declared = fields(kind) if is_dataclass(kind) else ()
+        lines |= {f"{group}.{each.name}": help_of(each) for each in declared if help_of(each)}
+    width = max(map(len, lines))
+    return [f"{key:<{width}}  {text}" for key, text in lines.items()]
 
 
 def mode_lines() -> list[str]:
