@@ -28,7 +28,6 @@ from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.base import Counters, Device, LaunchPath
 from launchopt.modes.options import ModeOptions
 from launchopt.options import Value
-from launchopt.workloads.chain import ChainStream
 
 if TYPE_CHECKING:
     from launchopt.batching.batcher import Batch
@@ -76,7 +75,7 @@ class Mode:
         """Why this mode cannot run `stream` on a device of `kind` (cpu, cuda); None: it can."""
         if kind not in cls.devices:
             return f"needs a GPU: on the {kind} device it has no meaning"
-        if cls.takes_of(stream) is Takes.steps and not isinstance(stream, ChainStream):
+        if cls.takes_of(stream) is Takes.steps and not stream.has_steps:
             return "takes whole steps: this workload's commands are independent of each other"
         if stream.dtype not in cls.dtypes:
             return f"has no {stream.dtype.name}: {', '.join(dtype.name for dtype in cls.dtypes)}"

@@ -15,7 +15,7 @@ from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, LaunchPath
 from launchopt.modes.base import Mode, Prepared
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import Stream
 from launchopt.workloads.stream import arenas_of
 
 NEVER = 1 << 40  # more launches than a batch has commands: cut it however often it takes
@@ -49,8 +49,8 @@ class Batched(Mode):
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
         """Room for the largest batch that may be packed."""
-        if isinstance(stream, ChainStream):
-            return 0  # never packed
+        if not stream.packable:
+            return 0
         sizes = [
             limit * _slot_bytes(shape)
             for shape, limit in limits.items()

@@ -21,7 +21,7 @@ from launchopt.devices.steps.keys import is_shared
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
 from launchopt.modes.batched import NEVER
 from launchopt.recording.recorder import Strategy
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.steps.coalesced import LtCoalesced
@@ -37,8 +37,8 @@ class Coalesced(Mode):
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
-        """Whole steps, where there are any."""
-        return Takes.steps if isinstance(stream, ChainStream) else Takes.batches
+        """Return steps where the stream has steps."""
+        return Takes.steps if stream.has_steps else Takes.batches
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
@@ -55,7 +55,7 @@ class Coalesced(Mode):
         gpu = gpu_of(device)
         from launchopt.devices.steps.coalesced import CoalescedSteps, LtCoalesced
 
-        if isinstance(gpu.work, ChainStream):
+        if gpu.work.has_steps:
             return PreparedSteps(self, gpu, CoalescedSteps(gpu, limits).submit)
         return _Batches(self, gpu, LtCoalesced(gpu, limits))
 

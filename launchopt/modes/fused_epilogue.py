@@ -13,7 +13,7 @@ from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, gpu_of, is_host
 from launchopt.modes.base import Mode, PreparedSteps, Takes
 from launchopt.recording.recorder import Strategy
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import Stream
 from launchopt.workloads.program import INPUT
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ GEMM_BIAS_RELU = (Op.GEMM, Op.BIAS, Op.RELU)
 
 def is_made_of(stream: Stream, ops: tuple[Op, ...]) -> bool:
     """A layer of the stream's program is these ops, each on what the one before gives, and nothing else."""
-    if not isinstance(stream, ChainStream) or stream.program.prologue:
+    if stream.program is None or stream.program.prologue:
         return False
     nodes = stream.program.layer
     before = [INPUT, *(node.name for node in nodes[:-1])]

@@ -40,7 +40,7 @@ class FusedQkv(Mode):
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """As any; q, k and v must be there, and apart."""
-        if not isinstance(stream, ChainStream) or not stream.program.merged:
+        if stream.program is None or not stream.program.merged:
             return "merges q, k and v, and this workload has none apart"
         return super().refusal(kind, stream)
 

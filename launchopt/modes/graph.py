@@ -25,7 +25,7 @@ from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.recording.recorder import Strategy
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.steps.graphs import BatchGraphs, StepGraphs
@@ -48,8 +48,8 @@ class Graph(Mode):
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
-        """Whole steps, where there are any."""
-        return Takes.steps if isinstance(stream, ChainStream) else Takes.batches
+        """Return steps where the stream has steps."""
+        return Takes.steps if stream.has_steps else Takes.batches
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
         """Capture what is likely to be asked for."""
@@ -59,7 +59,7 @@ class Graph(Mode):
         gpu = gpu_of(device)
         from launchopt.devices.steps.graphs import BatchGraphs, StepGraphs
 
-        if not isinstance(gpu.work, ChainStream):
+        if not gpu.work.has_steps:
             return _Batches(self, gpu, BatchGraphs(gpu, limits))
         graphs = StepGraphs(gpu, limits, cached)
         gpu.warm_up()  # a kernel that is not loaded cannot be captured

@@ -32,7 +32,7 @@ from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.options import option
 from launchopt.timing import nvtx_ranges
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.megakernel.launcher import Megakernel
@@ -60,7 +60,7 @@ class MegakernelMode(Mode):
     @classmethod
     def unwritten_of(cls, stream: Stream) -> frozenset[str]:
         """Return the nodes whose outputs are not stored. Norms of wide rows are not fused, so theirs are stored."""
-        wide = isinstance(stream, ChainStream) and stream.hidden * stream.dtype.itemsize > max(NORM_BYTES.values())
+        wide = stream.hidden * stream.dtype.itemsize > max(NORM_BYTES.values())
         return frozenset() if wide else cls.unwritten
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedMegakernel:

@@ -15,7 +15,7 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import EachCommand
 from launchopt.modes.options import ModeOptions
 from launchopt.options import option
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import Stream
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class MultiStream(Mode):
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """As any; a table of dependent commands run as one request has nothing to run side by side."""
-        if not isinstance(stream, ChainStream) and not stream.independent and stream.requests == 1:
+        if stream.is_serial:
             return "has one request here, whose commands stay on one stream"
         return super().refusal(kind, stream)
 

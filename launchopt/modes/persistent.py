@@ -27,7 +27,7 @@ from launchopt.modes.baseline import shape_of_all
 from launchopt.modes.options import ModeOptions
 from launchopt.options import option
 from launchopt.recording.recorder import Strategy
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.resident.kernel import Resident
@@ -75,10 +75,8 @@ class Persistent(Mode):
 
         gpu = gpu_of(device)
         stream = gpu.work
-        chained = isinstance(stream, ChainStream)
-        requests = stream.requests if isinstance(stream, ChainStream) or not stream.independent else 0
-        spare = SPARE if chained else 0
-        resident, tables = Resident(gpu, requests, spare, self.options.patience_s), gpu.base.fork()
+        spare = SPARE if stream.has_steps else 0
+        resident, tables = Resident(gpu, stream.ordered_requests, spare, self.options.patience_s), gpu.base.fork()
         taken = np.array([takes(shape) for shape in limits])
         for index, shape in enumerate(limits):
             gpu.name_ranges(self.name, index, [1])

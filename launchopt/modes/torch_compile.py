@@ -17,7 +17,7 @@ from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.torch_eager import PreparedTorchSteps, TorchPrepared, torch_bytes
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import Stream
 from launchopt.workloads.stream import arenas_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ BACKEND = "inductor"
 
 def gathered_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
     """The largest batch of independent commands, side by side."""
-    if isinstance(stream, ChainStream):
+    if stream.has_steps:
         return 0
     return max(limit * sum(arena.slot_bytes for arena in arenas_of(shape)) for shape, limit in limits.items())
 
@@ -48,15 +48,15 @@ class TorchCompile(Mode):
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
-        """Whole steps, where there are any."""
-        return Takes.steps if isinstance(stream, ChainStream) else cls.takes
+        """Return steps where the stream has steps."""
+        return Takes.steps if stream.has_steps else cls.takes
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """As any; on a CPU it would measure the C++ compiler that happens to be there."""
         if kind == "cpu":
             return "needs a GPU: compiled for a CPU it would depend on a C++ compiler that may not be there"
-        if isinstance(stream, ChainStream) and {shape.op for shape in stream.shapes} <= ELEMENTWISE:
+        if stream.has_steps and {shape.op for shape in stream.shapes} <= ELEMENTWISE:
             return "its compiler fails on a long chain of elementwise ops (PyTorch 2.11 with Triton 3.6)"
         return super().refusal(kind, stream)
 
@@ -71,7 +71,7 @@ class TorchCompile(Mode):
         from launchopt.devices.pytorch.views import TorchArenas
 
         arenas = TorchArenas(device)
-        if isinstance(arenas.work, ChainStream):
+        if arenas.work.has_steps:
             steps = CompiledSteps(arenas, device, max(limits.values()), BACKEND)
             return PreparedTorchSteps(self, device, arenas, steps)
         return _PreparedBatches(self, device, arenas, CompiledBatches(arenas, device, limits, BACKEND))

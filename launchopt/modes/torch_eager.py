@@ -20,7 +20,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
-from launchopt.workloads.chain import UNIT_BYTES, ChainStream, Stream
+from launchopt.workloads.chain import UNIT_BYTES, Stream, chain_of
 
 if TYPE_CHECKING:
     from launchopt.devices.pytorch.commands import Commands
@@ -34,7 +34,8 @@ SCORES_ALIVE = 6  # arrays of scores alive at a time, at most
 def torch_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
     """Device memory that PyTorch takes: for itself, for what its operators give, for caches that are gathered."""
     needed = LIBRARY_BYTES
-    if isinstance(stream, ChainStream):
+    if stream.has_steps:
+        stream = chain_of(stream)
         size, most = stream.dtype.itemsize, max(limits.values())
         needed += most * stream.lane_units * UNIT_BYTES  # inputs that are gathered
         rows = {shape: shape.n if shape.n > 1 else limit for shape, limit in limits.items()}
@@ -57,8 +58,8 @@ class TorchEager(Mode):
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
-        """Whole steps, where there are any."""
-        return Takes.steps if isinstance(stream, ChainStream) else cls.takes
+        """Return steps where the stream has steps."""
+        return Takes.steps if stream.has_steps else cls.takes
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
@@ -72,10 +73,10 @@ class TorchEager(Mode):
         from launchopt.devices.pytorch.views import TorchArenas
 
         arenas = TorchArenas(device)
-        if not isinstance(arenas.work, ChainStream):
+        if not arenas.work.has_steps:
             return _PreparedCommands(self, device, arenas, Commands(arenas, device))
         steps = Steps(arenas, device)
-        for batch in examples(arenas.work, max(limits.values())):
+        for batch in examples(steps.stream, max(limits.values())):
             steps.start()
             for _, step in steps.of(batch):
                 step.run()

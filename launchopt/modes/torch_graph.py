@@ -20,7 +20,7 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_compile import gathered_bytes
 from launchopt.modes.torch_eager import PreparedTorchSteps, TorchPrepared, torch_bytes
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.pytorch.graphs import GraphBatches, GraphSteps
@@ -44,8 +44,8 @@ class TorchGraph(Mode):
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
-        """Whole steps, where there are any."""
-        return Takes.steps if isinstance(stream, ChainStream) else cls.takes
+        """Return steps where the stream has steps."""
+        return Takes.steps if stream.has_steps else cls.takes
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
@@ -58,7 +58,7 @@ class TorchGraph(Mode):
         from launchopt.devices.pytorch.views import TorchArenas
 
         arenas = TorchArenas(device)
-        if not isinstance(arenas.work, ChainStream):
+        if not arenas.work.has_steps:
             return _PreparedBatches(self, device, arenas, GraphBatches(arenas, device, limits))
         most, cached = max(limits.values()), self.options.cached
         return _PreparedSteps(self, device, arenas, GraphSteps(arenas, device, most, cached))

@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import W_ENQUEUE, W_TURN, as_words
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, Stream, chain_of, commands_of
 from launchopt.workloads.stream import CommandStream
 
 DIGEST_BYTES = 16
 
 
-def stream_hash(stream: CommandStream | ChainStream) -> str:
+def stream_hash(stream: Stream) -> str:
     """Return 32 hexadecimal digits, the same on every machine."""
-    digest = _of_requests(stream) if isinstance(stream, ChainStream) else _of_commands(stream)
+    digest = _of_requests(chain_of(stream)) if stream.has_steps else _of_commands(commands_of(stream))
     return digest.hexdigest()
 
 

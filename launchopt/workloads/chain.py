@@ -19,6 +19,7 @@ of each request the last step's outputs stay (`verify_chain` says how all the ot
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,11 @@ class ChainStream:
     `vocab`: width of the LM head that follows a token's last layer, None for none. `chunk_tokens`: most columns of a
     prompt's step, None for whole prompts. ConfigError where the layers do not fit one another.
     """
+
+    has_steps: ClassVar[bool] = True
+    packable: ClassVar[bool] = False
+    is_serial: ClassVar[bool] = False
+    span_ns: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -177,6 +183,35 @@ class ChainStream:
         return arenas
 
     @property
+    def step_rows(self) -> int:
+        """Commands of the longest step."""
+        return int(np.diff(self.kind_stops, prepend=0).max())
+
+    @property
+    def spared_bytes(self) -> int:
+        """Bytes from the start of the activations to where outputs may be written: the inputs come first."""
+        return int(self.table[0, LANE]) * UNIT_BYTES
+
+    @property
+    def batches_share_weights(self) -> bool:
+        """Whether a batch can hold several requests, which use one weight."""
+        return self.requests > 1
+
+    @property
+    def fewest_weights(self) -> int | None:
+        """Number of copies of the weight that has fewest; None: no shape has a weight."""
+        return min(slots for arena, slots in self.arenas.items() if arena.is_weight)
+
+    @property
+    def ordered_requests(self) -> int:
+        """Number of requests whose commands must run in order."""
+        return self.requests
+
+    def ordering(self, violated: bool, mode_keeps_order: bool) -> str:
+        """Return the order that holds within a request, as in summary.parquet: per_request or violated."""
+        return "violated" if violated else "per_request"
+
+    @property
     def activations(self) -> ArenaKey:
         """The arena of units: table, lanes, prompt regions."""
         return self._place.activations
@@ -268,4 +303,11 @@ def chain_of(stream: Stream) -> ChainStream:
     """Return the stream as one of requests; TypeError where its commands are independent."""
     if not isinstance(stream, ChainStream):
         raise TypeError("this needs a stream of requests")
+    return stream
+
+
+def commands_of(stream: Stream) -> CommandStream:
+    """Return the stream as one of independent commands; TypeError where they form steps of requests."""
+    if isinstance(stream, ChainStream):
+        raise TypeError("this needs a stream of independent commands")
     return stream

@@ -16,11 +16,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
+
+if TYPE_CHECKING:
+    from launchopt.workloads.attention import Attention
+    from launchopt.workloads.program import Program
 
 BLOCK_RECORDS = 4096
 SLOT_ALIGNMENT_BYTES = 256  # what cuBLASLt's fastest kernels want of a pointer
@@ -102,10 +107,19 @@ class Block:
 
 
 class CommandStream:
-    """GEMMs none of which reads what another wrote, each with its operands; whoever extends it says which they are.
+    """Commands none of which reads what another wrote; a subclass says which they are, and their operands.
 
     `counts`: commands of each shape. `independent`: every command is a request of its own.
     """
+
+    has_steps: ClassVar[bool] = False  # commands form steps of requests, which depend on each other (`ChainStream`)
+    packable: ClassVar[bool] = True  # operands of a batch may be copied side by side
+    attention: ClassVar[Attention | None] = None
+    program: ClassVar[Program | None] = None
+    hidden: ClassVar[int] = 0  # features of a token
+    step_rows: ClassVar[int] = 0  # commands of the longest step
+    spared_bytes: ClassVar[int] = 0  # from the start of C's arena to where outputs may be written
+    batches_share_weights: ClassVar[bool] = False  # a batch holds several requests that use one weight
 
     dtype: Dtype
     arenas: dict[ArenaKey, int]
@@ -133,6 +147,30 @@ class CommandStream:
     def together(self, shape: ShapeKey) -> int:
         """Most commands of a shape that can be in one batch."""
         return self.counts[shape]
+
+    @property
+    def span_ns(self) -> int:
+        """Time from the first command to the last as recorded; 0: they do not arrive at recorded times."""
+        return 0
+
+    @property
+    def fewest_weights(self) -> int | None:
+        """Number of different weights of the shape that has fewest; None: no shape has a weight."""
+        return min(slots for arena, slots in self.arenas.items() if arena.is_weight)
+
+    @property
+    def ordered_requests(self) -> int:
+        """Number of requests whose commands must run in order; 0: any order is right."""
+        return 0 if self.independent else self.requests
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether all commands belong to one request."""
+        return not self.independent and self.requests == 1
+
+    def ordering(self, violated: bool, mode_keeps_order: bool) -> str:
+        """Return the order that holds within a request, as in summary.parquet: per_request or none."""
+        return "per_request" if self.independent or mode_keeps_order else "none"
 
     @property
     def fills(self) -> dict[ArenaKey, tuple[int, float]]:

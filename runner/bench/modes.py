@@ -32,7 +32,7 @@ from launchopt.modes.base import Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import LaunchColumn
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, chain_of, commands_of
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import elementwise_program, linear_epilogue_program, linear_program, qkv_program
@@ -58,7 +58,7 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
         names = [name for name in MODES if name not in done and _takes(name, device, stream)]
         if not names:
             continue
-        if isinstance(stream, ChainStream):
+        if stream.has_steps:
             done.update(names)
         samples = _measured(BURSTS * repeats, device, stream, names)
         for name, around_us in zip(names, samples, strict=True):
@@ -92,7 +92,7 @@ def _takes(name: str, device: str, stream: Stream) -> bool:
     mode = mode_class(name)
     if mode.compiled_loop or mode.refusal(device, stream) or mode.lacks():
         return False
-    return (mode.takes_of(stream) is Takes.steps) == isinstance(stream, ChainStream)
+    return (mode.takes_of(stream) is Takes.steps) == stream.has_steps
 
 
 def _measured(bursts: int, device: str, stream: Stream, names: Sequence[str]) -> list[list[float]]:
@@ -113,11 +113,12 @@ def _measured(bursts: int, device: str, stream: Stream, names: Sequence[str]) ->
 
 def batches_of(stream: Stream) -> list[Batch]:
     """Return full buckets, or steps of all requests with each copy of the weights, as a batcher emits them."""
-    if isinstance(stream, ChainStream):
+    if stream.has_steps:
+        stream = chain_of(stream)
         from launchopt.devices.steps.stages import step_of
 
         return [step_of(stream, stream.requests, copy) for copy in range(stream.replicas)]
-    words = as_words(np.concatenate([block.records for block in stream.blocks()]))
+    words = as_words(np.concatenate([block.records for block in commands_of(stream).blocks()]))
     return [Batch(0, part, FlushReason.full) for part in np.split(words, len(words) // BUCKET)]
 
 

@@ -21,9 +21,7 @@ from launchopt.modes.base import Takes
 from launchopt.producing.driver import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing import cupti, torch_trace
-from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.footprint import COLD_CACHES, Cache
-from launchopt.workloads.trace_stream import TraceStream
 from runner.config.groups import Ordering, Record, TimingKind, Where, mode_settings
 from runner.config.schema import ALL, Config
 from runner.plan.job import Arm, Job, Stream
@@ -215,14 +213,11 @@ def _residency(config: Config, stream: Stream, info: DeviceInfo) -> str | None:
         return "inputs fit in the cache, as asked (workload.cache=hot)"
     if info.kind == "cpu":
         return "a CPU's caches, shared with other tenants, cannot be ruled out"
-    if isinstance(stream, ChainStream) and stream.requests > 1:
+    if stream.batches_share_weights:
         return "requests of one batch share weights, which are read once"
     if stream.input_bytes < COLD_CACHES * info.cache_bytes:
         return f"inputs cycle over {stream.input_bytes / 1e6:.0f} MB, the L2 holds {info.cache_bytes / 1e6:.0f} MB"
-    if isinstance(stream, TraceStream):
-        weights = stream.fewest_weights
-    else:
-        weights = min(slots for arena, slots in stream.arenas.items() if arena.is_weight)
+    weights = stream.fewest_weights
     if weights is not None and weights < config.batching.max_batch:
         return f"commands of one batch share weights ({weights} of a shape), which the L2 serves again"
     return None

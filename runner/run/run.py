@@ -24,7 +24,6 @@ from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
-from launchopt.workloads.trace_stream import TraceStream
 from runner.plan.plan import Plan
 from runner.run.leftovers import remove_halves, tidy
 from runner.run.repeats import Rounds
@@ -236,7 +235,6 @@ def _open_loop(plan: Plan, row: results.Row) -> results.Row:
     """Return the arrival columns of independent commands: the rates due and completed, and whether it is overload."""
     arrival = plan.config.arrival
     if _has_gaps(plan):
-        assert isinstance(plan.stream, TraceStream)
         due = row["commands"] / plan.stream.span_ns * 1e9
     elif arrival.is_closed or plan.config.workload.has_requests:
         return {}
@@ -248,7 +246,7 @@ def _open_loop(plan: Plan, row: results.Row) -> results.Row:
 
 def _has_gaps(plan: Plan) -> bool:
     """Whether the stream is a trace whose commands arrive at their recorded times."""
-    return isinstance(plan.stream, TraceStream) and plan.stream.span_ns > 0
+    return plan.stream.span_ns > 0
 
 
 def _histogram_rows(row: results.Row, histograms: HistogramRows) -> list[results.Row]:

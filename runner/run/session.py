@@ -20,7 +20,6 @@ from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.timing.nvtx_ranges import is_profiled
-from launchopt.workloads.chain import ChainStream
 from runner.plan.job import Job
 from runner.run.children import GRACE_S, Child, hire, keep
 from runner.run.leftovers import FOLDER, held
@@ -56,7 +55,7 @@ class Session:
         self.about: Manifest = {}
         try:
             self._ring = self._new_ring(job.capacity)
-            if isinstance(job.stream, ChainStream):
+            if job.stream.has_steps:
                 self._new_ring(job.back_capacity)
             job = replace(job, ring_name=self._ring.name, back_name=self._rings[-1].name)
             self._consumer = self._start("consumer", job)

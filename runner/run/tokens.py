@@ -13,7 +13,7 @@ from launchopt.producing.driver import Tokens
 from launchopt.recording import results
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.token_times import completed_rate, token_columns, token_table
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, chain_of
 from runner.config.groups import Record
 from runner.plan.plan import Plan
 from runner.worker.messages import HistogramRows
@@ -48,8 +48,7 @@ class TokenResults:
 
     def add(self, mode: str, repeat: int, wall_ms: float, tokens: Tokens) -> TokenColumns:
         """Add a repeat's tokens to tokens.parquet and return the columns that they give."""
-        stream, config = self._plan.stream, self._plan.config
-        assert isinstance(stream, ChainStream)
+        stream, config = chain_of(self._plan.stream), self._plan.config
         where = self._plan.sampling_where
         slo, is_sampled = config.slo, where is not None
         row, found = token_columns(tokens, stream.outputs, wall_ms, slo.ttft_ms, slo.tpot_ms, is_sampled)

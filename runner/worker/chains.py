@@ -55,7 +55,7 @@ class Chains:
         """The loop of a run of a mode that takes whole steps."""
         batcher = StepBatcher(
             steps_of_requests(self._table(rehearsal)),
-            rows_of_longest_step(self._stream),
+            self._stream.step_rows,
             arm.max_batch,
             flush_rules(self._job, arm),
             expected=self._expected(rehearsal),
@@ -84,8 +84,3 @@ def flush_rules(job: Job, arm: Arm) -> FlushRules:
     """When an arm's buckets leave that are not full."""
     idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
     return FlushRules(int(arm.timeout_us * 1e3), idle_ns, job.on_stall, job.schedule.continuous)
-
-
-def rows_of_longest_step(stream: ChainStream) -> int:
-    """Return how many commands the longest step of a stream has."""
-    return int(np.diff(stream.kind_stops, prepend=0).max())

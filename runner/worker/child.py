@@ -31,7 +31,7 @@ from launchopt.producing.driver import Driver
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.timing.nvtx_ranges import is_profiled
-from launchopt.workloads.chain import DUE_NS, ChainStream
+from launchopt.workloads.chain import DUE_NS, ChainStream, chain_of, commands_of
 from launchopt.workloads.stream import Block
 from runner.plan.job import Arm, Job
 from runner.worker.messages import Ask, Failure, Order, Reply, Said
@@ -118,11 +118,12 @@ def _produce(job: Job, pipe: Connection) -> None:
     """Push the stream once for every RUN and its first commands for a WARM_UP, until DONE."""
     with Ring.attach(job.ring_name, job.capacity) as ring:
         ring.await_room(0)  # loads its loop: a run may fill the ring, a warm-up run does not
-        if isinstance(job.stream, ChainStream):
-            _drive(job, job.stream, ring, pipe)
+        if job.stream.has_steps:
+            _drive(job, chain_of(job.stream), ring, pipe)
             return
+        stream = commands_of(job.stream)
         waiter = Waiter(ring.await_room, job.spin_us, job.sleep_us)
-        blocks = job.stream.blocks()
+        blocks = stream.blocks()
         ready = list(islice(blocks, READY_BLOCKS))
         pipe.send(Reply(Said.READY))
         while (ask := _order(pipe).ask) in (Ask.RUN, Ask.WARM_UP):
@@ -133,7 +134,7 @@ def _produce(job: Job, pipe: Connection) -> None:
                 pipe.send(Reply(Said.PRODUCED, produce([first], ring, waiter)))
                 continue
             pipe.send(Reply(Said.PRODUCED, produce(chain(ready, blocks), ring, waiter)))
-            blocks = job.stream.blocks()
+            blocks = stream.blocks()
             ready = list(islice(blocks, READY_BLOCKS))
             pipe.send(Reply(Said.READY))
         _exit_unless_done(ask)

@@ -29,11 +29,10 @@ from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
 from launchopt.timing.torch_trace import TorchTrace, trace_path
 from launchopt.verify.commands import Verification, verify
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.stream import CommandStream
+from launchopt.workloads.chain import chain_of, commands_of
 from runner.plan.job import Arm, Job
 from runner.worker.ceilings import DeviceCeilings
-from runner.worker.chains import Chains, flush_rules, rows_of_longest_step
+from runner.worker.chains import Chains, flush_rules
 from runner.worker.messages import RepeatResult
 from runner.worker.tables import TableWriter
 
@@ -51,7 +50,7 @@ class Consumer:
         self.recorder = Recorder(job.stream.commands, at_once + _most_held(job, modes), job.folder)
         self.device = open_device(job.device_kind, job.device_index, job.threads)
         self.device.open(job.stream, self.recorder, job.seed)
-        self._chains = Chains(job, job.stream, self.device) if isinstance(job.stream, ChainStream) else None
+        self._chains = Chains(job, chain_of(job.stream), self.device) if job.stream.has_steps else None
         self._waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
         self._one_time_ns: list[int] = []
         self.prepared = [self._prepare(mode, arm) for mode, arm in zip(modes, job.arms, strict=True)]
@@ -186,7 +185,7 @@ class Consumer:
         row |= {
             "mode": arm.mode,
             "repeat": repeat,
-            "ordering": self._ordering(prepared.mode),
+            "ordering": self._stream.ordering(self._job.violated, prepared.mode.keeps_order),
             "sampling_ms": self.device.sampling_ns() / 1e6
             if self._job.sampling.kind is not SamplingKind.none
             else None,
@@ -235,23 +234,13 @@ class Consumer:
     def _verified(self) -> Verification:
         if self._chains:
             return self._chains.verify(self._active.mode.unwritten_of(self._stream))
-        assert isinstance(self._stream, CommandStream)
-        return verify(self._stream, self.device.arenas, self._job.verify_columns, self._job.seed)
-
-    def _ordering(self, mode: Mode) -> str:
-        """As in summary.parquet."""
-        if self._chains:
-            return "violated" if self._job.violated else "per_request"
-        assert isinstance(self._stream, CommandStream)
-        return "per_request" if self._stream.independent or mode.keeps_order else "none"
+        return verify(commands_of(self._stream), self.device.arenas, self._job.verify_columns, self._job.seed)
 
 
 def _most_held(job: Job, modes: list[Mode]) -> int:
     """Most commands that buckets can hold, in any arm."""
     held = [sum(arm.buckets(job.stream, mode)) for arm, mode in zip(job.arms, modes, strict=True)]
-    if isinstance(job.stream, ChainStream):  # whole steps
-        held.append(max(arm.max_batch for arm in job.arms) * rows_of_longest_step(job.stream))
-    return max(held)
+    return max(*held, max(arm.max_batch for arm in job.arms) * job.stream.step_rows)
 
 
 def _wrong(checked: Verification) -> str:

@@ -14,7 +14,7 @@ from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import DIGEST_BYTES, stream_hash
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import BLOCK_RECORDS, Block
+from launchopt.workloads.stream import BLOCK_RECORDS, Block, CommandStream
 
 GEMV = "workload=gemv_256 workload.commands=5000 workload.replicas=64"
 DECODE = "workload=decode model=tiny workload.requests=5 workload.prompt_tokens=6 workload.tokens=4"
@@ -71,7 +71,7 @@ def test_how_it_is_run_does_not(words: str, setting: str) -> None:
     assert hash_of(words) == hash_of(words, setting)
 
 
-class Recorded:
+class Recorded(CommandStream):
     """A stream of the given records, cut into blocks at `cut`."""
 
     def __init__(self, records: Any, cut: int, due_ns: Any = None) -> None:

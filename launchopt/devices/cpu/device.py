@@ -60,7 +60,7 @@ class CpuDevice:
     def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
         """Allocate and fill the arenas in main memory."""
         self.work, self._recorder = stream, recorder
-        self.pack_bytes_per_launch = 0 if isinstance(stream, ChainStream) else self.info.pack_bytes_per_launch
+        self.pack_bytes_per_launch = self.info.pack_bytes_per_launch if stream.packable else 0
         self.arenas = Arenas(np, stream.arenas, stream.fills)
         self.arenas.fill(seed)
         self._strides = stream.strides()

@@ -16,7 +16,7 @@ from launchopt.command import W_SLOT_C_REQUEST, Dtype, Op, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState, from_float32, to_float32
 from launchopt.devices.cpu.ops import STATEFUL, apply
 from launchopt.workloads.attention import Attention
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import Stream, chain_of
 from launchopt.workloads.stream import Operand
 
 VECTOR_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM})
@@ -30,9 +30,9 @@ class CpuLaunch:
         self.stream, self._dtype, self._arenas, self._shapes = stream, stream.dtype, arenas, stream.shapes
         self._attention: Attention | None = None
         self.state: SeqState | None = None
-        if isinstance(stream, ChainStream) and stream.attention is not None:
+        if stream.attention is not None:
             self._attention = stream.attention
-            self.state = SeqState(np, stream.attention, stream.requests, stream.seed)
+            self.state = SeqState(np, stream.attention, stream.requests, chain_of(stream).seed)
         self.views = [self._views_of(stream, shape) for shape in stream.shapes]
 
     def reset(self) -> None:

@@ -17,7 +17,6 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.errors import RunError
 from launchopt.types import Table
-from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream
 
 PROPOSALS, TRIES, LAUNCHES = 6, 3, 4  # launches: of each set of operands
 MOST_WEIGHTS = 16  # used in turn, so that not every launch reads its weight from the cache
@@ -34,7 +33,7 @@ def fastest_by_pointers(device: GpuDevice, index: int, shape: ShapeKey, size: in
     there = [device.work.arenas[operand.arena] for operand in device.work.operands(shape)]
     slots = np.arange(size)[:, None] * row[lt.MOVE_A : lt.MOVE_C + 1] % np.array(there)
     addresses = row[lt.BASE_A : lt.BASE_C + 1] + slots * row[lt.BYTES_A : lt.BYTES_C + 1]
-    addresses[:, 2] += spared_bytes(device)
+    addresses[:, 2] += device.work.spared_bytes
     table = cupy.asarray(np.ascontiguousarray(addresses.T))
     device.synchronize()
 
@@ -50,16 +49,8 @@ def fastest_of_columns(device: GpuDevice, index: int, make: Callable[[int], Row]
     row = device.base.shapes[index].tolist()
     shape = device.work.shapes[index]
     weights = min(MOST_WEIGHTS, device.work.arenas[device.work.operands(shape)[0].arena])
-    b, c = row[lt.BASE_B], row[lt.BASE_C] + spared_bytes(device)
+    b, c = row[lt.BASE_B], row[lt.BASE_C] + device.work.spared_bytes
     return _fastest(device, make, [(row[lt.BASE_A] + i * row[lt.BYTES_A], b, c) for i in range(weights)])
-
-
-def spared_bytes(device: GpuDevice) -> int:
-    """Return the bytes from the start of C's arena to where outputs may be written.
-
-    In a chain, inputs and outputs share one arena, and the inputs come first.
-    """
-    return int(device.work.table[0, LANE]) * UNIT_BYTES if isinstance(device.work, ChainStream) else 0
 
 
 def _fastest(device: GpuDevice, make: Callable[[int], Row], operands: list[Addresses]) -> Row:

@@ -43,7 +43,7 @@ from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder, Strategy
 from launchopt.sampling import Sampling
 from launchopt.timing.activity import Ceilings, Span
-from launchopt.workloads.chain import LANE, UNIT_BYTES, ChainStream, Stream
+from launchopt.workloads.chain import ChainStream, Stream, chain_of
 from launchopt.workloads.stream import ArenaKey
 
 NOT_READY = 600  # of cudaError_t: work is under way, which is no error
@@ -61,15 +61,15 @@ class CudaDevice:
     def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
         """Allocate and fill the arenas; ArenaMemoryError when the GPU has no room after all."""
         self.recorder, self.work = recorder, stream
-        self.pack_bytes_per_launch = 0 if isinstance(stream, ChainStream) else self.info.pack_bytes_per_launch
+        self.pack_bytes_per_launch = self.info.pack_bytes_per_launch if stream.packable else 0
         self._steps: CudaSteps | None = None
         self.state_of_sequences: SeqState | None = None
         try:
             self.arenas = Arenas(cupy, stream.arenas, stream.fills)
             self._workspace = cupy.empty(WORKSPACE_LIMIT_BYTES, np.uint8)
             self.arenas.fill(seed)
-            if isinstance(stream, ChainStream) and stream.attention is not None:
-                self.state_of_sequences = SeqState(cupy, stream.attention, stream.requests, stream.seed)
+            if stream.attention is not None:
+                self.state_of_sequences = SeqState(cupy, stream.attention, stream.requests, chain_of(stream).seed)
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise no_memory(error, f"while operands were put into {self.info.memory_name}") from None
         self.lt, self.kernels = Plans(stream.dtype), KernelPlans(stream.dtype)
@@ -151,8 +151,7 @@ class CudaDevice:
                 self._packing.launch(index, size, tuple(np.zeros(size, np.uint32) for _ in "abc"))
                 continue
             a, b, c = row[lt.BASE_A : lt.BASE_C + 1].tolist()
-            if isinstance(self.work, ChainStream):  # inputs and outputs are one arena: spare what is filled
-                c += int(self.work.table[0, LANE]) * UNIT_BYTES
+            c += self.work.spared_bytes
             self.check(lt.launch(tables.contexts[0], tables.plans[row[lt.PLAN0] + size], a, b, c, 0))
         self._warm.clear()
         self.synchronize()

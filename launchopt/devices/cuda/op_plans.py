@@ -10,7 +10,7 @@ from launchopt.devices.arenas import SeqState
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cuda.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import Stream
 
 MULTIPROCESSORS = 132  # of an H200; on other GPUs a GEMV is cut slightly worse
 WARPS_WANTED = 8 * MULTIPROCESSORS
@@ -21,7 +21,7 @@ class OpPlans:
 
     def __init__(self, stream: Stream, kernels: KernelPlans, state: SeqState | None) -> None:
         self._stream, self._kernels = stream, kernels
-        self._attention = stream.attention if isinstance(stream, ChainStream) else None
+        self._attention = stream.attention
         self._state: SeqAddresses | None = None
         if state is not None:
             self._state = SeqAddresses(int(state.positions.data.ptr), int(state.table.data.ptr), state.requests)

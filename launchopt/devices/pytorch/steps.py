@@ -24,7 +24,7 @@ from launchopt.devices.pytorch.step import Kind, Maker, Site, Step, wires_of
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, as_tensor
 from launchopt.recording.recorder import Strategy
 from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainStream, chain_of
 
 KEPT = 256  # steps, and cuts of batches
 STRATEGY = Strategy.torch
@@ -35,8 +35,7 @@ class Steps:
     """Steps of the stream that a device has open. is_apart: see `step.Site`."""
 
     def __init__(self, arenas: TorchArenas, device: Device, is_apart: bool = False) -> None:
-        assert isinstance(arenas.work, ChainStream)
-        self._arenas, self._device, self.stream = arenas, device, arenas.work
+        self._arenas, self._device, self.stream = arenas, device, chain_of(arenas.work)
         stream, self._kinds = self.stream, dict[tuple[int, int], Kind]()
         rows = [stream.rows_of(kind) for kind in range(len(stream.kinds))]
         # Kinds with equal keys agree in all that matters here: the row whose output each row reads.

@@ -20,7 +20,7 @@ from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.packing import COPY_BYTES, SlotCopier
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.cublaslt.tuning import fastest_of_columns, spared_bytes
+from launchopt.devices.cublaslt.tuning import fastest_of_columns
 from launchopt.devices.runs import run_end
 from launchopt.devices.steps.keys import is_shared
 from launchopt.devices.steps.stages import LtSteps
@@ -55,7 +55,7 @@ class LtCoalesced:
     def _load(self, index: int) -> None:
         """Make the copies and the GEMM between them once, so that a run loads no kernel."""
         limit = self._limits[self._shapes[index]]
-        first = spared_bytes(self._device) // int(self.tables.shapes[index, lt.BYTES_C])
+        first = self._device.work.spared_bytes // int(self.tables.shapes[index, lt.BYTES_C])
         zeros = np.zeros(limit, np.uint32)
         self._copied(index, limit, (zeros, zeros, np.full(limit, first, np.uint32)))
 
