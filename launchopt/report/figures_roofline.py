@@ -115,9 +115,11 @@ def _roof(name: str, dtype: str, ceilings: dict[str, float], memory: str, low: f
 def _chart(values: list[Datum], roofs: list[Datum]) -> Chart:
     log = alt.Scale(type="log", nice=False)
     drawn = [*values, *roofs]
-    rules = [alt.Axis(format="~g", values=_powers([each[name] for each in drawn])) for name in ("intensity", "tflops")]
-    x = alt.X("intensity:Q", scale=log, title="arithmetic intensity, FLOP/byte (log)", axis=rules[0])
-    y = alt.Y("tflops:Q", scale=log, title="TFLOP/s (log)", axis=rules[1])
+    x_axis, y_axis = (
+        alt.Axis(format="~g", values=_powers([each[name] for each in drawn])) for name in ("intensity", "tflops")
+    )
+    x = alt.X("intensity:Q", scale=log, title="arithmetic intensity, FLOP/byte (log)", axis=x_axis)
+    y = alt.Y("tflops:Q", scale=log, title="TFLOP/s (log)", axis=y_axis)
     roof = (
         alt.Chart(alt.InlineData(values=roofs))
         .mark_line(strokeWidth=1.5)

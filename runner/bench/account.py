@@ -134,21 +134,23 @@ CASES: Sequence[Column[Row]] = (
     Column("no waits us", _number("without_waits_us"), _SETS),
     Column("verified", lambda row: "yes" if row["verified"] else "NO", _SETS, is_text=True),
 )
-OPS: Sequence[Column[Row]] = (
-    Column("op", lambda row: str(row["op"]), _SETS, is_text=True),
-    Column("instructions", lambda row: count(row["instructions"]), _SETS),
+MEANS: Sequence[Column[Row]] = (  # over an op's instructions: they have no sum
     Column("blocks", lambda row: count(row["blocks"]), _SETS),
     Column("wait us", _number("wait_us"), _SETS),
     Column("most", _number("wait_most_us"), _SETS),
     Column("work us", _number("work_us"), _SETS),
     Column("most", _number("work_most_us"), _SETS),
+)
+OPS: Sequence[Column[Row]] = (
+    Column("op", lambda row: str(row["op"]), _SETS, is_text=True),
+    Column("instructions", lambda row: count(row["instructions"]), _SETS),
+    *MEANS,
     Column("wait, all us", _number("wait_sum_us"), _SETS),
     Column("work, all us", _number("work_sum_us"), _SETS),
     Column("block 0: wait us", _number("own_wait_us"), _SETS),
     Column("work us", _number("own_work_us"), _SETS),
     Column("between us", _number("own_between_us"), _SETS),
 )
-_NOT_ADDED_UP = slice(2, 7)  # columns of OPS
 
 
 def title(own: Sequence[Row]) -> str:
@@ -166,8 +168,7 @@ def op_cells(own: Sequence[Row]) -> list[list[str]]:
     sums = {"op": "all"} | {
         field.name: sum(row[field.name] for row in own) for field in fields(Part) if field.name != "op"
     }
-    last = [column.cell(sums) for column in OPS]
-    last[_NOT_ADDED_UP] = [""] * len(last[_NOT_ADDED_UP])
+    last = ["" if column in MEANS else column.cell(sums) for column in OPS]
     return [*([column.cell(row) for column in OPS] for row in own), last]
 
 

@@ -161,10 +161,11 @@ def as_json(outcome: Outcome) -> str:
 
 
 def _fields(one: Comparison) -> dict[str, object]:
+    median_a, median_b = one.medians
     arms = {
         side: {"run_id": arm["run_id"], "mode": arm["mode"], "label": arm.label, "median": _bounds(median)}
         | {"repeats": len(arm.rows), "throttled": arm.throttled}
-        for side, arm, median in (("a", one.a, one.medians[0]), ("b", one.b, one.medians[1]))
+        for side, arm, median in (("a", one.a, median_a), ("b", one.b, median_b))
     }
     return {
         **{"work": title(one), **arms, "verdict": str(one.verdict), "factor": _bounds(one.factor.interval)},

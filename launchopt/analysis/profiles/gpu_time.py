@@ -18,6 +18,7 @@ An event without a known call counts as not launched before it began.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,33 +62,46 @@ def _parts(time: DeviceTime) -> tuple[float, float, float]:
 def _device_time(pairs: Pairs, device: int) -> DeviceTime:
     is_here = pairs.gpu["device"] == device
     gpu = pairs.gpu[is_here]
-    gap_start, gap_end, busy_ns = _gaps(gpu["start_ns"], gpu["end_ns"])
-    idle_ns = int((gap_end - gap_start).sum())
+    gaps = _gaps(gpu["start_ns"], gpu["end_ns"])
+    busy_ns, idle_ns = gaps.covered_ns, gaps.total_ns
 
     is_known = is_here & (pairs.call_of != NONE)
     call, begun = pairs.calls[pairs.call_of[is_known]], pairs.gpu["start_ns"][is_known]
-    called_ns = _common_ns(gap_start, gap_end, call["start_ns"], begun)
-    launched_ns = _common_ns(gap_start, gap_end, call["end_ns"], begun)
+    called_ns = _common_ns(gaps, call["start_ns"], begun)
+    launched_ns = _common_ns(gaps, call["end_ns"], begun)
     parts = (idle_ns - called_ns, called_ns - launched_ns, launched_ns)
     return DeviceTime(device, *(ns / 1e6 for ns in (busy_ns + idle_ns, busy_ns, idle_ns, *parts)))
 
 
-def _gaps(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
-    """Return the gaps between at least one interval, and the length of the intervals' union."""
+class _Gaps(NamedTuple):
+    """Gaps between intervals, and the length of the intervals' union; ns."""
+
+    start: Ints
+    end: Ints
+    covered_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        """Length of all gaps."""
+        return int((self.end - self.start).sum())
+
+
+def _gaps(start: Ints, end: Ints) -> _Gaps:
+    """Return the gaps between intervals, of which there is at least one."""
     order = np.argsort(start, kind="stable")
     covered = np.maximum.accumulate(end[order])
     gap_start, gap_end = covered[:-1], np.maximum(start[order][1:], covered[:-1])
     window_ns = int(covered[-1] - start[order][0])
-    return gap_start, gap_end, window_ns - int((gap_end - gap_start).sum())
+    return _Gaps(gap_start, gap_end, window_ns - int((gap_end - gap_start).sum()))
 
 
-def _common_ns(gap_start: Ints, gap_end: Ints, start: Ints, end: Ints) -> int:
+def _common_ns(gaps: _Gaps, start: Ints, end: Ints) -> int:
     """Return the length of the intersection of the gaps and the union of [start, end). Empty intervals are skipped."""
     is_span = start < end
     start, end = start[is_span], end[is_span]
-    both = _union_ns(np.concatenate([gap_start, start]), np.concatenate([gap_end, end]))
-    return int((gap_end - gap_start).sum()) + _union_ns(start, end) - both
+    both = _union_ns(np.concatenate([gaps.start, start]), np.concatenate([gaps.end, end]))
+    return gaps.total_ns + _union_ns(start, end) - both
 
 
 def _union_ns(start: Ints, end: Ints) -> int:
-    return _gaps(start, end)[2] if len(start) else 0
+    return _gaps(start, end).covered_ns if len(start) else 0

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,21 +178,28 @@ def _coded_ranges(database: sqlite3.Connection, codes: dict[str, int]) -> Iterat
         yield tid, start, _NEVER_NS if end is None else end, codes.setdefault(name, len(codes))
 
 
+class _Open(NamedTuple):
+    """A range that has begun: its end in ns and its row."""
+
+    end: int
+    row: int
+
+
 def _parents(ranges: Records) -> Ints:
     """Return for each range (by thread, then start) the innermost range around its start, or -1."""
     parents = np.full(len(ranges), -1, dtype=np.int64)
-    open_ranges: list[tuple[int, int]] = []
+    open_ranges: list[_Open] = []
     thread = None
     for index, (tid, start, end, _) in enumerate(ranges.tolist()):
         if tid != thread:
             thread = tid
             open_ranges.clear()
         # Start / end ranges may overlap without nesting: one that ended below the top goes when it surfaces.
-        while open_ranges and open_ranges[-1][0] < start:
+        while open_ranges and open_ranges[-1].end < start:
             open_ranges.pop()
         if open_ranges:
-            parents[index] = open_ranges[-1][1]
-        open_ranges.append((end, index))
+            parents[index] = open_ranges[-1].row
+        open_ranges.append(_Open(end, index))
     return parents
 
 

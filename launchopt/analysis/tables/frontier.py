@@ -21,7 +21,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from launchopt.analysis.tables.rows import STREAM, disorder, grouped, problem_of, sortable, stream_order, without_copies
 from launchopt.recording.results import SUMMARY, Row
@@ -115,24 +115,30 @@ def pareto(points: Iterable[Point]) -> list[Point]:
 
 def recommend(points: Iterable[Point], slo_p99_us: float, *, open_loop: bool) -> Point | None:
     """Return the point to take under an objective; None where no point that claims something keeps it."""
-    within = [point for point in points if point.claims and -_goodness(point)[1] <= slo_p99_us]
+    within = [point for point in points if point.claims and -_goodness(point).minus_p99_us <= slo_p99_us]
     if not within:
         return None
-    highest = max(_goodness(point)[0] for point in within)
+    highest = max(_goodness(point).throughput_per_s for point in within)
     enough = highest * (1 - SAME_THROUGHPUT) if open_loop else highest
-    return min((p for p in within if _goodness(p)[0] >= enough), key=_by_latency)
+    return min((p for p in within if _goodness(p).throughput_per_s >= enough), key=_by_latency)
 
 
-def _goodness(point: Point) -> tuple[float, float]:
-    """Return (throughput, -p99): larger is better in both."""
+class _Goodness(NamedTuple):
+    """Larger is better in both."""
+
+    throughput_per_s: float
+    minus_p99_us: float
+
+
+def _goodness(point: Point) -> _Goodness:
     assert point.throughput_per_s is not None
     assert point.p99_us is not None
-    return point.throughput_per_s, -point.p99_us
+    return _Goodness(point.throughput_per_s, -point.p99_us)
 
 
 def _by_latency(point: Point) -> tuple[float, float]:
-    throughput_per_s, minus_p99_us = _goodness(point)
-    return -minus_p99_us, -throughput_per_s
+    found = _goodness(point)
+    return -found.minus_p99_us, -found.throughput_per_s
 
 
 def _frontier(rows: list[Row], histograms: _Histograms, slo_p99_us: float | None) -> Frontier:

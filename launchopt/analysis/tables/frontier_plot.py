@@ -16,6 +16,7 @@ import altair as alt
 
 from launchopt.analysis.tables.frontier import Frontier, Point
 from launchopt.analysis.tables.labels import FONT_SIZE, Axis, Box, Label, Spot, place
+from launchopt.analysis.tables.legend import DOT, STAR, Entry, legend
 from launchopt.analysis.tables.rows import arrivals, disorder
 from launchopt.analysis.tables.speedup_plot import INK, Chart, Panel, is_log, on_card, ticks
 from launchopt.files import JsonObject
@@ -24,21 +25,10 @@ from launchopt.files import JsonObject
 _MODE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
 _REASON_COLOURS = {"full": "#1b4965", "deadline": "#e07a5f", "idle": "#81b29a", "stall": "#f2cc8f", "drain": "#c9c9c9"}
 _WHITE = "#ffffff"
-_STAR = "M0,-1 0.25,-0.35 0.95,-0.31 0.4,0.13 0.59,0.81 0,0.43 -0.59,0.81 -0.4,0.13 -0.95,-0.31 -0.25,-0.35Z"
 _MOST_COLUMNS = 3
 _WIDTH, _HEIGHT, _FLUSH_HEIGHT = 420, 370, 115  # of a panel, pixels
-_DOT, _BIG_STAR, _SMALL_STAR = 42, 190, 120  # square pixels
+_BIG_STAR = 190  # square pixels
 _DOT_GAP, _STAR_GAP = 6.0, 11.0  # pixels from the centre of a dot to its label
-_ENTRY_WIDTH, _ENTRY_HEIGHT, _MARK_WIDTH = 250, 20, 26  # of the legend, pixels
-
-
-class _Entry(NamedTuple):
-    """A line of the legend."""
-
-    kind: str  # dot, star, line, dashes or patch
-    label: str
-    colour: str
-    fill: str
 
 
 def frontier_chart(frontiers: Sequence[Frontier]) -> Chart | None:
@@ -52,7 +42,7 @@ def frontier_chart(frontiers: Sequence[Frontier]) -> Chart | None:
     columns = min(len(shown), _MOST_COLUMNS)
     grid = alt.concat(*panels, columns=columns, spacing=24)
     title = alt.TitleParams(text=_title(shown), fontSize=15, offset=12)
-    return on_card(alt.vconcat(grid, _legend(_entries(shown, colours), columns), title=title))
+    return on_card(alt.vconcat(grid, legend(_entries(shown, colours), columns * _WIDTH), title=title))
 
 
 def _drawn(frontier: Frontier) -> list[Point]:
@@ -98,9 +88,17 @@ def _mark(point: Point) -> str:
     return f"{'—' if point.max_batch is None else point.max_batch}/{timeout}"
 
 
-def _unit(frontier: Frontier) -> tuple[str, float]:
-    """Unit of a panel's latencies, and its us."""
-    return ("ms", 1e3) if max(point.p99_us or 0.0 for point in _framing(frontier)) >= 1e4 else ("us", 1.0)
+class _Unit(NamedTuple):
+    """A unit of time."""
+
+    name: str
+    us: float
+
+
+def _unit(frontier: Frontier) -> _Unit:
+    """Unit of a panel's latencies."""
+    largest_us = max(point.p99_us or 0.0 for point in _framing(frontier))
+    return _Unit("ms", 1e3) if largest_us >= 1e4 else _Unit("us", 1.0)
 
 
 def _framing(frontier: Frontier) -> list[Point]:
@@ -111,12 +109,12 @@ def _framing(frontier: Frontier) -> list[Point]:
 
 def _objective(frontier: Frontier) -> float | None:
     """The largest p99 that keeps the objective, in the panel's unit."""
-    return None if frontier.slo_p99_us is None else frontier.slo_p99_us / _unit(frontier)[1]
+    return None if frontier.slo_p99_us is None else frontier.slo_p99_us / _unit(frontier).us
 
 
 def _data(frontier: Frontier, point: Point) -> Spot:
     """Throughput per s, and p99 in the panel's unit."""
-    return Spot(point.throughput_per_s or 0.0, (point.p99_us or 0.0) / _unit(frontier)[1])
+    return Spot(point.throughput_per_s or 0.0, (point.p99_us or 0.0) / _unit(frontier).us)
 
 
 def _axes(frontier: Frontier) -> tuple[Axis, Axis]:
@@ -155,7 +153,7 @@ def _dots(frontier: Frontier, colours: Mapping[str, str]) -> Panel:
     x_axis, y_axis = _axes(frontier)
     log = " (log)" if x_axis.is_log else ""
     x = alt.X("x:Q", **_encoding(x_axis, title=f"{frontier.unit}/s{log} — more is better"))
-    y_title = f"p99 latency of a command, {_unit(frontier)[0]} (log) — less is better"
+    y_title = f"p99 latency of a command, {_unit(frontier).name} (log) — less is better"
     y = alt.Y("y:Q", **_encoding(y_axis, title=y_title))
 
     def chart(values: Sequence[JsonObject]) -> alt.Chart:
@@ -190,8 +188,8 @@ def _dot(frontier: Frontier, point: Point, colours: Mapping[str, str]) -> JsonOb
         "fill": _WHITE if point.overloaded and not is_chosen else colour,
         "stroke": INK if is_chosen else colour,
         "opacity": 1.0 if is_chosen or point in frontier.frontier else 0.6,
-        "shape": _STAR if is_chosen else "circle",
-        "size": _BIG_STAR if is_chosen else _DOT,
+        "shape": STAR if is_chosen else "circle",
+        "size": _BIG_STAR if is_chosen else DOT,
     }
 
 
@@ -249,48 +247,18 @@ def _stacked(shares: Mapping[str, float]) -> list[tuple[str, float, float]]:
     return found
 
 
-def _entries(frontiers: Sequence[Frontier], colours: Mapping[str, str]) -> list[_Entry]:
-    entries = [_Entry("dot", mode, colour, colour) for mode, colour in colours.items()]
+def _entries(frontiers: Sequence[Frontier], colours: Mapping[str, str]) -> list[Entry]:
+    entries = [Entry("dot", mode, colour, colour) for mode, colour in colours.items()]
     chosen = [frontier.recommended for frontier in frontiers if frontier.recommended]
     if chosen:
         label = f"recommended: {_named(chosen[0])}" if len(frontiers) == 1 else "recommended: named above its panel"
-        entries.append(_Entry("star", label, INK, _WHITE))
+        entries.append(Entry("star", label, INK, _WHITE))
     if any(point.overloaded for frontier in frontiers for point in _drawn(frontier)):
-        entries.append(_Entry("dot", "overloaded", INK, _WHITE))
-    entries.append(_Entry("line", "frontier", INK, INK))
+        entries.append(Entry("dot", "overloaded", INK, _WHITE))
+    entries.append(Entry("line", "frontier", INK, INK))
     objectives = [frontier.slo_p99_us for frontier in frontiers if frontier.slo_p99_us is not None]
     if objectives:
-        entries.append(_Entry("dashes", f"objective: p99 of {objectives[0]:,g} us", INK, INK))
+        entries.append(Entry("dashes", f"objective: p99 of {objectives[0]:,g} us", INK, INK))
     seen = {r for f in frontiers for p in _drawn(f) for r, share in (p.flush_shares or {}).items() if share}
-    entries += [_Entry("patch", f"flush: {name}", each, each) for name, each in _REASON_COLOURS.items() if name in seen]
+    entries += [Entry("patch", f"flush: {name}", each, each) for name, each in _REASON_COLOURS.items() if name in seen]
     return entries
-
-
-def _legend(entries: Sequence[_Entry], panels: int) -> Panel:
-    """All entries in columns, filled row by row."""
-    columns = max(1, panels * _WIDTH // _ENTRY_WIDTH)
-    values = [
-        {**entry._asdict(), "x": i % columns * _ENTRY_WIDTH, "y": (i // columns + 0.5) * _ENTRY_HEIGHT}
-        | {"middle": i % columns * _ENTRY_WIDTH + _MARK_WIDTH / 2, "end": i % columns * _ENTRY_WIDTH + _MARK_WIDTH}
-        for i, entry in enumerate(entries)
-    ]
-    base = alt.Chart(alt.InlineData(values=values)).encode(
-        y=alt.Y("y:Q", scale=None, axis=None),
-        fill=alt.Fill("fill:N", scale=None),
-        stroke=alt.Stroke("colour:N", scale=None),
-    )
-    x, middle = alt.X("x:Q", scale=None, axis=None), alt.X("middle:Q", scale=None, axis=None)
-
-    def of(kind: str) -> alt.Chart:
-        return base.transform_filter(f"datum.kind == '{kind}'")
-
-    text = alt.Chart(alt.InlineData(values=values)).mark_text(align="left", dx=6, color=INK, fontSize=11)
-    rows = -(-len(entries) // columns)
-    return alt.layer(
-        of("dot").mark_point(size=_DOT, opacity=1).encode(x=middle),
-        of("star").mark_point(size=_SMALL_STAR, shape=_STAR, opacity=1).encode(x=middle),
-        of("line").mark_rule().encode(x=x, x2="end:Q"),
-        of("dashes").mark_rule(strokeDash=[5, 3]).encode(x=x, x2="end:Q"),
-        of("patch").mark_bar(size=11).encode(x=x, x2="end:Q"),
-        text.encode(x=alt.X("end:Q", scale=None, axis=None), y=alt.Y("y:Q", scale=None, axis=None), text="label:N"),
-    ).properties(width=panels * _WIDTH, height=rows * _ENTRY_HEIGHT)

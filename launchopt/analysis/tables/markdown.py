@@ -129,7 +129,8 @@ def _merged(tables: Sequence[Table]) -> str:
         for line, row in zip(table.lines, cells, strict=True):
             peer = [_peer_cell(table, line)] if has_peers else []
             merged.append([_work(table), *row[:-1], *peer, row[-1]])
-        tokens += [[_work(table), *row] for row in tokens_grid(table, "compact")[1]]
+        _, token_cells = tokens_grid(table, "compact")
+        tokens += [[_work(table), *row] for row in token_cells]
     places = list(dict.fromkeys(table["gpu"] or table["device"].upper() for table in tables))
     heads = [_WORK, *columns[:-1], *([_PEER] if has_peers else []), columns[-1]]
     parts = [f"{', '.join(places)}. {SHORT_LEGEND}{PEER_LEGEND if has_peers else ''}", body(heads, merged)]
@@ -152,14 +153,14 @@ def sync_blocks(text: str, path: Path, render: Callable[[str], str]) -> str:
 
     Raises DataError, naming `path` and the line, for a marker without its partner, and for a text without markers.
     """
-    openings = list(re.finditer(r"<!-- (/?)report:(\S+) -->", text))
+    openings = list(re.finditer(r"<!-- (?P<slash>/?)report:(?P<name>\S+) -->", text))
     if not openings:
         raise DataError(path, None, "no <!-- report:FOLDER --> marker in it")
     parts, done = [], 0
     # An odd marker has no partner: the last opening is then paired with nothing.
     for start, end in zip(openings[::2], [*openings[1::2], None], strict=False):
-        name = start[2]
-        if start[1] or end is None or not end[1] or end[2] != name:
+        name = start["name"]
+        if start["slash"] or end is None or not end["slash"] or end["name"] != name:
             line = text.count("\n", 0, start.start()) + 1
             raise DataError(path, line, f"marker {start[0]} is not paired with the one that follows")
         parts += [text[done : start.end()], "\n", render(name)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 PEER_GPU = "H200"
 
@@ -53,15 +54,22 @@ _PEERS = (
     Peer(1024, 256, 1024, "fp16", "6.2", "1.33 us at 8", "4.6x"),
 )
 
-# Source: the tables that Venkat2811/gpu-kernel-batcher printed on an RTX 3060: (workload, dtype, commands) ->
-# wall ms of its baseline and of its batches.
+
+class _Walls(NamedTuple):
+    """Wall times in ms, as printed."""
+
+    baseline: str
+    batched: str
+
+
+# Source: the tables that Venkat2811/gpu-kernel-batcher printed on an RTX 3060. Key: workload, dtype, commands.
 _PREDECESSOR_WALL_MS = {
-    ("gemv_micro", "fp32", 2_000_000): ("15,807.6", "3,482.2"),
-    ("gemv_micro", "fp16", 2_000_000): ("17,803.2", "5,559.4"),
-    ("decode", "fp32", 400_000): ("13,831.7", "12,282.7"),
-    ("decode", "fp16", 400_000): ("8,564.6", "6,665.3"),
-    ("prefill", "fp32", 256): ("239.3", "273.6"),
-    ("prefill", "fp16", 256): ("352.4", "349.0"),
+    ("gemv_micro", "fp32", 2_000_000): _Walls("15,807.6", "3,482.2"),
+    ("gemv_micro", "fp16", 2_000_000): _Walls("17,803.2", "5,559.4"),
+    ("decode", "fp32", 400_000): _Walls("13,831.7", "12,282.7"),
+    ("decode", "fp16", 400_000): _Walls("8,564.6", "6,665.3"),
+    ("prefill", "fp32", 256): _Walls("239.3", "273.6"),
+    ("prefill", "fp16", 256): _Walls("352.4", "349.0"),
 }
 
 
@@ -79,8 +87,8 @@ def predecessor(workload: str, shapes: str, dtype: str, commands: int) -> str | 
     if walls is None or _matching_shape(workload, shapes) is None:
         return None
     return (
-        f"History, not a peer: the predecessor (Venkat2811/gpu-kernel-batcher) printed {walls[0]} -> "
-        f"{walls[1]} ms of wall on an RTX 3060, CUDA start-up included; its batches read one all-zero "
+        f"History, not a peer: the predecessor (Venkat2811/gpu-kernel-batcher) printed {walls.baseline} -> "
+        f"{walls.batched} ms of wall on an RTX 3060, CUDA start-up included; its batches read one all-zero "
         "matrix, wrote one output and ignored order."
     )
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from launchopt.analysis.tables.rows import stream_title
 from launchopt.analysis.tables.strategies import Remedy, RemedyTable, build_remedies
@@ -114,7 +115,7 @@ def textbook(ask: Ask) -> Budget:
 def measured(ask: Ask, rows: Iterable[Row], source: str) -> Budget:
     """Return the budget of every mode in `rows`; DataError naming `source` where no row gives one."""
     tables = build_remedies(rows)
-    usable = [table for table in tables if commands_per_token(ask, table.stream)[1] is not None]
+    usable = [table for table in tables if commands_per_token(ask, table.stream).asked is not None]
     if not usable:
         why = "no untraced run generated tokens of a model: take decode or layer, or give launches_per_token="
         raise DataError(source, None, why)
@@ -136,17 +137,24 @@ def _reason(remedy: Remedy) -> str:
     return " ".join((remedy.line.problem or "its launches were not timed").split())
 
 
-def commands_per_token(ask: Ask, stream: Row) -> tuple[float | None, float | None]:
-    """Return (measured, asked). The second is given, or scaled to the layers of the model."""
+class CommandsPerToken(NamedTuple):
+    """Of the stream that ran, and of the model asked for: given, or scaled to its layers. None: unknown."""
+
+    measured: float | None
+    asked: float | None
+
+
+def commands_per_token(ask: Ask, stream: Row) -> CommandsPerToken:
+    """Return the commands per token of a stream."""
     tokens, layers = None if stream["workload"] in NOT_A_MODEL else stream["tokens"], stream["layers"]
     measured_ = stream["commands"] / tokens if tokens else None
     if ask.launches_per_token is not None:
-        return measured_, ask.launches_per_token
+        return CommandsPerToken(measured_, ask.launches_per_token)
     if ask.launches_per_layer is not None and ask.layers is not None:
-        return measured_, ask.launches_per_layer * ask.layers
+        return CommandsPerToken(measured_, ask.launches_per_layer * ask.layers)
     if measured_ is None or ask.layers is None or not layers:
-        return measured_, measured_
-    return measured_, measured_ / layers * ask.layers
+        return CommandsPerToken(measured_, measured_)
+    return CommandsPerToken(measured_, measured_ / layers * ask.layers)
 
 
 def _line(ask: Ask, table: RemedyTable, remedy: Remedy) -> BudgetLine | None:

@@ -92,11 +92,11 @@ def _floor(name: str, content: object, path: Path) -> Floor:
     value = _number(content.get("value"))
     if value is None or (unit != TIME_UNIT and value <= 0):
         raise DataError(path, None, f"floors.{name}.value={content.get('value')!r}: must be a number above 0")
-    bounds = [_number(content.get(key)) for key in ("low", "high")]
-    for key, bound in zip(("low", "high"), bounds, strict=True):
+    low, high = _number(content.get("low")), _number(content.get("high"))
+    for key, bound in (("low", low), ("high", high)):
         if bound is None and content.get(key) is not None:
             raise DataError(path, None, f"floors.{name}.{key}={content[key]!r}: must be a number, or null")
-    return Floor(value, unit, bounds[0], bounds[1], repeats, how)
+    return Floor(value, unit, low, high, repeats, how)
 
 
 def _number(value: object) -> float | None:
