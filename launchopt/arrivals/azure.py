@@ -1,13 +1,11 @@
-"""The Azure LLM inference trace: when real requests came, and how long they were.
+"""Reader of the Azure LLM inference trace: arrivals and tokens of real requests.
 
-In: a CSV with the header `TIMESTAMP,ContextTokens,GeneratedTokens`, one request a row, as published in
-Azure/AzurePublicDataset (CC-BY-4.0; Splitwise, ISCA 2024). Timestamps are `2023-11-16 18:17:03.9799600`; the
-trace of 2024 ends them with `+00:00`. Lines end in CRLF or LF, the last may end in neither.
-Out: `Requests`, none waiting for another, times since the first. A file that does not hold that is a `DataError`
-at its line.
+The trace is a CSV with the header `TIMESTAMP,ContextTokens,GeneratedTokens` and a request in each row, as published in
+Azure/AzurePublicDataset (CC-BY-4.0; Splitwise, ISCA 2024). Timestamps look like `2023-11-16 18:17:03.9799600`; the
+trace of 2024 adds `+00:00`. Lines end in CRLF or LF; the last may have no end.
 
-`datetime` stops at microseconds and the trace counts in 100 ns ticks, so the fraction is read by hand: the
-nanoseconds are exact.
+No request waits for another. Times count from the first request. A wrong file raises a `DataError` with the line.
+`datetime` has only microseconds, and the trace has ticks of 100 ns. So this module parses the fraction itself, exactly.
 """
 
 from __future__ import annotations
@@ -21,17 +19,17 @@ from launchopt.arrivals.lines import Row, count, gather, header_of, shown, split
 from launchopt.arrivals.requests import Requests
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
-LINE_BYTES_MAX = 4096  # with its line end; a real one has under 50
+LINE_BYTES_MAX = 4096  # with its line end; real lines have under 50
 
 _TIMESTAMP = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(?:\+00:00)?")
 _EPOCH = datetime(1, 1, 1)
 
 
 def read_azure(path: Path, limit: int | None) -> Requests:
-    """The first `limit` requests of the trace at `path` (>= 1), or all of them if None; the first arrives at 0.
+    """Return the first `limit` requests (>= 1) of the trace at `path`; None: all. The first arrives at 0.
 
-    Nothing after the last row asked for is read. Raises DataError, with the 1-based line where there is one,
-    for a file that cannot be opened, is empty, is no such trace, or has fewer than `limit` rows.
+    Reads no row after the last of them. Raises DataError, with the 1-based line if there is one, for a file that cannot
+    be opened, is empty, is no such trace, or has fewer than `limit` rows.
     """
     with closing(text_lines(path, LINE_BYTES_MAX)) as lines:
         header_of(path, lines, HEADER)
@@ -39,7 +37,7 @@ def read_azure(path: Path, limit: int | None) -> Requests:
 
 
 def _row(text: str) -> Row:
-    """The request, its time since year 1; ValueError says what is wrong."""
+    """Return the request of a row, with its time since year 1; ValueError if the row is wrong."""
     timestamp, context, generated = split(text, 3)
     return Row(_time_ns(timestamp), count("ContextTokens", context, 1), count("GeneratedTokens", generated, 0))
 

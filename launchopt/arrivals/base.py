@@ -1,4 +1,4 @@
-"""What arrival rules have in common.
+"""The base class of arrival rules.
 
 A rule gives due times: int64 [count], ns since the start, never decreasing. The first need not be 0. Rules that have a
 rate count in units of the mean gap, and `in_ns` scales to ns once, at the end. So rounding does not add up, a sweep
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from launchopt.options import REQUIRED, check_options, fixed
 
-SPAN_NS_MAX = 2**62  # 146 years; leaves int64 room for whatever is added to a due time
+SPAN_NS_MAX = 2**62  # 146 years: sums with a due time stay within int64
 
 
 @dataclass(slots=True)

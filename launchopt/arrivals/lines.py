@@ -1,8 +1,8 @@
-"""What the readers of requests share: lines of bounded length in, checked columns out.
+"""Functions that the readers of requests share: from lines of bounded length to checked columns.
 
-In: a text file in UTF-8 (a byte order mark is skipped), lines ending in CRLF or LF, the last perhaps in neither;
-and, from each reader, a function that turns one line into a `Row` or says by ValueError what is wrong with it.
-Out: `Requests`, or a DataError at the line. Files are read as streams: 32 bytes are kept a request.
+A file is UTF-8 text (a byte order mark is skipped). Lines end in CRLF or LF; the last may have no end. Each reader has
+a function that turns a line into a `Row`, or raises ValueError. `gather` makes `Requests` of the rows, or raises a
+DataError with the line. Files are streamed: a request takes 32 bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Lines = Generator[tuple[int, str], None, None]
 
 
 class Row(NamedTuple):
-    """One request: when it came (ns, from any zero), its tokens, and the index of the one it waits for or -1."""
+    """One request: its time (ns, from any zero), its tokens, and the index of the request that it waits for, or -1."""
 
     time_ns: int
     context_tokens: int
@@ -38,10 +38,10 @@ class Row(NamedTuple):
 
 
 def text_lines(path: Path, bytes_max: int) -> Lines:
-    """(1-based number, text without line end) of each line; no memory beyond the line at hand.
+    """Yield the 1-based number and the text, without its line end, of each line. Only one line is in memory.
 
-    Raises DataError for a file that cannot be read, and at a line that is not UTF-8 or, with its line end, is
-    longer than `bytes_max`.
+    Raises DataError if the file cannot be read, and at a line that is not UTF-8 or longer than `bytes_max` with its
+    line end.
     """
     try:
         with path.open("rb") as file:
@@ -62,12 +62,12 @@ def text_lines(path: Path, bytes_max: int) -> Lines:
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
-    """The DataError for a file that the system refuses to open or read."""
+    """Return the DataError for a file that the system does not open or read."""
     return DataError(path, None, f"cannot be read: {error.strerror or error}")
 
 
 def header_of(path: Path, lines: Iterator[tuple[int, str]], *allowed: str) -> str:
-    """The first of `lines`, which must be one of `allowed`; DataError for any other, or for none."""
+    """Return the first line, which must be one of `allowed`; DataError for another one, or for none."""
     expected = " or ".join(allowed)
     _, header = next(lines, (1, None))
     if header is None:
@@ -85,11 +85,12 @@ def gather(
     parse: Callable[[str], Row],
     nothing: str,
 ) -> Requests:
-    """The first `limit` of `lines` (>= 1; None: all) as requests; nothing after the last is read.
+    """Return the first `limit` lines (>= 1; None: all) as requests. Reads no line after the last of them.
 
-    `zero_ns` is the time that arrival_ns counts from; None: the first request's. `nothing` is what to say of a
-    file without requests. Raises DataError at a line that `parse` refuses by ValueError, is earlier than the one
-    before, more than int64 ns after zero or of no tokens, and for fewer lines than `limit`. `after` is not checked.
+    arrival_ns counts from `zero_ns`; None: from the first request. `nothing` is the error for a file without requests.
+
+    Raises DataError at a line for which `parse` raises ValueError, that is earlier than the one before, more than int64
+    ns after zero, or without tokens; also for fewer lines than `limit`. Does not check `after`.
     """
     assert limit is None or limit >= 1
     arrival_ns, context, generated, after = columns = [array("q") for _ in Row._fields]
@@ -119,7 +120,7 @@ def gather(
 
 
 def split(text: str, fields: int) -> list[str]:
-    """The comma-separated fields of a line; ValueError unless there are so many."""
+    """Return the comma-separated fields of a line; ValueError if their number is not `fields`."""
     parts = text.split(",")
     if len(parts) != fields:
         raise ValueError(f"expected {fields} fields, got {len(parts)}: {shown(text)}")
@@ -127,7 +128,7 @@ def split(text: str, fields: int) -> list[str]:
 
 
 def count(name: str, text: str, least: int) -> int:
-    """A decimal integer from `least` to what int64 holds; ValueError, with the field's name, for anything else."""
+    """Return a decimal integer from `least` to the maximum of int64; else ValueError with the field's name."""
     if _INTEGER.fullmatch(text) is None or (value := int(text)) > INT64_MAX:
         raise ValueError(f"{name} is {shown(text)}, not a 64-bit integer")
     if value < least:
@@ -136,10 +137,10 @@ def count(name: str, text: str, least: int) -> int:
 
 
 def cut(text: str) -> str:
-    """The text, cut to what fits into a message."""
+    """Return the text, cut to 60 characters for a message."""
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def shown(text: str) -> str:
-    """The text quoted, with control characters escaped, cut to what fits into a message."""
+    """Return the text for a message: quoted, cut to 60 characters, control characters escaped."""
     return repr(cut(text))

@@ -1,10 +1,11 @@
-"""The Mooncake traces: requests of a chat, an agent and a synthetic workload, as JSON lines.
+"""Reader of the Mooncake traces: requests of a chat, an agent and a synthetic workload, as JSON lines.
 
-In: one object a line, `{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}`, as
-published in kvcache-ai/Mooncake (FAST 2025). `timestamp` is milliseconds, whole or not, to the nearest nanosecond;
-`hash_ids`, which blocks of the prompt were seen before, and any other key are ignored.
-Out: `Requests`, none waiting for another (the traces do not tell), times since the first. A file that does not
-hold that is a `DataError` at its line.
+Each line is an object, `{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}`, as
+published in kvcache-ai/Mooncake (FAST 2025). `timestamp` is in milliseconds, rounded to nanoseconds. Other keys are
+ignored, `hash_ids` (blocks of the prompt that an earlier request had) among them.
+
+No request waits for another, since the traces do not record that. Times count from the first request. A wrong file
+raises a `DataError` with the line.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ _DIGITS_MAX = 20  # a longer integer is beyond int64
 
 
 def read_mooncake(path: Path, limit: int | None) -> Requests:
-    """The first `limit` requests of the trace at `path` (>= 1), or all of them if None; the first arrives at 0.
+    """Return the first `limit` requests (>= 1) of the trace at `path`; None: all. The first arrives at 0.
 
-    Nothing after the last line asked for is read. Raises DataError, with the 1-based line where there is one,
-    for a file that cannot be opened, is empty, is no such trace, or has fewer than `limit` lines.
+    Reads no line after the last of them. Raises DataError, with the 1-based line if there is one, for a file that
+    cannot be opened, is empty, is no such trace, or has fewer than `limit` lines.
     """
     with closing(text_lines(path, LINE_BYTES_MAX)) as lines:
         return gather(path, lines, limit, None, _row, "no requests: the file is empty")
 
 
 def _row(text: str) -> Row:
-    """The request on a line; ValueError says what is wrong."""
+    """Return the request of a line; ValueError if the line is wrong."""
     try:
         request = json.loads(text, parse_int=_integer, parse_float=_decimal, parse_constant=_refuse)
     except json.JSONDecodeError as error:
@@ -71,12 +72,12 @@ def _member(request: dict[str, object], name: str) -> object:
 
 
 def _integer(text: str) -> int | Decimal:
-    """Long ones as Decimal, which no field takes: int() is quadratic, and refuses more than 4300 digits."""
+    """Return an int, or a Decimal for a long text, which no field accepts: int() is quadratic."""
     return int(text) if len(text) <= _DIGITS_MAX else _decimal(text)
 
 
 def _decimal(text: str) -> Decimal:
-    """Exact, where a float would round the nanoseconds."""
+    """Return an exact number: a float would round the nanoseconds."""
     try:
         return Decimal(text)
     except ArithmeticError:
@@ -89,5 +90,5 @@ def _refuse(name: str) -> NoReturn:
 
 def _shown(value: object) -> str:
     if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "an array"  # their text may be nested too deeply
+        return "an object" if isinstance(value, dict) else "an array"  # its text may be nested too deeply
     return cut(str(value) if isinstance(value, Decimal) else json.dumps(value))

@@ -1,7 +1,6 @@
 """replay: as in the file at arrival.path: an Azure LLM trace (CSV), a Mooncake trace (JSONL), or our own CSV.
 
-In: a path and one of `FORMATS`; `auto` looks at how the file begins.
-Out: `Requests`, by the reader of that format; what it refuses is its DataError.
+`read_requests` calls the reader of the format. `auto` chooses the reader by the beginning of the file.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ class TraceFormat(enum.Enum):
 
 
 FORMATS = tuple(each.value for each in TraceFormat)
-HEAD_BYTES = 4096  # how far `auto` looks for the first byte that is no white space
+HEAD_BYTES = 4096  # `auto` expects the first byte that is no white space within these
 
 _READERS = {"azure": read_azure, "mooncake": read_mooncake, "csv": read_request_csv}
 _BEGINNINGS = {b"TIMESTAMP": "azure", b"{": "mooncake", b"arrival_ms": "csv"}
 
 
 def read_requests(path: Path, file_format: str, limit: int | None) -> Requests:
-    """The first `limit` requests (>= 1) of the file at `path`, or all of them if None.
+    """Return the first `limit` requests (>= 1) of the file at `path`; None: all of them.
 
-    `file_format` is one of FORMATS; `auto` opens the file twice, so it cannot read from a pipe. Raises DataError
-    as the format's reader does, and for a file that `auto` does not recognize.
+    `file_format` is one of FORMATS. `auto` opens the file twice, so it cannot read a pipe. Raises the DataError of the
+    format's reader, and one for a file that `auto` does not recognize.
     """
     assert file_format in FORMATS
     return _READERS[_recognized(path) if file_format == "auto" else file_format](path, limit)

@@ -1,17 +1,16 @@
-"""Requests of one's own, in a CSV that any script can write.
+"""Reader of a user's own requests, in a CSV that any script can write.
 
-In: the header `arrival_ms,prompt_tokens,output_tokens`, or that with a fourth column `,after`; one request a row:
+The header is `arrival_ms,prompt_tokens,output_tokens`, optionally with a fourth column `,after`. A row is a request:
 
     arrival_ms      milliseconds since the start, a decimal number >= 0 with at most 6 decimals (so ns are exact),
                     not before the row above; the first need not be 0
     prompt_tokens   an integer >= 0
     output_tokens   an integer >= 0, not 0 together with prompt_tokens
-    after           the request that must have finished before this one starts (a conversation's turn before, an
-                    agent's call before), as its row number counted from 0; empty for none
+    after           row number, from 0, of the request that must finish before this one starts (an earlier turn of a
+                    conversation, or call of an agent); empty for none
 
-No quotes and no spaces; lines end in CRLF or LF, the last may end in neither.
-Out: `Requests`, times as given, which `check_graph` has accepted. A file that does not hold that is a `DataError`
-at its line.
+There are no quotes and no spaces. Lines end in CRLF or LF; the last may have no end. `check_graph` checks `after`. A
+wrong file raises a `DataError` with the line.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from launchopt.errors import DataError
 
 HEADER = "arrival_ms,prompt_tokens,output_tokens"
 HEADER_AFTER = f"{HEADER},after"
-LINE_BYTES_MAX = 4096  # with its line end; four numbers have under 100
+LINE_BYTES_MAX = 4096  # with its line end; four numbers need under 100
 
 _MILLISECONDS = re.compile(r"([0-9]{1,19})(?:\.([0-9]{1,6}))?")
 _FIRST_ROW_LINE = 2
 
 
 def read_request_csv(path: Path, limit: int | None) -> Requests:
-    """The first `limit` requests of the file at `path` (>= 1), or all of them if None; arrivals count from 0.
+    """Return the first `limit` requests (>= 1) of the file at `path`; None: all. Arrivals count from 0.
 
-    Nothing after the last row asked for is read, so a row among them that waits for a later one is at fault.
-    Raises DataError, with the 1-based line where there is one, for a file that cannot be opened, is empty, does
-    not follow the schema, has fewer than `limit` rows, or whose `after` no order of work could satisfy.
+    Reads no row after the last of them, so no row may wait for a later one. Raises DataError, with the 1-based line if
+    there is one, for a file that cannot be opened, is empty, does not follow the schema, or has fewer than `limit`
+    rows; also for an `after` that no order can satisfy.
     """
     with closing(text_lines(path, LINE_BYTES_MAX)) as lines:
         parse = _row if header_of(path, lines, HEADER, HEADER_AFTER) == HEADER else _row_after
@@ -50,12 +49,12 @@ def read_request_csv(path: Path, limit: int | None) -> Requests:
 
 
 def _row(text: str) -> Row:
-    """The request of a row without `after`; ValueError says what is wrong."""
+    """Return the request of a row without `after`; ValueError if the row is wrong."""
     return _request(*split(text, 3))
 
 
 def _row_after(text: str) -> Row:
-    """The request of a row with `after`; ValueError says what is wrong."""
+    """Return the request of a row with `after`; ValueError if the row is wrong."""
     return _request(*split(text, 4))
 
 

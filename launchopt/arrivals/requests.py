@@ -1,7 +1,6 @@
-"""Requests: when each came, how long its prompt and its answer were, and which other had to finish before it.
+"""Requests: arrival, tokens of prompt and answer, and the request that must finish first.
 
-In: nothing; the readers beside this module build `Requests` from files.
-Out: `Requests`, and `check_graph`, which refuses an `after` that no order of work could satisfy.
+The readers beside this module build `Requests` from files. `check_graph` refuses an `after` that no order can satisfy.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-NO_REQUEST = -1  # in `after`: starts as soon as it has arrived
+NO_REQUEST = -1  # in `after`: the request starts when it arrives
 
 
 def _unset() -> NDArray[np.int64]:
@@ -22,11 +21,11 @@ def _unset() -> NDArray[np.int64]:
 class Requests:
     """Requests in order of arrival; each column an int64 array of shape [requests].
 
-    arrival_ns: nanoseconds since the start, >= 0; never decreases. What the start is, the reader says.
+    arrival_ns: nanoseconds since the start, >= 0, never decreasing. Each reader defines its start.
     context_tokens: tokens of the prompt, >= 0.
     generated_tokens: tokens answered, >= 0; not 0 together with context_tokens.
-    after: index of the request that must have finished before this one starts (the turn before it in a
-        conversation, the call before it of an agent), or -1 for none. Left out: -1 for all.
+    after: index of the request that must finish before this one starts (an earlier turn of a conversation, or call
+        of an agent), or -1 for none. Default: -1 for all.
     """
 
     arrival_ns: NDArray[np.int64]
@@ -44,12 +43,12 @@ class Requests:
 
     @property
     def longest(self) -> int:
-        """Most tokens of any request, prompt and answer; an answer is one token at least."""
+        """The maximum tokens of a request: prompt and answer, which has at least one."""
         return int((self.context_tokens + np.maximum(self.generated_tokens, 1)).max())
 
 
 class GraphError(ValueError):
-    """An `after` that cannot be satisfied; `row` is the 0-based request at fault."""
+    """An `after` that no order can satisfy. `row` is the index of the wrong request."""
 
     def __init__(self, row: int, problem: str) -> None:
         super().__init__(f"request {row} waits for {problem}")
@@ -57,15 +56,15 @@ class GraphError(ValueError):
 
 
 def check_graph(after: NDArray[np.int64]) -> None:
-    """Raise GraphError, a ValueError, unless every request of `after` (int64 [requests]) can start some time.
+    """Raise GraphError if a request of `after` (int64 [requests]) can never start.
 
-    The error names the first row that waits for a request that is missing, for itself, or for one that waits
-    for it in turn. Rows that merely lead into a cycle are not at fault. Linear in time and memory.
+    The error names the first row that waits for a missing request or lies on a cycle. Rows that only lead into a cycle
+    are not named. Time and memory are linear.
     """
     waits_for: list[int] = after.tolist()
     count = len(waits_for)
     faults = [int(row) for row in np.flatnonzero((after < NO_REQUEST) | (after >= count))[:1]]
-    walk_of = [NO_REQUEST] * count  # the start of the walk that came through first, so that none is walked twice
+    walk_of = [NO_REQUEST] * count  # the start of the first walk over a row: no row is walked twice
     for start in range(count):
         row = start
         while 0 <= row < count and walk_of[row] == NO_REQUEST:
@@ -85,7 +84,7 @@ def check_graph(after: NDArray[np.int64]) -> None:
 
 
 def _cycle(waits_for: list[int], row: int) -> list[int]:
-    """The rows of the cycle that `row` is on."""
+    """Return the rows of the cycle that contains `row`."""
     rows = [row]
     while (row := waits_for[row]) != rows[0]:
         rows.append(row)

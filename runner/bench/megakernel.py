@@ -1,9 +1,9 @@
-"""Where a decode step's time goes in mode=megakernel: bytes, what is achieved of them, what each op waits and works.
+"""Measures the time of a decode step in mode=megakernel: bytes, achieved bandwidth, wait and work of each op.
 
-Each case is a table of conf/experiment/resident. It runs once as the runner would have it, and every output is
-checked; then its last step is launched by itself, again and again (`devices.megakernel_timing`): as it is, with its
-clock written down, and with a stage left out. In those without a stage outputs are wrong, and nobody looks at them.
-Figures go the usual way; the account by op (`account`) is megakernel.parquet in the same folder.
+Each case is an experiment of conf/experiment/resident. It runs once as a normal job, and every output is checked. Then
+its last step is launched alone, many times (`devices.megakernel.timing`): unchanged, with time stamps, and without one
+stage. The outputs without a stage are wrong and unused. Figures go to bench.parquet, and the time of each op
+(`account`) to megakernel.parquet.
 """
 
 from __future__ import annotations

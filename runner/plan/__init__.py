@@ -1,1 +1,1 @@
-"""What a configuration means on this machine: the job, its streams, its memory."""
+"""A configuration on this machine: its job, its streams and its memory."""

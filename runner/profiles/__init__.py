@@ -1,1 +1,1 @@
-"""Commands for profilers: nsys, ncu and traces."""
+"""Commands that read profiles: nsys, ncu and traces."""

@@ -1,4 +1,4 @@
-"""What a run does on a signal.
+"""Signals during a run.
 
 The first Ctrl-C lets the current repeat finish, with its check, and then ends the run. Outside a repeat it ends the run
 at once, as do a second Ctrl-C, SIGTERM and SIGHUP (which nohup disables). Finished repeats are kept. The exit code is

@@ -1,4 +1,4 @@
-"""What the user sees of a run: notices, a progress bar, and a table at the end. Plain lines when piped."""
+"""The screen of a run: notices, a progress bar, and a table at the end. Plain lines when piped."""
 
 from __future__ import annotations
 

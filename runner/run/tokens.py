@@ -21,7 +21,7 @@ from runner.worker.tables import GrowingTable, named
 
 
 class TokenColumns(NamedTuple):
-    """What one repeat's tokens add to its results."""
+    """The columns that one repeat's tokens add to its results."""
 
     row: results.Row  # columns of summary.parquet
     histograms: HistogramRows

@@ -52,7 +52,7 @@ def limited(progress: Progress, limit_s: float | None) -> Progress:
 
 
 class Watched(Protocol):
-    """What the watchdog needs of a child."""
+    """The properties of a child that the watchdog uses."""
 
     name: str
 

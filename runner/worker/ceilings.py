@@ -1,17 +1,16 @@
-"""What a device can do at most: measured once a process, device and dtype, so that the jobs of a sweep share it.
+"""The ceilings of a device, measured once for each process, device and dtype: the jobs of a sweep share them.
 
-In: an open device; rates of runs. Out: its ceilings; whether a rate is above them. Before a rate is called impossible,
-what is possible is measured again, and the higher of both counts from then on.
+A rate above a ceiling is an error. Before that, the ceilings are measured again, and the higher values count.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, astuple
-from typing import Any
 
 from launchopt.command import Dtype
 from launchopt.devices.base import Device
 from launchopt.recording import summary
+from launchopt.recording.results import Row
 from launchopt.timing.activity import Ceilings
 from runner.plan.job import Job
 
@@ -19,7 +18,7 @@ _measured: dict[tuple[str, int, int | None, Dtype], Ceilings] = {}
 
 
 class DeviceCeilings:
-    """Of a job's device, for its stream's dtype."""
+    """The ceilings of a job's device for its stream's dtype."""
 
     def __init__(self, device: Device, job: Job) -> None:
         self._device, self._residency = device, job.residency
@@ -29,15 +28,15 @@ class DeviceCeilings:
 
     @property
     def now(self) -> Ceilings:
-        """As far as they are known."""
+        """The highest ceilings so far."""
         return _measured[self._key]
 
     def columns(self) -> dict[str, float]:
-        """By the names of summary.parquet."""
+        """Return the ceilings by their columns of summary.parquet."""
         return asdict(self.now)
 
-    def above(self, row: dict[str, Any]) -> tuple[str | None, bool]:
-        """As `summary.above_ceiling`."""
+    def above(self, row: Row) -> tuple[str | None, bool]:
+        """Return the rate of `row` that is above a ceiling, and whether that is impossible, as `above_ceiling` does."""
         found = summary.above_ceiling(row, self.now, self._residency)
         if not found[1]:
             return found

@@ -1,4 +1,4 @@
-"""What the parent of a run and its two children send each other through their pipes.
+"""The messages between the parent of a run and its two children, through their pipes.
 
 The parent sends an `Order`: JOB once, WARM_UP and RUN for each run of an arm, DONE at the job's end. After DONE the
 child waits for the next JOB, or for EXIT.
@@ -26,7 +26,7 @@ HistogramRows = dict[str, list[tuple[int, int, int]]]  # by quantity: low, high 
 
 
 class Ask(StrEnum):
-    """What the parent wants."""
+    """The kinds of orders."""
 
     JOB = "job"
     WARM_UP = "warm-up"
@@ -45,7 +45,7 @@ class Order(NamedTuple):
 
 
 class Said(StrEnum):
-    """What a child has reached."""
+    """The kinds of replies."""
 
     READY = "ready"
     ARMED = "armed"
@@ -57,7 +57,7 @@ class Said(StrEnum):
 
 
 class RepeatResult(NamedTuple):
-    """What the consumer measured in one repeat."""
+    """The consumer's measurements of one repeat."""
 
     row: Row  # columns of summary.parquet
     extra: Manifest  # of this repeat, for the manifest
@@ -65,7 +65,7 @@ class RepeatResult(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a child ends. `trace` is its traceback if no part of this program expected the error, else empty."""
+    """The reason why a child ends. `trace` is its traceback if the error was unexpected, else empty."""
 
     text: str
     exit_code: int

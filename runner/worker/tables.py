@@ -1,8 +1,8 @@
-"""launches.parquet, commands.parquet and kernels.parquet, written by the consumer as runs end.
+"""launches.parquet, commands.parquet and kernels.parquet, which the consumer writes as runs end.
 
-A row group is a chunk of the recording, or the kernels of one run. Each repeat is a part: a Parquet file of its own,
-under a hidden temporary name beside the table, and complete or not there. When the job is done they become the table
-(`gather`). So whatever ends a writer, even SIGKILL, what it finished before is there for who outlives it (`rescue`).
+A row group is a chunk of the recording, or the kernels of one run. Each repeat is a part: a complete Parquet file with
+a hidden temporary name beside the table. At the end of the job `gather` joins the parts. If SIGKILL ends the writer,
+`rescue` joins the parts that it had finished.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from launchopt.recording.recorder import Recorder
 from launchopt.recording.summary import Timing
 from runner.plan.job import Job
 
-_PART = "part.tmp"  # how parts' names end: whoever clears temporary files away takes them too
+_PART = "part.tmp"  # suffix of parts: a cleanup of temporary files removes them, too
 
 Columns = dict[str, Any]
 
 
 class GrowingTable:
-    """One Parquet file that appears under its name when it is closed; RunError where the disk takes no more."""
+    """A Parquet file that gets its name when it is closed; RunError if the disk is full."""
 
     def __init__(self, path: Path, schema: pa.Schema, config: dict[str, Any]) -> None:
         self._path, self._parts = path, 0
@@ -41,8 +41,8 @@ class GrowingTable:
         self.add_all([columns])
 
     def add_all(self, row_groups: Iterable[Columns]) -> None:
-        """Append a part, whole or not at all. Without a row group it is a table without a row."""
-        if self._parts == 0:  # what an earlier run left in this folder is no part of this one
+        """Append a complete part, or none. Without a row group the part has no row."""
+        if self._parts == 0:  # files of an earlier run in this folder
             for old in (self._path, *_parts(self._path)):
                 old.unlink(missing_ok=True)
         part = self._path.with_name(f".{self._path.stem}.{self._parts:05}.{_PART}")
@@ -55,19 +55,19 @@ class GrowingTable:
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
     def close(self) -> None:
-        """Finish the file: it appears under its name."""
+        """Finish the file: it gets its name."""
         gather(self._path)
 
 
 def _parts(path: Path) -> list[Path]:
-    """The parts of a table, in their order."""
+    """Return the parts of a table, in order."""
     return sorted(path.parent.glob(f".{path.stem}.[0-9]*.{_PART}"))
 
 
 def _write(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
-    # Times hardly repeat: a dictionary of them takes twice the time and more room than none.
-    words = [field.name for field in schema if pa.types.is_string(field.type)]
-    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=words) as writer:
+    # Times hardly repeat: a dictionary of them takes twice the time and more bytes than none.
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=texts) as writer:
         for table in tables:
             writer.write_table(table)
 
@@ -80,12 +80,12 @@ def _row_groups(parts: Iterable[Path]) -> Iterator[pa.Table]:
 
 
 def gather(path: Path) -> None:
-    """One table from its parts, which are gone then; RunError where there is no room, and they are still there."""
+    """Join the parts to the table and remove them; RunError if the disk is full, and the parts stay."""
     parts = _parts(path)
     if len(parts) == 1 and not path.exists():
         parts[0].rename(path)
     elif parts:
-        if not path.exists():  # else it was gathered, and whoever did so was ended before the parts were gone
+        if not path.exists():  # else a killed process joined them and did not remove the parts
             schema = pq.read_schema(parts[0])
             save_result(path, lambda temporary: _write(temporary, schema, _row_groups(parts)))
         for part in parts:
@@ -93,9 +93,9 @@ def gather(path: Path) -> None:
 
 
 def rescue(folder: Path) -> None:
-    """Every table in `folder` whose writer did not get to gather it.
+    """Join the parts of every table in `folder` whose writer was killed.
 
-    Where there is no room for that the parts stay, as NAME.00000.parquet and so on: nothing is lost, little is tidy.
+    If the disk is full, the parts stay as NAME.00000.parquet and so on.
     """
     for name in sorted({part.name.split(".")[1] for part in folder.glob(f".*.{_PART}")}):
         path = folder / f"{name}.parquet"
@@ -107,18 +107,18 @@ def rescue(folder: Path) -> None:
 
 
 def _keep(part: Path, path: Path) -> None:
-    """Under a name of its own, if it can be read: a machine that lost power may have left less."""
+    """Give a part a name of its own if it can be read: after a power failure it may be incomplete."""
     try:
         pq.read_metadata(part)
     except (OSError, pa.ArrowException):
         part.unlink(missing_ok=True)
     else:
-        with contextlib.suppress(OSError):  # a folder that takes nothing any more
+        with contextlib.suppress(OSError):  # a folder without write permission
             part.rename(path)
 
 
 class TableWriter:
-    """The detailed tables a job asks for."""
+    """The detailed tables that a job asks for."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -129,10 +129,10 @@ class TableWriter:
         self._commands = (
             GrowingTable(folder / "commands.parquet", results.COMMANDS, config) if job.record_commands else None
         )
-        self._kernels = GrowingTable(folder / "kernels.parquet", results.KERNELS, config)  # of traced runs alone
+        self._kernels = GrowingTable(folder / "kernels.parquet", results.KERNELS, config)  # only traced runs have rows
 
     def add(self, mode: str, repeat: int, recorder: Recorder, timing: Timing) -> None:
-        """The rows of one run; RunError where the disk takes no more, and what was added before stays."""
+        """Add the rows of one run; RunError if the disk is full, and earlier rows stay."""
         shapes = self._job.stream.shapes
         if self._launches:
             self._launches.add_all(
@@ -152,14 +152,14 @@ class TableWriter:
         return named(columns, self._job.run_id, mode, repeat, rows)
 
     def close(self) -> None:
-        """Finish the files: what was added is readable from now on."""
+        """Finish the files."""
         for table in (self._launches, self._commands, self._kernels):
             if table:
                 table.close()
 
 
 def named(columns: Columns, run_id: str, mode: str, repeat: int, rows: int) -> Columns:
-    """`columns` of `rows` rows with those that name the run."""
+    """Return `columns` of `rows` rows, and the columns that name the run."""
     names = {"run_id": run_id, "mode": mode}
     constant = {name: pa.array([value]).take(pa.array(np.zeros(rows, np.int64))) for name, value in names.items()}
     return {**columns, **constant, "repeat": np.full(rows, repeat, np.int32)}
