@@ -10,27 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.paths import ROOT
+from support.results.request_files import columns, written
 
 from launchopt.arrivals.azure import HEADER, LINE_BYTES_MAX, read_azure
-from launchopt.arrivals.requests import Requests
 from launchopt.errors import DataError
 
 TRACE = ROOT.parent / "shared/data/arrivals/AzureLLMInferenceTrace_code.csv"
 needs_trace = pytest.mark.skipif(not TRACE.exists(), reason=f"no {TRACE.name}: download it from its source")
 
 GOOD = "2023-11-16 18:17:03.9799600,4808,10"
-
-
-def written(folder: Path, content: str | bytes) -> Path:
-    path = folder / "trace.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def columns(requests: Requests) -> list[tuple[int, int, int]]:
-    parts = (requests.arrival_ns, requests.context_tokens, requests.generated_tokens)
-    assert all(part.dtype == np.int64 and part.shape == (len(requests),) for part in parts)
-    return list(zip(*(part.tolist() for part in parts), strict=True))
 
 
 @needs_trace
@@ -142,34 +130,6 @@ def test_longest_line_is_read_whole(tmp_path: Path) -> None:
         read_azure(path, None)
 
 
-def test_fewer_rows_than_asked_for(tmp_path: Path) -> None:
-    path = written(tmp_path, f"{HEADER}\n{GOOD}\n{GOOD}")
-    assert len(read_azure(path, 2)) == 2
-    with pytest.raises(DataError, match="3 requests asked for, but the file has 2"):
-        read_azure(path, 3)
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be read: No such file"):
-        read_azure(tmp_path / "none.csv", None)
-
-
-def test_directory(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        read_azure(tmp_path, None)
-
-
-def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, f"{HEADER}\n{GOOD}")
-
-    def refuse(*_: object) -> None:  # chmod would not stop a test that runs as root
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(DataError, match="cannot be read: Permission denied"):
-        read_azure(path, None)
-
-
 TICKS_PER_S = 10_000_000
 ROWS = st.lists(
     st.tuples(st.integers(0, 10**12), st.integers(1, 2**63 - 1), st.integers(0, 2**63 - 1)),
@@ -199,44 +159,3 @@ def test_round_trip(
     assert read == [
         (100 * (tick - ticks[0]), context, generated) for tick, (_, context, generated) in zip(ticks, rows, strict=True)
     ]
-
-
-VALID = f"{HEADER}\r\n{GOOD}\r\n2023-11-16 18:17:04.0319600,3180,0\r\n".encode()
-
-
-@st.composite
-def damaged(draw: st.DrawFn) -> bytes:
-    """A good file with a few bytes replaced, dropped or put in."""
-    content = VALID
-    for _ in range(draw(st.integers(0, 4))):
-        start = draw(st.integers(0, len(content)))
-        end = draw(st.integers(start, min(len(content), start + 3)))
-        content = content[:start] + draw(st.binary(max_size=3)) + content[end:]
-    return content
-
-
-FUZZ = st.one_of(
-    st.binary(),
-    st.binary().map(lambda tail: HEADER.encode() + b"\n" + tail),
-    st.text("0123456789-:., +\r\n").map(lambda tail: VALID + tail.encode()),
-    damaged(),
-)
-
-
-@settings(deadline=None, max_examples=500)
-@given(FUZZ, st.sampled_from([None, 1, 2]))
-def test_any_bytes_parse_or_are_a_data_error(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, limit: int | None
-) -> None:
-    path = written(tmp_path_factory.getbasetemp(), content)
-    try:
-        requests = read_azure(path, limit)
-    except DataError:
-        return
-    rows = columns(requests)
-    assert rows
-    assert limit is None or len(rows) == limit
-    assert rows[0][0] == 0
-    assert (np.diff(requests.arrival_ns) >= 0).all()
-    assert (requests.context_tokens >= 1).all()
-    assert (requests.generated_tokens >= 0).all()

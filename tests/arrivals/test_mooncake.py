@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.results.request_files import columns, written
 
 from launchopt.arrivals.mooncake import LINE_BYTES_MAX, read_mooncake
-from launchopt.arrivals.requests import Requests
 from launchopt.errors import DataError
 
 GOOD = '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}'
-
-
-def written(folder: Path, content: str | bytes) -> Path:
-    path = folder / "trace.jsonl"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def columns(requests: Requests) -> list[tuple[int, int, int]]:
-    parts = (requests.arrival_ns, requests.context_tokens, requests.generated_tokens)
-    assert all(part.dtype == np.int64 and part.shape == (len(requests),) for part in parts)
-    assert requests.after.tolist() == [-1] * len(requests)
-    return list(zip(*(part.tolist() for part in parts), strict=True))
 
 
 def line(timestamp: str, input_length: str = "5", output_length: str = "6") -> str:
@@ -135,18 +121,6 @@ def test_longest_line_is_read_whole(tmp_path: Path) -> None:
     assert columns(read_mooncake(path, None)) == [(0, 6955, 52)]
 
 
-def test_fewer_lines_than_asked_for(tmp_path: Path) -> None:
-    path = written(tmp_path, f"{GOOD}\n{GOOD}")
-    assert len(read_mooncake(path, 2)) == 2
-    with pytest.raises(DataError, match="3 requests asked for, but the file has 2"):
-        read_mooncake(path, 3)
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be read: No such file"):
-        read_mooncake(tmp_path / "none.jsonl", None)
-
-
 TOKENS = st.integers(0, 2**63 - 1)
 ROWS = st.lists(
     st.tuples(st.integers(0, 10**15), TOKENS, TOKENS).filter(lambda row: row[1] + row[2] > 0), min_size=1, max_size=20
@@ -167,48 +141,3 @@ def test_round_trip(
     assert columns(read) == [
         (unit * (time - times[0]), prompt, output) for time, (_, prompt, output) in zip(times, rows, strict=True)
     ]
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)
-FIELDS = st.fixed_dictionaries({}, optional={"timestamp": JSON, "input_length": JSON, "output_length": JSON, "x": JSON})
-
-
-@st.composite
-def damaged(draw: st.DrawFn) -> bytes:
-    """A good file with a few bytes replaced, dropped or put in."""
-    content = f"{GOOD}\r\n{line('3e4')}\n".encode()
-    for _ in range(draw(st.integers(0, 4))):
-        start = draw(st.integers(0, len(content)))
-        end = draw(st.integers(start, min(len(content), start + 3)))
-        content = content[:start] + draw(st.binary(max_size=3)) + content[end:]
-    return content
-
-
-FUZZ = st.one_of(
-    st.binary(),
-    st.lists(JSON | FIELDS, max_size=3).map(lambda values: "\n".join(map(json.dumps, values)).encode()),
-    damaged(),
-)
-
-
-@settings(deadline=None, max_examples=300)
-@given(FUZZ, st.sampled_from([None, 1, 2]))
-def test_any_bytes_parse_or_are_a_data_error(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, limit: int | None
-) -> None:
-    path = written(tmp_path_factory.getbasetemp(), content)
-    try:
-        requests = read_mooncake(path, limit)
-    except DataError as error:
-        str(error).encode()
-        return
-    rows = columns(requests)
-    assert rows
-    assert limit is None or len(rows) == limit
-    assert rows[0][0] == 0
-    assert (np.diff(requests.arrival_ns) >= 0).all()
-    assert min(requests.context_tokens.min(), requests.generated_tokens.min()) >= 0

@@ -8,29 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.results.request_files import columns, written
 
 from launchopt.arrivals.request_csv import HEADER, HEADER_AFTER, LINE_BYTES_MAX, read_request_csv
-from launchopt.arrivals.requests import Requests, check_graph
 from launchopt.errors import DataError
 
 GOOD = "7.5,100,10"
 
 
-def written(folder: Path, content: str | bytes) -> Path:
-    path = folder / "requests.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def columns(requests: Requests) -> list[tuple[int, int, int, int]]:
-    parts = (requests.arrival_ns, requests.context_tokens, requests.generated_tokens, requests.after)
-    assert all(part.dtype == np.int64 and part.shape == (len(requests),) for part in parts)
-    return list(zip(*(part.tolist() for part in parts), strict=True))
-
-
 def test_times_are_kept_as_given(tmp_path: Path) -> None:
     path = written(tmp_path, f"{HEADER}\n007.5,100,10\n7.500001,0,1\n9,1,0")
-    assert columns(read_request_csv(path, None)) == [
+    assert columns(read_request_csv(path, None), graph=True) == [
         (7_500_000, 100, 10, -1),
         (7_500_001, 0, 1, -1),
         (9_000_000, 1, 0, -1),
@@ -44,7 +32,7 @@ def test_after(tmp_path: Path) -> None:
 
 def test_nothing_after_the_limit_is_read(tmp_path: Path) -> None:
     path = written(tmp_path, f"{HEADER}\n{GOOD}\nnonsense")
-    assert columns(read_request_csv(path, 1)) == [(7_500_000, 100, 10, -1)]
+    assert columns(read_request_csv(path, 1), graph=True) == [(7_500_000, 100, 10, -1)]
     with pytest.raises(DataError):
         read_request_csv(path, 2)
 
@@ -137,18 +125,6 @@ def test_malformed_file(tmp_path: Path, content: bytes, line: int | None, proble
     assert problem in caught.value.problem
 
 
-def test_fewer_rows_than_asked_for(tmp_path: Path) -> None:
-    path = written(tmp_path, f"{HEADER}\n{GOOD}\n{GOOD}")
-    assert len(read_request_csv(path, 2)) == 2
-    with pytest.raises(DataError, match="3 requests asked for, but the file has 2"):
-        read_request_csv(path, 3)
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be read: No such file"):
-        read_request_csv(tmp_path / "none.csv", None)
-
-
 TOKENS = st.integers(0, 2**63 - 1)
 ROWS = st.lists(
     st.tuples(st.integers(0, 10**15), TOKENS, TOKENS, st.integers(-1, 20)).filter(lambda row: row[1] + row[2] > 0),
@@ -177,41 +153,4 @@ def test_round_trip(
         text = f"{time // 10**6}.{time % 10**6:06},{prompt},{output}"
         lines.append(text + (f",{'' if after == -1 else after}" if graph else ""))
     path = written(tmp_path_factory.getbasetemp(), bom + line_end.join(lines))
-    assert columns(read_request_csv(path, None)) == expected
-
-
-@st.composite
-def damaged(draw: st.DrawFn) -> bytes:
-    """A good file with a few bytes replaced, dropped or put in."""
-    content = f"{HEADER_AFTER}\r\n0,5,6,\r\n1.5,7,0,0\n2,1,1,1\n".encode()
-    for _ in range(draw(st.integers(0, 4))):
-        start = draw(st.integers(0, len(content)))
-        end = draw(st.integers(start, min(len(content), start + 3)))
-        content = content[:start] + draw(st.binary(max_size=3)) + content[end:]
-    return content
-
-
-FUZZ = st.one_of(
-    st.binary(),
-    st.text("0123456789-., \r\n").map(lambda tail: f"{HEADER}\n{tail}".encode()),
-    st.lists(st.integers(0, 9)).map(lambda after: (HEADER_AFTER + "".join(f"\n1,1,1,{a}" for a in after)).encode()),
-    damaged(),
-)
-
-
-@settings(deadline=None, max_examples=300)
-@given(FUZZ, st.sampled_from([None, 1, 2]))
-def test_any_bytes_parse_or_are_a_data_error(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, limit: int | None
-) -> None:
-    path = written(tmp_path_factory.getbasetemp(), content)
-    try:
-        requests = read_request_csv(path, limit)
-    except DataError:
-        return
-    rows = columns(requests)
-    assert rows
-    assert limit is None or len(rows) == limit
-    assert (np.diff(requests.arrival_ns, prepend=0) >= 0).all()
-    assert min(requests.context_tokens.min(), requests.generated_tokens.min()) >= 0
-    check_graph(requests.after)
+    assert columns(read_request_csv(path, None), graph=True) == expected

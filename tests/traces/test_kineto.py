@@ -5,14 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from support.results.kineto_events import TRACES, call, kernel, raw, written
 
 from launchopt.errors import DataError
@@ -171,18 +169,3 @@ def test_numbers_may_be_texts(tmp_path: Path) -> None:
 def test_a_long_name_is_cut_and_half_a_character_replaced(tmp_path: Path) -> None:
     trace = read_kineto(written(tmp_path, [kernel(1, 2, 3, name="k" * 5000), kernel(1, 2, 3, name="\ud800")]))
     assert [len(name) for name in trace.names] == [1000, 1]
-
-
-MANY = json.dumps({"traceEvents": [each(9 * n + at, 3, n) for n in range(40) for each, at in ((call, 0), (kernel, 5))]})
-WHOLE = [MANY.encode(), gzip.compress(MANY.encode()), *([PUBLISHED.read_bytes()] if PUBLISHED.exists() else [])]
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), whole=st.sampled_from(WHOLE))
-def test_no_traceback_for_any_bytes(tmp_path: Path, data: st.DataObject, whole: bytes) -> None:
-    content = bytearray(whole[: data.draw(st.integers(0, len(whole)), label="length")])
-    for _ in range(data.draw(st.integers(0, 4), label="mutations")):
-        if content:
-            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(DataError):
-        read_kineto(raw(tmp_path, bytes(content)))
