@@ -50,8 +50,8 @@ def test_nothing_after_the_limit_is_read(tmp_path: Path) -> None:
     [
         ("", "not JSON: Expecting value at character 1"),
         ("{", "not JSON: Expecting property name"),
-        (f"{GOOD} x", "not JSON: TaskWord data"),
-        (f"{GOOD}{GOOD}", "not JSON: TaskWord data"),
+        (f"{GOOD} x", "not JSON: Extra data"),
+        (f"{GOOD}{GOOD}", "not JSON: Extra data"),
         ("[" * 100_000, "the JSON is nested too deeply"),
         ('{"a":' * 100_000, "the JSON is nested too deeply"),
         ("[1, 2]", "expected a JSON object, got an array"),
