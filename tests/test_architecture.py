@@ -131,13 +131,50 @@ def test_module_says_what_it_is(file: str) -> None:
     assert ast.get_docstring(ast.parse((ROOT / file).read_text()))
 
 
-def test_no_two_packages_of_runner_import_each_other() -> None:
-    """A package here is a folder of `runner`, or a module in its root."""
-    pairs = set()
-    for file in FILES:
-        module = file.removesuffix(".py").replace("/", ".").split(".")
-        if module[0] == "runner":
-            used = {name.split(".")[1] for name in imported((ROOT / file).read_text()) if name.startswith("runner.")}
-            pairs |= {(module[1], name) for name in used if name != module[1] and (ROOT / "runner" / name).is_dir()}
-    assert len(pairs) > 10, "else nothing was found"
-    assert {pair for pair in pairs if pair[::-1] in pairs} == set()
+# Pairs of packages that still import each other, and why. The list only shrinks.
+STILL_TIED = {
+    # The folder devices/ holds the interface that its subfolders keep and `open_device`, which chooses one of them.
+    ("launchopt.devices", "launchopt.devices.cpu"),
+    ("launchopt.devices", "launchopt.devices.cublaslt"),
+    ("launchopt.devices", "launchopt.devices.cuda"),
+    ("launchopt.devices", "launchopt.devices.feedback"),
+    ("launchopt.devices", "launchopt.devices.megakernel"),
+    ("launchopt.devices", "launchopt.devices.resident"),
+    ("launchopt.devices.cublaslt", "launchopt.devices.resident"),  # compiled launch loops post to the kernel's ring
+    ("launchopt.devices.cuda", "launchopt.devices.feedback"),  # `KernelPlans` compiles the kernel that feeds back
+    ("launchopt.devices.feedback", "launchopt.devices.loops"),  # compiled loops collect the steps that end
+}
+
+
+def package_of(file: str) -> str:
+    """A folder; a module in the root, launchopt/ or runner/, stands by itself."""
+    folder = file.rpartition("/")[0]
+    return (folder if "/" in folder else file.removesuffix(".py").removesuffix("/__init__")).replace("/", ".")
+
+
+def pairs_tied(imports: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """Pairs of packages of which each imports the other; `imports`: for each file the modules that it names."""
+    packages = {
+        file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): package_of(file) for file in imports
+    }
+    ties = {
+        (package_of(file), packages[module])
+        for file, modules in imports.items()
+        for module in modules & packages.keys()
+        if packages[module] != package_of(file)
+    }
+    return {(one, other) for one, other in ties if one < other and (other, one) in ties}
+
+
+def test_a_tie_is_seen() -> None:
+    files = {"r/app.py": {"r.a.x"}, "r/a/x.py": {"r.b", "r.b.y"}, "r/b/__init__.py": set[str](), "r/b/y.py": {"r.base"}}
+    files |= {"r/base.py": set()}
+    assert pairs_tied(files) == set()
+    assert pairs_tied(files | {"r/b/__init__.py": {"r.a.x"}}) == {("r.a", "r.b")}
+    assert pairs_tied(files | {"r/base.py": {"r.b.y"}}) == {("r.b", "r.base")}
+
+
+def test_no_two_packages_import_each_other() -> None:
+    tied = pairs_tied({file: imported((ROOT / file).read_text()) for file in FILES})
+    assert tied - STILL_TIED == set(), "two packages import each other"
+    assert STILL_TIED - tied == set(), "these no longer do: take them off the list"

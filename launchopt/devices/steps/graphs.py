@@ -26,8 +26,8 @@ from launchopt.devices.cublaslt.pointer_loops import fill_pointers, pad_pointers
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_by_pointers
+from launchopt.devices.cuda.graph_cache import Executable, Graphs
 from launchopt.devices.steps.coalesced import CoalescedSteps
-from launchopt.devices.steps.graph_cache import Executable, Graphs
 from launchopt.devices.steps.likely import most_kept
 from launchopt.recording.recorder import Strategy
 from launchopt.records import columns_of

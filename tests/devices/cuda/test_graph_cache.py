@@ -15,7 +15,7 @@ from support.cuda.libraries import imported
 from launchopt.devices.base import Counters
 from launchopt.errors import RunError
 
-module: Any = imported("launchopt.devices.steps.graph_cache")
+module: Any = imported("launchopt.devices.cuda.graph_cache")
 Graphs = module.Graphs
 
 keys = st.integers(0, 8)
