@@ -1,8 +1,8 @@
-"""From logits to token ids: the same ids from the same logits, whoever computes them.
+"""From logits to token ids: equal logits give equal ids in every implementation.
 
-In: logits, float32 [rows, vocab], and for each row whose request and which of its tokens it is. Out: int32 ids.
-`plausible` judges ids from logits that are known only up to an error. Two implementations must agree to the bit,
-this one and the CUDA kernel of `devices.gpu_feedback`, so each step is defined down to its rounding:
+`sample` takes logits, float32 [rows, vocab], and the request and token of each row, and returns int32 ids. `plausible`
+checks ids against logits that are known up to an error. This implementation and the CUDA kernel of
+`devices.feedback.kernel` must agree to the bit, so every step is defined with its rounding:
 
 uniform   bits = splitmix64 number (request << 32 | token) of the generator seeded with mix(seed + GOLDEN), its
           top 24 bits: u = bits / 2**24. mix is splitmix64's finalizer, number i is mix(start + (i + 1) * GOLDEN)
@@ -10,11 +10,11 @@ uniform   bits = splitmix64 number (request << 32 | token) of the generator seed
 weight    of a token: exp((logit - largest) * (1 / temperature)) in units of 2**-42, cut to an integer. The largest
           has 2**42; below exp(-29), which is about one unit, it is 0. In float64 without fused operations: y = x *
           LOG2_E, n = floor(y + 0.5), 2**(y - n) by Horner's rule over POWERS (relative error below 2**-45), 2**n.
-sums      of weights are integers, hence the same in any order, and below 2**63 for a vocabulary below 2**21.
+sums      of weights are integers, hence equal in any order, and below 2**63 for a vocabulary below 2**21.
 kept      top_k: logits >= the k-th largest. top_p: logits >= t, the largest t whose logits >= t weigh ceil(p * all)
           or more. Ties are kept; 0.0 ties with -0.0.
-choice    the first kept token at which the running sum exceeds floor(bits * sum / 2**24). Its weight is not 0, so it
-          is a kept one, whatever was rounded.
+choice    the first kept token at which the running sum exceeds floor(bits * sum / 2**24). Its weight is not 0, so
+          that it is a kept one despite all roundings.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ POWERS = (
 
 
 class SamplingKind(enum.Enum):
-    """How a token is chosen from its logits; none: it is not, and the last hidden vector is fed back."""
+    """How a token is chosen from its logits. none: no token is chosen, and the last hidden vector is fed back."""
 
     none = "none"
     greedy = "greedy"
@@ -66,7 +66,7 @@ class SamplingKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """A way to sample; what its kind does not use is ignored. ConfigError for values that cannot work."""
+    """A way to sample. Fields that its kind does not use are ignored. ConfigError: a value is out of range."""
 
     kind: SamplingKind
     temperature: float = 1.0
@@ -82,29 +82,24 @@ class Sampling:
         if not 0 < self.top_p <= 1:
             raise ConfigError("top_p", self.top_p, "must be above 0 and at most 1")
 
-    @property
-    def draws(self) -> bool:
-        """Whether the id depends on the seed."""
-        return self.kind in (SamplingKind.top_k, SamplingKind.top_p)
-
 
 def uniforms(seed: int, requests: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Numbers in [0, 1), multiples of 2**-24, float64 [rows]; requests and tokens [rows], each below 2**32."""
+    """Return numbers in [0, 1), multiples of 2**-24, float64 [rows]. requests, tokens: [rows]."""
     return _bits(seed, requests, tokens) / np.float64(1 << U_BITS)
 
 
 def generator_start(seed: int) -> int:
-    """Where the generator of `seed` starts, below 2**64."""
+    """Return the start of the generator of `seed`, below 2**64."""
     return int(mixed(np.array([(seed + GOLDEN) % (1 << 64)], np.uint64))[0])
 
 
 def sample(
     logits: NDArray[np.float32], chosen: Sampling, requests: NDArray[np.uint32], tokens: NDArray[np.uint32]
 ) -> NDArray[np.int32]:
-    """Ids, int32 [rows], of float32 logits [rows, vocab]; requests and tokens [rows] say which number is drawn.
+    """Return ids, int32 [rows], for float32 logits [rows, vocab]. requests, tokens: [rows], select the random numbers.
 
-    greedy: the lowest index of the largest. NO_ID for a row that holds a NaN, so that a check can name it.
-    ConfigError if the kind is none, or the vocabulary is empty or too large.
+    greedy: the lowest index of the largest logit. NO_ID: the row holds a NaN. ConfigError: the kind is none, or the
+    vocabulary is empty or too large.
     """
     check_vocab(chosen, logits.shape[1])
     if chosen.kind is SamplingKind.greedy:
@@ -123,12 +118,11 @@ def plausible(
     tokens: NDArray[np.uint32],
     tolerance: float | NDArray[np.float64],
 ) -> NDArray[np.bool_]:
-    """Whether `sample` could have given each id, had each logit been off by at most `tolerance`; bool [rows].
+    """Return whether `sample` could have given each id if each logit were off by at most `tolerance`, bool [rows].
 
-    logits: float64 [rows, vocab]; ids, requests, tokens: [rows]; tolerance: one for all, or [rows], finite.
-    Never rejects an id that could be right. It may accept one that could not: each bound is taken for itself, as if
-    all errors conspired for it. A row that holds a NaN: only NO_ID is plausible, which it is nowhere else.
-    ConfigError as for `sample`.
+    logits: float64 [rows, vocab]. ids, requests, tokens: [rows]. tolerance: finite, one for all rows or [rows].
+    No id that could be right is rejected. An id that could not be right may be accepted, since each bound assumes the
+    worst errors independently. NO_ID is plausible for a row with a NaN, and only there. ConfigError as for `sample`.
     """
     check_vocab(chosen, logits.shape[1])
     drawn = uniforms(chosen.seed, requests, tokens)
@@ -138,7 +132,7 @@ def plausible(
 
 
 def check_vocab(chosen: Sampling, vocab: int) -> None:
-    """ConfigError unless `chosen` can choose from so many tokens."""
+    """Raise ConfigError unless `chosen` can choose from `vocab` tokens."""
     if chosen.kind is SamplingKind.none:
         raise ConfigError("kind", chosen.kind.name, "nothing is sampled")
     if not 1 <= vocab <= MOST_VOCAB:
@@ -146,21 +140,21 @@ def check_vocab(chosen: Sampling, vocab: int) -> None:
 
 
 def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finalizer of each."""
+    """Return splitmix64's finalizer of each value."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(MIX_A)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(MIX_B)
     return values ^ (values >> np.uint64(31))
 
 
 def _bits(seed: int, requests: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """The 24 bits of each number; arrays, which wrap around without a warning."""
+    """Return the 24 bits of each number. NumPy arrays wrap around without a warning."""
     counters = (requests.astype(np.uint64) << np.uint64(32)) | tokens.astype(np.uint64)
     start = np.array([generator_start(seed)], np.uint64)
     return mixed(start + (counters + np.uint64(1)) * np.uint64(GOLDEN)) >> np.uint64(64 - U_BITS)
 
 
 def _weights(logits: NDArray[np.float32], largest: np.float32, temperature: float) -> NDArray[np.uint64]:
-    """Integer weights, as the module says. What equals the largest has the weight 1 even where both are infinite."""
+    """Return integer weights (see the module). A logit equal to the largest has weight 2**42, even if infinite."""
     with np.errstate(invalid="ignore"):
         exponents = (logits.astype(np.float64) - np.float64(largest)) * (1.0 / temperature)
     exponents[logits == largest] = 0.0
@@ -177,7 +171,7 @@ def _weights(logits: NDArray[np.float32], largest: np.float32, temperature: floa
 
 
 def _draw(logits: NDArray[np.float32], chosen: Sampling, bits: int) -> int:
-    """The id of one row without NaN."""
+    """Return the id of one row."""
     largest = logits.max()
     if np.isnan(largest):
         return NO_ID
@@ -186,7 +180,7 @@ def _draw(logits: NDArray[np.float32], chosen: Sampling, bits: int) -> int:
         weights = _weights(logits[kept], largest, chosen.temperature)
     else:
         weights = _weights(logits, largest, chosen.temperature)
-        kept = np.flatnonzero(weights)  # the others can neither tip the scales nor be chosen
+        kept = np.flatnonzero(weights)  # tokens of weight 0 change no sum and are never chosen
         kept, weights = _nucleus(logits, kept, weights[kept], chosen.top_p)
     sums = np.cumsum(weights)
     target = bits * int(sums[-1]) >> U_BITS
@@ -202,7 +196,7 @@ def _kth_largest(logits: NDArray[np.floating], k: int) -> np.floating:
 def _nucleus(
     logits: NDArray[np.float32], tokens: NDArray[np.int64], weights: NDArray[np.uint64], p: float
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Tokens of the nucleus, in index order, and their weights; all kept when p is 1."""
+    """Return the tokens of the nucleus, in index order, and their weights; all tokens if p is 1."""
     falling = np.argsort(-logits[tokens])
     sums = np.cumsum(weights[falling])
     needed = min(int(sums[-1]), max(1, math.ceil(p * float(sums[-1]))))
@@ -211,15 +205,15 @@ def _nucleus(
     return tokens[inside], weights[inside]
 
 
-# Room for what `sample` rounds and a float64 sum of 2**21 terms rounds; far below the 2**-24 between two numbers.
+# Covers the roundings of `sample` and of a float64 sum of 2**21 terms; far below the 2**-24 between two numbers.
 SLACK = 1e-9
-ROUNDINGS = 2.0**-50  # of the largest logit: what the sums and differences of logits and tolerances round
-UNITS = 2.0 ** (1 - WEIGHT_BITS)  # at most so much of a weight is cut off
-MOST_SPREAD = 300.0  # exp stays finite; bounds this wide exclude nothing anyway
+ROUNDINGS = 2.0**-50  # of the largest logit: covers roundings of sums of logits and tolerances
+UNITS = 2.0 ** (1 - WEIGHT_BITS)  # covers the part of a weight that is cut off
+MOST_SPREAD = 300.0  # keeps exp finite; bounds as wide as this exclude no id
 
 
 def _could_be(logits: NDArray[np.float64], at: int, chosen: Sampling, u: float, tolerance: float) -> bool:
-    """`plausible` for one row."""
+    """Return whether id `at` is plausible for one row."""
     if np.isnan(logits).any() or at == NO_ID:
         return at == NO_ID and bool(np.isnan(logits).any())
     if not 0 <= at < len(logits):
@@ -243,7 +237,7 @@ def _could_be(logits: NDArray[np.float64], at: int, chosen: Sampling, u: float, 
         sure, maybe = _nucleus_bounds(logits, low, high, chosen.top_p, tolerance)
     if not maybe[at]:
         return False
-    # Where the stretch of `at` begins at the earliest, where it ends at the latest, as shares of the kept weight.
+    # The earliest start and the latest end of the interval of `at`, as shares of the kept weight.
     before, rest = low[:at][sure[:at]].sum(), high[at:][maybe[at:]].sum()
     through, after = high[: at + 1][maybe[: at + 1]].sum(), low[at + 1 :][sure[at + 1 :]].sum()
     return bool(before * (1 - u) <= u * rest + SLACK * (before + rest)) and bool(
@@ -254,15 +248,15 @@ def _could_be(logits: NDArray[np.float64], at: int, chosen: Sampling, u: float, 
 def _nucleus_bounds(
     logits: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], p: float, tolerance: float
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which tokens are in the nucleus for all admissible logits, and which for some; bool [vocab] each.
+    """Return which tokens are in the nucleus for all admissible logits, and which for some, bool [vocab] each.
 
-    A token is in it exactly if the tokens above it weigh less than p of all. Surely above it are those more than
-    two tolerances higher, possibly above all but itself that are not two tolerances lower.
+    A token is in the nucleus if and only if the tokens above it weigh less than p of all. Tokens more than two
+    tolerances higher are certainly above it. All others that are not two tolerances lower may be above it.
     """
     if p == 1:
         return np.ones(len(logits), np.bool_), np.ones(len(logits), np.bool_)
     order = np.argsort(-logits)
-    rising = -logits[order]  # as searchsorted wants it
+    rising = -logits[order]  # in ascending order, for searchsorted
     lows, highs = (np.concatenate([[0.0], np.cumsum(bound[order])]) for bound in (low, high))
     above = np.searchsorted(rising, -(logits + 2 * tolerance), side="left")
     least, others = lows[above], highs[-1] - highs[above]

@@ -1,10 +1,9 @@
-"""What CUPTI sees of a run: every kernel, copy and fill, and the call of the API that started it.
+"""CUPTI's view of a run: every kernel, copy and fill, and the API call that started it, as an `Activity`.
 
-In: activity records, which CUPTI hands over a buffer at a time. Out: an `Activity` a run, on CLOCK_MONOTONIC.
-
-The only source of `kernels` and `gpu_busy_ms`. Tracing slows each launch call, and a run of many ends late, as every
-record goes through Python: its other times are not headline times (`python -m runner.bench tracing`). One tracer at a
-time: CUPTI refuses to share with nsys. What is kept is bounded, and what is lost, here or in CUPTI, is counted.
+CUPTI is the only source of `kernels` and `gpu_busy_ms`. Tracing slows every launch call, and a run of many launches
+ends late, since every record passes through Python. Other times of a traced run are not headline times (`python -m
+runner.bench tracing`). CUPTI takes one tracer at a time: none under nsys. The number of records is bounded; records
+that are lost, here or in CUPTI, are counted. All times are CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ VERSIONED = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")  # cudaLaunchKe
 
 
 def require() -> None:
-    """DeviceError where cupti-python is not installed."""
+    """Raise DeviceError if cupti-python is not installed."""
     if find_spec("cupti") is None:
         raise DeviceError("timing=cupti: cupti-python not installed: install launchopt[cuda13]")
 
 
 class KernelTracer:
-    """Collects records between `start` and `stop`; at most `most_records` of them."""
+    """Collects at most `most_records` records between `start` and `stop`."""
 
     def __init__(self, most_records: int = MOST_RECORDS) -> None:
         require()
@@ -59,7 +58,7 @@ class KernelTracer:
         self._kept, self._dropped = 0, 0
 
     def _completed(self, records: Iterable[Any]) -> None:
-        """Called on CUPTI's thread when a buffer is full: copy numbers, keep nothing of CUPTI's."""
+        """Copy the numbers of a full buffer. CUPTI calls this on its own thread and reuses the buffer."""
         activities: list[tuple[int, ...]] = []
         calls: list[tuple[int, ...]] = []
         for record in records:
@@ -87,16 +86,16 @@ class KernelTracer:
         return (kind, name, record.correlation_id, *times, record.stream_id, record.graph_id)
 
     def start(self) -> None:
-        """Forget, then record. Nothing may be running on the GPU."""
+        """Forget all records, then record. No work may be running on the GPU."""
         self._cupti.activity_flush_all(1)
         self._forget()
-        self._lost()  # what was dropped so far belongs to nobody
+        self._lost()  # records dropped before belong to no run
         self._before = self._anchor()
         for kind in self._enabled:
             self._cupti.activity_enable(kind)
 
     def stop(self) -> Activity:
-        """After the last result: what ran since `start`."""
+        """Return the activity since `start`. Call it after the last result."""
         self._cupti.activity_flush_all(1)
         for kind in self._enabled:
             self._cupti.activity_disable(kind)
@@ -122,13 +121,13 @@ class KernelTracer:
         return [VERSIONED.sub("", enums[domain](number).name) for domain, number in self._apis]
 
     def _lost(self) -> int:
-        """Records that CUPTI had no room for, since the last time this was asked."""
+        """Return the number of records that CUPTI has dropped since the last call."""
         lost = ctypes.c_size_t(0)
         self._cupti.activity_get_num_dropped_records(0, 0, ctypes.addressof(lost))
         return lost.value
 
     def _anchor(self) -> tuple[int, int, int]:
-        """One moment by CUPTI's clock and by CLOCK_MONOTONIC, and how far they may be apart, ns."""
+        """Return one moment on CUPTI's clock and on CLOCK_MONOTONIC, and the largest error between them, ns."""
         tries = []
         for _ in range(ANCHOR_TRIES):
             before_ns = time.monotonic_ns()
@@ -139,7 +138,7 @@ class KernelTracer:
 
 
 def _monotonic(times_ns: Rows, before: tuple[int, int, int], after: tuple[int, int, int]) -> Rows:
-    """CUPTI's times on the other clock; between two anchors the drift is taken to be even."""
+    """Convert CUPTI's times to CLOCK_MONOTONIC. The drift between two anchors counts as even."""
     offset_ns, passed_ns = before[1] - before[0], max(1, after[0] - before[0])
     drift = (after[1] - after[0] - offset_ns) / passed_ns
     moved: Rows = times_ns + offset_ns + ((times_ns - before[0]) * drift).astype(np.int64)
@@ -148,5 +147,5 @@ def _monotonic(times_ns: Rows, before: tuple[int, int, int], after: tuple[int, i
 
 @cache
 def tracer() -> KernelTracer:
-    """This process's tracer: CUPTI takes one set of callbacks, once."""
+    """Return the tracer of this process: CUPTI accepts one set of callbacks, once."""
     return KernelTracer()

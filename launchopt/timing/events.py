@@ -1,8 +1,8 @@
-"""CUDA events on the work's own stream: the span of a run, and start and end of sampled submissions.
+"""CUDA events on the work's stream: the span of a run, and start and end of sampled submissions.
 
-Device times are put on CLOCK_MONOTONIC by two anchors, one before and one after the run: an event on an idle
-stream whose host time is known to within the time of one synchronisation (its error is kept). In between the
-two clocks' drift is interpolated. A few events are used in turn; their times are read long after they passed.
+Two anchors, before and after the run, tie device times to CLOCK_MONOTONIC. An anchor is an event on an idle stream
+whose host time is known to within one synchronisation; that error is kept. Between the anchors the drift of the clocks
+is interpolated. A pool of events is used in turn. Their times are read long after the GPU passed them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-POOL = 1024  # pairs in flight: more than the GPU's launch queue holds
+POOL = 1024  # pairs in flight: more than the launch queue of a GPU holds
 ANCHOR_TRIES = 20
 
 
@@ -29,7 +29,7 @@ class Anchor:
 
 
 def anchor(stream: Any) -> Anchor:
-    """The tightest of a few tries on an idle stream."""
+    """Return the anchor with the smallest error of ANCHOR_TRIES tries on an idle stream."""
     best: Anchor | None = None
     for _ in range(ANCHOR_TRIES):
         event = cupy.cuda.Event()
@@ -45,7 +45,7 @@ def anchor(stream: Any) -> Anchor:
 
 
 class EventTimer:
-    """Times one run on `stream`; `most_samples` bounds what is kept."""
+    """Times one run on `stream`, with at most `most_samples` samples."""
 
     def __init__(self, stream: Any, most_samples: int) -> None:
         self._stream = stream
@@ -54,28 +54,28 @@ class EventTimer:
         self._span = (cupy.cuda.Event(), cupy.cuda.Event())
 
     def start(self) -> None:
-        """Anchor the clocks; the stream is idle."""
+        """Anchor the clocks. The stream must be idle."""
         self._anchor = anchor(self._stream)
         self.count = 0
         self._read = 0
 
     def mark_start(self) -> None:
-        """The first submission comes next."""
+        """Mark the start of the run: the first submission comes next."""
         self._span[0].record(self._stream)
 
     @property
     def full(self) -> bool:
-        """No room for another sample."""
+        """Whether there is no room for another sample."""
         return self.count == len(self._elapsed_ms)
 
     def begin(self, stream: Any = None) -> None:
-        """The next submission is sampled; `stream`: where it goes, if not on the timer's own."""
+        """Begin a sample: the next submission is timed. stream: of that submission; None: the timer's own."""
         if self.count - self._read == POOL:
             self._read_one()
         self._pairs[self.count % POOL][0].record(stream or self._stream)
 
     def end(self, stream: Any = None) -> int:
-        """The sampled submission was made; returns its number."""
+        """End the sample and return its number."""
         self._pairs[self.count % POOL][1].record(stream or self._stream)
         self.count += 1
         return self.count - 1
@@ -88,11 +88,14 @@ class EventTimer:
         self._read += 1
 
     def mark_end(self) -> None:
-        """The last submission was made."""
+        """Mark the end of the run: the last submission was made."""
         self._span[1].record(self._stream)
 
     def finish(self) -> tuple[int, NDArray[np.int64], int]:
-        """After the last result: the span in ns, [samples, 2] start and end in CLOCK_MONOTONIC ns, and their error."""
+        """Return the span, start and end of each sample (CLOCK_MONOTONIC, [samples, 2]), and their error; all in ns.
+
+        Call it after the last result.
+        """
         while self._read < self.count:
             self._read_one()
         last = anchor(self._stream)

@@ -1,19 +1,17 @@
-"""What NVML says of a GPU while a run is timed: SM clock, reasons for throttling, energy.
+"""NVML's view of a GPU while a run is timed: SM clock, reasons for throttling, energy.
 
-In: the number of a GPU, as CUDA counts. Out: `Readings` of a run: columns of its summary row, a part of its manifest.
-
-    watch = open_watch(uuid_of(0))                  # DeviceError where NVML does not answer
-    watch.begin(), watch.look(), watch.look()       # look as often as you like: it reads when it is time to
+    watch = open_watch(uuid_of(0))                  # DeviceError: NVML does not answer
+    watch.begin(), watch.look(), watch.look()       # look as often as you like: it reads when a reading is due
     watch.end().within(start_ns, end_ns).columns(commands, wall_ns)
 
-The parent process reads, ten times a second: the process that makes the launches is left alone, and a run that is over
-sooner than FIRST_LOOK_S has no readings. What a look took is in the manifest. NVML itself only samples: a reason for
-throttling that comes and goes between two looks is not seen. Each value that NVML does not give is None.
+The parent process reads ten times a second, so that the process that launches is not disturbed. A run shorter than
+FIRST_LOOK_S has no readings. The manifest says how long readings took. NVML itself samples: a reason for throttling
+between two readings is not seen. A value that NVML does not give is None.
 
 Energy is the difference of the GPU's own counter just before the start and just after the last result. The counter
-moves in steps, 20 to 100 ms apart, so that each of the two readings is up to a step old. There is a figure only where
-that is at most 5% of the time between them (20 steps of the longest length seen here, idle or not), and where 95% of
-that time was the run; else the manifest says why not. The whole board is counted, with whoever else uses it.
+moves in steps of 20 to 100 ms, so that each reading is up to one step old. Energy is given only if that is at most 5%
+of the time between the readings (20 steps of the longest length seen here, idle or not), and if the run was 95% of that
+time. Otherwise the manifest says why not. The counter covers the whole board, including other users of it.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ from typing import Any
 
 from launchopt.errors import DeviceError
 
-FIRST_LOOK_S, LOOK_S = 0.02, 0.1  # after the start, and between two looks
-WATCH_S, WATCH_STEP_S = 0.5, 0.001  # how long, and how closely, the counter is watched for its steps
-FEWEST_CHANGES = 3  # of the counter meanwhile; fewer, and nothing is known of its steps
-SHORTEST_STEP_NS = 20_000_000  # the sensors behind the counter are no faster, whatever it seems to do
+FIRST_LOOK_S, LOOK_S = 0.02, 0.1  # after the start, and between two readings
+WATCH_S, WATCH_STEP_S = 0.5, 0.001  # the counter is watched for its steps: for how long, and how often it is read
+FEWEST_CHANGES = 3  # of the counter meanwhile; with fewer, the length of its steps is unknown
+SHORTEST_STEP_NS = 20_000_000  # the sensors behind the counter are no faster
 LEAST_STEPS = 20
 LEAST_SHARE = 0.95
 
-# <nvml.h>, nvmlClocksEventReason*; what is not here has no name.
+# From <nvml.h>, nvmlClocksEventReason*.
 REASONS = {
     0x001: "gpu_idle",
     0x002: "applications_clocks_setting",
@@ -47,19 +45,19 @@ REASONS = {
     0x080: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
-NO_THROTTLING = {"gpu_idle", "applications_clocks_setting"}  # idle, or at the clocks that were asked for
+NO_THROTTLING = {"gpu_idle", "applications_clocks_setting"}  # idle, or at the clocks that were set
 
 _steps_ns: dict[bytes, int | None] = {}
 
 
 def reason_names(bits: int) -> list[str]:
-    """The reasons whose bits are set; an unknown one as a hexadecimal number."""
+    """Return the names of the reasons whose bits are set; an unknown reason is a hexadecimal number."""
     return [REASONS.get(bit, hex(bit)) for bit in (1 << place for place in range(bits.bit_length())) if bits & bit]
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One reading, CLOCK_MONOTONIC; None is what NVML did not tell."""
+    """One reading; times are CLOCK_MONOTONIC. None: NVML gave no value."""
 
     start_ns: int
     end_ns: int
@@ -70,20 +68,20 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Those of one run."""
+    """The readings of one run."""
 
     looks: tuple[Look, ...]
-    energy_mj: int | None  # between the two readings of the counter; None without one, or where it went back
+    energy_mj: int | None  # between the two readings of the counter; None: no reading, or the counter went back
     window_ns: int  # between the two
-    step_ns: int | None  # longest time between two changes of the counter; None where it hardly moves
+    step_ns: int | None  # longest time between two changes of the counter; None: it changed too rarely
 
     def within(self, start_ns: int, end_ns: int) -> Readings:
-        """Without the looks that were not wholly between these times, CLOCK_MONOTONIC."""
+        """Return the readings that were made between these times, CLOCK_MONOTONIC."""
         kept = (look for look in self.looks if start_ns <= look.start_ns and look.end_ns <= end_ns)
         return replace(self, looks=tuple(kept))
 
     def columns(self, commands: int, wall_ns: float) -> dict[str, Any]:
-        """As in summary.parquet."""
+        """Return the columns of summary.parquet."""
         clocks = [look.sm_clock_mhz for look in self.looks if look.sm_clock_mhz is not None]
         told = [look.reasons for look in self.looks if look.reasons is not None]
         reasons = [name for name in self.reasons() if name not in NO_THROTTLING]
@@ -98,7 +96,7 @@ class Readings:
         }
 
     def no_energy(self, wall_ns: float) -> str | None:
-        """Why there is no figure for energy; None where there is."""
+        """Return why there is no figure for energy, or None if there is one."""
         if self.energy_mj is None:
             return "NVML gave no energy, or its counter went back"
         if self.step_ns is None:
@@ -111,7 +109,7 @@ class Readings:
         return None
 
     def about(self, wall_ns: float) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the entries of the manifest."""
         return {
             "looks": len(self.looks),
             "look_ms": _spread([(look.end_ns - look.start_ns) / 1e6 for look in self.looks]),
@@ -125,13 +123,13 @@ class Readings:
         }
 
     def reasons(self) -> dict[str, int]:
-        """Every reason, throttling or not, with the number of looks that gave it; the most frequent first."""
+        """Return every reason, throttling or not, with the number of readings that gave it; the most frequent first."""
         named = (name for look in self.looks for name in reason_names(look.reasons or 0))
         return dict(Counter(named).most_common())
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
-    """The least, the median and the most of those that are known."""
+    """Return the minimum, median and maximum of the known values."""
     known = [value for value in values if value is not None]
     return {"low": min(known), "median": statistics.median(known), "high": max(known)} if known else None
 
@@ -144,26 +142,26 @@ class GpuWatch:
 
         self._nvml, self._gpu, self._uuid = pynvml, gpu, uuid
         self._looks: list[Look] = []
-        self._begun: tuple[int, int | None] | None = None  # when, and the counter then
+        self._begun: tuple[int, int | None] | None = None  # time in ns, and the counter then
         self._due_ns = 0
 
     def learn(self) -> None:
-        """Watch the counter for its steps: WATCH_S, once a process and GPU. For when nobody waits for this process."""
+        """Watch the counter for its steps, for WATCH_S, once per process and GPU. Call it while nobody waits."""
         if self._uuid not in _steps_ns:
             _steps_ns[self._uuid] = _longest_step_ns(self._counter_mj)
 
     def begin(self) -> None:
-        """The run is about to start."""
+        """Begin a run."""
         self._looks = []
         self._begun = (time.monotonic_ns(), self._counter_mj())
         self._due_ns = time.monotonic_ns() + int(FIRST_LOOK_S * 1e9)
 
     def pause_s(self) -> float:
-        """How long the next look may wait."""
+        """Return the seconds until the next reading is due."""
         return LOOK_S if self._begun is None else max(0.0, (self._due_ns - time.monotonic_ns()) * 1e-9)
 
     def look(self) -> None:
-        """Read, where a run is on and it is time."""
+        """Read if a run is on and a reading is due."""
         start_ns = time.monotonic_ns()
         if self._begun is None or start_ns < self._due_ns:
             return
@@ -175,7 +173,7 @@ class GpuWatch:
         self._due_ns = end_ns + int(LOOK_S * 1e9)
 
     def end(self) -> Readings:
-        """The last result is there."""
+        """End the run and return its readings. Call it after the last result."""
         assert self._begun is not None, "begin first"
         (begun_ns, before_mj), self._begun = self._begun, None
         ended_ns, after_mj = time.monotonic_ns(), self._counter_mj()
@@ -183,7 +181,7 @@ class GpuWatch:
         return Readings(tuple(self._looks), energy_mj, ended_ns - begun_ns, _steps_ns.get(self._uuid))
 
     def _told(self, read: Callable[..., Any], *more: Any) -> Any:
-        """What NVML answers, None where it does not."""
+        """Return the answer of NVML, or None if there is none."""
         try:
             return read(self._gpu, *more)
         except self._nvml.NVMLError:
@@ -194,7 +192,7 @@ class GpuWatch:
         return energy
 
     def _reasons(self) -> int | None:
-        """By the name of before driver 535 where the driver knows no other."""
+        """Return the bits of the reasons. Drivers before 535 know the call by an older name."""
         reasons: int | None = self._told(self._nvml.nvmlDeviceGetCurrentClocksEventReasons)
         if reasons is None:
             reasons = self._told(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
@@ -202,7 +200,7 @@ class GpuWatch:
 
 
 def _longest_step_ns(counter_mj: Callable[[], int | None]) -> int | None:
-    """Longest time between two changes of the counter; None where it changed less than FEWEST_CHANGES times."""
+    """Return the longest time between two changes of the counter; None if it changed too rarely."""
     changes_ns: list[int] = []
     last_mj, now_ns = counter_mj(), time.monotonic_ns()
     end_ns = now_ns + int(WATCH_S * 1e9)

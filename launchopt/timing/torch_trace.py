@@ -1,9 +1,9 @@
 """A run as torch.profiler sees it: operators, launches and kernels, as the Kineto JSON that PyTorch's tools read.
 
-Enters: `start` and `stop` around a run, in the thread that launches. Leaves: one gzipped Chrome trace a run where
-`write` is told to, for Perfetto and `python -m runner.trace`. Kineto records through CUPTI, which has room for one
-tracer: not together with timing=cupti, nor under nsys or ncu. Tracing costs time in every operator and launch, so that
-such a run's other times are not headline times.
+`start` and `stop` enclose a run, in the thread that launches. `write` makes one gzipped Chrome trace of it, for
+Perfetto and `python -m runner.trace`. Kineto records through CUPTI, which takes one tracer: not together with
+timing=cupti, nor under nsys or ncu. Tracing costs time in every operator and launch, so that other times of such a run
+are not headline times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from launchopt.timing.nvtx_ranges import is_profiled
 
 
 def require() -> None:
-    """DeviceError where PyTorch is not installed, or a profiler has CUPTI already."""
+    """Raise DeviceError if PyTorch is not installed, or if a profiler uses CUPTI already."""
     if find_spec("torch") is None:
         raise DeviceError("timing=torch: PyTorch not installed: install launchopt[torch]")
     if is_profiled():
@@ -27,12 +27,12 @@ def require() -> None:
 
 
 def trace_path(folder: Path, mode: str, repeat: int) -> Path:
-    """Where the trace of one repeat goes."""
+    """Return the path of the trace of one repeat."""
     return folder / f"torch-{mode}-{repeat}.json.gz"
 
 
 class TorchTrace:
-    """Records between `start` and `stop`; holds the last recording until the next `start`."""
+    """Records between `start` and `stop`, and holds the recording until the next `start`."""
 
     def __init__(self) -> None:
         require()
@@ -46,16 +46,16 @@ class TorchTrace:
         self._recording: Any = None
 
     def start(self) -> None:
-        """Forget, then record. The first time takes seconds: CUPTI is loaded."""
+        """Forget the last recording, then record. The first call takes seconds, since it loads CUPTI."""
         self._recording = self._profiler.profile(activities=self._activities)
         self._recording.start()
 
     def stop(self) -> None:
-        """After the last result."""
+        """Stop recording. Call it after the last result."""
         self._recording.stop()
 
     def write(self, path: Path) -> None:
-        """The last recording, whole or not at all; RunError where it cannot be written."""
+        """Write the last recording, whole or not at all; RunError if that fails."""
         plain, packed = (path.with_name(f".{path.name}.{kind}.tmp") for kind in ("json", "gz"))
         try:
             self._recording.export_chrome_trace(str(plain))

@@ -1,7 +1,7 @@
-"""What the readers of traces share: which format a file has, told by its content, and the columns they leave.
+"""What the readers of traces share: the format of a file, detected by its content, and the columns of a `Trace`.
 
-In: a path, or rows of numbers. Out: `detect`, the format, or a DataError that says what is allowed; `Trace`, the calls
-of the CUDA API and the events of the GPUs as compact columns: about 50 bytes each, names by number.
+A `Trace` holds the calls of the CUDA API and the events of the GPUs as compact columns of about 50 bytes each. Texts
+are numbers into a table of names.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from launchopt.traces.json_stream import GZIP_MAGIC
 SQLITE_MAGIC = b"SQLite format 3\0"
 ALLOWED = "expected Kineto or Chrome JSON, plain or gzip, or what `nsys export --type sqlite` writes"
 NAME_CHARACTERS_MAX = 1000  # of a kernel's name; templates can make it longer
-LATEST_NS = 2**62  # of a time, either side of 0: differences fit into int64
+LATEST_NS = 2**62  # largest distance of a time from 0: differences fit into int64
 ROWS_A_CHUNK = 1 << 16
-NONE = -1  # a correlation id, process, device or stream that is not known
+NONE = -1  # unknown correlation id, process, device or stream
 
 CALL = np.dtype(
     [("start_ns", "i8"), ("end_ns", "i8"), ("correlation", "i8"), ("process", "i4"), ("thread", "i4"), ("name", "i4")]
@@ -41,7 +41,7 @@ Rows = NDArray[np.void]
 
 
 class Kind(IntEnum):
-    """What a GPU did. GRAPH: a whole CUDA graph, whose kernels the profiler did not tell apart."""
+    """What a GPU did. GRAPH: a whole CUDA graph, whose kernels the profiler did not record."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -50,14 +50,14 @@ class Kind(IntEnum):
 
 
 class Format(Enum):
-    """What a file of events is written in."""
+    """The format of a file of events."""
 
     JSON = "Kineto or Chrome JSON"
     SQLITE = "nsys SQLite"
 
 
 def detect(path: Path) -> Format:
-    """The format of the file at `path`, whatever its name; DataError for one that is no trace by its first bytes."""
+    """Return the format of the file at `path`, by its first bytes; DataError if they are not those of a trace."""
     try:
         with path.open("rb") as file:
             head = file.read(4096)
@@ -78,22 +78,17 @@ def detect(path: Path) -> Format:
     raise DataError(path, None, f"{'no trace' if content else 'the file is empty'}: {ALLOWED}")
 
 
-def is_json(path: Path) -> bool:
-    """Whether `detect` finds JSON."""
-    return detect(path) is Format.JSON
-
-
 def is_sqlite(path: Path) -> bool:
-    """Whether `detect` finds SQLite."""
+    """Return whether `detect` finds SQLite."""
     return detect(path) is Format.SQLITE
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One file. Columns that are texts hold a number of `names`; `stream` is the profiler's own number.
+    """The events of one file. Text columns hold indices into `names`; `stream` is the profiler's own number.
 
-    A correlation id is common to a call and what it started, within a process. Where the file does not say whose a GPU
-    event is, its process is NONE.
+    Within a process, a call and the GPU events that it started have one correlation id. The process of a GPU event is
+    NONE if the file does not name it.
     """
 
     format: Format
@@ -102,11 +97,6 @@ class Trace:
     names: tuple[str, ...]
     events: int  # in the file, of any kind
     left_out: int  # CUDA events without a usable time or duration
-
-    @property
-    def is_cpu_only(self) -> bool:
-        """Nothing of CUDA in it."""
-        return not len(self.calls) and not len(self.gpu)
 
 
 class Names:
@@ -117,23 +107,23 @@ class Names:
         self._texts: list[str] = []
 
     def code(self, key: Hashable, text: str | None = None) -> int:
-        """The number of `key`, shown as `text`; two keys may look alike."""
+        """Return the number of `key`, which is shown as `text`. Two keys may have the same text."""
         found = self._codes.get(key)
         if found is None:
             found = self._codes[key] = len(self._texts)
             shown = str(key) if text is None else text
             cut = shown if len(shown) <= NAME_CHARACTERS_MAX else shown[: NAME_CHARACTERS_MAX - 3] + "..."
-            self._texts.append(cut.encode("utf-8", "replace").decode())  # half of a surrogate pair fits no file
+            self._texts.append(cut.encode("utf-8", "replace").decode())  # no file can hold half of a surrogate pair
         return found
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """By number."""
+        """The texts by number."""
         return tuple(self._texts)
 
 
 class Gathered:
-    """Rows that come one by one, kept as chunks of columns."""
+    """Rows that come one by one, kept in chunks of columns."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
@@ -141,7 +131,7 @@ class Gathered:
         self._rows: list[tuple[int, ...]] = []
 
     def add(self, row: tuple[int, ...]) -> None:
-        """One row more."""
+        """Add a row."""
         self._rows.append(row)
         if len(self._rows) == ROWS_A_CHUNK:
             self._pack()
@@ -151,6 +141,6 @@ class Gathered:
         self._rows.clear()
 
     def array(self) -> Rows:
-        """All rows."""
+        """Return all rows."""
         self._pack()
         return np.concatenate(self._chunks)

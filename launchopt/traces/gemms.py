@@ -1,14 +1,14 @@
-"""The GEMMs of a Kineto trace: what PyTorch asked for, when, and from which thread.
+"""The GEMMs of a Kineto trace: which GEMMs PyTorch asked for, when, and from which thread.
 
-In: a trace recorded with `record_shapes=True`, whose operator events hold `Input Dims` and `Input type`.
-Out: `TraceGemms`, in order of time. DataError for a file that is no such trace, or holds no GEMM.
+The trace is recorded with `record_shapes=True`, so that operator events hold `Input Dims` and `Input type`.
+`TraceGemms` has the GEMMs in order of time. DataError: the file is no such trace, or has no GEMM.
 
-Sizes are those of a linear layer, C[m, n] = A[m, k] @ B[k, n] with A the weight. A trace says nothing of which operand
-is one, so the second factor of mm, addmm, bmm and linear is taken for it, as in x[n, k] @ W[k, m] (of mv the matrix).
+Sizes are those of a linear layer, C[m, n] = A[m, k] @ B[k, n], with A the weight. A trace does not say which operand is
+the weight. The second factor of mm, addmm, bmm and linear is taken for it, as in x[n, k] @ W[k, m]; of mv, the matrix.
 A batched operator is one `Gemm` with a `batch` above 1.
 
-Operators nest: aten::linear calls aten::addmm. Of the outer ones (`OUTER`) those alone are counted within which none
-of the others starts. What a CUDA graph replays, and what a compiler fused, ran without operators and is not in here.
+Operators nest: aten::linear calls aten::addmm. An outer operator (`OUTER`) counts only if no other GEMM operator starts
+within it. GEMMs that a CUDA graph replays, or that a compiler fused, ran without operators and are missing here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from launchopt.traces.events import is_sqlite
 from launchopt.traces.kineto import events
 
 LARGEST = 2**31 - 1  # sizes are int32 in cuBLASLt
-CATEGORIES = ("cpu_op", "Operator")  # of operators: as of today, and in the first traces
+CATEGORIES = ("cpu_op", "Operator")  # of operators; the second in the first versions of Kineto
 MOST_US = 2**62 // 1000  # so that ns fit into int64
 NO_TYPE = "no type"
 DTYPES = {
@@ -36,7 +36,7 @@ DTYPES = {
     "c10::Half": Dtype.fp16,
     "c10::BFloat16": Dtype.bf16,
 }
-EXACT_TYPES = frozenset(DTYPES) - {"double"}  # replayed as what they were
+EXACT_TYPES = frozenset(DTYPES) - {"double"}  # replayed in their own type
 RECORD_SHAPES = "record one with torch.profiler.profile(..., record_shapes=True) and export_chrome_trace"
 
 Dims = Sequence[tuple[int, ...]]
@@ -49,7 +49,7 @@ class Gemm:
 
     start_ns: int  # since the first GEMM's start
     end_ns: int
-    thread: int  # 0 for the thread that was first, and so on
+    thread: int  # by order of appearance, from 0
     m: int
     n: int
     k: int
@@ -59,19 +59,19 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class TraceGemms:
-    """All GEMMs of a trace, in order of their start; `left_out`: how many were not taken, by reason."""
+    """All GEMMs of a trace, by start. left_out: number of GEMMs that were not taken, by reason."""
 
     gemms: tuple[Gemm, ...]
     left_out: Mapping[str, int]
 
     @property
     def commands(self) -> int:
-        """GEMMs, counting each of a batch."""
+        """Number of GEMMs, counting each of a batch."""
         return sum(gemm.batch for gemm in self.gemms)
 
     @property
     def types(self) -> Counter[str]:
-        """How many operators have elements of each type."""
+        """Number of operators by the type of their elements."""
         return Counter(gemm.type for gemm in self.gemms)
 
 
@@ -100,7 +100,7 @@ def _of_linear(dims: Dims) -> Sizes:
 
 
 def _of_matmul(dims: Dims) -> Sizes:
-    """x[..., n, k] @ y[..., k, m]; what comes before is broadcast, and rows of several x to one y are one GEMM's."""
+    """x[..., n, k] @ y[..., k, m]. Leading dimensions are broadcast. Rows of several x with one y are one GEMM."""
     x, y = dims[:2]
     if len(y) == 1:
         (*rows, k), (inner,) = x, y
@@ -122,13 +122,13 @@ def _same(size: int, other: int) -> int:
 
 
 class _Operator(NamedTuple):
-    """How to read an operator's arguments: which is its first factor, and sizes from there on to the GEMM's."""
+    """How to read an operator's arguments: the index of its first factor, and a function of the sizes."""
 
     first: int
     sizes: Callable[[Dims], Sizes]
 
 
-# By name, less the underscore of what works in place.
+# By name, without the underscore of operators that work in place.
 INNER = {
     "aten::mm": _Operator(0, _of_mm),
     "aten::_scaled_mm": _Operator(0, _of_mm),
@@ -151,7 +151,7 @@ _TOO_LARGE = f"of sizes over {LARGEST}"
 
 
 class _Call(NamedTuple):
-    """An operator event. Sorted by the first four, callers come before what they call at the same time."""
+    """An operator event. Sorted by its first four fields, a caller precedes operators that start with it."""
 
     thread: tuple[str, str]
     start_ns: int
@@ -163,7 +163,7 @@ class _Call(NamedTuple):
 
 
 def read_gemms(path: Path) -> TraceGemms:
-    """The GEMMs of the trace at `path`; DataError where there are none to be had."""
+    """Return the GEMMs of the trace at `path`; DataError if there are none."""
     if is_sqlite(path):
         raise DataError(path, None, f"an nsys export, which holds no shapes: {RECORD_SHAPES}")
     calls = _leaves(call for event in events(path) if (call := _call(event)) is not None)
@@ -180,7 +180,7 @@ def read_gemms(path: Path) -> TraceGemms:
 
 
 def _call(event: Mapping[str, Any]) -> _Call | None:
-    """The operator of an event, where that is a GEMM."""
+    """Return the operator of an event if it is a GEMM."""
     if event.get("ph") != "X" or event.get("cat") not in CATEGORIES:
         return None
     name = str(event.get("name")).removesuffix("_")
@@ -197,7 +197,7 @@ def _call(event: Mapping[str, Any]) -> _Call | None:
 
 
 def _ns(value_us: object) -> int | None:
-    """Exact where the value is; None for what is no time."""
+    """Return ns, exact if the value is exact; None if it is no time."""
     if not isinstance(value_us, int | float | Decimal) or not -MOST_US < value_us < MOST_US:
         return None
     return round(value_us * 1000)
@@ -228,9 +228,9 @@ def _type(types: object, index: int) -> str:
 
 
 def _leaves(calls: Iterable[_Call]) -> list[_Call]:
-    """Those that do the work, in order of time: inner ones, and outer ones within which nothing starts."""
+    """Return the calls that do the work, in order of time: inner ones, and outer ones within which no other starts."""
     leaves: list[_Call] = []
-    lone: _Call | None = None  # an outer one within which nothing has started so far
+    lone: _Call | None = None  # an outer call within which no other has started so far
     for call in sorted(calls, key=lambda call: call[:4]):
         if lone and not (lone.thread == call.thread and call.start_ns < lone.end_ns):
             leaves.append(lone)

@@ -1,11 +1,11 @@
-"""The bytes of a JSON file for a streaming parser, with limits on what may come.
+"""The bytes of a JSON file for a streaming parser, with limits on their content.
 
-In: a file, plain or gzip, told apart by its first bytes. Out: a binary stream whose `read` hands on the JSON and
-raises DataError before a hostile or broken file can hurt: values nested over `DEPTH_MAX` deep, numbers of more than
-`NUMBER_BYTES_MAX` (yajl, which ijson drives, crashes the process on an integer of some thousands of digits), a single
-value of over `VALUE_BYTES_MAX`, a gzip stream that ends early. Beyond the chunk at hand nothing is kept.
+The file is plain or gzip, detected by its first bytes. `read` passes the JSON on. It raises DataError before a hostile
+or broken file can do harm: values nested over `DEPTH_MAX` deep, numbers of more than `NUMBER_BYTES_MAX` (yajl, which
+ijson uses, crashes on an integer of some thousands of digits), a single value of over `VALUE_BYTES_MAX`, a gzip stream
+that ends early. Only the current chunk is in memory.
 
-The check is not a parser: whether the bytes are JSON at all is for the parser to find out.
+This check is no parser: it does not find out whether the bytes are JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from launchopt.arrivals.lines import BOM, unreadable
 from launchopt.errors import DataError
 
 DEPTH_MAX = 100  # of a Kineto trace: 6
-NUMBER_BYTES_MAX = 300  # a number cut in two by a chunk's end can have twice as many
+NUMBER_BYTES_MAX = 300  # a number that is cut in two by the end of a chunk can have twice as many
 VALUE_BYTES_MAX = 16 << 20  # one event, one text; of a Kineto trace: 20 kB
 CHUNK_BYTES = 256 << 10
 GZIP_MAGIC = b"\x1f\x8b"
@@ -34,7 +34,7 @@ _LONG_NUMBER = b"0" * (NUMBER_BYTES_MAX + 1)
 
 
 class JsonStream:
-    """A context manager with `read`, as parsers want it."""
+    """A context manager with `read`, as parsers need it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,8 +42,8 @@ class JsonStream:
         self.is_array = False  # the outermost value is an array
         self._depth = 0
         self._in_text = self._at_end = False
-        self._backslash = b""  # one that ended a chunk: what it escapes is in the next
-        self._last = b""  # byte outside texts that is no space
+        self._backslash = b""  # at the end of a chunk: it escapes a byte of the next one
+        self._last = b""  # byte outside texts that is not white space
         self._value_bytes = 0
 
     def __enter__(self) -> JsonStream:
@@ -67,7 +67,7 @@ class JsonStream:
         self._close.close()
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes: none at the end, and for a size of 0; DataError as the module says."""
+        """Return the next bytes: none at the end, or for a size of 0. DataError: see the module."""
         if size == 0:
             return b""
         raw, self._first = self._first or self._next(), b""
@@ -88,16 +88,16 @@ class JsonStream:
 
     @property
     def is_open_array(self) -> bool:
-        """Whether an outermost array ended without its bracket, but between values: Chrome's format allows that."""
+        """Whether the outermost array ended between values without its bracket, as Chrome's format allows."""
         between = self._depth == 1 and not self._in_text and self._last in (b"[", b"}", b",")
         return self._at_end and self.is_array and between
 
     def error(self, problem: str) -> DataError:
-        """The problem, and how far the file had been read."""
+        """Return a DataError with the problem and the position in the file."""
         return DataError(self.path, None, f"{problem}; {self.bytes_read:,} bytes of JSON were read before")
 
     def _check(self, raw: bytes) -> None:
-        # Pairs first: what then still stands before a quote escapes it.
+        # Without pairs of backslashes, a backslash before a quote escapes it.
         text = (self._backslash + raw).replace(b"\\\\", b"")
         self._backslash = b"\\" if text.endswith(b"\\") else b""
         parts = text.removesuffix(b"\\").replace(b'\\"', b"").split(b'"')

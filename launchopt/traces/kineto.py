@@ -1,11 +1,11 @@
-"""Kineto and Chrome JSON: what the profiler of PyTorch, and tools that write its format, recorded.
+"""Kineto and Chrome JSON, as the profiler of PyTorch and other tools write them.
 
-In: a JSON file, plain or gzip whatever its name: an object with a list `traceEvents`, or that list alone.
-Out: `events`, each event as it stands; `read_kineto`, calls of the CUDA API and events of the GPUs as a `Trace`.
+A file is plain or gzip, whatever its name: an object with a list `traceEvents`, or that list alone. `events` yields
+each event unchanged. `read_kineto` returns calls of the CUDA API and events of the GPUs as a `Trace`.
 
-The format counts in microseconds, with a fraction where the profiler knows nanoseconds; `displayTimeUnit` only says how
-to show them. Times that as microseconds would lie after the year 5000 are nanoseconds, for some tools write those.
-Only complete events (`ph` X) have a duration, and only they are read. Numbers may be written as texts.
+Times are microseconds, with a fraction if the profiler knows nanoseconds; `displayTimeUnit` only says how to show them.
+Times that would lie after the year 5138 as microseconds are nanoseconds, which some tools write. Only complete events
+(`ph` X) have a duration, and only they are read. Numbers may be written as texts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NO_TRACE = "JSON, but no trace: expected a list of events, alone or as traceEven
 TimeUnit = Literal["us", "ns"]
 NS_BEYOND = 10**17  # us since 1970: the year 5138
 
-# In lower case: Kineto's first traces have Kernel, Memcpy, Memset, Runtime.
+# In lower case: the first versions of Kineto wrote Kernel, Memcpy, Memset, Runtime.
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
 _GPU = {
     **{"kernel": Kind.KERNEL, "concurrent_kernel": Kind.KERNEL},
@@ -47,10 +47,10 @@ _INT64, _INT32 = 2**63 - 1, 2**31 - 1
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
-    """Each event of the trace at `path`, in its order; only the one at hand is in memory.
+    """Yield the events of the trace at `path` in order, with one event in memory at a time.
 
-    Numbers with a point are exact `Decimal`s. A file is read to its end before it is known to be good: DataError
-    can come after any event.
+    Numbers with a point are exact `Decimal`s. DataError can come after any event, since the file is checked as it is
+    read.
     """
     if detect(path) is not Format.JSON:
         raise DataError(path, None, "an nsys export, where a JSON trace was expected")
@@ -72,7 +72,7 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _has_events(path: Path) -> bool:
-    """Whether an object without events has a list for them."""
+    """Return whether an object without events has a list for them."""
     with JsonStream(path) as stream:
         return any(token[:2] == ("traceEvents", "start_array") for token in ijson.parse(stream, buf_size=CHUNK_BYTES))
 
@@ -82,9 +82,9 @@ def _after(number: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """The parser's message, without its picture of the place."""
+    """Return the parser's message without its drawing of the position."""
     text = str(error.args[0] if error.args else error)
-    if text.startswith(("b'", 'b"')):  # of bytes that are no UTF-8 ijson hands on the representation
+    if text.startswith(("b'", 'b"')):  # ijson passes on the representation of bytes that are no UTF-8
         text = text[2:].replace("\\n", "\n")
     if "premature EOF" in text:
         return "the file was cut short"
@@ -92,9 +92,9 @@ def _reason(error: Exception) -> str:
 
 
 def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
-    """The CUDA calls and GPU events of the trace at `path`; `unit` of its times, None: as the module says.
+    """Return the CUDA calls and GPU events of the trace at `path`. unit: of its times; None: detected (see the module).
 
-    DataError as in `events`. What has no usable time is left out and counted.
+    DataError as in `events`. Events without a usable time are left out and counted.
     """
     reader = _Reader(unit)
     count = 0
@@ -113,7 +113,7 @@ class _Reader:
         self._ns_a_unit = {None: None, "us": 1000, "ns": 1}[unit]
 
     def add(self, event: dict[str, Any]) -> None:
-        """A call, a GPU event, or another: not kept."""
+        """Add a call or a GPU event; ignore other events."""
         category = event.get("cat")
         category = category.lower() if isinstance(category, str) else ""
         kind = _GPU.get(category)
@@ -131,21 +131,21 @@ class _Reader:
             process, thread = self._label(event.get("pid")), self._label(event.get("tid"))
             self.calls.add((*times, correlation, process, thread, name))
             return
-        # The process is not in the event: its pid is the device, its tid the stream.
+        # The pid of a GPU event is the device, its tid the stream. The event does not name the process.
         device = _whole(arguments.get("device", event.get("pid")), _INT32)
         stream = _whole(arguments.get("stream", event.get("tid")), _INT64)
         self.gpu.add((*times, correlation, stream, NONE, device, name, kind))
 
     def _times(self, event: dict[str, Any]) -> tuple[int, int] | None:
-        """Start and end in ns; None where they are missing, no numbers, or out of bounds."""
+        """Return start and end in ns; None if they are missing, no numbers, or out of bounds."""
         start, duration = _number(event.get("ts")), _number(event.get("dur", 0))
         if start is None or duration is None or duration < 0:
             return None
-        if not (-LATEST_NS < start < LATEST_NS and duration < LATEST_NS):  # before sums: of 1e999999 there is none
+        if not (-LATEST_NS < start < LATEST_NS and duration < LATEST_NS):  # checked before sums: 1e999999 has none
             return None
         if self._ns_a_unit is None:
             self._ns_a_unit = 1 if start > NS_BEYOND else 1000
-        # Rounded apart: an end rounded by itself could move the duration by a nanosecond.
+        # Start and duration are rounded, not the end: rounding the end could change the duration by a nanosecond.
         start_ns = round(start * self._ns_a_unit)
         end_ns = start_ns + round(duration * self._ns_a_unit)
         return (start_ns, end_ns) if start_ns > -LATEST_NS and end_ns < LATEST_NS else None
@@ -155,7 +155,7 @@ class _Reader:
 
 
 def _number(value: object) -> int | Decimal | None:
-    """A finite number, or the text of one; None for anything else."""
+    """Return a finite number, also from its text; None for any other value."""
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -167,7 +167,7 @@ def _number(value: object) -> int | Decimal | None:
 
 
 def _whole(value: object, largest: int) -> int:
-    """An integer from 0 to `largest`, or the text of one; NONE for anything else."""
+    """Return an integer from 0 to `largest`, also from its text; NONE for any other value."""
     number = _number(value)
     if number is None or not 0 <= number <= largest:
         return NONE

@@ -1,7 +1,7 @@
-"""Nsight Systems: the launches in what `nsys export --type sqlite` writes.
+"""Traces of Nsight Systems, as `nsys export --type sqlite` writes them.
 
-In: such a file (nsys 2022 to 2025; opened read-only, and any table may be missing). Out: a `Trace` of every row of the
-CUDA API, the runtime's and the driver's record of one call among them, and every kernel, copy, fill and whole graph.
+Files of nsys 2022 to 2025 are opened read-only; any table may be missing. The `Trace` has every row of the CUDA API,
+where the runtime's and the driver's record of one call are two rows, and every kernel, copy, fill and whole graph.
 
 In nsys, globalTid = process << 24 | thread, and globalPid is the same with thread 0. `launchopt.analysis.profiles.nsys`
 reads the same files for our own profiles, by NVTX range.
@@ -31,7 +31,7 @@ from launchopt.traces.events import (
 )
 from launchopt.traces.json_stream import VALUE_BYTES_MAX
 
-# The columns used of each table. An empty one stands in for a missing table, so that no query has two forms.
+# The columns that are read of each table. A missing table is replaced by an empty one, so that queries have one form.
 _GPU_COLUMNS = ("correlationId", "streamId", "globalPid", "deviceId")
 _SPAN = f'start, "end", {", ".join(_GPU_COLUMNS)}'
 _TABLES = {
@@ -58,13 +58,13 @@ _INT32 = 2**31 - 1
 
 
 def read_nsys(path: Path) -> Trace:
-    """The CUDA calls and GPU events of the export at `path`; DataError where it is missing or is none.
+    """Return the CUDA calls and GPU events of the export at `path`; DataError if it is missing, or no export.
 
-    What has no usable time is left out and counted.
+    Events without a usable time are left out and counted.
     """
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            # A name cut in the middle of a character must not cost the whole profile.
+            # A name that is cut in the middle of a character must not make the file unreadable.
             database.text_factory = lambda raw: raw.decode(errors="replace")
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
             return _Reader(database, path).trace()
@@ -72,14 +72,14 @@ def read_nsys(path: Path) -> Trace:
         raise DataError(path, None, f"not laid out like an nsys export ({error})") from None
     except sqlite3.DatabaseError as error:
         raise DataError(path, None, f"cannot be read as SQLite ({error})") from None
-    except UnicodeDecodeError:  # in what SQLite says of a damaged schema
+    except UnicodeDecodeError:  # in SQLite's message about a damaged schema
         raise DataError(path, None, "cannot be read as SQLite (its schema is damaged)") from None
 
 
 def complete(database: sqlite3.Connection, path: Path, tables: Mapping[str, str]) -> None:
-    """Have all of `tables` there, those that are missing empty, of these columns.
+    """Create the missing tables of `tables`, {name: columns}, empty.
 
-    DataError for a file that has none of them, or one whose values SQLite would compute.
+    DataError: the file has none of the tables, or SQLite would compute values of one.
     """
     present = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if present.isdisjoint(tables):
@@ -102,7 +102,7 @@ class _Reader:
         self._strings: dict[int, str] = dict(database.execute(_STRINGS))
 
     def trace(self) -> Trace:
-        """All of it."""
+        """Return the whole trace."""
         self._read_calls()
         for table in _GPU_TABLES:
             self._read_gpu(table)
@@ -110,9 +110,9 @@ class _Reader:
         return Trace(Format.SQLITE, calls, gpu, self._names.texts, self._events, self._left_out)
 
     def _rows(self, table: str, *columns: str | None) -> Iterator[tuple[Any, ...]]:
-        """Start, end and the columns of each row, NONE where there is no integer; the unusable are counted, not given.
+        """Yield start, end and the columns of each row, NONE for a value that is no integer. Count unusable rows.
 
-        SQLite lets any value into any column, and not every version of nsys has every column.
+        SQLite accepts any value in any column, and not every version of nsys has every column.
         """
         present = {row[1] for row in self._database.execute(f"PRAGMA table_info({table})")}
         parts = (

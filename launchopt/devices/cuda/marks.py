@@ -133,7 +133,7 @@ class LaunchMarks:
             self._recorder.mark_sample(self._before, self._timer.end(stream))
             sampler.taken(last=self._timer.full)
         else:
-            sampler.left -= self._recorder.launch_count - self._before
+            sampler.passed(self._recorder.launch_count - self._before)
         if self.attached and self.name:
             self._domain.pop_range()
 
