@@ -21,8 +21,8 @@ from launchopt.batching.buckets import (
     BucketArrays,
     BucketColumn,
     FlushReason,
+    HashColumn,
     RuleWord,
-    ShapeColumn,
     classify_words,
     insert_shape,
 )
@@ -72,7 +72,7 @@ class Batcher:
         self, shapes: Sequence[ShapeKey], limits: Sequence[int], rules: FlushRules, order: OrderArrays | None = None
     ) -> None:
         size = 1 << max(3, (2 * len(shapes)).bit_length())
-        self._table = np.zeros((size, len(ShapeColumn)), np.uint64)
+        self._table = np.zeros((size, len(HashColumn)), np.uint64)
         self._is_shared = len(limits) == 1 and len(shapes) > 1
         self._buckets = np.zeros((len(limits), len(BucketColumn)), np.int64)
         self._buckets[:, BucketColumn.LIMIT] = limits

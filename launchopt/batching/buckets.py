@@ -38,7 +38,7 @@ class BucketColumn(enum.IntEnum):
     POSITION = 4  # where `active` lists the bucket
 
 
-class ShapeColumn(enum.IntEnum):
+class HashColumn(enum.IntEnum):
     """Columns of `Buckets.shapes`: the two words of a shape's key, and its bucket + 1 (0: an empty place)."""
 
     MN = 0
@@ -61,7 +61,7 @@ NEVER_IDLE = -1
 class Buckets(NamedTuple):
     """A batcher's arrays."""
 
-    shapes: Words  # [a power of two, ShapeColumn]: hash table of shapes
+    shapes: Words  # [a power of two, HashColumn]: hash table of shapes
     buckets: Table  # [buckets, BucketColumn]
     store: Words  # [sum of limits, WORDS]: the records held; the last word is when each became eligible
     active: Table  # [buckets + 1]: how many buckets hold commands, and which
@@ -84,10 +84,10 @@ def _find(shapes: Words, mn: np.uint64, key: np.uint64) -> Int:
     place = _hash(mn, key) & mask
     while True:
         entry = np.intp(place)
-        if shapes[entry, ShapeColumn.BUCKET] == np.uint64(0):
+        if shapes[entry, HashColumn.BUCKET] == np.uint64(0):
             return NO_BUCKET
-        if shapes[entry, ShapeColumn.MN] == mn and shapes[entry, ShapeColumn.KEY] == key:
-            return np.intp(shapes[entry, ShapeColumn.BUCKET]) - 1
+        if shapes[entry, HashColumn.MN] == mn and shapes[entry, HashColumn.KEY] == key:
+            return np.intp(shapes[entry, HashColumn.BUCKET]) - 1
         place = (place + np.uint64(1)) & mask
 
 
@@ -96,11 +96,11 @@ def insert_shape(shapes: Words, mn: np.uint64, key: np.uint64, bucket: int) -> N
     """Put a shape's key and bucket into the hash table."""
     mask = np.uint64(len(shapes) - 1)
     place = _hash(mn, key) & mask
-    while shapes[np.intp(place), ShapeColumn.BUCKET] != np.uint64(0):
+    while shapes[np.intp(place), HashColumn.BUCKET] != np.uint64(0):
         place = (place + np.uint64(1)) & mask
     entry = np.intp(place)
-    shapes[entry, ShapeColumn.MN], shapes[entry, ShapeColumn.KEY] = mn, key
-    shapes[entry, ShapeColumn.BUCKET] = np.uint64(bucket + 1)
+    shapes[entry, HashColumn.MN], shapes[entry, HashColumn.KEY] = mn, key
+    shapes[entry, HashColumn.BUCKET] = np.uint64(bucket + 1)
 
 
 @compiled

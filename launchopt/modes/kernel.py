@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, LaunchPath, gpu_of
-from launchopt.devices.cublaslt.launch import ONE_IS
+from launchopt.devices.cublaslt.launch import ShapeColumn
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import EachCommand
 from launchopt.recording.recorder import Strategy
@@ -49,5 +49,5 @@ class Kernel(Mode):
                 gpu.plan_strided(tables, index, [1])
                 continue
             gpu.plan_gemv(tables, index, [1], self.early)
-            tables.shapes[index, ONE_IS] = Strategy.kernel
+            tables.shapes[index, ShapeColumn.ONE_IS] = Strategy.kernel
         return EachCommand(self, gpu, LaunchPath(packable_bytes=[0] * len(limits), tables=tables))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
-from launchopt.devices.cublaslt.launch import ONE_IS
+from launchopt.devices.cublaslt.launch import ShapeColumn
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.resident.ring import takes
 from launchopt.modes.base import Mode, Prepared, Takes
@@ -84,7 +84,7 @@ class Persistent(Mode):
                 gpu.plan_strided(tables, index, [1])
                 continue
             tables.add(index, [1], partial(_row, resident, shape, gpu.row_elements(shape)))
-            tables.shapes[index, ONE_IS] = Strategy.resident
+            tables.shapes[index, ShapeColumn.ONE_IS] = Strategy.resident
         resident.seal()
         path = LaunchPath(packable_bytes=[0] * len(limits), tables=tables, resident=resident)
         return PreparedPersistent(self, gpu, path, resident, taken)

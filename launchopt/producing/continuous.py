@@ -1,62 +1,88 @@
-"""Continuous scheduling: of which requests' steps the next round is made.
+"""Continuous scheduling: which requests take part in the next round.
 
-In: the requests that wait in a queue and those that run, as `issuing` keeps them. Out: who takes part, tokens before
-prompts, within the budget of columns; who comes in runs from now on.
+Requests that generate tokens come first, then prompts, within the budget of columns. Then requests join from the queue.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import enum
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from launchopt.command import W_MN
 from launchopt.native import compiled
-from launchopt.producing.prepared_steps import BUDGET, DECODE_KIND, HIGH, MOST_RUNNING, STEPS, kind_of
+from launchopt.producing.prepared_steps import DriverSetting, ProgressColumn, kind_of
+from launchopt.records import columns_of
 from launchopt.types import Int, Table
 
-# Words of the driver's `state`, of which `issuing` has more.
-QUEUE_FIRST, QUEUE_STOP, RUNNING = range(3)
+
+class DriverWord(enum.IntEnum):
+    """Words of the driver's `state`."""
+
+    QUEUE_FIRST = 0  # requests that wait in the queue are those from here
+    QUEUE_STOP = 1  # to here
+    RUNNING = 2  # requests that take part in rounds
+    NEXT_ARRIVAL = 3  # of the requests in order of arrival the first that has not come
+    BLOCK_NEXT = 4  # of the block that is being pushed the first record that was not
+    BLOCK_COUNT = 5  # records of that block
+    SEQ = 6  # records pushed
+    FINISHED = 7  # requests that have ended
+    OUTSTANDING = 8  # steps that were issued and have not ended
+    LATER = 9  # followers that are not due yet
+    WAKE_NS = 10  # when the next request is due
+    BLOCK = 11  # place of the block that is being pushed
+    BLOCK_NS = 12  # when the block's commands arrived
+    NEXT_AHEAD = 13  # the first place whose next step is not prepared
+    TO_OWN = 14  # slots from the head on that the prepared steps will go to, known when all are prepared
+    OWNED = 15  # of those, how many are this core's own since the last step was issued
+
+
+class RequestLists(NamedTuple):
+    """Lists of requests."""
+
+    queue: Table  # [a power of two]: requests that are to go on
+    running: Table  # [requests]: requests that take part in rounds
+    later: Table  # [requests]: followers that are not due yet
+    child: Table  # [requests]: the first follower of each, or -1
+    sibling: Table  # [requests]: the next follower of the same request, or -1
 
 
 @compiled
-def next_kind(request: Int, table: Table, progress: Table, settings: Table) -> Int:
-    """The kind of a request's next step, -1 when it has none."""
-    return kind_of(request, progress[request, STEPS], table, settings)
+def next_kind(request: Int, stream: Any, progress: Table) -> Int:
+    """Return the kind of a request's next step, -1 when it has none."""
+    return kind_of(request, progress[request, ProgressColumn.STEPS], stream.table, stream.settings)
 
 
 @compiled
-def _columns(request: Int, static: Any, progress: Table) -> Int:
-    """Columns of a request's next step."""
-    settings, table, stops, template, _, _, _, _ = static
-    kind = next_kind(request, table, progress, settings)
-    first = 0 if kind == 0 else stops[kind - 1]
-    return np.int64(template[first, W_MN] >> HIGH)
+def _columns(request: Int, stream: Any, progress: Table) -> Int:
+    """Return the columns of a request's next step."""
+    kind = next_kind(request, stream, progress)
+    return columns_of(stream.template, 0 if kind == 0 else stream.stops[kind - 1])
 
 
 @compiled
-def form_step(static: Any, state: Table, progress: Table, lists: Any, issue: Table) -> Int:
-    """Continuous: who takes part in the next step, into `issue`; returns how many."""
-    settings, table = static[0], static[1]
-    queue, running, _, _, _ = lists
-    left, count = settings[BUDGET], 0
+def form_step(stream: Any, state: Table, progress: Table, lists: Any, issue: Table) -> Int:
+    """Write the requests that take part in the next round to `issue`; return how many there are."""
+    settings, queue, running = stream.settings, lists.queue, lists.running
+    left, count = settings[DriverSetting.BUDGET], 0
     for wants_prompt in range(2):  # tokens first, then prompts with what is left
-        for i in range(state[RUNNING]):
+        for i in range(state[DriverWord.RUNNING]):
             request = running[i]
-            is_prompt = next_kind(request, table, progress, settings) != settings[DECODE_KIND]
-            columns = _columns(request, static, progress)
+            is_prompt = next_kind(request, stream, progress) != settings[DriverSetting.DECODE_KIND]
+            columns = _columns(request, stream, progress)
             if is_prompt == (wants_prompt == 1) and (columns <= left or count == 0):
                 issue[count] = request
                 count += 1
                 left -= columns
-    while state[QUEUE_FIRST] != state[QUEUE_STOP] and state[RUNNING] < settings[MOST_RUNNING]:
-        request = queue[state[QUEUE_FIRST] & (len(queue) - 1)]
-        columns = _columns(request, static, progress)
+    while (
+        state[DriverWord.QUEUE_FIRST] != state[DriverWord.QUEUE_STOP]
+        and state[DriverWord.RUNNING] < settings[DriverSetting.MOST_RUNNING]
+    ):
+        request = queue[state[DriverWord.QUEUE_FIRST] & (len(queue) - 1)]
+        columns = _columns(request, stream, progress)
         if columns > left and count > 0:
             break
-        state[QUEUE_FIRST] += 1
-        running[state[RUNNING]] = request
-        state[RUNNING] += 1
+        state[DriverWord.QUEUE_FIRST] += 1
+        running[state[DriverWord.RUNNING]] = request
+        state[DriverWord.RUNNING] += 1
         issue[count] = request
         count += 1
         left -= columns

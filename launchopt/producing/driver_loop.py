@@ -1,35 +1,25 @@
-"""The compiled loop of the driver: who is due, who is done, whose step comes next, and its records into the ring.
+"""The compiled loop of the driver: which request is due, which step has ended, which step comes next.
 
-All it knows is in arrays. Never changed: `static` (settings, the stream's table and template) and `order`, requests by
-arrival. Changed: `state`; `progress`, a row a request; `tokens`, when each was issued and done, and its id; `lists`
-(queue of requests to go on, those that run, followers that are not due yet; each request's first follower and next
-sibling); `issue`, what a continuous step is made of; `ahead`, steps prepared, or not yet pushed (`step_records`). Times
+It pushes the records of the next step into the ring. While it waits it prepares later steps (`prepared_steps`). Times
 are CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import enum
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from launchopt.command import NO_TOKEN, W_K_OP_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, WORDS, Flag
+from launchopt.command import LOW_HALF, NO_TOKEN, W_K_OP_DTYPE, W_SLOT_A_B, WORDS
 from launchopt.native import compiled, cpu_pause, monotonic_ns
-from launchopt.producing.continuous import QUEUE_FIRST, QUEUE_STOP, RUNNING, form_step, next_kind
+from launchopt.producing.continuous import DriverWord, RequestLists, form_step, next_kind
 from launchopt.producing.prepared_steps import (
-    AHEAD,
-    ARRIVED_NS,
-    CONTINUOUS,
-    COUNT,
-    EARLY,
-    ENDED_AT,
-    HIGH,
-    LOW,
-    NOTICED_NS,
-    REQUESTS,
-    SPIN_NS,
-    STEPS,
-    TOKENS_DONE,
+    Ahead,
+    DriverSetting,
+    ProgressColumn,
+    ReadyColumn,
+    StreamArrays,
     lacks_last,
     next_step,
     own_room,
@@ -38,228 +28,289 @@ from launchopt.producing.prepared_steps import (
     push_step,
     records_ahead,
 )
-from launchopt.queue.ring import has_record, pop_words
+from launchopt.queue.ring import RingWords, has_record, pop_words
+from launchopt.records import ROUND_END, request_of, token_of
 from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
 
-DONE, BLOCKED, IDLE = range(3)  # why the loop came back
-POLLS = 16  # looks at what is done between two at the clock
-OWNED_AT_ONCE = 64  # slots between two looks at what is done: under 1 us where another core has their lines
+POLLS = 16  # looks for a step that has ended between two looks at the clock
+OWNED_AT_ONCE = 64  # slots between two such looks: under 1 us where another core has their lines
 EARLY_AT_ONCE = 64  # records, likewise
 MOST_OWNED = 8192  # slots: 512 KiB, which a core's own cache holds; more would drive out those owned first
-# Words of `state` behind those of `rounds`. TO_OWN: slots from the head on that the prepared steps will go to, known
-# when all are; OWNED: of those, how many are this core's own since the last step was issued.
-NEXT_ARRIVAL, BLOCK_NEXT, BLOCK_COUNT, SEQ, FINISHED, OUTSTANDING = range(3, 9)
-LATER, WAKE_NS, BLOCK, BLOCK_NS, NEXT_AHEAD, TO_OWN, OWNED = range(9, 16)
-STATE_WORDS = 16
-ROUND_END = np.uint64(int(Flag.ROUND_END) << 48)  # in its word of a record
 FAR_NS = 1 << 62
 
 
-@compiled
-def _emit(request: Int, now_ns: Int, static: Any, state: Table, progress: Table, issue_ns: Table, ahead: Any) -> None:
-    """Issue a request's next step: BLOCK is where its records are, of which those not pushed early are to be."""
-    table, token = static[1], progress[request, TOKENS_DONE]
-    enqueue_ns = progress[request, ARRIVED_NS] if progress[request, STEPS] == 0 else now_ns
-    place = next_step(request, static, progress, ahead)
-    count = ahead[1][place, COUNT]
-    if issue_ns[table[request, ch.FIRST_TOKEN] + token] == 0:
-        issue_ns[table[request, ch.FIRST_TOKEN] + token] = now_ns
-    early, progress[request, EARLY] = progress[request, EARLY], 0
-    progress[request, ENDED_AT] = state[SEQ] + count - early
-    state[BLOCK], state[BLOCK_NEXT], state[BLOCK_COUNT], state[BLOCK_NS] = place, early, count, enqueue_ns
-    state[OUTSTANDING] += 1
-    state[NEXT_AHEAD] = state[OWNED] = 0
+class DriverExit(enum.IntEnum):
+    """Why the loop came back."""
+
+    DONE = 0  # every request has ended
+    BLOCKED = 1  # the ring is full
+    IDLE = 2  # nothing happened for SPIN_NS: sleep
+
+
+class IssueWord(enum.IntEnum):
+    """Words of `DriverArrays.issue`: the requests that take part in a round."""
+
+    COUNT = 0  # how many there are
+    ISSUED = 1  # how many of their steps were issued
+    REQUESTS = 2  # from here: the requests
+
+
+class TokenTimes(NamedTuple):
+    """What became of every token, in order of request."""
+
+    issue_ns: Table  # [tokens]: when its step was issued
+    done_ns: Table  # [tokens]: when the driver was notified
+    ids: Table  # [tokens]
+
+
+class DriverArrays(NamedTuple):
+    """What belongs to one run of the driver."""
+
+    order: Table  # requests that depend on no other, by arrival
+    state: Table  # [DriverWord]
+    progress: Table  # [requests, ProgressColumn]
+    tokens: Any  # TokenTimes
+    lists: Any  # RequestLists
+    issue: Table  # [IssueWord.REQUESTS + requests]
+    ahead: Any  # Ahead
+    got: Words  # [at once, WORDS]: records of the second ring
 
 
 @compiled
-def _emit_queued(static: Any, state: Table, progress: Table, queue: Table, issue_ns: Table, ahead: Any) -> None:
-    """Issue the next step of who is first in the queue, and of those behind it whose last record alone is to be pushed.
+def _emit(request: Int, now_ns: Int, stream: Any, run: Any) -> None:
+    """Issue a request's next step: its place is in BLOCK, and BLOCK_NEXT is its first record not pushed early."""
+    state, progress, issue_ns = run.state, run.progress[request], run.tokens.issue_ns
+    at = stream.table[request, ch.FIRST_TOKEN] + progress[ProgressColumn.TOKENS_DONE]
+    enqueue_ns = progress[ProgressColumn.ARRIVED_NS] if progress[ProgressColumn.STEPS] == 0 else now_ns
+    place = next_step(request, stream, run.progress, run.ahead)
+    count = run.ahead.ready[place, ReadyColumn.COUNT]
+    if issue_ns[at] == 0:
+        issue_ns[at] = now_ns
+    early, progress[ProgressColumn.EARLY] = progress[ProgressColumn.EARLY], 0
+    progress[ProgressColumn.ENDED_AT] = state[DriverWord.SEQ] + count - early
+    state[DriverWord.BLOCK], state[DriverWord.BLOCK_NS] = place, enqueue_ns
+    state[DriverWord.BLOCK_NEXT], state[DriverWord.BLOCK_COUNT] = early, count
+    state[DriverWord.OUTSTANDING] += 1
+    state[DriverWord.NEXT_AHEAD] = state[DriverWord.OWNED] = 0
 
-    These records become one block, in the last place of `ahead`, which is no request's: pushed one by one each would
-    take the cache line of the next slot away from the consumer that looks for it.
+
+@compiled
+def _emit_queued(stream: Any, run: Any) -> None:
+    """Issue the next step of the first request in the queue, and of those behind it that lack their last record alone.
+
+    These records become one block, in the last place of `ahead`, which belongs to no request. Pushed one by one, each
+    would take the cache line of the next slot away from the consumer that looks for it.
     """
-    blocks, ready = ahead
+    state, queue, blocks, ready = run.state, run.lists.queue, run.ahead.blocks, run.ahead.ready
     lasts, count, now_ns = len(ready), 0, monotonic_ns()
-    while state[QUEUE_FIRST] != state[QUEUE_STOP]:
-        request = queue[state[QUEUE_FIRST] & (len(queue) - 1)]
-        is_last = lacks_last(request, progress, ready)
+    while state[DriverWord.QUEUE_FIRST] != state[DriverWord.QUEUE_STOP]:
+        request = queue[state[DriverWord.QUEUE_FIRST] & (len(queue) - 1)]
+        is_last = lacks_last(request, run.progress, ready)
         if count > 0 and not is_last:
             break
-        state[QUEUE_FIRST] += 1
-        _emit(request, now_ns, static, state, progress, issue_ns, ahead)
+        state[DriverWord.QUEUE_FIRST] += 1
+        _emit(request, now_ns, stream, run)
         if not is_last:
             return
         for w in range(WORDS):
-            blocks[lasts, count, w] = blocks[state[BLOCK], state[BLOCK_NEXT], w]
-        progress[request, ENDED_AT] += count
+            blocks[lasts, count, w] = blocks[state[DriverWord.BLOCK], state[DriverWord.BLOCK_NEXT], w]
+        run.progress[request, ProgressColumn.ENDED_AT] += count
         count += 1
         if count == blocks.shape[1]:
             break
-    state[BLOCK], state[BLOCK_NEXT], state[BLOCK_COUNT] = lasts, 0, count
+    state[DriverWord.BLOCK], state[DriverWord.BLOCK_NEXT], state[DriverWord.BLOCK_COUNT] = lasts, 0, count
 
 
 @compiled
 def _enqueue(request: Int, state: Table, queue: Table) -> None:
-    queue[state[QUEUE_STOP] & (len(queue) - 1)] = request
-    state[QUEUE_STOP] += 1
+    queue[state[DriverWord.QUEUE_STOP] & (len(queue) - 1)] = request
+    state[DriverWord.QUEUE_STOP] += 1
 
 
 @compiled
-def _arrive(request: Int, due_ns: Int, state: Table, progress: Table, queue: Table) -> None:
-    progress[request, ARRIVED_NS], progress[request, NOTICED_NS] = due_ns, monotonic_ns()
-    _enqueue(request, state, queue)
+def _arrive(request: Int, run: Any) -> None:
+    run.progress[request, ProgressColumn.NOTICED_NS] = monotonic_ns()
+    _enqueue(request, run.state, run.lists.queue)
 
 
 @compiled
-def _complete(record: Words, now_ns: Int, static: Any, state: Table, progress: Table, tokens: Any, lists: Any) -> None:
-    """A step is done: its token, and what its request does next."""
-    settings, table = static[0], static[1]
-    _, done_ns, ids = tokens
-    queue, running, later, child, sibling = lists
-    request = np.intp(record[W_SLOT_C_REQUEST] >> HIGH)
-    token = record[W_STEP] >> HIGH
-    state[OUTSTANDING] -= 1
-    progress[request, STEPS] += 1
-    if token != np.uint64(NO_TOKEN):
-        at = table[request, ch.FIRST_TOKEN] + np.intp(token)
-        done_ns[at] = now_ns
-        ids[at] = np.int64(np.int32(record[W_SLOT_A_B] & LOW))  # NO_ID is negative
-        progress[request, TOKENS_DONE] += 1
-    if next_kind(request, table, progress, settings) >= 0:
-        if settings[CONTINUOUS] == 0:
-            _enqueue(request, state, queue)
+def _stop_running(request: Int, state: Table, running: Table) -> None:
+    """Take a request that has ended off the list of those that take part in rounds."""
+    for i in range(state[DriverWord.RUNNING]):
+        if running[i] == request:
+            for j in range(i, state[DriverWord.RUNNING] - 1):
+                running[j] = running[j + 1]
+            state[DriverWord.RUNNING] -= 1
+            break
+
+
+@compiled
+def _complete(i: Int, now_ns: Int, stream: Any, run: Any) -> None:
+    """Note that the step of record i of `got` has ended: its token, and what its request does next."""
+    state, progress, tokens, lists = run.state, run.progress, run.tokens, run.lists
+    request, token = request_of(run.got, i), token_of(run.got, i)
+    state[DriverWord.OUTSTANDING] -= 1
+    progress[request, ProgressColumn.STEPS] += 1
+    if token != NO_TOKEN:
+        at = stream.table[request, ch.FIRST_TOKEN] + token
+        tokens.done_ns[at] = now_ns
+        tokens.ids[at] = np.int64(np.int32(run.got[i, W_SLOT_A_B] & LOW_HALF))  # NO_ID is negative
+        progress[request, ProgressColumn.TOKENS_DONE] += 1
+    is_continuous = stream.settings[DriverSetting.CONTINUOUS] != 0
+    if next_kind(request, stream, progress) >= 0:
+        if not is_continuous:
+            _enqueue(request, state, lists.queue)
         return
-    state[FINISHED] += 1
-    if settings[CONTINUOUS] != 0:
-        for i in range(state[RUNNING]):
-            if running[i] == request:
-                for j in range(i, state[RUNNING] - 1):
-                    running[j] = running[j + 1]
-                state[RUNNING] -= 1
-                break
-    follower = child[request]
+    state[DriverWord.FINISHED] += 1
+    if is_continuous:
+        _stop_running(request, state, lists.running)
+    follower = lists.child[request]
     while follower >= 0:
-        progress[follower, ARRIVED_NS] = max(progress[follower, ARRIVED_NS], now_ns)
-        later[state[LATER]] = follower
-        state[LATER] += 1
-        follower = sibling[follower]
+        progress[follower, ProgressColumn.ARRIVED_NS] = max(progress[follower, ProgressColumn.ARRIVED_NS], now_ns)
+        lists.later[state[DriverWord.LATER]] = follower
+        state[DriverWord.LATER] += 1
+        follower = lists.sibling[follower]
 
 
 @compiled
-def _arrivals(order: Table, state: Table, progress: Table, lists: Any) -> None:
-    """Requests that are due by now; `state` learns when the next is."""
-    queue, _, later, _, _ = lists
-    state[WAKE_NS] = FAR_NS
-    if state[NEXT_ARRIVAL] == len(order) and state[LATER] == 0:
-        return  # spares a reading of the clock, which a loop as tight as this one would feel
+def _arrivals(run: Any) -> None:
+    """Enqueue the requests that are due by now, and note when the next one is."""
+    order, state, progress, later = run.order, run.state, run.progress, run.lists.later
+    state[DriverWord.WAKE_NS] = FAR_NS
+    if state[DriverWord.NEXT_ARRIVAL] == len(order) and state[DriverWord.LATER] == 0:
+        return  # without a reading of the clock, which costs as much as the rest of the loop
     now_ns = monotonic_ns()
-    while state[NEXT_ARRIVAL] < len(order) and progress[order[state[NEXT_ARRIVAL]], ARRIVED_NS] <= now_ns:
-        request = order[state[NEXT_ARRIVAL]]
-        _arrive(request, progress[request, ARRIVED_NS], state, progress, queue)
-        state[NEXT_ARRIVAL] += 1
-    if state[NEXT_ARRIVAL] < len(order):
-        state[WAKE_NS] = progress[order[state[NEXT_ARRIVAL]], ARRIVED_NS]
+    while state[DriverWord.NEXT_ARRIVAL] < len(order):
+        request = order[state[DriverWord.NEXT_ARRIVAL]]
+        if progress[request, ProgressColumn.ARRIVED_NS] > now_ns:
+            state[DriverWord.WAKE_NS] = progress[request, ProgressColumn.ARRIVED_NS]
+            break
+        _arrive(request, run)
+        state[DriverWord.NEXT_ARRIVAL] += 1
     i = 0
-    while i < state[LATER]:
+    while i < state[DriverWord.LATER]:
         request = later[i]
-        if progress[request, ARRIVED_NS] <= now_ns:
-            _arrive(request, progress[request, ARRIVED_NS], state, progress, queue)
-            state[LATER] -= 1
-            later[i] = later[state[LATER]]
+        if progress[request, ProgressColumn.ARRIVED_NS] <= now_ns:
+            _arrive(request, run)
+            state[DriverWord.LATER] -= 1
+            later[i] = later[state[DriverWord.LATER]]
         else:
-            state[WAKE_NS] = min(state[WAKE_NS], progress[request, ARRIVED_NS])
+            state[DriverWord.WAKE_NS] = min(state[DriverWord.WAKE_NS], progress[request, ProgressColumn.ARRIVED_NS])
             i += 1
 
 
 @compiled
-def _get_ahead(ring: Any, static: Any, state: Table, progress: Table, ahead: Any) -> Int:
-    """Do a piece of what can be done before a step may be issued; whether there was any.
+def _get_ahead(ring: Any, stream: Any, run: Any) -> bool:
+    """Do a piece of what can be done before a step may be issued; return whether there was any.
 
-    First records are filled in; where steps are pushed ahead all but the last go out; then comes room for the rest.
+    Prepare steps first; where steps are pushed ahead, push all their records but the last; then own room for the rest.
     """
-    ready = ahead[1]
-    if state[NEXT_AHEAD] < len(ready):
-        state[NEXT_AHEAD] = prepare_next(state[NEXT_AHEAD], static, progress, ahead)
-        if state[NEXT_AHEAD] == len(ready):
-            state[TO_OWN] = min(records_ahead(ready, progress), MOST_OWNED)
+    state, progress, ready = run.state, run.progress, run.ahead.ready
+    if state[DriverWord.NEXT_AHEAD] < len(ready):
+        state[DriverWord.NEXT_AHEAD] = prepare_next(state[DriverWord.NEXT_AHEAD], stream, progress, run.ahead)
+        if state[DriverWord.NEXT_AHEAD] == len(ready):
+            state[DriverWord.TO_OWN] = min(records_ahead(ready, progress), MOST_OWNED)
         return True
-    if static[0][AHEAD] != 0:
-        early = push_early(ring[0], ring[1], EARLY_AT_ONCE, state[SEQ], progress, ahead)
+    if stream.settings[DriverSetting.AHEAD] != 0:
+        early = push_early(ring, EARLY_AT_ONCE, state[DriverWord.SEQ], progress, run.ahead)
         if early > 0:
-            state[SEQ] += early
-            state[OWNED] = max(0, state[OWNED] - early)
-            state[TO_OWN] = min(records_ahead(ready, progress), MOST_OWNED)
+            state[DriverWord.SEQ] += early
+            state[DriverWord.OWNED] = max(0, state[DriverWord.OWNED] - early)
+            state[DriverWord.TO_OWN] = min(records_ahead(ready, progress), MOST_OWNED)
             return True
-    owned = state[OWNED]
-    if owned < state[TO_OWN]:
-        state[OWNED] = own_room(ring[0], ring[1], owned, min(state[TO_OWN], owned + OWNED_AT_ONCE))
-    return state[OWNED] > owned  # no: all is done, or there is no room yet
+    owned, to_own = state[DriverWord.OWNED], state[DriverWord.TO_OWN]
+    if owned < to_own:
+        state[DriverWord.OWNED] = own_room(ring.header, ring.data, owned, min(to_own, owned + OWNED_AT_ONCE))
+    return bool(state[DriverWord.OWNED] > owned)  # no: all is done, or there is no room yet
 
 
 @compiled
-def _spun(ring: Any, back: Any, static: Any, state: Table, progress: Table, ahead: Any) -> Int:
-    """Until something is done, or somebody due, getting ahead with what comes next; False after as long as to spin."""
-    header, data = back
+def _spun(ring: Any, back: Any, stream: Any, run: Any) -> bool:
+    """Get ahead until a step has ended or a request is due; return False where SPIN_NS passed first."""
     now_ns = monotonic_ns()
-    until_ns = now_ns + static[0][SPIN_NS]
-    while now_ns < min(until_ns, state[WAKE_NS]):
-        is_busy = _get_ahead(ring, static, state, progress, ahead)
+    until_ns = now_ns + stream.settings[DriverSetting.SPIN_NS]
+    while now_ns < min(until_ns, run.state[DriverWord.WAKE_NS]):
+        is_busy = _get_ahead(ring, stream, run)
         for _ in range(POLLS):
-            if has_record(header, data):
+            if has_record(back.header, back.data):
                 return True
             if is_busy:
-                break  # a piece may be long: the clock is looked at after each
+                break  # a piece may be long: look at the clock after each
             cpu_pause()
         now_ns = monotonic_ns()
-    return now_ns < until_ns
+    return bool(now_ns < until_ns)
 
 
 @compiled
-def drive(
-    ring: Any,
-    back: Any,
-    static: Any,
-    order: Table,
-    state: Table,
-    progress: Table,
-    tokens: Any,
-    lists: Any,
-    issue: Table,
-    ahead: Any,
-    got: Words,
-) -> Int:
-    """Until every request is finished (DONE), the ring is full (BLOCKED), or nothing happens for long (IDLE)."""
-    settings = static[0]
+def _push_block(ring: Any, run: Any) -> bool:
+    """Push what is left of the block; return whether the ring had room for all of it."""
+    state = run.state
+    if state[DriverWord.BLOCK_NEXT] < state[DriverWord.BLOCK_COUNT]:
+        records = run.ahead.blocks[state[DriverWord.BLOCK]]
+        block = records[state[DriverWord.BLOCK_NEXT] : state[DriverWord.BLOCK_COUNT]]
+        pushed = push_step(ring.header, ring.data, block, state[DriverWord.SEQ], state[DriverWord.BLOCK_NS])
+        state[DriverWord.BLOCK_NEXT] += pushed
+        state[DriverWord.SEQ] += pushed
+    return bool(state[DriverWord.BLOCK_NEXT] == state[DriverWord.BLOCK_COUNT])
+
+
+@compiled
+def _emit_round(stream: Any, run: Any) -> None:
+    """Issue the next step of the round; mark the last record of the last one."""
+    state, issue = run.state, run.issue
+    request = issue[IssueWord.REQUESTS + issue[IssueWord.ISSUED]]
+    issue[IssueWord.ISSUED] += 1
+    _emit(request, monotonic_ns(), stream, run)
+    if issue[IssueWord.ISSUED] == issue[IssueWord.COUNT]:
+        last = state[DriverWord.BLOCK_COUNT] - 1
+        run.ahead.blocks[state[DriverWord.BLOCK], last, W_K_OP_DTYPE] |= ROUND_END
+
+
+@compiled
+def _take_ended(back: Any, stream: Any, run: Any) -> None:
+    """Take the notifications of steps that have ended."""
+    while has_record(back.header, back.data):
+        count = pop_words(back.header, back.data, run.got)
+        now_ns = monotonic_ns()
+        for i in range(count):
+            _complete(i, now_ns, stream, run)
+
+
+@compiled
+def _drive(ring: Any, back: Any, stream: Any, run: Any) -> Int:
+    """Run until Python is needed, and say for what."""
+    settings, state, issue = stream.settings, run.state, run.issue
     while True:
-        _arrivals(order, state, progress, lists)  # before all else: a full ring is no reason to be late
-        if state[BLOCK_NEXT] < state[BLOCK_COUNT]:
-            block = ahead[0][state[BLOCK], state[BLOCK_NEXT] : state[BLOCK_COUNT]]
-            pushed = push_step(ring[0], ring[1], block, state[SEQ], state[BLOCK_NS])
-            state[BLOCK_NEXT] += pushed
-            state[SEQ] += pushed
-            if state[BLOCK_NEXT] < state[BLOCK_COUNT]:
-                return BLOCKED
-        if issue[0] > issue[1]:  # what a step is made of: issue[2:], issue[1] of issue[0] are out
-            issue[1] += 1
-            _emit(issue[1 + issue[1]], monotonic_ns(), static, state, progress, tokens[0], ahead)
-            if issue[1] == issue[0]:
-                ahead[0][state[BLOCK], state[BLOCK_COUNT] - 1, W_K_OP_DTYPE] |= ROUND_END
+        _arrivals(run)  # before all else: a full ring is no reason to be late
+        if not _push_block(ring, run):
+            return DriverExit.BLOCKED
+        if issue[IssueWord.COUNT] > issue[IssueWord.ISSUED]:
+            _emit_round(stream, run)
             continue
-        while has_record(back[0], back[1]):
-            count = pop_words(back[0], back[1], got)
-            now_ns = monotonic_ns()
-            for i in range(count):
-                _complete(got[i], now_ns, static, state, progress, tokens, lists)
-        if state[FINISHED] == settings[REQUESTS]:
-            return DONE
-        if settings[CONTINUOUS] == 0:
-            if state[QUEUE_FIRST] != state[QUEUE_STOP]:
-                _emit_queued(static, state, progress, lists[0], tokens[0], ahead)
+        _take_ended(back, stream, run)
+        if state[DriverWord.FINISHED] == settings[DriverSetting.REQUESTS]:
+            return DriverExit.DONE
+        if settings[DriverSetting.CONTINUOUS] == 0:
+            if state[DriverWord.QUEUE_FIRST] != state[DriverWord.QUEUE_STOP]:
+                _emit_queued(stream, run)
                 continue
-        elif state[OUTSTANDING] == 0:
-            issue[0], issue[1] = form_step(static, state, progress, lists, issue[2:]), 0
-            if issue[0] > 0:
+        elif state[DriverWord.OUTSTANDING] == 0:
+            issue[IssueWord.ISSUED] = 0
+            issue[IssueWord.COUNT] = form_step(stream, state, run.progress, run.lists, issue[IssueWord.REQUESTS :])
+            if issue[IssueWord.COUNT] > 0:
                 continue
-        if not _spun(ring, back, static, state, progress, ahead):
-            return IDLE
+        if not _spun(ring, back, stream, run):
+            return DriverExit.IDLE
+
+
+@compiled
+def drive(ring: Any, back: Any, stream: Any, run: Any) -> Int:
+    """Run until every request has ended, or Python is needed; return the DriverExit, as an integer.
+
+    Arguments are the fields of two RingWords, StreamArrays and DriverArrays, nested likewise.
+    """
+    order, state, progress, tokens, lists, issue, ahead, got = run
+    named = (TokenTimes(*tokens), RequestLists(*lists), Ahead(*ahead))
+    arrays = DriverArrays(order, state, progress, named[0], named[1], issue, named[2], got)
+    return np.int64(_drive(RingWords(*ring), RingWords(*back), StreamArrays(*stream), arrays))

@@ -1,19 +1,17 @@
-"""The records of a request's next step, filled in from the stream's template before the step may be issued.
+"""The records of a request's next step, prepared from the stream's template before the step may be issued.
 
-All words but two follow from the step alone: the sequence number and the time of arrival, which are written when the
-step is pushed (`push_step`). So a driver that waits prepares what comes next, and shows it to nobody before its time.
-Meanwhile the slots of the ring that it will go to are made this core's own (`own_room`). Where steps are pushed ahead
-all records but the last go into the ring as soon as the request's step before has left (`push_early`): no step can be
-launched before its last record, and that is pushed when the step is issued.
+All words but two follow from the step alone. The sequence number and the time of arrival are written when the step is
+pushed (`push_step`). So a driver that waits prepares what comes next. Meanwhile it makes the slots of the ring that the
+step will go to its core's own (`own_room`).
 
-`Ahead` is where steps are prepared: `blocks`, uint64 [places + 1, longest step, WORDS], and `ready`, int64 [places,
-READY_COLUMNS], what is in each. A request has one place, which it may share with others; the place behind these is for
-the last records of several steps, which are pushed together.
+Where steps are pushed ahead all records but the last go into the ring as soon as the request's step before has left
+(`push_early`). No step can be launched before its last record, and that is pushed when the step is issued.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import enum
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,51 +29,97 @@ from launchopt.command import (
 )
 from launchopt.native import compiled, load_acquire, monotonic_ns, store_release
 from launchopt.queue.ring import HeaderWord, room_for
+from launchopt.records import join_halves, slot_a_of, slot_b_of, slot_c_of, token_of
 from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
 
-# Words of `settings`.
-REQUESTS, DECODE_KIND, CHUNK_KIND, CHUNK_UNITS, REPLICAS, SPIN_NS, CONTINUOUS, BUDGET, MOST_RUNNING, AHEAD = range(10)
-SETTING_WORDS = 10
-# Columns of `progress`, a row a request: steps done, commands issued, times, tokens done. ENDED_AT: records pushed when
-# the last of the step issued last is; EARLY: records of the next step that are.
-STEPS, COMMANDS, ARRIVED_NS, NOTICED_NS, TOKENS_DONE, ENDED_AT, EARLY = range(7)
-PROGRESS_COLUMNS = 7
-# Columns of `ready`. REQUEST: whose step a place holds, NOBODY's where there is none; COUNT: its records; IS_ISSUED: it
-# was issued, so that the one after it may take its place.
-REQUEST, STEP, COUNT, IS_ISSUED = range(4)
-READY_COLUMNS = 4
+
+class DriverSetting(enum.IntEnum):
+    """Words of `StreamArrays.settings`. They never change."""
+
+    REQUESTS = 0
+    DECODE_KIND = 1  # kind of step that generates a token
+    CHUNK_KIND = 2  # kind of step that is a whole chunk of a prompt
+    CHUNK_UNITS = 3  # from a chunk's inputs to the next, in slots
+    REPLICAS = 4  # copies of the weights
+    SPIN_NS = 5  # how long to spin before a sleep
+    CONTINUOUS = 6  # whether requests go on in rounds
+    BUDGET = 7  # most columns of a round
+    MOST_RUNNING = 8  # most requests that take part in a round
+    AHEAD = 9  # whether all records of a step but the last are pushed as soon as the step before it has left
+
+
+class ProgressColumn(enum.IntEnum):
+    """Columns of `progress`, a row a request."""
+
+    STEPS = 0  # steps done
+    COMMANDS = 1  # commands issued
+    ARRIVED_NS = 2  # when the request was due
+    NOTICED_NS = 3  # when the driver noticed that
+    TOKENS_DONE = 4
+    ENDED_AT = 5  # records pushed when the last record of its last step is
+    EARLY = 6  # records of its next step that were pushed early
+
+
+class ReadyColumn(enum.IntEnum):
+    """Columns of `Ahead.ready`, a row a place."""
+
+    REQUEST = 0  # whose step the place holds, or NOBODY
+    STEP = 1
+    COUNT = 2  # records of the step
+    IS_ISSUED = 3  # the step was issued: the one after it may take its place
+
+
 NOBODY = -1
 MOST_PLACES = 64  # a power of two; the steps of so many requests stay in a core's cache
-LOW = np.uint64(0xFFFF_FFFF)
-HIGH = np.uint64(32)
-
-Ahead = tuple[Words, Table]
 
 
-def ahead_of(requests: int, longest: int) -> Ahead:
-    """Places for the steps of `requests` requests, of up to `longest` commands each; nothing is prepared."""
+class StreamArrays(NamedTuple):
+    """A stream, and how its steps are scheduled. Never changed."""
+
+    settings: Table  # [DriverSetting]
+    table: Table  # the stream's requests, with the columns of launchopt/workloads/chain.py
+    stops: Table  # [kinds]: one past the last row of each kind of step in the template
+    template: Words  # [rows, WORDS]: records of one step of each kind
+    moves: Table  # [rows]: slots from one copy of the weights to the next
+    a_from: Any  # [rows]: what slot A counts from
+    b_from: Any
+    c_from: Any
+
+
+class Ahead(NamedTuple):
+    """Places where steps are prepared. A request has one place, which it may share with others."""
+
+    blocks: Words  # [places + 1, longest step, WORDS]; the last place is for last records that are pushed together
+    ready: Table  # [places, ReadyColumn]: what is in each
+
+
+AheadArrays = tuple[Words, Table]  # the fields of Ahead, as Python passes them
+
+
+def ahead_of(requests: int, longest: int) -> AheadArrays:
+    """Return places for the steps of `requests` requests, of up to `longest` commands each; no step is prepared."""
     places = min(1 << (requests - 1).bit_length(), MOST_PLACES)
-    ready = np.full((places, READY_COLUMNS), NOBODY, np.int64)
+    ready = np.full((places, len(ReadyColumn)), NOBODY, np.int64)
     return np.full((places + 1, longest, WORDS), 0, np.uint64), ready  # written to, so that the memory is there
 
 
 @compiled
 def kind_of(request: Int, step: Int, table: Table, settings: Table) -> Int:
-    """The kind of a request's step, -1 when it has none."""
+    """Return the kind of a request's step, -1 when the request has no such step."""
     step -= table[request, ch.FULL_CHUNKS]
     if step < 0:
-        return settings[CHUNK_KIND]
+        return settings[DriverSetting.CHUNK_KIND]
     if table[request, ch.REST_KIND] != ch.NO_PROMPT:
         if step == 0:
             return table[request, ch.REST_KIND]
         step -= 1
-    return settings[DECODE_KIND] if step < table[request, ch.DECODES] else -1
+    return settings[DriverSetting.DECODE_KIND] if step < table[request, ch.DECODES] else -1
 
 
 @compiled
 def _origin(of: Int, lane: Int, region: Int, source: Int) -> np.uint64:
-    """What a slot of a template counts from."""
+    """Return what a slot of the template counts from."""
     if of == ch.FROM_LANE:
         return np.uint64(lane)
     if of == ch.FROM_PREFILL:
@@ -84,69 +128,73 @@ def _origin(of: Int, lane: Int, region: Int, source: Int) -> np.uint64:
 
 
 @compiled
-def _fill(request: Int, step: Int, kind: Int, token: Int, command: Int, static: Any, block: Words) -> Int:
-    """Fill `block` with the records of a step of a kind, whose first command is the request's `command`th; how many."""
-    settings, table, stops, template, moves, a_from, b_from, c_from = static
-    first = 0 if kind == 0 else stops[kind - 1]
-    count = stops[kind] - first
+def _fill(request: Int, step: Int, kind: Int, token: Int, command: Int, stream: Any, block: Words) -> Int:
+    """Fill `block` with the records of a step of a kind; return how many there are.
+
+    command: number of its first command within the request. token: the token that the step works for.
+    """
+    settings, table, template = stream.settings, stream.table, stream.template
+    first = 0 if kind == 0 else stream.stops[kind - 1]
+    count = stream.stops[kind] - first
     lane, region = table[request, ch.LANE], table[request, ch.PREFILL]
-    given = table[request, ch.PROMPT] + step * settings[CHUNK_UNITS]
+    given = table[request, ch.PROMPT] + step * settings[DriverSetting.CHUNK_UNITS]
     prompt_steps = table[request, ch.FULL_CHUNKS] + (table[request, ch.REST_KIND] != ch.NO_PROMPT)
     source = given if step == 0 or step < prompt_steps else lane  # the table, or what was fed back
-    replica = token % settings[REPLICAS]
+    replica = token % settings[DriverSetting.REPLICAS]
     for i in range(count):
         row = first + i
-        a = (template[row, W_SLOT_A_B] & LOW) + np.uint64(replica * moves[row])
-        a += _origin(a_from[row], lane, region, source)
-        b = (template[row, W_SLOT_A_B] >> HIGH) + _origin(b_from[row], lane, region, source)
-        c = (template[row, W_SLOT_C_REQUEST] & LOW) + _origin(c_from[row], lane, region, source)
-        ends_token = template[row, W_STEP] >> HIGH != np.uint64(NO_TOKEN)
+        a = np.uint64(slot_a_of(template, row)) + np.uint64(replica * stream.moves[row])
+        a += _origin(stream.a_from[row], lane, region, source)
+        b = np.uint64(slot_b_of(template, row)) + _origin(stream.b_from[row], lane, region, source)
+        c = np.uint64(slot_c_of(template, row)) + _origin(stream.c_from[row], lane, region, source)
+        works_for = token if token_of(template, row) != NO_TOKEN else NO_TOKEN
         block[i, W_MN], block[i, W_K_OP_DTYPE] = template[row, W_MN], template[row, W_K_OP_DTYPE]
-        block[i, W_SLOT_A_B] = a | b << HIGH
-        block[i, W_SLOT_C_REQUEST] = c | np.uint64(request) << HIGH
-        block[i, W_STEP] = np.uint64(command + i) | (np.uint64(token) if ends_token else np.uint64(NO_TOKEN)) << HIGH
+        block[i, W_SLOT_A_B], block[i, W_SLOT_C_REQUEST] = join_halves(a, b), join_halves(c, request)
+        block[i, W_STEP] = join_halves(command + i, works_for)
     return count
 
 
 @compiled
-def _prepare(request: Int, step: Int, token: Int, static: Any, progress: Table, ahead: Any) -> None:
-    """Have a step of a request at hand, if there is one; `token`: that it works for. It is to be issued next."""
-    blocks, ready = ahead
+def _prepare(request: Int, step: Int, token: Int, stream: Any, progress: Table, ahead: Any) -> None:
+    """Prepare a step of a request, if it has such a step; the request issues it next. token: as in `_fill`."""
+    blocks, ready = ahead.blocks, ahead.ready
     place = request & (len(ready) - 1)
-    kind = kind_of(request, step, static[1], static[0])
-    ready[place, REQUEST], ready[place, STEP], ready[place, IS_ISSUED] = NOBODY, step, False
+    kind, entry = kind_of(request, step, stream.table, stream.settings), ready[place]
+    entry[ReadyColumn.REQUEST], entry[ReadyColumn.STEP], entry[ReadyColumn.IS_ISSUED] = NOBODY, step, False
     if kind >= 0:
-        ready[place, COUNT] = _fill(request, step, kind, token, progress[request, COMMANDS], static, blocks[place])
-        ready[place, REQUEST] = request
+        command = progress[request, ProgressColumn.COMMANDS]
+        entry[ReadyColumn.COUNT] = _fill(request, step, kind, token, command, stream, blocks[place])
+        entry[ReadyColumn.REQUEST] = request
 
 
 @compiled
-def next_step(request: Int, static: Any, progress: Table, ahead: Any) -> Int:
-    """The place of a request's next step, which is issued with that."""
-    ready = ahead[1]
-    place, step = request & (len(ready) - 1), progress[request, STEPS]
-    if ready[place, REQUEST] != request or ready[place, STEP] != step:
-        _prepare(request, step, progress[request, TOKENS_DONE], static, progress, ahead)
-    progress[request, COMMANDS] += ready[place, COUNT]
-    ready[place, IS_ISSUED] = True
+def next_step(request: Int, stream: Any, progress: Table, ahead: Any) -> Int:
+    """Issue a request's next step; return its place."""
+    ready = ahead.ready
+    place, step = request & (len(ready) - 1), progress[request, ProgressColumn.STEPS]
+    if ready[place, ReadyColumn.REQUEST] != request or ready[place, ReadyColumn.STEP] != step:
+        _prepare(request, step, progress[request, ProgressColumn.TOKENS_DONE], stream, progress, ahead)
+    progress[request, ProgressColumn.COMMANDS] += ready[place, ReadyColumn.COUNT]
+    ready[place, ReadyColumn.IS_ISSUED] = True
     return place
 
 
 @compiled
-def lacks_last(request: Int, progress: Table, ready: Table) -> Int:
-    """Whether a request's next step is at hand, of which all records but the last were pushed early."""
-    place, early = request & (len(ready) - 1), progress[request, EARLY]
-    if ready[place, REQUEST] != request or ready[place, STEP] != progress[request, STEPS]:
-        return False  # the place was another's since
-    return early > 0 and early + 1 == ready[place, COUNT]
+def lacks_last(request: Int, progress: Table, ready: Table) -> bool:
+    """Return whether a request's next step is prepared, and all its records but the last were pushed early."""
+    entry, early = ready[request & (len(ready) - 1)], progress[request, ProgressColumn.EARLY]
+    is_next = entry[ReadyColumn.STEP] == progress[request, ProgressColumn.STEPS]
+    if entry[ReadyColumn.REQUEST] != request or not is_next:
+        return False  # another request has taken the place since
+    return bool(early > 0 and early + 1 == entry[ReadyColumn.COUNT])
 
 
 @compiled
 def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: Int) -> Int:
-    """As `ring.push_words`, of a step's `words`: numbered from `seq` on, and arrived at `enqueue_ns`.
+    """Push a step's records as `ring.push_words` does, numbered from `seq` on and with `enqueue_ns`; return how many.
 
-    The last record first: the consumer looks at the first alone, and finds all there. In order it would follow record
-    by record, and take each cache line away while it is being written.
+    The last record is written first: the consumer looks at the first one alone, and finds all there. If they were
+    written in order the consumer would take each cache line away while the next record is written to it.
     """
     mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
     count: Int = room_for(header, data, len(words))
@@ -166,11 +214,11 @@ def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: In
 
 @compiled
 def own_room(header: Words, data: Words, first: Int, stop: Int) -> Int:
-    """Make slots `first` to `stop` from the head on this core's own, as far as they are free; returns where it ended.
+    """Make slots `first` to `stop` from the head on this core's own, as far as they are free; return where it ended.
 
-    The consumer's core read each last, so that its cache line is fetched by who writes to it next. Fetched before there
-    is a record for it, it keeps nobody waiting. Stored to is a word that nobody reads until the slot is published
-    again; the turn, which the consumer looks at before that, is not touched.
+    The consumer's core read each slot last, so the next write to it must fetch the cache line. Fetched before there is
+    a record for the slot, the line keeps nobody waiting. The store goes to a word that nobody reads until the slot is
+    published again; the turn, which the consumer looks at before that, is not touched.
     """
     mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
     room: Int = room_for(header, data, stop)
@@ -180,52 +228,55 @@ def own_room(header: Words, data: Words, first: Int, stop: Int) -> Int:
 
 
 @compiled
-def push_early(header: Words, data: Words, most: Int, seq: Int, progress: Table, ahead: Any) -> Int:
-    """Push up to `most` records, without the last, of one prepared step whose request's step has left; how many.
+def push_early(ring: Any, most: Int, seq: Int, progress: Table, ahead: Any) -> Int:
+    """Push up to `most` records, but not the last, of one prepared step whose request's step has left; return how many.
 
-    Only where the ring has room for all of them, and for the last record of every prepared step: that never waits for
-    room because of what came early. How far a request's step got is in `progress`: its place may be another's soon.
+    The ring must have room for all of them, and for the last record of every prepared step: a last record never waits
+    for room because of early ones. `progress` holds how far a request's step got: another request may take its place.
     """
-    blocks, ready = ahead
-    left = load_acquire(header, HeaderWord.STEPS_LEFT)
+    blocks, ready = ahead.blocks, ahead.ready
+    left = load_acquire(ring.header, HeaderWord.STEPS_LEFT)
     for place in range(len(ready)):
-        request = ready[place, REQUEST]
-        if request == NOBODY or ready[place, IS_ISSUED] != 0 or np.uint64(progress[request, ENDED_AT]) > left:
+        request = ready[place, ReadyColumn.REQUEST]
+        if request == NOBODY or ready[place, ReadyColumn.IS_ISSUED] != 0:
             continue
-        first, last = progress[request, EARLY], ready[place, COUNT] - 1
+        if np.uint64(progress[request, ProgressColumn.ENDED_AT]) > left:
+            continue
+        first, last = progress[request, ProgressColumn.EARLY], ready[place, ReadyColumn.COUNT] - 1
         wanted = last - first + len(ready)
-        if first < last and room_for(header, data, wanted) == wanted:
+        if first < last and room_for(ring.header, ring.data, wanted) == wanted:
             stop = min(last, first + most)
-            push_step(header, data, blocks[place, first:stop], seq, monotonic_ns())
-            progress[request, EARLY] = stop
+            push_step(ring.header, ring.data, blocks[place, first:stop], seq, monotonic_ns())
+            progress[request, ProgressColumn.EARLY] = stop
             return stop - first
     return 0
 
 
 @compiled
 def records_ahead(ready: Table, progress: Table) -> Int:
-    """How many records the steps have that are prepared and were not issued, less those that were pushed early."""
+    """Return how many records of prepared steps were neither issued nor pushed early."""
     count = 0
     for place in range(len(ready)):
-        if ready[place, REQUEST] != NOBODY and ready[place, IS_ISSUED] == 0:
-            count += ready[place, COUNT] - progress[ready[place, REQUEST], EARLY]
+        if ready[place, ReadyColumn.REQUEST] != NOBODY and ready[place, ReadyColumn.IS_ISSUED] == 0:
+            early = progress[ready[place, ReadyColumn.REQUEST], ProgressColumn.EARLY]
+            count += ready[place, ReadyColumn.COUNT] - early
     return count
 
 
 @compiled
-def prepare_next(first: Int, static: Any, progress: Table, ahead: Any) -> Int:
-    """Prepare what comes after one of the steps that were issued and pushed, of those from place `first` on.
+def prepare_next(first: Int, stream: Any, progress: Table, ahead: Any) -> Int:
+    """Prepare what comes after one of the steps that were issued, of those from place `first` on.
 
-    Returns the place after it, or that after the last one.
+    Return the place after it, or one past the last place.
     """
-    blocks, ready = ahead
+    blocks, ready = ahead.blocks, ahead.ready
     for place in range(first, len(ready)):
-        request = ready[place, REQUEST]
-        if request != NOBODY and ready[place, IS_ISSUED] != 0:
-            last_token = blocks[place, ready[place, COUNT] - 1, W_STEP] >> HIGH
-            token = progress[request, TOKENS_DONE]
-            if last_token != np.uint64(NO_TOKEN):
-                token = np.int64(last_token) + 1
-            _prepare(request, ready[place, STEP] + 1, token, static, progress, ahead)
+        request = ready[place, ReadyColumn.REQUEST]
+        if request != NOBODY and ready[place, ReadyColumn.IS_ISSUED] != 0:
+            last_token = token_of(blocks[place], ready[place, ReadyColumn.COUNT] - 1)
+            token = progress[request, ProgressColumn.TOKENS_DONE]
+            if last_token != NO_TOKEN:
+                token = last_token + 1
+            _prepare(request, ready[place, ReadyColumn.STEP] + 1, token, stream, progress, ahead)
             return place + 1
     return len(ready)

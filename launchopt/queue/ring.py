@@ -17,6 +17,7 @@ import secrets
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,13 @@ STAMP_EVERY = 256  # records pushed under one reading of the clock
 MOST_AT_ONCE = 4096  # records a consumer takes in one go: bounds what it makes of them in Python
 POLLS = 64  # looks at a word between two at the clock
 FOLDER = Path("/dev/shm")  # where segments are files; on Linux
+
+
+class RingWords(NamedTuple):
+    """A ring's memory."""
+
+    header: Words  # [HEADER_WORDS]
+    data: Words  # [capacity, WORDS]
 
 
 @compiled

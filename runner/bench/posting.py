@@ -37,10 +37,10 @@ class Posting:
         nothing = 0  # of outputs that come with completions
         addresses = self._ring.ctypes.data, self._done.ctypes.data, nothing, self._state.ctypes.data
         self._queue[: rl.QueueWord.LAST], self._queue[rl.QueueWord.BITS] = addresses, BITS
-        shapes, plans = np.zeros((1, lt.SHAPE_COLUMNS), np.int64), np.zeros((2, lt.PLAN_COLUMNS), np.int64)
-        shapes[0, lt.ONE_IS] = Strategy.resident
-        plans[1, [lt.QUEUE, lt.KIND]] = self._queue.ctypes.data, lt.RESIDENT
-        self.tables = shapes, plans, np.zeros((1, lt.CONTEXT_WORDS), np.int64)
+        shapes, plans = np.zeros((1, len(lt.ShapeColumn)), np.int64), np.zeros((2, len(lt.PlanColumn)), np.int64)
+        shapes[0, lt.ShapeColumn.ONE_IS] = Strategy.resident
+        plans[1, [lt.ResidentColumn.QUEUE, lt.PlanColumn.KIND]] = self._queue.ctypes.data, lt.PlanKind.RESIDENT
+        self.tables = shapes, plans, np.zeros((1, len(lt.ContextWord)), np.int64)
 
     def run(self, recorder: Recorder, block: int, commands: int) -> int:
         """Return the ns to post `commands`, a multiple of MOST_AT_ONCE, in calls of `block` each."""

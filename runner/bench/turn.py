@@ -23,13 +23,13 @@ from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.loops.admission import Admission, AdmissionArrays, ExpectedWord, look
 from launchopt.devices.loops.landing import FlightWord
 from launchopt.devices.loops.runner import BATCH, Feedback, LoopSettings
-from launchopt.devices.loops.state import LoopArrays, LoopExit, LoopWord, RingWords, SettingWord
+from launchopt.devices.loops.state import LoopArrays, LoopExit, LoopWord, SettingWord
 from launchopt.devices.loops.steps import StepLoop, look_for_more, pump_steps
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import RunError
 from launchopt.native import compiled, monotonic_ns
 from launchopt.producing.driver import Driver, Schedule
-from launchopt.queue.ring import Ring
+from launchopt.queue.ring import Ring, RingWords
 from launchopt.recording.recorder import Recorder
 from launchopt.types import Int, Table
 from launchopt.workloads.chain import ChainStream

@@ -11,7 +11,7 @@ from support.steps.step_runs import batches
 
 from launchopt.command import COMMAND_DTYPE, Op, Records, as_words
 from launchopt.devices.cpu.ops import STATEFUL
-from launchopt.devices.runs import SEQUENCE_OPS, run_end
+from launchopt.devices.runs import FIRST_SEQUENCE_OP, LAST_SEQUENCE_OP, run_end
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads import chain as ch
 
@@ -48,7 +48,7 @@ def test_a_run_ends_where_slots_or_sequences_do_not_go_on(
 
 
 def test_ops_of_sequences_are_those_that_know_of_requests() -> None:
-    assert {op for op in Op if SEQUENCE_OPS[0] <= op <= SEQUENCE_OPS[1]} == STATEFUL
+    assert {op for op in Op if FIRST_SEQUENCE_OP <= op <= LAST_SEQUENCE_OP} == STATEFUL
 
 
 def test_requests_that_happen_to_lie_a_lane_apart_keep_their_sequences() -> None:

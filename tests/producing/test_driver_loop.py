@@ -38,7 +38,7 @@ class Waiting:
     def wait(self) -> None:
         """As often as it takes to prepare every place and to own every slot; something is done each time."""
         for _ in range(1 + sr.MOST_PLACES + self.capacity // iss.OWNED_AT_ONCE + 1):
-            assert self.driver._enter(self.ring, self.back) == iss.IDLE
+            assert self.driver._enter(self.ring, self.back) == iss.DriverExit.IDLE
 
     @property
     def owned(self) -> list[int]:
@@ -124,7 +124,7 @@ def test_all_but_the_last_record_go_out_ahead_and_own_room_waits_for_the_rest() 
             assert waiting.owned[:1] == [0] * (step < 4), "room for the last record"
             tell(waiting, end)
             if step == 4:
-                assert waiting.driver._enter(waiting.ring, waiting.back) == iss.DONE
+                assert waiting.driver._enter(waiting.ring, waiting.back) == iss.DriverExit.DONE
 
 
 def test_last_records_go_out_together() -> None:

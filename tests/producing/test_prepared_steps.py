@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,32 +27,35 @@ class Issuing:
 
     def __init__(self, stream: ChainStream, places: int) -> None:
         driver = Driver(stream, Schedule(), 0, 50)
-        self.static, self.progress, longest = driver._static, driver._progress, driver._ahead[0].shape[1]
+        self.stream, self.progress = sr.StreamArrays(*driver._arrays), driver._progress
+        longest = driver._ahead[0].shape[1]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sr, "MOST_PLACES", places)
-            self.ahead: Any = sr.ahead_of(stream.requests, longest)
-        assert len(self.ahead[1]) <= places
+            self.ahead = sr.Ahead(*sr.ahead_of(stream.requests, longest))
+        assert len(self.ahead.ready) <= places
 
     def issue(self, request: int) -> Records:
-        place = sr.next_step(request, self.static, self.progress, self.ahead)
-        words = self.ahead[0][place, : self.ahead[1][place, sr.COUNT]].copy()
+        place = sr.next_step(request, self.stream, self.progress, self.ahead)
+        words = self.ahead.blocks[place, : self.ahead.ready[place, sr.ReadyColumn.COUNT]].copy()
         records: Records = words.reshape(-1).view(COMMAND_DTYPE)
         return records
 
     def complete(self, request: int, ends_token: bool) -> None:
-        self.progress[request, sr.STEPS] += 1
-        self.progress[request, sr.TOKENS_DONE] += ends_token
+        self.progress[request, sr.ProgressColumn.STEPS] += 1
+        self.progress[request, sr.ProgressColumn.TOKENS_DONE] += ends_token
 
     def prepare(self) -> None:
         at = 0
-        while at < len(self.ahead[1]):
-            at = sr.prepare_next(at, self.static, self.progress, self.ahead)
+        while at < len(self.ahead.ready):
+            at = sr.prepare_next(at, self.stream, self.progress, self.ahead)
 
     @property
     def prepared(self) -> set[tuple[int, int]]:
         """(request, step) of all that is at hand and was not issued."""
-        ready = self.ahead[1][(self.ahead[1][:, sr.REQUEST] != sr.NOBODY) & (self.ahead[1][:, sr.IS_ISSUED] == 0)]
-        return {(int(request), int(step)) for request, step in ready[:, [sr.REQUEST, sr.STEP]]}
+        ready, columns = self.ahead.ready, sr.ReadyColumn
+        is_there = (ready[:, columns.REQUEST] != sr.NOBODY) & (ready[:, columns.IS_ISSUED] == 0)
+        pairs = ready[is_there][:, [columns.REQUEST, columns.STEP]]
+        return {(int(request), int(step)) for request, step in pairs}
 
 
 @properties
@@ -78,10 +80,10 @@ def test_a_prepared_step_is_the_one_that_is_issued(stream: ChainStream, places: 
         for prepares in (random.random() < 0.5, random.random() < 0.5):
             if prepares:
                 issuing.prepare()
-                place = request % len(issuing.ahead[1])
+                place = request % len(issuing.ahead.ready)
                 goes_on = step + 1 < len(kinds[request])
                 assert ((request, step + 1) in issuing.prepared) == goes_on
-                assert {one for one, _ in issuing.prepared if one % len(issuing.ahead[1]) == place} <= {request}
+                assert {one for one, _ in issuing.prepared if one % len(issuing.ahead.ready) == place} <= {request}
             if done[request] == step:
                 issuing.complete(request, kinds[request][step].ends_token)
                 done[request], commands[request] = step + 1, commands[request] + len(found)
@@ -94,9 +96,9 @@ def test_nothing_that_was_prepared_is_made_again(stream: ChainStream) -> None:
     for step, kind in enumerate(steps_of(stream, request)):
         if step:
             issuing.prepare()
-            issuing.ahead[0][request, 0, 0] = 77
+            issuing.ahead.blocks[request, 0, 0] = 77
         assert (issuing.issue(request)["seq"][0] == 77) == (step > 0)
-        issuing.ahead[0][request, 0, 0] = 0
+        issuing.ahead.blocks[request, 0, 0] = 0
         issuing.complete(request, kind.ends_token)
 
 
@@ -170,14 +172,14 @@ def test_records_ahead_are_those_of_steps_that_may_be_issued_without_more_ado(
     stream: ChainStream, places: int, seed: int
 ) -> None:
     issuing, random = Issuing(stream, places), np.random.default_rng(seed)
-    assert sr.records_ahead(issuing.ahead[1], issuing.progress) == 0
+    assert sr.records_ahead(issuing.ahead.ready, issuing.progress) == 0
     for request in random.integers(stream.requests, size=8).tolist():
         steps = steps_of(stream, request)
-        if issuing.progress[request, sr.STEPS] < len(steps):
+        if issuing.progress[request, sr.ProgressColumn.STEPS] < len(steps):
             issuing.issue(request)
-            issuing.complete(request, steps[issuing.progress[request, sr.STEPS]].ends_token)
+            issuing.complete(request, steps[issuing.progress[request, sr.ProgressColumn.STEPS]].ends_token)
         for prepares in (False, True):  # what was issued does not count any more, what was prepared does
             if prepares:
                 issuing.prepare()
             sizes = [len(records_of(stream, *step)) for step in issuing.prepared]
-            assert sr.records_ahead(issuing.ahead[1], issuing.progress) == sum(sizes)
+            assert sr.records_ahead(issuing.ahead.ready, issuing.progress) == sum(sizes)

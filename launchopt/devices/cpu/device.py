@@ -131,8 +131,8 @@ class CpuDevice:
 
     def launcher(self, mode: PreparedMode) -> Launcher:
         """What a loop launches with: nothing, since a launch is a NumPy call, which only Python makes."""
-        shapes = np.zeros((len(self._shapes), lt.SHAPE_COLUMNS), np.int64)
-        plans, contexts = np.zeros((0, lt.PLAN_COLUMNS), np.int64), np.zeros((1, lt.CONTEXT_WORDS), np.int64)
+        shapes = np.zeros((len(self._shapes), len(lt.ShapeColumn)), np.int64)
+        plans, contexts = np.zeros((0, len(lt.PlanColumn)), np.int64), np.zeros((1, len(lt.ContextWord)), np.int64)
         by_python = (mode.submit, mode.submit_each, self.check)
         return Launcher((shapes, plans, contexts), self._recorder, Sampler(0), *by_python, is_compiled=False)
 

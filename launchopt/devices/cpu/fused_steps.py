@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
-from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey
+from launchopt.command import HALF_BITS, LOW_HALF, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.base import HostDevice
-from launchopt.devices.runs import HIGH, LOW
 from launchopt.recording.recorder import Strategy
 from launchopt.workloads.chain import chain_of
 
@@ -37,7 +36,7 @@ class CpuSteps:
 
     def launch(self, batch: StepBatch, flush_ns: int) -> None:
         """One launch a row or group, for all requests."""
-        shape_of, groups = self._kinds[batch.rows, int(batch.words[0, W_MN] >> HIGH)]
+        shape_of, groups = self._kinds[batch.rows, int(batch.words[0, W_MN] >> HALF_BITS)]
         whole, at, device = batch.words.reshape(batch.rows, batch.size, -1), 0, self.device
         while at < batch.rows:
             stop, compute = groups.get(at, (at + 1, None))
@@ -54,7 +53,7 @@ class CpuSteps:
 
     def operand(self, index: int, role: int, word: NDArray[np.uint64]) -> Any:
         """A, B or C (0, 1, 2) of a command of a shape, as its record says, in a stack of one."""
-        slots = (word[W_SLOT_A_B] & LOW, word[W_SLOT_A_B] >> HIGH, word[W_SLOT_C_REQUEST] & LOW)
+        slots = (word[W_SLOT_A_B] & LOW_HALF, word[W_SLOT_A_B] >> HALF_BITS, word[W_SLOT_C_REQUEST] & LOW_HALF)
         slot = int(slots[role])
         return self._views[index][role][slot : slot + 1]
 

@@ -15,9 +15,9 @@ from launchopt.batching.buckets import classify_words
 from launchopt.command import WORDS
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.pointer_loops import UPLOAD_TO, upload_words
-from launchopt.devices.runs import slots_of
 from launchopt.native import call_words, compiled, monotonic_ns
 from launchopt.recording.recorder import Facts, note
+from launchopt.records import slots_of
 from launchopt.types import Int, Table
 
 # Rows of `facts` (int32), a column a shape, and of `groups`, a column a group.
@@ -52,9 +52,9 @@ def fill_groups(out: NDArray[np.uint64], ends: Table, shapes: Table, staged: Tab
         shape = shapes[index]
         for i in range(first, ends[index]):
             slot_a, slot_b, slot_c = slots_of(out, i)
-            staged[i] = shape[lt.BASE_A] + slot_a * shape[lt.BYTES_A]
-            staged[count + i] = shape[lt.BASE_B] + slot_b * shape[lt.BYTES_B]
-            staged[2 * count + i] = shape[lt.BASE_C] + slot_c * shape[lt.BYTES_C]
+            staged[i] = shape[lt.ShapeColumn.BASE_A] + slot_a * shape[lt.ShapeColumn.BYTES_A]
+            staged[count + i] = shape[lt.ShapeColumn.BASE_B] + slot_b * shape[lt.ShapeColumn.BYTES_B]
+            staged[2 * count + i] = shape[lt.ShapeColumn.BASE_C] + slot_c * shape[lt.ShapeColumn.BYTES_C]
         if ends[index] > first:
             for fact in range(SIZE):
                 groups[fact, used] = facts[fact, index]
@@ -82,7 +82,7 @@ def launch_grouped(
     classify_words(words, shape_table, shape_of)
     sort_by_shape(words, shape_of, ends, out)
     used = fill_groups(out, ends, tables[0], staged, shape_facts, groups)
-    status = upload_words(upload, 3 * count, tables[2][0, lt.STREAM])
+    status = upload_words(upload, 3 * count, tables[2][0, lt.ContextWord.STREAM])
     if status != 0:
         return lt.KERNEL_STATUS * status
     table, kind, at = upload[UPLOAD_TO], call[TYPE], group_addresses

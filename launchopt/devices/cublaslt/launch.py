@@ -1,60 +1,107 @@
-"""Compiled loops over `cublasLtMatmul` and `cuLaunchKernelEx`: what one launch costs here it costs a C program.
+"""Compiled loops over `cublasLtMatmul` and `cuLaunchKernelEx`: one launch here costs what it costs a C program.
 
-The loops read command records, look their operands' addresses up, call the library through its address, take
-the time before and after, and note both. No Python runs between two launches. Tables are int64:
-
-    shapes[shape]     addresses of the three arenas, bytes a slot, slots a move, first row of the shape's plans
-    plans[row]        what launches one batch size: cuBLASLt's description, layouts of A, B and C, algorithm and
-                      workspace; or (KIND is KERNEL) a launch configuration, a function, its parameters; or
-                      (RESIDENT) the queue of a kernel that runs already: nothing is launched then
-    contexts[stream]  what all launches of a stream share: functions, handle, scalars, workspace, stream
+The loops read command records, look up the addresses of their operands and call the library through its address. They
+take the time before and after each call, and note both. No Python runs between two launches.
 """
 
 from __future__ import annotations
 
+import enum
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from launchopt.command import W_SLOT_C_REQUEST
 from launchopt.devices.resident.ring import post
-from launchopt.devices.runs import HIGH, run_end, slots_of
+from launchopt.devices.runs import run_end
 from launchopt.native import call_matmul, call_words, compiled, monotonic_ns, store_fence, store_word
 from launchopt.recording.recorder import LaunchFacts, note
-from launchopt.types import Int, Table
+from launchopt.records import request_of, slots_of
+from launchopt.types import Int, ShapeIndices, Table, Words
 
-# Columns of `shapes`. For a packed batch the bases are the scratch's, and the slots 0.
-BASE_A, BASE_B, BASE_C, BYTES_A, BYTES_B, BYTES_C, MOVE_A, MOVE_B, MOVE_C, PLAN0, PACKED0 = range(11)
-ONE_IS, MANY_ARE = range(11, 13)  # recorder.Strategy of a launch of one command, and of several
-SHAPE_COLUMNS = 13
-# Columns of `plans`, of a GEMM.
-DESCRIPTION, LAYOUT_A, LAYOUT_B, LAYOUT_C, ALGORITHM, WORKSPACE_BYTES, KIND = range(7)
-PLAN_COLUMNS = 7
-MATMUL, KERNEL, RESIDENT = range(3)  # KIND
-# Columns of `plans`, of a kernel: addresses of its CUlaunchConfig, of the array of pointers to its parameters, and of
-# the first four of these (A, B, C, request), which are written before each launch.
-CONFIG, KERNEL_FUNCTION, PARAMETERS, OPERANDS = range(4)
-# Columns of `plans`, of what a resident kernel does: address of its queue, the shape's number there, whether A and B
-# change places.
-QUEUE, NUMBER, SWAPPED = range(3)
 CONFIG_STREAM_BYTES = 32  # of CUlaunchConfig.hStream, behind seven unsigned ints (cuda.h)
-# Words of a context.
-FUNCTION, HANDLE, ALPHA, BETA, WORKSPACE, STREAM, LAUNCH_FUNCTION = range(7)
-CONTEXT_WORDS = 7
-
-SINGLE, STRIDED = 0, 1  # recorder.Strategy, as plain integers for compiled code
 OK, TOO_MANY_LAUNCHES = 0, -1
-KERNEL_STATUS = 1 << 16  # what a kernel launch returns is multiplied by this, to be told from cuBLASLt's
+KERNEL_STATUS = 1 << 16  # factor of the status of a kernel launch, which tells it from a status of cuBLASLt
 MOST_POSTED = 64  # commands timed and noted together: to post one takes a fraction of two looks at the clock
+
+
+class ShapeColumn(enum.IntEnum):
+    """Columns of `LaunchTables.shapes`, a row a shape. For a packed batch the bases are the scratch's, the slots 0."""
+
+    BASE_A = 0  # addresses of the arenas
+    BASE_B = 1
+    BASE_C = 2
+    BYTES_A = 3  # from a slot to the next
+    BYTES_B = 4
+    BYTES_C = 5
+    MOVE_A = 6  # slots from a command of a batch to the next
+    MOVE_B = 7
+    MOVE_C = 8
+    PLAN0 = 9  # row of `plans` for a batch of no command; a batch of n commands has row PLAN0 + n
+    PACKED0 = 10  # the same for packed batches
+    ONE_IS = 11  # recorder.Strategy of a launch of one command
+    MANY_ARE = 12  # recorder.Strategy of a launch of several
+
+
+BASES = slice(int(ShapeColumn.BASE_A), int(ShapeColumn.BASE_C) + 1)
+BYTES = slice(int(ShapeColumn.BYTES_A), int(ShapeColumn.BYTES_C) + 1)
+MOVES = slice(int(ShapeColumn.MOVE_A), int(ShapeColumn.MOVE_C) + 1)
+
+
+class PlanColumn(enum.IntEnum):
+    """Columns of `LaunchTables.plans`, a row a batch size of a shape. Those before KIND are of cuBLASLt's plans."""
+
+    DESCRIPTION = 0
+    LAYOUT_A = 1
+    LAYOUT_B = 2
+    LAYOUT_C = 3
+    ALGORITHM = 4
+    WORKSPACE_BYTES = 5
+    KIND = 6  # PlanKind
+
+
+class PlanKind(enum.IntEnum):
+    """What launches a batch."""
+
+    MATMUL = 0  # cublasLtMatmul
+    KERNEL = 1  # cuLaunchKernelEx
+    RESIDENT = 2  # the persistent kernel, to which commands are posted: nothing is launched
+
+
+class KernelColumn(enum.IntEnum):
+    """Columns of a plan whose kind is KERNEL: addresses."""
+
+    CONFIG = 0  # of the CUlaunchConfig
+    FUNCTION = 1
+    PARAMETERS = 2  # of the array of pointers to the parameters
+    OPERANDS = 3  # of the first four parameters (A, B, C, request), which are written before each launch
+
+
+class ResidentColumn(enum.IntEnum):
+    """Columns of a plan whose kind is RESIDENT."""
+
+    QUEUE = 0  # address of the persistent kernel's queue
+    NUMBER = 1  # of the shape in that kernel
+    SWAPPED = 2  # whether A and B change places
+
+
+class ContextWord(enum.IntEnum):
+    """Words of a row of `LaunchTables.contexts`: what all launches of a stream have in common."""
+
+    FUNCTION = 0  # address of cublasLtMatmul
+    HANDLE = 1
+    ALPHA = 2  # address of alpha
+    BETA = 3
+    WORKSPACE = 4  # address of the workspace
+    STREAM = 5
+    LAUNCH_FUNCTION = 6  # address of cuLaunchKernelEx
 
 
 class LaunchTables(NamedTuple):
     """The tables that launches work from."""
 
-    shapes: Table
-    plans: Table
-    contexts: Table
+    shapes: Table  # [shapes, ShapeColumn]
+    plans: Table  # [rows, PlanColumn]
+    contexts: Table  # [a power of two of streams, ContextWord]
 
 
 class Flush(NamedTuple):
@@ -70,64 +117,77 @@ FlushFields = tuple[int, int, int]  # the fields of Flush, likewise
 
 
 @compiled
-def launch(context: Table, plan: Table, a: Int, b: Int, c: Int, request: Int) -> Int:
-    """C from A and B by `plan`, one row of `plans`, in a context; returns the library's status.
+def _launch_kernel(context: Table, plan: Table, a: Int, b: Int, c: Int, request: Int) -> Int:
+    operands = plan[KernelColumn.OPERANDS]
+    store_word(plan[KernelColumn.CONFIG] + CONFIG_STREAM_BYTES, context[ContextWord.STREAM])
+    store_word(operands, a)
+    store_word(operands + 8, b)
+    store_word(operands + 16, c)
+    store_word(operands + 24, request)
+    function, parameters = plan[KernelColumn.FUNCTION], plan[KernelColumn.PARAMETERS]
+    arguments = (plan[KernelColumn.CONFIG], function, parameters, np.int64(0))
+    return KERNEL_STATUS * call_words(context[ContextWord.LAUNCH_FUNCTION], arguments)
 
-    `request`: whose command it is, or the first of those in a batch (only kernels look at it).
-    """
-    if plan[KIND] == RESIDENT:
-        if plan[SWAPPED] != 0:
-            return post(plan[QUEUE], b, a, c, request, plan[NUMBER])
-        return post(plan[QUEUE], a, b, c, request, plan[NUMBER])
-    if plan[KIND] == KERNEL:
-        store_word(plan[CONFIG] + CONFIG_STREAM_BYTES, context[STREAM])
-        store_word(plan[OPERANDS], a)
-        store_word(plan[OPERANDS] + 8, b)
-        store_word(plan[OPERANDS] + 16, c)
-        store_word(plan[OPERANDS] + 24, request)
-        arguments = (plan[CONFIG], plan[KERNEL_FUNCTION], plan[PARAMETERS], np.int64(0))
-        return KERNEL_STATUS * call_words(context[LAUNCH_FUNCTION], arguments)
+
+@compiled
+def _launch_matmul(context: Table, plan: Table, a: Int, b: Int, c: Int) -> Int:
     return call_matmul(
-        context[FUNCTION],
+        context[ContextWord.FUNCTION],
         (
-            context[HANDLE],
-            plan[DESCRIPTION],
-            context[ALPHA],
+            context[ContextWord.HANDLE],
+            plan[PlanColumn.DESCRIPTION],
+            context[ContextWord.ALPHA],
             a,
-            plan[LAYOUT_A],
+            plan[PlanColumn.LAYOUT_A],
             b,
-            plan[LAYOUT_B],
-            context[BETA],
+            plan[PlanColumn.LAYOUT_B],
+            context[ContextWord.BETA],
             c,
-            plan[LAYOUT_C],
+            plan[PlanColumn.LAYOUT_C],
             c,
-            plan[LAYOUT_C],
-            plan[ALGORITHM],
-            context[WORKSPACE],
-            plan[WORKSPACE_BYTES],
-            context[STREAM],
+            plan[PlanColumn.LAYOUT_C],
+            plan[PlanColumn.ALGORITHM],
+            context[ContextWord.WORKSPACE],
+            plan[PlanColumn.WORKSPACE_BYTES],
+            context[ContextWord.STREAM],
         ),
     )
 
 
 @compiled
-def launch_at(words: NDArray[np.uint64], i: int, shape: Table, size: int, plans: Table, contexts: Table) -> Int:
-    """Launch words[i] and the `size` - 1 that follow it evenly spaced, on the stream of its request."""
+def launch(context: Table, plan: Table, a: Int, b: Int, c: Int, request: Int) -> Int:
+    """Compute C from A and B, given by address, by one row of `plans` in a context; return the library's status.
+
+    request: whose command it is, or the first of those in a batch. Only kernels read it.
+    """
+    if plan[PlanColumn.KIND] == PlanKind.RESIDENT:
+        queue, number = plan[ResidentColumn.QUEUE], plan[ResidentColumn.NUMBER]
+        if plan[ResidentColumn.SWAPPED] != 0:
+            return post(queue, b, a, c, request, number)
+        return post(queue, a, b, c, request, number)
+    if plan[PlanColumn.KIND] == PlanKind.KERNEL:
+        return _launch_kernel(context, plan, a, b, c, request)
+    return _launch_matmul(context, plan, a, b, c)
+
+
+@compiled
+def launch_at(words: Words, i: Int, shape: Table, size: Int, plans: Table, contexts: Table) -> Int:
+    """Launch words[i] and the `size` - 1 records that follow evenly spaced, on the stream of the request."""
     slot_a, slot_b, slot_c = slots_of(words, i)
-    request = np.int64(words[i, W_SLOT_C_REQUEST] >> HIGH)
+    request = request_of(words, i)
     return launch(
         contexts[request & (len(contexts) - 1)],
-        plans[shape[PLAN0] + size],
-        shape[BASE_A] + slot_a * shape[BYTES_A],
-        shape[BASE_B] + slot_b * shape[BYTES_B],
-        shape[BASE_C] + slot_c * shape[BYTES_C],
+        plans[shape[ShapeColumn.PLAN0] + size],
+        shape[ShapeColumn.BASE_A] + slot_a * shape[ShapeColumn.BYTES_A],
+        shape[ShapeColumn.BASE_B] + slot_b * shape[ShapeColumn.BYTES_B],
+        shape[ShapeColumn.BASE_C] + slot_c * shape[ShapeColumn.BYTES_C],
         request,
     )
 
 
 @compiled
-def launch_bare(words: NDArray[np.uint64], shape_index: int, tables: Any) -> Int:
-    """The floor: one launch for each of `words`, nothing timed or noted. What a tight C loop costs."""
+def launch_bare(words: Words, shape_index: int, tables: Any) -> Int:
+    """Make one launch for each of `words`, and neither time nor note it: what a tight C loop costs."""
     shapes, plans, contexts = tables
     shape = shapes[shape_index]
     for i in range(len(words)):
@@ -138,10 +198,19 @@ def launch_bare(words: NDArray[np.uint64], shape_index: int, tables: Any) -> Int
 
 
 @compiled
-def _end_of_block(shape_of: NDArray[np.int32], first: int, stop: int, shapes: Table, plans: Table) -> Int:
-    """Where those end that are noted together with `first`: of its shape, if a resident kernel takes them; or alone."""
+def _is_posted(shape: Table, plans: Table) -> bool:
+    """Return whether single commands of a shape are posted to the persistent kernel."""
+    return bool(plans[shape[ShapeColumn.PLAN0] + 1, PlanColumn.KIND] == PlanKind.RESIDENT)
+
+
+@compiled
+def _end_of_block(shape_of: ShapeIndices, first: Int, stop: Int, shapes: Table, plans: Table) -> Int:
+    """Return one past the last command that is noted together with `first`.
+
+    These are commands of its shape, where the persistent kernel takes them; else it is noted alone.
+    """
     end = first + 1
-    if plans[shapes[shape_of[first], PLAN0] + 1, KIND] == RESIDENT:
+    if _is_posted(shapes[shape_of[first]], plans):
         while end < min(stop, first + MOST_POSTED) and shape_of[end] == shape_of[first]:
             end += 1
     return end
@@ -149,17 +218,13 @@ def _end_of_block(shape_of: NDArray[np.int32], first: int, stop: int, shapes: Ta
 
 @compiled
 def launch_each(
-    words: NDArray[np.uint64],
-    shape_of: NDArray[np.int32],
-    first: int,
-    stop: int,
-    tables: Any,
-    recording: Any,
-    flush: Any,
+    words: Words, shape_of: ShapeIndices, first: Int, stop: Int, tables: Any, recording: Any, flush: Any
 ) -> Int:
-    """One launch for each of words[first:stop]; returns the first status that is not 0.
+    """Make one launch for each of words[first:stop]; return the first status that is not 0.
 
-    A row of the recording each; of what is posted to a resident kernel, one for up to MOST_POSTED.
+    Each launch has a row of the recording. What is posted to the persistent kernel has one for up to MOST_POSTED
+    commands. tables, recording, flush: a LaunchTables, a Recording and a Flush, or their fields. The batch of words[i]
+    has number flush.batch + i.
     """
     shapes, plans, contexts = tables
     number, reason, flush_ns = flush
@@ -173,65 +238,55 @@ def launch_each(
             if status != OK:
                 break
             at += 1
-        if plans[shape[PLAN0] + 1, KIND] == RESIDENT:
+        if _is_posted(shape, plans):
             store_fence()
         end_ns = monotonic_ns()
         if at > begun:
-            facts = LaunchFacts(number + begun, int(shape_of[begun]), shape[ONE_IS], reason, flush_ns)
+            index, strategy = int(shape_of[begun]), shape[ShapeColumn.ONE_IS]
+            facts = LaunchFacts(number + begun, index, strategy, reason, flush_ns)
             note(recording, words, begun, at, facts, start_ns, end_ns)
     return status
 
 
 @compiled
-def launch_run(
-    words: NDArray[np.uint64],
-    shape_index: int,
-    first: int,
-    stop: int,
-    tables: Any,
-    recording: Any,
-    flush: Any,
-) -> Int:
-    """One launch for words[first:stop], which lie evenly spaced; returns its status."""
+def launch_run(words: Words, shape_index: Int, first: Int, stop: Int, tables: Any, recording: Any, flush: Any) -> Int:
+    """Make one launch for words[first:stop], which lie evenly spaced; return its status. Arguments as `launch_each`."""
     shapes, plans, contexts = tables
     number, reason, flush_ns = flush
+    shape = shapes[shape_index]
     start_ns = monotonic_ns()
-    status = launch_at(words, first, shapes[shape_index], stop - first, plans, contexts)
+    status = launch_at(words, first, shape, stop - first, plans, contexts)
     end_ns = monotonic_ns()
-    strategy = shapes[shape_index, ONE_IS] if stop - first == 1 else shapes[shape_index, MANY_ARE]
+    strategy = shape[ShapeColumn.ONE_IS] if stop - first == 1 else shape[ShapeColumn.MANY_ARE]
     facts = LaunchFacts(number, int(shape_index), strategy, reason, flush_ns)
     note(recording, words, first, stop, facts, start_ns, end_ns)
     return status
 
 
 @compiled
-def count_runs(words: NDArray[np.uint64], shape_index: int, shapes: Table, most: int) -> Int:
-    """How many evenly spaced runs `words` is made of; stops counting past `most`."""
+def count_runs(words: Words, shape_index: int, shapes: Table, most: int) -> Int:
+    """Return how many evenly spaced runs `words` is made of; past `most` just more than that."""
     shape = shapes[shape_index]
     runs, first = 0, 0
     while first < len(words) and runs <= most:
-        first = run_end(words, first, shape[MOVE_A], shape[MOVE_B], shape[MOVE_C])
+        first = run_end(words, first, shape[ShapeColumn.MOVE_A], shape[ShapeColumn.MOVE_B], shape[ShapeColumn.MOVE_C])
         runs += 1
     return runs
 
 
 @compiled
-def launch_strided(
-    words: NDArray[np.uint64],
-    shape_index: int,
-    most: int,
-    tables: Any,
-    recording: Any,
-    flush: Any,
-) -> Int:
-    """One launch a run; TOO_MANY_LAUNCHES, with nothing launched, where that takes more than `most`."""
-    shapes = tables[0]
+def launch_strided(words: Words, shape_index: Int, most: Int, tables: Any, recording: Any, flush: Any) -> Int:
+    """Make one launch for each evenly spaced run of `words`; return the first status that is not 0.
+
+    TOO_MANY_LAUNCHES, and nothing is launched, where that takes more than `most`. Arguments as `launch_each`.
+    """
+    shapes, _, _ = tables
     if most < len(words) and count_runs(words, shape_index, shapes, most) > most:
         return TOO_MANY_LAUNCHES
     shape = shapes[shape_index]
     first = 0
     while first < len(words):
-        stop = run_end(words, first, shape[MOVE_A], shape[MOVE_B], shape[MOVE_C])
+        stop = run_end(words, first, shape[ShapeColumn.MOVE_A], shape[ShapeColumn.MOVE_B], shape[ShapeColumn.MOVE_C])
         status = launch_run(words, shape_index, first, stop, tables, recording, flush)
         if status != OK:
             return status

@@ -119,11 +119,11 @@ class Packing:
         assert copier is not None
         a, b, c = (scratch.data.ptr for scratch in self._scratch)
         copier.upload(slots)
-        copier.gather(0, row[lt.BASE_A], a, row[lt.BYTES_A], count)
-        copier.gather(1, row[lt.BASE_B], b, row[lt.BYTES_B], count)
-        self._check(lt.launch(contexts[0], plans[row[lt.PACKED0] + count], a, b, c, 0))
-        copier.scatter(2, c, row[lt.BASE_C], row[lt.BYTES_C], count)
-        return count * int(sum(row[lt.BYTES_A : lt.BYTES_C + 1]))
+        copier.gather(0, row[lt.ShapeColumn.BASE_A], a, row[lt.ShapeColumn.BYTES_A], count)
+        copier.gather(1, row[lt.ShapeColumn.BASE_B], b, row[lt.ShapeColumn.BYTES_B], count)
+        self._check(lt.launch(contexts[0], plans[row[lt.ShapeColumn.PACKED0] + count], a, b, c, 0))
+        copier.scatter(2, c, row[lt.ShapeColumn.BASE_C], row[lt.ShapeColumn.BYTES_C], count)
+        return count * int(sum(row[lt.BYTES]))
 
     def close(self) -> None:
         """Release the scratch memory."""

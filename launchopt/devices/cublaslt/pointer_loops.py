@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.runs import slots_of
 from launchopt.native import call_words, compiled, monotonic_ns
 from launchopt.recording.recorder import Facts, note
+from launchopt.records import slots_of
 from launchopt.types import Int, Table
 
 UPLOAD_FUNCTION, UPLOAD_TO, UPLOAD_FROM = range(3)  # what `launch_pointers` copies by
@@ -23,9 +23,9 @@ def fill_pointers(words: NDArray[np.uint64], shape: Table, count: int, out: Tabl
     """Addresses of A, then B, then C of words[:count], all of one shape (a row of lt_launch's shapes)."""
     for i in range(count):
         slot_a, slot_b, slot_c = slots_of(words, i)
-        out[i] = shape[lt.BASE_A] + slot_a * shape[lt.BYTES_A]
-        out[count + i] = shape[lt.BASE_B] + slot_b * shape[lt.BYTES_B]
-        out[2 * count + i] = shape[lt.BASE_C] + slot_c * shape[lt.BYTES_C]
+        out[i] = shape[lt.ShapeColumn.BASE_A] + slot_a * shape[lt.ShapeColumn.BYTES_A]
+        out[count + i] = shape[lt.ShapeColumn.BASE_B] + slot_b * shape[lt.ShapeColumn.BYTES_B]
+        out[2 * count + i] = shape[lt.ShapeColumn.BASE_C] + slot_c * shape[lt.ShapeColumn.BYTES_C]
 
 
 @compiled
@@ -64,11 +64,11 @@ def launch_pointers(
     count, shape = len(words), shapes[shape_index]
     start_ns = monotonic_ns()
     fill_pointers(words, shape, count, staged)
-    status = upload_words(upload, 3 * count, contexts[0, lt.STREAM])
+    status = upload_words(upload, 3 * count, contexts[0, lt.ContextWord.STREAM])
     if status != 0:
         return lt.KERNEL_STATUS * status
     table = upload[UPLOAD_TO]
-    plan = plans[shape[lt.PLAN0] + count]
+    plan = plans[shape[lt.ShapeColumn.PLAN0] + count]
     status = lt.launch(contexts[0], plan, table, table + 8 * count, table + 16 * count, 0)
     end_ns = monotonic_ns()
     note(records, words, 0, count, facts, start_ns, end_ns)

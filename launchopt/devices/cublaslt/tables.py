@@ -23,15 +23,15 @@ Row = tuple[list[int], bytes]  # of `plans`, and the bytes that tell its kernel 
 
 def shape_table(stream: Stream, arenas: Arenas) -> Table:
     """Where each shape's operands lie, and how they move; no plans yet."""
-    table = np.zeros((len(stream.shapes), lt.SHAPE_COLUMNS), np.int64)
+    table = np.zeros((len(stream.shapes), len(lt.ShapeColumn)), np.int64)
     strides = stream.strides()
     for row, shape in zip(table, stream.shapes, strict=True):
         for i, operand in enumerate(stream.operands(shape)):
             if operand.arena in arenas.arrays:  # else its op has no such operand
-                row[lt.BASE_A + i] = arenas.arrays[operand.arena].data.ptr
-            row[lt.BYTES_A + i] = operand.slot_bytes
-        row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
-        row[lt.ONE_IS], row[lt.MANY_ARE] = Strategy.single, Strategy.strided
+                row[lt.ShapeColumn.BASE_A + i] = arenas.arrays[operand.arena].data.ptr
+            row[lt.ShapeColumn.BYTES_A + i] = operand.slot_bytes
+        row[lt.MOVES] = strides[shape]
+        row[lt.ShapeColumn.ONE_IS], row[lt.ShapeColumn.MANY_ARE] = Strategy.single, Strategy.strided
     return table
 
 
@@ -40,7 +40,7 @@ class Tables:
 
     def __init__(self, shapes: Table, contexts: Table) -> None:
         self.shapes, self.contexts = shapes, contexts
-        self.plans: Table = np.zeros((0, lt.PLAN_COLUMNS), np.int64)
+        self.plans: Table = np.zeros((0, len(lt.PlanColumn)), np.int64)
         self._planned: dict[int, set[int]] = {}
 
     @property
@@ -55,17 +55,19 @@ class Tables:
     def strides_bytes(self, index: int) -> Table:
         """From one command's A, B, C to the next of a batch."""
         row = self.shapes[index]
-        strides: Table = row[lt.MOVE_A : lt.MOVE_C + 1] * row[lt.BYTES_A : lt.BYTES_C + 1]
+        strides: Table = row[lt.MOVES] * row[lt.BYTES]
         return strides
 
     def sizes(self, index: int, sizes: Iterable[int], slots: Table) -> list[int]:
         """`sizes`, and those that were planned before: a run is no longer than its arenas."""
         known = self._planned.setdefault(index, set())
         known.update(sizes)
-        moves = self.shapes[index, lt.MOVE_A : lt.MOVE_C + 1]
+        moves = self.shapes[index, lt.MOVES]
         return [size for size in sorted(known) if np.all(moves * (size - 1) < slots)]
 
-    def add(self, index: int, sizes: Iterable[int], make: Callable[[int], Row], column: int = lt.PLAN0) -> list[int]:
+    def add(
+        self, index: int, sizes: Iterable[int], make: Callable[[int], Row], column: int = lt.ShapeColumn.PLAN0
+    ) -> list[int]:
         """Append rows for batch sizes 0 to max(sizes), those left out unused; returns a size for each kernel."""
         self.shapes[index, column], distinct = self.append(sizes, make)
         return distinct
@@ -73,7 +75,7 @@ class Tables:
     def append(self, sizes: Iterable[int], make: Callable[[int], Row]) -> tuple[int, list[int]]:
         """The same for no shape of the table: the row for size 0, and a size for each kernel."""
         sizes, first = list(sizes), len(self.plans)
-        rows = np.zeros((max(sizes) + 1, lt.PLAN_COLUMNS), np.int64)
+        rows = np.zeros((max(sizes) + 1, len(lt.PlanColumn)), np.int64)
         distinct: dict[bytes, int] = {}
         for size in sizes:
             row, kernel = make(size)

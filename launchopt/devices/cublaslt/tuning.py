@@ -31,8 +31,8 @@ def fastest_by_pointers(device: GpuDevice, index: int, shape: ShapeKey, size: in
     """
     row = device.base.shapes[index]
     there = [device.work.arenas[operand.arena] for operand in device.work.operands(shape)]
-    slots = np.arange(size)[:, None] * row[lt.MOVE_A : lt.MOVE_C + 1] % np.array(there)
-    addresses = row[lt.BASE_A : lt.BASE_C + 1] + slots * row[lt.BYTES_A : lt.BYTES_C + 1]
+    slots = np.arange(size)[:, None] * row[lt.MOVES] % np.array(there)
+    addresses = row[lt.BASES] + slots * row[lt.BYTES]
     addresses[:, 2] += device.work.spared_bytes
     table = cupy.asarray(np.ascontiguousarray(addresses.T))
     device.synchronize()
@@ -49,8 +49,10 @@ def fastest_of_columns(device: GpuDevice, index: int, make: Callable[[int], Row]
     row = device.base.shapes[index].tolist()
     shape = device.work.shapes[index]
     weights = min(MOST_WEIGHTS, device.work.arenas[device.work.operands(shape)[0].arena])
-    b, c = row[lt.BASE_B], row[lt.BASE_C] + device.work.spared_bytes
-    return _fastest(device, make, [(row[lt.BASE_A] + i * row[lt.BYTES_A], b, c) for i in range(weights)])
+    b, c = row[lt.ShapeColumn.BASE_B], row[lt.ShapeColumn.BASE_C] + device.work.spared_bytes
+    return _fastest(
+        device, make, [(row[lt.ShapeColumn.BASE_A] + i * row[lt.ShapeColumn.BYTES_A], b, c) for i in range(weights)]
+    )
 
 
 def _fastest(device: GpuDevice, make: Callable[[int], Row], operands: list[Addresses]) -> Row:
@@ -62,7 +64,7 @@ def _fastest(device: GpuDevice, make: Callable[[int], Row], operands: list[Addre
             if best is None:
                 raise
             break
-        plan = np.array([*made[0], lt.MATMUL], np.int64)
+        plan = np.array([*made[0], lt.PlanKind.MATMUL], np.int64)
         took_ms = _launches_ms(device, plan, operands)
         if best is None or took_ms < best[0]:
             best = took_ms, made

@@ -75,11 +75,17 @@ class CudaDevice:
         self.lt, self.kernels = Plans(stream.dtype), KernelPlans(stream.dtype)
         self.op_plans = OpPlans(stream, self.kernels, self.state_of_sequences)
         self._scalars = np.array([1.0, 0.0], np.float32)  # alpha, beta
-        context = np.zeros((1, lt.CONTEXT_WORDS), np.int64)
-        context[0, lt.FUNCTION], context[0, lt.LAUNCH_FUNCTION] = matmul_address(), launch_address()
-        context[0, lt.HANDLE], context[0, lt.STREAM] = self.lt.handle, self.stream.ptr
-        context[0, lt.ALPHA] = self._scalars.ctypes.data
-        context[0, lt.BETA], context[0, lt.WORKSPACE] = self._scalars.ctypes.data + 4, self._workspace.data.ptr
+        context = np.zeros((1, len(lt.ContextWord)), np.int64)
+        context[0, lt.ContextWord.FUNCTION], context[0, lt.ContextWord.LAUNCH_FUNCTION] = (
+            matmul_address(),
+            launch_address(),
+        )
+        context[0, lt.ContextWord.HANDLE], context[0, lt.ContextWord.STREAM] = self.lt.handle, self.stream.ptr
+        context[0, lt.ContextWord.ALPHA] = self._scalars.ctypes.data
+        context[0, lt.ContextWord.BETA], context[0, lt.ContextWord.WORKSPACE] = (
+            self._scalars.ctypes.data + 4,
+            self._workspace.data.ptr,
+        )
         self.base = Tables(shape_table(stream, self.arenas), context)
         self._warm: list[tuple[Tables, int, int, bool]] = []
         self._packing = Packing(self.base, self.stream, self.check)
@@ -92,7 +98,7 @@ class CudaDevice:
         matrices = cupy.zeros((3, side, side), np.float32)
         a, b, c = (int(matrix.data.ptr) for matrix in matrices)
         row, _ = self.lt.make(ShapeKey(side, side, side, self.work.dtype), 1, (0, 0, 0))
-        self.check(lt.launch(self.base.contexts[0], np.array([*row, lt.MATMUL], np.int64), a, b, c, 0))
+        self.check(lt.launch(self.base.contexts[0], np.array([*row, lt.PlanKind.MATMUL], np.int64), a, b, c, 0))
         self.synchronize()
 
     def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
@@ -101,10 +107,12 @@ class CudaDevice:
         self.marks.name_ranges(mode, index, sizes)
         self.plan_strided(self.base, index, sizes)
         if scratch:
-            slot_bytes = self.base.shapes[index, lt.BYTES_A : lt.BYTES_C + 1]
+            slot_bytes = self.base.shapes[index, lt.BYTES]
             self._packing.grow(max(sizes), slot_bytes.tolist())
             strides, leading = three(slot_bytes), self.row_elements(shape)
-            distinct = self.base.add(index, sizes, lambda size: self.lt.make(shape, size, strides, leading), lt.PACKED0)
+            distinct = self.base.add(
+                index, sizes, lambda size: self.lt.make(shape, size, strides, leading), lt.ShapeColumn.PACKED0
+            )
             self._warm += [(self.base, index, size, True) for size in distinct]
 
     def plan_strided(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
@@ -150,9 +158,9 @@ class CudaDevice:
             if packed:
                 self._packing.launch(index, size, tuple(np.zeros(size, np.uint32) for _ in "abc"))
                 continue
-            a, b, c = row[lt.BASE_A : lt.BASE_C + 1].tolist()
+            a, b, c = row[lt.BASES].tolist()
             c += self.work.spared_bytes
-            self.check(lt.launch(tables.contexts[0], tables.plans[row[lt.PLAN0] + size], a, b, c, 0))
+            self.check(lt.launch(tables.contexts[0], tables.plans[row[lt.ShapeColumn.PLAN0] + size], a, b, c, 0))
         self._warm.clear()
         self.synchronize()
 
@@ -289,7 +297,7 @@ class CudaDevice:
         words, index, shapes = batch.words, batch.shape_index, self.tables[0]
         if lt.count_runs(words, index, shapes, most_launches) > most_launches:
             return False
-        moves = shapes[index, lt.MOVE_A : lt.MOVE_C + 1].tolist()
+        moves = shapes[index, lt.MOVES].tolist()
         args = (self.tables, self.records, (self.recorder.next_batch(), int(batch.reason), flush_ns))
         first = 0
         while first < len(words):
@@ -337,8 +345,8 @@ class CudaDevice:
         room.fill(seed=1)
         plans = Plans(dtype)
         row, _ = plans.make(shape, 1, (0, 0, 0))
-        plan, context = np.array([*row, lt.MATMUL], np.int64), self.base.contexts[0].copy()
-        context[lt.HANDLE] = plans.handle
+        plan, context = np.array([*row, lt.PlanKind.MATMUL], np.int64), self.base.contexts[0].copy()
+        context[lt.ContextWord.HANDLE] = plans.handle
         a, b, c = (room.arrays[key].data.ptr + slot * key.slot_bytes for slot in range(3))
 
         def gemm() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import cfunc, types
 
-from launchopt.devices.cublaslt.launch import KERNEL_STATUS, OK, STREAM, launch
+from launchopt.devices.cublaslt.launch import KERNEL_STATUS, OK, ContextWord, launch
 from launchopt.devices.launch_breakdown import LaunchTime
 from launchopt.native import call_words, compiled, monotonic_ns
 from launchopt.types import Int, Table
@@ -53,7 +53,7 @@ def lone_launches(context: Table, plan: Table, operands: Table, synchronize: Int
         status = np.int64(launch(context, plan, operands[0], operands[1], operands[2], operands[3]))
         times[i, LaunchTime.RETURNED_NS] = monotonic_ns()
         if status == OK:
-            status = np.int64(KERNEL_STATUS * call_words(synchronize, (context[STREAM],)))
+            status = np.int64(KERNEL_STATUS * call_words(synchronize, (context[ContextWord.STREAM],)))
         times[i, LaunchTime.KNOWN_NS] = monotonic_ns()
         if status != OK:
             return status

@@ -44,7 +44,7 @@ HOW = {
 
 def _row(columns: list[int]) -> Table:
     """Return a plan, padded to a row of the plans table."""
-    padded: Table = np.zeros(lt.PLAN_COLUMNS, np.int64)
+    padded: Table = np.zeros(len(lt.PlanColumn), np.int64)
     padded[: len(columns)] = columns
     return padded
 
@@ -148,7 +148,7 @@ class CudaFloors:
         shape = ShapeKey(M, 1, K, Dtype.fp32)
         row, _ = device.lt.make(shape, 1, (0, 0, 0))
         operands = np.zeros(4, np.int64)
-        operands[:3] = device.base.shapes[0, lt.BASE_A : lt.BASE_C + 1]
+        operands[:3] = device.base.shapes[0, lt.BASES]
         nothing = Kernel("null", "an empty kernel of four parameters", "cuLaunchKernelEx", null, np.zeros(4, np.int64))
         words = f"GEMM {M}x1x{K} fp32, operands in the L2"
         gemm = Kernel(f"cublaslt_{M}x1x{K}_fp32", words, "cublasLtMatmul", _row(row), operands)

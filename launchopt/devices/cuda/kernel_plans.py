@@ -188,7 +188,11 @@ class KernelPlans:
         # After the four: all words as one parameter, or each word as one. The driver reads as many as a kernel has.
         pointers = values.ctypes.data + 8 * np.arange(len(values), dtype=np.int64)
         self._keep += [config, values, pointers, function]
-        row = [0] * lt.PLAN_COLUMNS
-        row[lt.CONFIG], row[lt.KERNEL_FUNCTION] = config.ctypes.data, function.kernel.ptr
-        row[lt.PARAMETERS], row[lt.OPERANDS], row[lt.KIND] = pointers.ctypes.data, values.ctypes.data, lt.KERNEL
+        row = [0] * len(lt.PlanColumn)
+        row[lt.KernelColumn.CONFIG], row[lt.KernelColumn.FUNCTION] = config.ctypes.data, function.kernel.ptr
+        row[lt.KernelColumn.PARAMETERS], row[lt.KernelColumn.OPERANDS], row[lt.PlanColumn.KIND] = (
+            pointers.ctypes.data,
+            values.ctypes.data,
+            lt.PlanKind.KERNEL,
+        )
         return row

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from launchopt.devices.cublaslt.launch import FUNCTION, LAUNCH_FUNCTION, STREAM
+from launchopt.devices.cublaslt.launch import ContextWord
 from launchopt.devices.cuda.floor_loops import call_burst, empty_function, launch_burst, lone_launches
 from launchopt.devices.floors import CALLS, Measured
 from launchopt.devices.launch_breakdown import LaunchTime, Stage, gaps_ns, stage, traced_stages
@@ -70,7 +70,7 @@ class LaunchFloors:
         self._synchronize = gpu.address("cuStreamSynchronize")
         # The same loop with calls of a function that does nothing: what remains is our own cost.
         self._hollow = context.copy()
-        self._hollow[[FUNCTION, LAUNCH_FUNCTION]] = empty_function()
+        self._hollow[[ContextWord.FUNCTION, ContextWord.LAUNCH_FUNCTION]] = empty_function()
 
     def measure(self, repeats: int) -> Iterator[Measured]:
         """Measure each floor. Floors under CUPTI come last, since CUPTI may leave the driver slower."""
@@ -116,7 +116,7 @@ class LaunchFloors:
 
     def _call(self, function: str, handle: int, count: int = 1) -> int:
         """Return the ns of `count` calls; RunError if one fails."""
-        arguments = (np.int64(handle), np.int64(self._context[STREAM]))
+        arguments = (np.int64(handle), np.int64(self._context[ContextWord.STREAM]))
         spent_ns, status = call_burst(np.int64(self._gpu.address(function)), arguments, count)
         if status:
             raise RunError(f"{function} failed with CUresult {status}")

@@ -24,7 +24,7 @@ class Streams:
         self._workspaces = [cupy.empty(workspace_bytes, np.uint8) for _ in range(count - 1)]
         self.contexts = np.tile(context, (count, 1))
         for row, stream, workspace in zip(self.contexts[1:], self.all[1:], self._workspaces, strict=True):
-            row[lt.STREAM], row[lt.WORKSPACE] = stream.ptr, workspace.data.ptr
+            row[lt.ContextWord.STREAM], row[lt.ContextWord.WORKSPACE] = stream.ptr, workspace.data.ptr
         self._events = [cupy.cuda.Event(disable_timing=True) for _ in self.all]
 
     def of(self, request: int) -> CudaStream:

@@ -21,9 +21,10 @@ from launchopt.devices.cuda.op_kernels import SeqAddresses, Three, geometry
 from launchopt.devices.instructions.fusion import fused
 from launchopt.devices.instructions.order import with_dependencies
 from launchopt.devices.instructions.words import WORDS, Instruction, Instructions, Word
-from launchopt.devices.runs import run_end, slots_of
+from launchopt.devices.runs import run_end
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.kernels.shared import TILE_ROWS
+from launchopt.records import slots_of
 from launchopt.workloads.chain import ChainStream
 
 
@@ -51,7 +52,7 @@ class StepCompiler:
         whole = batch.words.reshape(batch.rows, batch.size, -1)
         alone, made = columns_of(batch) > 1, []
         for row, index in enumerate(indices.tolist()):
-            moves, words, first = shapes[index, lt.MOVE_A : lt.MOVE_C + 1].tolist(), whole[row], 0
+            moves, words, first = shapes[index, lt.MOVES].tolist(), whole[row], 0
             while first < batch.size:
                 stop = first + 1 if alone else int(run_end(words, first, *moves))
                 made.append(self._instruction(words, first, stop, row, index))
@@ -63,7 +64,7 @@ class StepCompiler:
     def _instruction(self, words: NDArray[np.uint64], first: int, stop: int, row: int, index: int) -> Instruction:
         made, shape = self._blank(index, stop - first).copy(), self._steps.tables.shapes[index]
         slots = np.array(slots_of(words, first), np.int64)
-        made[Word.A : Word.C + 1] = shape[lt.BASE_A : lt.BASE_C + 1] + slots * shape[lt.BYTES_A : lt.BYTES_C + 1]
+        made[Word.A : Word.C + 1] = shape[lt.BASES] + slots * shape[lt.BYTES]
         made[Word.FIRST_REQUEST], made[Word.ROW] = int(as_records(words[first : first + 1])["request"][0]), row
         return made
 

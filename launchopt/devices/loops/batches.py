@@ -27,7 +27,6 @@ from launchopt.devices.loops.state import (
     LoopArrays,
     LoopExit,
     LoopWord,
-    RingWords,
     SettingWord,
     is_drained,
     is_stopped,
@@ -35,6 +34,7 @@ from launchopt.devices.loops.state import (
     wait,
 )
 from launchopt.native import compiled, monotonic_ns
+from launchopt.queue.ring import RingWords
 from launchopt.recording.recorder import CursorWord, Recording, wants_room
 from launchopt.types import Int, Table, Words
 

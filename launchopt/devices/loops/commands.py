@@ -13,13 +13,13 @@ from launchopt.devices.loops.state import (
     LoopArrays,
     LoopExit,
     LoopWord,
-    RingWords,
     is_drained,
     is_stopped,
     refill,
     wait,
 )
 from launchopt.native import compiled
+from launchopt.queue.ring import RingWords
 from launchopt.recording.recorder import CursorWord, Recording, wants_room
 from launchopt.types import Int, ShapeIndices, Words
 

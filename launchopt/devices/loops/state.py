@@ -68,13 +68,6 @@ class SettingWord(enum.IntEnum):
     AT_ONCE = 3  # most records of a block
 
 
-class RingWords(NamedTuple):
-    """A ring's memory."""
-
-    header: Words  # [HEADER_WORDS]
-    data: Words  # [capacity, WORDS]
-
-
 class LoopArrays(NamedTuple):
     """What belongs to a loop alone."""
 

@@ -24,7 +24,6 @@ from launchopt.devices.loops.state import (
     LoopArrays,
     LoopExit,
     LoopWord,
-    RingWords,
     SettingWord,
     is_drained,
     is_stopped,
@@ -32,7 +31,7 @@ from launchopt.devices.loops.state import (
 )
 from launchopt.errors import RunError
 from launchopt.native import compiled, monotonic_ns, store_release
-from launchopt.queue.ring import HEADER_WORDS, HeaderWord, Ring, ready_words, release_words
+from launchopt.queue.ring import HEADER_WORDS, HeaderWord, Ring, RingWords, ready_words, release_words
 from launchopt.recording.recorder import CursorWord, Recorder, Recording, wants_room
 from launchopt.types import Int, Table
 

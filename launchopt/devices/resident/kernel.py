@@ -85,9 +85,13 @@ class Resident:
     def plan(self, shape: ShapeKey, row_elements: tuple[int, int, int]) -> tuple[list[int], bytes]:
         """Return the plan of one command of a shape, a row of PLAN_COLUMNS, and its name."""
         words, swapped = rl.shape_words(shape, row_elements)
-        row = [0] * lt.PLAN_COLUMNS
-        row[lt.QUEUE], row[lt.NUMBER], row[lt.SWAPPED] = self._queue.ctypes.data, len(self._shapes), int(swapped)
-        row[lt.KIND] = lt.RESIDENT
+        row = [0] * len(lt.PlanColumn)
+        row[lt.ResidentColumn.QUEUE], row[lt.ResidentColumn.NUMBER], row[lt.ResidentColumn.SWAPPED] = (
+            self._queue.ctypes.data,
+            len(self._shapes),
+            int(swapped),
+        )
+        row[lt.PlanColumn.KIND] = lt.PlanKind.RESIDENT
         self._shapes.append(words)
         return row, b"resident"
 

@@ -59,7 +59,7 @@ def epilogue_gemm(steps: LtSteps, kind: int, start: int, replica: int) -> Fused:
     gemm, bias, relu = steps.indices(kind)[start : start + 3].tolist()
     shape, vector, row = stream.shapes[gemm], steps.tables.shapes[bias], stream.rows_of(kind)[start + 1]
     slot = int(stream.template["slot_a"][row]) + replica * int(stream.replica_moves[row])
-    address = int(vector[lt.BASE_A]) + slot * int(vector[lt.BYTES_A])
+    address = int(vector[lt.ShapeColumn.BASE_A]) + slot * int(vector[lt.ShapeColumn.BYTES_A])
     a, b, _ = device.row_elements(shape)
     leading = (a, b, device.row_elements(stream.shapes[relu])[2])
     make = _columns(steps, shape, gemm, leading, Epilogue(int(cublasLt.Epilogue.RELU_BIAS), address))

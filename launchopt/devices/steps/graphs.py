@@ -62,7 +62,7 @@ class BatchGraphs:
     def _load(self, index: int, size: int) -> None:
         """Replay one graph with outputs to scratch, which also loads its kernel and the compiled loop that pads."""
         staged, row, scratch = self._pointers.stage(), self._tables.shapes[index], self._scratch.data.ptr
-        staged[:3] = row[lt.BASE_A], row[lt.BASE_B], scratch
+        staged[:3] = row[lt.ShapeColumn.BASE_A], row[lt.ShapeColumn.BASE_B], scratch
         pad_pointers(staged, 1, size, scratch)
         self._pointers.upload(3 * size)
         self._replay(index, size)
@@ -80,7 +80,7 @@ class BatchGraphs:
 
     def _record(self, index: int, size: int) -> None:
         table, row = self._pointers.device, self._tables.shapes[index]
-        plan, context = self._tables.plans[row[lt.PLAN0] + size], self._tables.contexts[0]
+        plan, context = self._tables.plans[row[lt.ShapeColumn.PLAN0] + size], self._tables.contexts[0]
         self._device.check(lt.launch(context, plan, table, table + 8 * size, table + 16 * size, 0))
 
     def submit(self, batch: Batch, flush_ns: int) -> None:

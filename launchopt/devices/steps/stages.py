@@ -100,7 +100,10 @@ def even_requests(words: Words, size: int, rows: int, shape_of: Table, shapes: T
     for row in range(rows):
         shape = shapes[shape_of[row]]
         own = words[row * size : row * size + least]
-        least = min(least, run_end(own, 0, shape[lt.MOVE_A], shape[lt.MOVE_B], shape[lt.MOVE_C]))
+        least = min(
+            least,
+            run_end(own, 0, shape[lt.ShapeColumn.MOVE_A], shape[lt.ShapeColumn.MOVE_B], shape[lt.ShapeColumn.MOVE_C]),
+        )
     return least
 
 
@@ -119,7 +122,10 @@ def mark_even(words: Words, size: int, rows: int, shape_of: Table, shapes: Table
     for row in range(rows):
         shape = shapes[shape_of[row]]
         own = words[row * size : (row + 1) * size]
-        even[row] = run_end(own, 0, shape[lt.MOVE_A], shape[lt.MOVE_B], shape[lt.MOVE_C]) == size
+        even[row] = (
+            run_end(own, 0, shape[lt.ShapeColumn.MOVE_A], shape[lt.ShapeColumn.MOVE_B], shape[lt.ShapeColumn.MOVE_C])
+            == size
+        )
 
 
 @compiled
@@ -132,7 +138,7 @@ def _argument(i: Int, stage: Table, words: Words, size: int, shapes: Table) -> I
     slot_a, slot_b, slot_c = slots_of(words, row * size)
     slot = slot_a if role == Role.A else (slot_b if role == Role.B else slot_c)
     shape = shapes[stage[first + ArgumentColumn.SHAPE]]
-    return shape[lt.BASE_A + role] + slot * shape[lt.BYTES_A + role]
+    return shape[lt.ShapeColumn.BASE_A + role] + slot * shape[lt.ShapeColumn.BYTES_A + role]
 
 
 @compiled
@@ -249,7 +255,7 @@ class LtSteps:
         """Return the stage of one row, which launches the plan of its shape."""
         shape = self.tables.shapes[shape_index]
         arguments = tuple(Argument(row, role) for role in Role)
-        return Fused(row, row + 1, arguments, int(shape[lt.MANY_ARE]), int(shape[lt.PLAN0]))
+        return Fused(row, row + 1, arguments, int(shape[lt.ShapeColumn.MANY_ARE]), int(shape[lt.ShapeColumn.PLAN0]))
 
     def _probe(self, batch: StepBatch) -> int:
         """Return a row with a weight: the copies of it that two requests use may differ."""

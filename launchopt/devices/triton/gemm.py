@@ -64,7 +64,7 @@ class TritonGemms:
         """Compile and time kernels for shape number `index` and choose the best. limit: most commands of a launch."""
         device = self._device
         shape = device.work.shapes[index]
-        shared = bool(device.base.shapes[index, lt.MOVE_A] == 0)
+        shared = bool(device.base.shapes[index, lt.ShapeColumn.MOVE_A] == 0)
         self._limits[shape], self._shared[shape] = limit, shared
         rows, tried = device.row_elements(shape), configs(shape)
         kernels = load_variants([variant(shape, rows, config, shared) for config in tried])
@@ -90,7 +90,7 @@ class TritonGemms:
         assert kernel is not None  # its shared memory fits: that of the same kernel with tables did
         row = plan_row(device, shape, 1, config, kernel)
         device.warm(tables, index, tables.add(index, [1], lambda _: (row, b"")))
-        tables.shapes[index, lt.ONE_IS] = Strategy.triton
+        tables.shapes[index, lt.ShapeColumn.ONE_IS] = Strategy.triton
 
 
 def plan_row(device: GpuDevice, shape: ShapeKey, size: int, config: Config, kernel: Loaded) -> list[int]:
@@ -119,8 +119,8 @@ class _Timed:
         room_a, room_b, _ = (device.arenas.arrays[operand.arena].nbytes for operand in device.work.operands(shape))
         self._outputs = cupy.empty(scratch_bytes(shape, lead_c, self._count), np.uint8)
         return (
-            Operand.spread(row[lt.BASE_A], room_a, row[lt.BYTES_A], a, shared),
-            Operand.spread(row[lt.BASE_B], room_b, row[lt.BYTES_B], b),
+            Operand.spread(row[lt.ShapeColumn.BASE_A], room_a, row[lt.ShapeColumn.BYTES_A], a, shared),
+            Operand.spread(row[lt.ShapeColumn.BASE_B], room_b, row[lt.ShapeColumn.BYTES_B], b),
             scratch(int(self._outputs.data.ptr), shape, lead_c, self._count),
         )
 

@@ -40,7 +40,7 @@ class FakeGrouped:
 
     def __init__(self, stream: GemmStream, most: int, fail: bool = False, upload_status: int = 0) -> None:
         self.lt = FakeLt(stream, dict.fromkeys(stream.shapes, 1))
-        self.lt.base.contexts[0, lt.STREAM] = STREAM
+        self.lt.base.contexts[0, lt.ContextWord.STREAM] = STREAM
         self.copy = FakeCopy(3 * most, upload_status)
         self.groups: list[list[tuple[int, int, int, int]]] = []  # of each call: m, n, k and size of each group
         self._fail, self._function = fail, GEMM_GROUPED(self._call)
@@ -139,9 +139,9 @@ def test_every_product_is_right_whatever_comes_together(
 
 def test_addresses_lie_behind_each_other_group_by_group() -> None:
     stream = GemmStream(SHAPES[:2], 1, [Segment(1, 1)], Dtype.fp32, 1)
-    shapes = np.zeros((2, lt.SHAPE_COLUMNS), np.int64)
-    shapes[:, lt.BASE_A : lt.BASE_C + 1] = [[1000, 2000, 3000], [4000, 5000, 6000]]
-    shapes[:, lt.BYTES_A : lt.BYTES_C + 1] = [[1, 2, 3], [10, 20, 30]]
+    shapes = np.zeros((2, len(lt.ShapeColumn)), np.int64)
+    shapes[:, lt.BASES] = [[1000, 2000, 3000], [4000, 5000, 6000]]
+    shapes[:, lt.BYTES] = [[1, 2, 3], [10, 20, 30]]
     records = np.zeros(3, COMMAND_DTYPE)
     for role in "abc":
         records[f"slot_{role}"] = [1, 5, 2]

@@ -40,7 +40,7 @@ def test_a_batch_of_more_commands_than_there_are_weights_takes_them_again(
         (shape,) = stream.shapes
         lt_tuning.fastest_by_pointers(device, 0, shape, size)
         for operand, base, addresses in zip(
-            stream.operands(shape), device.base.shapes[0, lt.BASE_A : lt.BASE_C + 1], tried, strict=True
+            stream.operands(shape), device.base.shapes[0, lt.BASES], tried, strict=True
         ):
             slots, rest = np.divmod(addresses - base, operand.slot_bytes)
             assert not rest.any()

@@ -63,8 +63,8 @@ def test_a_chain_that_starts_early_computes_the_same() -> None:
     weights = cupy.asarray(generator.uniform(-1, 1, (8, size, size)).astype(np.float32) * np.float32(np.sqrt(3 / size)))
     start = generator.uniform(-1, 1, size).astype(np.float32)
     plans, stream = KernelPlans(Dtype.fp32), cupy.cuda.Stream(non_blocking=True)
-    context = np.zeros(lt.CONTEXT_WORDS, np.int64)
-    context[lt.LAUNCH_FUNCTION], context[lt.STREAM] = launch_address(), stream.ptr
+    context = np.zeros(len(lt.ContextWord), np.int64)
+    context[lt.ContextWord.LAUNCH_FUNCTION], context[lt.ContextWord.STREAM] = launch_address(), stream.ptr
     launch = gemv_geometry(ShapeKey(size, 1, size, Dtype.fp32), 1, (size, size, size), (0, 0, 0), warps)
     found = []
     for early in (False, True):

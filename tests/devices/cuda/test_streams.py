@@ -51,8 +51,13 @@ def made(count: int) -> tuple[Streams, FakeStream, list[int]]:
         return SimpleNamespace(data=SimpleNamespace(ptr=0x9000 + len(asked)))
 
     stand_in = SimpleNamespace(cuda=SimpleNamespace(Stream=FakeStream, Event=FakeEvent), empty=empty)
-    context = np.zeros(lt.CONTEXT_WORDS, np.int64)
-    context[[lt.FUNCTION, lt.HANDLE, lt.STREAM, lt.WORKSPACE]] = 7, 8, MAIN, 0x9000
+    context = np.zeros(len(lt.ContextWord), np.int64)
+    context[[lt.ContextWord.FUNCTION, lt.ContextWord.HANDLE, lt.ContextWord.STREAM, lt.ContextWord.WORKSPACE]] = (
+        7,
+        8,
+        MAIN,
+        0x9000,
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "cupy", stand_in)
         main = FakeStream()
@@ -63,13 +68,17 @@ def made(count: int) -> tuple[Streams, FakeStream, list[int]]:
 def test_each_has_a_stream_and_a_workspace_of_its_own_and_shares_the_rest(count: int) -> None:
     streams, main, asked = made(count)
     contexts = streams.contexts
-    assert contexts.shape == (count, lt.CONTEXT_WORDS)
+    assert contexts.shape == (count, len(lt.ContextWord))
     assert streams.all[0] is main
-    assert contexts[0, lt.STREAM] == MAIN, "the main one's context is as it was"
-    assert contexts[1:, lt.STREAM].tolist() == [stream.ptr for stream in streams.all[1:]]
+    assert contexts[0, lt.ContextWord.STREAM] == MAIN, "the main one's context is as it was"
+    assert contexts[1:, lt.ContextWord.STREAM].tolist() == [stream.ptr for stream in streams.all[1:]]
     assert asked == [WORKSPACE_BYTES] * (count - 1)
-    assert len(set(contexts[:, lt.WORKSPACE].tolist())) == len(set(contexts[:, lt.STREAM].tolist())) == count
-    assert contexts[:, [lt.FUNCTION, lt.HANDLE]].tolist() == [[7, 8]] * count
+    assert (
+        len(set(contexts[:, lt.ContextWord.WORKSPACE].tolist()))
+        == len(set(contexts[:, lt.ContextWord.STREAM].tolist()))
+        == count
+    )
+    assert contexts[:, [lt.ContextWord.FUNCTION, lt.ContextWord.HANDLE]].tolist() == [[7, 8]] * count
 
 
 @properties

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launchopt.devices.loops.requests import DRAW
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import FeedbackLayout
+from launchopt.devices.loops.landing import StagedRow
 from launchopt.sampling import NO_ID, Sampling, SamplingKind, sample
 
 pytestmark = pytest.mark.gpu
@@ -43,7 +43,7 @@ def submit(feedback: Any, sources: Any, targets: Any, histories: Any, requests: 
     staged, rows = feedback.stage(), len(sources)
     for words, values in zip(staged, (sources, targets, histories, ids), strict=False):
         words[:rows] = values
-    staged[DRAW, :rows] = (requests.astype(np.uint64) << np.uint64(32)) | tokens
+    staged[StagedRow.DRAW, :rows] = (requests.astype(np.uint64) << np.uint64(32)) | tokens
     feedback.launch(rows)
 
 

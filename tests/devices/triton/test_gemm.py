@@ -89,7 +89,7 @@ def test_products_of_every_configuration(triton: Any, device: Any, dtype: Dtype,
     exact = (b.astype(cupy.float64) @ a.astype(cupy.float64).transpose(0, 2, 1)).get()
     largest = (abs(b) @ abs(a).transpose(0, 2, 1)).get()
     bound = dtype.unit_roundoff * np.abs(exact) + 64 * Dtype.fp32.unit_roundoff * largest + 1e-7
-    places = rows[lt.BYTES_A : lt.BYTES_C + 1, None] * np.arange(commands) + rows[lt.BASE_A : lt.BASE_C + 1, None]
+    places = rows[lt.BYTES, None] * np.arange(commands) + rows[lt.BASES, None]
     table = cupy.asarray(places)
     tried = configs(shape)
     lead = device.row_elements(shape)

@@ -134,14 +134,17 @@ class FakeGpu:
 
 def fake_floors(gpu: FakeGpu) -> tuple[LaunchFloors, dict[str, str]]:
     """Floors of an empty kernel and of a GEMM on it, and what they are told is absent."""
-    context = np.zeros(lt.CONTEXT_WORDS, np.int64)
-    context[lt.FUNCTION], context[lt.LAUNCH_FUNCTION] = gpu.address("cublasLtMatmul"), gpu.address("cuLaunchKernelEx")
-    context[lt.STREAM] = STREAM
+    context = np.zeros(len(lt.ContextWord), np.int64)
+    context[lt.ContextWord.FUNCTION], context[lt.ContextWord.LAUNCH_FUNCTION] = (
+        gpu.address("cublasLtMatmul"),
+        gpu.address("cuLaunchKernelEx"),
+    )
+    context[lt.ContextWord.STREAM] = STREAM
     plans = KernelPlans(Dtype.fp32)
     handle = SimpleNamespace(kernel=SimpleNamespace(ptr=77), max_dynamic_shared_size_bytes=None)
     row = plans.row(handle, Launch((1, 1, 1), (1, 1, 1), 0, np.zeros(1, np.int64)))
     operands, absent = np.zeros(4, np.int64), dict[str, str]()
     null = Kernel("null", "an empty kernel", "cuLaunchKernelEx", np.array(row, np.int64), operands)
-    gemm = Kernel("gemm", "a GEMM", "cublasLtMatmul", np.zeros(lt.PLAN_COLUMNS, np.int64), operands)
+    gemm = Kernel("gemm", "a GEMM", "cublasLtMatmul", np.zeros(len(lt.PlanColumn), np.int64), operands)
     gpu.kept = plans  # the rows point into it
     return LaunchFloors(gpu, context, null, gemm, absent), absent

@@ -20,7 +20,7 @@ from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cuda.op_kernels import ARGS, OpLaunch, geometry
 from launchopt.devices.loops.runner import Launcher
-from launchopt.recording.recorder import Recorder, RecordingArrays
+from launchopt.recording.recorder import Recorder, RecordingArrays, Strategy
 from launchopt.timing.sampling import Sampler
 from launchopt.workloads.chain import Stream
 from support.cuda.fake_kernels import FakeKernels, elementwise, rows_at
@@ -106,21 +106,21 @@ class FakeLt(FakeMatmul):
         self.kernels = FakeKernels(len(ARGS))
         self._kernel_plans = KernelPlans(stream.shapes[0].dtype)
         self._functions = {op: self.kernels.kernel(elementwise(op)) for op in Op}
-        shapes = np.zeros((len(stream.shapes), lt.SHAPE_COLUMNS), np.int64)
+        shapes = np.zeros((len(stream.shapes), len(lt.ShapeColumn)), np.int64)
         plans: list[list[int]] = []
         strides = stream.strides()
         for row, shape in zip(shapes, stream.shapes, strict=True):
-            row[lt.PLAN0], row[lt.MANY_ARE] = len(plans), lt.STRIDED
+            row[lt.ShapeColumn.PLAN0], row[lt.ShapeColumn.MANY_ARE] = len(plans), Strategy.strided
             for place, operand in enumerate(stream.operands(shape)):
                 if operand.arena in self.arenas.arrays:
-                    row[lt.BASE_A + place] = self.arenas.arrays[operand.arena].ctypes.data
-                row[lt.BYTES_A + place] = operand.slot_bytes
-            row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
-            steps = row[lt.BYTES_A : lt.BYTES_C + 1] * row[lt.MOVE_A : lt.MOVE_C + 1]
+                    row[lt.ShapeColumn.BASE_A + place] = self.arenas.arrays[operand.arena].ctypes.data
+                row[lt.ShapeColumn.BYTES_A + place] = operand.slot_bytes
+            row[lt.MOVES] = strides[shape]
+            steps = row[lt.BYTES] * row[lt.MOVES]
             plans += [self._row(shape, size, steps.tolist()) for size in range(limits[shape] + 1)]
-        context = np.zeros((1, lt.CONTEXT_WORDS), np.int64)
-        context[0, lt.FUNCTION] = ctypes.cast(self.function, ctypes.c_void_p).value
-        context[0, lt.LAUNCH_FUNCTION] = self.kernels.address
+        context = np.zeros((1, len(lt.ContextWord)), np.int64)
+        context[0, lt.ContextWord.FUNCTION] = ctypes.cast(self.function, ctypes.c_void_p).value
+        context[0, lt.ContextWord.LAUNCH_FUNCTION] = self.kernels.address
         self.base = Tables(shapes, context)
         self.base.plans = np.array(plans, np.int64)
         self.tables = self.base.arrays
@@ -150,7 +150,7 @@ class FakeLt(FakeMatmul):
             for each, step, lead in zip(rows_cols, steps, leading, strict=True)
         ]
         self._keep += layouts
-        return [0, *(layout.ctypes.data for layout in layouts), 0, 0, lt.MATMUL]
+        return [0, *(layout.ctypes.data for layout in layouts), 0, 0, lt.PlanKind.MATMUL]
 
     @property
     def records(self) -> RecordingArrays:

@@ -69,13 +69,18 @@ class Placed:
         of_state = [] if state is None else [state.positions, state.table]
         arrays = _apart([*arenas.arrays.values(), *of_state])
         bases = dict(zip(arenas.arrays, arrays, strict=False))
-        shapes, strides = np.zeros((len(stream.shapes), lt.SHAPE_COLUMNS), np.int64), stream.strides()
+        shapes, strides = np.zeros((len(stream.shapes), len(lt.ShapeColumn)), np.int64), stream.strides()
         for row, shape in zip(shapes, stream.shapes, strict=True):
             for i, operand in enumerate(stream.operands(shape)):
-                row[lt.BASE_A + i], row[lt.BYTES_A + i] = bases.get(operand.arena, 0), operand.slot_bytes
-            row[lt.MOVE_A : lt.MOVE_C + 1] = strides[shape]
+                row[lt.ShapeColumn.BASE_A + i], row[lt.ShapeColumn.BYTES_A + i] = (
+                    bases.get(operand.arena, 0),
+                    operand.slot_bytes,
+                )
+            row[lt.MOVES] = strides[shape]
         limits = {shape: stream.together(shape) for shape in stream.shapes}
-        self.steps = LtSteps(cast(GpuDevice, self), limits, Tables(shapes, np.zeros((1, lt.CONTEXT_WORDS), np.int64)))
+        self.steps = LtSteps(
+            cast(GpuDevice, self), limits, Tables(shapes, np.zeros((1, len(lt.ContextWord)), np.int64))
+        )
         self.state: SeqAddresses | None = None
         if state is not None:
             positions, table = list(arrays)[-2:]
