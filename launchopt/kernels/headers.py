@@ -12,60 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from launchopt.command import Op
-from launchopt.kernels.shared import (
-    ARGS,
-    ATTENTION_WARPS,
-    AV_LANES,
-    BOX_BYTES,
-    COMMAND_WORDS,
-    COPIES,
-    COPY_ROW_BYTES,
-    COPY_ROWS,
-    END,
-    ENTRY_WORDS,
-    FEEDBACK,
-    GATE,
-    GROUP_WARPS,
-    GROUPS,
-    INPUT_GAP_BYTES,
-    INSTRUCTION,
-    JOIN,
-    KEY_LANES,
-    KEYS,
-    LINE_BYTES,
-    MOST_CAPACITY,
-    MOST_COLUMNS,
-    MOST_COPY_SLOTS,
-    MOST_HEAD_DIM,
-    MOST_WAITS,
-    OUTPUT_WORDS,
-    PAIRS_INPUT_BYTES,
-    PART_GAP_ROWS,
-    PASS_TILES,
-    PIECE_BYTES,
-    PROGRAM,
-    QUERIES,
-    QUEUE,
-    REGISTER_PIECES,
-    ROW_GAP_BYTES,
-    ROW_WORDS,
-    SCRATCH_BYTES,
-    SHAPE,
-    SMALL_VECTORS,
-    TAG_BITS,
-    TAG_SHIFT,
-    TASK,
-    TILE_ROWS,
-    VALUE_QUERIES,
-    WEIGHTS,
-    WHOLE_TOKENS,
-    ControlWord,
-    CopyResult,
-    KernelState,
-    LaunchClock,
-    Stamp,
-    TaskFlag,
-)
+from launchopt.kernels import shared
 from launchopt.sampling import SamplingKind
 
 _TYPES = {"i8": "i64", "u8": "u64", "u4": "u32", "f8": "double"}  # by NumPy's name; common/storage.cuh defines them
@@ -76,8 +23,8 @@ def struct_text(
 ) -> str:
     """Return the CUDA declaration of a struct whose fields are those of a packed `dtype`.
 
-    types: the C type of a field, where its NumPy type does not tell it: a pointer, or another struct. alignment: in
-    bytes, where it is more than that of the fields.
+    types: the C type of a field, if its NumPy type does not tell it: a pointer, or another struct. alignment: in bytes,
+    if it is more than that of the fields.
     """
     fields = ""
     for field in dtype.names or ():
@@ -97,81 +44,55 @@ def constants_text(**values: int) -> str:
     return f"enum {{ {', '.join(f'{name} = {value}' for name, value in values.items())} }};\n"
 
 
+def _constants(names: str) -> str:
+    """Return the declaration of constants of `shared`, by their names."""
+    return constants_text(**{name: getattr(shared, name) for name in names.split()})
+
+
+_FEEDBACK_TYPES = {"arguments": "const u64*", "ns": "u64*", "found": "u64*"}
+_COPIES_TYPES = {"from": "const char*", "lines": "const char*", "waits": "u32*", "results": "u64*"}
+_QUEUE_TYPES = {
+    "ring": "const u64*",
+    **dict.fromkeys(("host_done", "host_outputs", "control", "entries", "done", "ticket", "gone", "progress"), "u64*"),
+    "arrived": "u32*",
+    "shapes": "const Shape*",
+}
+_PROGRAM_TYPES = {"tasks": "const Task*", "counters": "u32*", "weights": "const Weights*", "stamps": "u64*"}
+_GATE_TYPES = {"word": "const u64*", "gave_up": "u64*", "heard": "u64*"}
+
+_COPY_CONSTANTS = {
+    "ROWS": shared.COPY_ROWS,
+    "ROW_BYTES": shared.COPY_ROW_BYTES,
+    "LINE_BYTES": shared.LINE_BYTES,
+    "MOST_SLOTS": shared.MOST_COPY_SLOTS,
+    "RESULTS": len(shared.CopyResult),
+}
+
 HEADERS: Mapping[str, str] = {
-    "shared/args.cuh": struct_text("Args", ARGS),
-    "shared/attention.cuh": constants_text(
-        QUERIES=QUERIES, KEY_LANES=KEY_LANES, KEYS=KEYS, AV_LANES=AV_LANES, WARPS=ATTENTION_WARPS
-    ),
-    "shared/skinny.cuh": constants_text(GROUP_WARPS=GROUP_WARPS, MOST_COLUMNS=MOST_COLUMNS)
-    + struct_text("Shape", SHAPE),
+    "shared/args.cuh": struct_text("Args", shared.ARGS),
+    "shared/skinny.cuh": _constants("GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),
+    "shared/attention.cuh": _constants("QUERIES KEY_LANES KEYS AV_LANES")
+    + constants_text(WARPS=shared.ATTENTION_WARPS),
     "shared/sampling.cuh": constants_text(**{kind.name.upper(): i for i, kind in enumerate(SamplingKind)}),
-    "shared/feedback.cuh": constants_text(ROW_WORDS=ROW_WORDS)
-    + struct_text("Feedback", FEEDBACK, {"arguments": "const u64*", "ns": "u64*", "found": "u64*"}),
-    "shared/copies.cuh": constants_text(
-        ROWS=COPY_ROWS,
-        ROW_BYTES=COPY_ROW_BYTES,
-        LINE_BYTES=LINE_BYTES,
-        MOST_SLOTS=MOST_COPY_SLOTS,
-        RESULTS=len(CopyResult),
-    )
-    + enum_text(CopyResult)
-    + struct_text(
-        "Copies",
-        COPIES,
-        {"from": "const char*", "lines": "const char*", "waits": "u32*", "results": "u64*"},
-    ),
-    "shared/queue.cuh": constants_text(
-        COMMAND_WORDS=COMMAND_WORDS,
-        OUTPUT_WORDS=OUTPUT_WORDS,
-        GROUPS=GROUPS,
-        ENTRY_WORDS=ENTRY_WORDS,
-        TAG_SHIFT=TAG_SHIFT,
-        END=END,
-        MOST_CAPACITY=MOST_CAPACITY,
-        SMALL_VECTORS=SMALL_VECTORS,
-    )
-    + enum_text(KernelState)
-    + enum_text(ControlWord)
-    + struct_text(
-        "Queue",
-        QUEUE,
-        {
-            "ring": "const u64*",
-            **dict.fromkeys(("host_done", "host_outputs", "control", "entries", "done"), "u64*"),
-            **dict.fromkeys(("ticket", "gone", "progress"), "u64*"),
-            "arrived": "u32*",
-            "shapes": "const Shape*",
-        },
-    ),
-    "shared/megakernel.cuh": constants_text(
-        MOST_WAITS=MOST_WAITS,
-        JOIN=JOIN,
-        TILE_ROWS=TILE_ROWS,
-        PASS_TILES=PASS_TILES,
-        PIECE_BYTES=PIECE_BYTES,
-        ROW_GAP_BYTES=ROW_GAP_BYTES,
-        SCRATCH_BYTES=SCRATCH_BYTES,
-        PAIRS_INPUT_BYTES=PAIRS_INPUT_BYTES,
-        INPUT_GAP_BYTES=INPUT_GAP_BYTES,
-        PART_GAP_ROWS=PART_GAP_ROWS,
-        REGISTER_PIECES=REGISTER_PIECES,
-        TAG_BITS=TAG_BITS,
-        BOX_BYTES=BOX_BYTES,
-        MOST_HEAD_DIM=MOST_HEAD_DIM,
-        WHOLE_TOKENS=WHOLE_TOKENS,
-        VALUE_QUERIES=VALUE_QUERIES,
-    )
+    "shared/feedback.cuh": _constants("ROW_WORDS") + struct_text("Feedback", shared.FEEDBACK, _FEEDBACK_TYPES),
+    "shared/copies.cuh": constants_text(**_COPY_CONSTANTS)
+    + enum_text(shared.CopyResult)
+    + struct_text("Copies", shared.COPIES, _COPIES_TYPES),
+    "shared/queue.cuh": _constants("COMMAND_WORDS OUTPUT_WORDS GROUPS ENTRY_WORDS TAG_SHIFT END MOST_CAPACITY")
+    + _constants("SMALL_VECTORS")
+    + enum_text(shared.KernelState)
+    + enum_text(shared.ControlWord)
+    + struct_text("Queue", shared.QUEUE, _QUEUE_TYPES),
+    "shared/megakernel.cuh": _constants("MOST_WAITS JOIN TILE_ROWS PASS_TILES PIECE_BYTES ROW_GAP_BYTES SCRATCH_BYTES")
+    + _constants("PAIRS_INPUT_BYTES INPUT_GAP_BYTES PART_GAP_ROWS REGISTER_PIECES BOX_BYTES TAG_BITS")
+    + _constants("MOST_HEAD_DIM WHOLE_TOKENS VALUE_QUERIES")
     + enum_text(Op, "OP_")
-    + enum_text(Stamp)
-    + enum_text(LaunchClock)
-    + enum_text(TaskFlag)
-    + struct_text("Instruction", INSTRUCTION)
-    + struct_text("Task", TASK, {"in": "Instruction"}, alignment=16)
-    + struct_text("Weights", WEIGHTS)
-    + struct_text(
-        "Program",
-        PROGRAM,
-        {"tasks": "const Task*", "counters": "u32*", "weights": "const Weights*", "stamps": "u64*"},
-    )
-    + struct_text("Gate", GATE, {"word": "const u64*", "gave_up": "u64*", "heard": "u64*"}),
+    + enum_text(shared.Stamp)
+    + enum_text(shared.LaunchClock)
+    + enum_text(shared.TaskFlag)
+    + struct_text("Instruction", shared.INSTRUCTION)
+    + struct_text("Task", shared.TASK, {"in": "Instruction"}, alignment=16)
+    + struct_text("Weights", shared.WEIGHTS)
+    + struct_text("Program", shared.PROGRAM, _PROGRAM_TYPES)
+    + struct_text("Gate", shared.GATE, _GATE_TYPES),
 }
