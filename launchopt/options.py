@@ -13,9 +13,13 @@ import math
 from dataclasses import Field, dataclass, field, fields
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from launchopt.errors import ConfigError, choices
+from launchopt.errors import ConfigError
+from launchopt.errors import choices as listed
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 LARGEST = 2**31 - 1  # sizes and counts are int32 in cuBLASLt and uint32 in a command record
 REQUIRED: Any = "???"  # the default of an option that the user must give; OmegaConf's own word
@@ -34,21 +38,32 @@ class Limits:
     is_power_of_two: bool = False
     choices: tuple[str, ...] = ()
 
-    def check(self, key: str, value: Any) -> None:
+    def check(self, key: str, value: object) -> None:
         """Raise ConfigError for a value that is not within these limits."""
         if self.choices and value is not None and value not in self.choices:
-            raise ConfigError(key, value, f"must be one of {choices(self.choices)}")
+            raise ConfigError(key, value, f"must be one of {listed(self.choices)}")
+        number = value if isinstance(value, int | float) else None
         if self.low is not None:
-            within(key, value, self.low, self.high)
+            within(key, number, self.low, self.high)
         if self.is_above_zero:
-            above_zero(key, value)
-        if self.is_power_of_two and value is not None and (value < 1 or value & (value - 1)):
+            above_zero(key, number)
+        if self.is_power_of_two and isinstance(value, int) and value.bit_count() != 1:
             raise ConfigError(key, value, "must be a power of two")
 
 
-def option(default: T, text: str, **limits: Any) -> T:
-    """Declare one field of a dataclass of options; `text` is its one line of help, `limits` are those of `Limits`."""
-    declared: T = field(default=default, metadata={"help": text, "limits": Limits(**limits)})
+def option(
+    default: T,
+    text: str,
+    *,
+    low: float | None = None,
+    high: float = LARGEST,
+    is_above_zero: bool = False,
+    is_power_of_two: bool = False,
+    choices: tuple[str, ...] = (),
+) -> T:
+    """Declare one field of a dataclass of options; `text` is its one line of help, the others are those of `Limits`."""
+    limits = Limits(low, high, is_above_zero, is_power_of_two, choices)
+    declared: T = field(default=default, metadata={"help": text, "limits": limits})
     return declared
 
 
@@ -65,12 +80,12 @@ def declared_in(package: str, base: type[T]) -> list[type[T]]:
     return found
 
 
-def help_of(declared: Field[Any]) -> str:
+def help_of(declared: Field[object]) -> str:
     """Return an option's line of help; "" where the field was not declared by `option`."""
     return str(declared.metadata.get("help", ""))
 
 
-def check_options(group: str, options: Any) -> None:
+def check_options(group: str, options: DataclassInstance) -> None:
     """Raise ConfigError, with the key GROUP.NAME, for the first option of a dataclass that is beyond its limits."""
     for declared in fields(options):
         if limits := declared.metadata.get("limits"):
@@ -86,7 +101,7 @@ def within(key: str, value: float | None, low: float, high: float = LARGEST) -> 
 def fixed(key: str, value: str, *allowed: str) -> None:
     """Raise ConfigError for a group's own name that was overridden: the user means another option of the group."""
     if value not in allowed:
-        raise ConfigError(key, value, f"must be {choices(allowed)}; to choose another, give {key.partition('.')[0]}=")
+        raise ConfigError(key, value, f"must be {listed(allowed)}; to choose another, give {key.partition('.')[0]}=")
 
 
 def above_zero(key: str, value: float | None) -> None:

@@ -1,8 +1,8 @@
 """The Hydra application: composed config in, folders of results out.
 
-Bad input is refused before a folder is made: a single run in `Precheck`, which Hydra calls before it creates one;
-a sweep's job by a manifest that says why, so that the other jobs go on. What of a sweep can be refused as a whole (an
-override that does not compose, a folder that is in use) is refused before its first job.
+Bad input is refused before a folder is made. `Precheck`, which Hydra calls first, refuses a single run, and a sweep
+whose overrides do not compose or whose folder is in use. A job of a sweep that is refused gets a manifest with the
+reason, and the other jobs go on.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
@@ -26,26 +25,31 @@ from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.recording.manifest import read_manifest, write_manifest
 from runner.config.schema import register, to_config
 from runner.config.tables import conf_folder
-from runner.help import help_text, mode_lines
+from runner.help import print_help
 from runner.run import children
 from runner.run.folder_lock import FolderLock, check_writable
 from runner.run.resume import clear, config_hash, earlier_run, is_done, is_finished, is_timed, newest_sweep, plain
 from runner.run.sweep import Sweep, SweepJob
+
+if TYPE_CHECKING:
+    from hydra.conf import HydraConf
+
+    from runner.plan.plan import Plan
 
 RUN_KEY, SWEEP_KEY = "hydra.run.dir", "hydra.sweep.dir"
 
 
 @dataclass
 class Start:
-    """One start of the application: what it holds from Hydra's first call to its end."""
+    """The state of one start of the application, from Hydra's first call to the end."""
 
-    exit_code: int = 0  # the worst that a job ended with
-    plan: Any = None  # of a single run
+    exit_code: int = 0  # the highest of all jobs
+    plan: Plan | None = None  # of a single run
     sweep: Sweep | None = None
     locks: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def hold(self, folder: Path, key: str) -> FolderLock:
-        """Keep other processes out of the folder until the end."""
+        """Lock the folder against other processes until the end."""
         lock = self.locks.enter_context(FolderLock(folder, key))
         if lock.notice:
             print(lock.notice)
@@ -56,16 +60,16 @@ _start = Start()
 
 
 def fail(error: LaunchoptError) -> None:
-    """One line on standard error; the process will end with the error's exit code."""
+    """Print one line on standard error; the process will end with the error's exit code."""
     _start.exit_code = max(_start.exit_code, error.exit_code)
     print(f"error: {error}", file=sys.stderr)
 
 
 class Precheck(Callback):
-    """Refuses what cannot work before Hydra makes a folder."""
+    """Checks of a command line before Hydra makes a folder."""
 
-    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Plan the run, take its folder; exit where that fails, or where the run is finished already."""
+    def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
+        """Plan the run and lock its folder; exit where that fails, or where the run is finished already."""
         with _refusing():
             self._prepare_run(_without_hydra(config), config.hydra.run)
 
@@ -86,8 +90,8 @@ class Precheck(Callback):
         if not is_there:
             _start.hold(folder, RUN_KEY)
 
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Find the sweep's folder and take it."""
+    def on_multirun_start(self, config: DictConfig, **kwargs: object) -> None:
+        """Find the sweep's folder and lock it."""
         with _refusing():
             overrides = _typed(config.hydra)
             if config.resume and is_timed(config.hydra.sweep):
@@ -101,7 +105,7 @@ class Precheck(Callback):
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """End the process on an error: of an exception in a callback Hydra would only warn, and go on."""
+    """End the process on an error: Hydra would only warn of an exception in a callback, and go on."""
     try:
         yield
     except LaunchoptError as error:
@@ -109,14 +113,15 @@ def _refusing() -> Iterator[None]:
         raise SystemExit(error.exit_code) from None
 
 
-def _typed(about: Any) -> list[str]:
-    """The overrides as they were typed: an interpolation in one is not for Hydra's config to resolve."""
-    overrides: Any = OmegaConf.to_container(about.overrides.task, resolve=False)
-    return list(overrides)
+def _typed(about: DictConfig | HydraConf) -> list[str]:
+    """Return the overrides as they were typed, interpolations included."""
+    overrides = OmegaConf.to_container(about.overrides.task, resolve=False)
+    assert isinstance(overrides, list)
+    return list(map(str, overrides))
 
 
 def _place_sweep(config: DictConfig, folder: Path) -> None:
-    """Have Hydra write the sweep, and every job of it, into `folder`."""
+    """Make Hydra write the sweep and its jobs into `folder`."""
     print(f"resuming {folder}")
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     with read_write(config.hydra), open_dict(config.hydra):
@@ -133,7 +138,7 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 
 
 def run_job(composed: DictConfig) -> None:
-    """One job, as Hydra calls it. Raises no Exception: Hydra would end the process with it, after the other jobs."""
+    """Run one job for Hydra. It raises no Exception: Hydra would end the process with it, after the other jobs."""
     about = HydraConfig.get()
     folder, overrides = Path(about.runtime.output_dir), _typed(about)
     sweep = _start.sweep
@@ -153,7 +158,7 @@ def run_job(composed: DictConfig) -> None:
 
 
 def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Path) -> None:
-    """Skip it or run it, and note which; a LaunchoptError refuses it."""
+    """Skip or run a job, and note which; a LaunchoptError refuses it."""
     header, shown = f"job {job.job}: {' '.join(job.overrides)}", Path(_shown(folder))
     try:
         sweep.add(job, folder)
@@ -181,7 +186,7 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
     job.ended("failed" if failure else "ok", failure)
 
 
-def _plan(composed: DictConfig) -> Any:
+def _plan(composed: DictConfig) -> Plan:
     settings = to_config(composed)
     from runner.plan.plan import make_plan
 
@@ -189,14 +194,14 @@ def _plan(composed: DictConfig) -> Any:
 
 
 def _note_refusal(folder: Path, job: SweepJob, error: LaunchoptError) -> None:
-    """A manifest that says why, where there are no results that it would belie."""
+    """Write a manifest with the reason, unless the folder holds results of a finished run."""
     if not is_finished(folder, earlier_run(folder)):
         clear(folder)
         write_manifest(folder, {"status": "refused", "error": str(error), "overrides": job.overrides})
 
 
-def _run(plan: Any, folder: Path, overrides: list[str]) -> LaunchoptError | None:
-    """Execute a plan into its folder and say how it went; what it failed of, None where it did not."""
+def _run(plan: Plan, folder: Path, overrides: list[str]) -> LaunchoptError | None:
+    """Execute a plan into its folder and print its summary; return the error, None where there is none."""
     children.start_early()  # they import while this process does
     from runner.worker.child import without_pandas
 
@@ -227,7 +232,7 @@ def _run(plan: Any, folder: Path, overrides: list[str]) -> LaunchoptError | None
 
 
 def _unforeseen(folder: Path, error: Exception) -> LaunchoptError:
-    """Have the folder tell what no part of this program expected."""
+    """Write the traceback of a mistake of this program into the folder."""
     fail(failure := RunError(f"{type(error).__name__}: {error}; see traceback.txt in {_shown(folder)}"))
     with contextlib.suppress(OSError):
         (folder / "traceback.txt").write_text("".join(traceback.format_exception(error)))
@@ -236,7 +241,7 @@ def _unforeseen(folder: Path, error: Exception) -> LaunchoptError:
 
 
 def _settle(folder: Path, failure: LaunchoptError) -> None:
-    """Have the manifest say what the run failed of, wherever that was noticed."""
+    """Note the failure in the manifest, unless the run was interrupted or refused."""
     with contextlib.suppress(OSError, LaunchoptError):  # on a full disk standard error has to do
         about = read_manifest(folder) if (folder / "manifest.json").exists() else {}
         if about.get("status") not in ("interrupted", "refused"):
@@ -244,21 +249,18 @@ def _settle(folder: Path, failure: LaunchoptError) -> None:
 
 
 def _shown(folder: Path) -> str:
-    """The folder as the user would type it."""
+    """Return the folder as the user would type it."""
     return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compose, run, and say how it went: 0 fine, 1 a run failed, 2 bad input, 130 interrupted; of jobs, the highest."""
+    """Compose and run; return 0: fine, 1: a run failed, 2: bad input, 130: interrupted; of several jobs the highest."""
     global _start
     _start = Start()
     register()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if "--help" in words or "-h" in words:
-        return _help([word for word in words if not word.startswith("-")])
-    if "mode=help" in words:
-        print("\n".join(["Modes: what one launch means.", *mode_lines()]))
-        return 0
+    if (code := print_help(words)) is not None:
+        return code
     folder = conf_folder()
     sys.argv = [sys.argv[0], *words]
     where = str(folder) if folder else "pkg://runner.conf"
@@ -277,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _close() -> None:
-    """Say how the sweep went, and let others into the folder."""
+    """Print how the sweep went, and unlock the folder."""
     sweep = _start.sweep
     try:
         if sweep is not None and sweep.jobs:
@@ -291,12 +293,3 @@ def _close() -> None:
         fail(error)
     finally:
         _start.locks.close()
-
-
-def _help(overrides: list[str]) -> int:
-    try:
-        print(help_text(overrides))
-    except HydraException as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0

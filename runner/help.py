@@ -1,22 +1,24 @@
-"""`--help`: every group with its options, every setting with its value, and a line a mode on what one launch means.
+"""`--help`: the options of every group, a line a mode, a line an option of what was chosen, and every setting.
 
 Hydra's own page asks its config loader for the options of each group, one by one, and takes over a second.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from importlib import resources
 
 from hydra import compose
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from launchopt.modes import MODES
 from launchopt.options import help_of
 from runner.config.composing import composing, group_options
 
-EXAMPLES = """launchopt measures what GEMM launches cost, and what each remedy saves.
+EXAMPLES = """launchopt measures what GEMM launches cost, and what each strategy saves.
 
   python -m runner workload=gemv_micro mode=batched                       one run
   python -m runner -m mode=baseline,batched batching.max_batch=64,512     a sweep
@@ -26,6 +28,21 @@ EXAMPLES = """launchopt measures what GEMM launches cost, and what each remedy s
 """
 FOOTER = """Any setting can be overridden: batching.timeout_us=300 workload.dtype=fp16 repeats=5.
 --cfg job prints a composed config without running it; --hydra-help lists Hydra's own options."""
+
+
+def print_help(words: Sequence[str]) -> int | None:
+    """Print the help that a command line asks for and return the exit code; None where it asks for none."""
+    if "--help" in words or "-h" in words:
+        try:
+            print(help_text([word for word in words if not word.startswith("-")]))
+        except HydraException as error:
+            print(error, file=sys.stderr)
+            return 1
+    elif "mode=help" in words:
+        print("\n".join(["Modes: what one launch means.", *mode_lines()]))
+    else:
+        return None
+    return 0
 
 
 def help_text(overrides: Sequence[str]) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, fields, make_dataclass
 from importlib import resources
-from typing import Any
 
 from launchopt.errors import LaunchoptError
 from launchopt.options import Value, option
@@ -61,7 +60,7 @@ def options_of(name: str) -> type[ModeOptions]:
     return made
 
 
-def _declared(node: ast.AnnAssign) -> tuple[str, Any, Any]:
+def _declared(node: ast.AnnAssign) -> tuple[str, object, object]:
     """Return the name, type and field of `NAME: TYPE = option(...)`."""
     kind, _, rest = ast.unparse(node.annotation).partition(" | ")
     call = node.value

@@ -7,7 +7,7 @@ In: nothing. Out: a Parquet schema a table, for `results` to write and read. A c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -15,6 +15,8 @@ TEXT, INT32, INT64, FLOAT, BOOL = pa.string(), pa.int32(), pa.int64(), pa.float6
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 
 Value = bool | int | float | str | None
+Row = dict[str, Any]  # a row: a value a column; its types are those of the columns
+Columns = dict[str, object]  # a table: an array a column, NumPy's or Arrow's
 
 
 class Column(NamedTuple):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from launchopt.command import ShapeKey
 from launchopt.recording import recorder as rec
+from launchopt.recording.columns import Columns
 from launchopt.recording.recorder import LaunchColumn, Recorder
 from launchopt.timing.activity import NONE, Activity, ActivityColumn, ActivityKind, CallColumn, Rows
 from launchopt.timing.nvtx_ranges import range_name
@@ -29,7 +29,7 @@ def launches_of(calls: Rows, starts_ns: Rows, ends_ns: Rows) -> Rows:
 
 def kernel_columns(
     activity: Activity, recorder: Recorder, mode: str, shapes: Sequence[ShapeKey], zero_ns: int
-) -> dict[str, Any]:
+) -> Columns:
     """Return the columns of kernels.parquet except those that name the run; times count from `zero_ns`."""
     rows, calls = activity.activities, activity.calls
     launches = np.concatenate([np.empty((0, rec.LAUNCH_COLUMNS), np.int64), *(x for _, x in recorder.launch_chunks())])

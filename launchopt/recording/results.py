@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,6 +31,8 @@ from launchopt.recording.columns import (
     KERNELS,
     LAUNCHES,
     TOKENS,
+    Columns,
+    Row,
     missing_columns,
 )
 from launchopt.recording.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
@@ -56,16 +57,15 @@ __all__ = [
     "write_table",
 ]
 
-Row = dict[str, Any]
 MOST_ROWS, MOST_TABLE_BYTES = 10_000_000, 1 << 30  # of the tables that are read as a whole
 
 
-def metadata(config: Mapping[str, Any]) -> dict[str, str]:
+def metadata(config: Mapping[str, object]) -> dict[str, str]:
     """Return the metadata of every Parquet file: the schema's version, and the composed config."""
     return {"launchopt.schema_version": str(SCHEMA_VERSION), "launchopt.config": json.dumps(config)}
 
 
-def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, object], config: Mapping[str, object]) -> None:
     """Write one Parquet file atomically; `columns` maps every name of `schema` to values of one length.
 
     Raises RunError where the disk does not take it; so does `write_rows`.
@@ -75,7 +75,7 @@ def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, Any], confi
     save_result(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 
-def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mapping[str, Any]) -> None:
+def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mapping[str, object]) -> None:
     """Write a few rows as `write_table` does."""
     write_table(path, schema, {name: [row[name] for row in rows] for name in schema.names}, config)
 
@@ -125,7 +125,7 @@ def _require_small(path: Path) -> None:
 
 def _typed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the columns of `schema` that are there, in its types; DataError for a wrong type, or a name twice."""
-    columns: dict[str, Any] = {}
+    columns: Columns = {}
     for field in schema:
         found = table.schema.get_all_field_indices(field.name)
         if len(found) > 1:

@@ -1,11 +1,10 @@
-"""From what was recorded to the columns of summary.parquet, launches.parquet and commands.parquet."""
+"""The columns of summary.parquet, launches.parquet and commands.parquet that follow from a recording."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from launchopt.batching.buckets import FlushReason
 from launchopt.command import HALF_BITS, LOW_HALF, ShapeKey
 from launchopt.recording import recorder as rec
-from launchopt.recording.columns import PERCENTILES
+from launchopt.recording.columns import PERCENTILES, Columns, Row
 from launchopt.recording.recorder import Chunk, CommandColumn, LaunchColumn, Recorder, Strategy
 from launchopt.recording.spool import Rows
 from launchopt.statistics.histogram import LogHistogram
@@ -27,15 +26,15 @@ ABOVE_CEILING_SLACK = 1.02  # a ceiling is itself measured to about 2%
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One run's clock readings; CLOCK_MONOTONIC ns."""
+    """The clock readings of one run, CLOCK_MONOTONIC ns."""
 
     start_ns: int
     span: Span
     activity: Activity | None = None  # of a traced run
 
 
-def _device_times(launches: Rows, span: Span) -> tuple[NDArray[np.int64], NDArray[np.int64], Any]:
-    """Device start and end of each launch, and which are known. The CPU's calls end when they return."""
+def _device_times(launches: Rows, span: Span) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Return device start and end of each launch, and which are known. A call on the CPU ends when it returns."""
     if span.span_ns is None:
         return (
             launches[:, LaunchColumn.SUBMIT_START_NS],
@@ -49,7 +48,7 @@ def _device_times(launches: Rows, span: Span) -> tuple[NDArray[np.int64], NDArra
 
 
 class _Sums:
-    """What one pass over the recording adds up. Percentiles come from histograms, all else is exact."""
+    """The sums of one pass over a recording. Percentiles come from histograms; everything else is exact."""
 
     def __init__(self) -> None:
         self.histograms = {name: LogHistogram() for name in ("latency", "queue_wait", "batch_wait", "batch_size")}
@@ -93,14 +92,14 @@ class _Sums:
             self.histograms["batch_size"].add(sizes[:-1])
 
     def close(self) -> None:
-        """The batch at hand has no more launches."""
+        """Count the open batch: it has no more launches."""
         if self._open_batch[1]:
             self.histograms["batch_size"].add(np.array([self._open_batch[1]]))
         self._open_batch = (-1, 0)
 
 
 def eligible_ns(chunk: Chunk) -> NDArray[np.int64]:
-    """When each command became eligible: as it was flushed, where nothing held it."""
+    """Return when each command became eligible: when it was flushed, where nothing held it."""
     noted, flush_ns = (
         chunk.commands[:, CommandColumn.ELIGIBLE_NS],
         chunk.launches[chunk.of_launch, LaunchColumn.FLUSH_NS],
@@ -109,7 +108,7 @@ def eligible_ns(chunk: Chunk) -> NDArray[np.int64]:
 
 
 def distribution(name: str, unit: str, histogram: LogHistogram) -> dict[str, float | None]:
-    """The columns NAME_p50_UNIT to NAME_max_UNIT of a histogram of ns."""
+    """Return the columns NAME_p50_UNIT to NAME_max_UNIT of a histogram of ns."""
     scale = {"us": 1e3, "ms": 1e6}[unit]
     most = histogram.max
     row: dict[str, float | None] = {}
@@ -122,8 +121,8 @@ def distribution(name: str, unit: str, histogram: LogHistogram) -> dict[str, flo
 
 def measured(
     recorder: Recorder, flushes: Sequence[int], timing: Timing, stream: Stream
-) -> tuple[dict[str, Any], dict[str, LogHistogram]]:
-    """The columns of a summary row that this run's recording gives, and the histograms behind them."""
+) -> tuple[Row, dict[str, LogHistogram]]:
+    """Return the columns of a summary row that the recording gives, and the histograms behind them."""
     sums = _Sums()
     for chunk in recorder.chunks():
         sums.add(chunk, timing.span)
@@ -133,7 +132,7 @@ def measured(
     wall_ns = timing.span.end_ns - timing.start_ns
     work_ns = timing.span.span_ns or wall_ns
     batches = sum(flushes)
-    row: dict[str, Any] = {
+    row: Row = {
         "commands": commands,
         "launch_calls": recorder.launch_calls,
         "batches": batches,
@@ -155,9 +154,9 @@ def measured(
     return row, histograms
 
 
-def _traced(activity: Activity) -> dict[str, Any]:
-    """What a tracer counted; where it lost records, only how many: what is left would be too little."""
-    row: dict[str, Any] = {"kernels_dropped": activity.dropped}
+def _traced(activity: Activity) -> Row:
+    """Return the tracer's columns; only the number of lost records where there are any, since all else is too low."""
+    row: Row = {"kernels_dropped": activity.dropped}
     if activity.dropped:
         return row
     delays_ns = activity.delays_ns()
@@ -169,7 +168,7 @@ def _traced(activity: Activity) -> dict[str, Any]:
 
 
 def differences(counts: Mapping[str, int]) -> list[str]:
-    """Where commands were lost, or came from nowhere, between one count of them and the next."""
+    """Return a sentence for each pair of successive counts of the commands that differ."""
     found = []
     for (before, had), (after, has) in pairwise(counts.items()):
         if had != has:
@@ -178,10 +177,10 @@ def differences(counts: Mapping[str, int]) -> list[str]:
     return found
 
 
-def above_ceiling(row: dict[str, Any], ceilings: Ceilings, residency: str | None) -> tuple[str | None, bool]:
-    """(why a rate is above what this device can do, whether that is an error). (None, False) where none is.
+def above_ceiling(row: Row, ceilings: Ceilings, residency: str | None) -> tuple[str | None, bool]:
+    """Return why a rate is above the measured ceiling, and whether that is an error; (None, False) where none is.
 
-    `residency` says why inputs may have come from a cache; without it there is no honest way to such a rate.
+    residency: why inputs may have come from a cache. Without it a rate above the read ceiling is an error.
     """
     if row["achieved_tflops"] > ceilings.peak_tflops * ABOVE_CEILING_SLACK:
         return (
@@ -195,8 +194,8 @@ def above_ceiling(row: dict[str, Any], ceilings: Ceilings, residency: str | None
     return (f"{text}: {residency}", False) if residency else (f"{text}, and nothing explains it", True)
 
 
-def launch_columns(first: int, launches: Rows, timing: Timing, shapes: Sequence[ShapeKey]) -> dict[str, Any]:
-    """Columns of launches.parquet, less those that name the run; `first`: launch calls before these."""
+def launch_columns(first: int, launches: Rows, timing: Timing, shapes: Sequence[ShapeKey]) -> Columns:
+    """Return the columns of launches.parquet except those that name the run; `first`: launch calls before these."""
     start, end, known = _device_times(launches, timing.span)
     zero = timing.start_ns
     return {
@@ -216,8 +215,8 @@ def launch_columns(first: int, launches: Rows, timing: Timing, shapes: Sequence[
     }
 
 
-def command_columns(chunk: Chunk, timing: Timing, shapes: Sequence[ShapeKey]) -> dict[str, Any]:
-    """Columns of commands.parquet, less those that name the run."""
+def command_columns(chunk: Chunk, timing: Timing, shapes: Sequence[ShapeKey]) -> Columns:
+    """Return the columns of commands.parquet except those that name the run."""
     launches, commands, of_launch, zero = chunk.launches, chunk.commands, chunk.of_launch, timing.start_ns
     start, end, known = _device_times(launches, timing.span)
     request_step = commands[:, CommandColumn.REQUEST_STEP].view(np.uint64)
@@ -236,11 +235,11 @@ def command_columns(chunk: Chunk, timing: Timing, shapes: Sequence[ShapeKey]) ->
     }
 
 
-def _shape_columns(shape_of: NDArray[np.int64], shapes: Sequence[ShapeKey]) -> dict[str, Any]:
-    """m, n and k; null where a launch had several shapes (SEVERAL, the last row)."""
+def _shape_columns(shape_of: NDArray[np.int64], shapes: Sequence[ShapeKey]) -> Columns:
+    """Return m, n and k; null where a launch had several shapes (SEVERAL, the last row)."""
     table = np.array([*((shape.m, shape.n, shape.k) for shape in shapes), (0, 0, 0)], np.int64)
     return {name: pa.array(table[shape_of, column], mask=shape_of < 0) for column, name in enumerate("mnk")}
 
 
-def _named(codes: NDArray[np.int64], names: Sequence[str]) -> Any:
+def _named(codes: NDArray[np.int64], names: Sequence[str]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), names).cast(pa.string())

@@ -1,23 +1,23 @@
-"""From what became of every token to the token columns of summary.parquet and to tokens.parquet.
+"""The token columns of summary.parquet, and tokens.parquet, from the times of every token.
 
 Time to first token is measured from a request's arrival; time per output token is the mean of a request's further
-tokens. Goodput counts the requests that met every objective that was given, over the time to the last result.
+tokens. Goodput is the number of requests that met every given objective / the time to the last result.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from launchopt.producing.driver import Tokens
+from launchopt.recording.columns import Columns, Row
 from launchopt.recording.summary import distribution
 from launchopt.statistics.histogram import LogHistogram
 
-BACKLOG_SHARE = 0.1  # of the second half's arrivals: more of them left over than this, and the rate was not held
+BACKLOG_SHARE = 0.1  # of the second half's arrivals; more of them left over is an overload
 
 
 def token_columns(
@@ -27,8 +27,8 @@ def token_columns(
     ttft_ms: float | None,
     tpot_ms: float | None,
     is_sampled: bool,
-) -> tuple[dict[str, Any], dict[str, LogHistogram]]:
-    """Columns of one repeat; `outputs`: tokens of each request. And the histograms behind them."""
+) -> tuple[Row, dict[str, LogHistogram]]:
+    """Return the columns of one repeat, and the histograms behind them; `outputs`: int64 [requests], tokens of each."""
     first = np.concatenate([[0], np.cumsum(outputs)[:-1]])
     ttft_ns = tokens.done_ns[first] - tokens.arrived_ns
     several = outputs > 1
@@ -43,7 +43,7 @@ def token_columns(
     if tpot_ms is not None:
         good[several] &= tpot_ns <= tpot_ms * 1e6
     has_objective = ttft_ms is not None or tpot_ms is not None
-    row: dict[str, Any] = {
+    row: Row = {
         "tokens": len(tokens.done_ns),
         "tokens_per_s": len(tokens.done_ns) / wall_ms * 1e3,
         "token_hash": token_hash(tokens) if is_sampled else None,
@@ -57,17 +57,16 @@ def token_columns(
 
 
 def token_hash(tokens: Tokens) -> str:
-    """The same for the same ids, in order of request and token."""
+    """Return a hash of all token ids, in order of request and token."""
     return hashlib.sha256(tokens.ids.astype("<i8").tobytes()).hexdigest()[:16]
 
 
 def completed_rate(tokens: Tokens, outputs: NDArray[np.int64]) -> tuple[float, bool]:
-    """Requests finished a second while they arrived, and whether that was too few.
+    """Return the requests finished a second while requests arrived, and whether the system was overloaded.
 
-    Over the second half of the time in which requests arrive, when the system is as full as it gets: requests finished
-    in it by its length. Too few when, at its end, more requests are under way than ever were before it (a burst may be
-    the last to come), by over a tenth of those that came. Without such a time (all arrived at once) over the whole run,
-    and never too few.
+    The rate is taken over the second half of the time in which requests arrive, when the system is fullest. It is
+    overloaded when, at the end, more requests are under way than at any time before that half, by over a tenth of those
+    that arrived in it. Where all requests arrived at once the rate is that of the whole run, and never an overload.
     """
     done_ns = np.sort(tokens.done_ns[np.cumsum(outputs) - 1])
     arrived_ns = np.sort(tokens.arrived_ns)
@@ -83,8 +82,8 @@ def completed_rate(tokens: Tokens, outputs: NDArray[np.int64]) -> tuple[float, b
     return finished / ((end_ns - start_ns) * 1e-9), growth > max(1.0, BACKLOG_SHARE * came)
 
 
-def token_table(tokens: Tokens, outputs: NDArray[np.int64], is_sampled: bool) -> dict[str, Any]:
-    """Columns of tokens.parquet, less those that name the run."""
+def token_table(tokens: Tokens, outputs: NDArray[np.int64], is_sampled: bool) -> Columns:
+    """Return the columns of tokens.parquet except those that name the run."""
     requests = np.repeat(np.arange(len(outputs)), outputs)
     first = np.concatenate([[0], np.cumsum(outputs)[:-1]])
     return {

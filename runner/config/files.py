@@ -1,11 +1,11 @@
-"""Config files of the user's (--config-dir, --config-path), looked at before Hydra loads them.
+"""Checks of the user's own config files (--config-dir, --config-path) before Hydra loads them.
 
-In: the words of a command line. Out: nothing, or a DataError for a file that is no small piece of plain YAML: broken,
-not UTF-8, too long, too deep, growing beyond bounds by aliases, with tags of its own, or naming code: `_target_`, which
-Hydra would call, and `()`, which logging would. Only the graph of a file is looked at; nothing is made of it.
+In: the words of a command line. Out: nothing, or a DataError for a file that is not small, plain YAML: broken, not
+UTF-8, too long, too deep, growing without bounds through aliases, or with tags of its own. A file that names code is
+refused, too: Hydra calls `_target_`, and logging calls `()`. Only the graph of the YAML is read.
 
-Whatever else stands under `hydra:` in such a file (where to write, environment variables, plugins by name) works as
-Hydra documents it: take a file only from whom you would take a program.
+Everything else under `hydra:` in such a file (output folders, environment variables, plugins) works as Hydra documents
+it. Use a config file only from a source whose programs you would run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PLAIN_TAG = "tag:yaml.org,2002:"
 
 
 def check_config_files(words: Sequence[str]) -> None:
-    """DataError for a file of a folder named in `words` that Hydra should not load."""
+    """Raise DataError for a file, in a folder named in `words`, that Hydra should not load."""
     for folder in _folders(words):
         for path in _files(folder):
             _check(path)
@@ -52,7 +52,7 @@ def _folders(words: Sequence[str]) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """What could be asked for by name: beside it may lie anything."""
+    """Yield the files that a command line can name; other files of the folder are not read."""
     yield from folder.glob("*.yaml")
     for group in sorted({*group_options(), *(each.name for each in fields(Config)), "hydra"}):
         yield from (folder / group).rglob("*.yaml")
@@ -84,13 +84,13 @@ def _check(path: Path) -> None:
 
 
 def _most_open(text: str) -> int:
-    """How many brackets are open at once, also of those in quotes: YAML's reader takes over a second for thousands."""
+    """Return how many brackets are open at once, quoted ones included: YAML's reader is slow for thousands."""
     steps = (1 if bracket[0] in "[{" else -1 for bracket in re.finditer(r"[][{}]", text))
     return max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0))
 
 
 def _nodes(path: Path, node: Any, known: dict[int, int]) -> int:
-    """How many there are at and below `node`; RecursionError where it is within itself."""
+    """Return the number of nodes at and below `node`; RecursionError for a node within itself."""
     if id(node) in known:
         return known[id(node)]
     line = int(node.start_mark.line) + 1

@@ -1,7 +1,6 @@
-"""What may be configured, as a whole: the groups of `groups`, what belongs to none, and what must fit together.
+"""The whole configuration: its groups, the settings outside of groups, and the checks across groups.
 
-Hydra checks names and types when it composes; ranges and what must fit together are checked when the composed config
-becomes objects (`to_config`), before any process is started.
+Hydra checks names and types when it composes. `to_config` checks ranges and combinations, before any process starts.
 """
 
 from __future__ import annotations
@@ -73,11 +72,11 @@ class Config:
 
     @property
     def rounds(self) -> int | None:
-        """How many repeats were asked for; None for auto."""
+        """Number of repeats; None for auto."""
         return None if self.repeats == AUTO else int(self.repeats)
 
     def _check_groups(self) -> None:
-        """Of the groups that hold one of several things: that they do, whatever file they came from."""
+        """Refuse a workload or an arrival that a user's own file made without a schema, and settings in `table`."""
         for key, value in (("workload", self.workload), ("arrival", self.arrival)):
             kinds = SCHEMAS[key]
             if not isinstance(value, tuple(kinds.values())):
@@ -102,7 +101,7 @@ class Config:
                 raise ConfigError("against", name, wanted)
 
     def _check_alone(self) -> None:
-        """Of commands that are no steps of requests."""
+        """Check a workload of independent commands."""
         name = self.workload.name
         if self.workload.own_arrival and not self.arrival.is_closed:
             why = f"workload={name} brings its own: {self.workload.own_arrival}"
@@ -166,7 +165,7 @@ class Config:
             )
 
     def _refuse_tokens(self, why: str) -> None:
-        """ConfigError for what only tokens have."""
+        """Raise ConfigError for a setting that only workloads with tokens have."""
         for key, value in (("slo.ttft_ms", self.slo.ttft_ms), ("slo.tpot_ms", self.slo.tpot_ms)):
             if value is not None:
                 raise ConfigError(key, value, why)
@@ -216,7 +215,7 @@ def register() -> None:
 
 
 def to_config(composed: DictConfig) -> Config:
-    """The composed config as checked objects; ConfigError says what is wrong with it."""
+    """Return the composed config as checked objects; ConfigError says what is wrong with it."""
     try:
         _refuse_unknown(composed)
         config = OmegaConf.to_object(composed)
@@ -230,17 +229,17 @@ def to_config(composed: DictConfig) -> Config:
     return config
 
 
-def _as_typed(composed: DictConfig, key: str) -> Any:
-    """The value of a key before interpolation."""
-    found: Any = OmegaConf.to_container(composed, resolve=False)
+def _as_typed(composed: DictConfig, key: str) -> object:
+    """Return the value of a key before interpolation."""
+    found: object = OmegaConf.to_container(composed, resolve=False)
     for name in key.split("."):
         found = found.get(name, "?") if isinstance(found, dict) else "?"
     return found
 
 
 def _refuse_unknown(node: DictConfig, above: str = "") -> None:
-    """ConfigError for a key that no schema has: `+key=value` adds one, and composing lets it pass."""
-    kind: Any = OmegaConf.get_type(node)
+    """Raise ConfigError for a key that no schema has: `+key=value` adds one, and composing lets it pass."""
+    kind = OmegaConf.get_type(node)
     known = [each.name for each in fields(kind)] if is_dataclass(kind) else None
     for name in map(str, node):
         value = None if OmegaConf.is_missing(node, name) else node[name]
