@@ -93,6 +93,6 @@ class Findings:
                 self._first = number, f"{name(at)}: {what[at]}"
 
     def verdict(self, commands: int) -> Verification:
-        """Return the result for a run of so many commands. One output may be wrong as a token and as a command."""
+        """Return the result for a run of `commands` commands. One output may be wrong as a token and as a command."""
         share = min(1.0, self.compared / commands)
         return Verification(commands, min(self._wrong, commands), self._error, self._bound, share, self._first[1])

@@ -62,7 +62,7 @@ def exact(xp: ModuleType, value: Array) -> Graded:
 
 
 def stored(value: Array, variance: Array, dtype: Dtype, roundings: Array = 4.0) -> Graded:
-    """Return a result that was computed with so many fp32 roundings and then rounded to be stored."""
+    """Return a result that was computed with `roundings` fp32 roundings and then rounded to be stored."""
     relative = dtype.unit_roundoff + roundings * FP32_ROUNDOFF
     return Graded(value, variance + (relative * value) ** 2 + UNDERFLOW[dtype] ** 2)
 

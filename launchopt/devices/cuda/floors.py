@@ -85,7 +85,7 @@ class CudaGpu:
         return int(made)
 
     def hold(self, nanoseconds: int) -> None:
-        """Hold the queue for so many nanoseconds."""
+        """Hold the queue for a time in ns."""
         operands = np.array([0, 0, 0, nanoseconds], np.int64)
         _, status = launch_burst(self._device.base.contexts[0], self._hold_plan, operands, 1)
         self.check(status)

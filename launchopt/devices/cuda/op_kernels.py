@@ -60,7 +60,7 @@ def geometry(
     """Return the launch of `batch` commands of any op but GEMM (ops.cu).
 
     row_elements: from one row of A, B, C to the next. stride_bytes: from one command's A, B, C to the next.
-    attention, state: for ops of attention. ConfigError: a grid cannot hold so many commands.
+    attention, state: for ops of attention. ConfigError: a grid cannot hold `batch` commands.
     """
     if shape.op is Op.GEMM:
         raise ValueError("a GEMM is no op of ops.cu")

@@ -112,7 +112,7 @@ class Site:
     positions: Tensor  # int32 [2, requests]; None without attention
     pages: Tensor  # int64 [requests, pages a request]; None without attention
     counting: Tensor  # int64: 0, 1, 2, ...
-    room: Callable[[int], Tensor]  # memory for the gathered inputs of so many requests
+    room: Callable[[int], Tensor]  # memory for the gathered inputs of a number of requests
     is_apart: bool
 
     @property
