@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from launchopt.analysis.tables.strategies import Remedy, RemedyTable
+from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.report.figure import Absent, Chart, Datum, Figure, finished, series_names
 
@@ -20,11 +20,11 @@ _TRACED_NOTE = (
 _WALL, _BUSY, _HOST = "wall", "GPU busy (traced)", "host, in launch calls"
 
 
-def time_figure(table: RemedyTable) -> Figure | Absent:
+def time_figure(table: StrategyTable) -> Figure | Absent:
     """Return the wall time per command, the GPU's busy time within it, and the host's time in launch calls."""
-    sound = [remedy for remedy in table.remedies if remedy.line.problem is None]
-    names = series_names([remedy.line for remedy in sound])
-    values = [each for name, remedy in zip(names, sound, strict=True) for each in _parts(name, remedy)]
+    sound = [strategy for strategy in table.strategies if strategy.line.problem is None]
+    names = series_names([strategy.line for strategy in sound])
+    values = [each for name, strategy in zip(names, sound, strict=True) for each in _parts(name, strategy)]
     if not values:
         return Absent(TITLE, "no repeat that may be compared has a wall time", "a run whose results are verified")
     is_traced = any(each["part"] == _BUSY for each in values)
@@ -36,9 +36,9 @@ def time_figure(table: RemedyTable) -> Figure | Absent:
     return finished(TITLE, note, _chart(values, names), max(120, 26 * len(names)))
 
 
-def _parts(name: str, remedy: Remedy) -> list[Datum]:
-    line = remedy.line
-    wall_ms, busy_ms, commands = line.median("wall_ms"), remedy.busy_ms, line.median("commands")
+def _parts(name: str, strategy: StrategyLine) -> list[Datum]:
+    line = strategy.line
+    wall_ms, busy_ms, commands = line.median("wall_ms"), strategy.busy_ms, line.median("commands")
     host_ns, calls = line.median("host_submit_ns_per_launch"), line.median("launch_calls")
     if not commands or wall_ms is None:
         return []

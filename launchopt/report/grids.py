@@ -14,8 +14,8 @@ from launchopt.analysis.tables.frontier import Frontier
 from launchopt.analysis.tables.frontier_markdown import frontier_grid
 from launchopt.analysis.tables.markdown import grid, tokens_grid
 from launchopt.analysis.tables.rows import Table
-from launchopt.analysis.tables.strategies import RemedyTable
-from launchopt.analysis.tables.strategies_markdown import remedies_grid
+from launchopt.analysis.tables.strategies import StrategyTable
+from launchopt.analysis.tables.strategies_markdown import strategies_grid
 from launchopt.analysis.verdict.diagnosis import Diagnosis
 from launchopt.analysis.verdict.markdown import diagnosis_grid
 
@@ -100,9 +100,9 @@ def _of_columns(caption: str, columns: Sequence[Column[T]], cells: list[list[str
     return make_grid(", ".join([caption, *told]), heads, [[line[at] for at in kept] for line in cells], notes)
 
 
-def remedies(table: RemedyTable) -> Grid:
+def remedies(table: StrategyTable) -> Grid:
     """Return all modes side by side: gains and costs."""
-    columns, cells, notes = remedies_grid(table, "compact")
+    columns, cells, notes = strategies_grid(table, "compact")
     first = [column.heading for column in columns].index("speed-up")
     after_mode = [column.heading for column in columns].index("mode") + 1
     # The speed-up stands where the reader need not scroll.

@@ -15,7 +15,7 @@ from launchopt.analysis.tables.frontier import Frontier
 from launchopt.analysis.tables.frontier_markdown import frontier_answer
 from launchopt.analysis.tables.markdown import SHORT_LEGEND
 from launchopt.analysis.tables.rows import STREAM, Table, arrivals
-from launchopt.analysis.tables.strategies import RemedyTable
+from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.analysis.tables.strategies_markdown import LEGEND as REMEDIES_LEGEND
 from launchopt.analysis.tables.strategies_markdown import refusals
 from launchopt.analysis.verdict.diagnosis import Diagnosis
@@ -159,8 +159,8 @@ def _page(source: Source, figures: _Figures) -> Page:
     machine = [figure for device, members in by_device.items() for figure in [roofline_figure(device, members)]]
     machine_figures = figures.add([*machine, *map(stages_figure, source.calibrations)], "all")
     sections = [
-        _section(index, table, remedy, source, figures)
-        for index, (table, remedy) in enumerate(zip(untraced, source.remedies, strict=True), 1)
+        _section(index, table, strategy, source, figures)
+        for index, (table, strategy) in enumerate(zip(untraced, source.strategies, strict=True), 1)
     ]
     return Page(
         title=title(source),
@@ -191,7 +191,7 @@ def _same_work(table: Table, other: Table) -> bool:
     return all(table[name] == other[name] for name in STREAM if name != "traced")
 
 
-def _section(index: int, table: Table, remedy: RemedyTable, source: Source, figures: _Figures) -> Section:
+def _section(index: int, table: Table, strategy: StrategyTable, source: Source, figures: _Figures) -> Section:
     from launchopt.report.figures_batches import batch_figure
     from launchopt.report.figures_frontier import frontier_figures, is_sweep
     from launchopt.report.figures_latency import latency_figure
@@ -202,10 +202,12 @@ def _section(index: int, table: Table, remedy: RemedyTable, source: Source, figu
     frontiers = [one for one in source.frontiers if _is_of(one, table)]
     sweeps = [one for one in frontiers if is_sweep(one)]
     found: list[Figure | Absent] = [figure for one in frontiers for figure in frontier_figures(one)]
-    found += [*([] if sweeps else [time_figure(remedy)]), latency_figure(table, source.histograms)]
+    found += [*([] if sweeps else [time_figure(strategy)]), latency_figure(table, source.histograms)]
     found += [batch_figure(table, source.histograms), timeline_figure([table, *twins], source)]
     tokens = grids.tokens(table)
-    first, rest = (map(grids.frontier, sweeps), grids.remedies(remedy)) if sweeps else ([grids.remedies(remedy)], None)
+    first, rest = (
+        (map(grids.frontier, sweeps), grids.remedies(strategy)) if sweeps else ([grids.remedies(strategy)], None)
+    )
     first_row = table.lines[0].rows[0]
     return Section(
         anchor=f"work-{index}",
@@ -215,7 +217,7 @@ def _section(index: int, table: Table, remedy: RemedyTable, source: Source, figu
         answers=[answer for one in sweeps for answer in frontier_answer(one)],
         grids=[*first, *([tokens] if tokens else [])],
         more=[*([rest] if rest else []), grids.everything(table)],
-        refused=refusals(remedy),
+        refused=refusals(strategy),
         figures=figures.add(found, table.title),
     )
 

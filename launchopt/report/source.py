@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
 from launchopt.analysis.tables.rows import Table, build_tables, without_copies
-from launchopt.analysis.tables.strategies import Refusals, RemedyTable, build_remedies
+from launchopt.analysis.tables.strategies import Refusals, StrategyTable, build_strategies
 from launchopt.analysis.verdict.calibration import Calibration, find_calibration
 from launchopt.analysis.verdict.diagnosis import Diagnosis, diagnose
 from launchopt.recording import results
@@ -84,7 +84,7 @@ class Source:
     folders: list[Path]
     rows: list[Row]
     tables: list[Table]
-    remedies: list[RemedyTable]
+    strategies: list[StrategyTable]
     frontiers: list[Frontier]
     histograms: Histograms
     runs: list[Run]
@@ -108,7 +108,7 @@ def read_source(folders: Sequence[Path], slo_p99_us: float | None = None) -> Sou
         list(folders),
         rows,
         build_tables(rows),
-        build_remedies(rows, refusals),
+        build_strategies(rows, refusals),
         build_frontiers(rows, histogram_rows, slo_p99_us),
         Histograms(rows, histogram_rows),
         runs,

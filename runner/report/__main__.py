@@ -34,8 +34,8 @@ from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_
 from launchopt.analysis.tables.frontier_markdown import frontier_markdown
 from launchopt.analysis.tables.markdown import report_markdown, sync_blocks
 from launchopt.analysis.tables.rows import build_tables
-from launchopt.analysis.tables.strategies import RemedyTable, build_remedies
-from launchopt.analysis.tables.strategies_markdown import remedies_markdown
+from launchopt.analysis.tables.strategies import StrategyTable, build_strategies
+from launchopt.analysis.tables.strategies_markdown import strategies_markdown
 from launchopt.analysis.verdict.calibration import calibration_markdown, read_calibration
 from launchopt.errors import DataError
 from launchopt.files import save_text
@@ -47,7 +47,7 @@ from runner.reading import command_parser, exit_code, page_code, read_page, save
 from runner.report import goals, profilers
 from runner.report.page import html, pull_request, timeline
 from runner.report.pictures import draw_frontiers, draw_speedups, draw_strategies
-from runner.report.screen import print_frontiers, print_remedies, print_tables
+from runner.report.screen import print_frontiers, print_strategies, print_tables
 
 FRONTIER_FILE = "frontier.json"
 REMEDIES_FILE = "remedies.md"
@@ -151,21 +151,21 @@ def remedies(folders: Sequence[Path], output: Path | None = None, plot: Path | N
     Raises DataError as `report` does.
     """
     tables = _remedies(folders)
-    shown = remedies_markdown(tables, "full")
-    _publish(shown, output or _folder(folders[0]) / REMEDIES_FILE, lambda console: print_remedies(tables, console))
+    shown = strategies_markdown(tables, "full")
+    _publish(shown, output or _folder(folders[0]) / REMEDIES_FILE, lambda console: print_strategies(tables, console))
     if plot is not None:
         draw_strategies(tables, plot)
 
 
-def _remedies(folders: Sequence[Path]) -> list[RemedyTable]:
+def _remedies(folders: Sequence[Path]) -> list[StrategyTable]:
     refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
-    tables = build_remedies(results.read_summaries(folders), refusals)
+    tables = build_strategies(results.read_summaries(folders), refusals)
     if not tables:
         raise DataError(folders[0], None, "no untraced run: the times of a traced one decide nothing")
     return tables
 
 
-def _compares_remedies(folder: Path) -> bool:
+def _compares_strategies(folder: Path) -> bool:
     """Return whether a folder is of an experiment that compares all modes, or has their report."""
     if (folder / REMEDIES_FILE).is_file():
         return True
@@ -232,8 +232,8 @@ def _block(folder: Path) -> str:
         return figures.markdown(folder)
     if (folder / FRONTIER_FILE).is_file():
         return frontier_markdown(_frontiers([folder], _read_slo(folder / FRONTIER_FILE)), "compact")
-    if _compares_remedies(folder):
-        return remedies_markdown(_remedies([folder]), "compact")
+    if _compares_strategies(folder):
+        return strategies_markdown(_remedies([folder]), "compact")
     return report_markdown(build_tables(results.read_summaries([folder])), "compact")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launchopt.analysis.tables.frontier import Frontier
     from launchopt.analysis.tables.rows import Table
     from launchopt.analysis.tables.speedup_plot import Chart
-    from launchopt.analysis.tables.strategies import RemedyTable
+    from launchopt.analysis.tables.strategies import StrategyTable
 
 Format: TypeAlias = Literal["svg", "png", "pdf"]
 FORMATS: Mapping[str, Format] = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
@@ -37,7 +37,7 @@ def draw_speedups(tables: Sequence[Table], path: Path) -> None:
     _write(speedup_chart(tables), path, NO_SPEEDUP)
 
 
-def draw_strategies(tables: Sequence[RemedyTable], path: Path) -> None:
+def draw_strategies(tables: Sequence[StrategyTable], path: Path) -> None:
     """Write a panel per table to `path`. Raises ConfigError as `draw_speedups` does."""
     _require_extra(path)
     from launchopt.analysis.tables.strategies_plot import strategies_chart

@@ -14,8 +14,8 @@ from launchopt.analysis.tables.frontier import Frontier
 from launchopt.analysis.tables.frontier_markdown import frontier_answer, frontier_grid, frontier_title
 from launchopt.analysis.tables.markdown import grid, tokens_grid
 from launchopt.analysis.tables.rows import Table, stream_subtitle, stream_title
-from launchopt.analysis.tables.strategies import RemedyTable
-from launchopt.analysis.tables.strategies_markdown import refusals, remedies_grid, remedies_subtitle
+from launchopt.analysis.tables.strategies import StrategyTable
+from launchopt.analysis.tables.strategies_markdown import refusals, strategies_grid, strategies_subtitle
 
 
 def print_tables(tables: Sequence[Table], console: Console) -> None:
@@ -38,11 +38,11 @@ def print_frontiers(frontiers: Sequence[Frontier], console: Console) -> None:
             console.print(f"  {escape(answer)}")
 
 
-def print_remedies(tables: Sequence[RemedyTable], console: Console) -> None:
+def print_strategies(tables: Sequence[StrategyTable], console: Console) -> None:
     """Print a table per workload, with its refusals."""
     for table in tables:
-        columns, cells, notes = remedies_grid(table, "terminal")
-        _print_table(console, stream_title(table.stream), remedies_subtitle(table), columns, cells)
+        columns, cells, notes = strategies_grid(table, "terminal")
+        _print_table(console, stream_title(table.stream), strategies_subtitle(table), columns, cells)
         for note in [*(f"({index}) {note}" for index, note in enumerate(notes, 1)), *refusals(table)]:
             console.print(f"  {escape(note)}", style="dim")
 

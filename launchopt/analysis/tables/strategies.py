@@ -1,7 +1,7 @@
 """Every strategy on one stream of commands: its gain, its setup cost, and the commands that repay it.
 
-In: rows as `results.read_summaries` gives them, and the modes that refused the work, by run. Out: a `RemedyTable` per
-stream of commands, with a `Remedy` per mode that ran it. Pure: reads no file, prints nothing.
+In: rows as `results.read_summaries` gives them, and the modes that refused the work, by run. Out: a `StrategyTable` per
+stream of commands, with a `StrategyLine` per mode that ran it. Pure: reads no file, prints nothing.
 
 Times are those of untraced runs. Kernels and GPU busy need a tracer: they come from traced runs of the same work in the
 same mode, and nothing else does. `rows` says what a line may claim.
@@ -32,7 +32,7 @@ class Payback(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class StrategyLine:
     """One mode on a stream of commands. `traced` is the same mode under a tracer."""
 
     line: Line
@@ -78,11 +78,11 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
-class RemedyTable:
+class StrategyTable:
     """All modes that ran one stream of commands on one device, and the reasons of those that did not."""
 
     stream: Row
-    remedies: list[Remedy]
+    strategies: list[StrategyLine]
     refused: dict[str, str]
 
 
@@ -100,7 +100,7 @@ def break_even(extra_ms: float, saved_ms_per_command: float, verdict: Verdict | 
     return max(math.ceil(extra_ms / saved_ms_per_command), 1)  # a saving may round to 0
 
 
-def build_remedies(rows: Iterable[Row], refusals: Refusals | None = None) -> list[RemedyTable]:
+def build_strategies(rows: Iterable[Row], refusals: Refusals | None = None) -> list[StrategyTable]:
     """Return a table per untraced stream of commands; in each the baseline first, then the fastest.
 
     Raises DataError where two different rows claim to be the same repeat.
@@ -114,7 +114,7 @@ def _stream(table: Table) -> tuple[object, ...]:
     return tuple(table[name] for name in STREAM if name != "traced")
 
 
-def _table(table: Table, traced: Table | None, refusals: Refusals) -> RemedyTable:
+def _table(table: Table, traced: Table | None, refusals: Refusals) -> StrategyTable:
     sound = [line for line in traced.lines if line.problem is None and line.median("kernels")] if traced else []
     counted = {_settings(line): line for line in sound}
     lines = sorted(table.lines, key=_rank)
@@ -125,7 +125,9 @@ def _table(table: Table, traced: Table | None, refusals: Refusals) -> RemedyTabl
         for mode, reason in refusals.get(run, {}).items()
         if mode not in ran
     }
-    return RemedyTable(lines[0].rows[0], [Remedy(line, counted.get(_settings(line))) for line in lines], refused)
+    return StrategyTable(
+        lines[0].rows[0], [StrategyLine(line, counted.get(_settings(line))) for line in lines], refused
+    )
 
 
 def _settings(line: Line) -> tuple[object, ...]:

@@ -1,6 +1,6 @@
 """Strategies as text: columns, the parts of each setup cost, and refusals.
 
-In: `strategies.RemedyTable`. Out: Markdown, or cells for a terminal, in sets of columns as in `columns`.
+In: `strategies.StrategyTable`. Out: Markdown, or cells for a terminal, in sets of columns as in `columns`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from launchopt.analysis.tables.columns import (
 )
 from launchopt.analysis.tables.markdown import body, escaped
 from launchopt.analysis.tables.rows import Line, stream_subtitle, stream_title
-from launchopt.analysis.tables.strategies import Remedy, RemedyTable
+from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable
 
 LEGEND = (
     "Medians over repeats. Speed-up: of wall time over `baseline`, with a 95% bootstrap interval. Host: mean time in a "
@@ -42,47 +42,47 @@ _PARTS = ("capture", "instantiate", "upload")
 _WITH_REMARKS, _WITH_PARTS = "speed-up", "one-time ms"
 
 
-def _of_line(write: Callable[[Line], str]) -> Callable[[Remedy], str]:
-    return lambda remedy: write(remedy.line)
+def _of_line(write: Callable[[Line], str]) -> Callable[[StrategyLine], str]:
+    return lambda strategy: write(strategy.line)
 
 
-def _mode(remedy: Remedy) -> str:
-    streams = remedy.line["streams"]
-    return mode_name(remedy.line) + (f" ({streams} streams)" if streams is not None and streams > 1 else "")
+def _mode(strategy: StrategyLine) -> str:
+    streams = strategy.line["streams"]
+    return mode_name(strategy.line) + (f" ({streams} streams)" if streams is not None and streams > 1 else "")
 
 
-def _host_us(remedy: Remedy) -> str:
-    host_ns = remedy.line.median("host_submit_ns_per_launch")
+def _host_us(strategy: StrategyLine) -> str:
+    host_ns = strategy.line.median("host_submit_ns_per_launch")
     return NOTHING if host_ns is None else number(host_ns / 1e3)
 
 
-def _short_break_even(remedy: Remedy) -> str:
-    commands = remedy.break_even
+def _short_break_even(strategy: StrategyLine) -> str:
+    commands = strategy.break_even
     return NOTHING if commands is None else count(commands) if isinstance(commands, int) else commands.value
 
 
-def _break_even(remedy: Remedy) -> str:
-    work_ms = remedy.break_even_ms
-    return _short_break_even(remedy) + ("" if work_ms is None else f" ({number(work_ms)} ms)")
+def _break_even(strategy: StrategyLine) -> str:
+    work_ms = strategy.break_even_ms
+    return _short_break_even(strategy) + ("" if work_ms is None else f" ({number(work_ms)} ms)")
 
 
-def _roofline(remedy: Remedy) -> str:
-    if remedy.roofline is None:
+def _roofline(strategy: StrategyLine) -> str:
+    if strategy.roofline is None:
         return NOTHING
-    share, what = remedy.roofline
+    share, what = strategy.roofline
     return f"{100 * share:.1f}% {what}"
 
 
-COLUMNS: Sequence[Column[Remedy]] = (
+COLUMNS: Sequence[Column[StrategyLine]] = (
     Column("mode", _mode, FULL | COMPACT, is_text=True),
-    Column("mode", lambda remedy: str(remedy.line["mode"]), TERMINAL, is_text=True),
-    Column("repeats", lambda remedy: str(len(remedy.line.rows)), FULL),
+    Column("mode", lambda strategy: str(strategy.line["mode"]), TERMINAL, is_text=True),
+    Column("repeats", lambda strategy: str(len(strategy.line.rows)), FULL),
     Column("wall ms", _of_line(median("wall_ms")), ALL),
     Column("host us", _host_us, ALL),
     Column("launch calls", _of_line(median("launch_calls", count)), ALL),
-    Column("kernels", lambda remedy: count(remedy.kernels), FULL | COMPACT),
+    Column("kernels", lambda strategy: count(strategy.kernels), FULL | COMPACT),
     Column("GPU span ms", _of_line(median("gpu_span_ms")), FULL | COMPACT),
-    Column("GPU busy ms", lambda remedy: number(remedy.busy_ms), FULL | COMPACT),
+    Column("GPU busy ms", lambda strategy: number(strategy.busy_ms), FULL | COMPACT),
     Column("p99 us", _of_line(median("latency_p99_us")), ALL),
     Column(_WITH_PARTS, _of_line(median("one_time_ms")), ALL),
     Column("break-even", _break_even, FULL | COMPACT),
@@ -90,7 +90,7 @@ COLUMNS: Sequence[Column[Remedy]] = (
     Column("roofline", _roofline, ALL),
     Column(_WITH_REMARKS, _of_line(speedup), FULL | COMPACT),
     Column(_WITH_REMARKS, _of_line(short_speedup), TERMINAL),
-    Column("verdict", lambda remedy: str(remedy.line.verdict or NOTHING), FULL, is_text=True),
+    Column("verdict", lambda strategy: str(strategy.line.verdict or NOTHING), FULL, is_text=True),
     Column("padded", _of_line(median("padded_commands", count)), FULL | COMPACT),
     Column("verified", _of_line(verified), ALL, is_text=True),
     Column("max rel error", _of_line(largest_error), FULL),
@@ -101,22 +101,22 @@ _DIFFERING: dict[str, Callable[[Line], str]] = {
 }
 
 
-def _parts(remedy: Remedy) -> list[str]:
+def _parts(strategy: StrategyLine) -> list[str]:
     """Return a note on the parts of a setup cost, and on costs that repeat."""
-    parts = [(part, remedy.line.median(f"{part}_ms")) for part in _PARTS]
+    parts = [(part, strategy.line.median(f"{part}_ms")) for part in _PARTS]
     spelled = [f"{part} {number(ms)} ms" for part, ms in parts if ms is not None]
-    replays, update_ms = remedy.line.median("graph_replays"), remedy.line.median("update_ms")
+    replays, update_ms = strategy.line.median("graph_replays"), strategy.line.median("update_ms")
     more = [f"{count(replays)} replays"] if replays is not None else []
     more += [f"updates {number(update_ms)} ms in all"] if update_ms is not None else []
     notes = [f"of it {', '.join(spelled)}"] if spelled else []
     return ["; ".join(notes + ([f"in the run {', '.join(more)}"] if more else []))] if notes or more else []
 
 
-def remedies_grid(table: RemedyTable, kind: str) -> tuple[list[Column[Remedy]], list[list[str]], list[str]]:
+def strategies_grid(table: StrategyTable, kind: str) -> tuple[list[Column[StrategyLine]], list[list[str]], list[str]]:
     """Return the columns of a set, the cells of every mode, and notes. Runs and settings that differ come first."""
     columns = [column for column in COLUMNS if kind in column.sets]
     for heading, write in _DIFFERING.items():
-        if len({write(remedy.line) for remedy in table.remedies}) > 1:
+        if len({write(strategy.line) for strategy in table.strategies}) > 1:
             columns.insert(0, Column(heading, _of_line(write), frozenset({kind}), is_text=True))
     notes: list[str] = []
 
@@ -125,20 +125,20 @@ def remedies_grid(table: RemedyTable, kind: str) -> tuple[list[Column[Remedy]], 
         return "".join(f" ({notes.index(text) + 1})" for text in texts)
 
     cells = []
-    for remedy in table.remedies:
-        remarks = [*remedy.line.remarks, *(left_out(remedy.line) if kind == "terminal" else [])]
-        notable = {_WITH_PARTS: _parts(remedy), _WITH_REMARKS: remarks}
-        cells.append([column.cell(remedy) + marks(notable.get(column.heading, [])) for column in columns])
+    for strategy in table.strategies:
+        remarks = [*strategy.line.remarks, *(left_out(strategy.line) if kind == "terminal" else [])]
+        notable = {_WITH_PARTS: _parts(strategy), _WITH_REMARKS: remarks}
+        cells.append([column.cell(strategy) + marks(notable.get(column.heading, [])) for column in columns])
     return columns, cells, notes
 
 
-def remedies_subtitle(table: RemedyTable) -> str:
+def strategies_subtitle(table: StrategyTable) -> str:
     """Return device and work, with the settings where all lines share them."""
-    settings = {remedy.line.configuration for remedy in table.remedies}
+    settings = {strategy.line.configuration for strategy in table.strategies}
     return ", ".join([stream_subtitle(table.stream), *(settings if len(settings) == 1 else [])])
 
 
-def refusals(table: RemedyTable) -> list[str]:
+def refusals(table: StrategyTable) -> list[str]:
     """Return a line per reason: the modes, and the reason."""
     modes: dict[str, list[str]] = {}
     for mode, reason in table.refused.items():
@@ -146,13 +146,13 @@ def refusals(table: RemedyTable) -> list[str]:
     return [f"Refused by {', '.join(sorted(names))}: {reason}" for reason, names in modes.items()]
 
 
-def remedies_markdown(tables: Sequence[RemedyTable], kind: str) -> str:
+def strategies_markdown(tables: Sequence[StrategyTable], kind: str) -> str:
     """Return a table per stream, `full` under a heading or `compact` for a README; ends with a newline."""
     parts = ["# Remedies", LEGEND] if kind == "full" else [LEGEND]
     for table in tables:
-        columns, cells, notes = remedies_grid(table, kind)
+        columns, cells, notes = strategies_grid(table, kind)
         title = stream_title(table.stream)
-        parts += [f"## {title}" if kind == "full" else f"**{title}**", remedies_subtitle(table), body(columns, cells)]
+        parts += [f"## {title}" if kind == "full" else f"**{title}**", strategies_subtitle(table), body(columns, cells)]
         parts += [f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)]
         parts += ["\n".join(f"- {escaped(line)}" for line in refusals(table))] if table.refused else []
     return "\n\n".join(parts) + "\n"

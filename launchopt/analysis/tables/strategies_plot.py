@@ -1,8 +1,8 @@
 """All strategies as a picture: a panel per workload, a bar per mode, on a white card.
 
-In: `strategies.RemedyTable`. Out: an Altair chart. A bar is the speed-up of wall time over the baseline; its whisker is
-the 95% bootstrap interval; the fastest comes first. Each panel has an axis of its own, and names the modes that failed
-or do not run its workload. Needs Altair (the `report` extra).
+In: `strategies.StrategyTable`. Out: an Altair chart. A bar is the speed-up of wall time over the baseline; its whisker
+is the 95% bootstrap interval; the fastest comes first. Each panel has an axis of its own, and names the modes that
+failed or do not run its workload. Needs Altair (the `report` extra).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import altair as alt
 from launchopt.analysis.tables.columns import mode_name
 from launchopt.analysis.tables.rows import stream_title
 from launchopt.analysis.tables.speedup_plot import LEGEND, Bar, Chart, bar_panel, on_card
-from launchopt.analysis.tables.strategies import RemedyTable
+from launchopt.analysis.tables.strategies import StrategyTable
 
 _COLUMNS = 2
 _TITLE_CHARACTERS = 84
 
 
-def strategies_chart(tables: Sequence[RemedyTable]) -> Chart | None:
+def strategies_chart(tables: Sequence[StrategyTable]) -> Chart | None:
     """Return the picture of all tables; None where no line has a speed-up."""
     shown = [(table, bars) for table in tables if (bars := _bars(table))]
     if not shown:
@@ -35,9 +35,9 @@ def strategies_chart(tables: Sequence[RemedyTable]) -> Chart | None:
     return on_card(grid.resolve_scale(x="independent", y="independent"))
 
 
-def _bars(table: RemedyTable) -> list[Bar]:
-    several = len({remedy.line.configuration for remedy in table.remedies}) > 1
-    lines = [remedy.line for remedy in table.remedies]
+def _bars(table: StrategyTable) -> list[Bar]:
+    several = len({strategy.line.configuration for strategy in table.strategies}) > 1
+    lines = [strategy.line for strategy in table.strategies]
     return [
         Bar(mode_name(line) + (f" · {line.configuration}" if several else ""), line.speedup, line.verdict)
         for line in lines
@@ -45,10 +45,10 @@ def _bars(table: RemedyTable) -> list[Bar]:
     ]
 
 
-def _title(table: RemedyTable) -> list[str]:
+def _title(table: StrategyTable) -> list[str]:
     stream = table.stream
     model = f", {stream['model']}" if stream["model"] else ""
     refused = [f"refused: {', '.join(sorted(table.refused))}"] if table.refused else []
-    failed = [remedy.line["mode"] for remedy in table.remedies if remedy.line.problem is not None]
+    failed = [strategy.line["mode"] for strategy in table.strategies if strategy.line.problem is not None]
     lines = [f"{stream_title(stream)}{model}", *refused, *([f"failed: {', '.join(failed)}"] if failed else [])]
     return [part for line in lines for part in wrap(line, _TITLE_CHARACTERS)]

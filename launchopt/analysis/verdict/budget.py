@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from launchopt.analysis.tables.rows import stream_title
-from launchopt.analysis.tables.strategies import Remedy, RemedyTable, build_remedies
+from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
 from launchopt.analysis.verdict.evidence import launching_ms
 from launchopt.analysis.verdict.roofline import GRAPHS, predict, recorded_launches
 from launchopt.errors import ConfigError, DataError
@@ -114,12 +114,12 @@ def textbook(ask: Ask) -> Budget:
 
 def measured(ask: Ask, rows: Iterable[Row], source: str) -> Budget:
     """Return the budget of every mode in `rows`; DataError naming `source` where no row gives one."""
-    tables = build_remedies(rows)
+    tables = build_strategies(rows)
     usable = [table for table in tables if commands_per_token(ask, table.stream).asked is not None]
     if not usable:
         why = "no untraced run generated tokens of a model: take decode or layer, or give launches_per_token="
         raise DataError(source, None, why)
-    pairs = [(table, each, _line(ask, table, each)) for table in usable for each in table.remedies]
+    pairs = [(table, each, _line(ask, table, each)) for table in usable for each in table.strategies]
     lines = [line for _, _, line in pairs if line is not None]
     if not lines:
         raise DataError(source, None, "no run that is verified, and whose launches were timed")
@@ -133,8 +133,8 @@ def measured(ask: Ask, rows: Iterable[Row], source: str) -> Budget:
     return Budget(lines, [*_measured_assumptions(ask, usable), *_shared_assumptions(ask), *left_out, *skipped])
 
 
-def _reason(remedy: Remedy) -> str:
-    return " ".join((remedy.line.problem or "its launches were not timed").split())
+def _reason(strategy: StrategyLine) -> str:
+    return " ".join((strategy.line.problem or "its launches were not timed").split())
 
 
 class CommandsPerToken(NamedTuple):
@@ -157,8 +157,8 @@ def commands_per_token(ask: Ask, stream: Row) -> CommandsPerToken:
     return CommandsPerToken(measured_, measured_ / layers * ask.layers)
 
 
-def _line(ask: Ask, table: RemedyTable, remedy: Remedy) -> BudgetLine | None:
-    line, stream = remedy.line, table.stream
+def _line(ask: Ask, table: StrategyTable, strategy: StrategyLine) -> BudgetLine | None:
+    line, stream = strategy.line, table.stream
     calls, commands, own_ms = recorded_launches(line), line.median("commands"), launching_ms(line)
     if line.problem is not None or not calls or not commands or own_ms is None:
         return None
@@ -168,12 +168,14 @@ def _line(ask: Ask, table: RemedyTable, remedy: Remedy) -> BudgetLine | None:
     is_replayed = was is not None and line["mode"] in GRAPHS and bool(line.median("graph_replays"))
     launches = calls / stream["tokens"] if is_replayed else wanted * calls / commands
     us = own_ms / calls * 1e3 if ask.launch_us is None else ask.launch_us
-    idle_ms, is_bound = _idle_ms(remedy)
+    idle_ms, is_bound = _idle_ms(strategy)
     # Idle time follows the commands, not the launches: a graph has gaps between its nodes, too.
     idle = None if idle_ms is None else ask.tokens_per_day * wanted * idle_ms / commands * 1e3 / US_AN_HOUR
     is_bound = is_bound or was != wanted or is_scaled(ask, stream)
     host = hours(ask.tokens_per_day, launches, us)
-    return BudgetLine(stream_title(stream), _name(remedy, table), launches, us, host, idle, is_bound, _cost(ask, idle))
+    return BudgetLine(
+        stream_title(stream), _name(strategy, table), launches, us, host, idle, is_bound, _cost(ask, idle)
+    )
 
 
 def is_scaled(ask: Ask, stream: Row) -> bool:
@@ -181,26 +183,26 @@ def is_scaled(ask: Ask, stream: Row) -> bool:
     return ask.model is not None and stream["model"] != ask.model
 
 
-def _name(remedy: Remedy, table: RemedyTable) -> str:
+def _name(strategy: StrategyLine, table: StrategyTable) -> str:
     """Return the mode, its settings where it ran with several, and the disorder of its commands."""
-    line = remedy.line
-    is_alone = sum(each.line["mode"] == line["mode"] for each in table.remedies) == 1
+    line = strategy.line
+    is_alone = sum(each.line["mode"] == line["mode"] for each in table.strategies) == 1
     name = line["mode"] if is_alone else f"{line['mode']}, {line.configuration}"
     return f"{name} ({line.disorder})" if line.disorder else str(name)
 
 
-def _idle_ms(remedy: Remedy) -> tuple[float | None, bool]:
+def _idle_ms(strategy: StrategyLine) -> tuple[float | None, bool]:
     """Return the GPU's idle time, and whether it is an upper bound.
 
     Without a trace the bound is the wall time beyond the roofline's. Idle time is unknown in an open loop, where the
     GPU also waits for requests, and on a CPU.
     """
-    line, wall_ms = remedy.line, remedy.line.median("wall_ms")
+    line, wall_ms = strategy.line, strategy.line.median("wall_ms")
     if wall_ms is None or line["device"] != "cuda" or line["arrival"] != "closed":
         return None, False
-    if remedy.busy_ms is not None:  # of another run; no use where that run was slower
-        return (wall_ms - remedy.busy_ms, False) if remedy.busy_ms <= wall_ms else (None, False)
-    floor_ms = predict(remedy).work.floor_ms
+    if strategy.busy_ms is not None:  # of another run; no use where that run was slower
+        return (wall_ms - strategy.busy_ms, False) if strategy.busy_ms <= wall_ms else (None, False)
+    floor_ms = predict(strategy).work.floor_ms
     return (None, False) if floor_ms is None else (max(0.0, wall_ms - floor_ms), True)
 
 
@@ -216,7 +218,7 @@ def _shared_assumptions(ask: Ask) -> list[str]:
     return said
 
 
-def _measured_assumptions(ask: Ask, tables: Sequence[RemedyTable]) -> list[str]:
+def _measured_assumptions(ask: Ask, tables: Sequence[StrategyTable]) -> list[str]:
     cost = "as given" if ask.launch_us is not None else "measured: time in launch calls, waiting for room left out"
     said = [f"us a launch: {cost}"]
     if any(table.stream["device"] == "cpu" for table in tables):
@@ -228,16 +230,16 @@ def _measured_assumptions(ask: Ask, tables: Sequence[RemedyTable]) -> list[str]:
         said.append(f"{stream_title(stream)}: {wanted or 0:.4g} commands a token, {how}")
         if is_scaled(ask, stream):
             said.append(_kernels(ask, table))
-    if any(each.line["mode"] in GRAPHS for table in tables for each in table.remedies):
+    if any(each.line["mode"] in GRAPHS for table in tables for each in table.strategies):
         said.append("a graph is replayed once a step: its launches a token do not grow with the layers")
     said.append("GPU idle: wall time less GPU busy (of a traced run; else less the roofline), a command, x commands")
     said.append("GPU idle holds all waiting: for launches, between kernels, and for the token before; ≤: a bound")
     return said
 
 
-def _kernels(ask: Ask, table: RemedyTable) -> str:
+def _kernels(ask: Ask, table: StrategyTable) -> str:
     """Return, by the roofline, whether kernels of the model asked for are long enough to hide a launch."""
-    stream, baseline = table.stream, table.remedies[0].line
+    stream, baseline = table.stream, table.strategies[0].line
     ran = f"kernels were those of {stream['model'] or stream['workload']}"
     rates = [rate for rate in map(baseline.median, ("read_gb_per_s", "copy_gb_per_s")) if rate]
     own_ms, calls = launching_ms(baseline), recorded_launches(baseline)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from launchopt.analysis.tables.rows import STREAM, Line, build_tables, stream_subtitle, stream_title
-from launchopt.analysis.tables.strategies import Remedy, RemedyTable, build_remedies
+from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
 from launchopt.analysis.verdict.bound import Bound, Shares, Side, classify
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.analysis.verdict.evidence import evidence_of, shares_of
@@ -75,7 +75,7 @@ def diagnose(
     Raises DataError where two different rows claim to be the same repeat.
     """
     kept = list(rows)
-    tables = build_remedies(kept, refusals)
+    tables = build_strategies(kept, refusals)
     headline = {_stream(table.stream) for table in tables}
     traced = [
         table
@@ -92,9 +92,9 @@ def _stream(row: Row) -> tuple[object, ...]:
     return tuple(row[name] for name in STREAM if name != "traced")
 
 
-def _diagnosis(table: RemedyTable, calibration: Calibration | None) -> Diagnosis:
-    judged = [_judge(remedy, table.remedies, calibration) for remedy in table.remedies]
-    errors = [f"{each.remedy.line['mode']}: {why}" for each in judged if (why := _impossible(each.remedy.line))]
+def _diagnosis(table: StrategyTable, calibration: Calibration | None) -> Diagnosis:
+    judged = [_judge(strategy, table.strategies, calibration) for strategy in table.strategies]
+    errors = [f"{each.strategy.line['mode']}: {why}" for each in judged if (why := _impossible(each.strategy.line))]
     choice = first_to_try(judged, table.refused)
     return Diagnosis(
         stream_title(table.stream),
@@ -107,25 +107,25 @@ def _diagnosis(table: RemedyTable, calibration: Calibration | None) -> Diagnosis
     )
 
 
-def _judge(remedy: Remedy, others: list[Remedy], calibration: Calibration | None) -> Judged:
-    prediction = predict(remedy, calibration)
-    if why := _impossible(remedy.line):
-        return Judged(remedy, prediction, Bound.IMPOSSIBLE, Side.ONLY, [why], Shares())
-    if remedy.line.problem is not None:
+def _judge(strategy: StrategyLine, others: list[StrategyLine], calibration: Calibration | None) -> Judged:
+    prediction = predict(strategy, calibration)
+    if why := _impossible(strategy.line):
+        return Judged(strategy, prediction, Bound.IMPOSSIBLE, Side.ONLY, [why], Shares())
+    if strategy.line.problem is not None:
         return Judged(
-            remedy, prediction, Bound.NO_VERDICT, Side.ONLY, [" ".join(remedy.line.problem.split())], Shares()
+            strategy, prediction, Bound.NO_VERDICT, Side.ONLY, [" ".join(strategy.line.problem.split())], Shares()
         )
-    shares = shares_of(remedy, prediction, _saved(remedy, others))
-    return Judged(remedy, prediction, *classify(shares), evidence_of(remedy, prediction), shares)
+    shares = shares_of(strategy, prediction, _saved(strategy, others))
+    return Judged(strategy, prediction, *classify(shares), evidence_of(strategy, prediction), shares)
 
 
 def _impossible(line: Line) -> str | None:
     return next((why for row in line.rows if (why := impossible(row))), None)
 
 
-def _saved(remedy: Remedy, others: list[Remedy]) -> float | None:
+def _saved(strategy: StrategyLine, others: list[StrategyLine]) -> float | None:
     """Return the share of its wall time that the fastest verified line saved with at most half as many launch calls."""
-    wall_ms, calls = remedy.line.median("wall_ms"), remedy.line.median("launch_calls")
+    wall_ms, calls = strategy.line.median("wall_ms"), strategy.line.median("launch_calls")
     if not wall_ms or not calls:
         return None
     times = [
@@ -138,7 +138,7 @@ def _saved(remedy: Remedy, others: list[Remedy]) -> float | None:
 
 
 def _line(judged: Judged) -> DiagnosedLine:
-    prediction, line, is_sound = judged.prediction, judged.remedy.line, judged.is_sound
+    prediction, line, is_sound = judged.prediction, judged.strategy.line, judged.is_sound
     work, launches = prediction.work, prediction.launches
     return DiagnosedLine(
         mode=line["mode"],

@@ -1,13 +1,13 @@
 """Evidence for a verdict: the parts of a line's wall time, as shares for the rules and as sentences.
 
-In: a `strategies.Remedy` and its `roofline.Prediction`. Out: `bound.Shares`, and a list of facts.
+In: a `strategies.StrategyLine` and its `roofline.Prediction`. Out: `bound.Shares`, and a list of facts.
 """
 
 from __future__ import annotations
 
 from launchopt.analysis.tables.columns import count, number
 from launchopt.analysis.tables.rows import Line
-from launchopt.analysis.tables.strategies import Remedy
+from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Shares
 from launchopt.analysis.verdict.roofline import Prediction, first_calls_us, recorded_launches
 
@@ -17,9 +17,9 @@ NOTABLE = 0.05  # least share of the wall time that is mentioned
 AGREES = 0.1  # up to this ratio predicted and measured agree
 
 
-def shares_of(remedy: Remedy, prediction: Prediction, saved: float | None = None) -> Shares:
+def shares_of(strategy: StrategyLine, prediction: Prediction, saved: float | None = None) -> Shares:
     """Return the shares of the wall time for `bound.classify`. `saved`: by the fastest line with fewer launch calls."""
-    line, wall_ms, work = remedy.line, prediction.measured_ms, prediction.work
+    line, wall_ms, work = strategy.line, prediction.measured_ms, prediction.work
     if not wall_ms:
         return Shares()
 
@@ -27,7 +27,7 @@ def shares_of(remedy: Remedy, prediction: Prediction, saved: float | None = None
         return None if ms is None else ms / wall_ms
 
     first_ms, call_ms = launching_ms(line), call_time_ms(line)
-    busy_ms, kernels = remedy.busy_ms, remedy.kernels
+    busy_ms, kernels = strategy.busy_ms, strategy.kernels
     return Shares(
         bytes=share(work.bytes_ms),
         flops=share(work.flops_ms),
@@ -79,10 +79,10 @@ def _deadlines_ms(line: Line) -> float:
     return missed * timeout_us / 1e3 if missed and batches and timeout_us and missed >= batches / 2 else 0.0
 
 
-def evidence_of(remedy: Remedy, prediction: Prediction) -> list[str]:
+def evidence_of(strategy: StrategyLine, prediction: Prediction) -> list[str]:
     """Return the facts about a line's wall time, in numbers."""
-    facts = [_launches(remedy.line), _blocked(remedy.line), _busy(remedy, prediction), *_roofline(prediction)]
-    return [fact for fact in (*facts, *_queues(remedy.line), _explained(remedy, prediction)) if fact]
+    facts = [_launches(strategy.line), _blocked(strategy.line), _busy(strategy, prediction), *_roofline(prediction)]
+    return [fact for fact in (*facts, *_queues(strategy.line), _explained(strategy, prediction)) if fact]
 
 
 def _percent(ms: float, wall_ms: float | None) -> str:
@@ -108,9 +108,9 @@ def _blocked(line: Line) -> str | None:
     return f"the first calls took {number(us)} us; the others took longer, as the launch queue was full ({more})"
 
 
-def _busy(remedy: Remedy, prediction: Prediction) -> str | None:
-    busy_ms, kernels, wall_ms = remedy.busy_ms, remedy.kernels, prediction.measured_ms
-    if remedy.line["device"] == "cpu":
+def _busy(strategy: StrategyLine, prediction: Prediction) -> str | None:
+    busy_ms, kernels, wall_ms = strategy.busy_ms, strategy.kernels, prediction.measured_ms
+    if strategy.line["device"] == "cpu":
         return None
     if busy_ms is None or not kernels:
         return "GPU busy: not known without a traced run (timing=cupti)"
@@ -168,31 +168,31 @@ def _pace(line: Line) -> list[str]:
     return [f"open loop, {held}: {number(due)} due a second, {number(done)} done"]
 
 
-def _explained(remedy: Remedy, prediction: Prediction) -> str | None:
+def _explained(strategy: StrategyLine, prediction: Prediction) -> str | None:
     """Return the possible causes of the difference between prediction and measurement."""
     ratio, total_ms, measured_ms = prediction.ratio, prediction.total_ms, prediction.measured_ms
     if ratio is None or total_ms is None or measured_ms is None:
-        is_cpu = remedy.line["device"] == "cpu"
+        is_cpu = strategy.line["device"] == "cpu"
         return "no prediction: on the CPU a call is also its work, which hides what a launch costs" if is_cpu else None
     text = f"predicted {number(total_ms)} ms, {100 * ratio:.0f}% of the measured {number(measured_ms)} ms"
     if abs(1 - ratio) <= AGREES:
         return text
-    causes = _overestimated(remedy, prediction) if ratio > 1 else _underestimated(remedy, prediction)
+    causes = _overestimated(strategy, prediction) if ratio > 1 else _underestimated(strategy, prediction)
     return f"{text}: {'; '.join(causes) or 'what explains the rest was not measured'}"
 
 
-def _overestimated(remedy: Remedy, prediction: Prediction) -> list[str]:
-    work, cost, us = prediction.work, prediction.launches, first_calls_us(remedy.line)
+def _overestimated(strategy: StrategyLine, prediction: Prediction) -> list[str]:
+    work, cost, us = prediction.work, prediction.launches, first_calls_us(strategy.line)
     causes = []
     if cost is not None and us is not None and us < cost.us * (1 - AGREES):
         causes.append(f"its launches cost {us:.2f} us, not {cost.us:.2f}")
-    if work.shared_by == 1 and (work.all_bytes_ms or 0.0) > 0 and remedy.line.rows[0]["above_ceiling"]:
+    if work.shared_by == 1 and (work.all_bytes_ms or 0.0) > 0 and strategy.line.rows[0]["above_ceiling"]:
         causes.append("a cache served part of the bytes")
     return [*causes, "launches overlap with the GPU's work, and the sum assumes that nothing does"]
 
 
-def _underestimated(remedy: Remedy, prediction: Prediction) -> list[str]:
-    cost, line, busy_ms, us = prediction.launches, remedy.line, remedy.busy_ms, first_calls_us(remedy.line)
+def _underestimated(strategy: StrategyLine, prediction: Prediction) -> list[str]:
+    cost, line, busy_ms, us = prediction.launches, strategy.line, strategy.busy_ms, first_calls_us(strategy.line)
     wall_ms, launches_ms, call_ms = prediction.measured_ms or 0.0, cost.total_ms if cost else 0.0, call_time_ms(line)
     if line["arrival"] != "closed" and line["overloaded"] is False:
         return ["the wall time is how long the requests took to come"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from launchopt.analysis.tables.columns import count, number
 from launchopt.analysis.tables.rows import has_no_dependencies
-from launchopt.analysis.tables.strategies import Remedy
+from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
 from launchopt.analysis.verdict.evidence import call_time_ms
 from launchopt.analysis.verdict.roofline import Prediction, recorded_launches
@@ -34,7 +34,7 @@ NEAR_CEILING = 0.9  # of the wall time is bytes or FLOPs at the ceiling: nothing
 class Judged:
     """A line with its prediction and its bottleneck."""
 
-    remedy: Remedy
+    strategy: StrategyLine
     prediction: Prediction
     bound: Bound
     side: Side
@@ -81,14 +81,14 @@ def first_to_try(lines: Sequence[Judged], refused: Mapping[str, str]) -> Choice 
     subject = lines[0]
     if not subject.is_sound:
         return None
-    gains = [each for each in lines if each.remedy.line.verdict is Verdict.FASTER and each.is_sound]
-    gains = [each for each in gains if each.remedy.line.disorder in (None, subject.remedy.line.disorder)] or gains
+    gains = [each for each in lines if each.strategy.line.verdict is Verdict.FASTER and each.is_sound]
+    gains = [each for each in gains if each.strategy.line.disorder in (None, subject.strategy.line.disorder)] or gains
     if gains:
         fastest = min(_wall_ms(each) for each in gains)
         equals = [each for each in gains if _wall_ms(each) <= CLOSE_ENOUGH * fastest]
-        best = min(equals, key=lambda each: (_effort(each.remedy.line["mode"]), _wall_ms(each)))
-        return Choice(best.remedy.line["mode"], best)
-    tried = {each.remedy.line["mode"] for each in lines}
+        best = min(equals, key=lambda each: (_effort(each.strategy.line["mode"]), _wall_ms(each)))
+        return Choice(best.strategy.line["mode"], best)
+    tried = {each.strategy.line["mode"] for each in lines}
     open_ = [mode for mode in _candidates(subject) if mode not in tried and mode not in refused]
     return Choice(open_[0], None) if open_ and subject.roof < NEAR_CEILING else None
 
@@ -108,7 +108,7 @@ def _wall_ms(judged: Judged) -> float:
 
 def _candidates(subject: Judged) -> Sequence[str]:
     """Return the modes that usually help against a bottleneck, the most promising first."""
-    line = subject.remedy.line
+    line = subject.strategy.line
     if subject.bound not in (Bound.LAUNCH, Bound.LATENCY):
         return ()
     if has_no_dependencies(line["workload"]):
@@ -123,8 +123,8 @@ def sentence(lines: Sequence[Judged], choice: Choice | None, errors: Sequence[st
     if errors:
         return f"Impossible: {errors[0]}. No number of this run may be used before that is understood."
     subject = lines[0]
-    line = subject.remedy.line
-    is_alone = sum(each.remedy.line["mode"] == line["mode"] for each in lines) == 1
+    line = subject.strategy.line
+    is_alone = sum(each.strategy.line["mode"] == line["mode"] for each in lines) == 1
     mode = line["mode"] if is_alone else f"{line['mode']} ({line.configuration})"
     if not subject.is_sound:
         return f"No verdict: {mode} {'was ' if subject.evidence[0] == 'not verified' else ''}{subject.evidence[0]}."
@@ -135,7 +135,7 @@ def sentence(lines: Sequence[Judged], choice: Choice | None, errors: Sequence[st
 
 def _reason(judged: Judged) -> str:
     """Return the evidence for the bottleneck in one clause."""
-    line, work, shares = judged.remedy.line, judged.prediction.work, judged.shares
+    line, work, shares = judged.strategy.line, judged.prediction.work, judged.shares
     wall = f"{number(judged.prediction.measured_ms)} ms"
     host, in_calls = shares.host or 0.0, (shares.host or 0.0) + shares.blocked
     match judged.bound, judged.side:
@@ -182,7 +182,7 @@ def _would_tell(judged: Judged) -> str:
 
 
 def _calls(judged: Judged) -> str:
-    line = judged.remedy.line
+    line = judged.strategy.line
     calls, total_ms = recorded_launches(line), call_time_ms(line)
     return "" if not calls or total_ms is None else f"{count(calls)} x {number(total_ms / calls * 1e3)} us"
 
@@ -193,20 +193,20 @@ def _while_busy(judged: Judged) -> str:
 
 
 def _kernels(judged: Judged) -> str:
-    remedy, shares, floor_ms = judged.remedy, judged.shares, judged.prediction.work.floor_ms
-    each_us = (remedy.busy_ms or 0.0) / (remedy.kernels or 1.0) * 1e3
+    strategy, shares, floor_ms = judged.strategy, judged.shares, judged.prediction.work.floor_ms
+    each_us = (strategy.busy_ms or 0.0) / (strategy.kernels or 1.0) * 1e3
     asked = "" if floor_ms is None else f"; at the roofline the work takes {number(floor_ms)} ms"
     host = "" if shares.host is None else f" (and the launching thread for {100 * (shares.host + shares.blocked):.0f}%)"
     return (
         f"the GPU is busy for {100 * (shares.busy or 0.0):.0f}% of its {number(judged.prediction.measured_ms)} ms{host}"
-        f" with {count(remedy.kernels)} kernels of {number(each_us)} us{asked}"
+        f" with {count(strategy.kernels)} kernels of {number(each_us)} us{asked}"
     )
 
 
 def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
     subject = lines[0]
     if choice is not None and choice.judged is not None:
-        gained = f"measured {choice.judged.remedy.line.speedup}{_why(choice.judged)}"
+        gained = f"measured {choice.judged.strategy.line.speedup}{_why(choice.judged)}"
         return f"Try {choice.mode} first: {gained}; {_left(choice.judged)}."
     if choice is not None:
         most = "" if subject.headroom is None else f", at most {times(subject.headroom)} by the roofline"
@@ -229,7 +229,7 @@ def _ceiling(judged: Judged) -> str:
 
 def _why(judged: Judged) -> str:
     """Return the effect of a strategy."""
-    fewer, shared_by = judged.remedy.line.launch_reduction, judged.prediction.work.shared_by
+    fewer, shared_by = judged.strategy.line.launch_reduction, judged.prediction.work.shared_by
     changes = [f"launch calls {times(fewer)} fewer"] if fewer is not None and fewer >= CLOSE_ENOUGH else []
     changes += [f"a weight read once for up to {shared_by:.3g} requests"] if shared_by >= CLOSE_ENOUGH else []
     return f" ({', '.join(changes)})" if changes else ""
@@ -252,13 +252,13 @@ def _others(lines: Sequence[Judged], choice: Choice | None) -> list[str]:
     """Return the fastest mode, where another was chosen, and the lines that may claim nothing."""
     said = []
     if choice is not None and choice.judged is not None:
-        faster = [each for each in lines if each.is_sound and each.remedy.line.verdict is Verdict.FASTER]
+        faster = [each for each in lines if each.is_sound and each.strategy.line.verdict is Verdict.FASTER]
         fastest = min(faster, key=_wall_ms)
         if fastest is not choice.judged:
-            disorder = fastest.remedy.line.disorder
+            disorder = fastest.strategy.line.disorder
             why = f"but {disorder}" if disorder else "but asks more of an engine"
-            said.append(f"Fastest is {fastest.remedy.line['mode']} ({number(_wall_ms(fastest))} ms), {why}.")
-        if choice.judged.remedy.line.disorder:
-            said.append(f"Mind: {choice.judged.remedy.line.disorder}.")
-    bad = [each.remedy.line["mode"] for each in lines if not each.is_sound]
+            said.append(f"Fastest is {fastest.strategy.line['mode']} ({number(_wall_ms(fastest))} ms), {why}.")
+        if choice.judged.strategy.line.disorder:
+            said.append(f"Mind: {choice.judged.strategy.line.disorder}.")
+    bad = [each.strategy.line["mode"] for each in lines if not each.is_sound]
     return [*said, *([f"No verdict on {', '.join(bad)}: failed or not verified."] if bad else [])]

@@ -1,7 +1,7 @@
 """Predicted time of a line: T = max(bytes / BW, FLOPs / peak) + launches x cost, beside the measured one.
 
-In: a `strategies.Remedy` (a line of untraced repeats, with its traced twin where there is one), and the calibration of
-its device, if any. Out: a `Prediction`. Pure: reads no file, prints nothing.
+In: a `strategies.StrategyLine` (a line of untraced repeats, with its traced twin where there is one), and the
+calibration of its device, if any. Out: a `Prediction`. Pure: reads no file, prints nothing.
 
     BW         the larger of the two ceilings that the run measured itself, read and copy (a GEMV mostly reads)
     bytes      bytes from memory: a weight counts once per batch of requests in step, not once per command; inputs of a
@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from launchopt.analysis.tables.rows import Line
-from launchopt.analysis.tables.strategies import Remedy
+from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.recording.results import Row
 
@@ -112,10 +112,10 @@ def _largest(*values: float | None) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def predict(remedy: Remedy, calibration: Calibration | None = None) -> Prediction:
-    """Return the predicted and the measured time of `remedy`."""
-    line = remedy.line
-    return Prediction(line.median("wall_ms"), work(line), launch_cost(remedy, calibration))
+def predict(strategy: StrategyLine, calibration: Calibration | None = None) -> Prediction:
+    """Return the predicted and the measured time of `strategy`."""
+    line = strategy.line
+    return Prediction(line.median("wall_ms"), work(line), launch_cost(strategy, calibration))
 
 
 def work(line: Line) -> Work:
@@ -158,13 +158,13 @@ def recorded_launches(line: Line) -> float | None:
     return batches if calls and batches and packed and batches < calls <= _PACKING_CALLS * batches else calls
 
 
-def launch_cost(remedy: Remedy, calibration: Calibration | None) -> LaunchCost | None:
+def launch_cost(strategy: StrategyLine, calibration: Calibration | None) -> LaunchCost | None:
     """Return the cost from the device's calibration where it knows the mode's launches, else from the run itself."""
-    line, launches = remedy.line, recorded_launches(remedy.line)
+    line, launches = strategy.line, recorded_launches(strategy.line)
     if launches is None:
         return None
     if calibration is not None and is_of(calibration, line.rows[0]) and line["workload"] not in MIXED:
-        cost = _calibrated(remedy, launches, calibration)
+        cost = _calibrated(strategy, launches, calibration)
         if cost is not None:
             return cost
     us = first_calls_us(line)
@@ -187,14 +187,14 @@ def is_of(calibration: Calibration, row: Row) -> bool:
     return bool(name == row["gpu"]) if row["gpu"] is not None else kind == row["device"]
 
 
-def _calibrated(remedy: Remedy, launches: float, calibration: Calibration) -> LaunchCost | None:
-    mode, replays = remedy.line["mode"], remedy.line.median("graph_replays") or 0.0
+def _calibrated(strategy: StrategyLine, launches: float, calibration: Calibration) -> LaunchCost | None:
+    mode, replays = strategy.line["mode"], strategy.line.median("graph_replays") or 0.0
     gap_us, made = calibration.value("kernel_gap_us") or 0.0, f"calibration of {calibration.made_utc}"
     if mode in GRAPHS and replays:
         host_us, node_us = calibration.value("graph_replay_host_us"), calibration.value("graph_node_gpu_us")
         if host_us is None:
             return None
-        counted = remedy.kernels if remedy.kernels is not None and node_us is not None else None
+        counted = strategy.kernels if strategy.kernels is not None and node_us is not None else None
         nodes_ms = 0.0 if counted is None or node_us is None else counted * node_us / 1e3
         left_out = "" if counted is not None else "; GPU time of nodes left out: not counted in a traced run"
         return LaunchCost(launches, host_us, nodes_ms, f"{made}: graph_replay_host_us {host_us:.2f}{left_out}")

@@ -1,4 +1,4 @@
-"""What a remedy costs and after how much work that is paid back: as properties, and rule by rule."""
+"""What a strategy costs and after how much work that is paid back: as properties, and rule by rule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from launchopt.analysis.tables.strategies import Payback, Remedy, RemedyTable, break_even, build_remedies
+from launchopt.analysis.tables.strategies import Payback, StrategyLine, StrategyTable, break_even, build_strategies
 from launchopt.errors import DataError
 from launchopt.recording.results import SUMMARY, Row
 from launchopt.statistics.interval import Verdict
@@ -33,13 +33,13 @@ def repeats(mode: str, *wall_ms: float, **columns: Any) -> list[Row]:
     return [row(mode, at, wall_ms=wall, **columns) for at, wall in enumerate(wall_ms)]
 
 
-def only(rows: list[Row], **refused: Any) -> RemedyTable:
-    (table,) = build_remedies(rows, refused)
+def only(rows: list[Row], **refused: Any) -> StrategyTable:
+    (table,) = build_strategies(rows, refused)
     return table
 
 
-def remedy(rows: list[Row], mode: str) -> Remedy:
-    (found,) = [each for each in only(rows).remedies if each.line["mode"] == mode]
+def strategy(rows: list[Row], mode: str) -> StrategyLine:
+    (found,) = [each for each in only(rows).strategies if each.line["mode"] == mode]
     return found
 
 
@@ -75,15 +75,17 @@ def test_break_even_of_rows() -> None:
     base = repeats("baseline", 10.0, 10.1, 9.9)
     # 10 us a command of the baseline, 4 us of the graph: 12 ms more at first are 2,000 commands, which take it 8 ms.
     graph = repeats("graph", 4.0, 4.0, 4.0, one_time_ms=17.0)
-    found = remedy([*base, *graph], "graph")
+    found = strategy([*base, *graph], "graph")
     assert found.break_even == 2000
     assert found.break_even_ms == pytest.approx(8.0)
-    at_once = remedy([*base, *repeats("batched", 4.0, 4.0, 4.0, one_time_ms=5.0)], "batched")
+    at_once = strategy([*base, *repeats("batched", 4.0, 4.0, 4.0, one_time_ms=5.0)], "batched")
     assert (at_once.break_even, at_once.break_even_ms) == (Payback.AT_ONCE, None)
-    assert remedy([*base, *repeats("graph", 11.0, 11.1, 11.2, one_time_ms=1.0)], "graph").break_even is Payback.NEVER
-    noisy = remedy([*base, *repeats("graph", 9.9, 12.0, 7.0, one_time_ms=17.0)], "graph")
+    assert strategy([*base, *repeats("graph", 11.0, 11.1, 11.2, one_time_ms=1.0)], "graph").break_even is Payback.NEVER
+    noisy = strategy([*base, *repeats("graph", 9.9, 12.0, 7.0, one_time_ms=17.0)], "graph")
     assert noisy.break_even is Payback.UNDECIDED
-    assert remedy([*base[:1], *graph[:1]], "graph").break_even == 2000, "one repeat has no interval to be undecided by"
+    assert strategy([*base[:1], *graph[:1]], "graph").break_even == 2000, (
+        "one repeat has no interval to be undecided by"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,19 +93,19 @@ def test_break_even_of_rows() -> None:
 )
 def test_what_is_not_known_or_not_sound_has_no_break_even(bad: dict[str, Any]) -> None:
     good, other = repeats("baseline", 10.0, 10.0, 10.0), repeats("graph", 4.0, 4.0, 4.0)
-    assert remedy([*good, *({**each, **bad} for each in other)], "graph").break_even is None
-    assert remedy([*({**each, **bad} for each in good), *other], "graph").break_even is None
-    assert remedy([*good, *other], "baseline").break_even is None
-    assert remedy(other, "graph").break_even is None
+    assert strategy([*good, *({**each, **bad} for each in other)], "graph").break_even is None
+    assert strategy([*({**each, **bad} for each in good), *other], "graph").break_even is None
+    assert strategy([*good, *other], "baseline").break_even is None
+    assert strategy(other, "graph").break_even is None
 
 
 def test_kernels_come_from_a_traced_run_of_the_same_work_and_mode_and_times_do_not() -> None:
     rows = [*repeats("baseline", 10.0, 10.0, 10.0), *repeats("graph", 4.0, 4.0, 4.0)]
     trace = {"traced": True, "run_id": "traced", "kernels": 1000, "gpu_busy_ms": 3.5, "wall_ms": 99.0}
-    found = remedy([*rows, row("graph", **trace)], "graph")
+    found = strategy([*rows, row("graph", **trace)], "graph")
     assert (found.kernels, found.busy_ms, found.line.median("wall_ms")) == (1000, 3.5, 4.0)
     assert found.break_even is Payback.AT_ONCE
-    assert remedy([*rows, row("graph", **trace)], "baseline").kernels is None
+    assert strategy([*rows, row("graph", **trace)], "baseline").kernels is None
     for other in (
         {"commands": 999},
         {"dtype": "fp16"},
@@ -112,18 +114,18 @@ def test_kernels_come_from_a_traced_run_of_the_same_work_and_mode_and_times_do_n
         {"status": "failed"},
         {"kernels": None},
     ):
-        tables = build_remedies([*rows, row("graph", **{**trace, **other})])
-        assert [each.kernels for table in tables for each in table.remedies] == [None, None]
+        tables = build_strategies([*rows, row("graph", **{**trace, **other})])
+        assert [each.kernels for table in tables for each in table.strategies] == [None, None]
 
 
 def test_traced_rows_alone_are_no_table() -> None:
-    assert build_remedies([row(traced=True)]) == []
+    assert build_strategies([row(traced=True)]) == []
 
 
 def test_the_baseline_comes_first_then_the_fastest_and_the_failed_last() -> None:
     modes = [("slow", 9.0, "ok"), ("broken", 1.0, "wrong"), ("baseline", 10.0, "ok"), ("quick", 2.0, "ok")]
     table = only([row(mode, wall_ms=wall_ms, status=status) for mode, wall_ms, status in modes])
-    assert [each.line["mode"] for each in table.remedies] == ["baseline", "quick", "slow", "broken"]
+    assert [each.line["mode"] for each in table.strategies] == ["baseline", "quick", "slow", "broken"]
 
 
 def test_refusals_are_those_of_the_runs_of_a_table() -> None:
@@ -133,7 +135,7 @@ def test_refusals_are_those_of_the_runs_of_a_table() -> None:
         "other": {"pdl": "GEMVs only"},
         "absent": {"torch_eager": "not installed"},
     }
-    gemv, decode = build_remedies(rows, refusals)
+    gemv, decode = build_strategies(rows, refusals)
     assert gemv.refused == {"grouped": "one shape"}, "graph ran in another run of the same work"
     assert decode.refused == {"pdl": "GEMVs only"}
 
@@ -152,10 +154,10 @@ def test_the_share_of_the_roofline_is_the_larger_one(
     rates: tuple[float | None, ...], expected: tuple[float, str] | None
 ) -> None:
     names = ("achieved_gb_per_s", "copy_gb_per_s", "achieved_tflops", "peak_tflops")
-    (found,) = only([row(**dict(zip(names, rates, strict=True)))]).remedies
+    (found,) = only([row(**dict(zip(names, rates, strict=True)))]).strategies
     assert found.roofline == expected
 
 
 def test_two_different_rows_for_one_repeat_are_an_error() -> None:
     with pytest.raises(DataError, match="two different rows for graph, repeat 0"):
-        build_remedies([row("graph", wall_ms=1.0), row("graph", wall_ms=2.0)])
+        build_strategies([row("graph", wall_ms=1.0), row("graph", wall_ms=2.0)])

@@ -232,4 +232,4 @@ def test_reference_runs_say_what_was_found_on_the_h200() -> None:
         for each in one.lines:
             if each.speedup is not None and line(one, "baseline").headroom is not None:
                 most = line(one, "baseline").headroom or 0
-                assert each.speedup.value <= most * 1.02, "a remedy that beats the roofline's bound"
+                assert each.speedup.value <= most * 1.02, "a strategy that beats the roofline's bound"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.results.diagnosed_rows import BANDWIDTH, calibration, decode, few, repeats, row, traced
 
-from launchopt.analysis.tables.strategies import build_remedies
+from launchopt.analysis.tables.strategies import build_strategies
 from launchopt.analysis.verdict import roofline
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.analysis.verdict.roofline import Prediction, predict
@@ -20,9 +20,9 @@ ms = st.floats(0.01, 1e4)
 
 
 def predicted(rows: list[Row], mode: str = "baseline", known: Calibration | None = None) -> Prediction:
-    (table,) = build_remedies(rows)
-    (remedy,) = [each for each in table.remedies if each.line["mode"] == mode]
-    return predict(remedy, known)
+    (table,) = build_strategies(rows)
+    (strategy,) = [each for each in table.strategies if each.line["mode"] == mode]
+    return predict(strategy, known)
 
 
 def source(prediction: Prediction) -> str:

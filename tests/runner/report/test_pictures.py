@@ -12,7 +12,7 @@ from support.results.summary_rows import everything, repeats, row, write
 
 from launchopt.analysis.tables.frontier import build_frontiers
 from launchopt.analysis.tables.rows import build_tables
-from launchopt.analysis.tables.strategies import build_remedies
+from launchopt.analysis.tables.strategies import build_strategies
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
 from runner.report import __main__ as report
@@ -65,7 +65,7 @@ def test_a_picture_is_one_whole_svg_and_the_same_each_time(kind: str, tmp_path: 
 def test_bars_have_their_speedup_and_panels_name_what_is_left_out(tmp_path: Path) -> None:
     path, failed = tmp_path / "x.svg", row(mode="graph", verified=False)
     rows = [*repeats(9, 9, 9), *repeats(3, 3, 3, mode="batched"), failed]
-    pictures.draw_strategies(build_remedies(rows, {"run": {"fused_qkv": "no q, k and v to merge"}}), path)
+    pictures.draw_strategies(build_strategies(rows, {"run": {"fused_qkv": "no q, k and v to merge"}}), path)
     shown = texts(path)
     for text in ("3.00x", "batched", "failed: graph", "refused: fused_qkv", "Speed-up over the baseline, NVIDIA H200"):
         assert any(text in each for each in shown), text
@@ -96,7 +96,7 @@ def test_what_has_no_interval_is_drawn_in_each_format(suffix: str, tmp_path: Pat
 
 DRAWERS: Sequence[tuple[Callable[[Path], None], str]] = (
     (lambda path: pictures.draw_speedups(build_tables([row()]), path), "no speed-up to draw"),
-    (lambda path: pictures.draw_strategies(build_remedies([row()], {}), path), "no speed-up to draw"),
+    (lambda path: pictures.draw_strategies(build_strategies([row()], {}), path), "no speed-up to draw"),
     (lambda path: pictures.draw_frontiers(build_frontiers([row(verified=False)]), path), "no frontier to draw"),
 )
 
