@@ -12,16 +12,15 @@ from collections.abc import Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
 from launchopt.native import compiled
 from launchopt.queue.ring import MOST_AT_ONCE
-from launchopt.recording.recorder import Recorder, note
+from launchopt.recording.recorder import Recorder, RecordingArrays, note
 from launchopt.timing import nvtx_ranges
+from launchopt.types import Words
 from runner.bench.figures import Figure
 
 LAUNCHES, BATCH, RANGES = 500_000, 64, 200_000
@@ -44,7 +43,7 @@ def suite(repeats: int) -> Iterator[Figure]:
 
 
 @compiled
-def _note_all(records: Any, words: NDArray[np.uint64], size: int) -> None:
+def _note_all(records: RecordingArrays, words: Words, size: int) -> None:
     first = 0
     while first + size <= len(words):
         note(records, words, first, first + size, (0, 0, 0, 0, 0), 0, 0)

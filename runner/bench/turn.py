@@ -31,7 +31,7 @@ from launchopt.native import compiled, monotonic_ns
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import Ring, RingWords
 from launchopt.recording.recorder import Recorder
-from launchopt.types import Int, Table
+from launchopt.types import Int, Table, Words
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.program import linear_program
 from runner.bench.peers import with_peer
@@ -53,7 +53,7 @@ def stream_of(requests: int, turns: int) -> ChainStream:
 
 
 @compiled
-def _take_early(ring: Any, batcher: Any, loop: Any, admission: Any) -> None:
+def _take_early(ring: RingWords, batcher: StepBuckets, loop: LoopArrays, admission: Any) -> None:
     """Take records of the next step while a step runs, like the loop of a run."""
     state = loop.state
     if state[LoopWord.NEXT] == state[LoopWord.COUNT]:
@@ -65,7 +65,7 @@ def _take_early(ring: Any, batcher: Any, loop: Any, admission: Any) -> None:
 
 
 @compiled
-def _complete(flights: Any) -> None:
+def _complete(flights: tuple[Words, Table, Words, Table]) -> None:
     """Mark all tokens of the current step as complete."""
     _, places, done, cursor = flights
     for flight in range(cursor[FlightWord.FIRST], cursor[FlightWord.STOP_AT]):
@@ -94,7 +94,7 @@ def _turns(arguments: Any, times_ns: Table) -> Int:
     return turn
 
 
-def idle(*_: Any) -> None:
+def idle(*_: object) -> None:
     """Do nothing, in place of a mode and a device."""
 
 
