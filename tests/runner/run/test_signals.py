@@ -117,7 +117,7 @@ def test_impatience_changes_nothing(when: Callable[[Victim], bool], victim: Call
 
 @pytest.fixture(autouse=True)
 def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(children, "_remembered", [])
+    monkeypatch.setattr(children, "_interrupts", [])
     before = {each: signal.getsignal(each) for each in STOPPING}
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist ignores it
     yield
@@ -162,7 +162,7 @@ def test_between_two_repeats_there_is_nothing_to_finish() -> None:
 
 
 def test_what_came_before_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "_remembered", [signal.SIGINT])
+    monkeypatch.setattr(children, "_interrupts", [signal.SIGINT])
     with pytest.raises(KeyboardInterrupt), Signals():
         pass
 
