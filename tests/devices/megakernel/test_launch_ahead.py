@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from support.cuda.libraries import imported
 
 from launchopt.devices.feedback.stages import STAGES
-from launchopt.devices.loops.admission import ADMITTED, TAG_SHIFT, WAITS
+from launchopt.devices.loops.admission import TAG_SHIFT, ExpectedWord
 from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
 from launchopt.kernels.shared import GATE, word_of
@@ -55,11 +55,11 @@ class Gpu(la.LaunchAhead):
     @property
     def is_expected(self) -> bool:
         """Whether a compiled loop would admit one."""
-        return bool(self.admission.arrays[0][WAITS])
+        return bool(self.admission.arrays[0][ExpectedWord.WAITS])
 
     def admit_compiled(self) -> None:
         """As the compiled loop does."""
-        self.admission.arrays[0][[WAITS, ADMITTED]] = 0, 1
+        self.admission.arrays[0][[ExpectedWord.WAITS, ExpectedWord.ADMITTED]] = 0, 1
 
     @property
     def said(self) -> tuple[int, int]:
