@@ -41,7 +41,7 @@ def results_of(
                 consumer.arm(index, rehearsal=False)
                 produce(stream.blocks(), ring, Waiter(ring.await_room, 0, 1))
                 consumer.consume()
-                found.append(consumer.result(index, 0)["row"])
+                found.append(consumer.result(index, 0).row)
     return found
 
 

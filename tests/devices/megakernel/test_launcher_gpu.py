@@ -5,7 +5,7 @@ What needs neither halves nor attention is asked of the stand-in on the host, to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,11 @@ from support.megakernel.megakernel_runs import (
     stream_of,
 )
 
-from launchopt.batching.batcher import Batch, shape_finder
-from launchopt.command import COMMAND_DTYPE, LOW_HALF, Dtype
-from launchopt.modes.baseline import Baseline
+from launchopt.batching.batcher import shape_finder
+from launchopt.batching.step_batcher import StepBatch
+from launchopt.command import COMMAND_DTYPE, LOW_HALF, Dtype, ShapeKey
+from launchopt.devices.base import Device
+from launchopt.modes.baseline import Baseline, EachCommand
 from launchopt.modes.coalesced import Coalesced
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.recording.recorder import LaunchColumn, Strategy
@@ -103,17 +105,23 @@ def test_prompts_and_whoever_is_together(device: Any, name: str, requests: int, 
     close(run)
 
 
-class EachAlone(Baseline):
-    """Baseline, which takes commands, given the commands of steps."""
+class CommandsOfSteps(EachCommand):
+    """Launches each command of whole steps alone, in the order of the batch."""
 
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Each alone, in the order of the batch."""
-        device: Any = self._device
-        stream = device.work
-        records: Any = batch.words.reshape(-1).view(COMMAND_DTYPE)
-        shape_of = np.zeros(len(records), np.int32)
-        shape_finder(stream.shapes).classify(records, shape_of)
+    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
+        """Launch each command."""
+        shape_of = np.zeros(len(batch.words), np.int32)
+        shape_finder(self.device.work.shapes).classify(batch.words.reshape(-1).view(COMMAND_DTYPE), shape_of)
         self.submit_each(batch.words, shape_of, flush_ns)
+
+
+class EachAlone(Baseline):
+    """Baseline, which takes commands, given whole steps."""
+
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> CommandsOfSteps:
+        """Plan as baseline does."""
+        plain = super().prepare(device, limits)
+        return CommandsOfSteps(self, device, plain.path)
 
 
 @pytest.mark.gpu
