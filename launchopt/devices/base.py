@@ -1,6 +1,6 @@
 """The interfaces of devices: `Device` is what every device has, `GpuDevice` adds what CUDA devices have.
 
-A device owns the arenas and knows how to make one launch. A mode decides which launches to make.
+A device owns the arenas and makes launches; a mode decides which.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from launchopt.errors import RunError
 from launchopt.recording.recorder import Recorder, RecordingArrays, Strategy
 from launchopt.sampling import Sampling
 from launchopt.timing.activity import Ceilings, Span
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.chain import Stream as Stream
-
-Columns = NDArray[np.int64]
+from launchopt.types import Table
+from launchopt.workloads.chain import ChainStream, Stream
 
 if TYPE_CHECKING:
     from launchopt.batching.step_batcher import StepBatch
@@ -239,7 +237,7 @@ class GpuDevice(Device, Protocol):
 
     stream: CudaStream  # the main stream: spans are measured on it
     base: Tables  # the device's own plans; a mode that launches otherwise forks them
-    tables: tuple[Columns, Columns, Columns]  # shapes, plans, contexts of the mode that runs
+    tables: tuple[Table, Table, Table]  # shapes, plans, contexts of the mode that runs
     recorder: Recorder  # as given to `open`
     records: RecordingArrays  # of the recorder, since `start`
     lt: Plans  # makes cuBLASLt plans

@@ -1,19 +1,13 @@
-"""Requests as steps of a program: each step's input is the step before's output, each token's input the token before.
+"""`ChainStream`: requests as steps of a program. A step reads the outputs of the step before.
 
-In: a program (or a model's linear layers, a chain of GEMMs), and requests (prompt and output tokens). Out: for every
-kind of step a template of records, for every request where its operands lie; the driver fills templates in as steps are
-issued, so that nothing that depends on the order in which tokens are done is decided here.
-
-The data. One arena of 256-byte units holds the embedding table and every activation; slots of activations are units of
-it (`placement` says where). The output of a node is the input of those that read it without a copy; a GEMM may read the
-first k features of it (the q part of q, k and v). Weights are uniform in +-sqrt(3 / k), so that an output's rms is its
-input's, whatever the depth. A prompt is consecutive rows of the table; its chunks are steps of n columns. After the
-last command of a token the result is fed back: scaled to the rms of an input and with signs of its own (no sampling;
-`feedback`), or the row of the token that was sampled.
-
-Where it lies. Decode steps of a request write into its lane, all lanes equally far apart, so that requests in step
-can be one strided batch; prompt chunks into a region of one layer's outputs. Both are written again by the next step:
-of each request the last step's outputs stay (`verify_chain` says how all the others are checked).
+In: a program, or a model's linear layers, and requests (prompt and output tokens). Out: a template of records for each
+kind of step, and the place of each request's operands. The driver fills in a template when it issues a step.
+One arena of 256-byte units holds the embedding table and all activations; a slot of an activation is a unit. A node
+reads the output of another node without a copy. Weights are uniform in +-sqrt(3 / k), which keeps the rms from layer to
+layer. A prompt is consecutive rows of the table, and each of its chunks is a step of n columns. After the last command
+of a token its result is fed back as the next input (`devices/feedback`).
+Decode steps of a request write into its lane. All lanes are equally far apart, so that requests in step can be one
+strided batch. The next step overwrites the lane, so only the last step's outputs stay.
 """
 
 from __future__ import annotations
@@ -41,17 +35,14 @@ from launchopt.workloads.program import Program, linear_program
 from launchopt.workloads.stream import ArenaKey, CommandStream, Operands
 from launchopt.workloads.template import Templates
 
-LEAST_TABLE_ROWS = 1024
-MOST_UNITS = 2**32 - 1
+LEAST_TABLE_ROWS, MOST_UNITS = 1024, 2**32 - 1
 
 # Columns of `table`, a row a request. Units count from the start of the activation arena.
 DUE_NS, FULL_CHUNKS, REST_KIND, DECODES, LANE, PREFILL, PROMPT, FIRST_TOKEN, AFTER = range(9)
 TABLE_COLUMNS = 9
 NO_PROMPT = -1
-MOVES_WITH_LANE = {
-    Op.ADD: (1, 1, 1),
-    Op.KV_WRITE: (1, 1, 0),
-}  # which of A, B and C are a request's own; others: 0, 1, 1
+# Which of A, B and C are a request's own; of other ops 0, 1, 1.
+MOVES_WITH_LANE = {Op.ADD: (1, 1, 1), Op.KV_WRITE: (1, 1, 0)}
 
 
 class ChainStream:
@@ -301,13 +292,6 @@ Stream = CommandStream | ChainStream
 
 def chain_of(stream: Stream) -> ChainStream:
     """Return the stream as one of requests; TypeError where its commands are independent."""
-    if not isinstance(stream, ChainStream):
-        raise TypeError("this needs a stream of requests")
-    return stream
-
-
-def commands_of(stream: Stream) -> CommandStream:
-    """Return the stream as one of independent commands; TypeError where they form steps of requests."""
     if isinstance(stream, ChainStream):
-        raise TypeError("this needs a stream of independent commands")
-    return stream
+        return stream
+    raise TypeError("this needs a stream of requests")

@@ -1,14 +1,12 @@
-"""A workload as a stream of command records, generated in bulk.
+"""Streams of independent commands, and `GemmStream`, whose records follow from segments.
 
-A stream is a list of segments: "request r does `steps` steps with n columns, due at t". A step is every GEMM of
-every layer once, in order. From (linears, layers, segments) everything else follows by arithmetic, so the
-producer (which pushes the records), the consumer (which sizes the arenas) and the check (which asks what each
-output should be) each derive it for themselves, and none has to believe another.
+A segment is "request r makes `steps` steps with n columns, due at t". A step is every GEMM of every layer once, in
+order. The producer pushes the records, the consumer sizes the arenas, and the check knows each output: all three derive
+the stream from the same few numbers, so none depends on another.
 
-Slots. Weights: one slot a layer and linear, times `replicas` copies of the whole model that successive steps
-cycle through, so that small models do not sit in the cache. Inputs: successive GEMMs take successive slots of a
-cycle that is longer than the weights' (the pairs differ for several turns). Outputs: one slot a command, never
-reused.
+Slots. Weights have one slot for each layer and linear, times `replicas` copies of the model. Steps use the copies in
+turn, so that a small model does not stay in the cache. Successive GEMMs use successive inputs of a cycle that is longer
+than the cycle of weights, so that pairs of A and B differ for several turns. Each command has its own output slot.
 """
 
 from __future__ import annotations
@@ -22,70 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
+from launchopt.workloads.operands import SLOT_ALIGNMENT_BYTES as SLOT_ALIGNMENT_BYTES
+from launchopt.workloads.operands import ArenaKey as ArenaKey
+from launchopt.workloads.operands import Operand as Operand
+from launchopt.workloads.operands import Operands as Operands
+from launchopt.workloads.operands import aligned_bytes as aligned_bytes
+from launchopt.workloads.operands import arenas_of as arenas_of
 
 if TYPE_CHECKING:
     from launchopt.workloads.attention import Attention
     from launchopt.workloads.program import Program
 
 BLOCK_RECORDS = 4096
-SLOT_ALIGNMENT_BYTES = 256  # what cuBLASLt's fastest kernels want of a pointer
 INPUT_ARENA_LIMIT_BYTES = 256 << 20  # inputs of one shape cycle within this (at least one slot)
-WEIGHT_ROLES = ("a", "bias", "gain")
 INPUT_TURNS = 4  # input slots per weight slot, so that (A, B) pairs repeat only after four turns
-
-
-def aligned_bytes(size: int) -> int:
-    """Return the bytes of a slot that holds `size` bytes."""
-    return -(-size // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ArenaKey:
-    """Operands that live in one arena: their role, and the matrix's rows x cols.
-
-    Roles: a (weights), b, c; of chains also bias and gain (vectors), kv (the cache), x (activations), h (history).
-    """
-
-    role: str
-    rows: int
-    cols: int
-    dtype: Dtype
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes from one slot to the next."""
-        return aligned_bytes(self.rows * self.cols * self.dtype.itemsize)
-
-    @property
-    def is_weight(self) -> bool:
-        """Filled once and read by commands of every step."""
-        return self.role in WEIGHT_ROLES
-
-    @property
-    def center(self) -> float:
-        """What random values are drawn around: gains around 1, so that they keep what they scale."""
-        return 1.0 if self.role == "gain" else 0.0
-
-
-def arenas_of(shape: ShapeKey) -> tuple[ArenaKey, ArenaKey, ArenaKey]:
-    """Where A, B and C of a shape live. Row-major: A [m, k], B [n, k], C [n, m] (features innermost)."""
-    return (
-        ArenaKey("a", shape.m, shape.k, shape.dtype),
-        ArenaKey("b", shape.n, shape.k, shape.dtype),
-        ArenaKey("c", shape.n, shape.m, shape.dtype),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """Where one operand of a shape lives: slots of `slot_bytes` in `arena`, rows `row_elements` apart."""
-
-    arena: ArenaKey
-    slot_bytes: int
-    row_elements: int
-
-
-Operands = tuple[Operand, Operand, Operand]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +144,13 @@ class CommandStream:
     def bytes_moved(self) -> int:
         """Bytes that A, B and C of every command add up to."""
         return sum(shape.bytes * count for shape, count in self.counts.items())
+
+
+def commands_of(stream: object) -> CommandStream:
+    """Return the stream as one of independent commands; TypeError where they form steps of requests."""
+    if isinstance(stream, CommandStream):
+        return stream
+    raise TypeError("this needs a stream of independent commands")
 
 
 @dataclass

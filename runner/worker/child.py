@@ -31,8 +31,8 @@ from launchopt.producing.driver import Driver
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.timing.nvtx_ranges import is_profiled
-from launchopt.workloads.chain import DUE_NS, ChainStream, chain_of, commands_of
-from launchopt.workloads.stream import Block
+from launchopt.workloads.chain import DUE_NS, ChainStream, chain_of
+from launchopt.workloads.stream import Block, commands_of
 from runner.plan.job import Arm, Job
 from runner.worker.messages import Ask, Failure, Order, Reply, Said
 
