@@ -1,7 +1,7 @@
-"""A stream's blocks into the ring: as fast as it takes them (closed loop) or each command when it is due (open loop).
+"""Push a stream's blocks: as fast as the ring takes them (closed loop), or each command when it is due (open loop).
 
-In an open loop the schedule is absolute: `enqueue_ns` is when a command was due, so a slow consumer, or a
-producer that falls behind, shows as latency instead of slowing the arrivals down.
+In an open loop the schedule is absolute: `enqueue_ns` is when a command was due. So a slow consumer, or a producer that
+falls behind, shows as latency instead of slowing the arrivals down.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from launchopt.types import Int, Words
 from launchopt.workloads.stream import Block
 
 SLEEP_SLACK_NS = 200_000  # time.sleep overshoots by up to this: the rest is spun
-POLL_NS = 50_000_000  # longest sleep between two looks at HeaderWord.STOP
+POLL_NS = 50_000_000  # longest sleep between two looks whether to stop
 
 Times = NDArray[np.int64]
 
@@ -42,9 +42,9 @@ class Production:
 
 @compiled
 def push_due(header: Words, data: Words, words: Words, due_ns: Times, first: Int, late_ns: Times) -> Int:
-    """Push words[first:], each when it is due; returns the first that was not pushed.
+    """Push words[first:], each when it is due; return the first that was not pushed.
 
-    Comes back when the ring is full, and when the next is not due for SLEEP_SLACK_NS.
+    Return when the ring is full, and when the next command is not due for SLEEP_SLACK_NS.
     """
     while first < len(words):
         now_ns = monotonic_ns()

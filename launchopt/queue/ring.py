@@ -1,11 +1,12 @@
 """A single-producer single-consumer ring of command records in shared memory.
 
 One process creates it (`Ring.create`) and unlinks it whatever happens; others `Ring.attach` by name. Each record
-carries its own turn: the producer copies a record in and publishes it with a release store of its last word, and the
+carries its own turn: the producer copies a record in and publishes it with a release store of its last word. The
 consumer looks at that word of the next record alone. So one record moves one cache line, where a shared `head` would
-move two. Room is given back with a release store of `tail`, which the producer reads only when the room it knows of is
-used up. Each side writes only its own words, 128 bytes apart, so that neither core steals the other's cache line (nor
-its prefetched neighbour). Neither call blocks: who finds no room, or no record, waits with a `waiter.Waiter`.
+move two. The consumer gives room back with a release store of `tail`. The producer reads `tail` only when the room it
+knows of is used up. Each side writes only its own words, 128 bytes apart, so that neither core takes the other's cache
+line, nor its prefetched neighbour. No call blocks: a side that finds no room, or no record, waits with a
+`waiter.Waiter`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class RingWords(NamedTuple):
 
 @compiled
 def room_for(header: Words, data: Words, wanted: Int) -> Int:
-    """How many of `wanted` records the producer has room for."""
+    """Return how many of `wanted` records the producer has room for."""
     size, head = np.uint64(len(data)), header[HeaderWord.HEAD]  # not closed: this side closes it
     if head + np.uint64(wanted) - header[HeaderWord.KNOWN_TAIL] > size:
         header[HeaderWord.KNOWN_TAIL] = load_acquire(header, HeaderWord.TAIL)
@@ -66,7 +67,7 @@ def room_for(header: Words, data: Words, wanted: Int) -> Int:
 
 @compiled
 def push_words(header: Words, data: Words, words: Words, stamp: bool) -> Int:
-    """Copy in as many leading records as there is room for; returns how many."""
+    """Copy in as many leading records as there is room for; return how many."""
     mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
     count: Int = room_for(header, data, len(words))
     done = 0
@@ -88,7 +89,7 @@ def push_words(header: Words, data: Words, words: Words, stamp: bool) -> Int:
 
 @compiled
 def pop_words(header: Words, data: Words, out: Words) -> Int:
-    """Copy out up to len(out) records, oldest first; returns how many."""
+    """Copy out up to len(out) records, oldest first; return how many."""
     mask = np.uint64(len(data) - 1)
     tail = header[HeaderWord.TAIL]
     count = 0
@@ -107,7 +108,7 @@ def pop_words(header: Words, data: Words, out: Words) -> Int:
 
 @compiled
 def ready_words(header: Words, data: Words, most: Int) -> Int:
-    """How many records, up to `most`, lie in a row from the tail on: to be read there, until `release_words`."""
+    """Return how many records, up to `most`, lie in a row from the tail on; read them there before `release_words`."""
     tail = header[HeaderWord.TAIL]
     first = np.intp(tail & np.uint64(len(data) - 1))
     most = min(most, len(data) - first)
@@ -119,26 +120,26 @@ def ready_words(header: Words, data: Words, most: Int) -> Int:
 
 @compiled
 def release_words(header: Words, count: Int) -> None:
-    """Give back the room of so many records."""
+    """Give back the room of the `count` oldest records."""
     store_release(header, HeaderWord.TAIL, header[HeaderWord.TAIL] + np.uint64(count))
 
 
 @compiled
 def has_record(header: Words, data: Words) -> Int:
-    """Whether the consumer would find a record."""
+    """Return whether the consumer would find a record."""
     tail = header[HeaderWord.TAIL]
     return load_acquire(data, (np.intp(tail & np.uint64(len(data) - 1)), W_TURN)) == tail + np.uint64(1)
 
 
 @compiled
 def is_closed(header: Words) -> Int:
-    """Whether no more records will come. Records may be left: look for them after this."""
+    """Return whether no more records will come. Records may be left: look for them after this."""
     return load_acquire(header, HeaderWord.HEAD) >= np.uint64(CLOSED_BIT)
 
 
 @compiled
 def _await_record(header: Words, data: Words, spin_ns: int) -> bool:
-    """Spin until there is a record, or none will come, at most `spin_ns`; True when so."""
+    """Spin until there is a record, or none will come; return False where `spin_ns` passed first."""
     limit = monotonic_ns() + spin_ns
     while True:
         for _ in range(POLLS):
@@ -153,7 +154,7 @@ def _await_record(header: Words, data: Words, spin_ns: int) -> bool:
 
 @compiled
 def _await_room(header: Words, spin_ns: int) -> bool:
-    """Spin until the tail has moved since the producer looked, at most `spin_ns`; True when it has."""
+    """Spin until the tail has moved since the producer looked; return False where `spin_ns` passed first."""
     limit = monotonic_ns() + spin_ns
     while True:
         for _ in range(POLLS):
@@ -165,7 +166,7 @@ def _await_room(header: Words, spin_ns: int) -> bool:
 
 
 def _allocated(name: str, size: int) -> SharedMemory:
-    """A new segment, all of whose memory is there: a mere length would end in SIGBUS at the first write past it."""
+    """Create a segment and allocate all of its memory: without memory, the first write would end in SIGBUS."""
     memory = SharedMemory(name, create=True, size=size)
     if FOLDER.is_dir():
         try:
@@ -196,7 +197,7 @@ class Ring:
 
     @staticmethod
     def segment_bytes(capacity: int) -> int:
-        """Shared memory that a ring of `capacity` records takes."""
+        """Return the bytes of shared memory that a ring of `capacity` records takes."""
         return HEADER_WORDS * 8 + capacity * RECORD_BYTES
 
     @classmethod
@@ -241,19 +242,19 @@ class Ring:
                 self._memory.unlink()
 
     def push(self, records: Records, stamp: bool = False) -> int:
-        """Copy in as many leading records as there is room for; returns how many.
+        """Copy in as many leading records as there is room for; return how many.
 
-        `stamp` sets their enqueue_ns to the time of the copy (to `STAMP_EVERY` records).
+        stamp: set their enqueue_ns to the time of the copy, which is read once for `STAMP_EVERY` records.
         """
         return int(push_words(self._header, self._data, as_words(records), stamp))
 
     def pop(self, out: Records) -> int:
-        """Copy out up to `len(out)` records, oldest first; returns how many (0 when empty)."""
+        """Copy out up to `len(out)` records, oldest first; return how many (0 when empty)."""
         return int(pop_words(self._header, self._data, as_words(out)))
 
     @property
     def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Header words, and records as words [capacity, WORDS]: for compiled loops over a ring."""
+        """The fields of RingWords, for compiled loops."""
         return self._header, self._data
 
     def word(self, offset: int) -> int:
@@ -282,7 +283,7 @@ class Ring:
         return _await_room(self._header, spin_ns)
 
     def close(self) -> None:
-        """The producer's last word: no more records will come."""
+        """Producer: say that no more records will come."""
         self.set_word(HeaderWord.HEAD, self.word(HeaderWord.HEAD) | CLOSED_BIT)
 
     @property

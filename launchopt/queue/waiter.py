@@ -1,7 +1,4 @@
-"""How a side of a ring waits for the other.
-
-In: what it looks for, and how long to spin, and to sleep. Out: nothing; it returns when it is worth looking again.
-"""
+"""How a side of a ring waits for the other: it spins, then sleeps."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from collections.abc import Callable
 
 
 class Waiter:
-    """Spin first, since the other side is usually nanoseconds away; then sleep, so that it gets the core.
+    """Spins first, since the other side is usually nanoseconds away; then sleeps, so that the other side gets the core.
 
-    Two processes that only spin starve each other on a busy two-core machine. `spin` is a ring's `await_record` or
+    Two processes that only spin starve each other on a busy two-core machine. spin: a ring's `await_record` or
     `await_room`.
     """
 

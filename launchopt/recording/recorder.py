@@ -1,13 +1,14 @@
 """What happened to every launch call and every command, in memory that does not grow with the run.
 
-Compiled launch loops write a row of `launches` a launch call and a row of `commands` a command through `note`, both
-in the order of execution, into ring buffers allocated before the clock starts. What is posted to a kernel that runs
-already (`Strategy.resident`) is no launch call; it has a row for some commands in a row. Between two blocks of commands
-`make_room` appends what is in them to files without a name (`spool`); `chunks` reads everything back after the run.
-Times are CLOCK_MONOTONIC nanoseconds; `results` turns them into times since the start barrier.
+Compiled loops write a row of `launches` a launch call and a row of `commands` a command through `note`. Both are in the
+order of execution, in ring buffers that are allocated before the clock starts. A command that is posted to the
+persistent kernel (`Strategy.resident`) is no launch call: several of them share a row.
 
-That no row is lost between two calls of `make_room`: a call leaves at most half of either buffer in use, at most
-`margin` launches or commands are noted before the next, and `margin` is no more than the other half.
+Between two blocks of commands `make_room` appends the buffers to files without a name (`spool`). `chunks` reads
+everything back after the run. Times are CLOCK_MONOTONIC ns; `results` turns them into times since the start barrier.
+
+No row is lost between two calls of `make_room`. A call leaves at most half of either buffer in use. At most `margin`
+launches or commands are noted before the next call, and `margin` is no more than the other half.
 """
 
 from __future__ import annotations
@@ -183,9 +184,10 @@ class Counted:
 
 
 class Recorder:
-    """Records a run of `commands` commands. `margin`: most launches, and commands, noted between two `make_room`.
+    """Records a run of `commands` commands.
 
-    The files lie in `folder` (None: where temporary files go) and take up to 80 B a launch and 32 B a command.
+    margin: most launches, and most commands, noted between two `make_room`. folder: where the files lie (None: where
+    temporary files go); they take up to 80 B a launch and 32 B a command. least_rows: of either buffer.
     """
 
     def __init__(
@@ -208,17 +210,17 @@ class Recorder:
         note(self.arrays, words, part.start, part.stop, facts, start_ns, end_ns)
 
     def reset(self) -> None:
-        """Forget everything, before the clock: what `make_room` calls is loaded here."""
+        """Forget everything, before the clock starts; this also loads the machine code that `make_room` calls."""
         self.cursor.fill(0)
         self.make_room()
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files, which deletes them."""
         self._launch_rows.close()
         self._command_rows.close()
 
     def make_room(self) -> None:
-        """Spool what is in the buffers where they are more than half full; RunError where a launch found no room."""
+        """Append the buffers to the files if more than half of one is in use; RunError if a launch found no room."""
         if wants_room(self.arrays):
             self._require_all()
             launches, commands = self.launch_count, self.command_count
@@ -241,41 +243,41 @@ class Recorder:
         return int(self.cursor[CursorWord.NEXT_COMMAND])
 
     def next_batch(self, count: int = 1) -> int:
-        """Number `count` batches; returns the first number."""
+        """Number `count` batches; return the first number."""
         first = int(self.cursor[CursorWord.NEXT_BATCH])
         self.cursor[CursorWord.NEXT_BATCH] = first + count
         return first
 
     def mark_sample(self, first_launch: int, sample: int) -> None:
-        """Launch calls from `first_launch` on were timed on the device as `sample`; before the next `make_room`."""
+        """Mark launch calls from `first_launch` on as timed on the device as `sample`, before the next `make_room`."""
         if first_launch < self.cursor[CursorWord.SPOOLED_LAUNCHES]:
             raise RunError(f"launch call {first_launch} is no longer at hand to be marked")
         rows = np.arange(first_launch, self.launch_count) & (len(self.launches) - 1)
         self.launches[rows, LaunchColumn.SAMPLE] = sample
 
     def mark_packed(self, packed_bytes: int, extra_calls: int) -> None:
-        """The last launch took `extra_calls` more API calls, to copy this much to and from scratch."""
+        """Mark the last launch as one that copied to and from scratch memory, with `extra_calls` more API calls."""
         self.launches[(self.launch_count - 1) & (len(self.launches) - 1), LaunchColumn.PACKED_BYTES] = packed_bytes
         self.cursor[CursorWord.EXTRA_CALLS] += extra_calls
 
     def count_more(self, calls: int) -> None:
-        """So many API calls submitted work that has no row."""
+        """Count API calls that submitted work and have no row."""
         self.cursor[CursorWord.EXTRA_CALLS] += calls
 
     @property
     def launch_calls(self) -> int:
-        """API calls that submitted work: a row of `launches` each that was not posted, those that packed, and more."""
+        """API calls that submitted work: rows of `launches` that were not posted, copies for packing, and others."""
         return self.launch_count + int(self.cursor[CursorWord.EXTRA_CALLS])
 
     def launch_chunks(self, most: int = CHUNK_LAUNCHES) -> Iterator[tuple[int, Rows]]:
-        """All launch calls, up to `most` at a time, each time with the number of those before."""
+        """Yield all launch calls, up to `most` at a time, each time with how many came before."""
         self._require_all()
         for first in range(0, self.launch_count, most):
             stop = min(first + most, self.launch_count)
             yield first, self._launch_rows.read(first, stop, int(self.cursor[CursorWord.SPOOLED_LAUNCHES]))
 
     def chunks(self, most_launches: int = CHUNK_LAUNCHES, most_commands: int = CHUNK_COMMANDS) -> Iterator[Chunk]:
-        """Everything noted. A chunk holds no more than this, but for a launch call that has more commands alone."""
+        """Yield everything noted, in chunks of at most this many rows; a launch call with more commands is a chunk."""
         ran = 0
         for first, rows in self.launch_chunks(most_launches):
             ends, start = np.cumsum(rows[:, LaunchColumn.SIZE]), 0
@@ -288,14 +290,14 @@ class Recorder:
                 ran, start = until, stop
 
     def commands_by_strategy(self) -> dict[str, int]:
-        """How many commands were launched how, by the strategies' names; those that launched any."""
+        """Return how many commands each strategy launched, by its name; strategies that launched none are left out."""
         counts = np.zeros(len(Strategy), np.int64)
         for _, rows in self.launch_chunks():
             np.add.at(counts, rows[:, LaunchColumn.STRATEGY], rows[:, LaunchColumn.SIZE])
         return {each.name: int(counts[each]) for each in Strategy if counts[each]}
 
     def counted(self) -> Counted:
-        """How many commands of this stream are recorded, read back from what was kept. Takes a byte a command."""
+        """Count the recorded commands of this stream, from the files and the buffers. Takes a byte a command."""
         seen, known = np.zeros(self._commands, np.bool_), 0
         for chunk in self.chunks():
             seqs = chunk.commands[:, CommandColumn.SEQ].view(np.uint64)
@@ -305,7 +307,7 @@ class Recorder:
         return Counted(int(np.count_nonzero(seen)), known)
 
     def faults(self, counted: Counted | None = None) -> Sequence[str]:
-        """What is wrong with the count of commands: empty when each ran exactly once."""
+        """Return what is wrong with the count of commands: nothing where each ran exactly once."""
         counted = counted or self.counted()
         found = []
         if missing := self._commands - counted.distinct:

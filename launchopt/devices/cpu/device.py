@@ -1,6 +1,6 @@
 """The CPU as a device: one launch is one NumPy call, on the same operands, slots and checks as on a GPU.
 
-What a launch computes is in `cpu_launch`; widening half precision for it and rounding back are inside the timed region.
+`launch` computes a launch. Widening half precision and rounding back are inside the timed region.
 Calls are synchronous: a launch has ended when it returns.
 """
 

@@ -111,7 +111,7 @@ def _loop(ring: Any, block: Words, batcher: Any, order: Any, launching: Any, fee
             if is_stopped(ring):
                 return LoopExit.STOPPED
         words, now_ns = block[: state[LoopWord.COUNT]], state[LoopWord.NOW_NS]
-        drained = is_drained(ring)
+        drained = state[LoopWord.COUNT] == 0 and is_drained(ring)  # read `head` seldom: the producer writes it
         state[LoopWord.NEXT], bucket, reason = next_bucket(words, state[LoopWord.NEXT], now_ns, drained, batcher, order)
         if bucket == UNKNOWN_SHAPE:
             return LoopExit.UNKNOWN
