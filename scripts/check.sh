@@ -25,5 +25,5 @@ pick_python() {
 .venv/bin/ruff format --check .
 .venv/bin/mypy
 bash scripts/audit.sh
-# Each process gets a run of the tests, in the order of tests/conftest.py; one that is done takes some from another.
-exec .venv/bin/python -m pytest -n logical --maxprocesses 8 --dist worksteal "$@"
+# A file of tests goes to one process, but for the longest ones, in the order of tests/conftest.py.
+exec .venv/bin/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder "$@"

@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -18,7 +20,8 @@ from launchopt.errors import DeviceError
 # On a host with hundreds of MB of cache each run would fill gigabytes of inputs, and measure memory beyond that cache.
 os.environ.setdefault("LAUNCHOPT_CPU_CACHE_MIB", "32")
 
-# Processes take tests from each other (scripts/check.sh), but the last test of all may be one that takes long.
+# These come first. With --dist loadfile (scripts/check.sh) their tests go to any process one by one, so that no process
+# is left alone with a long file in the end. Any other file stays with one process, because of its fixtures.
 LONGEST = (
     "test_kills",
     "test_races_on_host",
@@ -41,6 +44,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in LONGEST)
     _draw_fewer({item.function for item in items if isinstance(item, pytest.Function)})
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return nodeid if Path(file).stem in LONGEST else file
+
+    return Scheduling(config, log)
 
 
 def _draw_fewer(functions: Iterable[object]) -> None:

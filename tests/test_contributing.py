@@ -37,9 +37,16 @@ def command(start: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages, with the examples put into them and nothing else changed."""
-    folder = tmp_path_factory.mktemp("copy")
+def copy(pytestconfig: pytest.Config) -> Path:
+    """The packages, with the examples put into them and nothing else changed.
+
+    They always lie in the same folder of pytest's cache, with the files' own times, so that their machine code is
+    found again.
+    """
+    assert pytestconfig.cache
+    folder = pytestconfig.cache.mkdir("contributing") / "copy"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     for name in ("conf", "launchopt", "runner"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path, source in FILES.items():
