@@ -50,6 +50,16 @@ class Limits:
         if self.is_power_of_two and isinstance(value, int) and value.bit_count() != 1:
             raise ConfigError(key, value, "must be a power of two")
 
+    def __str__(self) -> str:
+        """The limits as a phrase; "" where any value will do."""
+        if self.choices:
+            return listed(self.choices)
+        high = "" if self.high == LARGEST else f" to {self.high:.10g}"
+        parts = [] if self.low is None else [f"from {self.low:.10g}{high}"]
+        parts += ["above 0"] if self.is_above_zero else []
+        parts += ["a power of two"] if self.is_power_of_two else []
+        return ", ".join(parts)
+
 
 def option(
     default: T,
@@ -81,8 +91,9 @@ def declared_in(package: str, base: type[T]) -> list[type[T]]:
 
 
 def help_of(declared: Field[object]) -> str:
-    """Return an option's line of help; "" where the field was not declared by `option`."""
-    return str(declared.metadata.get("help", ""))
+    """Return an option's line of help, with its limits; "" where the field was not declared by `option`."""
+    text, limits = declared.metadata.get("help", ""), str(declared.metadata.get("limits", ""))
+    return f"{text} ({limits})" if limits else str(text)
 
 
 def check_options(group: str, options: DataclassInstance) -> None:

@@ -53,16 +53,16 @@ def help_text(overrides: Sequence[str]) -> str:
     lines += [f"{group}: {', '.join(options)}" for group, options in group_options().items()]
     lines += ["", "== Modes: what one launch means =="]
     lines += mode_lines()
-    lines += ["", "== Options of what was chosen =="]
+    lines += ["", "== Options, as chosen above =="]
     lines += option_lines(config)
     return "\n".join([*lines, "", "== Settings ==", OmegaConf.to_yaml(config), FOOTER])
 
 
 def option_lines(config: DictConfig) -> list[str]:
-    """Return a line an option of the chosen workload, mode, arrival and model: its key and its help."""
+    """Return a line an option of every group, as chosen: its key and its help."""
     lines: dict[str, str] = {}
-    for group in ("workload", "mode", "arrival", "model"):
-        kind = OmegaConf.get_type(config[group])
+    for group in map(str, config):
+        kind = OmegaConf.get_type(config, group)
         declared = fields(kind) if is_dataclass(kind) else ()
         lines |= {f"{group}.{each.name}": help_of(each) for each in declared if help_of(each)}
     width = max(map(len, lines))

@@ -13,7 +13,7 @@ from omegaconf import MISSING
 from launchopt.errors import ConfigError
 from launchopt.modes import check_mode
 from launchopt.modes.options import options_of
-from launchopt.options import Value, above_zero, check_options, fixed, within
+from launchopt.options import Value, check_options, fixed, option
 from launchopt.sampling import SamplingKind
 
 
@@ -69,15 +69,13 @@ class DeviceKind(enum.Enum):
 class Device:
     """The device, and the consumer's place on the host."""
 
-    kind: DeviceKind = DeviceKind.auto
-    index: int = 0  # of the GPU, as CUDA numbers them
-    threads: int | None = None  # BLAS threads of the cpu device; None: all cores but the producer's
-    pin_cpu: int | None = None  # core the consumer is pinned to
+    kind: DeviceKind = option(DeviceKind.auto, "auto: the GPU where there is one, else the CPU")
+    index: int = option(0, "number of the GPU, as CUDA counts them", low=0)
+    threads: int | None = option(None, "BLAS threads of the cpu device; null: all cores but one", low=1, high=1024)
+    pin_cpu: int | None = option(None, "core that the consumer is pinned to; null: none", low=0)
 
     def __post_init__(self) -> None:
-        within("device.index", self.index, 0)
-        within("device.threads", self.threads, 1, 1024)
-        within("device.pin_cpu", self.pin_cpu, 0)
+        check_options("device", self)
 
 
 class TimingKind(enum.Enum):
@@ -93,51 +91,48 @@ class TimingKind(enum.Enum):
 class Timing:
     """How a run is timed."""
 
-    kind: TimingKind = TimingKind.events
-    sample_every: int = 64  # one launch in so many is timed on the device
+    kind: TimingKind = option(TimingKind.events, "what is measured on the device")
+    sample_every: int = option(64, "launches for each launch that is timed on the device", low=1)
 
     def __post_init__(self) -> None:
-        within("timing.sample_every", self.sample_every, 1)
+        check_options("timing", self)
 
 
 @dataclass(slots=True)
 class Queue:
     """The ring between producer and consumer."""
 
-    capacity: int = 4096  # records of 64 bytes: 256 KiB stay in the L2
-    spin_us: float | None = None  # spin so long for the other side (null: 200, with 4 cores or more 5,000),
-    sleep_us: float = 50.0  # then sleep so long at a time
+    # 4,096 records of 64 bytes: larger than any bucket in use, and small enough for the L2.
+    capacity: int = option(4096, "records of 64 bytes", low=2, high=1 << 24, is_power_of_two=True)
+    spin_us: float | None = option(
+        None, "time of spinning for the other side; null: 5,000 with 4 cores or more, else 200", low=0, high=1e6
+    )
+    sleep_us: float = option(50.0, "then, time of each sleep", low=1, high=1e6)
 
     def __post_init__(self) -> None:
-        within("queue.capacity", self.capacity, 2, 1 << 24)
-        if self.capacity & (self.capacity - 1):
-            raise ConfigError("queue.capacity", self.capacity, "must be a power of two")
-        within("queue.spin_us", self.spin_us, 0, 1e6)
-        within("queue.sleep_us", self.sleep_us, 1, 1e6)
+        check_options("queue", self)
 
 
 @dataclass(slots=True)
 class Batching:
     """When a bucket is flushed."""
 
-    max_batch: int = 64
-    timeout_us: float = 150.0
-    idle_us: float | None = None  # also when nothing has arrived for so long
-    stall: bool = True  # and, with order kept, when all that is left waits for commands in buckets
+    max_batch: int = option(64, "commands that fill a bucket", low=1)
+    timeout_us: float = option(150.0, "longest wait of a bucket's oldest command", low=0, high=1e9)
+    idle_us: float | None = option(None, "also flush when nothing has arrived for this time", low=0, high=1e9)
+    stall: bool = option(True, "also flush, with order kept, when everything left waits for commands in buckets")
 
     def __post_init__(self) -> None:
-        within("batching.max_batch", self.max_batch, 1)
-        within("batching.timeout_us", self.timeout_us, 0, 1e9)
-        within("batching.idle_us", self.idle_us, 0, 1e9)
+        check_options("batching", self)
 
 
 @dataclass(slots=True)
 class Recording:
     """Which tables are written beside summary.parquet."""
 
-    launches: Record = Record.all
-    commands: Record = Record.none
-    tokens: Record = Record.none
+    launches: Record = option(Record.all, "write launches.parquet")
+    commands: Record = option(Record.none, "write commands.parquet")
+    tokens: Record = option(Record.none, "write tokens.parquet")
 
 
 class Where(enum.Enum):
@@ -152,36 +147,34 @@ class Where(enum.Enum):
 class TokenSampling:
     """How a token follows from its logits; its seed is that of the run."""
 
-    kind: SamplingKind = SamplingKind.none
-    where: Where = Where.auto
-    temperature: float = 1.0
-    top_k: int = 50
-    top_p: float = 0.9
+    kind: SamplingKind = option(SamplingKind.none, "how a token is chosen")
+    where: Where = option(Where.auto, "where tokens are sampled; auto: on the device")
+    temperature: float = option(1.0, "divisor of the logits", is_above_zero=True)
+    top_k: int = option(50, "number of largest logits that top_k chooses from", low=1)
+    top_p: float = option(0.9, "probability of the tokens that top_p chooses from")
 
     def __post_init__(self) -> None:
-        above_zero("sampling.temperature", self.temperature)
-        within("sampling.top_k", self.top_k, 1)
+        check_options("sampling", self)
         if not 0 < self.top_p <= 1:
             raise ConfigError("sampling.top_p", self.top_p, "must be above 0 and at most 1")
 
 
 @dataclass(slots=True)
 class Scheduler:
-    """When requests go on."""
+    """When requests go on. none: when their token is done; continuous: all together, in steps."""
 
-    kind: str = MISSING  # none: when their token is done; continuous: all together, in steps
-    chunk_tokens: int | None = None  # most columns of a prompt's step; null: whole prompts
-    budget_tokens: int | None = None  # most columns of a step, over all requests
-    max_running: int | None = None  # most requests that take part; null: all
-    ahead: bool = False  # while a step runs push the next one's commands but the last (modes of whole steps)
+    kind: str = MISSING
+    chunk_tokens: int | None = option(None, "most columns of a prompt's step; null: whole prompts", low=1)
+    budget_tokens: int | None = option(None, "most columns of a step, over all requests", low=1)
+    max_running: int | None = option(None, "most requests that take part; null: all", low=1)
+    ahead: bool = option(False, "while a step runs, push all commands of the next one but the last")
 
     def __post_init__(self) -> None:
         fixed("scheduler.kind", self.kind, "none", "continuous")
         if self.ahead and self.kind == "continuous":
             why = "goes with scheduler=none: who takes part in a continuous step is known only when it begins"
             raise ConfigError("scheduler.ahead", "true", why)
-        for key in ("chunk_tokens", "budget_tokens", "max_running"):
-            within(f"scheduler.{key}", getattr(self, key), 1)
+        check_options("scheduler", self)
         if self.budget_tokens is not None and (self.chunk_tokens is None or self.budget_tokens < self.chunk_tokens):
             raise ConfigError(
                 "scheduler.budget_tokens", self.budget_tokens, f"must be at least chunk_tokens={self.chunk_tokens}"
@@ -192,9 +185,8 @@ class Scheduler:
 class Slo:
     """Objectives that goodput counts by; null: not counted."""
 
-    ttft_ms: float | None = None  # arrival to first token
-    tpot_ms: float | None = None  # each further token, on average over a request
+    ttft_ms: float | None = option(None, "arrival to first token", is_above_zero=True)
+    tpot_ms: float | None = option(None, "each further token, on average over a request", is_above_zero=True)
 
     def __post_init__(self) -> None:
-        above_zero("slo.ttft_ms", self.ttft_ms)
-        above_zero("slo.tpot_ms", self.tpot_ms)
+        check_options("slo", self)

@@ -1,0 +1,52 @@
+"""Options as they are declared: their limits are checked, and `--help` shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import pytest
+
+from launchopt.errors import ConfigError
+from launchopt.options import REQUIRED, check_options, help_of, option
+
+
+@dataclass(slots=True)
+class Options:
+    count: int = option(4, "things", low=2, high=64, is_power_of_two=True)
+    rate_per_s: float = option(REQUIRED, "things a second", is_above_zero=True)
+    size: int | None = option(None, "bytes; null: any", low=1)
+    kind: str = option("a", "which", choices=("b", "a"))
+    plain: bool = False
+
+
+def test_help_has_the_limits() -> None:
+    assert [help_of(each) for each in fields(Options)] == [
+        "things (from 2 to 64, a power of two)",
+        "things a second (above 0)",
+        "bytes; null: any (from 1)",
+        "which (a, b)",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"count": 1}, "group.count=1: must be from 2 to 64"),
+        ({"count": 6}, "group.count=6: must be a power of two"),
+        ({"rate_per_s": 0.0}, "group.rate_per_s=0.0: must be finite and above 0"),
+        ({"rate_per_s": float("nan")}, "group.rate_per_s=nan: must be finite and above 0"),
+        ({"size": 0}, "group.size=0: must be from 1 to 2147483647"),
+        ({"kind": "c"}, "group.kind=c: must be one of a, b"),
+    ],
+)
+def test_a_value_beyond_its_limits_is_named_with_what_is_allowed(values: dict[str, object], text: str) -> None:
+    options = Options(**{"rate_per_s": 1.0, **values})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError) as caught:
+        check_options("group", options)
+    assert str(caught.value) == text
+
+
+def test_defaults_are_within_their_limits_and_none_always_is() -> None:
+    check_options("group", Options(rate_per_s=1.0))
+    check_options("group", Options(count=64, rate_per_s=1e-9, size=1, kind="b"))
