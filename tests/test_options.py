@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import pytest
 
@@ -40,8 +41,8 @@ def test_help_has_the_limits() -> None:
         ({"kind": "c"}, "group.kind=c: must be one of a, b"),
     ],
 )
-def test_a_value_beyond_its_limits_is_named_with_what_is_allowed(values: dict[str, object], text: str) -> None:
-    options = Options(**{"rate_per_s": 1.0, **values})  # type: ignore[arg-type]
+def test_a_value_beyond_its_limits_is_named_with_what_is_allowed(values: dict[str, Any], text: str) -> None:
+    options = Options(**{"rate_per_s": 1.0, **values})
     with pytest.raises(ConfigError) as caught:
         check_options("group", options)
     assert str(caught.value) == text
