@@ -185,7 +185,7 @@ def test_steps_leave_when_nothing_has_come_for_long(idle_ns: int) -> None:
 def test_a_rehearsal_counts_the_steps_that_it_drives() -> None:
     """Of requests with many steps it drives two: who is finished by its table is not waited for."""
     stream = stream_of([(0, 9), (0, 1), *[(0, 9)] * REHEARSED])
-    short = Driver(stream, NONE, 20, 50, rehearsal=True)._static[1]
+    short = Driver(stream, NONE, 20, 50, rehearsal=True)._arrays[1]
     with looping(stream, 64, table=short) as loop:
         loop.run(rehearsal=True)
         loop.check_empty()

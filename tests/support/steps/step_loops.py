@@ -40,7 +40,7 @@ from support.steps.launching import recorded
 
 TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
 LAYERS, VOCAB = 2, 256
-PATIENCE_S = 30.0  # after which whoever is still waiting will wait forever
+PATIENCE_S = 120.0  # after which whoever still waits will wait forever; compilers take part of it
 HOUR_NS = 3600 * 10**9
 PLAIN, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)
 NONE, CONTINUOUS, AHEAD = Schedule(), Schedule(continuous=True), Schedule(ahead=True)
