@@ -54,23 +54,25 @@ def test_mutants_are_read_or_refused_in_a_line(name: str, tmp_path: Path) -> Non
     assert found == {}
 
 
-def test_a_gzip_bomb_is_read_in_little_memory(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json.gz"
+def bomb(folder: Path, before: bytes, inside: bytes, after: bytes) -> Path:
+    """A gzip file of 256 MiB of one byte, between others."""
+    path = folder / "trace.json.gz"
     with gzip.open(path, "wb", 1) as file:
-        file.write(b'{"traceEvents": [')
+        file.write(before)
         for _ in range(256):
-            file.write(b" " * (1 << 20))
-        file.write(b"]}")
+            file.write(inside * (1 << 20))
+        file.write(after)
+    return path
+
+
+def test_a_gzip_bomb_is_read_in_little_memory(tmp_path: Path) -> None:
+    path = bomb(tmp_path, b'{"traceEvents": [', b" ", b"]}")
     with limited(60.0, 128 << 20):
         assert read_kineto(path).events == 0
 
 
 def test_one_value_of_a_trace_is_bounded(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json.gz"
-    with gzip.open(path, "wb", 1) as file:
-        file.write(b'{"traceEvents": [{"name": "')
-        for _ in range(256):
-            file.write(b"x" * (1 << 20))
+    path = bomb(tmp_path, b'{"traceEvents": [{"name": "', b"x", b"")
     with limited(60.0, 512 << 20), pytest.raises(DataError, match="over 16 MiB"):
         read_kineto(path)
 

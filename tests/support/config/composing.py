@@ -1,4 +1,4 @@
-"""Configs and plans as the command line makes them, in this process; nothing runs."""
+"""Configs and plans as the command line makes them, without a run."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def configured(*overrides: str) -> Config:
 
 
 def planned(*overrides: str) -> Plan:
-    """On the cpu device, where none is named."""
+    """Plan a run on the cpu device, unless the overrides name another."""
     config = composed("device=cpu", *overrides)
     return make_plan(to_config(config), config)

@@ -1,4 +1,4 @@
-"""What nobody should type: override sets made by a generator, and how the command line takes them, in this process.
+"""Override sets that make little sense, drawn from a generator, and what the command line makes of them.
 
 In: a generator of random numbers. Out: words; `taken` has `runner.cli` take them as a process would, but for the run
 itself, which it leaves out: what was planned is in the `Outcome`.
@@ -147,7 +147,7 @@ WORDS = (
 
 
 def override_set(generator: random.Random) -> list[str]:
-    """Good choices of groups, and one to three words that may be anything."""
+    """Return valid choices of groups, and one to three words of any kind."""
     words, keys = [], list(KEYS)
     for group, options in OPTIONS.items():
         option = generator.choice(tuple(options)) if generator.random() < 0.7 else next(iter(options))
@@ -173,7 +173,7 @@ def override_set(generator: random.Random) -> list[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of some words. `fault`: what must not be, None where all is well."""
+    """The result of some words: exit code, output, plans, and files left. `fault`: a broken rule, or None."""
 
     words: list[str]
     exit_code: object
@@ -184,7 +184,7 @@ class Outcome:
 
     @property
     def fault(self) -> str | None:
-        """What must not be."""
+        """Return which rule was broken; None if none was."""
         if isinstance(self.exit_code, BaseException):
             return "".join(traceback.format_exception(self.exit_code))
         if "Traceback" in self.stderr:
@@ -201,7 +201,7 @@ class Outcome:
 
 
 def taken(words: list[str], folder: Path) -> Outcome:
-    """Have the command line take `words` in `folder`, which is empty: all but the run."""
+    """Pass `words` to the command line in the empty `folder`, and leave out the run itself."""
     out, said, plans = io.StringIO(), io.StringIO(), []
 
     def run(plan: Any, folder: Path, overrides: list[str]) -> None:
@@ -218,7 +218,7 @@ def _within(folder: Path, act: Callable[[], object]) -> object:
 
 
 def _exit_code(words: list[str], out: io.StringIO, said: io.StringIO, run: Callable[..., None]) -> object:
-    """The process's, or what it would have died of."""
+    """Return the exit code, or the exception that would have ended the process."""
     try:
         with (
             mock.patch.object(app, "_run", run),

@@ -1,4 +1,4 @@
-"""A stand-in for the driver's cuMemcpyHtoDAsync: it copies at once, between places on the host, and counts."""
+"""A stand-in for the driver's cuMemcpyHtoDAsync, which copies at once within the host, and counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STREAM = 0x5EA1
 
 
 class FakeCopy:
-    """Copies to a table of `most` words, which stands for the device's; `status` is what every call returns."""
+    """Copies to a table of `most` words in place of the device's; every call returns `status`."""
 
     def __init__(self, most: int, status: int = 0) -> None:
         self.table, self.staged = np.full(most, -1, np.int64), np.full(most, -2, np.int64)
@@ -21,7 +21,7 @@ class FakeCopy:
 
     @property
     def upload(self) -> NDArray[np.int64]:
-        """As `launch_pointers` takes it."""
+        """Return the words of an upload: the function, the table, the staged words."""
         address = ctypes.cast(self._function, ctypes.c_void_p).value
         return np.array([address, self.table.ctypes.data, self.staged.ctypes.data], np.int64)
 

@@ -1,4 +1,4 @@
-"""A stand-in for what `devices.graphs` calls of CUDA's runtime: it keeps count of what is alive."""
+"""A stand-in for the part of CUDA's runtime that `steps.graph_cache` calls. It counts graphs that are alive."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ OK, REFUSED = 0, 910
 
 
 class FakeRuntime:
-    """Graphs are lists of what was recorded, executable ones dicts that hold such a list.
+    """A graph is a list of recorded calls; an executable graph is a dict that holds such a list.
 
-    `execute` is told of what a replay consists of; `updates`: whether a graph can be given other addresses.
+    `execute` runs a call of a replay; `updates`: whether an executable graph can be updated.
     """
 
     cudaError_t = SimpleNamespace(cudaSuccess=OK)  # noqa: N815

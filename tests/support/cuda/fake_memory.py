@@ -1,7 +1,7 @@
-"""Memory of the host that tests take for a GPU's: arrays with an address, and account of which of them are still there.
+"""Memory of the host in place of a GPU's: arrays with an address, and a record of which are still alive.
 
-`FakeMemory` is what CuPy gives `devices.megakernel`; whoever launches says what it uses, and an array that is freed
-while a launch uses it is noted.
+`FakeMemory` stands for CuPy in `devices.megakernel`. A launch names the arrays that it uses; an array that is freed
+while a launch uses it is recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 
 class OnGpu(np.ndarray[Any, Any]):
-    """A NumPy array with an address, as CuPy's has."""
+    """A NumPy array with CuPy's way to its address."""
 
     @property
     def data(self) -> Any:
@@ -27,7 +27,7 @@ class OnGpu(np.ndarray[Any, Any]):
 
 
 class FakeMemory:
-    """Of CuPy what `devices.megakernel` calls. `under_way`: addresses that launches use of which no end was awaited."""
+    """The part of CuPy that `devices.megakernel` calls. `under_way`: addresses that unfinished launches use."""
 
     def __init__(self, multiprocessors: int, shared_bytes: int) -> None:
         self._there: weakref.WeakValueDictionary[int, OnGpu] = weakref.WeakValueDictionary()
@@ -52,7 +52,7 @@ class FakeMemory:
         return self.asarray(np.full(size, value, kind))
 
     def holding(self, address: int) -> OnGpu:
-        """The array that begins there."""
+        """Return the array that begins at an address."""
         return self._there[address]
 
     def _freed(self, address: int) -> None:
@@ -60,7 +60,7 @@ class FakeMemory:
             self.freed_early.append(address)
 
     def at(self, address: int) -> OnGpu:
-        """What lies there, which a launch uses from now on."""
+        """Return the array at an address, which a launch uses from now on."""
         found = self._there.get(address)
         assert found is not None, f"nothing lies at {address:#x} any more"
         self.under_way.add(address)

@@ -1,7 +1,7 @@
-"""`python -m runner`, again and again, by a process that has loaded its libraries already and forks for each run.
+"""A process that has loaded the libraries of `python -m runner`, and forks for each run.
 
-In, a line each on standard input: a run as JSON, its words, its folder, and the files for what it says. Out, a line
-each: its wait status and the seconds of processor time that it took.
+It reads a run a line from standard input, as JSON: its words, its folder, and the files for its output. It writes a
+line a run: process id, wait status, and seconds of processor time.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import os
 import sys
 from typing import Any
 
-# Whatever a run that is refused has loaded by then.
+# A refused run has loaded these libraries.
 import runner.plan.plan  # noqa: F401
 from runner.__main__ import main
 
 
 def become(run: dict[str, Any]) -> None:
-    """In a process of its own, until it ends."""
+    """Become the run, in a process of its own; does not return."""
     os.chdir(run["folder"])
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, path in enumerate((run["stdout"], run["stderr"]), 1):

@@ -1,4 +1,4 @@
-"""A ceiling on what a call may take: processor seconds and memory of this process. For input that means harm."""
+"""Limits of a call: processor seconds and memory of this process, for hostile input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NoReturn
 
 
 class TooMuchTime(BaseException):
-    """Not an Exception: nothing that is under test may catch it."""
+    """The call took too many processor seconds. It is no Exception, so that code under test cannot catch it."""
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -20,14 +20,14 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def address_space_bytes() -> int:
-    """Of this process, now."""
+    """Return the size of this process's address space."""
     statm = Path("/proc/self/statm").read_text()
     return int(statm.split()[0]) * resource.getpagesize()
 
 
 @contextmanager
 def limited(cpu_s: float, more_bytes: int) -> Iterator[None]:
-    """TooMuchTime after so many processor seconds of all threads; MemoryError beyond so many bytes more than now."""
+    """Raise TooMuchTime after `cpu_s` seconds of all threads, MemoryError beyond `more_bytes` more than now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     handler = signal.signal(signal.SIGPROF, _stop)
     resource.setrlimit(resource.RLIMIT_AS, (address_space_bytes() + more_bytes, hard))

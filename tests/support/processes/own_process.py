@@ -9,5 +9,5 @@ from support.paths import ROOT
 
 
 def environ_of(root: Path = ROOT) -> dict[str, str]:
-    """This environment with `root` first on the path of modules; what was on it stays, dependencies may be there."""
+    """Return this environment with `root` first on the path of modules, before the modules that were on it."""
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])}

@@ -1,4 +1,4 @@
-"""`python -m runner` in a process group of its own, as tests of faults see it from outside."""
+"""`python -m runner` in a process group of its own, for tests of faults."""
 
 import contextlib
 import subprocess
@@ -26,7 +26,7 @@ SOON_S = 10.0
 
 
 def eventually(condition: Callable[[], Any], within_s: float = PATIENCE_S) -> Any:
-    """The condition's value once it is true; fails where that takes too long."""
+    """Wait until the condition is true and return its value; fails after `within_s`."""
     limit = time.monotonic() + within_s
     while not (value := condition()):
         assert time.monotonic() < limit, "waited in vain"
@@ -35,7 +35,7 @@ def eventually(condition: Callable[[], Any], within_s: float = PATIENCE_S) -> An
 
 
 class Victim:
-    """`python -m runner` in its own process group, and what can be seen of it from outside."""
+    """A run in its own process group: its children, its ring in shared memory, its results."""
 
     def __init__(self, arguments: str, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class Victim:
         self._known: dict[int, psutil.Process] = {}
 
     def children(self) -> list[psutil.Process]:
-        """Consumer and producer, in the order they are started; the resource tracker is none of them."""
+        """Return consumer and producer in the order of their start, without the resource tracker."""
         found = []
         with contextlib.suppress(psutil.NoSuchProcess):
             found = psutil.Process(self.process.pid).children()
@@ -61,14 +61,14 @@ class Victim:
         return sorted(found, key=lambda child: child.create_time())
 
     def alive(self) -> list[psutil.Process]:
-        """Every child ever seen that still runs."""
+        """Return the children seen so far that still run."""
         return [child for child in self._known.values() if child.is_running() and child.status() != "zombie"]
 
     def rings(self) -> list[Path]:
         return list(SHARED_MEMORY.glob(f"launchopt_{self.process.pid}_*"))
 
     def popped(self) -> int:
-        """Commands that the consumer has taken from the ring."""
+        """Return the number of commands that the consumer has taken from the ring."""
         for ring in self.rings():
             with contextlib.suppress(OSError):
                 words = np.fromfile(ring, np.uint64, count=HeaderWord.TAIL + 1)
@@ -76,7 +76,7 @@ class Victim:
         return 0
 
     def in_the_middle(self) -> tuple[psutil.Process, psutil.Process]:
-        """Consumer and producer, once a run is under way."""
+        """Return consumer and producer as soon as the consumer has taken 10,000 commands."""
         eventually(lambda: self.process.poll() is not None or self.popped() > 10_000)
         consumer, producer = self.children()
         return consumer, producer
@@ -95,7 +95,7 @@ class Victim:
         return int(self.manifest()["repeats_done"])
 
     def end(self) -> tuple[int, str]:
-        """Exit code and standard error."""
+        """Wait for the end; return exit code and standard error."""
         _, stderr = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, stderr
 

@@ -1,7 +1,7 @@
-"""Runs that are to be refused, from outside: what they say, how they end, what they take and what they leave.
+"""Runs that must be refused: their messages, exit codes, processor seconds, and the files that they leave.
 
-In: what is typed, and the files that are there. Out: `Outcome`s. Most of what such a run costs is loading libraries, so
-that they are forked from a process that has (forked.py); `typed_outcome` is of a process that somebody started.
+Such a run costs little but loading libraries, so it is forked from a process that has loaded them (forked.py).
+`typed_outcome` starts a process, as a user does.
 """
 
 from __future__ import annotations

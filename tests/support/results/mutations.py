@@ -1,7 +1,7 @@
-"""Files with mistakes and malice in them, made from the good ones of tests/corpus, and who reads such files.
+"""Hostile files, made from the good ones of tests/corpus by a seeded generator, and the readers of such files.
 
-In: a seed of a generator. Out: bytes. `complaint` has a reader read a file within limits and says what is wrong with
-how it took it: the only error that may come is a LaunchoptError of one short line.
+`complaint` lets a reader read a file within limits. The only error that a reader may raise is a LaunchoptError of one
+short line.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TOKENS = (
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads what: `read` takes a path; seeds are files of the corpus, the mutant has the name of its seed."""
+    """A reader of files: `read` takes a path, `seeds` are files of the corpus. A mutant keeps the name of its seed."""
 
     read: Callable[[Path], object]
     seeds: tuple[str, ...]
@@ -87,7 +87,7 @@ READERS = {
 
 
 def complaint(reader: Reader, path: Path) -> str | None:
-    """What is wrong with how `reader` took the file; None where nothing is."""
+    """Return which rule the reader broke; None if none."""
     try:
         with limited(CPU_S, MORE_BYTES):
             reader.read(path)
@@ -103,7 +103,7 @@ def complaint(reader: Reader, path: Path) -> str | None:
 
 
 def mutant(seed_file: Path, generator: random.Random) -> bytes:
-    """The file's bytes after one to four changes, of its text or of what it holds."""
+    """Return the file's bytes after one to four changes of its bytes or of its values."""
     content = seed_file.read_bytes()
     changes = [_bytes_changed]
     if seed_file.suffix in (".json", ".gz", ".jsonl"):
@@ -119,7 +119,7 @@ def mutant(seed_file: Path, generator: random.Random) -> bytes:
 
 
 def mutated_text(content: bytes, generator: random.Random) -> bytes:
-    """A text after one to four changes."""
+    """Return a text after one to four changes."""
     for _ in range(generator.randint(1, 4)):
         content = _bytes_changed(content, generator)
     return content
@@ -147,7 +147,7 @@ def _bytes_changed(content: bytes, generator: random.Random) -> bytes:
 
 
 def _json_changed(content: bytes, generator: random.Random) -> bytes:
-    """One value, anywhere, another; of JSON lines in one line. What is JSON no more is left as it is."""
+    """Change one value, of JSON lines in one line. Content that is no JSON stays as it is."""
     is_gzip = content.startswith(b"\x1f\x8b")
     try:
         lines = (gzip.decompress(content) if is_gzip else content).splitlines()
@@ -182,7 +182,7 @@ def _value_changed(document: Any, generator: random.Random) -> Any:
 
 
 def _sqlite_changed(content: bytes, generator: random.Random) -> bytes:
-    """A value, a column or a table another, by SQL: a sound database with unsound content."""
+    """Change a value, a column or a table by SQL: the database stays valid, its content does not."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "mutant.sqlite")
         path.write_bytes(content)
@@ -212,7 +212,7 @@ def _execute_change(database: sqlite3.Connection, generator: random.Random) -> N
 
 
 def _parquet_changed(content: bytes, generator: random.Random) -> bytes:
-    """A column less, or of another type, or other metadata: a sound file with unsound content."""
+    """Drop a column, change its type, or change the metadata: the file stays valid, its content does not."""
     table = pq.ParquetFile(io.BytesIO(content)).read()
     at, kind = generator.randrange(table.num_columns), generator.randint(0, 5)
     name = table.column_names[at]
