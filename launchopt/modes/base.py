@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.base import Counters, Device, LaunchPath
+from launchopt.errors import RunError
 from launchopt.modes.options import ModeOptions
 from launchopt.options import Value
 
@@ -124,8 +125,8 @@ class Prepared:
         """Begin a run; `warm_up`: the run before the clock starts."""
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """Launch commands of any shapes, in arrival order."""
-        raise NotImplementedError
+        """Launch commands of any shapes, in arrival order. RunError where the mode does not take commands."""
+        raise RunError(f"mode={self.mode.name} takes {self.mode.takes_of(self.device.work).value}, not single commands")
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Launch a batch. A mode that takes commands gets one where these depend on each other."""

@@ -138,8 +138,9 @@ def test_scratch_is_for_the_largest_batch_that_may_be_packed() -> None:
 
 
 def test_batched_refuses_single_commands() -> None:
+    run = Run("batched", gemv(2, 1, 2, 4, Dtype.fp32, 4, False, 0))
     with pytest.raises(RunError, match="mode=batched takes batches"):
-        Batched().submit_each(np.zeros((1, 8), np.uint64), np.zeros(1, np.int32), 0)
+        run.prepared.submit_each(np.zeros((1, 8), np.uint64), np.zeros(1, np.int32), 0)
 
 
 @pytest.mark.parametrize("name", MODES)
