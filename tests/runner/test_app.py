@@ -12,21 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from hydra import compose, initialize_config_dir
 from support.paths import ROOT
 from support.processes.own_process import environ_of
 
-from launchopt.devices.base import DeviceInfo
-from launchopt.errors import ArenaMemoryError
 from launchopt.modes import MODES
 from launchopt.recording import results
-from runner.config.schema import register, to_config
-from runner.plan import plan as plan_module
-from runner.plan.plan import Plan, make_plan
 
 COMMANDS = 500
 FLUSHES = ("full", "deadline", "idle", "stall", "drain")
@@ -98,17 +91,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ra
     with ThreadPoolExecutor(2) as pool:
         runs = {name: pool.submit(start, arguments, base / name) for name, arguments in RUNS.items()}
         yield lambda name: runs[name].result()
-
-
-def composed(*overrides: str) -> Any:
-    register()
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("config", overrides=list(overrides))
-
-
-def planned(*overrides: str) -> Plan:
-    config = composed("device=cpu", *overrides)
-    return make_plan(to_config(config), config)
 
 
 def config_of(path: Path) -> Mapping[str, Any]:
@@ -361,57 +343,3 @@ def test_cfg_shows_the_composed_config_and_runs_nothing(ran: Callable[[str], Ran
     assert "max_batch: 7" in run.stdout
     assert "tokens: 64" in run.stdout
     assert not (run.folder / "outputs").exists()
-
-
-def records(plan: Plan) -> np.ndarray[Any, Any]:
-    return np.concatenate([block.records for block in plan.stream.blocks()])
-
-
-def test_a_seed_gives_one_stream() -> None:
-    shuffled = ("workload.shuffle=true", "workload.commands=1000", "workload.replicas=256")
-    first, again, other = (records(planned(*shuffled, f"seed={seed}")) for seed in (3, 3, 4))
-    assert len(first) == 1000
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
-
-
-MODEL = ("workload=decode", "model=llama_3_8b", "workload.tokens=2")
-ROOM = 20 << 30
-
-
-@pytest.fixture
-def small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU with room for some of the layers of MODEL (28 GB in fp32)."""
-    info = DeviceInfo("cuda", 0, "Fake", ROOM, 50 << 20, "memory of Fake", 12 << 20)
-    monkeypatch.setattr(plan_module, "find_device", lambda kind, index: (info, "faked"))
-
-
-LESS = {"none": "workload.tokens", "per_request": "workload.requests or workload.tokens"}
-
-
-@pytest.mark.usefixtures("small_gpu")
-@pytest.mark.parametrize("ordering", LESS)
-def test_layers_are_cut_to_what_fits_and_that_is_said(ordering: str) -> None:
-    plan = planned(*MODEL, f"ordering={ordering}")
-    layers = plan.stream.layers
-    assert 1 < layers < 32
-    assert plan.stream.arena_bytes < ROOM
-    (notice,) = [notice for notice in plan.notices if "layers" in notice]
-    assert notice.startswith(f"layers: {layers} of llama_3_8b's 32, as many as fit into 19.3 GB of memory of Fake")
-    with pytest.raises(ArenaMemoryError) as caught:
-        planned(*MODEL, f"ordering={ordering}", f"workload.layers={layers + 1}")
-    assert str(caught.value).endswith(f"lower workload.layers or {LESS[ordering]}")
-
-
-@pytest.mark.usefixtures("small_gpu")
-def test_layers_asked_for_are_kept() -> None:
-    plan = planned(*MODEL, "workload.layers=3")
-    assert plan.stream.layers == 3
-    assert [notice for notice in plan.notices if "layers" in notice] == ["layers: 3 of llama_3_8b's 32, as asked"]
-
-
-@pytest.mark.usefixtures("small_gpu")
-def test_no_word_of_layers_where_all_fit() -> None:
-    plan = planned("workload=decode", "model=tiny")
-    assert plan.stream.layers == 2
-    assert not any("layers" in notice for notice in plan.notices)
