@@ -61,7 +61,7 @@ LAUNCH_COLUMNS = (
     required("mode", TEXT, "as in summary"),
     required("repeat", INT32, "as in summary"),
     required("launch", INT64, "0-based, in order of submission"),
-    required("batch", INT64, "the flush it belongs to; of resident: that of the first command"),
+    required("batch", INT64, "the flush it belongs to; of resident: the first command's"),
     required("m", INT32, "rows of C; null where the call held several shapes"),
     required("n", INT32, "columns of C; null likewise"),
     required("k", INT32, "inner size; null likewise"),
@@ -69,7 +69,7 @@ LAUNCH_COLUMNS = (
     required(
         "batch_size",
         INT32,
-        "commands this call submitted; of resident: that were posted, one by one, and timed together",
+        "commands that the call submitted; of resident: commands posted one by one and timed together",
     ),
     required(
         "strategy",
@@ -79,7 +79,7 @@ LAUNCH_COLUMNS = (
         " one), kernel (one of our own), torch, triton, resident (posted: no call), megakernel (a whole step)",
     ),
     required("flush_reason", TEXT, "full, deadline, idle, drain or stall"),
-    required("flush_ns", INT64, "when the batcher gave the batch up, since the start barrier"),
+    required("flush_ns", INT64, "when the batcher flushed the batch, since the start barrier"),
     required("submit_start_ns", INT64, "launch call entered, since the start barrier"),
     required("submit_end_ns", INT64, "launch call returned, since the start barrier"),
     required("device_start_ns", INT64, "device reached its submission, since the start barrier; null where not timed"),
@@ -116,7 +116,7 @@ COMMAND_COLUMNS = (
     required("mode", TEXT, "as in summary"),
     required("repeat", INT32, "as in summary"),
     required("seq", INT64, "position in the stream"),
-    required("request", INT64, "whose step it is"),
+    required("request", INT64, "the request that the command belongs to"),
     required("step", INT64, "position within the request"),
     required("m", INT32, "rows of C; null where its launch call held several shapes"),
     required("n", INT32, "columns of C; null likewise"),
@@ -135,12 +135,12 @@ TOKEN_COLUMNS = (
     required("run_id", TEXT, "as in summary"),
     required("mode", TEXT, "as in summary"),
     required("repeat", INT32, "as in summary"),
-    required("request", INT64, "whose token it is"),
+    required("request", INT64, "the request of the token"),
     required("token", INT64, "0-based; 0 ends the prompt where there is one"),
     required("arrival_ns", INT64, "when the request was due, since the start barrier"),
     required("issue_ns", INT64, "its first command was pushed, since the start barrier"),
-    required("done_ns", INT64, "the producer knew of it, since the start barrier"),
-    required("token_id", INT64, "what was sampled; null without sampling"),
+    required("done_ns", INT64, "the producer learned of it, since the start barrier"),
+    required("token_id", INT64, "the sampled id; null without sampling"),
 )
 TOKENS = schema(*TOKEN_COLUMNS)
 

@@ -43,7 +43,7 @@ SUMMARY_COLUMNS = (
     required("run_id", TEXT, "the last two parts of the run's folder; with mode and repeat, the key of a row"),
     required("repeat", INT32, "0-based"),
     required("workload", TEXT, "an option of the group: gemv_micro, decode, layer, ..."),
-    required("model", TEXT, "whose shapes; of a trace its name; null for a workload that has its own"),
+    required("model", TEXT, "the model, or the name of the trace; null for a workload with its own shape"),
     required("mode", TEXT, "execution strategy"),
     required(
         "ordering",
@@ -85,10 +85,14 @@ SUMMARY_COLUMNS = (
     required(
         "launch_calls",
         INT64,
-        "API calls that submitted commands, packing included; those that feed tokens back are in the times alone",
+        "API calls that submitted commands, packing included; calls that feed tokens back count in the times only",
     ),
     required("kernels", INT64, "kernels that ran, counted by CUPTI; null when untraced"),
-    column("kernels_dropped", INT64, "records that CUPTI lost; where any, nothing else is told; null when untraced"),
+    column(
+        "kernels_dropped",
+        INT64,
+        "records that CUPTI lost; above 0 the other columns by CUPTI are null; null when untraced",
+    ),
     column(
         "launch_delay_p50_us", FLOAT, "end of a launch call to the start of its first kernel, clipped at 0, by CUPTI"
     ),
@@ -124,12 +128,14 @@ SUMMARY_COLUMNS = (
     *_distribution("ttft", "ms", "arrival of a request to its first token, over requests"),
     *_distribution("tpot", "ms", "time per output token after the first: mean of a request, over requests"),
     column(
-        "sampling_ms", FLOAT, "time spent sampling: on the host (cpu) or, by events or its own clock, on the GPU (gpu)"
+        "sampling_ms",
+        FLOAT,
+        "time spent sampling, on the host (cpu) or on the GPU (gpu; by events or the kernel's clock)",
     ),
     column("slo_ttft_ms", FLOAT, "the objective that goodput counts by; null where none was given"),
     column("slo_tpot_ms", FLOAT, "the same"),
     column("goodput_per_s", FLOAT, "requests a second that met every objective given; null without one"),
-    required("producer_blocked_ms", FLOAT, "time the producer waited for room in the ring"),
+    required("producer_blocked_ms", FLOAT, "time that the producer waited for a free slot of the ring"),
     required("producer_late_p99_us", FLOAT, "how late the producer pushed what was due; null in a closed loop"),
     column("producer_late_max_us", FLOAT, "the same, at worst"),
     required("flush_full", INT64, "batches flushed because the bucket was full"),
@@ -140,24 +146,20 @@ SUMMARY_COLUMNS = (
     required(
         "packed_bytes",
         INT64,
-        "bytes copied to or from scratch so that a batch could be strided; in wall and span",
+        "bytes copied to or from scratch so that a batch is strided; the time is in wall and span",
     ),
-    column("padded_commands", INT64, "commands executed for nothing, to fill a batch up to a size that was captured"),
+    column("padded_commands", INT64, "commands computed only to fill a batch up to a captured size"),
     column("graph_replays", INT64, "launches of a captured graph; null for a mode that captures none"),
-    column(
-        "one_time_ms", FLOAT, "making the mode ready, before any clock starts: plans, compilation, capture and the like"
-    ),
+    column("one_time_ms", FLOAT, "setup of the mode, before any clock starts: plans, compilation, capture"),
     column("capture_ms", FLOAT, "of one_time_ms: capturing graphs; null for a mode that captures none"),
     column("instantiate_ms", FLOAT, "of one_time_ms: making captured graphs executable; null likewise"),
-    column("upload_ms", FLOAT, "of one_time_ms: taking executable graphs to the device; null likewise"),
+    column("upload_ms", FLOAT, "of one_time_ms: uploading executable graphs to the device; null likewise"),
     column(
         "update_ms", FLOAT, "changing parameters between replays, over the run: in wall_ms; null for a mode without"
     ),
     column("sm_clock_mhz", FLOAT, "median of the SM clock that NVML gave during the run; null where it was not read"),
     column("sm_clock_min_mhz", FLOAT, "the lowest of those readings"),
-    column(
-        "throttled", BOOL, "a reading gave a reason for throttling other than idling or the clocks that were asked for"
-    ),
+    column("throttled", BOOL, "NVML gave a reason for throttling other than idleness or requested clocks"),
     column("throttle_reasons", TEXT, "names of all such reasons; null where there was none, or none was read"),
     column("energy_mj_per_command", FLOAT, "NVML's energy counter over the run / commands; idle power included"),
     column("power_w", FLOAT, "NVML's energy counter over the run / the time between its two readings"),
@@ -177,7 +179,7 @@ SUMMARY_COLUMNS = (
         "largest |out - reference| / rms of an output of that shape, sqrt(k) / 3; of requests that of the output"
         " closest to its bound, relative to its row's rms",
     ),
-    required("tolerance", FLOAT, "the bound max_rel_error was held against"),
+    required("tolerance", FLOAT, "the bound of max_rel_error"),
     required("status", TEXT, "ok, or what went wrong"),
 )
 
