@@ -1,7 +1,7 @@
 """A machine's floors: the minimum cost of a launch, an event and a byte on it.
 
-A device that is opened for nothing else gives one `Measured` per floor, with one sample per repeat. `floor_of` turns it
-into the `Floor` that a calibration keeps.
+A device opened for this purpose gives one `Measured` per floor, with one sample per repeat. `floor_of` turns each into
+the `Floor` that a calibration stores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launchopt.statistics.interval import median_interval
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Ceilings
 
-CALLS = 200  # of a burst: fewer than the 1,024 launches that a GPU's queue holds
+CALLS = 200  # calls timed together: fewer than the 1,024 launches that a GPU's queue holds
 CLOCK_READS = 10_000
 
 
@@ -33,7 +33,7 @@ class Measured:
 
 
 class Floors(Protocol):
-    """The floors of one device, which stays in use until `close`."""
+    """The floors of one device, which stays open until `close`."""
 
     absent: dict[str, str]  # names of floors that could not be measured, and why
 
@@ -44,7 +44,7 @@ class Floors(Protocol):
         """Measure the floors one by one."""
 
     def stages(self) -> dict[str, dict[str, Stage]]:
-        """Return the stages of one launch of each kernel; call `measure` first. Empty for a device without launches."""
+        """Return the stages of one launch, by kernel and stage. Call `measure` first. Empty: no launches here."""
 
     def close(self) -> None:
         """Release the device."""
@@ -57,7 +57,7 @@ def floor_of(measured: Measured) -> Floor:
 
 
 def ceilings_of(ceilings: dict[Dtype, list[Ceilings]], how: dict[str, str]) -> Iterator[Measured]:
-    """Turn repeated ceilings, by element type, into floors; `how` has the keys copy, read and peak."""
+    """Turn ceilings by element type, one per repeat, into floors. `how` has the keys copy, read and peak."""
     every = [one for each in ceilings.values() for one in each]
     yield Measured("copy_gb_per_s", "GB/s", [one.copy_gb_per_s for one in every], how["copy"])
     yield Measured("read_gb_per_s", "GB/s", [one.read_gb_per_s for one in every], how["read"])
@@ -66,8 +66,8 @@ def ceilings_of(ceilings: dict[Dtype, list[Ceilings]], how: dict[str, str]) -> I
 
 
 def host_floors(repeats: int) -> Iterator[Measured]:
-    """Measure the costs of the host alone: reading the clock and one NVTX range."""
-    clock_burst(1)  # compiles
+    """Measure the costs of the host alone: a clock read and an NVTX range."""
+    clock_burst(1)  # compile outside the measurement
     reads = [clock_burst(CLOCK_READS) / CLOCK_READS / 1e3 for _ in range(repeats)]
     yield Measured("clock_read_host_us", "us", reads, f"CLOCK_MONOTONIC from compiled code, {CLOCK_READS:,} times")
     domain = nvtx_ranges.domain()

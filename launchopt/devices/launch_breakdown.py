@@ -1,16 +1,16 @@
-"""One launch by stages: the time of each, beside the estimates that are usually quoted.
+"""The time of each stage of one launch, and how it compares with published estimates.
 
-Launches are made one by one. The loop that makes them and CUPTI give times in ns, on one clock. From these, each stage
-gets its median, its 99th percentile and how it was measured. The stages:
+Launches run one at a time. The launching loop and CUPTI give times in ns on one clock. Each stage gets its median, its
+99th percentile and the method of its measurement. The stages:
 
-    arguments      the loop around a launch, with a call that does nothing instead of the library's
-    call           the library's call itself, on the host
-    driver         the driver's launch call, within the library's call
-    launch_delay   from the return of the driver's call to the kernel's start: below 0 if the kernel starts earlier
-    kernel         from its first kernel's start to its last kernel's end
-    completion     from the last kernel's end until the waiting host knows
-    whole          from before the arguments until the host knows the result
-    gap            between two kernels of a queue that never runs dry
+    arguments      the loop around a launch, measured with a call that does nothing
+    call           the library's call, on the host
+    driver         the driver's launch call, inside the library's call
+    launch_delay   from the return of the driver's call to the kernel's start; negative if the kernel starts earlier
+    kernel         from the start of the launch's first kernel to the end of its last kernel
+    completion     from the end of the last kernel until the waiting host sees the result
+    whole          from before the arguments until the host sees the result
+    gap            between two consecutive kernels of a queue that is never empty
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Times = Table  # ns
 
 
 class LaunchTime(enum.IntEnum):
-    """Columns of the times of launches, CLOCK_MONOTONIC."""
+    """Columns of the times of a launch, in ns of CLOCK_MONOTONIC."""
 
     ENTERED_NS = 0  # before the launch
-    RETURNED_NS = 1  # after its call
-    KNOWN_NS = 2  # when the host knew the result
+    RETURNED_NS = 1  # after the launch call
+    KNOWN_NS = 2  # when the host saw the result
 
 
 class SpanTime(enum.IntEnum):
-    """Columns of the times of kernels, and of calls of the driver."""
+    """Columns of the times of a kernel or of a driver call, in ns of CLOCK_MONOTONIC."""
 
     START_NS = 0
     END_NS = 1
@@ -47,9 +47,9 @@ class SpanTime(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The least cost of one thing on a device: a median in `unit` with its 95% interval.
+    """The minimum cost of one thing on a device: a median in `unit` with its 95% interval.
 
-    The interval is None where there were too few repeats. `how`: how the floor was measured.
+    The bounds are None if there were too few repeats. how: the method of the measurement.
     """
 
     value: float
@@ -62,7 +62,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of many launches: the median and the 99th percentile, and how they were measured."""
+    """One stage over many launches: the median and the 99th percentile in us, and the method of the measurement."""
 
     p50_us: float
     p99_us: float
@@ -73,7 +73,7 @@ Breakdown = Mapping[str, Stage]
 
 
 def stage(samples_ns: ArrayLike, how: str) -> Stage:
-    """Return the stage for samples in ns, one per launch. ValueError: there is none."""
+    """Return the stage of samples in ns, one per launch. ValueError: there are no samples."""
     samples = np.asarray(samples_ns, np.float64)
     if not samples.size:
         raise ValueError(f"no samples: {how}")
@@ -82,11 +82,11 @@ def stage(samples_ns: ArrayLike, how: str) -> Stage:
 
 
 def traced_stages(launches: Times, calls: Times, kernels: Times) -> dict[str, Times]:
-    """Return the ns of driver, launch_delay, kernel and completion, of launches whose call and kernel were traced.
+    """Return the ns of driver, launch_delay, kernel and completion, for launches whose call and kernel were traced.
 
-    launches: [launches, LaunchTime], in order. calls, kernels: [any, SpanTime], of the driver's calls that started a
-    kernel, and of the kernels. Each belongs to the launch that contains its middle, since the two clocks differ by less
-    than half of its length.
+    launches: [launches, LaunchTime], in order. calls: [any, SpanTime], the driver calls that started a kernel.
+    kernels: [any, SpanTime]. A call or kernel belongs to the launch that contains its middle, since the two clocks
+    differ by less than half of its length.
     """
     call_of, kernel_of = (_launch_of(each, launches) for each in (calls, kernels))
     seen = np.intersect1d(call_of, kernel_of)
@@ -96,7 +96,7 @@ def traced_stages(launches: Times, calls: Times, kernels: Times) -> dict[str, Ti
         mine = owner >= 0
         np.minimum.at(first[row], owner[mine], rows[mine, SpanTime.START_NS])
         np.maximum.at(last[row], owner[mine], rows[mine, SpanTime.END_NS])
-    # A launch of several kernels makes several calls. Its delay is that of the first call.
+    # A launch of several kernels makes several calls. Its delay starts at the return of the first call.
     first_return = np.full(len(launches), np.iinfo(np.int64).max)
     np.minimum.at(first_return, call_of[call_of >= 0], calls[call_of >= 0, SpanTime.END_NS])
     return {
@@ -108,7 +108,7 @@ def traced_stages(launches: Times, calls: Times, kernels: Times) -> dict[str, Ti
 
 
 def _launch_of(rows: Times, launches: Times) -> Times:
-    """Return, for each row, the number of the launch that contains its middle, or -1."""
+    """Return for each row the number of the launch that contains the row's middle, or -1."""
     if not len(launches):
         return np.full(len(rows), -1)
     middle = (rows[:, SpanTime.START_NS] + rows[:, SpanTime.END_NS]) // 2
@@ -118,7 +118,7 @@ def _launch_of(rows: Times, launches: Times) -> Times:
 
 
 def gaps_ns(kernels: Times) -> Times:
-    """Return the ns from the end of each kernel to the start of the next; below 0 if they overlap.
+    """Return the ns from the end of each kernel to the start of the next; negative if they overlap.
 
     kernels: [any, SpanTime], in any order.
     """
@@ -129,7 +129,7 @@ def gaps_ns(kernels: Times) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A published estimate of a part of a launch, and the stages of ours that make up that part."""
+    """A published estimate for a part of a launch, in us, and the stages measured here that make up that part."""
 
     part: str
     low_us: float
@@ -167,7 +167,7 @@ PUBLISHED = (
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """An estimate, the sum of our medians for it (None: not measured), and how the two compare."""
+    """An estimate, the sum of the medians measured for it (None: not measured), and the result of the comparison."""
 
     estimate: Estimate
     measured_us: float | None
@@ -189,12 +189,12 @@ def _compared(estimate: Estimate, breakdown: Breakdown) -> Compared:
 
 
 def as_json(breakdowns: Mapping[str, Breakdown]) -> dict[str, Any]:
-    """Return breakdowns as a calibration holds them: {kernel: {stage: {"p50_us", "p99_us", "how"}}}."""
+    """Return breakdowns as a calibration stores them: {kernel: {stage: {"p50_us", "p99_us", "how"}}}."""
     return {kernel: {name: asdict(each) for name, each in stages.items()} for kernel, stages in breakdowns.items()}
 
 
 def from_json(content: Mapping[str, Any]) -> dict[str, dict[str, Stage]]:
-    """Read breakdowns as `as_json` writes them; ValueError, TypeError or KeyError for any other content."""
+    """Read breakdowns that `as_json` wrote. ValueError, TypeError or KeyError: the content is of another form."""
     return {
         str(kernel): {
             str(name): Stage(float(each["p50_us"]), float(each["p99_us"]), str(each["how"]))

@@ -1,4 +1,4 @@
-"""Which commands of a batch lie evenly spaced in memory, so that one strided call can take them."""
+"""Find the commands of a batch whose operands are evenly spaced in memory, so that one strided call can run them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from launchopt.native import compiled
 from launchopt.records import op_of, request_of, slots_of
 from launchopt.types import Int, Words
 
-# First and last of the ops that read sequences: a launch takes the requests that follow its first one, in order.
+# The first and the last op that read sequences. A launch of one runs consecutive requests, in ascending order.
 FIRST_SEQUENCE_OP, LAST_SEQUENCE_OP = int(Op.SLOT_MAP), int(Op.AV)
 
 
 @compiled
 def run_end(words: Words, first: Int, move_a: Int, move_b: Int, move_c: Int) -> Int:
-    """Return one past the last record that follows `first` with every slot moving on by exactly its move.
+    """Return one past the last record, from `first` on, whose slots each follow the record before by a fixed step.
 
-    The requests of an op that reads sequences follow each other, too. Evenly spaced lanes do not say so: prompts of one
-    token may lie a lane apart where the request between them has none.
+    move_a, move_b, move_c: the steps, in slots. For an op that reads sequences, request numbers must rise by one, too.
+    Even spacing does not imply that: prompts of one token may lie one lane apart although a request without a prompt
+    stands between them.
     """
     a, b, c = slots_of(words, first)
     in_turn = FIRST_SEQUENCE_OP <= op_of(words, first) <= LAST_SEQUENCE_OP

@@ -1,6 +1,7 @@
-"""Percentiles of any number of times in a fixed 129 kB: counts in buckets whose width grows with the value.
+"""Percentiles of any number of times, from counts in 129 kB of buckets that widen with the value.
 
-In: arrays of integers, or rows of histograms.parquet. Out: percentiles, and such rows again.
+Input: arrays of int64, or rows of histograms.parquet. Output: percentiles, and rows for such a file.
+The buckets are those of HdrHistogram (Tene, 2012): equally wide within each power of two.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-OCTAVES = 63  # of a positive int64
-BUCKETS_PER_OCTAVE = 256  # of equal width, as in an HDR histogram
+OCTAVES = 63  # powers of two of a positive int64
+BUCKETS_PER_OCTAVE = 256  # all of equal width
 _BUCKETS = 1 + OCTAVES * BUCKETS_PER_OCTAVE
-RELATIVE_ERROR = 0.003  # stated; half a bucket at the foot of an octave is 1/512, below 0.2%
+RELATIVE_ERROR = 0.003  # guaranteed; the actual error is half a bucket, at most 1/512 of the value (below 0.2%)
 
 
 class LogHistogram:
-    """Counts of integers, ns here. Below 512 every integer has a bucket of its own; what is not positive counts as 0.
+    """Counts of int64 values (ns in this project). Each value below 512 has its own bucket; values below 1 count as 0.
 
-    A percentile is within RELATIVE_ERROR of the one that NumPy computes from all values. Doubles choose the bucket:
-    above 2**53 (104 days in ns) a value may be counted one bucket too high.
+    A percentile differs from the exact one by at most RELATIVE_ERROR. The bucket is computed in float64. A value above
+    2**53 (104 days in ns) may therefore be counted one bucket too high.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class LogHistogram:
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[int, int, int]]) -> LogHistogram:
-        """A histogram of what `rows` gave, of several histograms too. Its max is the high of the last bucket."""
+        """Return the histogram of (low, high, count) rows, also of several histograms. Its max is the largest high."""
         histogram = cls()
         lows, highs, counts = np.array(list(rows), np.int64).reshape(-1, 3).T
         np.add.at(histogram._counts, _buckets(lows), counts)
@@ -38,33 +39,36 @@ class LogHistogram:
 
     @property
     def count(self) -> int:
-        """Values so far."""
+        """Return the number of values counted."""
         return int(self._counts.sum())
 
     @property
     def max(self) -> int | None:
-        """The largest value, exact; None without values."""
+        """Return the exact largest value; None if there are no values."""
         return self._max
 
     def rows(self) -> list[tuple[int, int, int]]:
-        """(smallest, largest integer, count) of each bucket that is not empty, in order."""
+        """Return (smallest integer, largest integer, count) of each bucket that is not empty, in ascending order."""
         return [(*_ends(int(bucket)), int(self._counts[bucket])) for bucket in np.flatnonzero(self._counts)]
 
     def add(self, values_ns: NDArray[np.int64]) -> None:
-        """Count each of `values_ns`."""
+        """Count each of `values_ns`, a one-dimensional array."""
         if not len(values_ns):
             return
         self._counts += np.bincount(_buckets(values_ns), minlength=_BUCKETS)
         self._max = max(self._max or 0, int(values_ns.max()))
 
     def merge(self, other: LogHistogram) -> None:
-        """Count what `other` has counted as well."""
+        """Add the counts of `other`."""
         self._counts += other._counts
         if other._max is not None:
             self._max = max(self._max or 0, other._max)
 
     def percentile(self, percent: float) -> float | None:
-        """The value below which `percent` of the values lie, interpolated as NumPy does; None without values."""
+        """Return the value below which `percent` (0 to 100) of the values lie; None if there are no values.
+
+        It interpolates linearly between two values, as numpy.percentile does.
+        """
         ends = np.cumsum(self._counts)
         if not ends[-1]:
             return None
@@ -76,29 +80,29 @@ class LogHistogram:
 
 
 def _buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The bucket of each value."""
-    # A value is (1 + share) * 2**octave; doubles hold it to 2**-53 of itself, far less than a bucket.
+    """Return the bucket number of each value."""
+    # A value is (1 + share) * 2**octave. float64 rounds it by 2**-53 of itself at most, far less than a bucket.
     mantissa, exponent = np.frexp(np.maximum(values, 0).astype(np.float64))
     share = ((2 * mantissa - 1) * BUCKETS_PER_OCTAVE).astype(np.int64)
     buckets = 1 + (exponent.astype(np.int64) - 1) * BUCKETS_PER_OCTAVE + share
     buckets[values <= 0] = 0
-    # The largest int64s round up to 2**63, an octave too far.
+    # float64 rounds the largest int64s up to 2**63, which would be one octave too far.
     np.minimum(buckets, _BUCKETS - 1, out=buckets)
     return buckets
 
 
 def _ends(bucket: int) -> tuple[int, int]:
-    """The smallest and the largest integer that fall into a bucket that holds any."""
+    """Return the smallest and the largest integer of a bucket that holds at least one integer."""
     if bucket == 0:
         return 0, 0
     octave, share = divmod(bucket - 1, BUCKETS_PER_OCTAVE)
-    # A foot is (BUCKETS_PER_OCTAVE + share) * 2**octave / BUCKETS_PER_OCTAVE, rounded up: exact in integers.
+    # The lower bound is (BUCKETS_PER_OCTAVE + share) * 2**octave / BUCKETS_PER_OCTAVE, rounded up in exact integers.
     foot, next_foot = (-(-((BUCKETS_PER_OCTAVE + at) << octave) // BUCKETS_PER_OCTAVE) for at in (share, share + 1))
     return foot, next_foot - 1
 
 
 def _value(bucket: int) -> float:
-    """The middle of the integers that fall into a bucket."""
+    """Return the middle of the integers of a bucket."""
     if bucket == 0:
         return 0.0
     octave, share = divmod(bucket - 1, BUCKETS_PER_OCTAVE)

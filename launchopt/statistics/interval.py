@@ -1,12 +1,12 @@
-"""How far a median, or a ratio of two medians, can be trusted.
+"""Bootstrap intervals of a median and of a ratio of two medians.
 
-In: samples of one quantity, one a repeat. Out: an `Interval`, and for a ratio of times a `Verdict`.
+Input: samples of one quantity, one per repeat. Output: an `Interval`, and for a ratio of times a `Verdict`.
 
     ratio_interval([9.1, 9.0, 9.3], [3.0, 2.9, 3.1], paired=True)    # 3.03x [2.94, 3.14]
 
-Percentile bootstrap: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13. Few repeats
-bound what it can promise: the widest interval, from the smallest to the largest sample, covers the true
-median with probability 1 - 2^(1-n), that is 75% at 3 repeats, 94% at 5, 98% at 7.
+Source: the percentile bootstrap, Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
+Few repeats limit its coverage. The widest possible interval reaches from the smallest to the largest sample. With n
+repeats it covers the true median with probability 1 - 2^(1-n): 75% at 3 repeats, 94% at 5, 98% at 7.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Samples = NDArray[np.float64]
 
 
 class Verdict(StrEnum):
-    """What a ratio of times allows one to say of the candidate."""
+    """The conclusion that a ratio of times allows about the candidate."""
 
     FASTER = "FASTER"
     SLOWER = "SLOWER"
@@ -36,7 +36,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value and its confidence bounds, in `unit`; no bounds where there were too few repeats for any."""
+    """A value and its confidence bounds, in `unit`; the bounds are None if there were too few repeats."""
 
     value: float
     low: float | None
@@ -60,9 +60,9 @@ def median_interval(
     resamples: int = RESAMPLES,
     confidence: float = 0.95,
 ) -> Interval:
-    """Median of `samples` (in `unit`) with its percentile bootstrap interval (Efron and Tibshirani 1993).
+    """Return the median of `samples` (in `unit`) with its percentile bootstrap interval (Efron and Tibshirani, 1993).
 
-    Raises ValueError for no samples and for samples that are not finite.
+    Fewer than FEWEST_REPEATS samples give no bounds. ValueError: there are no samples, or one is not finite.
     """
     values = _checked(samples)
     median = float(np.median(values))
@@ -82,11 +82,11 @@ def ratio_interval(
     resamples: int = RESAMPLES,
     confidence: float = 0.95,
 ) -> Interval:
-    """median(baseline) / median(candidate), times in one unit, with its percentile bootstrap interval.
+    """Return median(baseline) / median(candidate) with its percentile bootstrap interval (Efron and Tibshirani, 1993).
 
-    `paired`: sample i of both was taken in repeat i, so that one resampling of repeats serves both, and what
-    slowed a whole repeat cancels. Otherwise the two are resampled independently.
-    Raises ValueError for samples that are not finite and positive, and for pairs that do not match up.
+    Both hold times in the same unit. `paired`: sample i of both comes from repeat i. Each resample then draws the same
+    repeats for both, so a delay of a whole repeat cancels. Otherwise each arm is resampled independently.
+    ValueError: a sample is not finite and positive, or paired arms differ in length.
     """
     above, below = _checked(baseline, positive=True), _checked(candidate, positive=True)
     if paired and above.size != below.size:
@@ -104,7 +104,10 @@ def ratio_interval(
 
 
 def verdict(ratio: Interval, smallest_effect: float = SMALLEST_EFFECT) -> Verdict:
-    """What `ratio` (baseline time / candidate time) says; up to `smallest_effect` counts as the same."""
+    """Return the conclusion from `ratio` (baseline time / candidate time).
+
+    Ratios within `smallest_effect` of 1 count as the same (0.01: 1%).
+    """
     if ratio.low is None or ratio.high is None:
         return Verdict.UNDECIDED
     if ratio.low > 1 + smallest_effect:
@@ -141,7 +144,7 @@ def _percentiles(drawn: _Samples, confidence: float) -> tuple[float, float]:
 
 
 def _decimals(value: float) -> int:
-    """Decimals that show three significant digits of `value`, at least two below 10."""
+    """Return how many decimals show three significant digits of `value`: at least two below 10."""
     if value == 0:
         return 2
     return min(9, max(0, 2 - math.floor(math.log10(abs(value)))))

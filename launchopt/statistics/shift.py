@@ -1,23 +1,24 @@
-"""How far two sets of times lie apart, as a factor, when every repeat is dear and some are outliers.
+"""The factor between two sets of times, with few repeats and some outliers.
 
-In: times (or rates) of two arms, one a repeat. Out: the typical factor between them with a 95% interval.
+Input: times (or rates) of two arms, one per repeat. Output: the typical factor between them with a 95% interval.
 
     factor([9.1, 9.0, 9.3, 9.2, 9.0, 9.1], [3.0, 2.9, 3.1, 3.0, 3.0, 3.0], paired=True)     # 3.03x [2.97, 3.07]
 
-On logarithms a factor is a shift. Its estimate is that of Hodges and Lehmann (Annals of Mathematical Statistics 34,
-1963): of pairs the median of all averages of two log ratios, which cancels what slowed a whole repeat; otherwise the
-median of all differences between the two arms. Its interval inverts Wilcoxon's signed-rank or rank-sum test
-(Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 2014, sections 3.3 and 4.3), which holds its 95% at
-any number of repeats, for any noise that is the same in both arms. Where noise is normal that takes 5% more repeats
-than a mean would, where a median takes 57% more; outliers hardly move it.
+A factor is a shift of logarithms. The estimate is that of Hodges and Lehmann (Annals of Mathematical Statistics 34,
+1963). For pairs it is the median of all averages of two log ratios, so a delay of a whole repeat cancels. Without pairs
+it is the median of all differences between the two arms.
 
-Why not the percentile bootstrap of `interval`: simulated with 1% of log-normal noise, what it calls 95% is 75% of 3
-pairs, 94% of 5 and 7, 96% of 11, and 90% of 3 repeats without pairs. And it is of a ratio of medians, which may come
-from different repeats: with a drift of 2% from repeat to repeat that pairs share, its interval on 21 pairs is 1.8 times
-as wide as this one.
+The interval inverts Wilcoxon's signed-rank or rank-sum test (Hollander, Wolfe and Chicken, Nonparametric Statistical
+Methods, 2014, sections 3.3 and 4.3). It covers 95% at any number of repeats, for any noise that both arms share. With
+normal noise this estimate needs 5% more repeats than a mean, and a median needs 57% more. Outliers hardly move it.
 
-Ranks allow no 95% interval for fewer than 6 pairs, or for 3 repeats against fewer than 5. There Student's t interval
-on logarithms (without pairs: Welch's) stands in: it rests on noise that is log-normal, and an outlier widens it.
+The percentile bootstrap of `interval` covers less. With 1% of log-normal noise, its simulated 95% interval covers 75%
+with 3 pairs, 94% with 5 and 7 pairs, 96% with 11 pairs, and 90% with 3 unpaired repeats. It also estimates a ratio of
+medians, which may come from different repeats. With a drift of 2% per repeat that pairs share, its interval on 21 pairs
+is 1.8 times as wide as this one.
+
+Ranks give no 95% interval for fewer than 6 pairs, or for 3 repeats against fewer than 5. There Student's t interval on
+logarithms replaces it (Student, 1908; without pairs Welch, 1947). It assumes log-normal noise; an outlier widens it.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ from launchopt.statistics.interval import FEWEST_REPEATS, Interval
 CONFIDENCE = 0.95
 RANKS = "exact interval by Wilcoxon ranks"
 STUDENT = "Student's t interval: too few repeats for ranks"
-_EXACT_UP_TO = 25  # repeats of an arm; beyond, the normal approximation of the rank statistic is within half a rank
+_EXACT_UP_TO = 25  # repeats of an arm; above, the normal approximation of the rank statistic is within half a rank
 
 _Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """What one arm is of the other, and how the bounds were found; None where there were too few repeats."""
+    """A factor between two arms and the method of its bounds; the method is None if there were too few repeats."""
 
     interval: Interval
     method: str | None
 
 
 def factor(above: ArrayLike, below: ArrayLike, *, paired: bool) -> Factor:
-    """The typical above / below with its 95% interval.
+    """Return the typical above / below with its 95% interval (Hodges and Lehmann, 1963).
 
-    `paired`: value i of both was taken in repeat i. Raises ValueError for values that are not finite and positive, and
-    for pairs that do not match up.
+    paired: value i of both comes from repeat i.
+    ValueError: a value is not finite and positive, or paired arms differ in length.
     """
     upper, lower = logarithms(above), logarithms(below)
     if paired and upper.size != lower.size:
@@ -71,7 +72,7 @@ def factor(above: ArrayLike, below: ArrayLike, *, paired: bool) -> Factor:
 
 
 def logarithms(values: ArrayLike) -> _Values:
-    """Natural logarithms; ValueError for none, and for values that are not finite and positive."""
+    """Return natural logarithms, flattened. ValueError: there are no values, or one is not finite and positive."""
     checked = np.asarray(values, np.float64).ravel()
     if not checked.size:
         raise ValueError("no values")
@@ -82,7 +83,10 @@ def logarithms(values: ArrayLike) -> _Values:
 
 
 def student_quantile(probability: float, dof: float) -> float:
-    """Quantile of Student's t for `dof` >= 1: t = sqrt(dof) tan(u), where u has density cos(u)^(dof - 1)."""
+    """Return a quantile of Student's t (Student, 1908) for `dof` >= 1.
+
+    It integrates numerically: t = sqrt(dof) tan(u), where u has a density proportional to cos(u)^(dof - 1).
+    """
     angles = np.linspace(0, math.pi / 2, 20_001)
     density = np.cos(angles) ** (dof - 1)
     area = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
@@ -91,7 +95,10 @@ def student_quantile(probability: float, dof: float) -> float:
 
 
 def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
-    """Degrees of freedom of a sum of (variance, degrees of freedom); Biometrics Bulletin 2, 1946."""
+    """Return the degrees of freedom of a sum of (variance, degrees of freedom) parts.
+
+    Source: Satterthwaite, Biometrics Bulletin 2, 1946.
+    """
     total = sum(variance for variance, _ in parts)
     if total == 0:
         return sum(dof for _, dof in parts)
@@ -104,7 +111,10 @@ def _walsh_averages(values: _Values) -> _Values:
 
 
 def _signed_rank(pairs: int) -> int:
-    """Which average, counted from either end, bounds the interval; 0: none can."""
+    """Return the 1-based rank, from either end, of the average that bounds the interval; 0: none can.
+
+    Source: Wilcoxon's signed-rank test, see the module.
+    """
     if pairs > 2 * _EXACT_UP_TO:
         spread = math.sqrt(pairs * (pairs + 1) * (2 * pairs + 1) / 24)
         return _normal_rank(pairs * (pairs + 1) / 4, spread)
@@ -116,7 +126,10 @@ def _signed_rank(pairs: int) -> int:
 
 
 def _rank_sum(first: int, second: int) -> int:
-    """The same for the differences between two arms."""
+    """Return the rank of the difference between two arms that bounds the interval; 0: none can.
+
+    Source: Wilcoxon's rank-sum test, see the module.
+    """
     if max(first, second) > _EXACT_UP_TO:
         return _normal_rank(first * second / 2, math.sqrt(first * second * (first + second + 1) / 12))
     ways = np.zeros(first * second + 1)  # Gaussian binomial coefficients: product of (1 - q^(second + i)) / (1 - q^i)
