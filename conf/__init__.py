@@ -1,1 +1,1 @@
-"""YAML of the Hydra groups; a package so that a wheel carries it (as runner.conf)."""
+"""YAML files of the Hydra groups. This is a package so that a wheel contains them (as runner.conf)."""

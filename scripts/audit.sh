@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks the packages of .venv for known vulnerabilities with pip-audit (PyPI's advisories).
-# Exit code: 1 for a vulnerable package; 0 with a reason if pip-audit or its service cannot be reached. With
-# AUDIT_STRICT=1 a skipped audit is an error.
+# Check the packages of .venv for known vulnerabilities with pip-audit (PyPI's advisories).
+# Exit code: 0 no vulnerability, or the audit is skipped, with the reason; 1 a vulnerable package.
+# Environment: AUDIT_STRICT=1 turns a skipped audit into exit code 1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs the project with its development tools into .venv and runs every check: lint, types, known
-# vulnerabilities of what is installed (skipped, and said, where the index or the service is out of reach), tests.
-# Enters: PYTHON (default: the newest of python3.11 to 3.13 found, else python3). Needs no GPU, no torch.
+# Install the project with its development tools into .venv and run every check: lint, types, known vulnerabilities of
+# the installed packages, tests. The vulnerability check is skipped, with a message, if it cannot reach its service.
+# Environment: PYTHON, the interpreter (default: the first usable of python3.11, python3.12, python3.13 and python3).
+# Arguments: passed on to pytest. It needs neither a GPU nor PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,5 +26,5 @@ pick_python() {
 .venv/bin/ruff format --check .
 .venv/bin/mypy
 bash scripts/audit.sh
-# A file of tests goes to one process, but for the longest ones, in the order of tests/conftest.py.
+# One process runs all tests of a file, except the longest ones, in the order of tests/conftest.py.
 exec .venv/bin/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder "$@"

@@ -1,31 +1,32 @@
-# shellcheck shell=bash disable=SC2154 # `tool` is the sourcing script's
-# Functions that the profiler scripts share. They source this file.
-# Input: `tool`, nsys or ncu; from the environment TOOL_OUT and TOOL_TIMEOUT_S (in capitals), and PYTHON.
-# Output: `timeout_s`, `python`, `checkout` and `out` for the caller. No process is left at the end.
+# shellcheck shell=bash disable=SC2154 # the sourcing script sets `tool`
+# Functions of the profiler scripts, which source this file.
+# Input: the variable `tool`, nsys or ncu. Environment: NSYS_OUT or NCU_OUT, the folder of the files; NSYS_TIMEOUT_S or
+# NCU_TIMEOUT_S, the time limit of one command in seconds; PYTHON, the interpreter.
+# Output: the variables `timeout_s`, `python`, `checkout` and `out`. No process is left at the end.
 
-fail() { # fail EXIT_CODE LINE...
+fail() { # fail EXIT_CODE LINE...: print the lines to stderr and exit
     local code=$1
     shift
     printf '%s\n' "$@" >&2
     exit "$code"
 }
 
-# A profiler starts its agent and the profiled program in sessions of their own, so no process group holds them all.
-# Each inherits the environment: this variable marks the processes of this run, and no others.
+# A profiler starts its agent and the profiled program in separate sessions, so they share no process group. They do
+# inherit the environment. This variable therefore marks exactly the processes that this script started.
 marker="LAUNCHOPT_PROFILER_RUN=$$-$RANDOM-$RANDOM"
 
-started_pids() {
+started_pids() { # started_pids: print the pid of each marked process
     grep -lszxF -- "$marker" /proc/[0-9]*/environ | cut -d/ -f3 || true
 }
 
-signal_started() { # signal_started SIGNAL: false when nothing was left to signal
+signal_started() { # signal_started SIGNAL: signal the marked processes; false if there are none
     local -a pids
     mapfile -t pids < <(started_pids)
     ((${#pids[@]})) || return 1
     kill -s "$1" "${pids[@]}" 2>/dev/null || true
 }
 
-end_started() { # end_started GRACE_S: leave it GRACE_S to end alone, then TERM, 5 s later KILL
+end_started() { # end_started GRACE_S: wait GRACE_S for the marked processes, then send TERM, and 5 s later KILL
     local tenth
     for ((tenth = 0; tenth < $1 * 10; tenth++)); do
         signal_started 0 || return 0
@@ -40,17 +41,17 @@ end_started() { # end_started GRACE_S: leave it GRACE_S to end alone, then TERM,
 }
 
 # shellcheck disable=SC2329 # called by the traps
-interrupted() { # interrupted EXIT_CODE
+interrupted() { # interrupted EXIT_CODE: end the marked processes and exit
     trap '' INT TERM HUP
     printf '\n%s\n' "interrupted: ending $tool and the run" >&2
     end_started 0
     exit "$1"
 }
 
-limited() { # limited COMMAND...: run it marked and under the time limit; its exit code
+limited() { # limited COMMAND...: run a marked command under the time limit; return its exit code, or 124
     local code=0 began_s=$SECONDS
-    # A job with its own process group, awaited with `wait`: the traps run at once and not when the command ends, and
-    # SIGINT is not ignored in it, as it would be in a plain background job.
+    # The command is a job with its own process group, and `wait` awaits it. Traps then run at once, not after the
+    # command. A plain background job would ignore SIGINT.
     set -m
     env "$marker" timeout -k 10 "$timeout_s" "$@" </dev/null &
     set +m
@@ -59,11 +60,11 @@ limited() { # limited COMMAND...: run it marked and under the time limit; its ex
         echo "$tool did not finish within ${timeout_s} s and was ended; ${tool^^}_TIMEOUT_S sets the limit" >&2
         code=124
     fi
-    end_started 2 # the agent is known to spin on after the command is done
+    end_started 2 # the profiler's agent may keep running after the command has ended
     return "$code"
 }
 
-refuse_overrides() { # refuse_overrides OVERRIDE...: what cannot be profiled
+refuse_overrides() { # refuse_overrides OVERRIDE...: fail if a profiler cannot run with one of them
     local argument
     for argument in "$@"; do
         case $argument in
@@ -78,7 +79,7 @@ refuse_overrides() { # refuse_overrides OVERRIDE...: what cannot be profiled
     done
 }
 
-prepare() { # prepare PRODUCT PACKAGE: sets timeout_s, python, checkout, out; makes no folder
+prepare() { # prepare PRODUCT PACKAGE: set timeout_s, python, checkout and out; create nothing
     local limit_name=${tool^^}_TIMEOUT_S out_name=${tool^^}_OUT
     timeout_s=${!limit_name:-600}
     [[ $timeout_s =~ ^[1-9][0-9]{0,8}$ ]] || fail 2 "$limit_name=$timeout_s: a whole number of seconds above 0"
@@ -87,13 +88,14 @@ prepare() { # prepare PRODUCT PACKAGE: sets timeout_s, python, checkout, out; ma
         "and put $tool on the PATH"
     python=${PYTHON:-$(command -v python || echo python3)}
     python=$(command -v "$python") || fail 2 "PYTHON=$python: no such interpreter"
-    # Absolute before the cd below. Not resolved: a virtual environment is known by its link's path.
+    # Make the path absolute, since `claim` changes the folder. Keep links: Python finds a virtual environment by the
+    # path of its link.
     [[ $python == /* ]] || python=$PWD/$python
     checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
     out=${!out_name:-$checkout/outputs/$tool/$(date -u +%Y%m%dT%H%M%SZ)-$$}
 }
 
-claim() { # claim GLOB: make `out`, which must not hold such files yet; then work in the checkout, signals trapped
+claim() { # claim GLOB: create `out`, fail if it holds such files, then go to the checkout and trap signals
     local file
     mkdir -p "$out"
     out=$(cd "$out" && pwd)
@@ -106,16 +108,15 @@ claim() { # claim GLOB: make `out`, which must not hold such files yet; then wor
     trap 'interrupted 129' HUP
 }
 
-run_dir() { # run_dir FOLDER: the override that puts a run there, quoted for Hydra
+run_dir() { # run_dir FOLDER: print the override that makes it the folder of a run, quoted for Hydra
     printf "hydra.run.dir='%s'" "${1//\'/\\\'}"
 }
 
-nsys_run() { # nsys_run FOLDER OVERRIDE...: profile.nsys-rep and profile.sqlite in FOLDER; the run's exit code
+nsys_run() { # nsys_run FOLDER OVERRIDE...: write profile.nsys-rep and profile.sqlite; return the run's exit code
     local folder=$1 code=0 export_code=0
     shift
-    # cuda is asked for on any machine: without a driver nsys records NVTX alone and says nothing. Nodes of CUDA graphs,
-    # not whole graphs, or else the kernels in them would go uncounted. CPU sampling off: it makes reports of hundreds
-    # of MB.
+    # cuda works on any machine: without a driver nsys records NVTX alone, without a message. Tracing nodes of CUDA graphs
+    # instead of whole graphs is what counts their kernels. CPU sampling would make reports of hundreds of MB.
     limited nsys profile -t cuda,nvtx --cuda-graph-trace=node -s none --cpuctxsw=none -o "$folder/profile" \
         "$python" -m runner "$@" || code=$?
     if [[ ! -s $folder/profile.nsys-rep ]]; then

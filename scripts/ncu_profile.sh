@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Profiles a few kernel launches of one run with Nsight Compute and prints what bounded each.
-# Input: which launches, and Hydra overrides. Output: a table on stdout; one folder with profile.ncu-rep, profile.csv,
-# profile.parquet, ncu.log and the run's own folder.
+# Profile some kernel launches of one run with Nsight Compute and print the limit of each.
+# Input: options that select launches, and Hydra overrides. Output: a table on stdout; one folder with profile.ncu-rep,
+# profile.csv, profile.parquet, ncu.log and the folder of the run.
 set -euo pipefail
 tool=ncu
 here=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}
@@ -30,11 +30,11 @@ usage() {
         "130 Ctrl-C."
 }
 
-counters_refused() { # counters_refused: ncu's log says that this user may not read counters
+counters_refused() { # counters_refused: true if ncu's log says that this user may not read counters
     grep -qs ERR_NVGPUCTRPERM "$out/ncu.log"
 }
 
-number() { # number OPTION VALUE LEAST
+number() { # number OPTION VALUE MINIMUM: fail unless VALUE is an integer from MINIMUM to 999999
     if ! [[ $2 =~ ^(0|[1-9][0-9]{0,5})$ ]] || (($2 < $3)); then
         fail 2 "$1 $2: a whole number from $3 to 999999"
     fi
@@ -64,7 +64,8 @@ refuse_overrides "$@"
 prepare Nsight-Compute nsight-compute
 claim 'profile.*'
 
-# A push/pop range ends in a slash; in a name, ncu's own signs are escaped. Without a name: any range of the domain.
+# ncu marks a push/pop range by a slash at the end. A backslash escapes ncu's special characters in a name. The default
+# includes every range of the domain.
 include='regex:launchopt@.+/'
 [[ -z $range ]] || include="launchopt@$(sed 's/[][@,/*+]/\\&/g' <<<"$range")/"
 select=(--nvtx --nvtx-include "$include" --launch-skip "$skip" --launch-count "$launches")
@@ -76,7 +77,7 @@ program=(-m runner "$@" "$(run_dir "$out/run")")
 [[ -z $bench ]] || program=(-m runner.bench "$bench" --device cuda --repeats 1 --output "$out/run")
 
 code=0
-# The launches are made by a child of the program. Clocks are left as the run has them.
+# A child process of the program makes the launches. ncu leaves the GPU's clocks as a run has them.
 limited ncu --target-processes all "${select[@]}" "${sections[@]}" --clock-control none \
     --log-file "$out/ncu.log" --export "$out/profile" "$python" "${program[@]}" || code=$?
 if counters_refused; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Profiles one job in two modes under Nsight Systems and prints the launches of both side by side.
-# Input: two modes, and Hydra overrides. Output: a table on stdout; one folder with compare.parquet, and a-MODE/ and
-# b-MODE/ (profile.nsys-rep, profile.sqlite, the run's own folder).
+# Profile one job in two modes under Nsight Systems and print the launches of both side by side.
+# Input: two modes, and Hydra overrides. Output: a table on stdout; one folder with compare.parquet, a-MODE/ and b-MODE/.
+# Each of the two holds profile.nsys-rep, profile.sqlite and the folder of the run.
 set -euo pipefail
 tool=nsys
 here=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Profiles one run of this project under Nsight Systems and prints the launches of each NVTX range.
+# Profile one run of this project under Nsight Systems and print the launches of each NVTX range.
 # Input: Hydra overrides. Output: a table on stdout; a folder with profile.nsys-rep and profile.sqlite.
 set -euo pipefail
 tool=nsys

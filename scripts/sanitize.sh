@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Run the persistent kernel and the megakernel under NVIDIA's compute-sanitizer. It finds accesses outside of memory, races and
 # missed barriers.
-# Arguments: settings of a job; without any, five small jobs of mode=persistent and mode=megakernel.
+# Arguments: settings of one job. Default: five small jobs of mode=persistent and mode=megakernel.
 # Environment: SANITIZER, the tool's path; TOOLS (default: memcheck racecheck synccheck); LIMIT_S, seconds per job and tool
 # (default: 300).
 # Output: one line per job and tool, with the number of commands that the mode's kernel ran. If it ran none, nothing was
 # checked.
-# Exit code: 0 nothing found; 1 something found, or nothing checked, as without a GPU; 2 no tool. Times mean nothing here.
+# Exit code: 0 nothing found; 1 something found, or nothing checked (for example without a GPU); 2 no tool. The times of
+# these runs mean nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +22,7 @@ jobs=(
     "mode=persistent workload=gemv_256 workload.commands=96 workload.cache=hot"
     "mode=megakernel workload=layer model=tiny workload.tokens=3 workload.dtype=fp32"
     "mode=megakernel workload=layer model=tiny workload.tokens=3 workload.dtype=fp16 workload.requests=2"
-    "$refills" # refills the slots of the ring of weights, which the other lists do not
+    "$refills" # the only job that refills the slots of the ring of weights
     "$refills workload.requests=16"
 )
 [ $# -eq 0 ] || jobs=("$*")
