@@ -6,7 +6,8 @@ address, noted; no CUDA is loaded here.
 
 from __future__ import annotations
 
-from typing import Any
+import enum
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,44 @@ from launchopt.devices.cublaslt.pointer_loops import UPLOAD_TO, upload_words
 from launchopt.native import call_words, compiled, monotonic_ns
 from launchopt.recording.recorder import Facts, note
 from launchopt.records import slots_of
-from launchopt.types import Int, Table
+from launchopt.types import Int, Table, Words
 
-# Rows of `facts` (int32), a column a shape, and of `groups`, a column a group.
-M, N, K, LDA, LDB, LDC, SIZE = range(7)
-# Words of `call`.
-FUNCTION, HANDLE, TRANSPOSED, PLAIN, ALPHAS, BETAS, TYPE, COMPUTE = range(8)
+
+class GroupRow(enum.IntEnum):
+    """Rows of the facts of shapes, int32, a column a shape; and, with SIZE, of groups, a column a group."""
+
+    M = 0
+    N = 1
+    K = 2
+    LDA = 3
+    LDB = 4
+    LDC = 5
+    SIZE = 6  # commands of the group
+
+
+SIZE = int(GroupRow.SIZE)
+
+
+class GroupedCallWord(enum.IntEnum):
+    """Words of `GroupedCall.words`: what every call of cublasGemmGroupedBatchedEx has in common."""
+
+    FUNCTION = 0  # address
+    HANDLE = 1
+    TRANSPOSED = 2  # address of how each group's A is stored
+    PLAIN = 3  # address of how each group's B is stored
+    ALPHAS = 4
+    BETAS = 5
+    TYPE = 6
+    COMPUTE = 7
+
+
+class GroupedCall(NamedTuple):
+    """What a grouped call needs beside the batch."""
+
+    staged: Table  # the pointers, in memory that is uploaded
+    upload: Table  # what copies them to the device (`pointer_loops.upload_words`)
+    words: Table  # [GroupedCallWord]
+    addresses: Table  # [GroupRow]: of the rows of groups
 
 
 @compiled
@@ -65,52 +98,44 @@ def fill_groups(out: NDArray[np.uint64], ends: Table, shapes: Table, staged: Tab
 
 
 @compiled
-def launch_grouped(
-    words: NDArray[np.uint64],
-    sorting: Any,
-    tables: Any,
-    records: Any,
-    facts: Facts,
-    staged: Table,
-    upload: Table,
-    call: Table,
-    group_addresses: Table,
-) -> Int:
-    """One call for all of `words`; returns the first status that is not 0."""
+def launch_grouped(words: Words, sorting: Any, tables: Any, recording: Any, facts: Facts, call: Any) -> Int:
+    """Make one call for all of `words`; return the first status that is not 0. call: the fields of a GroupedCall."""
     shape_table, shape_of, ends, out, shape_facts, groups = sorting
+    shapes, _, contexts = tables
+    given = GroupedCall(*call)
     start_ns, count = monotonic_ns(), len(words)
     classify_words(words, shape_table, shape_of)
     sort_by_shape(words, shape_of, ends, out)
-    used = fill_groups(out, ends, tables[0], staged, shape_facts, groups)
-    status = upload_words(upload, 3 * count, tables[2][0, lt.ContextWord.STREAM])
+    used = fill_groups(out, ends, shapes, given.staged, shape_facts, groups)
+    status = upload_words(given.upload, 3 * count, contexts[0, lt.ContextWord.STREAM])
     if status != 0:
         return lt.KERNEL_STATUS * status
-    table, kind, at = upload[UPLOAD_TO], call[TYPE], group_addresses
+    table, kind, at = given.upload[UPLOAD_TO], given.words[GroupedCallWord.TYPE], given.addresses
     status = call_words(
-        call[FUNCTION],
+        given.words[GroupedCallWord.FUNCTION],
         (
-            call[HANDLE],
-            call[TRANSPOSED],
-            call[PLAIN],
-            at[M],
-            at[N],
-            at[K],
-            call[ALPHAS],
+            given.words[GroupedCallWord.HANDLE],
+            given.words[GroupedCallWord.TRANSPOSED],
+            given.words[GroupedCallWord.PLAIN],
+            at[GroupRow.M],
+            at[GroupRow.N],
+            at[GroupRow.K],
+            given.words[GroupedCallWord.ALPHAS],
             table,
             kind,
-            at[LDA],
+            at[GroupRow.LDA],
             table + 8 * count,
             kind,
-            at[LDB],
-            call[BETAS],
+            at[GroupRow.LDB],
+            given.words[GroupedCallWord.BETAS],
             table + 16 * count,
             kind,
-            at[LDC],
+            at[GroupRow.LDC],
             np.int64(used),
-            at[SIZE],
-            call[COMPUTE],
+            at[GroupRow.SIZE],
+            given.words[GroupedCallWord.COMPUTE],
         ),
     )
     end_ns = monotonic_ns()
-    note(records, out, 0, count, facts, start_ns, end_ns)
+    note(recording, out, 0, count, facts, start_ns, end_ns)
     return status

@@ -65,8 +65,8 @@ class LtGrouped:
         staged = self._pointers.stage()
         device.enter(SEVERAL, len(batch))
         what = (recorder.next_batch(), SEVERAL, GROUPED, int(batch.reason), flush_ns)
-        call = (self._pointers.words, self._call, self._group_addresses)
-        status = launch_grouped(batch.words, self._sorting, self._arrays, device.records, what, staged, *call)
+        call = (staged, self._pointers.words, self._call, self._group_addresses)
+        status = launch_grouped(batch.words, self._sorting, self._arrays, device.records, what, call)
         if status % lt.KERNEL_STATUS:
             raise RunError(f"cublasGemmGroupedBatchedEx failed with status {status}")
         device.check(status)

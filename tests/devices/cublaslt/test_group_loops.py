@@ -65,10 +65,8 @@ class FakeGrouped:
 
     def launch(self, words: NDArray[np.uint64], number: int) -> int:
         what = (number, SEVERAL, int(Strategy.grouped), 1, 66)
-        tables, upload = self.lt.base.arrays, (self.copy.staged, self.copy.upload)
-        return int(
-            gl.launch_grouped(words, self._sorting, tables, self.lt.records, what, *upload, self._arguments, self._at)
-        )
+        call = (self.copy.staged, self.copy.upload, self._arguments, self._at)
+        return int(gl.launch_grouped(words, self._sorting, self.lt.base.arrays, self.lt.records, what, call))
 
     def _call(self, *arguments: int) -> int:
         handle, of_a, of_b, m, n, k, alphas, a, type_a, lda, b, type_b, ldb, betas, c, type_c, ldc = arguments[:17]
