@@ -1,7 +1,6 @@
-"""Compiled loops over tables of pointers: fill one, pad it, upload it, launch what reads it.
+"""Compiled loops over tables of pointers: fill one from command records, pad it, upload it, launch what reads it.
 
-In: command records, a row of `lt_launch`'s shapes. Out: words in staging memory, copied to the device by a call
-of the driver, through its address; no CUDA is loaded here.
+The words lie in staging memory. A call of the driver, by its address, copies them to the device: this loads no CUDA.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ UPLOAD_FUNCTION, UPLOAD_TO, UPLOAD_FROM = range(3)  # what `launch_pointers` cop
 
 @compiled
 def fill_pointers(words: NDArray[np.uint64], shape: Table, count: int, out: Table) -> None:
-    """Addresses of A, then B, then C of words[:count], all of one shape (a row of lt_launch's shapes)."""
+    """Write the addresses of A, then B, then C of words[:count] to `out`; shape: a row of `LaunchTables.shapes`."""
     for i in range(count):
         slot_a, slot_b, slot_c = slots_of(words, i)
         out[i] = shape[lt.ShapeColumn.BASE_A] + slot_a * shape[lt.ShapeColumn.BYTES_A]

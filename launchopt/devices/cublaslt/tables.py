@@ -1,7 +1,6 @@
-"""The tables that compiled launch loops work from (`lt_launch`): which shapes there are, and what launches each.
+"""The tables that compiled launch loops work from (`LaunchTables`): which shapes there are, and what launches each.
 
-In: a stream, where its operands lie, and plans for batch sizes. Out: `arrays`, (shapes, plans, contexts). A device has
-tables of its own; a mode that launches in another way forks them and plans anew.
+A device has tables of its own. A mode that launches in another way forks them and plans anew.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class CudaDevice:
 
     @staticmethod
     def check(status: int) -> None:
-        """RunError for a status of `lt_launch` that is not OK."""
+        """Raise RunError for a status of a compiled launch that is not OK."""
         if status == lt.OK:
             return
         if status == GONE:
