@@ -1,9 +1,9 @@
-"""What compiled loops need and Numba does not give: atomics, a pause, a clock, stores and calls by address.
+"""Primitives for compiled loops that Numba lacks: atomics, a pause, a clock, stores and calls by address.
 
-Everything here is called from inside `@compiled` functions. Atomics work on uint64 arrays in shared memory and
-order as C++'s do: a release store makes what was written before it visible to whoever acquires the stored
-value, on x86 and on Arm. Addresses travel as int64, since a ctypes object captured by a compiled function
-would defeat the on-disk cache.
+`@compiled` functions call the intrinsics of this module. Atomics work on arrays of 8-byte words in shared memory, with
+the memory order of C++: a thread that reads a value by `load_acquire` also sees everything that was written before the
+`store_release` of that value. This holds on x86 and on Arm. Addresses are passed as int64, since a compiled function
+that captures a ctypes object cannot be cached on disk.
 """
 
 from __future__ import annotations
@@ -22,17 +22,28 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-CLOCK_MONOTONIC = 1  # <bits/time.h>; the clock behind time.monotonic_ns() on Linux
+CLOCK_MONOTONIC = 1  # from <bits/time.h>; time.monotonic_ns() reads this clock on Linux
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
-_PAUSE = {"x86_64": ("llvm.x86.sse2.pause", []), "aarch64": ("llvm.aarch64.hint", [1])}  # hint 1 is YIELD
+# LLVM intrinsic and operands of the pause instruction, by machine; hint 1 of Arm is YIELD.
+_PAUSE = {"x86_64": ("llvm.x86.sse2.pause", []), "aarch64": ("llvm.aarch64.hint", [1])}
+
+# llvmlite and Numba have no type annotations.
+TypingContext = Any  # Numba's typing context; no intrinsic here uses it
+NumbaType = Any  # the Numba type of an argument
+TypedCode = Any  # (signature, code generator) of an intrinsic; None: it does not accept arguments of these types
+Context = Any  # Numba's target context
+Builder = Any  # llvmlite's IRBuilder
+Signature = Any  # a Numba signature
+LlvmValues = Any  # LLVM values of the arguments of a call
+LlvmValue = Any  # one LLVM value
 
 
 @cache
 def _cache_folder() -> str:
-    """Return the folder for machine code: one for each state of the sources of compiled code and of its constants.
+    """Return the folder for machine code, named by a hash of all sources of compiled code and of its constants.
 
-    Numba's own index looks at a function's own file alone. It would reuse machine code into which an older version of
-    another file's function was inlined.
+    Numba's own index checks only the file of a function. It would reuse machine code that contains an older version of
+    a function from another file.
     """
     own = Path(__file__).parent
     state = hashlib.sha256()
@@ -46,10 +57,10 @@ def _cache_folder() -> str:
 
 
 def compiled(function: Function) -> Function:
-    """Compile without the GIL; the machine code is cached on disk, so that a process pays 2 ms a function.
+    """Compile a function that runs without the GIL. A process that finds it in the disk cache loads it in 2 ms.
 
-    Without Numba's runtime nothing can be allocated, which nothing here does, and references to arrays are not counted:
-    two atomic operations an argument and call, which cost more than moving a record does.
+    Numba's runtime is off. Compiled functions therefore cannot allocate, and Numba does not count references to arrays.
+    Counting would take two atomic operations per argument and call, more time than it takes to copy a record.
     """
     before, config.CACHE_DIR = config.CACHE_DIR, _cache_folder()
     try:
@@ -58,7 +69,8 @@ def compiled(function: Function) -> Function:
         config.CACHE_DIR = before
 
 
-def _element(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _element(context: Context, builder: Builder, signature: Signature, args: LlvmValues) -> LlvmValue:
+    """Return a pointer to array[index]. The array and the index are the first two arguments of the call."""
     array = context.make_array(signature.args[0])(context, builder, args[0])
     given, kinds = [args[1]], [signature.args[1]]
     if isinstance(signature.args[1], types.BaseTuple):
@@ -70,20 +82,20 @@ def _element(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 
 @intrinsic
-def load_acquire(typing_context: Any, array: Any, index: Any) -> Any:
-    """array[index], ordered before everything that follows. `index`: an integer, or a tuple of them."""
+def load_acquire(typing_context: TypingContext, array: NumbaType, index: NumbaType) -> TypedCode:
+    """Return array[index]; later loads and stores happen after this load. index: an integer, or a tuple of integers."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: LlvmValues) -> LlvmValue:
         return builder.load_atomic(_element(context, builder, signature, args), "acquire", 8, typ=_I64)
 
     return array.dtype(array, index), generate
 
 
 @intrinsic
-def store_release(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
-    """array[index] = value, ordered after everything before it."""
+def store_release(typing_context: TypingContext, array: NumbaType, index: NumbaType, value: NumbaType) -> TypedCode:
+    """Store `value` in array[index]; earlier loads and stores happen before this store."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: LlvmValues) -> LlvmValue:
         pointer = _element(context, builder, signature, args)
         word = context.cast(builder, args[2], signature.args[2], signature.args[0].dtype)
         builder.store_atomic(word, pointer, "release", 8)
@@ -93,11 +105,11 @@ def store_release(typing_context: Any, array: Any, index: Any, value: Any) -> An
 
 
 @intrinsic
-def store_fence(typing_context: Any) -> Any:
-    """What was stored before is on its way, in memory of any kind, before anything that is stored after."""
+def store_fence(typing_context: TypingContext) -> TypedCode:
+    """Make all earlier stores, also those to write-combined memory, visible before any later store."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if platform.machine() == "x86_64":  # where stores that are combined wait for company otherwise
+    def generate(context: Context, builder: Builder, signature: Signature, args: LlvmValues) -> LlvmValue:
+        if platform.machine() == "x86_64":  # sfence also flushes the buffers of write-combined memory
             kind = ir.FunctionType(ir.VoidType(), [])
             builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.sfence"), [])
         else:
@@ -108,10 +120,10 @@ def store_fence(typing_context: Any) -> Any:
 
 
 @intrinsic
-def cpu_pause(typing_context: Any) -> Any:
+def cpu_pause(typing_context: TypingContext) -> TypedCode:
     """Tell the core that this is a spin loop."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: LlvmValues) -> LlvmValue:
         if platform.machine() in _PAUSE:
             name, operands = _PAUSE[platform.machine()]
             kind = ir.FunctionType(ir.VoidType(), [_I32 for _ in operands])
@@ -123,10 +135,10 @@ def cpu_pause(typing_context: Any) -> Any:
 
 
 @intrinsic
-def monotonic_ns(typing_context: Any) -> Any:
-    """time.monotonic_ns(), from compiled code (25 ns, through the vDSO)."""
+def monotonic_ns(typing_context: TypingContext) -> TypedCode:
+    """Return CLOCK_MONOTONIC in ns, as time.monotonic_ns() does. A call takes 25 ns, through the vDSO."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: LlvmValues) -> LlvmValue:
         timespec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
         kind = ir.FunctionType(_I32, [_I32, timespec.type])
         function = cgutils.get_or_insert_function(builder.module, kind, "clock_gettime")
@@ -141,15 +153,15 @@ def monotonic_ns(typing_context: Any) -> Any:
 
 
 @intrinsic
-def call_matmul(typing_context: Any, address: Any, arguments: Any) -> Any:
-    """Call `cublasLtMatmul` at `address` with its 16 arguments, each an int64; returns its status.
+def call_matmul(typing_context: TypingContext, address: NumbaType, arguments: NumbaType) -> TypedCode:
+    """Call `cublasLtMatmul` at `address` with its 16 arguments, each an int64; return its status.
 
-    The signature is that of cuBLASLt's reference: handle, description, alpha, A and its layout, B and its
-    layout, beta, C and its layout, D and its layout, algorithm, workspace, workspace bytes, stream. Pointers,
-    size_t and int64 are passed alike by the x86-64 and AArch64 conventions.
+    The arguments are, in the order of cuBLASLt's reference: handle, description, alpha, A and its layout, B and its
+    layout, beta, C and its layout, D and its layout, algorithm, workspace, workspace bytes, CUDA stream. The calling
+    conventions of x86-64 and AArch64 pass pointers, size_t and int64 alike.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: LlvmValues) -> LlvmValue:
         kind = ir.FunctionType(_I32, [_I64] * 16)
         function = builder.inttoptr(args[0], kind.as_pointer())
         words = cgutils.unpack_tuple(builder, args[1])
@@ -161,20 +173,20 @@ def call_matmul(typing_context: Any, address: Any, arguments: Any) -> Any:
 
 
 @intrinsic
-def load_word(typing_context: Any, address: Any) -> Any:
-    """The int64 at `address`, which another processor or a GPU may write: read anew, before all that follows."""
+def load_word(typing_context: TypingContext, address: NumbaType) -> TypedCode:
+    """Return the int64 at `address`, which another core or a GPU may write; later loads happen after this load."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: LlvmValues) -> LlvmValue:
         return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), "acquire", 8, typ=_I64)
 
     return types.int64(types.int64), generate
 
 
 @intrinsic
-def store_word(typing_context: Any, address: Any, value: Any) -> Any:
+def store_word(typing_context: TypingContext, address: NumbaType, value: NumbaType) -> TypedCode:
     """Write the int64 `value` to `address`."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: LlvmValues) -> LlvmValue:
         pointer = builder.inttoptr(args[0], _I64.as_pointer())
         builder.store(context.cast(builder, args[1], signature.args[1], types.int64), pointer)
         return context.get_dummy_value()
@@ -183,10 +195,10 @@ def store_word(typing_context: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
-def call_words(typing_context: Any, address: Any, arguments: Any) -> Any:
-    """Call the C function at `address` with a tuple of int64 arguments (pointers, size_t, int64); returns its int."""
+def call_words(typing_context: TypingContext, address: NumbaType, arguments: NumbaType) -> TypedCode:
+    """Call the C function at `address` with a tuple of int64 arguments (pointers, size_t, int64); return its int."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context: Context, builder: Builder, signature: Signature, args: LlvmValues) -> LlvmValue:
         words = cgutils.unpack_tuple(builder, args[1])
         kind = ir.FunctionType(_I32, [_I64] * len(words))
         return builder.call(builder.inttoptr(args[0], kind.as_pointer()), words)

@@ -41,30 +41,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What was found without starting anything on the device."""
+    """Facts about a device that are known without running anything on it."""
 
     kind: str  # cpu or cuda
     index: int
     name: str
     memory_free_bytes: int
-    cache_bytes: int  # the last-level cache: L2 of a GPU, L3 of a CPU
-    memory_name: str  # how an error calls the memory
-    pack_bytes_per_launch: int  # bytes it can copy in the time of one launch call
+    cache_bytes: int  # size of the last-level cache: L2 of a GPU, L3 of a CPU
+    memory_name: str  # name of its memory in error messages
+    pack_bytes_per_launch: int  # bytes that the device can copy in the time of one launch call
 
     def as_dict(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the fields as entries of the manifest."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPath:
-    """What a device launches with while a prepared mode runs."""
+    """The plans, CUDA streams and kernels that a device launches with while a prepared mode runs."""
 
-    packable_bytes: Sequence[int] = ()  # for each shape the bytes that a packed command copies; 0: never packed
-    tables: Tables | None = None  # None: the device's own
-    streams: Streams | None = None  # None: the main stream alone
-    resident: Resident | None = None  # the persistent kernel
-    ahead: LaunchAhead | None = None  # makes launches before their commands arrive
+    packable_bytes: Sequence[int] = ()  # bytes that packing one command copies, by shape; 0: never packed
+    tables: Tables | None = None  # plans of the mode; None: the device's own plans
+    streams: Streams | None = None  # several CUDA streams; None: only the main stream
+    resident: Resident | None = None  # the persistent kernel, if the mode has one
+    ahead: LaunchAhead | None = None  # makes launches before their commands arrive, if the mode does so
 
     @property
     def stream_count(self) -> int:
@@ -73,11 +73,11 @@ class LaunchPath:
 
 
 class PreparedMode(Protocol):
-    """What a device needs of a mode that runs on it."""
+    """The interface that a device needs of a mode that runs on it."""
 
     path: LaunchPath
-    compiled_loop: bool  # compiled code makes every launch; else `submit` or `submit_each` does
-    takes_commands: bool  # `submit_each` launches commands as they arrive; else `submit` launches batches or steps
+    compiled_loop: bool  # True: compiled code makes every launch; False: `submit` or `submit_each` does
+    takes_commands: bool  # True: `submit_each` launches arriving commands; False: `submit` launches batches or steps
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """Launch commands of any shapes, in the order given."""
@@ -88,69 +88,69 @@ class PreparedMode(Protocol):
 
 @dataclass(slots=True)
 class Counters:
-    """What graphs cost, and what a run executed beside its commands. Its owner alone writes it."""
+    """Time spent on graphs, replays, and padding commands. Only the object that creates it changes it."""
 
-    costs_ns: dict[str, int] = field(default_factory=dict)  # capture, instantiate, upload: in all; update: of a run
-    padded_commands: int = 0  # executed only to fill up a graph of fixed size
-    graph_replays: int | None = None  # None: without graphs
+    costs_ns: dict[str, int] = field(default_factory=dict)  # ns by name; "update": of this run, others: of all runs
+    padded_commands: int = 0  # commands executed only to fill up a graph of fixed size
+    graph_replays: int | None = None  # replays in this run; None: the mode has no graphs
 
     def start(self) -> None:
-        """Begin a run: what a run counts starts at 0."""
+        """Begin a run: reset the counts of one run to 0."""
         self.padded_commands = 0
         self.costs_ns.pop("update", None)
         if self.graph_replays is not None:
             self.graph_replays = 0
 
     def spend(self, name: str, ns: int) -> None:
-        """Add `ns` to the cost of this name."""
+        """Add `ns` to the cost `name`: "capture", "instantiate", "upload" or "update"."""
         self.costs_ns[name] = self.costs_ns.get(name, 0) + ns
 
     def replayed(self, padded: int = 0) -> None:
-        """Count one replay of a graph, and the commands that only filled it up."""
+        """Count one replay of a graph with `padded` commands that only fill it up."""
         self.graph_replays = (self.graph_replays or 0) + 1
         self.padded_commands += padded
 
 
 class Device(Protocol):
-    """One GPU, or the CPU, with the operands of one stream."""
+    """One GPU, or the CPU, with the operands of one workload stream."""
 
     info: DeviceInfo
-    work: Stream  # as given to `open`
+    work: Stream  # the workload stream that `open` got
     arenas: Arenas
-    pack_bytes_per_launch: int  # as in `info`; 0 where operands may not be packed
+    pack_bytes_per_launch: int  # as in `info`; 0: operands of this workload may not be packed
 
     def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
-        """Allocate and fill the arenas."""
+        """Allocate the arenas of a workload stream and fill them with inputs, random by `seed`."""
 
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
-        """Make ready to feed results back; returns who keeps account of it, and tells through the ring `back`."""
+        """Prepare to feed results back; return the steps in flight, which notify the driver through `back`."""
 
     def feed_back(self, flights: Flights, count: int) -> None:
-        """What the first `count` ended steps computed last becomes their requests' next input."""
+        """Turn the results of the first `count` steps in `flights.ended` into their requests' next inputs."""
 
     def sampling_ns(self) -> int:
-        """Time spent sampling since `start`."""
+        """Return the ns spent sampling since `start`."""
 
     def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
-        """Make ready to launch `shape` in batches of any of `sizes`; with `scratch`, also packed."""
+        """Prepare launches of batches of `shape`, of any of `sizes` commands. scratch: also of packed batches."""
 
     def warm_up(self) -> None:
-        """Run everything planned once."""
+        """Launch every planned kernel once, so that a run loads none."""
 
     def start(self, sample_every: int, path: LaunchPath | None = None) -> None:
-        """Prepare a run along `path`; time about one launch in `sample_every` on the device (0: none)."""
+        """Prepare a run that launches with `path`; time about one launch in `sample_every` on the device (0: none)."""
 
     def begin(self) -> None:
-        """The first launch comes next."""
+        """Mark the start of the run, just before its first launch."""
 
     def use_mode(self, mode: str) -> None:
-        """The mode that submits from now on, for the names of ranges."""
+        """Name the mode that launches from now on; NVTX ranges carry its name."""
 
     def launcher(self, mode: PreparedMode) -> Launcher:
-        """Return what a consumer's loop launches with, in a run of `mode` that has been started."""
+        """Return the launcher for the consumer's loop in a run of `mode`. Call `start` first."""
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
-        """A launch of `size` commands of a shape (-1: of several) comes next: range and events; when it began, ns."""
+        """Begin a launch of `size` commands of shape `index` (-1: several), with its marks; return its start in ns."""
 
     def leave(
         self,
@@ -162,54 +162,54 @@ class Device(Protocol):
         more_calls: int = 0,
         copied_bytes: int = 0,
     ) -> None:
-        """The launch of batch.words[part] was made, with `more_calls` beside the one, copying so many bytes."""
+        """End and record a launch of batch.words[part]; `more_calls` other API calls copied `copied_bytes`."""
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """One launch a command, in the order given."""
+        """Make one launch per command, in the order given."""
 
     def submit_strided(self, batch: Batch, flush_ns: int, most_launches: int) -> bool:
-        """One launch for each run of evenly spaced slots; False, and nothing done, if that takes more."""
+        """Launch each evenly spaced run; return False, and launch nothing, for more than `most_launches` runs."""
 
     def submit_packed(self, batch: Batch, flush_ns: int) -> None:
         """Copy the operands side by side, launch once, copy the outputs back."""
 
     def finish(self) -> Span:
-        """Wait for the last result."""
+        """Wait for the last result; return the span of the run and its sampled launches."""
 
     def check_alive(self) -> None:
-        """Raise what the device has against everything from now on, if it is lost; waits for nothing."""
+        """Raise the device's error if it can execute nothing any more. Do not wait for submitted work."""
 
     def synchronize(self) -> None:
         """Wait for everything submitted."""
 
     def ceilings(self, dtype: Dtype) -> Ceilings:
-        """Measure what this device can do at most; takes about a second at the most."""
+        """Measure the device's peak rates, in about a second."""
 
     def versions(self) -> dict[str, str]:
-        """Driver, runtime and library versions for the manifest."""
+        """Return the versions of driver, runtime and libraries, for the manifest."""
 
     def state(self) -> dict[str, Any]:
-        """Clocks, power and throttling now, for the manifest."""
+        """Return the present clocks, power and throttling, for the manifest."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release the device's memory and plans."""
 
 
 class HostDevice(Device, Protocol):
     """The CPU device, as modes see it once it is open."""
 
-    threads: int  # that BLAS may use
-    compute: CpuLaunch  # what a launch computes, and the operands as NumPy views
+    threads: int  # number of threads that BLAS may use
+    compute: CpuLaunch  # computes the commands of a launch; has the operands as NumPy views
 
     def index_of(self, word: NDArray[np.uint64]) -> int:
-        """Return the shape index of a command's record [WORDS]."""
+        """Return the index of a command's shape. word: its record, [WORDS]."""
 
     def execute(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32]) -> None:
         """Compute each command in turn, as part of one launch; nothing is recorded."""
 
 
 class CudaStream(Protocol):
-    """A CUDA stream, as CuPy has it. As a context it is CuPy's current stream."""
+    """A CUDA stream, as CuPy has it. Inside a `with` block it is CuPy's current stream."""
 
     ptr: int  # cudaStream_t
 
@@ -235,37 +235,37 @@ class CudaStream(Protocol):
 class GpuDevice(Device, Protocol):
     """A CUDA device, as modes and the packages of launches see it once it is open."""
 
-    stream: CudaStream  # the main stream: spans are measured on it
-    base: Tables  # the device's own plans; a mode that launches otherwise forks them
-    tables: tuple[Table, Table, Table]  # shapes, plans, contexts of the mode that runs
+    stream: CudaStream  # the main CUDA stream, on which spans are measured
+    base: Tables  # the device's own plans; a mode that needs other plans forks them
+    tables: tuple[Table, Table, Table]  # shapes, plans and contexts of the mode that runs
     recorder: Recorder  # as given to `open`
-    records: RecordingArrays  # of the recorder, since `start`
+    records: RecordingArrays  # arrays of the recorder, valid from `start` on
     lt: Plans  # makes cuBLASLt plans
     kernels: KernelPlans  # compiles kernels of launchopt/kernels
     state_of_sequences: SeqState | None  # positions and KV pages; None without attention
 
     @property
     def launch_feedback(self) -> LaunchFeedback | None:
-        """How a launch of whole steps feeds back its own results; None: it cannot."""
+        """Code and arguments with which a launch of whole steps feeds back its own results; None: it cannot."""
 
     @property
     def unmarked_launches(self) -> int:
-        """Number of launches before the next one that has an NVTX range or events around it."""
+        """Number of launches before the next one that gets an NVTX range or events."""
 
     def check(self, status: int) -> None:
         """Raise RunError for a status of a compiled launch that is not OK."""
 
     def plan_strided(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
-        """Plan shape `index` in `tables` for batches of `sizes` evenly spaced commands."""
+        """Add plans of shape `index` to `tables`, for batches of `sizes` evenly spaced commands."""
 
     def plan_gemv(self, tables: Tables, index: int, sizes: Sequence[int], early: bool) -> None:
-        """Plan shape `index` for our own GEMV kernel; `early`: with programmatic dependent launch."""
+        """Add plans of shape `index` that launch our own GEMV kernel. early: with programmatic dependent launch."""
 
     def warm(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
         """Let `warm_up` launch the plans of these batch sizes once, since CUDA loads a kernel at its first launch."""
 
     def row_elements(self, shape: ShapeKey) -> tuple[int, int, int]:
-        """Return the elements from one row of A, B and C to the next."""
+        """Return the number of elements from one row of A, of B and of C to the next."""
 
     def name_ranges(self, mode: str, index: int, sizes: Sequence[int]) -> None:
         """Prepare the NVTX ranges for launches of shape `index`."""
@@ -277,9 +277,9 @@ class GpuDevice(Device, Protocol):
         """End a launch that began at `enter` and that compiled code has recorded."""
 
     def stage_feedback(self, batch: StepBatch) -> int:
-        """Let the next launch feed back the results of `batch`; return the address of its arguments, or 0: it cannot.
+        """Prepare the next launch, of `batch`, to feed back its own results; `feed_back` then skips these steps.
 
-        `feed_back` skips staged steps.
+        Return the device address of its feedback arguments, or 0 if it cannot feed back its results.
         """
 
 

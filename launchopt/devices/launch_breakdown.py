@@ -120,7 +120,7 @@ def _launch_of(rows: Times, launches: Times) -> Times:
 def gaps_ns(kernels: Times) -> Times:
     """Return the ns from the end of each kernel to the start of the next; negative if they overlap.
 
-    kernels: [any, SpanTime], in any order.
+    kernels: [kernels, SpanTime], in any order.
     """
     ordered = kernels[np.argsort(kernels[:, SpanTime.START_NS], kind="stable")]
     gaps: Times = ordered[1:, SpanTime.START_NS] - ordered[:-1, SpanTime.END_NS]
