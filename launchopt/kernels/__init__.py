@@ -1,8 +1,8 @@
 """CUDA sources of our own kernels, compiled at run time.
 
 This folder holds the entry points: copies, echo, feedback, fused, gemv, megakernel, null, ops and persistent (.cu).
-What they include lies in common/, attention/, tokens/, megakernel/ and persistent/ (.cuh).
-Headers named shared/... are no files: launchopt/kernels/headers.py writes them.
+They include the headers of common/, attention/, tokens/, megakernel/ and persistent/ (.cuh).
+Headers named shared/... are not files: launchopt/kernels/headers.py generates their text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"\n', re.MULTILINE)
 def source(name: str) -> str:
     """Return the text of kernel `name`, with every header of this package in place of its #include.
 
-    name: a path within this folder; `.cu` may be left out. A compiler needs no include path, but macros: -DDTYPE=0, 1
-    or 2 for fp32, fp16, bf16, and those that the file names.
+    name: a path within this folder; `.cu` may be left out. The text compiles without an include path. It needs the
+    macro DTYPE (0, 1 or 2 for fp32, fp16 or bf16) and the macros that the file itself describes.
     """
     if name in HEADERS:
         return HEADERS[name]

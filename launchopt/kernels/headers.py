@@ -1,6 +1,7 @@
 """The declarations of launchopt/kernels/shared.py as CUDA text, so that a kernel and the host cannot disagree.
 
-A kernel includes a header of `HEADERS` by its name, as in `#include "shared/feedback.cuh"`; there is no such file.
+A kernel includes a header of `HEADERS` by its name, as in `#include "shared/feedback.cuh"`. The headers exist only as
+strings in `HEADERS`; `launchopt.kernels.source` puts them in place of the #include.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from launchopt.command import Op
 from launchopt.kernels import shared
 from launchopt.sampling import SamplingKind
 
-_TYPES = {"i8": "i64", "u8": "u64", "u4": "u32", "f8": "double"}  # by NumPy's name; common/storage.cuh defines them
+_TYPES = {"i8": "i64", "u8": "u64", "u4": "u32", "f8": "double"}  # NumPy name to C type (common/storage.cuh)
 
 
 def struct_text(
@@ -23,8 +24,8 @@ def struct_text(
 ) -> str:
     """Return the CUDA declaration of a struct whose fields are those of a packed `dtype`.
 
-    types: the C type of a field, if its NumPy type does not tell it: a pointer, or another struct. alignment: in bytes,
-    if it is more than that of the fields.
+    types: C types of the fields that are pointers or other structs; the NumPy type gives all others. alignment: bytes
+    to which the struct is aligned; 0: the alignment of its fields.
     """
     fields = ""
     for field in dtype.names or ():

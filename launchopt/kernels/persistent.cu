@@ -1,30 +1,35 @@
-// The persistent kernel: it multiplies GEMMs of few columns, which it takes from a ring that the host fills, until a command
-// says END.
+// The persistent kernel. It takes commands, GEMMs of few columns, from a ring that the host fills, and multiplies them. It
+// returns when it reads the word END.
 //
-//   host ring   four words per command in pinned memory, written by the host (devices/resident/ring.py); one warp, the
-//               dispatcher, polls it
-//   entries     eight words per tile, which is some rows of one command, in the GPU's memory; written by the dispatcher
-//   workers     groups of 8 warps; each takes a ticket and polls the entry of that number
-//   done        index + 1 of the last command that is complete in each slot; one array for kernels, one for the host
-//   outputs     outputs of a small command that came alone, for the host; the command's number stands above each
+//   host ring   four words per command in pinned memory. The host writes them (devices/resident/ring.py); one warp, the
+//               dispatcher, polls them.
+//   tile        some rows of one command
+//   entries     a second ring, of eight words per tile, in the GPU's memory; the dispatcher writes them
+//   workers     groups of 8 warps. Each worker takes a ticket, a number, and polls the entry of that number.
+//   slot        place of a command in the host ring
+//   done        index + 1 of the last complete command of each slot: one array in the GPU's memory, one in pinned memory
+//   outputs     outputs of a small command that came alone, in pinned memory. Each word also holds the command's number, in
+//               its upper half.
 //
-// The upper 16 bits of each word hold the lap of its ring. So a reader sees whether the word is there, and a successful poll
-// already has the word: there is no head pointer to read first. The dispatcher cuts a few commands into as many tiles as there
-// are idle workers. Of many commands each is one tile. The host uses a slot again when its command is complete, so at most
-// `capacity` commands are under way. An entry is used again when its command is complete (`make_room`).
+// The upper 16 bits of each word of a ring are its tag: the number of the ring's lap. A reader compares the tag with the lap
+// that it expects. A successful poll therefore already has the word, and needs no head pointer. If few commands are in the
+// ring, the dispatcher cuts each into tiles, one per idle worker. If many are, each command is one tile. The host reuses a
+// slot once the slot's command is complete, so at most `capacity` commands are in flight. The dispatcher reuses an entry once
+// the entry's command is complete (`make_room`).
 //
-// Order: `before` of a command names an earlier command, by how many commands ago it came. The command waits for its
-// completion. Tickets follow the ring, so the earlier command is complete or with another worker. All blocks are resident, one
-// per multiprocessor.
+// Order: the field `before` of a command is the distance to an earlier command, for whose completion the command waits.
+// Tickets have the order of the ring, so the earlier command is complete or a worker has it. All blocks are resident, one per
+// multiprocessor.
 //
-// END makes every worker return behind the commands before it. `progress` keeps the places in the ring and in the entries, so
-// that the next kernel goes on there. The commands of the next kernel may be in the ring before this one has read END. If no
-// command comes for `patience_ns`, the kernel gives up and reports that.
+// END makes each worker return after the commands before END. `progress` keeps the number of commands and tiles so far, with
+// which the next launch goes on. The host may post commands of the next launch before this one has read END. If no command
+// comes for `patience_ns`, the kernel gives up and reports that to the host.
 //
-// Operands: a command reads what was in memory before the host wrote the command, or before `done` reported the command it
-// waits for. A tile of many rows reads B through the L1 cache, so it begins with a fence, which drops older data.
+// Operands: a command reads the data that was in memory before the host wrote the command, or before `done` reported the
+// command for which it waits. A tile of many rows reads B through the L1 cache. It begins with a fence, which drops stale
+// lines of that cache.
 //
-// -DWITHOUT=1: multiply nothing, to time all the rest.
+// -DWITHOUT=1: skip the multiplications, to time the rest.
 #ifndef WITHOUT
 #define WITHOUT 0
 #endif
@@ -38,6 +43,7 @@
 #include "persistent/small_commands.cuh"
 #include "persistent/dispatcher.cuh"
 
+// Execute tiles as one worker until END. words: shared memory for one entry; part: shared memory for sums.
 __device__ void work(int group, u64* words, float (*part)[MOST_COLUMNS]) {
     const int thread = threadIdx.x % (32 * GROUP_WARPS), warp = thread / 32, lane = thread % 32;
     u64 ticket = thread == 0 ? atomicAdd(queue.ticket, 1ull) : 0;
@@ -52,7 +58,7 @@ __device__ void work(int group, u64* words, float (*part)[MOST_COLUMNS]) {
                 if (__all_sync(0xFFFFFFFFu, word >> TAG_SHIFT == tag)) break;
                 if (polls > BUSY_POLLS) __nanosleep(polls > QUIET_POLLS ? 2000 : 100);
             }
-            // Tiles of fewer rows read B past the L1 cache.
+            // The fence drops stale lines of the L1 cache. Tiles of fewer rows read B from the L2 cache and need none.
             if ((__shfl_sync(0xFFFFFFFFu, word, 4) & PAYLOAD) >> 24 >= GROUP_WARPS) fence();
             if (lane < USED_WORDS) words[lane] = word & PAYLOAD;
         }
@@ -87,6 +93,7 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS * GROUPS, 1) persi
     __syncthreads();
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, group = warp / GROUP_WARPS;
     if (blockIdx.x > 0 || group > 0) return work(group, words[group], parts[group]);
-    begin_dispatch();  // the first warp leaves `dispatch` to multiply small commands that come alone
+    begin_dispatch();
+    // The first warp returns from `dispatch` to multiply small commands that come alone.
     for (bool again = false; __any_sync(0xFFFFFFFFu, dispatch(warp, lane, again)); again = true) serve_small(lane);
 }

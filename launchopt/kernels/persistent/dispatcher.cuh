@@ -1,9 +1,12 @@
 // The dispatcher (persistent.cu) takes commands from the host's ring and hands them out to workers as tiles. It is the first
-// warp of a group. To hand out a short command that comes alone would take too long: its group, or the warp itself, multiplies
-// it.
+// warp of a group. Handing out a short command that comes alone would take too long. The dispatcher's group, or the warp
+// alone, multiplies such a command.
+//
+// LOOKS: completions that a lane checks at once. FEW: from this number of commands on, commands are not cut into tiles.
+// MOST_TILES: most tiles of a command.
 enum { LOOKS = 4, FEW = 5, MOST_TILES = 512 };
 
-// A turn of the dispatcher. Its state is in registers meanwhile; `keep` stores it in `desk`.
+// One call of the dispatcher. It holds its state in registers; `keep` stores the state in `desk`.
 struct Dispatcher {
     const int lane;
     u64 *const entries, next, tile, oldest;
@@ -22,7 +25,8 @@ struct Dispatcher {
     __device__ u32 slot(u64 index) const { return (u32)index & ((1u << capacity_bits) - 1); }
     __device__ u64 ring_tag(u64 index) const { return (index >> capacity_bits) + 1 & 0xFFFF; }
 
-    // Stage these words, and return how many commands they are, up to an END. there: a bit for each word that is there.
+    // Stage one word per lane in `desk`. Return the number of whole commands, up to an END. there: a bit for each lane whose
+    // word has the expected tag.
     __device__ int stage(u64 word, u32 there) {
         const int row = lane / COMMAND_WORDS, column = lane % COMMAND_WORDS;
         const u32 ends = there & __ballot_sync(0xFFFFFFFFu, column == COMMAND_WORDS - 1 && (word & 0xFFFF) == END);
@@ -33,13 +37,13 @@ struct Dispatcher {
         return ends ? min(found, __ffs(ends) / COMMAND_WORDS) : found;
     }
 
-    // Stage up to DEEP commands by a bulk copy, and return how many are there. Loads would take longer, since each would fetch
-    // one sector. The tags of the copied words show which commands were there.
+    // Stage up to DEEP commands by a bulk copy, and return the number of whole commands. Loads would take longer, since each
+    // load would fetch one sector. The tags of the copied words show which commands are whole.
     __device__ int poll_deep() {
         const u32 at = slot(next), most = min((u32)DEEP, (1u << capacity_bits) - at), bytes = most * COMMAND_WORDS * 8;
         const u32 copied = shared_address(&desk.copied);
         if (lane == 0) {
-            barriers_begun();  // the words staged before have been read
+            barriers_begun();  // orders the reads of the previous words before the copy overwrites them
             barrier_expect(copied, bytes);
             copy_bulk(shared_address(desk.staged), (u64)(queue.ring + at * COMMAND_WORDS), bytes, copied);
         }
@@ -67,8 +71,8 @@ struct Dispatcher {
     __device__ u64* entry(u64 number) const { return entries + (number & ((1ull << entry_bits) - 1)) * ENTRY_WORDS; }
     __device__ u64 entry_tag(u64 number) const { return ((number >> entry_bits) + 1) << TAG_SHIFT; }
 
-    // Wait until entries are free for `tiles` tiles of `commands` commands, and for the END of each worker. Entries are free
-    // when their command is complete. A command whose slot the host has used again is complete.
+    // Wait until entries are free for `tiles` tiles of `commands` commands, and for an END for each worker. The entries of a
+    // command are free once the command is complete. A command is also known to be complete if the host has reused its slot.
     __device__ void make_room(u32 tiles, u32 commands) {
         oldest = max(oldest + (1u << capacity_bits), next + commands) - (1u << capacity_bits);
         const u32 most = (1u << entry_bits) - (u32)queue.workers - tiles;
@@ -89,7 +93,7 @@ struct Dispatcher {
         }
     }
 
-    // Hand out the staged commands `first` to `stop`, one tile each, one lane each.
+    // Hand out the staged commands from `first` to `stop` - 1 as one tile each. Each lane writes the entry of one command.
     __device__ void hand_out_whole(int first, int stop) {
         make_room(stop - first, stop - first);
         for (int i = first + lane; i < stop; i += 32) {
@@ -106,7 +110,7 @@ struct Dispatcher {
         __syncwarp();
     }
 
-    // Hand out staged command i in up to `most` tiles, one lane each.
+    // Hand out staged command i in up to `most` tiles. Each lane writes the entry of one tile.
     __device__ void hand_out(int i, u32 most) {
         const u64* staged = desk.staged[i];
         const u64 last = staged[3] & PAYLOAD;
@@ -127,8 +131,8 @@ struct Dispatcher {
         __syncwarp();
     }
 
-    // Return how many workers may share staged command i. Commands are cut if they are few or wait for another one. To cut many
-    // commands takes longer than it saves.
+    // Return into how many tiles staged command i may be cut. A command is cut if there are few commands, or if it waits for
+    // another command. Cutting many commands would take longer than it saves.
     __device__ u32 sharers(int i, int count, u32 idle) const {
         const u32 chain = before(i);
         return min((u32)MOST_TILES, chain ? (u32)queue.workers / (2 * chain) : count < FEW ? idle / count : 1);
@@ -166,8 +170,8 @@ struct Dispatcher {
         }
     }
 
-    // Sleep after `polls` polls that found nothing. Return GAVE_UP if the host asks for the end or patience is over, else
-    // RUNNING.
+    // Sleep after `polls` polls that found no command. Return GAVE_UP if the host has set ABORT or `patience_ns` is over.
+    // Return RUNNING otherwise.
     __device__ u64 rest(u32 polls, u64 since_ns) const {
         if (polls <= BUSY_POLLS) return RUNNING;
         __nanosleep(polls > QUIET_POLLS ? 10000 : 500);
@@ -176,7 +180,7 @@ struct Dispatcher {
         return __any_sync(0xFFFFFFFFu, over) ? GAVE_UP : RUNNING;
     }
 
-    // Hand out commands until one comes alone that the group is to multiply (`desk.alone`), or until the end.
+    // Hand out commands. Return when a command comes alone that the group can multiply (`desk.alone`), or at the end.
     __device__ void run() {
         u32 polls = 0;
         u64 since_ns = 0, taken = load_relaxed(queue.ticket);
@@ -185,7 +189,7 @@ struct Dispatcher {
             const u64 word = load_system(from);
             const u32 there = __ballot_sync(0xFFFFFFFFu, word >> TAG_SHIFT == ring_tag(next + lane / COMMAND_WORDS));
             if ((there & FIRST) != FIRST) {
-                taken = load_relaxed(queue.ticket);  // comes in before the next word of the ring does
+                taken = load_relaxed(queue.ticket);  // this load ends before the next poll of the ring, so it costs no time
                 if (++polls < BUSY_POLLS) continue;
                 if (polls == BUSY_POLLS) since_ns = global_ns();
                 if (const u64 state = rest(polls, since_ns)) return end(state);
@@ -215,7 +219,7 @@ struct Dispatcher {
     }
 };
 
-// By the whole group, once, before anything is dispatched.
+// Initialize `desk` and the barriers. The whole group calls this once, before `dispatch`.
 __device__ inline void begin_dispatch() {
     if (threadIdx.x <= NEAR_SHAPES) {
         const bool is = threadIdx.x < NEAR_SHAPES && threadIdx.x < queue.shape_count;
@@ -231,8 +235,9 @@ __device__ inline void begin_dispatch() {
     group_barrier(0);
 }
 
-// By the whole group. Return true to the first warp when a small command came alone, for `serve_small`; then it calls again.
-// Not inlined: its registers would make a stream 8% slower for the workers.
+// Dispatch commands until END. The whole group calls this. When a small command comes alone, the call returns true to the
+// first warp, which calls `serve_small` and then this function again (with again = true). The function is not inlined: its
+// registers would make many commands in a row 8% slower for the workers.
 __device__ __noinline__ bool dispatch(int warp, int lane, bool again) {
     u32 turn = 0;
     if (again && lane == 0) give_to_teller(Telling::NONE);
@@ -243,7 +248,7 @@ __device__ __noinline__ bool dispatch(int warp, int lane, bool again) {
         const Single alone = desk.alone;
         if (!alone.like.vectors) return false;
         if (is_small(alone.like)) {
-            group_barrier(0);  // all threads have read `alone`
+            group_barrier(0);  // all threads have read `desk.alone`
             if (warp == 0) return true;
             if (warp == TELLER && lane == 0) turn = tell(turn);
             __syncwarp();

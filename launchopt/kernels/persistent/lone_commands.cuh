@@ -1,12 +1,15 @@
-// Short commands that come alone: the dispatcher's group multiplies them (persistent/dispatcher.cuh), and one warp the smallest
-// (persistent/small_commands.cuh). A round trip takes about as long as the bus needs, so the code looks up as little as
-// possible. It classifies each shape once; commands of other shapes are handed out.
-enum { LONE_ROWS = 2, LONE_VECTORS = 256 };  // rows of a warp at once; vectors of the longest k
+// Short commands that come alone. The dispatcher's group multiplies them (persistent/dispatcher.cuh); one warp multiplies the
+// smallest (persistent/small_commands.cuh). The bus takes most of the time of such a command, so the kernel loads as little
+// else as possible. It classifies each shape once, at the start. The dispatcher hands out commands of all other shapes.
+enum { LONE_ROWS = 2, LONE_VECTORS = 256 };  // rows that a warp multiplies at once; most vectors of k
 
-// A shape of one column and whole vectors. vectors = 0: commands of the shape are handed out.
+// A shape of one column whose rows consist of whole vectors of 16 bytes.
 struct __align__(16) Lone {
+    // Rows of C. Vectors of k, or 0: the dispatcher hands out commands of the shape. Bytes from one row of A to the next. Bytes
+    // from one output to the next.
     u32 rows, vectors, row_bytes, step_bytes;
 };
+// A command and its shape. a, b, c: addresses of its operands.
 struct Single {
     Lone like;
     u64 a, b, c;
@@ -20,8 +23,8 @@ __device__ inline Lone lone_of(const Shape& s) {
     return {(u32)s.rows, (u32)(s.k / vector), (u32)row_bytes, (u32)step_bytes};
 }
 
-// Add up N rows over LANES neighbouring lanes. At the end each N-th part of the lanes has one row, in sums[0]. In each step a
-// lane that has several rows gives half of them away.
+// Add up the sums of N rows over LANES neighbouring lanes. At the end each group of LANES / N lanes has the total of one row,
+// in sums[0]. While a lane has several rows, each step sends half of them to another lane.
 template <int LANES, int N> __device__ inline void add_lanes(float (&sums)[N][1], int lane) {
 #pragma unroll
     for (int half = N / 2, step = LANES / 2; half; half /= 2, step /= 2)
@@ -34,9 +37,9 @@ template <int LANES, int N> __device__ inline void add_lanes(float (&sums)[N][1]
     for (int step = LANES / N / 2; step; step /= 2) sums[0][0] += __shfl_xor_sync(0xFFFFFFFFu, sums[0][0], step);
 }
 
-// C = A B^T of one column, by the group; a warp has LONE_ROWS rows at once.
+// Multiply C = A B^T for one column. All warps of the group call this; a warp multiplies LONE_ROWS rows at once.
 __device__ inline void multiply(const Single& single, int warp, int lane) {
-    enum { LANES = 32 / LONE_ROWS };  // lanes that have the same sum at the end
+    enum { LANES = 32 / LONE_ROWS };  // lanes that have the same total at the end
     const Lone& s = single.like;
 #pragma unroll 1
     for (u32 row = warp * LONE_ROWS; row < s.rows; row += GROUP_WARPS * LONE_ROWS) {

@@ -1,22 +1,23 @@
-// Small commands that come alone: the dispatcher's warp multiplies them one after another (persistent/dispatcher.cuh). A round
-// trip takes about as long as the bus needs. So each lane looks up its part of a shape once, and few instructions lie between a
-// command's words and the addresses of its operands. The warp sends the host the outputs themselves, each with the command's
-// number above it. That they are in memory too is known only after another trip over the bus. Then the teller reports the
-// completion (persistent/completions.cuh), on which other commands rely.
-enum { SMALL_ROWS = OUTPUT_WORDS };
+// Small commands that come alone. The dispatcher's warp multiplies them one after another (persistent/dispatcher.cuh). The bus
+// takes most of the time of such a command. Each lane therefore computes its part of a shape once, and few instructions lie
+// between the arrival of a command's words and the loads of its operands. The warp sends the outputs to the host directly, each
+// with the command's number in the upper half of the word. It takes another trip over the bus until the outputs in C are
+// known to be in memory. Then the teller reports the completion (persistent/completions.cuh), for which other commands wait.
+enum { SMALL_ROWS = OUTPUT_WORDS };  // most rows of a small command
+// Lanes that share rows; rows of a lane; most vectors that a lane has of each row.
 enum { SMALL_LANES = 8, PART_ROWS = SMALL_ROWS * SMALL_LANES / 32, PART_VECTORS = SMALL_VECTORS / SMALL_LANES };
 
-// Return whether a warp can keep the command in its registers, with all distances in 32 bits.
+// Return whether the registers of a warp can hold all operands of a command of this shape, and 32 bits all its offsets.
 __device__ inline bool is_small(const Lone& s) {
     return s.rows <= SMALL_ROWS && s.vectors <= SMALL_VECTORS && (s.row_bytes | s.step_bytes) < 1u << 28;
 }
 
-// A lane's part of each command of a shape. SMALL_LANES neighbouring lanes share PART_ROWS rows; each takes every SMALL_LANES-
-// th vector of all these rows. A row behind the last one repeats it.
+// A lane's part of each command of a shape. SMALL_LANES neighbouring lanes share PART_ROWS rows. A lane has one of every
+// SMALL_LANES vectors of each of these rows. Rows that do not exist repeat the last row.
 struct __align__(16) Part {
     u32 rows[PART_ROWS];  // bytes from A to the lane's first vector of each row
-    u32 input, vectors;  // bytes from B to it; number of its vectors. A lane without vectors loads the last one.
-    u32 row, output;  // its output: twice the row, or NONE; bytes from C
+    u32 input, vectors;  // bytes from B to the lane's first vector; its number of vectors, or 0: it loads the last vector
+    u32 row, output;  // twice the row of the lane's output, or NONE; bytes from C to the output
     enum : u32 { NONE = 1, STEP_BYTES = 16 * SMALL_LANES };
     __device__ bool has(int i) const { return i < vectors; }
     __device__ u32 at(int i) const { return has(i) ? i * STEP_BYTES : 0; }  // bytes from the first vector
@@ -31,9 +32,9 @@ struct __align__(16) Part {
         row = lane % SHARE == 0 && own <= last ? own * 2 : NONE, output = own * s.step_bytes;
     }
 };
-__shared__ Part small_parts[32];  // of each lane; registers do not suffice during the products
+__shared__ Part small_parts[32];  // the part of each lane; during the products there are not enough registers for it
 
-// A lane's operands. All loads are issued before the first one is waited for.
+// A lane's operands. `ask` issues all loads before the warp waits for the first one.
 struct Operands {
     uint4 inputs[PART_VECTORS], weights[PART_ROWS][PART_VECTORS];
     __device__ static void ask(uint4 (&found)[PART_VECTORS], u64 first, const Part& part) {
@@ -62,18 +63,22 @@ struct Operands {
     }
 };
 
-// The command that comes next. Each lane has two of its words, by one load, since two loads would go over the bus one after the
-// other. In every LOOKS-th command some lanes hold words of the command behind it, to see whether that has come. Doing so each
-// time would take longer.
+// The next command. One load gives each lane two of the command's words, since two loads would cross the bus one after the
+// other. For one command in LOOKS, half of the lanes load words of the following command instead, to see whether it has come
+// too. Doing so for each command would take longer.
 struct Coming {
     enum : u32 { LOOKS = 8 };
-    const u64* from;
-    u64 tag, expected, first_bits, second_bits;  // expected second word; the bits of both words that must agree
-    u64 first, second, a, b;
+    const u64* from;  // address of the lane's two words
+    // Expected first word, without its payload. Expected second word. Bits of the first word, and of the second word, that must
+    // agree with the expected words.
+    u64 tag, expected, first_bits, second_bits;
+    u64 first, second, a, b;  // the lane's two words; words A and B of the command
+    // odd: the lane has the last two of the four words. looks: some lanes load words of the following command. own: this lane
+    // loads words of this command.
     bool odd, looks, own;
     __device__ Coming(u64 next, u64 known, int lane) : odd(lane & 1), looks(next % LOOKS == 0), own(!looks || !(lane & 2)) {
         from = queue.ring + slot_of((u32)next + !own) * COMMAND_WORDS + odd * 2, tag = ring_tag_of(next) << TAG_SHIFT;
-        // A usual command has aligned operands and the same last word as the command before it.
+        // A usual command has aligned operands and the same last word as the previous command.
         expected = odd ? tag | known : tag;
         first_bits = own ? ~PAYLOAD | (odd ? 0 : 15) : 0, second_bits = own ? odd ? ~0ull : ~PAYLOAD | 15 : 0;
         settle(expected), settle(first_bits), settle(second_bits);
@@ -82,17 +87,18 @@ struct Coming {
     __device__ void load() { load_two_system(from, first, second), a = of(0, first), b = of(0, second); }
     __device__ u64 c() const { return of(1, first); }
     __device__ u64 last() const { return of(1, second); }
-    __device__ u64 follower() const { return looks ? of(3, second) : 0; }  // last word of the next command
+    __device__ u64 follower() const { return looks ? of(3, second) : 0; }  // last word of the following command
     __device__ bool is_whole() const { return !own | ((first ^ tag) | (second ^ tag)) >> TAG_SHIFT == 0; }
     // Return whether the command is whole and usual. There is no branch, since that would take longer.
     __device__ bool is_usual() const { return !((first ^ tag) & first_bits | (second ^ expected) & second_bits); }
 };
 #define UNKNOWN PAYLOAD  // no command has this last word
 
-// Multiply small commands until another command comes, or none for BUSY_POLLS polls. Branches depend on votes only, so that the
-// compiler knows that all lanes agree; otherwise each load takes longer. It is inlined into the kernel for the same reason.
+// Multiply small commands. Return when a command comes that is not small, or if BUSY_POLLS polls find none. Branches depend
+// only on votes of the warp, so that the compiler knows that all lanes take the same branch; otherwise each load takes
+// longer. The function is inlined into the kernel for the same reason.
 __device__ inline void serve_small(int lane) {
-    u64 early = 0;  // a word of the next command, as it was when this command was found
+    u64 early = 0;  // last word of the following command, as it was when this command was found
     for (u64 next = desk.next, known = UNKNOWN;; ++next) {
         Coming coming(next, known, lane);
         Part part = small_parts[lane];
@@ -110,7 +116,7 @@ __device__ inline void serve_small(int lane) {
             if (!__all_sync(0xFFFFFFFFu, is)) return;
             small_parts[lane].learn(single.like, lane);
             part = small_parts[lane];
-            known = (last & PAYLOAD) >> 16 ? UNKNOWN : last & PAYLOAD;  // a command that waits is checked each time
+            known = (last & PAYLOAD) >> 16 ? UNKNOWN : last & PAYLOAD;  // `is_single` must check each command that waits
             break;
         }
 #if !WITHOUT
