@@ -1,7 +1,7 @@
-"""Which commands, in which order, with which dependencies and shared weights; no clock and no GPU.
+"""Workloads: the commands, their order, their dependencies and the weights they share. They know no clock and no GPU.
 
-Each workload is one file with its options. It is found by being there: a module here with a class derived from
-`Workload`. One that has a name of its own is an option of `workload=`; of others a YAML in conf/workload makes options.
+Each workload is one file with its options. `workloads()` finds every module here with a class derived from `Workload`.
+A workload whose class has a default name is an option of `workload=`. A YAML in conf/workload names any other one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Attention of a layer, in numbers: its heads, the KV cache it reads, and how much of that a step reads.
+"""Attention of a layer, in numbers: its heads, its KV cache, and the part of the cache that a step reads.
 
-In: the heads of a model, the most tokens of any request, and how the cache is cut into pages. Out: what a device must
-know to run attention (`Attention`, with a page table fixed by a seed), and what attention costs over the lengths that
-requests really have (`attention_work`).
+In: the heads of a model, the maximum tokens of a request, and the tokens of a page of the cache. Out: `Attention`, from
+which a device runs attention, with a page table fixed by a seed; and `attention_work`, the FLOPs and bytes of attention
+over the actual lengths of the requests.
 
 The cache of a layer is one pool, [pages_total][2][page_tokens][kv_heads][head_dim], keys then values. A contiguous
-cache is the same with one page a request, as long as a request can get, in the order of requests.
+cache has one page per request, as long as the longest request can get, in the order of requests.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from launchopt.command import INDEX_BYTES, Dtype, Op
 from launchopt.errors import ConfigError
 from launchopt.workloads.lengths import Lengths
 
-ATTENTION_OPS = (Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)  # whose work depends on where a step is in its request
+ATTENTION_OPS = (Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)  # their work depends on the position of a step in its request
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What a layer's attention looks like. `ctx`: most tokens of any request; `page`: tokens a page, None for all."""
+    """Sizes of a layer's attention.
+
+    ctx: maximum tokens of a request. page: tokens of a page of the cache; None: one page holds a whole request.
+    """
 
     q_heads: int
     kv_heads: int
@@ -41,28 +44,28 @@ class AttentionShape:
 
     @property
     def q_width(self) -> int:
-        """Features of q, and of what attention gives."""
+        """Features of q, and of the output of attention."""
         return self.q_heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Features of k, and of v."""
+        """Features of k; v has as many."""
         return self.kv_heads * self.head_dim
 
     @property
     def qkv_width(self) -> int:
-        """Features of q, k and v."""
+        """Features of q, k and v together."""
         return self.q_width + 2 * self.kv_width
 
     @property
     def scores_width(self) -> int:
-        """Scores of a column: every head's, of as many positions as there can be."""
+        """Scores of a column: `ctx` positions for each q head."""
         return self.q_heads * self.ctx
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What a device must know to run the attention of `requests` requests."""
+    """Sizes with which a device runs the attention of `requests` requests."""
 
     q_heads: int
     kv_heads: int
@@ -75,14 +78,14 @@ class Attention:
 
     @staticmethod
     def of(shape: AttentionShape, requests: int) -> Attention:
-        """The attention of that many requests."""
+        """Return the attention of `requests` requests."""
         heads = shape.q_heads, shape.kv_heads, shape.head_dim
         page_tokens = shape.page or shape.ctx
         return Attention(*heads, shape.ctx, page_tokens, shape.theta, requests, shape.page is not None)
 
     @property
     def pages_a_request(self) -> int:
-        """Pages a request can need."""
+        """Maximum pages of a request."""
         return -(-self.ctx // self.page_tokens)
 
     @property
@@ -92,11 +95,14 @@ class Attention:
 
     @property
     def kv_width(self) -> int:
-        """Elements of a token's keys, and of its values."""
+        """Elements of a token's keys; its values have as many."""
         return self.kv_heads * self.head_dim
 
     def page_table(self, seed: int) -> NDArray[np.int32]:
-        """Each request's pages, int32 [requests, pages_a_request]: in random order, but in turn where contiguous."""
+        """Return the pages of each request, int32 [requests, pages_a_request].
+
+        Their order is random in a paged cache, and ascending in a contiguous one.
+        """
         pages = np.arange(self.pages_total)
         if self.is_paged:
             pages = np.random.default_rng([seed, 0x9A6E]).permutation(pages)
@@ -104,10 +110,10 @@ class Attention:
 
 
 def attention_work(op: Op, attention: Attention, lengths: Lengths, dtype: Dtype) -> tuple[int, int]:
-    """Floating-point operations and bytes, at least, of one node's commands in all steps of `lengths`.
+    """Return the FLOPs and the minimum bytes of one node's commands in all steps of `lengths`.
 
-    A product and a sum a term; of softmax one operation a score. Keys and values are read once a step for all heads
-    that share them, scores are read and written for the positions that a column sees and no others.
+    A term counts as a product and a sum, a score of softmax as one operation. A step reads keys and values once for all
+    heads that share them. It reads and writes scores only for the positions that a column sees.
     """
     heads, width = attention.q_heads, attention.q_heads * attention.head_dim
     scores, kept = heads * lengths.seen, attention.kv_width * lengths.read

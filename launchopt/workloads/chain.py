@@ -1,7 +1,7 @@
-"""`ChainStream`: requests as steps of a program. A step reads the outputs of the step before.
+"""`ChainStream`: requests as steps of a program. A step reads the outputs of the previous step of its request.
 
 In: a program, or a model's linear layers, and requests (prompt and output tokens). Out: a template of records for each
-kind of step, and the place of each request's operands. The driver fills in a template when it issues a step.
+kind of step, and the slots of each request's operands. The driver fills in a template when it issues a step.
 One arena of 256-byte units holds the embedding table and all activations; a slot of an activation is a unit. A node
 reads the output of another node without a copy. Weights are uniform in +-sqrt(3 / k), which keeps the rms from layer to
 layer. A prompt is consecutive rows of the table, and each of its chunks is a step of n columns. After the last command
@@ -37,19 +37,19 @@ from launchopt.workloads.template import Templates
 
 LEAST_TABLE_ROWS, MOST_UNITS = 1024, 2**32 - 1
 
-# Columns of `table`, a row a request. Units count from the start of the activation arena.
+# Columns of `table`, which has a row per request. Units count from the start of the activation arena.
 DUE_NS, FULL_CHUNKS, REST_KIND, DECODES, LANE, PREFILL, PROMPT, FIRST_TOKEN, AFTER = range(9)
 TABLE_COLUMNS = 9
 NO_PROMPT = -1
-# Which of A, B and C are a request's own; of other ops 0, 1, 1.
+# 1 for each of A, B and C that every request has for itself, 0 for one that all share. Other ops: (0, 1, 1).
 MOVES_WITH_LANE = {Op.ADD: (1, 1, 1), Op.KV_WRITE: (1, 1, 0)}
 
 
 class ChainStream:
-    """Commands of `program` x `layers` for each step of each request; of pairs (m, k), a chain of GEMMs.
+    """Commands of `layers` layers of `program` for each step of each request. `program` may be pairs (m, k) of GEMMs.
 
-    `vocab`: width of the LM head that follows a token's last layer, None for none. `chunk_tokens`: most columns of a
-    prompt's step, None for whole prompts. ConfigError where the layers do not fit one another.
+    vocab: width of the LM head behind a token's last layer; None: no LM head. chunk_tokens: maximum columns of a step
+    of a prompt; None: whole prompts. Raises ConfigError where the layers do not fit one another.
     """
 
     has_steps: ClassVar[bool] = True
@@ -76,7 +76,7 @@ class ChainStream:
         self.requests = len(requests)
         self.outputs = np.maximum(requests.generated_tokens, 1)
         self.tokens = int(self.outputs.sum())
-        self.commands_per_step = len(self.program.prologue) + len(self.program.layer) * layers  # less the LM head
+        self.commands_per_step = len(self.program.prologue) + len(self.program.layer) * layers  # without the LM head
         self.gemms_per_step = len(self.linears) * layers
         self.attention = self._attention()
         self._place = Placement(self.program, layers, replicas, vocab, dtype, self.attention)
@@ -93,11 +93,11 @@ class ChainStream:
         return Attention.of(shape, self.requests)
 
     def units(self, features: int, columns: int = 1) -> int:
-        """Units of `columns` rows of `features` elements, each row a whole number of units."""
+        """Return the units of `columns` rows of `features` elements. Each row takes a whole number of units."""
         return self._place.units(features, columns)
 
     def row_elements(self, features: int) -> int:
-        """Elements from one row to the next."""
+        """Return the elements from one row of `features` elements to the next."""
         return self._place.row_elements(features)
 
     def _layout(self, requests: Requests, seed: int) -> None:
@@ -152,16 +152,16 @@ class ChainStream:
         self.arenas = self._arenas()
 
     def rows(self, kind: int) -> list[Row]:
-        """What each command of a kind's template is for, and where its operands lie."""
+        """Return the op and the operands of each command in the template of a kind."""
         before, layers, after = self._place.rows(self.kinds[kind], self.layers)
         return [*before, *(row for rows in layers for row in rows), *after]
 
     def rows_of(self, kind: int) -> range:
-        """Where a kind is in the template."""
+        """Return the rows of `template` that belong to a kind."""
         return range(0 if kind == 0 else int(self.kind_stops[kind - 1]), int(self.kind_stops[kind]))
 
     def shape_of(self, row: Row) -> ShapeKey:
-        """A row's key, with its layout."""
+        """Return the shape of a row, with its layout."""
         return self._templates.shape_of(row)
 
     def _arenas(self) -> dict[ArenaKey, int]:
@@ -180,17 +180,17 @@ class ChainStream:
 
     @property
     def spared_bytes(self) -> int:
-        """Bytes from the start of the activations to where outputs may be written: the inputs come first."""
+        """Bytes of the inputs at the start of the arena of activations. Outputs are written behind them."""
         return int(self.table[0, LANE]) * UNIT_BYTES
 
     @property
     def batches_share_weights(self) -> bool:
-        """Whether a batch can hold several requests, which use one weight."""
+        """Whether a batch can hold commands of several requests, which all read one weight."""
         return self.requests > 1
 
     @property
     def fewest_weights(self) -> int | None:
-        """Number of copies of the weight that has fewest; None: no shape has a weight."""
+        """Minimum number of slots over all arenas of weights."""
         return min(slots for arena, slots in self.arenas.items() if arena.is_weight)
 
     @property
@@ -204,44 +204,48 @@ class ChainStream:
 
     @property
     def activations(self) -> ArenaKey:
-        """The arena of units: table, lanes, prompt regions."""
+        """Key of the arena of activations: the embedding table, then lanes, then the regions of prompts."""
         return self._place.activations
 
     @property
     def cache(self) -> ArenaKey:
-        """The arena of the KV cache, a slot a layer; only where there is attention."""
+        """Key of the arena of the KV cache, which has a slot per layer. Only for programs with attention."""
         assert self._place.cache is not None
         return self._place.cache
 
     @property
     def history(self) -> ArenaKey:
-        """Every token's last output, kept to be checked where nothing is sampled."""
+        """Key of the arena that keeps the last layer's output of every token for the check. Only without sampling."""
         return ArenaKey("h", 1, self.row_elements(self.hidden), self.dtype)
 
     @property
     def page_table(self) -> NDArray[np.int32]:
-        """Each request's pages of the cache, int32 [requests, pages_a_request]; only where there is attention."""
+        """Pages of each request, int32 [requests, pages_a_request]. Only for programs with attention."""
         assert self.attention is not None
         return self.attention.page_table(self.seed)
 
     def operands(self, shape: ShapeKey) -> Operands:
-        """Where A, B and C of a shape live. What an op does not have counts units of the activations.
+        """Return the layout of A, B and C of a shape. The slots of an operand that the op lacks are units.
 
-        A slot of a cache is a layer's pool, whose rows are a token's keys, or values; what a slot map gives is packed.
+        A slot of the cache is the pool of a layer. Each of its rows holds the keys, or the values, of one token. The
+        output of a slot map has no gaps between its rows.
         """
         return self._templates.operands[shape]
 
     def together(self, shape: ShapeKey) -> int:
-        """Most commands of a shape that can be in one batch: one of each request that has such a step."""
+        """Return the maximum commands of a shape in one batch: a request has at most one command in a batch."""
         return self._together[shape]
 
     @property
     def fills(self) -> dict[ArenaKey, tuple[int, float]]:
-        """Slots of each arena that hold inputs, and how far their uniform values are at most from `ArenaKey.center`."""
+        """Slots of each arena that hold inputs, and the largest distance of their values from `ArenaKey.center`."""
         return self._place.weights.fills | {self.activations: (self.table_rows * self.units(self.hidden), 1.0)}
 
     def strides(self) -> dict[ShapeKey, tuple[int, int, int]]:
-        """Slots from one command of a batch to the next: requests in step share weights and caches, a lane apart."""
+        """Return the slots of A, B and C between two neighbouring commands of a batch, for each shape.
+
+        Requests in step share weights and caches. Their activations are one lane apart.
+        """
         moves = {shape: MOVES_WITH_LANE.get(shape.op, (0, 1, 1)) for shape in self.shapes}
         return {
             shape: (a * self.lane_units, b * self.lane_units, c * self.lane_units) for shape, (a, b, c) in moves.items()
@@ -259,14 +263,15 @@ class ChainStream:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the whole stream; of attention over the positions that columns really see."""
+        """FLOPs of the whole stream. Those of attention are summed over the positions that each column sees."""
         return self._work()[0]
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that A, B and C of every command add up to; of scores and caches what each step really reads.
+        """Sum of the bytes of A, B and C over all commands.
 
-        A cache is counted once a step, up to the step's last position, whose sum over all steps is exact (`Lengths`).
+        Scores count for the positions that columns see. A step counts its cache once, up to its last position
+        (`Lengths`).
         """
         return self._work()[1]
 
@@ -291,7 +296,7 @@ Stream = CommandStream | ChainStream
 
 
 def chain_of(stream: Stream) -> ChainStream:
-    """Return the stream as one of requests; TypeError where its commands are independent."""
+    """Return `stream` itself, as a ChainStream; TypeError for a stream of independent commands."""
     if isinstance(stream, ChainStream):
         return stream
     raise TypeError("this needs a stream of requests")

@@ -1,6 +1,7 @@
 """decode: token after token through a model's layers; with arrival=replay, the requests of a trace.
 
-Without order it is one request of `users` columns a step, or each request of a trace as a prefill and decode steps.
+With ordering=none the stream is one request whose steps have `users` columns. With a trace as well, each of its
+requests becomes one prefill step and its decode steps.
 """
 
 from __future__ import annotations
@@ -17,18 +18,17 @@ from launchopt.workloads.stream import GemmStream, Segment
 
 
 def decode(model: ModelShape, layers: int, tokens: int, users: int, dtype: Dtype, replicas: int) -> GemmStream:
-    """`tokens` steps of `users` columns through `layers` layers, as one request."""
+    """Return one request of `tokens` steps, each with `users` columns, through `layers` layers."""
     return GemmStream(model.linear_sizes(), layers, [Segment(users, tokens)], dtype, replicas)
 
 
 def decode_requests(
     model: ModelShape, layers: int, requests: Requests, speed: float, dtype: Dtype, replicas: int
 ) -> GemmStream:
-    """Each request: its context as one prefill, then a step of one column for each generated token.
+    """Return for each request its context as one prefill step, then a step of one column per generated token.
 
-    All of a request is due when it arrives, at `speed` times the pace of the trace. Without feedback from the
-    consumer the steps of a request are not held back until the one before has ended: with dependencies ignored
-    this is an upper bound on what batching can reach.
+    All steps of a request are due when it arrives, at `speed` times the pace of the trace. No step waits for the
+    previous step of its request. So the gain of batching on this stream is an upper bound.
     """
     segments = []
     rows = zip(requests.arrival_ns, requests.context_tokens, requests.generated_tokens, strict=True)
@@ -52,19 +52,19 @@ class Decode(OfModel):
     users: int = option(1, "columns of each step, as if in step for ever (ordering=none)", low=1)
 
     def asked(self) -> Asked:
-        """Return the requests of a run without a replay."""
+        """Return the number and lengths of the requests in a run without arrival=replay."""
         return Asked(self.requests, self.prompt_tokens, self.tokens)
 
     def lower(self, is_ordered: bool) -> str:
-        """Return the settings that need less memory when lower."""
+        """Return the settings whose lower values need less memory, for an error text."""
         return OfModel.lower(self, is_ordered) if is_ordered else "workload.layers or workload.tokens"
 
     def widths(self, model: ModelShape) -> list[int]:
-        """Return the features of every output of a layer."""
+        """Return the features of the output of each GEMM of a layer."""
         return [m for m, _ in model.linear_sizes()]
 
     def stream(self, layers: int, setting: Setting) -> Stream:
-        """Return steps in order, or with dependencies ignored."""
+        """Return a stream of steps in order; with ordering=none a stream that ignores dependencies."""
         if setting.is_ordered:
             return OfModel.stream(self, layers, setting)
         model, requests = setting.model, setting.requests

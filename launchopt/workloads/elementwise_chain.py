@@ -1,7 +1,7 @@
 """elementwise_chain: bias, ReLU, scale: three launches of next to no work, where one could do.
 
-The vectors are small, and by default there is one copy of them. With as many copies as a cold cache takes, no step
-would see the addresses of another step again.
+The vectors are small, and by default there is one copy of them. A cold cache would take so many copies that no two
+steps of a run use the same addresses.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ class ElementwiseChain(OwnSize):
     replicas: int | None = option(1, "copies of all layers; null: what `cache` asks for", low=1)
 
     def program(self, model: ModelShape, requests: Requests) -> Program:
-        """Return the three ops."""
+        """Return the three ops of a layer."""
         return elementwise_program(self.hidden)

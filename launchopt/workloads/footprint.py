@@ -1,7 +1,7 @@
-"""How many copies of the weights a stream cycles through, so that inputs come from memory and not from a cache.
+"""Number of copies of the weights that a stream cycles through, so that inputs come from memory and not from a cache.
 
-`cold` (the rule): distinct weights add up to at least four times the last-level cache. `hot` (asked for, and
-then printed): as many copies as fit in half of it, at least one.
+`cold` (the default): distinct weights add up to at least four times the last-level cache. `hot`: as many copies as fit
+into half of that cache, at least one; results then say so.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ COLD_CACHES = 4
 
 
 class Cache(enum.Enum):
-    """Where inputs are to be found."""
+    """Place from which commands read their weights: memory (cold) or a cache (hot)."""
 
     cold = "cold"
     hot = "hot"
 
 
 def replicas_for(cache: Cache, weight_bytes: int, cache_bytes: int, multiple: int = 1) -> int:
-    """Copies of `weight_bytes` for a device with `cache_bytes` of last-level cache.
+    """Return the number of copies of `weight_bytes` for a device with `cache_bytes` of last-level cache.
 
-    Cold copies come in multiples of `multiple`, the largest batch, so that a full batch ends where a turn ends.
+    The number of cold copies is a multiple of `multiple`, the largest batch. So no full batch wraps around from the
+    last copy to the first.
     """
     if cache is Cache.hot:
         return max(1, cache_bytes // 2 // weight_bytes)

@@ -29,9 +29,9 @@ def gemv(
     seed: int,
     due_ns: NDArray[np.int64] | None = None,
 ) -> GemmStream:
-    """`commands` commands over `replicas` weights in turn, or in a fixed random order with `shuffle`.
+    """Return `commands` commands that take `replicas` weights in turn; with `shuffle` in a fixed random order.
 
-    `due_ns` [commands]: when each is due, since the start; None in a closed loop.
+    `due_ns` [commands]: the time at which each command is due, ns since the start; None: a closed loop.
     """
     segments = [Segment(n, commands)]
     return GemmStream([(m, k)], 1, segments, dtype, replicas, shuffle, seed, due_ns, independent=True)
@@ -52,16 +52,16 @@ class Gemv(Workload):
     smallest: ClassVar[tuple[str, ...]] = ("workload.commands=64",)
 
     def lower(self, is_ordered: bool) -> str:
-        """Return the settings that need less memory when lower."""
+        """Return the settings whose lower values need less memory, for an error text."""
         return "workload.commands or batching.max_batch"
 
     def minimum(self) -> Minimum:
-        """Return the bytes of one weight, or of `replicas`, and of all outputs."""
+        """Return the commands, and the bytes of all outputs and of `replicas` weights (of one weight, if not set)."""
         weights = aligned_bytes(self.m * self.k * self.dtype.itemsize) * (self.replicas or 1)
         return Minimum(self.commands, weights + aligned_bytes(self.m * self.n * self.dtype.itemsize) * self.commands)
 
     def stream(self, layers: int, setting: Setting) -> Stream:
-        """Return the commands, each with the next weight."""
+        """Return the stream, in which each command takes the next weight."""
         weight_bytes = self.m * self.k * self.dtype.itemsize
         copies = self.copies(weight_bytes, setting, min(setting.max_batch, self.commands))
         gemm = (self.m, self.n, self.k, self.commands)

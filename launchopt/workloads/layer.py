@@ -13,7 +13,7 @@ from launchopt.workloads.program import Program, layer_program
 
 
 class Kv(enum.Enum):
-    """How the KV cache of a request lies in memory."""
+    """Layout of a request's KV cache in memory."""
 
     contiguous = "contiguous"
     paged = "paged"
@@ -21,7 +21,7 @@ class Kv(enum.Enum):
 
 @dataclass(slots=True)
 class Layer(Steps):
-    """A transformer's layer, all of its launches."""
+    """A transformer's layer with all of its launches."""
 
     name: str = "layer"
     layers: int | None = option(1, "null: the model's, or as many as fit into memory", low=1, high=MOST_LAYERS)
@@ -29,5 +29,5 @@ class Layer(Steps):
     page_tokens: int = option(16, "tokens a page of a paged cache", low=1)
 
     def program(self, model: ModelShape, requests: Requests) -> Program:
-        """Return a layer whose cache holds the longest request."""
+        """Return the ops of a layer whose KV cache has space for the longest request."""
         return layer_program(model, requests.longest, self.page_tokens if self.kv is Kv.paged else None)

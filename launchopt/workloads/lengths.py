@@ -1,7 +1,7 @@
-"""The steps that requests have, by kind, and how far into its request each of them is.
+"""Kinds of steps: the number of steps of each kind, and the positions that attention sees in them.
 
-In: prompt tokens, tokens a chunk, and decode steps of each request. Out: for every kind of step how many there are, and
-how many positions their columns see: what attention costs.
+In: prompt tokens and decode steps of each request, and tokens per chunk. Out: `Lengths` for every kind of step, from
+which the cost of attention follows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """A step of n columns: of a prompt (its end, or a chunk before), or of one output token."""
+    """A step of n columns: the last chunk of a prompt, an earlier chunk of one, or a decode step (one output token)."""
 
     n: int
     is_prompt: bool
@@ -23,20 +23,20 @@ class StepKind:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Of all steps of one kind: `columns` in all, positions each sees (`seen`), positions a step reads (`read`).
+    """Sums over all steps of one kind.
 
-    Column j of a step that starts at position s sees s + j + 1 positions, itself included; the step reads as many as
-    its last column sees, once.
+    Column j of a step that starts at position s sees s + j + 1 positions, its own included. The step reads the
+    positions that its last column sees, once.
     """
 
     steps: int
     columns: int
-    seen: int
-    read: int
+    seen: int  # positions that each column sees, summed over all columns
+    read: int  # positions that each step reads, summed over all steps
 
     @staticmethod
     def of(first: NDArray[np.int64], n: int) -> Lengths:
-        """Of steps with n columns that start at positions `first`."""
+        """Return the sums over steps with n columns that start at the positions `first`."""
         steps = len(first)
         seen = int(first.sum()) * n + steps * (n * (n + 1) // 2)
         return Lengths(steps, steps * n, seen, int(first.sum()) + steps * n)
@@ -47,7 +47,10 @@ class Lengths:
 
 
 def lengths_of(prompts: NDArray[np.int64], chunk: int, decodes: NDArray[np.int64]) -> dict[StepKind, Lengths]:
-    """How many steps of each kind there are, and what they see of their request."""
+    """Return the sums over the steps of each kind that occurs.
+
+    prompts, decodes: prompt tokens and decode steps of each request, int64 [requests]. chunk: tokens per chunk.
+    """
     full = np.where(prompts > 0, (prompts - 1) // chunk, 0)
     rest = prompts - full * chunk
     found = {
@@ -60,6 +63,6 @@ def lengths_of(prompts: NDArray[np.int64], chunk: int, decodes: NDArray[np.int64
 
 
 def _counted(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each count the numbers below it, one after another."""
+    """Return 0 .. count - 1 for each count, one after another: [3, 2] gives [0, 1, 2, 0, 1]."""
     ends = np.cumsum(counts)
     return np.arange(counts.sum()) - np.repeat(ends - counts, counts)

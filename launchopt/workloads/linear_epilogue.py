@@ -17,5 +17,5 @@ class LinearEpilogue(OwnSize):
     name: str = "linear_epilogue"
 
     def program(self, model: ModelShape, requests: Requests) -> Program:
-        """Return GEMM, bias and ReLU."""
+        """Return the three ops of a layer: GEMM, bias and ReLU."""
         return linear_epilogue_program(self.hidden)

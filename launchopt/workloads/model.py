@@ -1,10 +1,10 @@
-"""A transformer's dimensions, and the linear layers that follow from them.
+"""Dimensions of a transformer, and the linear layers that follow from them.
 
-In: the numbers of a model card (conf/model/*.yaml, each a `Model`). Out: the (m, k) of each weight that a token passes
-in a layer, in the order it passes them.
+In: the numbers of a model card (conf/model/*.yaml, each a `Model`). Out: (m, k) of each weight of a layer, in the order
+of use.
 
-The rule is that of vLLM's weight-shape table (vllm-project/vllm, benchmarks/kernels/weight_shapes.py), which
-lists [K, N] = [k, m]: q, k and v are one weight, and so are gate and up.
+q, k and v are one weight, and so are gate and up, as in vLLM's weight-shape table (vllm-project/vllm,
+benchmarks/kernels/weight_shapes.py). That table lists [K, N] = [k, m].
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from launchopt.options import REQUIRED, check_options, option
 from launchopt.sampling import MOST_VOCAB
 
-MOST_LAYERS = 1024  # of a model; the deepest published have under 130
+MOST_LAYERS = 1024  # maximum layers of a model; the deepest published ones have under 130
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """The dimensions of a dense decoder-only transformer, in elements.
 
-    q_heads * head_dim need not be `hidden` (in Qwen3-0.6B and Qwen3-32B it is not). `gated`: the MLP has a
-    gate beside its up-projection (SwiGLU), both of `intermediate` features.
+    q_heads * head_dim can differ from `hidden`, as in Qwen3-0.6B and Qwen3-32B. `gated`: the MLP has a gate
+    (SwiGLU) beside its up-projection, each of `intermediate` features.
     """
 
     name: str
@@ -35,7 +35,7 @@ class ModelShape:
     gated: bool = True
 
     def linears(self) -> tuple[tuple[str, int, int], ...]:
-        """(name, m, k) = (name, out features, in features) of one layer's four weights, in order of use."""
+        """Return (name, m, k) = (name, out features, in features) of one layer's four weights, in order of use."""
         attention = self.q_heads * self.head_dim
         qkv = attention + 2 * self.kv_heads * self.head_dim
         up = ("gate_up", 2 * self.intermediate) if self.gated else ("up", self.intermediate)
@@ -58,7 +58,7 @@ class ModelShape:
 
 @dataclass(slots=True)
 class Model:
-    """The options of a model: a YAML in conf/model gives each a value."""
+    """Options of a model. A YAML in conf/model gives each of them a value."""
 
     name: str = REQUIRED
     hidden: int = option(REQUIRED, "features between layers", low=1)
@@ -74,6 +74,6 @@ class Model:
         check_options("model", self)
 
     def shape(self) -> ModelShape:
-        """Return the dimensions that shapes of commands follow from."""
+        """Return the dimensions from which the shapes of commands follow."""
         heads = (self.q_heads, self.kv_heads, self.head_dim)
         return ModelShape(self.name, self.hidden, self.layers, *heads, self.intermediate, self.gated)

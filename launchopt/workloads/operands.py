@@ -1,6 +1,6 @@
-"""Where operands lie: an arena for each role and matrix size, and slots in it.
+"""Arenas of operands, one for each role, matrix size and dtype, and their slots.
 
-In: a shape, or a role with rows, columns and dtype. Out: the arena's key, and bytes from one slot to the next.
+In: a shape, or a role with rows, columns and dtype. Out: the key of the arena, and bytes from one slot to the next.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ def aligned_bytes(size: int) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArenaKey:
-    """Operands that live in one arena: their role, and the matrix's rows x cols.
+    """Key of an arena: the role of its operands, and the rows and columns of each matrix.
 
-    Roles: a (weights), b, c; of chains also bias and gain (vectors), kv (the cache), x (activations), h (history).
+    Roles: a (weights), b (inputs), c (outputs). Streams of requests also have bias and gain (vectors), kv (the KV
+    cache), x (activations) and h (history).
     """
 
     role: str
@@ -37,12 +38,12 @@ class ArenaKey:
 
     @property
     def is_weight(self) -> bool:
-        """Whether commands of every step read it, and none writes it."""
+        """Whether the operands are weights: commands of every step read them, and none writes them."""
         return self.role in WEIGHT_ROLES
 
     @property
     def center(self) -> float:
-        """The middle of its random values: 1 for gains, so that they keep the scale of what they multiply."""
+        """Mean of the random values. It is 1 for gains, so that a product keeps the scale of its other factor."""
         return 1.0 if self.role == "gain" else 0.0
 
 
@@ -57,7 +58,7 @@ def arenas_of(shape: ShapeKey) -> tuple[ArenaKey, ArenaKey, ArenaKey]:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Where one operand of a shape lives: slots of `slot_bytes` in `arena`, rows `row_elements` apart."""
+    """Layout of one operand of a shape: slots of `slot_bytes` in `arena`, rows `row_elements` apart."""
 
     arena: ArenaKey
     slot_bytes: int

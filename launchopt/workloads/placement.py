@@ -1,12 +1,12 @@
-"""Where the operands of a program's nodes lie, and thereby the rows of each step's template.
+"""Slots of the operands of a program's nodes, from which the rows of each step's template follow.
 
-In: a `Program`, how many layers of it, and the element type. Out: arenas of weights (`Weights`), offsets of what nodes
-give within a request's lane or prompt region (`Placement`), and for a step of n columns its `Row`s, whose slots count
-from an origin that is known only when the step is issued.
+In: a `Program`, its number of layers, and the element type. Out: arenas of weights (`Weights`); the offset of each
+node's output within its request's lane or prompt region (`Placement`); and the `Row`s of a step of n columns. Their
+slots count from an origin that is known only when the step is issued.
 
-Activations are rows of whole units of 256 bytes. A decode step writes every node's output to a place of its own in its
-request's lane. Layers of a prompt's step write one region over again, but for the layer's output, which alternates
-between two places: the next layer may still need its input when it writes its own.
+Each row of an activation takes a whole number of units of 256 bytes. A decode step writes every node's output to a
+place of its own in its request's lane. In a step of a prompt all layers write to the same region. Only a layer's last
+output alternates between two places, since the next layer may still need its input when it writes its own output.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from launchopt.workloads.program import HEAD, INPUT, SLOTS, Node, Program
 from launchopt.workloads.stream import SLOT_ALIGNMENT_BYTES, ArenaKey, Operand, Operands
 
 UNIT_BYTES = SLOT_ALIGNMENT_BYTES
-# Where a slot of a template counts from: what a request has, what its step reads, nothing, copies of the weights.
+# Origins of slots in a template: the request's lane, its prompt's region, the step's input, slot 0, the copy of the
+# weights.
 FROM_LANE, FROM_PREFILL, FROM_INPUT, FIXED, FROM_WEIGHT = range(5)
 NO_LAYER = -1
 READS_CACHE = (Op.QK, Op.AV)
 VECTOR_ROLES = {Op.BIAS: "bias", Op.SCALE: "gain", Op.NORM: "gain"}
-# Biases a fraction of what they are added to (rms 0.6): what all inputs have in common must not outgrow the rest.
+# Biases are a fraction of the values that they are added to (rms 0.6). A larger bias, which all columns share, would
+# make the columns alike.
 VECTOR_BOUNDS = {"bias": 0.25, "gain": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A slot, counted from an origin."""
+    """A slot, counted from an origin (FROM_LANE ... FROM_WEIGHT)."""
 
     origin: int
     slot: int
@@ -43,10 +45,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A command of a template. `move`: slots of A from one copy of the weights to the next."""
+    """A command of a template. `move`: slots of A between two copies of the weights; 0 if A is no weight."""
 
     name: str
-    layer: int  # NO_LAYER where it belongs to none
+    layer: int  # NO_LAYER for commands before the first layer or behind the last one
     op: Op
     m: int
     n: int
@@ -59,9 +61,9 @@ class Row:
 
 
 class Weights:
-    """Arenas of a program's weights, and where in them a node's lies.
+    """Arenas of a program's weights, and the slot of each node's weight in them.
 
-    `slots`: of each arena. Copies follow one another, the LM head behind all.
+    `slots`: number of slots of each arena. The copies follow one another; the LM head comes last.
     """
 
     def __init__(self, program: Program, layers: int, replicas: int, vocab: int | None, dtype: Dtype) -> None:
@@ -70,7 +72,7 @@ class Weights:
         self._per_layer: Counter[ArenaKey] = Counter()
         self._ranks: dict[str, int] = {}
         self._keys: dict[str, ArenaKey] = {}
-        self._offsets: dict[str, int] = {}  # units, of weights that lie within one slot
+        self._offsets: dict[str, int] = {}  # units from the start of the slot that merged weights share
         for node in program.layer:
             self._add(program, node)
         self.slots = {key: count * layers * replicas for key, count in self._per_layer.items()}
@@ -97,15 +99,15 @@ class Weights:
         self._keys[node.name] = key
 
     def has(self, name: str) -> bool:
-        """Whether a node has a weight."""
+        """Return whether a node has a weight."""
         return name in self._keys
 
     def place(self, name: str, layer: int) -> tuple[Operand, int, int]:
-        """Where a node's weight lies, its slot in the first copy, and slots to the next copy."""
+        """Return the layout of a node's weight, its slot in the first copy, and the slots from one copy to the next."""
         key = self._keys[name]
         in_units = any(self._keys[part] == key for part in self._group_of)
         operand = Operand(key, UNIT_BYTES if in_units else key.slot_bytes, key.cols)
-        slots = key.slot_bytes // operand.slot_bytes  # a weight
+        slots = key.slot_bytes // operand.slot_bytes  # `operand` slots of one weight
         if name == HEAD:
             return operand, self._head_slot * slots, 0
         count = self._per_layer[key]
@@ -114,12 +116,12 @@ class Weights:
 
     @property
     def fills(self) -> dict[ArenaKey, tuple[int, float]]:
-        """Bounds that keep the rms of what a weight is multiplied with."""
+        """Slots of each arena, and the bound of their uniform values. It lets a product keep the rms of its input."""
         return {key: (count, VECTOR_BOUNDS.get(key.role, math.sqrt(3 / key.cols))) for key, count in self.slots.items()}
 
 
 class Placement:
-    """Offsets of a step's outputs, and its rows. `attention`: None where the program has none."""
+    """Offsets of a step's outputs, and its rows. `attention` is None for a program without attention."""
 
     def __init__(
         self, program: Program, layers: int, replicas: int, vocab: int | None, dtype: Dtype, attention: Attention | None
@@ -138,18 +140,18 @@ class Placement:
         self.lane_units = self.logits_offset + (self.units(vocab) if vocab else 0)
 
     def units(self, features: int, columns: int = 1) -> int:
-        """Units of `columns` rows of `features` elements, each row a whole number of units."""
+        """Return the units of `columns` rows of `features` elements. Each row takes a whole number of units."""
         return columns * -(-features * self._dtype.itemsize // UNIT_BYTES)
 
     def row_elements(self, features: int) -> int:
-        """Elements from one row to the next."""
+        """Return the elements from one row of `features` elements to the next."""
         return self.units(features) * UNIT_BYTES // self._dtype.itemsize
 
     def _slots_units(self, n: int) -> int:
         return -(-n * INDEX_BYTES // UNIT_BYTES) if self._program.prologue else 0
 
     def _row_widths(self) -> dict[str, int]:
-        """Elements from row to row of what each node gives; those that are merged share rows."""
+        """Return the elements between two rows of each node's output. Merged nodes share rows."""
         widths = {INPUT: self._program.hidden} | {node.name: node.m for node in self._program.layer}
         for names in self._program.merged:
             for name in names:
@@ -160,7 +162,7 @@ class Placement:
         return {name: self.row_elements(width) for name, width in widths.items()}
 
     def _layer_offsets(self, n: int) -> tuple[dict[str, int], int]:
-        """Where in a layer's region each node's output starts, in units, and how long the region is."""
+        """Return the offset of each node's output within a layer's region, and the length of that region, in units."""
         offsets, at = {}, 0
         first_of = {name: names[0] for names in self._program.merged for name in names}
         for node in self._program.layer:
@@ -176,12 +178,12 @@ class Placement:
         return offsets, at
 
     def region_units(self, n: int) -> int:
-        """Units that the outputs of a prompt's step with n columns take."""
+        """Return the units of all outputs of a prompt's step with n columns."""
         spare = self.units(self._program.hidden, n) if self._layers > 1 else 0
         return self._slots_units(n) + self._layer_offsets(n)[1] + spare
 
     def _outputs(self, kind: StepKind, layers: int) -> dict[tuple[int, str], int]:
-        """Where each node's output starts, in units from the lane or the prompt's region, by layer and name."""
+        """Return the offset of each node's output by (layer, name), in units from the start of the lane or region."""
         offsets, layer_units = self._layer_offsets(kind.n)
         base = 0 if kind.is_prompt else self.units(self._program.hidden)
         found = {(NO_LAYER, SLOTS): base}
@@ -194,14 +196,14 @@ class Placement:
         return found
 
     def _last_output(self, kind: StepKind) -> int:
-        """Where the last layer's output starts."""
+        """Return the offset of the last layer's output, in units."""
         if not kind.is_prompt:
             return self.logits_offset - self.units(self._program.hidden)
-        last = 1 - self._layers % 2  # as of all layers that are as even or odd
+        last = 1 - self._layers % 2  # a layer whose number has the parity of the last one: both write to one place
         return self._outputs(kind, last + 1)[last, self._last]
 
     def rows(self, kind: StepKind, layers: int) -> tuple[list[Row], list[list[Row]], list[Row]]:
-        """The commands of a step: those before its layers, of each of the first `layers`, and after the last layer."""
+        """Return the commands of a step: before its layers, of each of the first `layers`, and behind the last one."""
         n, origin = kind.n, FROM_PREFILL if kind.is_prompt else FROM_LANE
         places = {key: Place(origin, slot) for key, slot in self._outputs(kind, layers).items()}
         before = [self._row(node, NO_LAYER, n, places) for node in self._program.prologue]
@@ -217,12 +219,12 @@ class Placement:
         return Operand(self.activations, UNIT_BYTES, width)
 
     def _pitch(self, name: str, features: int, n: int) -> int:
-        """Elements from row to row; of one row as if it stood alone, so that shapes of one column are alike."""
+        """Return the elements between two rows. With one column it ignores merging, so such shapes have one layout."""
         return self._pitches[name] if n > 1 else self.row_elements(features)
 
     def _row(self, node: Node, layer: int, n: int, places: Mapping[tuple[int, str], Place]) -> Row:
         op, move = node.op, 0
-        a, operand_a = Place(FIXED, 0), self._activation(self.row_elements(node.k))  # of what has none
+        a, operand_a = Place(FIXED, 0), self._activation(self.row_elements(node.k))  # for an op without A
         if self.weights.has(node.name):
             operand_a, slot, move = self.weights.place(node.name, layer)
             a = Place(FROM_WEIGHT, slot)
@@ -233,7 +235,7 @@ class Placement:
         elif node.a is not None:
             a, operand_a = places[layer, node.a], self._activation(self._pitch(node.a, node.m, n))
         if op is Op.SLOT_MAP:
-            b = c = places[NO_LAYER, SLOTS]  # it has no B
+            b = c = places[NO_LAYER, SLOTS]  # SLOT_MAP has no B
             operands = (operand_a, self._activation(1), self._activation(1))
             return Row(node.name, layer, op, node.m, n, node.k, a, b, c, move, operands)
         b, operand_b = places[layer, node.b], self._activation(self._pitch(node.b, node.k, n))
@@ -248,7 +250,7 @@ class Placement:
         return Operand(self.cache, self.cache.slot_bytes, self.cache.cols)
 
     def _head(self, last: Place, n: int, vocab: int) -> Row:
-        """The LM head: on the last column of what the last node gave."""
+        """Return the LM head, whose input is the last column of the last layer's output."""
         operand_a, slot, move = self.weights.place(HEAD, NO_LAYER)
         hidden = self._program.hidden
         b = Place(last.origin, last.slot + self.units(hidden) * (n - 1))

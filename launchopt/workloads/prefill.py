@@ -1,4 +1,4 @@
-"""prefill: whole prompts through a model's layers, each one step with a column a token; of a trace, its prompts."""
+"""prefill: whole prompts through a model's layers, each one step with a column per token; of a trace, its prompts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launchopt.workloads.stream import GemmStream, Segment
 
 
 def prefill(model: ModelShape, layers: int, prompts: int, tokens: int, dtype: Dtype, replicas: int) -> GemmStream:
-    """`prompts` requests of `tokens` tokens each."""
+    """Return `prompts` requests with a prompt of `tokens` tokens each."""
     segments = [Segment(tokens, 1, request) for request in range(prompts)]
     return GemmStream(model.linear_sizes(), layers, segments, dtype, replicas)
 
@@ -25,7 +25,7 @@ def prefill(model: ModelShape, layers: int, prompts: int, tokens: int, dtype: Dt
 def prefill_requests(
     model: ModelShape, layers: int, requests: Requests, speed: float, dtype: Dtype, replicas: int
 ) -> GemmStream:
-    """The context of each request, due at `speed` times the pace of the trace."""
+    """Return the context of each request as one step, due at `speed` times the pace of the trace."""
     rows = zip(requests.arrival_ns, requests.context_tokens, strict=True)
     segments = [Segment(int(n), 1, request, int(due / speed)) for request, (due, n) in enumerate(rows) if n]
     return GemmStream(model.linear_sizes(), layers, segments, dtype, replicas)
@@ -40,7 +40,7 @@ class Prefill(OfModel):
     tokens: int = option(256, "columns of a prompt; a replay takes its own", low=1)
 
     def asked(self) -> Asked:
-        """Return the prompts of a run without a replay."""
+        """Return the number and length of the prompts in a run without arrival=replay."""
         return Asked(self.prompts, self.tokens, 1)
 
     def replayed(self, requests: Requests, path: str) -> Requests:
@@ -51,15 +51,15 @@ class Prefill(OfModel):
         return Requests(requests.arrival_ns, requests.context_tokens, tokens, requests.after)
 
     def lower(self, is_ordered: bool) -> str:
-        """Return the settings that need less memory when lower."""
+        """Return the settings whose lower values need less memory, for an error text."""
         return "workload.layers or workload.prompts or workload.tokens"
 
     def widths(self, model: ModelShape) -> list[int]:
-        """Return the features of every output of a layer."""
+        """Return the features of the output of each GEMM of a layer."""
         return [m for m, _ in model.linear_sizes()]
 
     def stream(self, layers: int, setting: Setting) -> Stream:
-        """Return prompts in order, or with dependencies ignored."""
+        """Return a stream of prompts in order; with ordering=none a stream that ignores dependencies."""
         if setting.is_ordered:
             return OfModel.stream(self, layers, setting)
         model, requests = setting.model, setting.requests

@@ -1,16 +1,16 @@
-"""Programs: the ops of a step, in order, and who reads whose output.
+"""Programs: the ops of a step in order, and the output that each one reads.
 
-In: sizes of a model, or a number of features. Out: a `Program`, nodes once a step (`prologue`) and nodes a layer, which
-`chain.ChainStream` turns into commands. A node's B is the output of a node before it in its layer, or "x", the layer's
-input; what A is follows from its op (a weight, the cache), but for ADD and KV_WRITE, which name it.
+In: sizes of a model, or a number of features. Out: a `Program`: nodes that run once per step (`prologue`) and nodes
+that run once per layer. `chain.ChainStream` turns them into commands. B of a node is the output of an earlier node of
+its layer, or "x", the layer's input. A follows from the op (a weight, or the cache); only ADD and KV_WRITE name it.
 
-    linear_program           GEMMs, each on the first k features of the one before
-    layer_program            a transformer's layer: 14 launches, and one a step that maps the cache
-    qkv_program              the same GEMMs as `linear_program` of a model, with q, k and v apart
+    linear_program           GEMMs, each on the first k features of the previous one's output
+    layer_program            a transformer's layer: 14 launches, and one per step that maps the cache
+    qkv_program              the GEMMs of `linear_program` for a model, with q, k and v as separate GEMMs
     linear_epilogue_program  GEMM, bias, ReLU
     elementwise_program      bias, ReLU, scale
 
-What does not fit together is a ConfigError.
+A program whose sizes or order do not fit together raises a ConfigError.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from launchopt.workloads.model import ModelShape
 
 INPUT = "x"
 SLOTS = "slots"
-HEAD = "head"  # the LM head, which a stream adds where it samples
+HEAD = "head"  # the LM head, which a stream with sampling adds
 VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)  # A is a vector of m features
-SAME_WIDTH_OPS = (Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ROPE, Op.SOFTMAX, Op.ADD)  # m = k
+SAME_WIDTH_OPS = (Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ROPE, Op.SOFTMAX, Op.ADD)  # ops with m = k
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One op of m output and k input features. `b`: whose output is B; `a`: whose is A, for ADD and KV_WRITE."""
+    """One op with m output and k input features.
+
+    b: the node whose output is B. a: the node whose output is A, for ADD and KV_WRITE.
+    """
 
     name: str
     op: Op
@@ -44,9 +47,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a step consists of. ConfigError where it does not fit together.
+    """The ops of a step. Raises ConfigError where they do not fit together.
 
-    `merged`: names of GEMMs in a row whose weights, and whose outputs, lie side by side, as if they were one GEMM.
+    merged: names of successive GEMMs whose weights, and whose outputs, are stored side by side like those of one GEMM.
     """
 
     layer: tuple[Node, ...]
@@ -89,7 +92,7 @@ class Program:
         self._check_attention(node, ops)
 
     def _check_attention(self, node: Node, ops: dict[str, Op]) -> None:
-        """Sizes of the ops that know about heads, and that they come in the order that gives them meaning."""
+        """Check the sizes of an op of attention, and that it reads the output of the right op."""
         if node.op not in ATTENTION:
             return
         if self.attention is None:
@@ -124,16 +127,16 @@ class Program:
 
     @property
     def weights(self) -> int:
-        """Elements of a layer's weights."""
+        """Elements of all weights of a layer."""
         gemms = sum(node.m * node.k for node in self.layer if node.op is Op.GEMM)
         return gemms + sum(node.m for node in self.layer if node.op in VECTOR_OPS)
 
     def node(self, name: str) -> Node:
-        """The node of that name."""
+        """Return the node called `name`."""
         return next(node for node in (*self.prologue, *self.layer) if node.name == name)
 
 
-ATTENTION: dict[Op, Op | None] = {  # what their B must be
+ATTENTION: dict[Op, Op | None] = {  # for each op of attention, the op whose output its B must be
     Op.ROPE: None,
     Op.KV_WRITE: Op.ROPE,
     Op.QK: Op.ROPE,
@@ -147,7 +150,7 @@ def _misfit(node: Node, why: str) -> ConfigError:
 
 
 def linear_program(linears: Sequence[tuple[int, int]]) -> Program:
-    """GEMMs of (m, k), each on the first k features of the one before."""
+    """Return GEMMs of (m, k), each on the first k features of the previous one's output."""
     widths, hidden = [m for m, _ in linears], linears[0][1]
     for (_, k), before in zip(linears, [widths[-1], *widths], strict=False):
         if k > before:
@@ -164,9 +167,10 @@ def linear_program(linears: Sequence[tuple[int, int]]) -> Program:
 
 
 def layer_program(model: ModelShape, ctx: int, page: int | None = None) -> Program:
-    """A transformer's layer. `ctx`: most tokens of a request; `page`: tokens a page of the cache, None: contiguous.
+    """Return a transformer's layer.
 
-    The MLP's activation is SiLU times the gate, and ReLU where the model has no gate.
+    ctx: maximum tokens of a request. page: tokens of a page of the cache; None: a contiguous cache. The activation of
+    the MLP is SiLU(gate) * up, or ReLU in a model without a gate.
     """
     heads = AttentionShape(model.q_heads, model.kv_heads, model.head_dim, ctx, page)
     hidden, qkv, scores, inner = model.hidden, heads.qkv_width, heads.scores_width, model.intermediate
@@ -196,7 +200,7 @@ def layer_program(model: ModelShape, ctx: int, page: int | None = None) -> Progr
 
 
 def qkv_program(model: ModelShape) -> Program:
-    """A model's linear layers with q, k and v apart, though side by side in memory."""
+    """Return a model's linear layers, with q, k and v as separate GEMMs whose outputs are side by side in memory."""
     q, kv = model.q_heads * model.head_dim, model.kv_heads * model.head_dim
     _, _, up, down = model.linears()
     layer = (
@@ -211,7 +215,7 @@ def qkv_program(model: ModelShape) -> Program:
 
 
 def linear_epilogue_program(hidden: int) -> Program:
-    """A linear layer, its bias and its activation."""
+    """Return a linear layer, its bias and its ReLU."""
     layer = (
         Node("gemm", Op.GEMM, hidden, hidden, INPUT),
         Node("bias", Op.BIAS, hidden, hidden, "gemm"),
@@ -221,7 +225,7 @@ def linear_epilogue_program(hidden: int) -> Program:
 
 
 def elementwise_program(hidden: int) -> Program:
-    """Elementwise ops alone."""
+    """Return three elementwise ops: bias, ReLU and scale."""
     layer = (
         Node("bias", Op.BIAS, hidden, hidden, INPUT),
         Node("relu", Op.RELU, hidden, hidden, "bias"),

@@ -12,10 +12,10 @@ from launchopt.workloads.program import Program, qkv_program
 
 @dataclass(slots=True)
 class Qkv(Steps):
-    """A model's linear layers, with q, k and v apart."""
+    """A model's linear layers, with q, k and v as separate GEMMs."""
 
     name: str = "qkv"
 
     def program(self, model: ModelShape, requests: Requests) -> Program:
-        """Return a layer of six GEMMs, or of five where the MLP has no gate and up in one."""
+        """Return a layer of six GEMMs: q, k, v, o, gate and up as one, and down."""
         return qkv_program(model)

@@ -1,12 +1,12 @@
 """Streams of independent commands, and `GemmStream`, whose records follow from segments.
 
 A segment is "request r makes `steps` steps with n columns, due at t". A step is every GEMM of every layer once, in
-order. The producer pushes the records, the consumer sizes the arenas, and the check knows each output: all three derive
-the stream from the same few numbers, so none depends on another.
+order. The producer pushes the records, the consumer allocates the arenas, and the check computes each output. Each of
+them derives the stream from the same few numbers, so none depends on another.
 
-Slots. Weights have one slot for each layer and linear, times `replicas` copies of the model. Steps use the copies in
-turn, so that a small model does not stay in the cache. Successive GEMMs use successive inputs of a cycle that is longer
-than the cycle of weights, so that pairs of A and B differ for several turns. Each command has its own output slot.
+Slots: each linear of each layer has one slot per copy of the model, of which there are `replicas`. Steps use the copies
+in turn, so that a small model does not stay in the cache. Inputs are used in turn, too, and their cycle is longer than
+that of the weights. So a pair of A and B comes again only after several turns. Each command has its own output slot.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
     from launchopt.workloads.program import Program
 
 BLOCK_RECORDS = 4096
-INPUT_ARENA_LIMIT_BYTES = 256 << 20  # inputs of one shape cycle within this (at least one slot)
-INPUT_TURNS = 4  # input slots per weight slot, so that (A, B) pairs repeat only after four turns
+INPUT_ARENA_LIMIT_BYTES = 256 << 20  # maximum memory of the inputs of one shape; they have at least one slot
+INPUT_TURNS = 4  # input slots per weight slot: a pair (A, B) comes again only after four turns
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`steps` consecutive steps of one request, each with n columns, due `due_ns` after the start (or None)."""
+    """`steps` consecutive steps of one request, each with n columns.
+
+    due_ns: time at which all are due, since the start; None: a closed loop.
+    """
 
     n: int
     steps: int
@@ -48,26 +51,26 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Records in a row; `due_ns` since the start for each, None for as soon as there is room."""
+    """Successive records. `due_ns`: when each is due, since the start; None: as soon as the ring has space."""
 
     records: Records
     due_ns: NDArray[np.int64] | None
 
 
 class CommandStream:
-    """Commands none of which reads what another wrote; a subclass says which they are, and their operands.
+    """Base of streams in which no command reads the output of another. A subclass makes commands and operands.
 
-    `counts`: commands of each shape. `independent`: every command is a request of its own.
+    counts: commands of each shape. independent: every command is a request of its own.
     """
 
-    has_steps: ClassVar[bool] = False  # commands form steps of requests, which depend on each other (`ChainStream`)
-    packable: ClassVar[bool] = True  # operands of a batch may be copied side by side
+    has_steps: ClassVar[bool] = False  # True: steps of requests that depend on each other (`ChainStream`)
+    packable: ClassVar[bool] = True  # True: a mode may copy the operands of a batch side by side
     attention: ClassVar[Attention | None] = None
     program: ClassVar[Program | None] = None
-    hidden: ClassVar[int] = 0  # features of a token
+    hidden: ClassVar[int] = 0  # features of a token; 0: no tokens
     step_rows: ClassVar[int] = 0  # commands of the longest step
-    spared_bytes: ClassVar[int] = 0  # from the start of C's arena to where outputs may be written
-    batches_share_weights: ClassVar[bool] = False  # a batch holds several requests that use one weight
+    spared_bytes: ClassVar[int] = 0  # bytes of inputs at the start of the arena of outputs
+    batches_share_weights: ClassVar[bool] = False  # True: commands of several requests in one batch read one weight
 
     dtype: Dtype
     arenas: dict[ArenaKey, int]
@@ -80,35 +83,35 @@ class CommandStream:
     independent: bool
 
     def blocks(self, block_records: int = BLOCK_RECORDS) -> Iterator[Block]:
-        """The stream in order, in blocks of about `block_records`."""
+        """Yield the stream in order, in blocks of about `block_records` records."""
         raise NotImplementedError
 
     def strides(self) -> dict[ShapeKey, tuple[int, int, int]]:
-        """For each shape, by how many slots (a, b, c) most often move from one of its commands to the next."""
+        """Return the most frequent distance, in slots of (A, B, C), between successive commands of each shape."""
         raise NotImplementedError
 
     def operands(self, shape: ShapeKey) -> Operands:
-        """Where A, B and C of a shape live."""
+        """Return the layout of A, B and C of a shape."""
         a, b, c = (Operand(arena, arena.slot_bytes, arena.cols) for arena in arenas_of(shape))
         return a, b, c
 
     def together(self, shape: ShapeKey) -> int:
-        """Most commands of a shape that can be in one batch."""
+        """Return the maximum commands of a shape in one batch."""
         return self.counts[shape]
 
     @property
     def span_ns(self) -> int:
-        """Time from the first command to the last as recorded; 0: they do not arrive at recorded times."""
+        """Recorded time from the first command to the last; 0 if commands do not arrive at recorded times."""
         return 0
 
     @property
     def fewest_weights(self) -> int | None:
-        """Number of different weights of the shape that has fewest; None: no shape has a weight."""
+        """Minimum number of different weights over all shapes; None: no weight is used twice (`TraceStream`)."""
         return min(slots for arena, slots in self.arenas.items() if arena.is_weight)
 
     @property
     def ordered_requests(self) -> int:
-        """Number of requests whose commands must run in order; 0: any order is right."""
+        """Number of requests whose commands must run in order; 0: any order is correct."""
         return 0 if self.independent else self.requests
 
     @property
@@ -122,7 +125,7 @@ class CommandStream:
 
     @property
     def fills(self) -> dict[ArenaKey, tuple[int, float]]:
-        """Slots of each arena that hold inputs, and the bound of their uniform values."""
+        """Slots of each arena that hold inputs, and the bound b of their uniform values in -b .. b."""
         return {arena: (slots, 1.0) for arena, slots in self.arenas.items() if arena.role != "c"}
 
     @property
@@ -137,17 +140,17 @@ class CommandStream:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the whole stream."""
+        """FLOPs of the whole stream."""
         return sum(shape.flops * count for shape, count in self.counts.items())
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that A, B and C of every command add up to."""
+        """Sum of the bytes of A, B and C over all commands."""
         return sum(shape.bytes * count for shape, count in self.counts.items())
 
 
 def commands_of(stream: object) -> CommandStream:
-    """Return the stream as one of independent commands; TypeError where they form steps of requests."""
+    """Return `stream` itself, as a CommandStream; TypeError for a stream of requests."""
     if isinstance(stream, CommandStream):
         return stream
     raise TypeError("this needs a stream of independent commands")
@@ -155,7 +158,7 @@ def commands_of(stream: object) -> CommandStream:
 
 @dataclass
 class _Step:
-    """The GEMMs of one step with n columns, and by how much their slots move from one step to the next."""
+    """The GEMMs of one step with n columns, and the slots by which each operand moves from one step to the next."""
 
     shapes: list[ShapeKey]
     template: Records
@@ -167,10 +170,10 @@ class _Step:
 
 
 class GemmStream(CommandStream):
-    """Commands of `linears` (pairs of m, k) x `layers`, for each step of each segment.
+    """Commands of `linears` (pairs of m, k) in each of `layers` layers, for each step of each segment.
 
-    `shuffle` gives the weight slots a fixed random order, so that neighbours in a bucket are not neighbours in
-    memory (what a mixture of experts or of adapters looks like). `due_ns` [commands]: when each is due.
+    shuffle: weight slots have a fixed random order, so that neighbours in a bucket are not neighbours in memory, as
+    with a mixture of experts or of adapters. due_ns [commands]: the time at which each command is due.
     """
 
     def __init__(
@@ -188,7 +191,7 @@ class GemmStream(CommandStream):
         self.independent, self._due_ns = independent, due_ns
         self.linears, self.layers, self.segments = tuple(linears), layers, tuple(segments)
         self.dtype, self.replicas = dtype, replicas
-        self._uses = Counter[int]()  # steps with n columns
+        self._uses = Counter[int]()  # number of steps by their columns n
         for segment in self.segments:
             self._uses[segment.n] += segment.steps
         self.gemms_per_step = len(self.linears) * layers
@@ -244,10 +247,10 @@ class GemmStream(CommandStream):
         }
 
     def blocks(self, block_records: int = BLOCK_RECORDS) -> Iterator[Block]:
-        """The stream in order, in blocks of whole steps (about `block_records` each)."""
+        """Yield the stream in order, in blocks of whole steps (about `block_records` records each)."""
         steps_a_block = max(1, block_records // self.gemms_per_step)
-        used: Counter[int] = Counter()  # steps already emitted, by n
-        at_step: Counter[int] = Counter()  # ... and by request
+        used: Counter[int] = Counter()  # steps made so far, by their columns n
+        at_step: Counter[int] = Counter()  # steps made so far, by request
         total = 0
         for segment in self.segments:
             for start in range(0, segment.steps, steps_a_block):
@@ -264,7 +267,10 @@ class GemmStream(CommandStream):
         return None if segment.due_ns is None else np.full(count, segment.due_ns)
 
     def _records(self, segment: Segment, steps: int, total: int, used: int, at_step: int) -> Records:
-        """`steps` steps, after `total` in the stream, `used` with this n and `at_step` in this request."""
+        """Return the records of `steps` steps.
+
+        Before them come `total` steps of the stream, `used` of these with the same n, and `at_step` of the request.
+        """
         step, width = self._steps[segment.n], self.gemms_per_step
         records = np.tile(step.template, steps).reshape(steps, width)
         index = np.arange(steps, dtype=np.int64)[:, None]
@@ -283,7 +289,7 @@ class GemmStream(CommandStream):
         return records.reshape(-1)
 
     def strides(self) -> dict[ShapeKey, tuple[int, int, int]]:
-        """As any, found on the records themselves: one step's worth and enough of the next ones to see the rule."""
+        """Return the most frequent distance between successive commands of each shape, counted on the first steps."""
         strides = {}
         for n, step in self._steps.items():
             steps = min(self._uses[n], max(3, 64 // self.gemms_per_step))

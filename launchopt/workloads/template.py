@@ -1,10 +1,10 @@
-"""The records of every kind of step, less what is known only when it is issued.
+"""Templates: the records of every kind of step, without the fields that are known only when a step is issued.
 
-In: where a program's operands lie (`placement`), and the kinds of steps. Out: `Templates`, arrays over all commands of
-all kinds, one kind after another, for compiled code; and the shape of each command, with its operands.
+In: the slots of a program's operands (`placement`), and the kinds of steps. Out: `Templates`: arrays over all commands
+of all kinds, one kind after another, for compiled code; and the shape of each command, with its operands.
 
-Commands of a layer lie as those of two layers before do, moved by as much as between any two such layers. So only the
-first few are placed one by one: a trace has hundreds of lengths of prompts, each of which is a kind of its own.
+The slots of layer i are those of layer i - 2 plus a constant. So only the first layers are placed one by one. This
+matters for a trace: each of its hundreds of prompt lengths is a kind of its own.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from launchopt.workloads.lengths import StepKind
 from launchopt.workloads.placement import Placement, Row
 from launchopt.workloads.stream import Operands
 
-PLACED_LAYERS = 5  # the first, which reads the step's input, and twice two that alternate
+PLACED_LAYERS = 5  # the first one, whose input is that of the step, and two pairs of alternating layers
 ORIGINS = ("a", "b", "c")
 
 
 class Templates:
-    """Records [commands], origins of their slots [commands], slots of A from copy to copy; `stops`: each kind's end."""
+    """The commands of all kinds: arrays of shape [commands].
+
+    records: the records. a_from, b_from, c_from: origins of their slots. moves: slots of A between two copies of the
+    weights. stops [kinds]: the end of each kind. shapes: for each kind, its shapes with their counts.
+    """
 
     def __init__(self, placement: Placement, kinds: Sequence[StepKind], layers: int, dtype: Dtype) -> None:
         self._placement, self._layers, self._dtype = placement, layers, dtype
         self.operands: dict[ShapeKey, Operands] = {}
-        self.shapes: list[Counter[ShapeKey]] = []  # of each kind
+        self.shapes: list[Counter[ShapeKey]] = []
         parts = [self._of_kind(kind) for kind in kinds]
         self.stops = np.cumsum([len(records) for records, _ in parts])
         self.records: Records = np.concatenate([records for records, _ in parts])
@@ -41,7 +45,7 @@ class Templates:
         self.moves: NDArray[np.int64] = np.ascontiguousarray(others[:, 3])
 
     def _of_kind(self, kind: StepKind) -> tuple[Records, NDArray[np.int64]]:
-        """Records, and beside them origins and moves, [commands, 4]."""
+        """Return the records of a kind, and the three origins and the move of each: int64 [commands, 4]."""
         before, layers, after = self._placement.rows(kind, min(self._layers, PLACED_LAYERS))
         shapes = [self.shape_of(row) for row in (*before, *layers[0], *after)]
         of_layer = slice(len(before), len(before) + len(layers[0]))
@@ -61,14 +65,14 @@ class Templates:
         return records, places[:, 3:]
 
     def _continued(self, layers: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-        """All layers, from the first few."""
+        """Return the columns of all layers, extrapolated from the first ones."""
         layers = list(layers)
         for layer in range(len(layers), self._layers):
             layers.append(2 * layers[layer - 2] - layers[layer - 4])
         return layers
 
     def shape_of(self, row: Row) -> ShapeKey:
-        """A row's key: commands of one size whose operands lie differently differ in their layout."""
+        """Return the shape of a row. Rows of one size whose operands are stored differently get different layouts."""
         shape = ShapeKey(row.m, row.n, row.k, self._dtype, row.op)
         for layout in range(MOST_LAYOUTS):
             key = replace(shape, layout=layout)
@@ -78,14 +82,14 @@ class Templates:
 
 
 def _columns(rows: Sequence[Row]) -> NDArray[np.int64]:
-    """Slots of A, B and C, their origins, and the move; [rows, 7]."""
+    """Return the slots of A, B and C, their origins, and the move: int64 [rows, 7]."""
     places = [((row.a, row.b, row.c), row.move) for row in rows]
     found = [(*(p.slot for p in three), *(p.origin for p in three), move) for three, move in places]
     return np.array(found, np.int64).reshape(len(rows), 7)
 
 
 def _keys(shapes: Sequence[ShapeKey]) -> dict[str, NDArray[np.int64]]:
-    """What says which shape a record is of."""
+    """Return the fields of a record that hold its shape, each as int64 [shapes]."""
     columns = {name: [getattr(shape, name) for shape in shapes] for name in ("m", "n", "k", "op")}
     columns["dtype"] = [shape.packed_dtype for shape in shapes]
     return {name: np.array(column, np.int64) for name, column in columns.items()}

@@ -1,7 +1,7 @@
 """trace: the GEMMs of the profiler's trace at workload.path, in its order and with its gaps.
 
-In: the options, and how large the device's cache is. Out: a `TraceStream`. ConfigError and DataError say what is wrong
-with the options, or with the file; notices say what was left out, or converted.
+In: the options, and the size of the device's cache. Out: a `TraceStream`. Wrong options raise a ConfigError, a wrong
+file a DataError. Notices tell the user which operators were left out or converted.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from launchopt.workloads.trace_stream import TraceStream, Weights, first_command
 
 
 class Gaps(enum.Enum):
-    """When commands are due."""
+    """Times at which commands are due."""
 
-    trace = "trace"  # as long after the first as in the trace
-    none = "none"  # as soon as the ring has room: a closed loop
+    trace = "trace"  # as long after the first command as in the trace
+    none = "none"  # as soon as the ring has space: a closed loop
 
 
 @dataclass(slots=True)
@@ -48,21 +48,21 @@ class Trace(Workload):
     smallest: ClassVar[tuple[str, ...]] = ("workload.path={trace}",)
 
     def model_name(self, model: str) -> str:
-        """Return the file's name, up to its first point."""
+        """Return the name of the file up to its first dot."""
         return Path(self.path).name.partition(".")[0]
 
     def lower(self, is_ordered: bool) -> str:
-        """Return the settings that need less memory when lower."""
+        """Return the settings whose lower values need less memory, for an error text."""
         return "workload.commands or workload.repeat"
 
     def stream(self, layers: int, setting: Setting) -> TraceStream:
-        """Return the stream; what was left out, or converted, is added to the notices."""
+        """Return the stream. Operators that were left out or converted are added to the notices."""
         trace = read_gemms(Path(self.path))
         if self.commands is not None and self.commands > trace.commands:
             most = f"must be at most {trace.commands}: {self.path} has no more"
             raise ConfigError("workload.commands", self.commands, most)
         gemms = first_commands(trace.gemms, self.commands)
-        dtype = _usual_dtype(gemms) if self.dtype is None else self.dtype  # fp32 is 0
+        dtype = _usual_dtype(gemms) if self.dtype is None else self.dtype  # no `or`: Dtype.fp32 is 0
         speed = self.speed if self.gaps is Gaps.trace else None
         if speed and gemms[-1].start_ns + max(gemm.end_ns for gemm in gemms) * self.repeat > SPAN_NS_MAX * speed:
             raise ConfigError("workload.speed", self.speed, "the last command would be due in over 146 years")
@@ -71,7 +71,10 @@ class Trace(Workload):
         return stream
 
     def _weights(self, gemms: Sequence[Gemm], dtype: Dtype, setting: Setting) -> Weights:
-        """Cold: the weights of each shape alone are more than the cache holds. Hot: those of all shapes fit."""
+        """Return the function that chooses the number of different weights of an arena.
+
+        With a cold cache the weights of each shape alone exceed the cache. With a hot one those of all shapes fit.
+        """
         replicas = self.replicas
         if replicas is None and self.cache is Cache.hot:
             a_copy = sum(m * k for m, k in {(gemm.m, gemm.k) for gemm in gemms}) * dtype.itemsize

@@ -1,13 +1,13 @@
-"""trace: the GEMMs of a profiler's trace, in its order, each due when it was asked for then.
+"""`TraceStream`: the GEMMs of a profiler's trace, in its order, at its times.
 
-In: GEMMs in order of time (`launchopt.traces.gemms`). Out: a stream with a command a GEMM, those of a batched operator
-in a row; the whole again for each repeat. A thread of the trace is a request. Nothing is kept a command: records are
-made from columns, a row an operator.
+In: operators in order of time, each a batch of one or more GEMMs (`launchopt.traces.gemms`). Out: a stream with a
+command per GEMM; `repeat` runs through the whole trace several times. Each thread of the trace is a request. Memory
+grows with the operators, not with the commands: records are made from columns with a row per operator.
 
-A trace does not tell whose result a GEMM read, nor where its operands lay. So no command here reads what another
-wrote: what a mode gains by batching commands of one thread, a real model gains only where these do not depend on each
-other. And operands are random: commands that share the weights' shape take the next weight in turn, of `weights` many;
-inputs take turns in a longer cycle, every output has a slot of its own.
+A trace records neither dependencies nor addresses. So no command reads the output of another. If a mode gains by
+batching commands of one thread, a real model has that gain only where these commands are independent. Operands are
+random. Commands with weights of one shape take these weights in turn. Inputs are taken in turn from a longer cycle.
+Every output has a slot of its own.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from launchopt.workloads.stream import (
     arenas_of,
 )
 
-STRIDE_COMMANDS = 1 << 16  # looked at for how slots move
+STRIDE_COMMANDS = 1 << 16  # commands in which `strides` counts the distances between slots
 
 Columns = NDArray[np.int64]
-Weights = Callable[[ArenaKey, int], int]  # an arena of weights, and how many commands use it -> distinct ones
+Weights = Callable[[ArenaKey, int], int]  # (arena of weights, commands that use it) -> number of different weights
 
 
 def first_commands(gemms: Sequence[Gemm], commands: int | None) -> list[Gemm]:
-    """The first so many (None: all), the last operator's batch cut where it must be."""
+    """Return the operators of the first `commands` GEMMs (None: all). The batch of the last one may be cut."""
     kept: list[Gemm] = []
     for gemm in gemms:
         if commands is not None and commands <= gemm.batch:
@@ -51,23 +51,22 @@ def first_commands(gemms: Sequence[Gemm], commands: int | None) -> list[Gemm]:
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """What operators take one after the other from a numbered supply: slots of an arena, steps of a thread.
+    """Numbers that commands take in turn from a supply: slots of an arena, or steps of a thread.
 
-    Columns, a row an operator: which is its first, how many all operators take from there in a turn, and how many there
-    are before the first comes again.
+    Each operator uses one supply. A turn is one pass through the trace. Columns have a row per operator.
     """
 
-    first: Columns
-    a_turn: Columns
-    size: Columns
+    first: Columns  # number of the operator's first command in turn 0
+    a_turn: Columns  # numbers that all operators of the supply take in one turn
+    size: Columns  # numbers in the supply; after the last one comes number 0 again
 
     def at(self, turn: Columns, operator: Columns, within: Columns) -> Columns:
-        """What command `within` of an operator takes in a turn through the trace."""
+        """Return the number for GEMM `within` of an operator in turn `turn`; arrays of one entry per command."""
         return (turn * self.a_turn[operator] + self.first[operator] + within) % self.size[operator]
 
 
 def _turns(supply_of: Sequence[Hashable], batch: Columns, size: Mapping[Any, int]) -> _Turns:
-    """`supply_of` each operator; `size` of each supply."""
+    """Return the columns from the supply and the batch of each operator, and the size of each supply."""
     taken: Counter[Hashable] = Counter()
     first = []
     for supply, count in zip(supply_of, batch.tolist(), strict=True):
@@ -78,7 +77,10 @@ def _turns(supply_of: Sequence[Hashable], batch: Columns, size: Mapping[Any, int
 
 
 class TraceStream(CommandStream):
-    """Commands of `gemms`, `repeat` times over. `speed`: of the trace's clock, 2 for half the gaps; None: no gaps."""
+    """Commands of `gemms`, `repeat` times over.
+
+    weights: chooses the number of different weights of an arena. speed: 2 halves the gaps of the trace; None: no gaps.
+    """
 
     independent = False
     layers = 1
@@ -108,7 +110,7 @@ class TraceStream(CommandStream):
             self._turn_ns = round(max(gemm.end_ns for gemm in gemms) / speed)
 
     def _counted(self, what: Sequence[Any], repeat: int) -> dict[Any, int]:
-        """Commands of each."""
+        """Return the number of commands for each value in `what`, which has an entry per operator."""
         counts: Counter[Any] = Counter()
         for each, batch in zip(what, self._batch.tolist(), strict=True):
             counts[each] += batch * repeat
@@ -127,17 +129,17 @@ class TraceStream(CommandStream):
 
     @property
     def fewest_weights(self) -> int | None:
-        """Distinct weights of the shape that has fewest, of those that come back to one; None where none does."""
+        """Minimum number of different weights, over the shapes that use a weight twice; None if no shape does."""
         reused = [slots for arena, slots in self.arenas.items() if arena.is_weight and slots < self._uses[arena]]
         return min(reused, default=None)
 
     @property
     def span_ns(self) -> int:
-        """When the last command is due, since the start."""
+        """Time at which the last command is due, ns since the start; 0 without gaps."""
         return 0 if self._due_ns is None else int(self._due_ns[-1]) + (self._turns - 1) * self._turn_ns
 
     def blocks(self, block_records: int = BLOCK_RECORDS) -> Iterator[Block]:
-        """The stream in order."""
+        """Yield the stream in order, in blocks of `block_records` records; the last may be shorter."""
         for first in range(0, self.commands, block_records):
             yield self._block(first, min(block_records, self.commands - first))
 
@@ -157,7 +159,10 @@ class TraceStream(CommandStream):
         return Block(records, due_ns)
 
     def strides(self) -> dict[ShapeKey, tuple[int, int, int]]:
-        """As any, found on the first commands; (1, 1, 1) for a shape that does not come twice among them."""
+        """Return the most frequent distance between successive commands of each shape, counted on the first commands.
+
+        It is (1, 1, 1) for a shape that occurs only once among them, or whose slots only move backwards.
+        """
         records = self._block(0, min(self.commands, STRIDE_COMMANDS)).records
         sizes = np.stack([records[name] for name in "mnk"], axis=1)
         slots = np.stack([records[f"slot_{role}"].astype(np.int64) for role in "abc"], axis=1)
