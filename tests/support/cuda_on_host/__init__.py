@@ -1,6 +1,6 @@
-"""Kernels of launchopt/kernels run on the host: see cuda_on_host.h.
+"""Kernels of launchopt/kernels, compiled and run on the host: see cuda_on_host.h.
 
-In: a source, its macros, and how a thread of it is called. Out: launches of it, on memory of the host. It needs g++.
+Input: a source, its macros, and the call that a thread makes. Output: launches on the host's memory. It needs g++.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from launchopt.kernels import source
 from support.paths import ROOT
 
 HERE = Path(__file__).parent
-CACHE = ROOT / ".pytest_cache" / "d" / "cuda_on_host"  # where pytest's own cache.mkdir would have it
-UNUSED_DAYS = 14  # after which a library is removed from CACHE
+CACHE = ROOT / ".pytest_cache" / "d" / "cuda_on_host"  # the folder that pytest's own cache.mkdir would create
+UNUSED_DAYS = 14  # CACHE drops a library that no test used for this long
 PARTS = ("fibers", "ptx", "races")
 SOURCE = "kernel.cpp"
-# What has a kernel call races.cpp for each of its loads and stores, and lines for what that finds.
+# Flags with which a kernel calls races.cpp at each load and store, and keeps line numbers for its reports.
 WATCHED = (
     "-g",
     "-fsanitize=thread",
     "--param=tsan-instrument-func-entry-exit=0",
     "--param=tsan-distinguish-volatile=1",
 )
-WATCHED_SINCE = 11  # of g++
-MOST_TURNS = 2_000_000  # of a block: who needs more waits for what does not come
-# What functions do whose bodies are PTX, by how they begin.
+WATCHED_SINCE = 11  # the first version of g++ that knows these flags
+MOST_TURNS = 2_000_000  # turns of a block; a launch that needs more waits for something that never happens
+# Host bodies of functions that are PTX on the device, by the beginning of the function.
 BODIES = {
     "__device__ inline float widen(storage value) {\n    float wide;": "return half_bits(value);",
     "__device__ inline storage narrow(float value) {\n    storage result;": "return bits_of_half(value);",
     "__device__ inline void group_barrier(int group) {": "__barrier_sync_count(group + 1, 32 * GROUP_WARPS);",
     "__device__ inline uint4 read_once(const storage* from) {": "return *(const uint4*)from;",
 }
-PTX = "common/ptx.cuh"  # whose functions the header has for the host
-TYPES = "typedef unsigned u32;\ntypedef unsigned long long u64;\n"  # which the header has, too
+PTX = "common/ptx.cuh"  # cuda_on_host.h replaces its functions
+TYPES = "typedef unsigned u32;\ntypedef unsigned long long u64;\n"  # cuda_on_host.h declares these, too
 
 
 def can_build() -> bool:
@@ -55,7 +55,7 @@ def can_build() -> bool:
 
 @cache
 def can_find_races() -> bool:
-    """Whether g++ is new enough for WATCHED."""
+    """Return whether g++ is new enough for WATCHED."""
     if not can_build():
         return False
     version = subprocess.run(["g++", "-dumpversion"], check=True, capture_output=True, text=True).stdout
@@ -74,19 +74,19 @@ def _on_host(text: str) -> str:
 
 
 def built(name: str, call: str, races: bool = False, **macros: int) -> ctypes.CDLL:
-    """The library of a file of launchopt/kernels."""
+    """Return the library of a file of launchopt/kernels."""
     return built_of(source(name), call, races, **macros)
 
 
 @cache
 def _compiler() -> str:
-    """What every library depends on beside its own source: g++, and the files of this folder."""
+    """Return the version of g++ and the sources of this folder, on which every library depends."""
     version = subprocess.run(["g++", "--version"], check=True, capture_output=True, text=True).stdout
     return version + "".join(path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.[ch]*")))
 
 
 def _cached(key: str, build: Callable[[Path], None]) -> Path:
-    """The folder in CACHE that `build` filled for this key, now or in an earlier run or another process."""
+    """Return the folder in CACHE for a key; `build` fills it unless an earlier run or another process did."""
     folder = CACHE / hashlib.sha256((_compiler() + key).encode()).hexdigest()[:32]
     with contextlib.suppress(FileNotFoundError):
         os.utime(folder)
@@ -113,24 +113,24 @@ def _remove_unused() -> None:
 
 @cache
 def _parts() -> Path:
-    """The folder of what all libraries have in common, as objects."""
+    """Return the folder with the object files that all libraries share."""
     return _cached("parts", lambda folder: _compile(folder, "-O2", "-c", *(f"{HERE / part}.cpp" for part in PARTS)))
 
 
 def _compile(folder: Path, *arguments: str) -> None:
-    # A jump to another fiber's stack is none that a fortified one allows.
+    # Fibers jump to other stacks with longjmp, which _FORTIFY_SOURCE rejects.
     subprocess.run(["g++", "-std=c++17", "-U_FORTIFY_SOURCE", "-w", "-fPIC", *arguments], check=True, cwd=folder)
 
 
 @cache
 def built_of(text: str, call: str, races: bool = False, **macros: int) -> ctypes.CDLL:
-    """The library of a source, whose threads run `call`, a statement about `arguments`, the address of a launch.
+    """Return the library of a source. Each thread runs the statement `call`, with `arguments`, a launch's address.
 
-    races: launches also look for what threads do to the same memory without an order between them (races.h).
+    races: launches also report accesses to the same memory without an order between the threads (races.h).
     """
     call = f"void host::run_thread(void* arguments) {{ {call}; }}"
     code = f'#include "cuda_on_host.h"\n{_on_host(text)}\n{call}\n'
-    # -Og: of a test's time most is the compiler's.
+    # -Og: compilation takes most of a test's time.
     flags = ["-Og", f"-I{HERE}", *(f"-D{key}={value}" for key, value in macros.items()), *(WATCHED if races else ())]
 
     def build(folder: Path) -> None:
@@ -149,7 +149,7 @@ def built_of(text: str, call: str, races: bool = False, **macros: int) -> ctypes
 
 @cache
 def _stacks(size: int) -> NDArray[np.uint8]:
-    """Of all libraries in turn: only what is used of it is memory."""
+    """Return memory for stacks, shared by all libraries. Only the touched part takes physical memory."""
     return np.empty(size, np.uint8)
 
 
@@ -163,9 +163,9 @@ def launch(
     at_once: int = 1,
     most_turns: int = MOST_TURNS,
 ) -> None:
-    """Until all threads have ended; RuntimeError where they do not, or do what a device would not allow.
+    """Run a launch until all threads have ended. RuntimeError: they do not end, or they break a rule of the device.
 
-    grid: blocks, of up to three dimensions, of which `at_once` are there at a time. seed: of who goes on next.
+    grid: blocks in up to three dimensions; `at_once` of them run at a time. seed: chooses the order of threads.
     """
     size = (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
     stacks = _stacks(1 << (at_once * threads * library.stack_bytes() - 1).bit_length()).ctypes.data
@@ -174,7 +174,7 @@ def launch(
 
 
 def _line(library: ctypes.CDLL, offset: str) -> str:
-    """Of the kernel's text, that an instruction is of."""
+    """Return the source line of an instruction at `offset` in the library."""
     command = ["addr2line", "-e", library._name, offset]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     number = re.search(r":(\d+)", found)

@@ -1,1 +1,1 @@
-"""Programs of the megakernel, and what stands in for its GPU."""
+"""Programs of the megakernel, and fakes of its GPU."""

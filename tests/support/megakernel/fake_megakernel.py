@@ -1,11 +1,11 @@
-"""A stand-in for kernels/megakernel.cu on the fake CUDA device: it reads its program where it lies, and interprets it.
+"""A fake of kernels/megakernel.cu on the fake CUDA device: it reads a program from memory and interprets it.
 
-`fake_megakernel()` gives a device on which mode=megakernel runs, and what was launched on it. Instructions run in a
-random order that keeps to their waits, over the arenas of the host. Memory that CuPy would give is kept account of: a
-launch that points to memory that is not there any more fails, and so does whoever frees what a launch still uses.
+`fake_megakernel()` yields a device on which mode=megakernel runs, and records every launch. It runs instructions over
+the host's arenas, in a random order that respects their waits. It tracks the memory that CuPy would allocate. A launch
+fails if it points to freed memory. A test fails if it frees memory that a launch still uses.
 
-A launch that waits for the host's word is done, or not, when the next one is made, or all are waited for: the word must
-be there then. If it is there before, it is done before anything else is launched.
+A gated launch waits for the host's word. The fake runs it when the word arrives. The word must arrive before the next
+launch, and before a wait for all launches.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ FEEDBACK_COUNTS = [name for name in FEEDBACK.names or () if FEEDBACK[name].kind 
 
 
 class FakeMegakernel:
-    """`launched`: of each launch the instructions; `rows`: how many it has fed back; `waited`: how many were admitted,
-    and `in_vain` how many called off, of those that waited for the host's word; `split`: how many GEMMs of each program
-    pairs of blocks share; `each_lane`: of each kernel, whether it is the one for racecheck.
+    """The megakernel's side of the fake device.
+
+    launched: the instructions of each launch. rows: the number of rows that each launch fed back. waited: the number of
+    gated launches that were admitted. in_vain: the number that were called off. split: for each program, the number of
+    GEMMs that pairs of blocks share. each_lane: for each kernel, whether it is the variant for racecheck.
     """
 
     def __init__(self, device: FakeCuda, memory: FakeMemory, multiprocessors: int, clusters: int) -> None:
@@ -55,11 +57,11 @@ class FakeMegakernel:
         self.waited = self.in_vain = 0
         self._waits: tuple[dict[str, int], int, NDArray[np.int64]] | None = None
         self._numbers: dict[int, int] = {}
-        self._tables: list[Tasks] = []  # of all programs
-        self._lists: dict[bytes, Instructions] = {}  # by the words of their tasks, which lack those done with another
+        self._tables: list[Tasks] = []  # the tasks of each program
+        self._lists: dict[bytes, Instructions] = {}  # by the words of their tasks, which omit fused instructions
 
     def tasks_of(self, instructions: Instructions, blocks: int, itemsize: int, pairs: bool) -> Any:
-        """In place of `megakernel_tasks.tasks_of`: whose list a program's tasks are."""
+        """Replace `megakernel.program.tasks_of`: record the list that a program's tasks belong to."""
         tasks, box_bytes = tasks_of(instructions, blocks, itemsize, pairs)
         self.split.append(int(tasks[:, TaskWord.SPLIT].sum()))
         self._lists[tasks[:, :WORDS].tobytes()] = instructions.copy()
@@ -67,12 +69,12 @@ class FakeMegakernel:
         return tasks, box_bytes
 
     def clusters_at_once(self, function: Any, size: int, threads: int, shared_bytes: int) -> int:
-        """In place of `kernel_plans.clusters_at_once`."""
+        """Replace `kernel_plans.clusters_at_once`."""
         assert (function.defines, size, threads, shared_bytes) == ({}, 2, 288, SHARED_BYTES)
         return self._clusters
 
     def function(self, file: str, name: str, head: str = "", **defines: int) -> Any:
-        """In place of `KernelPlans.function`, for the megakernel and its probe of clusters."""
+        """Replace `KernelPlans.function` for the megakernel and for its probe of clusters."""
         if name == "null_kernel":
             return SimpleNamespace(defines=defines)
         feedback = self.device.launch_feedback
@@ -82,7 +84,7 @@ class FakeMegakernel:
         return SimpleNamespace(defines=defines, max_dynamic_shared_size_bytes=0)
 
     def launch(self, function: Any, threads: int, parameters: Any, stream: Any, shared_bytes: int) -> Any:
-        """In place of `KernelLaunch`."""
+        """Replace `KernelLaunch`."""
         assert shared_bytes == function.max_dynamic_shared_size_bytes <= SHARED_BYTES
         assert (threads, stream) == (288 + 32 * function.defines["SHORT"], self.device.stream)
         assert [each.nbytes for each in parameters] == [PROGRAM.itemsize, FEEDBACK.itemsize, 4, GATE.itemsize]
@@ -97,18 +99,18 @@ class FakeMegakernel:
             self._run(defines, blocks, words)
 
     def _word(self, words: NDArray[np.int64]) -> tuple[bool, int]:
-        """Whether the host has said something to a launch that waits, and what."""
+        """Return whether the host has written a word to a gated launch, and that word."""
         tag, said = divmod(int(memory_at(int(words[GATE_AT]), (1,), np.uint64)[0]), 1 << 64 - TAG_BITS)
         return tag == words[TAG_AT] > 0, said
 
     def enter(self, enter: Callable[..., int], index: int, size: int, request: int = 0) -> int:
-        """In place of the device's: something may be launched next."""
+        """Replace the device's `enter`: another launch may follow."""
         if self._waits is not None and self._word(self._waits[2])[0]:
             self.settle()
         return enter(index, size, request)
 
     def settle(self) -> None:
-        """Do what waits for the host's word, which has been said."""
+        """Run or call off the gated launch, by the word that the host has written."""
         if self._waits is None:
             return
         (defines, blocks, words), self._waits = self._waits, None
@@ -121,7 +123,7 @@ class FakeMegakernel:
             self.in_vain += 1
 
     def all_done(self) -> None:
-        """What all launches use is free."""
+        """End all launches and release the memory that they use."""
         self.settle()
         self.memory.under_way.clear()
 
@@ -165,7 +167,7 @@ class FakeMegakernel:
             fed_back(feed, told, self.device.work.dtype, self.device.cupy.sampling)
 
     def _check(self, tasks: NDArray[np.int64], weights: NDArray[Any], box_bytes: int) -> None:
-        """Mail lies where there is room for it, and apart; weights are those of the GEMMs that take them from there."""
+        """Check that boxes lie within their memory, without overlap, and that weights belong to the streamed GEMMs."""
         itemsize, columns = self.device.work.dtype.itemsize, compiled_columns(int(tasks[:, Word.REQUESTS].max()))
         streamed = tasks[tasks[:, TaskWord.STREAMED] == 1]
         assert weights["a"].tolist() == [*streamed[:, Word.A].tolist(), 0, 0]
@@ -199,15 +201,15 @@ class FakeMegakernel:
 
 
 def _compiled_as(row: NDArray[np.int64], is_alone: bool) -> int:
-    """The op under whose name it is compiled: attention's under the first one's."""
+    """Return the op under whose name the kernel compiles an instruction: ROPE for all of a fused attention."""
     return int(Op.ROPE if not is_alone and row[Word.OP] in ATTENTION else row[Word.OP])
 
 
 @contextmanager
 def fake_megakernel(multiprocessors: int = MULTIPROCESSORS, clusters: int = 0) -> Iterator[FakeMegakernel]:
-    """The device. At the end: nothing was freed that was in use.
+    """Yield the device. At the end check that no memory was freed while in use.
 
-    clusters: of two blocks, how many it can have at once.
+    clusters: the number of two-block clusters that can run at the same time.
     """
     with fake_cuda() as device, pytest.MonkeyPatch.context() as patch:
         from launchopt.devices.cuda import kernel_plans

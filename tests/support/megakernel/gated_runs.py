@@ -1,4 +1,4 @@
-"""Streams whose steps kernels/megakernel.cu runs in launches that wait for the host's word on them, on the host."""
+"""Streams whose steps kernels/megakernel.cu runs on the host in gated launches, which wait for the host's word."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from support.steps.program_interpreter import NONE
 
 
 class Gated(KernelRun):
-    """Launches are made before their commands are there, two of each that are called off, or hear nothing, first."""
+    """A run whose launches start before their commands exist.
+
+    Before each admitted launch it makes one launch that is called off, and one that gives up.
+    """
 
     patience_ns = 60_000_000_000
 
@@ -37,7 +40,7 @@ class Gated(KernelRun):
         assert self.said[1] == 0
 
     def done_in_vain(self, made: Launched, rows: int, says: bool) -> None:
-        """A launch that is called off, or gives up."""
+        """Make a launch that is called off (`says`), or one that gets no word and gives up."""
         before = self.bytes_of(made)
         if says:
             self.said[0] = self.tag + 1 << 48
@@ -55,6 +58,6 @@ class Gated(KernelRun):
         assert self.heard[0] >> np.uint64(48) == self.tag
 
     def bytes_of(self, made: Launched) -> bytes:
-        """All that a launch stores, but for what the gate is."""
+        """Return everything that a launch stores, except the words of the gate."""
         arrays = made.counters, made.boxes, made.found, self.ns
         return b"".join((*self.contents().values(), *(each.tobytes() for each in arrays)))

@@ -1,8 +1,8 @@
-"""Instruction lists (`instructions`) executed with NumPy: what a resident kernel that runs them must give.
+"""A NumPy interpreter of instruction lists (`instructions`): the reference for the megakernel.
 
-In: a list, and the memory that its addresses mean, arrays by the address at which each begins (`placed` makes these up
-for a host's arenas). Out: what the instructions write, in any order in which none runs before those that it waits for.
-Ops are those of the CPU device, in fp32, rounded to storage where the GPU rounds.
+Input: a list, and arrays by the address at which each begins. `Placed` invents such addresses for the host's arenas.
+Output: the values that the instructions write, in any order that respects their waits. The ops are those of the CPU
+device, in fp32, rounded to the storage type where the GPU rounds.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from launchopt.workloads.attention import Attention
 from launchopt.workloads.chain import ChainStream
 
 FIRST_ADDRESS = 1 << 32
-GAP_BYTES = 1 << 20  # between two arrays, so that what runs out of one is nowhere
+GAP_BYTES = 1 << 20  # between two arrays, so that an access past the end of one hits no other
 ALIGNMENT_BYTES = 256
 
 
 class Memory:
-    """Contiguous arrays, each by the address of its first byte. `bytes`: the same memory, by the same addresses."""
+    """Contiguous arrays by the address of their first byte. bytes: the same memory as uint8, by the same addresses."""
 
     def __init__(self, arrays: Mapping[int, NDArray[Any]]) -> None:
         self._starts = sorted(arrays)
         self.bytes = {start: arrays[start].reshape(-1).view(np.uint8) for start in self._starts}
 
     def view(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """An array of that shape, strides in bytes, without a copy. IndexError where it is not within one array."""
+        """Return a view with this shape, and strides in bytes. IndexError: it is not within one array."""
         at = bisect.bisect_right(self._starts, address) - 1
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         end = address + last + np.dtype(dtype).itemsize
@@ -52,16 +52,16 @@ class Memory:
 
 
 class _State(SeqState):
-    """Where requests stand, and their pages, as memory has them."""
+    """The positions and pages of requests, at their addresses in memory."""
 
     def __init__(self, positions: NDArray[np.int32], table: NDArray[np.int32]) -> None:
         self.positions, self.table, self.requests = positions, table, len(table)
 
 
 class Placed:
-    """A stream's operands on the host, at addresses made up for them.
+    """A stream's operands on the host, at invented addresses.
 
-    `steps`: for a `StepCompiler`. `state`: addresses of the sequences' state, where there is one. `memory`: of both.
+    steps: the input of a `StepCompiler`. state: the addresses of the sequences' state, or None. memory: all arrays.
     """
 
     def __init__(self, stream: ChainStream, arenas: Arenas, state: SeqState | None = None) -> None:
@@ -89,7 +89,7 @@ class Placed:
 
 
 def _apart(arrays: Iterable[NDArray[Any]]) -> dict[int, NDArray[Any]]:
-    """Arrays by addresses, in order."""
+    """Return arrays by invented addresses, in order."""
     found, at = {}, FIRST_ADDRESS
     for array in arrays:
         found[at] = array
@@ -98,7 +98,7 @@ def _apart(arrays: Iterable[NDArray[Any]]) -> dict[int, NDArray[Any]]:
 
 
 def random_order(instructions: Instructions, seed: int) -> list[int]:
-    """Every instruction once, none before those that it waits for; which of those that may come next, chance says."""
+    """Return a random order of all instructions that respects their waits."""
     generator = np.random.default_rng(seed)
     waits = waits_of(instructions)
     left, after = [len(own) for own in waits], [list[int]() for _ in waits]
@@ -116,7 +116,7 @@ def random_order(instructions: Instructions, seed: int) -> list[int]:
 
 
 def run(instructions: Instructions, memory: Memory, dtype: Dtype, order: Iterable[int] | None = None) -> None:
-    """Execute all, in the order of the list or in another. ValueError where that runs one before what it waits for."""
+    """Execute all instructions, in `order` or that of the list. ValueError: one would run before one it waits for."""
     waits, done = waits_of(instructions), set[int]()
     for i in range(len(instructions)) if order is None else order:
         if i in done or not done.issuperset(waits[i]):
@@ -128,7 +128,7 @@ def run(instructions: Instructions, memory: Memory, dtype: Dtype, order: Iterabl
 
 
 def execute(row: Instruction, memory: Memory, dtype: Dtype) -> None:
-    """One instruction, whether or not those that it waits for have ended."""
+    """Execute one instruction, without regard to its waits."""
     if int(row[Word.OP]) == JOIN:
         return
     word = {each: int(row[each]) for each in Word}
@@ -148,7 +148,7 @@ Words = dict[Word, int]
 
 
 def _operands(op: Op, word: Words, memory: Memory, dtype: Dtype) -> tuple[Any, Any, Any]:
-    """Views as `cpu_ops.apply` takes them; C for what an op does not have."""
+    """Return views of A, B and C as `cpu.ops.apply` takes them; C stands for operands that the op lacks."""
     storage = STORAGE[dtype]
     m, n, k, requests = (word[each] for each in (Word.M, Word.N, Word.K, Word.REQUESTS))
 
@@ -181,7 +181,7 @@ def _operands(op: Op, word: Words, memory: Memory, dtype: Dtype) -> tuple[Any, A
 
 
 def _packed(sizes: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Strides of what lies without gaps."""
+    """Return the strides in bytes of an array without gaps."""
     return tuple(itemsize * int(np.prod(sizes[i + 1 :])) for i in range(len(sizes)))
 
 

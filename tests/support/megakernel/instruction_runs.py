@@ -1,4 +1,4 @@
-"""Streams run as instruction lists, interpreted on the host: any stream, batches as a step batcher may form them."""
+"""Streams run as instruction lists that the host interprets, in batches as a step batcher may form them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ Ordered = Callable[[Instructions], Iterable[int] | None]
 
 
 def in_order(_: Instructions) -> None:
-    """As the list says."""
+    """Return None: run the list in its own order."""
 
 
 class InstructionRun:
-    """A stream's operands, and lists of its steps. `change`: what is done to a list before it runs. fuse: see there."""
+    """A stream's operands, and the lists of its steps.
+
+    change: modifies a list before it runs. fuse: passed to the `StepCompiler`.
+    """
 
     def __init__(
         self,
@@ -51,32 +54,32 @@ class InstructionRun:
         self.placed = Placed(stream, self.arenas, self.state)
         self.compiler = StepCompiler(self.placed.steps, self.placed.state, fuse=fuse)
         self._steps = CpuSteps(stream, self.arenas, sampling)
-        self._flights = Flights(stream, cast(Ring, None), self._steps.done)  # nobody is told
+        self._flights = Flights(stream, cast(Ring, None), self._steps.done)  # no ring, so no driver is notified
         self._flights.reset()
 
     def step(self, batch: StepBatch, ordered: Ordered = in_order) -> Instructions:
-        """One batch, fed back; its list."""
+        """Run one batch and feed it back; return its list."""
         program = self.change(self.compiler.compile(batch))
         run(program, self.placed.memory, self.stream.dtype, ordered(program))
         self.feed_back(batch)
         return program
 
     def feed_back(self, batch: StepBatch) -> None:
-        """What a batch's steps gave is their requests' next input."""
+        """Make the results of a batch's steps the next inputs of their requests."""
         self._steps.feed_back(self._flights, self._flights.collect(batch.words[-batch.size :]))
 
     def all(self, most: int = 8, seed: int | None = None, ordered: Ordered = in_order) -> list[Instructions]:
-        """Every step of every request."""
+        """Run every step of every request; return the lists."""
         return [self.step(batch, ordered) for batch in batches(self.stream, most, seed)]
 
-    unwritten: frozenset[str] = frozenset()  # of a program, what nobody writes
+    unwritten: frozenset[str] = frozenset()  # nodes of a program whose outputs are never stored
 
     def verify(self) -> Verification:
         ids = self._flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
         return verify_chain(self.stream, self.arenas, self.sampling, ids, 64, 0, self.unwritten)
 
     def contents(self) -> dict[str, bytes]:
-        """All that was written."""
+        """Return the bytes of every array that a run writes."""
         arrays: dict[str, Any] = {str(key): array for key, array in self.arenas.arrays.items()}
         if self.state is not None:
             arrays["positions"] = self.state.positions
@@ -84,7 +87,7 @@ class InstructionRun:
 
 
 def without(program: Instructions, i: int, j: int) -> Instructions:
-    """The list less one wait."""
+    """Return the list without the wait, or mail, of instruction i for instruction j."""
     changed = program.copy()
     if changed[i, Word.MAIL] == j:
         changed[i, Word.MAIL] = NOBODY
@@ -95,7 +98,7 @@ def without(program: Instructions, i: int, j: int) -> Instructions:
 
 
 def ancestors(waits: list[list[int]], i: int) -> set[int]:
-    """Who comes before an instruction, whatever the order."""
+    """Return the instructions that precede instruction i in every order."""
     found, todo = set[int](), list(waits[i])
     while todo:
         if (each := todo.pop()) not in found:
@@ -105,7 +108,7 @@ def ancestors(waits: list[list[int]], i: int) -> set[int]:
 
 
 def hurried(program: Instructions, i: int) -> list[int]:
-    """An order that runs instruction i as early as its waits allow."""
+    """Return an order that runs instruction i as early as its waits allow."""
     waits, first, todo = waits_of(program), set[int](), [i]
     while todo:
         if (each := todo.pop()) not in first:
@@ -115,7 +118,10 @@ def hurried(program: Instructions, i: int) -> list[int]:
 
 
 def after_second_step(stream: ChainStream, i: int = 0, j: int | None = None, fuse: bool = False) -> dict[str, bytes]:
-    """What is there after two steps, the second less the wait of i for j, and in the order that this allows."""
+    """Return memory after two steps.
+
+    j: the second step runs without the wait of instruction i for j, and with i as early as possible. None: unchanged.
+    """
     rig = InstructionRun(stream, fuse=fuse)
     first, second = [batch for batch, _ in zip(batches(stream, 4), range(2), strict=False)]
     rig.step(first)

@@ -1,7 +1,7 @@
-"""What makes an order between threads of kernels/megakernel.cu: each barrier, fence and wait left out in turn.
+"""Which barriers, fences and waits of kernels/megakernel.cu are necessary: leave out each in turn and run the kernel.
 
-In: the kernel's text, and lists of instructions that use all of it. Out: a line for each, with what noticed it; most
-are noticed as races (cuda_on_host/races.h). Each takes from seconds to minutes:
+Input: the kernel's text, and instruction lists that use all of it. Output: one line per statement, with the list that
+failed and how. Most fail as races (cuda_on_host/races.h). Each statement takes seconds to minutes:
 
     PYTHONPATH=.:tests python tests/support/megakernel/kernel_orders.py > orders.txt
 """
@@ -63,7 +63,7 @@ def stepped(
     made: type[KernelRun] = KernelRun,
     text: str = KERNEL,
 ) -> KernelRun:
-    """Two tokens of each request; four blocks come in pairs."""
+    """Run two tokens of each request. Four blocks form pairs."""
     vocab = None if sampling is NONE else 60
     stream = ChainStream(program, layers, requests_of([(0, 2)] * requests), dtype, 1, vocab)
     with watched(blocks):
@@ -77,7 +77,7 @@ def with_attention(heads: tuple[int, int, int], sizes: list[tuple[int, int]], te
 
 @contextmanager
 def watched(blocks: int) -> Iterator[None]:
-    """Kernels are built to look for races."""
+    """Build kernels so that they report races, and launch this number of blocks."""
     before = kernel_runs.built_of, kernel_runs.BLOCKS
     kernel_runs.built_of, kernel_runs.BLOCKS = partial(built_of, races=True), blocks
     try:
@@ -120,7 +120,7 @@ STATEMENT = re.compile(rf"\b(?:peer\.|ring\.)?(?:{CALLS})(?:<\w+>)?\((?:[^()]|\(
 
 
 def statements(text: str) -> list[tuple[int, int]]:
-    """Where each begins and ends: not in what common/ptx.cuh has, nor in macros."""
+    """Return (start, end) of each statement, except those of common/ptx.cuh, comments and macros."""
     ptx = source("common/ptx.cuh")
     first = text.index(ptx)
     return [
@@ -131,7 +131,7 @@ def statements(text: str) -> list[tuple[int, int]]:
 
 
 def beginning(text: str, place: int) -> int:
-    """Of its line, less what that is indented."""
+    """Return the place of the first character after the indentation of a line."""
     line = text.rfind("\n", 0, place) + 1
     return line + len(text[line:]) - len(text[line:].lstrip())
 
@@ -142,7 +142,7 @@ def without(text: str, statement: tuple[int, int]) -> str:
 
 
 def noticed(text: str) -> str:
-    """By which list, and what was; empty: by none."""
+    """Return the first list that fails with this text, and how; empty if none fails."""
     for name, step in LISTS.items():
         try:
             run = step(text=text)
@@ -154,7 +154,7 @@ def noticed(text: str) -> str:
 
 
 def told(number: str) -> str:
-    """Of one left out, by a process of its own: without it the kernel may store anywhere."""
+    """Return the outcome without one statement. A separate process runs it, since the kernel may store anywhere."""
     done = subprocess.run([sys.executable, __file__, number], capture_output=True, text=True)
     return done.stdout or f"signal {-done.returncode}\n"
 

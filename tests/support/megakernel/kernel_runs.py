@@ -1,4 +1,4 @@
-"""Streams whose steps kernels/megakernel.cu itself runs, on the host (cuda_on_host), and small programs for it."""
+"""Streams whose steps kernels/megakernel.cu runs on the host (cuda_on_host), and small programs for it."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
 TOKENS = 4
 PROGRAMS: dict[str, Program] = {
     "decode": linear_program([(m, k) for _, m, k in MODEL.linears()]),
-    # Several passes of a block, rows that are no whole tile.
+    # A block makes several passes; the rows do not fill the last tile.
     "large": linear_program([(1100, 1024), (1024, 1024)]),
-    # Several pieces of k, the last one not whole; of passes with 4 tiles, with 2, and with 1.
+    # Several pieces of k, the last one partly used; passes of 4, 2 and 1 tiles.
     "deep": linear_program([(4224, 128), (128, 4224)]),
     "odd": layer_program(ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False), 2 * TOKENS, 3),
     "layer": layer_program(MODEL, 2 * TOKENS),
     "linear_epilogue": linear_epilogue_program(128),
-    # Norms before GEMMs one right behind the other; of k a thread in two has every other row of several columns.
+    # Two pairs of norm and GEMM in a row. With several columns, a thread holds every other row of k.
     "norms": Program(
         (
             Node("norm1", Op.NORM, 128, 128, INPUT),
@@ -60,13 +60,14 @@ PROGRAMS: dict[str, Program] = {
         128,
     ),
 }
-# Of 9 requests and more, what two blocks share; of halves twice as much.
-HEAD = linear_program([(64, 1600), (1600, 64)])  # an LM head of k = 1600
-TALL = layer_program(ModelShape("tall", 128, 2, 4, 2, 32, 1600), 2 * TOKENS)  # `down`
-WIDE = layer_program(ModelShape("wide", 1600, 2, 2, 1, 32, 40), 2 * TOKENS)  # what reads hidden rows
+# From 9 requests on, two blocks share GEMMs of these programs; with 16-bit elements k must be twice as large.
+HEAD = linear_program([(64, 1600), (1600, 64)])  # an LM head with k = 1600
+TALL = layer_program(ModelShape("tall", 128, 2, 4, 2, 32, 1600), 2 * TOKENS)  # `down` is shared
+WIDE = layer_program(ModelShape("wide", 1600, 2, 2, 1, 32, 40), 2 * TOKENS)  # GEMMs that read hidden rows are shared
 ONE_TILE = linear_program([(24, 3200), (3200, 24)])
 HEAD_OF_HALVES = linear_program([(64, 3200), (3200, 64)])
-# Of one request, on 16 blocks, and of halves on 68, some of which have no share; those have two pieces of k, and a bit.
+# For one request: on 16 blocks, and with 16-bit elements on 68, some of which have no share. The second program has two
+# pieces of k and a partial one.
 SHORT, SHORT_IN_PIECES = linear_program([(512, 128), (128, 512)]), linear_program([(2176, 128), (128, 2176)])
 TALL_OF_HALVES = layer_program(ModelShape("tall", 256, 2, 4, 2, 64, 3200), 2 * TOKENS)
 WIDE_OF_HALVES = layer_program(ModelShape("wide", 3200, 2, 2, 1, 32, 40), 2 * TOKENS)
@@ -83,7 +84,7 @@ ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
 
 
 class Launched:
-    """A list in memory of the host, as devices/megakernel/program.py has it on a GPU."""
+    """A list in the host's memory, laid out as devices/megakernel/program.py does on a GPU."""
 
     def __init__(self, instructions: Instructions, dtype: Dtype, feedback: LaunchFeedback, text: str) -> None:
         itemsize = dtype.itemsize
@@ -115,9 +116,9 @@ class Launched:
 
 
 class KernelRun(InstructionRun):
-    """A stream whose steps the kernel `text` runs, those that are compilable; the others are interpreted.
+    """A run in which the kernel `text` runs the compilable steps; the others are interpreted.
 
-    feeds: whether it also feeds back what they computed.
+    feeds: whether the kernel also feeds back its results.
     """
 
     unwritten = MegakernelMode.unwritten
@@ -164,7 +165,7 @@ class KernelRun(InstructionRun):
 
 
 def really_at(program: Instructions, placed: Placed) -> Instructions:
-    """With the addresses of the arrays in place of those made up for them."""
+    """Return the list with the real addresses of arrays instead of the invented ones."""
     moved = program.copy()
     for start, array in placed.memory.bytes.items():
         for word in ADDRESSES:
@@ -188,7 +189,10 @@ def attended(
     sizes: list[tuple[int, int]],
     text: str | None = None,
 ) -> KernelRun:
-    """A layer of requests of so many (prompt, output) tokens; heads: of keys, queries of each, features."""
+    """Run a layer for requests of (prompt, output) tokens.
+
+    heads: (KV heads, queries per KV head, features per head). page: tokens of a page of the cache; None: contiguous.
+    """
     kv_heads, group, head_dim = heads
     requests = requests_of(sizes)
     shape = ModelShape("attention", 64, 1, kv_heads * group, kv_heads, head_dim, 64)

@@ -1,4 +1,4 @@
-"""The files of launchopt/kernels: entry points, headers, and which file includes which."""
+"""The files of launchopt/kernels: entry points, headers, and the headers that each file includes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def text_of(name: str) -> str:
 
 
 def included(name: str) -> set[str]:
-    """Headers that a file includes, and those that these do."""
+    """Return the headers that a file includes, directly or indirectly."""
     own = set(INCLUDE.findall(text_of(name)))
     return own | {each for header in own for each in included(header)}

@@ -1,4 +1,4 @@
-"""A stream through mode=megakernel on what stands in for a GPU, and batches of some of its requests."""
+"""A stream through mode=megakernel on the fake GPU, and batches of some of its requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.steps.step_runs import StepRun
 
 
 class Rig(StepRun):
-    """A stream through the mode on a fake device, and its lists by key."""
+    """A stream through the mode on a fake device, with access to its lists by key."""
 
     def __init__(
         self,
@@ -41,26 +41,26 @@ class Rig(StepRun):
         return self.steps._steps.key_of(batch) in self.steps._programs
 
     def submit(self, batch: StepBatch) -> bool:
-        """Outside a run; whether it was one launch of the interpreter."""
+        """Run a batch outside a run. Return whether it was one megakernel launch."""
         before = len(self.kernel.launched)
         self.recorder.reset()
         self.prepared.submit_steps(batch, 0)
         return len(self.kernel.launched) > before
 
     def close(self) -> None:
-        """As after a run, whose end was awaited."""
+        """Wait for all launches and close, as after a run."""
         self.device.synchronize()
         super().close()
 
     def started(self, warm_up: bool = False) -> Rig:
-        """So that batches can be submitted."""
+        """Start, so that batches can be submitted; return the rig."""
         self.device.start(0, self.prepared.path)
         self.prepared.start(warm_up)
         return self
 
 
 def some_of(stream: ChainStream, first: int, stop: int) -> StepBatch:
-    """A decode step of requests `first` to `stop`."""
+    """Return a decode step of requests `first` to `stop` - 1."""
     whole = step_of(stream, stop, 0)
     words = whole.words.reshape(whole.rows, stop, -1)[:, first:]
     return StepBatch(np.ascontiguousarray(words).reshape(-1, words.shape[2]), whole.reason, stop - first, whole.rows)

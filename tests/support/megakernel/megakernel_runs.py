@@ -1,4 +1,4 @@
-"""Runs of mode=megakernel on a GPU, or on what stands in for one: programs, how many requests, one step of a run."""
+"""Runs of mode=megakernel on a GPU or on the fake GPU: programs, numbers of requests, single steps."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
 TOKENS, LAYERS, REPLICAS, COPY_CALLS = 5, 2, 2, 3
 PROGRAMS: dict[str, Program] = {
     "decode": linear_program([(m, k) for _, m, k in MODEL.linears()]),
-    # Several passes of a block, several pieces of k of which the last is not whole.
+    # A block makes several passes over several pieces of k; the last piece is partly used.
     "large": linear_program([(8456, 1024), (1024, 4352)]),
-    # Of several requests cut in two along k; and an LM head of which one block of two stores nothing.
+    # With several requests, pairs of blocks share it along k. One block of a pair stores nothing of the LM head.
     "deep": linear_program([(640, 8192), (8192, 640)]),
     "layer": layer_program(MODEL, 2 * TOKENS),
     "paged": layer_program(MODEL, 2 * TOKENS, 4),
@@ -42,7 +42,7 @@ PROGRAMS: dict[str, Program] = {
     "elementwise": elementwise_program(70),
 }
 ON_HOST = ("decode", "qkv", "linear_epilogue", "elementwise")
-# Which programs, of how many requests.
+# (program, number of requests).
 EACH = [("decode", 1), ("decode", 3), ("decode", 16), ("layer", 1), ("layer", 4), ("paged", 1), ("paged", 4)]
 EACH += [
     ("deep", 1),
@@ -69,14 +69,14 @@ SOME = [
     ("odd", 3),
     ("elementwise", 3),
 ]
-# Roundings to storage that memory may be off after a step; of fp32 the order of sums makes more of them.
+# Roundings to the storage type by which memory may differ after a step. fp32 differs by more, by the order of sums.
 UNITS = {Dtype.fp32: 512.0, Dtype.fp16: 16.0, Dtype.bf16: 16.0}
 NONE, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)
 TOP_K, TOP_P = Sampling(SamplingKind.top_k, 0.7, 50, seed=3), Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
 
 
 def cases(programs: Sequence[tuple[str, int]], dtypes: Sequence[Dtype] = tuple(Dtype)) -> Any:
-    """Of each the device, the program, how many requests, and the dtype."""
+    """Parametrize a test by device, program, number of requests and dtype."""
     found = [pytest.param("cuda", *each, dtype, marks=pytest.mark.gpu) for each in programs for dtype in dtypes]
     found += [("host", name, requests, Dtype.fp32) for name, requests in programs if name in ON_HOST]
     return pytest.mark.parametrize(("device", "name", "requests", "dtype"), found, indirect=["device"], ids=str)
@@ -84,7 +84,7 @@ def cases(programs: Sequence[tuple[str, int]], dtypes: Sequence[Dtype] = tuple(D
 
 @contextmanager
 def opened(kind: str) -> Iterator[Any]:
-    """A GPU (cuda), or what stands in for one (host)."""
+    """Yield a GPU (cuda), or the fake one (host)."""
     if kind == "host":
         with fake_megakernel() as kernel:
             yield kernel.device
@@ -111,7 +111,7 @@ def close(run: StepRun) -> None:
 
 
 def before_step(run: StepRun, number: int) -> StepBatch:
-    """Everything up to a step has run; that step."""
+    """Run everything before step `number`; return the batch of that step."""
     device = run.device
     run.recorder.reset()
     run.flights.reset()
@@ -131,6 +131,6 @@ def before_step(run: StepRun, number: int) -> StepBatch:
 
 
 def finish(run: StepRun) -> None:
-    """As at the end of a run."""
+    """Finish and close, as at the end of a run."""
     run.device.finish()
     close(run)

@@ -1,4 +1,4 @@
-"""What holds of the tasks of any list (devices/megakernel/tasks.py)."""
+"""Rules that the tasks of every list obey (devices/megakernel/tasks.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launchopt.kernels.shared import PIECE_BYTES, TILE_ROWS
 
 
 def check_tasks(program: Instructions, tasks: Tasks, box_bytes: int, itemsize: int, blocks: int) -> None:
-    """A task each, those that it waits for by their own numbers, boxes apart, and what is split in whole halves."""
+    """Check the numbers of tasks and waits, that boxes do not overlap, and that shared GEMMs have equal halves."""
     groups = groups_of(program)
     heads = np.array([group[0] for group in groups])
     assert len(tasks) == len(groups) == (program[:, Word.FUSED] != PART).sum()

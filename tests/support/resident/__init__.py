@@ -1,1 +1,1 @@
-"""Rigs and stand-ins for the persistent kernel."""
+"""Rigs and fakes for the persistent kernel."""

@@ -1,7 +1,7 @@
-"""A stand-in for the resident kernel, its streams and CuPy, on threads: `devices.resident` runs without a GPU.
+"""Fakes of the persistent kernel, its streams and CuPy, on threads: `devices.resident` runs without a GPU.
 
-`FakeKernel` reads what `Resident` put into memory for the real one, by address, and does commands in any order that
-they allow. What is put on the device's own stream is done at once, so waiting for an event is waiting for a thread.
+`FakeKernel` reads the memory that `Resident` prepared for the real kernel, by address. It runs commands in any order
+that their dependencies allow. Work on the device's own stream ends at once, so an event only waits for a thread.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from support.cuda.fake_cuda import FakeCuda, fake_cuda
 from support.resident.resident_ring import Posted, Reader, multiplied
 
 PROCESSORS, PATIENCE_S, ELAPSED_MS = 8, 60.0, 0.25
-AT_ONCE = 5  # commands between which it chooses
+AT_ONCE = 5  # commands taken from the ring and not yet run, among which it chooses the next
 
 
 def at(address: int, shape: tuple[int, ...], kind: Any) -> Any:
-    """Memory by its address."""
+    """Return a view of the memory at an address."""
     pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
     count = int(np.prod(shape)) * np.dtype(kind).itemsize
     return np.ctypeslib.as_array(pointer, (count,)).view(kind).reshape(shape)
 
 
 class FakeKernel:
-    """One run of it. `parameters`: struct Queue of kernels/persistent/queue.cuh."""
+    """One launch of the kernel. parameters: struct Queue of kernels/persistent/queue.cuh."""
 
     def __init__(self, parameters: Any) -> None:
         words = parameters.values.tolist()
@@ -52,7 +52,7 @@ class FakeKernel:
         self._open: dict[int, Posted] = {}
 
     def run(self) -> None:
-        """Until END, or until nothing comes."""
+        """Run commands until END, or until none arrives within the patience."""
         since_s = time.monotonic()
         while True:
             command = self._reader.take() if len(self._open) < AT_ONCE else None
@@ -86,7 +86,7 @@ class FakeKernel:
         addresses = command.a, command.b, command.c
         operands = [at(where, (extent,), np.float32) for where, extent in zip(addresses, extents, strict=True)]
         multiplied(shape, *operands)
-        if is_sent(ShapeKey(rows, columns, k, Dtype.fp32)):  # as if each came alone
+        if is_sent(ShapeKey(rows, columns, k, Dtype.fp32)):  # sends every small output, as for a lone command
             outputs = at(self.at["host_outputs"], (self._reader.capacity, OUTPUT_WORDS), np.uint64)
             bits = operands[2][: rows * row_step : row_step].view(np.uint32).astype(np.uint64)
             outputs[index % self._reader.capacity, :rows] = np.uint64(index + 1 << rl.STAMP_SHIFT) | bits
@@ -102,7 +102,7 @@ class FakeKernel:
 
 
 class FakeStream:
-    """One kernel after the other, each on a thread of its own."""
+    """A stream that runs one kernel at a time, each on its own thread."""
 
     ptr = 0
 
@@ -127,11 +127,11 @@ class FakeStream:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """The device is idle wherever what follows runs."""
+        """Do nothing: the device is idle wherever later work runs."""
 
 
 class FakeEvent:
-    """Of all that was put on a stream."""
+    """An event that waits for everything recorded on a stream."""
 
     def __init__(self, **how: Any) -> None:
         self.stream = FakeStream()
@@ -144,7 +144,7 @@ class FakeEvent:
 
 
 class Held:
-    """CuPy's array, as far as `Resident` asks."""
+    """The part of a CuPy array that `Resident` uses."""
 
     def __init__(self, values: Any) -> None:
         self.values, self.data = values, SimpleNamespace(ptr=values.ctypes.data)
@@ -157,13 +157,13 @@ class Held:
 
 
 class FakeResidentCuda(FakeCuda):
-    """A device whose kernels are `FakeKernel`s."""
+    """A fake device whose kernels are `FakeKernel`s."""
 
     current: Any = None
     file, macros = "", {}
 
     def use(self, plans: Any, file: str, name: str, head: str = "", **macros: int) -> Any:
-        """In place of `KernelPlans.function`."""
+        """Replace `KernelPlans.function`: return a launcher of a `FakeKernel`."""
         assert file == name in ("persistent", "echo")
         self.file, self.macros = file, macros
         return lambda grid, block, arguments: FakeResidentCuda.current.launch(FakeKernel(*arguments))
@@ -191,7 +191,7 @@ def _fake_cupy() -> Any:
 
 @contextmanager
 def fake_resident_cuda() -> Iterator[Any]:
-    """The device."""
+    """Yield a fake device on which mode=persistent runs."""
     with fake_cuda(FakeResidentCuda) as device, pytest.MonkeyPatch.context() as patch:
         from launchopt.devices.cuda.kernel_plans import KernelPlans
         from launchopt.devices.resident import kernel as resident

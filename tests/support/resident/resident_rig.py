@@ -1,6 +1,6 @@
-"""kernels/persistent.cu or echo.cu itself on the host (cuda_on_host): memory as devices/resident/kernel.py makes it.
+"""kernels/persistent.cu or echo.cu, run on the host (cuda_on_host) over the memory of devices/resident/kernel.py.
 
-Its threads do nothing to the same memory without an order (cuda_on_host/races.h).
+The kernels are built to report races between their threads (cuda_on_host/races.h).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from support.resident.resident_ring import OwnRing
 
 T = TypeVar("T")
 CALL = "{}(*(const Queue**)arguments)"
-BLOCKS, GROUPS, GROUP_THREADS = 2, 2, 256  # a block has four groups on a GPU
-BITS, ENTRY_BITS, ENTRY_WORDS = 5, 6, 8  # rings of few commands, and tiles, so that there are laps
+BLOCKS, GROUPS, GROUP_THREADS = 2, 2, 256  # a GPU's block has four groups
+BITS, ENTRY_BITS, ENTRY_WORDS = 5, 6, 8  # small rings of commands and tiles, so that they wrap around
 PATIENCE_NS, NEVER, PATIENCE_S = 0, 10**15, 60.0
 NUMBERS = {Dtype.fp32: np.float32, Dtype.fp16: np.float16}
 UNIT = {Dtype.fp32: 2.0**-22, Dtype.fp16: 2.0**-9}
 
 
 class Resident:
-    """The memory of the kernel `name`, as devices/resident/kernel.py makes it on a GPU.
+    """The memory of the kernel `name`, laid out as devices/resident/kernel.py does on a GPU.
 
-    direct_bytes: of weights that are not cut.
+    direct_bytes: maximum size of weights that are not cut into tiles.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Resident:
         self.kernel = built(name, CALL.format(name), races=can_find_races(), **macros)
 
     def launch(self, seed: int, **limits: int) -> None:
-        """Until the kernel ends."""
+        """Run the kernel until it ends."""
         size = (BLOCKS,), GROUPS * GROUP_THREADS, 0
         launch(self.kernel, *size, self.argument.ctypes.data, seed, at_once=BLOCKS, **limits)
 
@@ -68,7 +68,7 @@ class Resident:
         self.ring.post(0, 0, 0, 0, END)
 
     def post_at_once(self, products: list[Product]) -> None:
-        """None of them is seen before those behind it are."""
+        """Post commands so that the kernel sees none of them before all later ones."""
         ring, queue, first = self.ring, self.ring.queue, self.ring.posted
         aside, place = ring.words.copy(), int(queue[rl.QueueWord.RING])
         queue[rl.QueueWord.RING] = aside.ctypes.data
@@ -80,25 +80,25 @@ class Resident:
 
     @property
     def handed_out(self) -> set[int]:
-        """Commands of which workers were given a tile, of those whose entries were not used again."""
+        """Return the commands whose tiles were given to workers, except those whose entries were reused."""
         words = self.words.reshape(-1, ENTRY_WORDS)
         return {int(word & np.uint64(0xFFFFFFFF)) for word in words[words.any(axis=1), 3]}
 
     def wait_for(self, count: int) -> None:
-        """Until the host has been told of the last `count`, or all that the ring holds."""
+        """Wait until the host has been notified of the last `count` commands, at most a full ring."""
         until_s = time.monotonic() + PATIENCE_S
         while self.completed < min(count, self.ring.capacity):
             self._assert_it_goes_on(until_s)
             time.sleep(1e-4)
 
     def wait_for_completion(self, index: int) -> None:
-        """Until the host has been told of one of the last commands."""
+        """Wait until the host has been notified that one of the last commands is complete."""
         until_s = time.monotonic() + PATIENCE_S
         while self.ring.done[index % self.ring.capacity] != index + 1:
             self._assert_it_goes_on(until_s)
 
     def wait_for_tile(self, index: int) -> None:
-        """Until a command was handed out, whether a worker has taken it or not."""
+        """Wait until a tile of the command was handed out, whether or not a worker has taken it."""
         until_s = time.monotonic() + PATIENCE_S
         while index not in self.handed_out:
             self._assert_it_goes_on(until_s)
@@ -109,22 +109,22 @@ class Resident:
 
     @property
     def completed(self) -> int:
-        """How many of the last commands, up to the ring's capacity, the host has been told of."""
+        """Return how many of the last commands, at most a full ring, the host has been notified of."""
         last = np.arange(max(0, self.ring.posted - self.ring.capacity), self.ring.posted)
         return int((self.ring.done[last % self.ring.capacity] == last + 1).sum())
 
 
 @dataclass
 class Product:
-    """C = A B^T; the arrays are a command's operands."""
+    """C = A B^T: the operands of one command."""
 
-    number: int  # of its shape
+    number: int  # of its shape in the kernel's table
     a: NDArray[Any]
     b: NDArray[Any]
     c: NDArray[Any]
 
     def describe(self, resident: Resident) -> bool:
-        """Its shape, before the kernel begins; whether A and B change places."""
+        """Write its shape into the table, before the kernel starts. Return whether A and B are swapped."""
         shape = ShapeKey(len(self.a), len(self.b), self.a.shape[1], DTYPES[self.a.dtype.type])
         words, swapped = shape_words(shape, (self.a.shape[1], self.b.shape[1], self.c.shape[1]))
         resident.shapes[self.number] = words
@@ -146,7 +146,7 @@ DTYPES = {kind: dtype for dtype, kind in NUMBERS.items()}
 
 
 def product(generator: np.random.Generator, number: int, dtype: Dtype) -> Product:
-    """Of any small size; now and then there are fewer rows than columns. C is [n, m]."""
+    """Return a product of random small size; some have fewer rows than columns. C is [n, m]."""
     m, n, k = int(generator.integers(1, 60)), int(generator.integers(1, 17)), int(generator.integers(1, 150))
     if number % 5 == 0:
         m, n = n, m
@@ -159,7 +159,7 @@ def product(generator: np.random.Generator, number: int, dtype: Dtype) -> Produc
 
 
 def launched_while(resident: Resident, post: Callable[[], T]) -> T:
-    """What `post` returns, which another thread calls while the kernel runs; the END is posted behind it."""
+    """Run the kernel while another thread calls `post` and then posts END. Return the result of `post`."""
 
     def all_posted() -> T:
         try:
@@ -172,13 +172,13 @@ def launched_while(resident: Resident, post: Callable[[], T]) -> T:
         try:
             resident.launch(1, most_turns=1 << 60)
         except RuntimeError:
-            resident.ring.state[0] = KernelState.GAVE_UP  # else who waits for it would wait for good
+            resident.ring.state[0] = KernelState.GAVE_UP  # otherwise the other thread would wait forever
             raise
         return posted.result()
 
 
 def done_while_posted(resident: Resident, products: list[Product], begun: set[int]) -> None:
-    """Of two requests in turn; each of `begun` when all before it are complete."""
+    """Post the products of two requests in turn; each in `begun` only after all earlier ones are complete."""
 
     def post() -> None:
         for i, each in enumerate(products):

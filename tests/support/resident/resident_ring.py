@@ -1,7 +1,7 @@
-"""The ring of a resident kernel in NumPy's memory, and a reader of it in place of the GPU.
+"""The ring of the persistent kernel in NumPy's memory, and a reader that replaces the GPU.
 
-`OwnRing` is what `resident_loops.post` writes to; `Reader` takes commands in their order, by the tags of their words
-alone, as kernels/persistent.cu does, and completes them in any.
+`resident.ring.post` writes to an `OwnRing`. A `Reader` takes commands in order. Like kernels/persistent.cu, it
+recognises them only by the tags of their words. It completes them in any order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAYLOAD = (1 << TAG_SHIFT) - 1
 
 @dataclass(frozen=True)
 class Posted:
-    """A command as its words tell; `before`: how many commands ago that was which it waits for, 0: none."""
+    """A command as its words encode it. before: distance to the earlier command that it waits for; 0: none."""
 
     a: int
     b: int
@@ -30,18 +30,18 @@ class Posted:
 
 
 class Reader:
-    """The other end: `words` [capacity, COMMAND_WORDS] of uint64, `done` [capacity] of int64."""
+    """The GPU's end of the ring: `words` uint64 [capacity, COMMAND_WORDS], `done` int64 [capacity]."""
 
     def __init__(self, words: NDArray[np.uint64], done: NDArray[np.int64], first: int = 0) -> None:
         self._words, self._done, self.next, self.capacity = words, done, first, len(words)
 
     def seen(self, index: int) -> list[bool]:
-        """Which words of a command's slot are taken for its own."""
+        """Return for each word of a command's slot whether its tag is that of the command."""
         tag = (index // len(self._words) + 1) & rl.TAG_MASK
         return [int(word) >> TAG_SHIFT == tag for word in self._words[index % len(self._words)]]
 
     def take(self) -> Posted | None:
-        """The next command, where all of it is there."""
+        """Return the next command, or None if one of its words is missing."""
         if not all(self.seen(self.next)):
             return None
         a, b, c, last = (int(word) & PAYLOAD for word in self._words[self.next % len(self._words)])
@@ -49,12 +49,12 @@ class Reader:
         return Posted(a, b, c, last & 0xFFFF, last >> 16)
 
     def complete(self, index: int) -> None:
-        """Tell of it."""
+        """Notify the host that a command is complete."""
         self._done[index % len(self._done)] = index + 1
 
 
 class OwnRing:
-    """All that `post` asks for. `first`: commands that were posted, and done, before."""
+    """The arrays that `post` needs. first: number of commands already posted and complete."""
 
     def __init__(self, bits: int, requests: int = 0, first: int = 0) -> None:
         self.capacity, self.requests = 1 << bits, requests
@@ -74,22 +74,22 @@ class OwnRing:
 
     @property
     def posted(self) -> int:
-        """Commands so far."""
+        """Return the number of commands posted."""
         return int(self.queue[rl.QueueWord.NEXT])
 
     @property
     def has_room(self) -> bool:
-        """Whether a post would not wait."""
+        """Return whether a post would not wait."""
         free = self.posted - self.capacity
         return free < 0 or int(self.done[free % self.capacity]) == free + 1
 
     def post(self, a: int, b: int, c: int, request: int, shape: int) -> int:
-        """Waits for room."""
+        """Post a command; wait while the ring is full."""
         return int(rl.post(self.queue.ctypes.data, a, b, c, request, shape))
 
 
 def multiplied(words: list[int], weights: NDArray[Any], inputs: NDArray[Any], outputs: NDArray[Any]) -> None:
-    """What the kernel does with a shape's words (struct Shape): C from flat operands, in the numbers' own type."""
+    """Compute C from flat operands in their own type, with a shape's words (struct Shape), as the kernel does."""
     rows, columns, k, row_elements, column_elements, row_step, column_step, _ = words
     r, j, e = np.arange(rows)[:, None], np.arange(columns)[:, None], np.arange(k)
     product = weights[r * row_elements + e] @ inputs[j * column_elements + e].T
