@@ -1,7 +1,7 @@
-// Enough of CUDA to run a kernel of launchopt/kernels under a C++ compiler: every thread of a grid is a fiber, and which one
-// goes on next, chance says (fibers.cpp). Barriers, warp collectives and mbarriers are those of the device; bulk copies come
-// late (ptx.cpp). What it finds: wrong indices, threads that miss a barrier, waits that nobody ends, slots that are filled too
-// early; and, of kernels built for that, what threads do to the same memory without an order between them (races.h).
+// The part of CUDA that kernels of launchopt/kernels need, for a C++ compiler. Each thread of a grid is a fiber, and a random
+// generator chooses the next one (fibers.cpp). Barriers, warp collectives and mbarriers work as on the device. Bulk copies
+// arrive late (ptx.cpp). It finds wrong indices, threads that miss a barrier, waits that never end, and slots that are filled
+// too early. Kernels built for it also report races between threads (races.h).
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -69,7 +69,7 @@ inline double __ull2double_rn(unsigned long long a) { return (double)a; }
 inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 template <class T> T __ldcg(const T* from) { return *from; }
 
-// -- Threads. They are of the fiber that runs: read anew each time.
+// -- Threads. These values depend on the running fiber, so they are read anew each time.
 namespace host {
 unsigned thread();
 unsigned threads();
@@ -77,11 +77,11 @@ uint3 block();
 uint3 blocks();
 char* dynamic_begin();
 void yield();
-void run_thread(void* arguments);  // of the kernel
-void give(const void* value, size_t bytes);  // to the own warp; goes on when all have given
-void given(unsigned lane, void* value, size_t bytes);
-void taken();  // by the own thread; goes on when all have
-void multiply(int dtype, float (&c)[4], const u32 (&own)[6]);  // of mma
+void run_thread(void* arguments);  // runs one thread of the kernel
+void give(const void* value, size_t bytes);  // offers a value to the own warp; returns when all lanes have offered theirs
+void given(unsigned lane, void* value, size_t bytes);  // copies the value of a lane
+void taken();  // ends an exchange; returns when all lanes have called it
+void multiply(int dtype, float (&c)[4], const u32 (&own)[6]);  // one mma instruction
 }  // namespace host
 #define DIMENSION(name, value)                           \
     struct name {                                        \
@@ -121,7 +121,7 @@ inline void __nanosleep(unsigned) { host::yield(); }
 u32 atomicAdd(u32* to, u32 value);
 u64 atomicAdd(u64* to, u64 value);
 
-// What all lanes of the own warp have given; `read` is called before any of them goes on.
+// Returns read(of), where of(lane) is the value of a lane of the own warp. No lane continues before all have read.
 template <class T, class Read> auto exchanged(const T& value, Read read) {
     host::give(&value, sizeof value);
     const auto found = read([](unsigned lane) {
@@ -148,7 +148,7 @@ inline unsigned __ballot_sync(unsigned, bool own) {
 inline bool __all_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) == 0xFFFFFFFFu; }
 inline bool __any_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) != 0; }
 
-// -- What common/ptx.cuh has for the device.
+// -- Replacements of common/ptx.cuh.
 u32 shared_address(const void* pointer);
 inline void settle(u64&) {}
 inline void settle(u32&) {}
@@ -175,7 +175,7 @@ void fence();
 void fence_system();
 void store_told(u64* to, u64 value);
 inline void let_next_begin() {}
-inline void wait_for_earlier() {}  // a launch begins when the one before it has ended
+inline void wait_for_earlier() {}  // launches never overlap here
 u64 clock64();
 u64 global_ns();
 void barrier_begin(u32 address, u32 count);
@@ -191,7 +191,7 @@ void pair_together();
 inline u32 at_peer(u32 own_address) { return own_address; }
 void send_to_peer(u32 to, u64 value, u32 barrier);
 
-// -- Numbers of 16 bits, as they are stored.
+// -- 16-bit numbers in their storage form.
 inline float half_bits(unsigned short bits) {
     _Float16 value;
     memcpy(&value, &bits, 2);
@@ -208,7 +208,7 @@ inline u32 narrow_two(float first, float second) {
 #if DTYPE == 1
     return (u32)bits_of_half(first) | (u32)bits_of_half(second) << 16;
 #else
-    auto rounded = [](float value) {  // to bfloat16
+    auto rounded = [](float value) {  // to bfloat16, ties to even
         const u32 bits = __float_as_uint(value);
         return (bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFFu : bits + 0x7FFFu + (bits >> 16 & 1u) >> 16;
     };

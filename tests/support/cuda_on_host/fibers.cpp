@@ -1,4 +1,4 @@
-// The threads of a grid in turn, as chance has it, until all have ended; and where they meet.
+// Runs the threads of a grid in random order until all have ended, and implements their barriers.
 #include "fibers.h"
 
 #include <algorithm>
@@ -6,16 +6,16 @@
 
 #include "races.h"
 
-static __attribute__((section("shared_memory"), used)) char one_variable;  // so that there is any
+static __attribute__((section("shared_memory"), used)) char one_variable;  // makes the section exist in every kernel
 
 namespace host {
 Grid* grid;
 
-// By jumps: swapcontext asks the kernel for the mask of signals each time.
+// Jumps instead of swapcontext, which makes a system call for the signal mask each time.
 void yield() {
     if (!_setjmp(grid->now->at)) _longjmp(grid->scheduler, 1);
 }
-static void go_on(Fiber& fiber) {  // until it yields
+static void go_on(Fiber& fiber) {  // runs a fiber until it yields
     grid->now = &fiber;
     if (_setjmp(grid->scheduler)) return;
     if (fiber.begun) _longjmp(fiber.at, 1);
@@ -27,7 +27,7 @@ void fail(const std::string& what) {
     while (true) yield();
 }
 
-constexpr unsigned ALIGNMENT = 128;  // of dynamic memory
+constexpr unsigned ALIGNMENT = 128;  // of dynamic memory, in bytes
 char* aligned(std::vector<char>& memory) { return memory.data() + (-(uintptr_t)memory.data() & (ALIGNMENT - 1)); }
 char* dynamic_begin() { return aligned(grid->now->block->dynamic); }
 char* at(u32 address) {
@@ -40,7 +40,7 @@ unsigned threads() { return grid->threads; }
 uint3 block() { return grid->now->block->index; }
 uint3 blocks() { return grid->size; }
 
-// Those that wait go on; `orders`: they, and who runs, see all that any of them has stored.
+// Wakes the fibers of a block for which `waits` is true. orders: they and the running fiber then see each other's stores.
 template <class Waits> static void wake(Block* block, unsigned first, unsigned last, bool orders, Waits waits) {
     std::vector<u32> met;
     for (unsigned t = first; t < last; ++t) {
@@ -105,7 +105,7 @@ static void swap_in(Block* block) {
     memcpy(&__start_shared_memory, block->variables.data(), bytes);
     grid->resident = block;
 }
-static void land(Block& block) {  // some of the copies that are under way
+static void land(Block& block) {  // completes a random choice of the copies under way
     for (size_t i = 0; i < block.copies.size();) {
         if (grid->chance() % 3) {
             ++i;
@@ -122,7 +122,7 @@ static void land(Block& block) {  // some of the copies that are under way
     }
 }
 
-// Blocks `first` to `first + count` of a grid, all there at once, of `own.size` and so on.
+// Prepares blocks `first` to `first + count` - 1 of a grid, which run together. `own` has the sizes.
 static void begin(Grid& own, unsigned first, unsigned count, unsigned dynamic_bytes, char* stacks) {
     const unsigned threads = own.threads;
     const size_t bytes = &__stop_shared_memory - &__start_shared_memory;
@@ -177,8 +177,8 @@ void __barrier_sync_count(unsigned id, unsigned count) { host::block_together(id
 void __syncwarp() { host::warp_together(true); }
 
 extern "C" u64 stack_bytes() { return host::STACK_BYTES; }
-// 0, or a text of why it did not end. at_once: how many blocks are there together, one after the other the rest; each thread of
-// these has a stack.
+// Runs a launch. Returns 0, or the reason why it did not end. at_once: the number of blocks that run together; further blocks
+// follow when these have ended. stacks: STACK_BYTES for each thread of `at_once` blocks.
 extern "C" const char* launch(const unsigned* size, unsigned at_once, unsigned threads, unsigned dynamic_bytes, u64 seed,
                               void* arguments, u64 most_turns, char* stacks) {
     static std::string fault;

@@ -1,4 +1,4 @@
-// How threads of a grid are fibers of one process: what there is of blocks, warps and barriers. See cuda_on_host.h.
+// The state of a grid whose threads are fibers of one process: blocks, warps and barriers. See cuda_on_host.h.
 #pragma once
 #include <setjmp.h>
 #include <ucontext.h>
@@ -10,25 +10,26 @@
 
 #include "cuda_on_host.h"
 
-extern char __start_shared_memory __attribute__((visibility("hidden")));  // of the block that runs
+extern char __start_shared_memory __attribute__((visibility("hidden")));  // shared variables of the running block
 extern char __stop_shared_memory __attribute__((visibility("hidden")));
 
 namespace host {
-constexpr unsigned STATIC = 1u << 30;  // shared addresses from here on are of variables, below of dynamic memory
+constexpr unsigned STATIC = 1u << 30;  // shared addresses of variables start here; lower ones are dynamic memory
 constexpr size_t STACK_BYTES = 96 << 10;
-constexpr int ALL = -1;  // the barrier of all threads that have not ended
-typedef std::shared_ptr<const std::vector<u32>> Clock;  // of all threads: see races.h
+constexpr int ALL = -1;  // number of the barrier for all threads that have not ended
+typedef std::shared_ptr<const std::vector<u32>> Clock;  // a vector clock over all threads: see races.h
 
 struct Warp {
     int arrived = 0, alive = 0;
-    bool orders = false;  // what lanes that meet have stored: a shuffle does not
+    bool orders = false;  // whether lanes that meet see each other's stores; false for a shuffle
     u32 words[32][6];
 };
 struct Barrier {
     int count = 1, pending = 1;
     long bytes = 0;
     unsigned phase = 0;
-    // For races.h: who began it, and when; which of all threads its copies are; what arrived brings, and has brought.
+    // For races.h: the thread that initialised it, and when; the pseudo-thread of its copies, and their number; the clocks that
+    // arrivals bring to this phase, and that the last phase passes on.
     u32 begun_by = 0, begun = 0, copies = 0, copied = 0;
     std::vector<u32> gathered;
     Clock passed;
@@ -37,8 +38,8 @@ struct Copy {
     u32 to;
     const char* from;
     u32 bytes, barrier;
-    u64 word = 0;  // what is copied where `from` is 0
-    u32 clock = 0;  // for races.h, as what its issuer knew is
+    u64 word = 0;  // the value to copy if `from` is 0
+    u32 clock = 0;  // for races.h, like `known`, the clock of the issuing thread
     Clock known;
 };
 struct Named {
@@ -51,22 +52,22 @@ struct Block {
     std::vector<Copy> copies;
     std::vector<Warp> warps;
     uint3 index;
-    unsigned number = 0, first = 0;  // of those that are there at once; of its fibers
+    unsigned number = 0, first = 0;  // the block's number among those that run together, and its first fiber
     int alive = 0;
-    int at_peer = 0;  // threads that have come to a barrier of a pair of blocks, since the launch began
+    int at_peer = 0;  // arrivals of its threads at pair barriers since the launch began
 };
 enum class State { runs, in_warp, at_barrier, ended };
 struct Fiber {
     ucontext_t start;
-    jmp_buf at;  // where it goes on
+    jmp_buf at;  // where the fiber continues
     bool begun = false;
     char* stack;
     Block* block;
     unsigned thread;
     State state = State::runs;
     int barrier = 0;
-    bool fenced = false;  // for the host, and has neither stored nor counted since then (ptx.cpp)
-    std::vector<std::pair<char*, const char*>> later;  // copies that it has not waited for: to, from
+    bool fenced = false;  // after a system fence, until the next store or atomic operation (ptx.cpp)
+    std::vector<std::pair<char*, const char*>> later;  // asynchronous copies not yet waited for: (to, from)
 };
 
 // SplitMix64 (Steele, Lea and Flood 2014).
@@ -95,8 +96,8 @@ struct Grid {
 extern Grid* grid;
 
 [[noreturn]] void fail(const std::string& what);
-char* aligned(std::vector<char>& memory);  // where dynamic memory begins
+char* aligned(std::vector<char>& memory);  // returns the start of dynamic memory
 char* at(u32 shared_address);
 void warp_together(bool orders);
-void look(Barrier& barrier);  // whether a phase has ended
+void look(Barrier& barrier);  // ends the phase if nothing is pending
 }  // namespace host

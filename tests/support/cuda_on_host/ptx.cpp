@@ -1,4 +1,4 @@
-// What the functions of common/ptx.cuh, and CUDA's own that have to do with other threads, are on the host.
+// The functions of common/ptx.cuh, and CUDA's functions that involve other threads, on the host.
 #include <time.h>
 
 #include "fibers.h"
@@ -36,7 +36,7 @@ void multiply(int dtype, float (&c)[4], const u32 (&own)[6]) {
 static void need_aligned(u64 address, const char* what) {
     if (address % 16) fail(std::string(what) + " at an address that is not aligned, " + std::to_string(address));
 }
-// Of blocks that come in pairs.
+// Returns the other block of the pair.
 static Block& peer_block() {
     for (Block& each : grid->blocks)
         if (each.index.x == (grid->now->block->index.x ^ 1)) return each;
@@ -70,7 +70,7 @@ template <class T> void store(T* to, const T& value, Order order, const char* fr
 }
 template <class T> T add(T* to, T value, const char* from) {
     if (races::on) races::exchange(to, sizeof(T), from);
-    grid->now->fenced = false;  // what others stored behind theirs is not behind its own
+    grid->now->fenced = false;  // its own fence does not cover stores of other threads behind their additions
     const T before = *to;
     *to += value;
     return before;
@@ -111,7 +111,7 @@ void store_shared(u32 address, const uint4& value) {
     if (races::on) races::write(to, 16, CALLER);
     *(uint4*)to = value;
 }
-// What is there between a copy's begin and when it is waited for may be anything.
+// Fills the target with 0xA5 until the copy is waited for: the kernel must not rely on its content.
 void copy_later(u32 address, u64 from) {
     need_aligned(address, "a copy to shared memory"), need_aligned(from, "a copy");
     char* to = at(address);
@@ -152,7 +152,7 @@ void store_two(ulonglong2* to, u64 first, u64 second) { store(to, ulonglong2{fir
 void store_release(u64* to, u64 value) { store(to, value, Order::release, CALLER); }
 void store_release_system(u64* to, u64 value) { store(to, value, Order::release, CALLER); }
 
-u64 clock64() {  // goes on by one each time that somebody asks
+u64 clock64() {  // a clock that advances by one at each call
     static u64 cycles = 0;
     yield();
     return ++cycles;

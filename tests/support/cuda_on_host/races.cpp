@@ -12,29 +12,29 @@ namespace races {
 bool on = false;
 
 namespace {
-constexpr u64 SHARED = 1ull << 63;  // in a key: then the block's number is above its 32-bit address, else it is an address
+constexpr u64 SHARED = 1ull << 63;  // set in a key: block number above a 32-bit shared address; clear: an address of memory
 constexpr u64 PAGE_BYTES = 4096, CELL_BYTES = 2;
 
 struct Access {
     const char* from = nullptr;
-    u32 clock = 0;  // 0: there was none
+    u32 clock = 0;  // 0: no access
     u32 thread : 31, is_atomic : 1;
 };
 struct Cell {
-    Access write, read;  // reads since then, of which none is known to be before another: mostly there is but one
+    Access write, read;  // the last write; one read since then that is not ordered before another (often the only one)
     std::unique_ptr<std::vector<Access>> more;
 };
 struct Thread {
-    Clock known;    // of each thread, up to when this one sees what that has done
-    Clock fenced;   // what it had seen, and done, at its last fence
-    std::vector<Clock> loaded;  // what came with relaxed loads since then
-    u32 clock = 1;  // its own
+    Clock known;    // for each thread, the clock up to which this thread sees its stores
+    Clock fenced;   // what this thread had seen and done at its last fence
+    std::vector<Clock> loaded;  // clocks of words that it has loaded relaxed since then
+    u32 clock = 1;  // its own clock
 };
 struct Launch {
-    std::vector<Thread> threads;  // fibers, then what copies each barrier is told of
+    std::vector<Thread> threads;  // fibers, then one pseudo-thread for the copies of each barrier
     std::unordered_map<u64, std::unique_ptr<Cell[]>> pages;
-    std::unordered_map<u64, Clock> released;  // with what is in each word
-    Clock one, other, both;                   // what was joined last: lanes of a warp do the same
+    std::unordered_map<u64, Clock> released;  // the clock that each stored word releases
+    Clock one, other, both;                   // the last join, cached: the lanes of a warp do the same ones
     Cell* page = nullptr;
     u64 page_number = ~0ull;
 };
@@ -61,7 +61,7 @@ Clock joined(const Clock& one, const Clock& other) {
     launch->one = one, launch->other = other;
     return launch->both = made == *one ? one : std::make_shared<const std::vector<u32>>(std::move(made));
 }
-// What a thread has seen, and done: the latter, from now on, is later.
+// Adds to `into` all that a thread has seen and done. Its later actions get a higher clock.
 void give(std::vector<u32>& into, u32 thread) {
     join(into, launch->threads[thread].known);
     raise(into, thread, launch->threads[thread].clock++);
@@ -81,7 +81,7 @@ bool is_before(const Access& access, u32 thread) {
 
 // -- Memory
 u64 shared_key(unsigned block, u32 address) { return SHARED | (u64)block << 32 | address; }
-u64 key_of(const void* pointer) {  // 0: the stack of the thread
+u64 key_of(const void* pointer) {  // 0: the thread's own stack, which nobody else uses
     const char* p = (const char*)pointer;
     const host::Fiber& now = *host::grid->now;
     if (p >= now.stack && p < now.stack + host::STACK_BYTES) return 0;
@@ -121,7 +121,7 @@ std::string place_of(const char* from) {
                ", and without an order " + name_of(before.thread) + (wrote ? " stores there" : " loads from there") +
                place_of(before.from));
 }
-// Those that are before this one need not be known, since who comes behind this one comes behind them.
+// Adds a read to a cell. Reads ordered before it are dropped: an access ordered after it is ordered after them, too.
 void add_read(Cell& cell, u32 thread, const Access& now) {
     const auto is_known = [&](const Access& each) {
         return !is_before(each, thread) || (each.clock && now.is_atomic && !each.is_atomic);
@@ -137,7 +137,7 @@ void add_read(Cell& cell, u32 thread, const Access& now) {
     if (!cell.more) cell.more.reset(new std::vector<Access>);
     cell.more->push_back(now);
 }
-// `thread` orders: who issued it; `now`: who is to be noted.
+// Checks and records an access. thread: the issuing thread, whose clock decides the order. now: the access to record.
 void note(u64 key, size_t bytes, u32 thread, const Access& now, bool writes) {
     for (const u64 last = key + bytes; key < last; key += CELL_BYTES) {
         Cell& cell = cell_at(key);
@@ -226,7 +226,7 @@ void store(const void* at, size_t bytes, Order order, const char* from) {
 void exchange(const void* at, size_t bytes, const char* from) {
     load(at, bytes, Order::relaxed, from);
     note(at, bytes, true, true, from);
-    for_words(at, bytes, [&](u64 key) {  // who sees it sees what came with the words before, too
+    for_words(at, bytes, [&](u64 key) {  // a thread that sees the new word also sees what earlier words released
         Clock& released = launch->released[key];
         released = joined(released, launch->threads[own()].fenced);
     });
@@ -263,7 +263,7 @@ void land(host::Barrier& barrier, const host::Copy& copy) {
 }
 }  // namespace races
 
-// -- What the compiler has kernels call
+// -- Functions that the compiler makes kernels call
 #define CALLER (const char*)__builtin_return_address(0)
 #define PLAIN(name, bytes)                                                                \
     void __tsan_read##name(const void* at) { races::read(at, bytes, CALLER); }            \

@@ -1,28 +1,31 @@
-// What threads of a launch do to the same memory without an order between them, by PTX's memory model: one of them plainly, or
-// a copy, and one of them stores. Vector clocks (FastTrack, Flanagan and Freund, PLDI 2009), so that a race is found whenever
-// both are done at all, however far apart; not only where it shows.
+// Finds races between the threads of a launch, by PTX's memory model: two accesses to the same memory without an order between
+// them, at least one of which is a store, and at least one of which is a plain access or a copy. It keeps vector clocks
+// (FastTrack, Flanagan and Freund, PLDI 2009). It therefore finds a race whenever both accesses happen, however far apart.
 //
-// In: what the compiler has kernels call for each plain load and store (-fsanitize=thread), what ptx.cpp does, and who meets
-// (fibers.cpp). Out: the fault of the launch, with places in the kernel's text ({pc:...}, for __init__.py to look up).
+// Input: the calls that the compiler adds for each plain load and store (-fsanitize=thread), the operations of ptx.cpp, and the
+// threads that meet at barriers (fibers.cpp). Output: a fault of the launch. It names places in the kernel's text as {pc:...},
+// which __init__.py replaces by source lines.
 //
-// An order is made by barriers (__syncwarp, but no shuffle), by what is stored with release, or relaxed behind a fence, and
-// loaded with acquire, or relaxed before a fence; and by mbarriers, for those who wait for them: of who arrived, and of copies,
-// with what their issuer had done. Copies, and what is sent to another block, may come at any time behind their instruction.
-// What it knows nothing of: the difference between proxies, that is whether a fence.proxy is missing; blocks that are not there
-// at once; what the host does meanwhile.
+// Three things make an order:
+// - A barrier, including __syncwarp, but not a shuffle.
+// - A store with release, or a relaxed one behind a fence, which a load with acquire, or a relaxed one before a fence, reads.
+// - An mbarrier, for the threads that wait for it. They see what arriving threads did, copies, and what issuers of copies did.
+// A copy, or a word sent to another block, may arrive at any time after its instruction.
+//
+// Not covered: a missing fence.proxy between proxies; blocks that do not run together; accesses of the host.
 #pragma once
 #include "fibers.h"
 
 namespace races {
 enum class Order { relaxed, acquire, release };
-extern bool on;  // whether the kernel was built for it
+extern bool on;  // whether the kernel was built to report races
 
-void begin();  // a launch of host::grid
+void begin();  // begins a launch of host::grid
 void end();
 void meet(const std::vector<u32>& fibers);
 void meet(const host::Block& one, const host::Block& other);
 void fence();
-void read(const void* at, size_t bytes, const char* from);  // from: the instruction behind
+void read(const void* at, size_t bytes, const char* from);  // from: the return address of the access
 void write(const void* at, size_t bytes, const char* from);
 void load(const void* at, size_t bytes, Order order, const char* from);
 void store(const void* at, size_t bytes, Order order, const char* from);
