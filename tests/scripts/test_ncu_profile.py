@@ -1,4 +1,4 @@
-"""scripts/ncu_profile.sh with a stand-in for ncu."""
+"""scripts/ncu_profile.sh with a fake ncu."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_one_named_launch(bench: Bench) -> None:
     options = ("--launches", "1", "--skip", "2", "--range", "graph 64x1 [a]@/b,c*+ fp32", "--kernel", "gemv|gemm")
     assert bench.run(*options, "mode=graph", FAKE="0").returncode == 0
     said = bench.notes.read_text()
-    # ncu's own signs are escaped in a name; the slash at the end makes it a push/pop range.
+    # A backslash escapes ncu's special characters in a name. The slash at the end marks a push/pop range.
     assert r"<--nvtx-include><launchopt@graph 64x1 \[a\]\@\/b\,c\*\+ fp32/>" in said
     assert "<--launch-skip><2><--launch-count><1><--kernel-name><regex:gemv|gemm>" in said
 

@@ -1,4 +1,4 @@
-"""scripts/nsys_compare.sh with a stand-in for nsys, and with the real one where it is installed."""
+"""scripts/nsys_compare.sh with a fake nsys, and with the real one if it is installed."""
 
 from __future__ import annotations
 
@@ -125,12 +125,12 @@ def test_an_interrupt_ends_everything(bench: Bench) -> None:
 
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
 def test_two_modes_under_the_real_nsys(bench: Bench) -> None:
-    (bench.folder / "nsys").unlink()  # the stand-in
+    (bench.folder / "nsys").unlink()  # the fake
     job = ("workload=gemv_micro", "workload.commands=600", "workload.cache=hot", "device=cpu")
     done = bench.run("batched", "baseline", *job, PYTHON=sys.executable)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("ranges")]
-    assert [line[-3:-1] for line in lines] == [["75", "600"]]  # batches of 8 on the CPU; rehearsals are not among them
+    assert [line[-3:-1] for line in lines] == [["75", "600"]]  # batches of 8 on the CPU, without the warm-up run
     rows = pq.read_table(bench.out / "compare.parquet").to_pylist()
     assert {(row["side"], row["mode"]) for row in rows} == {("A", "batched"), ("B", "baseline")}
     assert (bench.out / "b-baseline/run/summary.parquet").exists()

@@ -1,4 +1,4 @@
-"""scripts/nsys_profile.sh with a stand-in for nsys, and with the real one where it is installed."""
+"""scripts/nsys_profile.sh with a fake nsys, and with the real one if it is installed."""
 
 import os
 import shutil
@@ -139,7 +139,7 @@ def test_a_payload_is_made_a_python_int() -> None:
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
 def test_ranges_of_a_child_process_are_seen_by_the_real_nsys(tmp_path: Path) -> None:
     pytest.importorskip("nvtx")
-    # A small runner in a copy of the checkout: its child process makes the ranges, as the consumer does.
+    # A small runner in a copy of the checkout: its child process makes the ranges, as the consumer of a run does.
     (tmp_path / "runner").mkdir()
     (tmp_path / "runner/__init__.py").touch()
     (tmp_path / "runner/worker/child.py").write_text(

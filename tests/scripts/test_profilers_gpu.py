@@ -1,6 +1,7 @@
-"""The profilers on a GPU: nsys and ncu by the scripts, torch.profiler by timing=torch; who counts what alike.
+"""The profilers on a GPU: the scripts for nsys and ncu, and timing=torch. Their counts must agree.
 
-Batches are all full, so that every run of a job launches the same: a multiple of the batch size, no deadline.
+The number of commands is a multiple of the batch size, and the timeout is long. So all batches are full, and every run
+of a job makes the same launches.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ ROOT = SCRIPTS.parent
 needs_nsys = pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
 needs_ncu = pytest.mark.skipif(shutil.which("ncu") is None, reason="ncu is not installed")
 FULL = "workload=gemv_micro device=cuda batching.max_batch=512 batching.timeout_us=1000000"
-BATCHES, REPEATS = 128, 3  # 32 ms of GPU time a repeat on an H200: single kernels' jitter evens out
+BATCHES, REPEATS = 128, 3  # 32 ms of GPU time per repeat on an H200, so that the jitter of single kernels averages out
 LONG = f"{FULL} workload.commands={512 * BATCHES} repeats={REPEATS}"
 SMALL = f"{FULL} workload.commands=4096"
 COUNTERS_REFUSED = 4  # exit code of ncu_profile.sh
 
 
 def script(name: str, *arguments: str, out: Path, codes: tuple[int, ...] = (0,)) -> int:
-    """Run one of the scripts into `out`; its exit code, which must be one of `codes`."""
+    """Run one of the scripts with output folder `out`. Return its exit code, which must be one of `codes`."""
     environ = os.environ | {"PYTHON": sys.executable, "NSYS_OUT": str(out), "NCU_OUT": str(out)}
     call = [str(BASH), str(SCRIPTS / name), *arguments]
     done = subprocess.run(call, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=500)
@@ -44,7 +45,7 @@ def script(name: str, *arguments: str, out: Path, codes: tuple[int, ...] = (0,))
 
 
 def run(arguments: str, folder: Path) -> Path:
-    """A run without an external profiler, in `folder`."""
+    """Run without an external profiler in `folder`; return the folder."""
     call = [sys.executable, "-m", "runner", *arguments.split(), f"hydra.run.dir={folder}"]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -53,7 +54,7 @@ def run(arguments: str, folder: Path) -> Path:
 
 @pytest.fixture(scope="module", params=["batched", "graph"])
 def profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A mode, and nsys' SQLite export of a long run with it."""
+    """Return a mode and nsys's SQLite export of a long run with it."""
     mode: str = request.param
     out = tmp_path_factory.mktemp(mode)
     script("nsys_profile.sh", f"mode={mode}", *LONG.split(), f"hydra.run.dir={out}/run", out=out)
@@ -66,7 +67,7 @@ def test_the_join_finds_every_batch_and_its_kernels(profile: tuple[str, Path]) -
     found = read_profile(file, mode)
     assert found.inside.ranges == BATCHES * REPEATS
     assert found.inside.kernels >= BATCHES * REPEATS
-    assert found.inside.kernels < found.total.kernels  # warm-up and rehearsals lie outside
+    assert found.inside.kernels < found.total.kernels  # the warm-up run lies outside of all ranges
     assert found.untraced_graphs == 0
     assert found.unfinished_ranges == 0
     assert found.inside.launch_delay_us_p50 is not None
@@ -74,7 +75,7 @@ def test_the_join_finds_every_batch_and_its_kernels(profile: tuple[str, Path]) -
 
 @needs_nsys
 def test_the_join_agrees_with_nsys(profile: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """Kernel counts exactly, kernel times within 1%, of one profile."""
+    """For one profile: kernel counts exactly, kernel times within 1%."""
     assert agree([str(profile[1])]) == 0, capsys.readouterr().out
 
 
@@ -83,7 +84,7 @@ def test_the_join_agrees_with_nsys(profile: tuple[str, Path], capsys: pytest.Cap
 def test_cupti_in_process_agrees_with_nsys(
     profile: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Kernels exactly and GPU busy within 1%, of two runs of one job: CUPTI and nsys cannot watch the same."""
+    """For two runs of one job: kernels exactly, GPU busy within 1%. CUPTI and nsys cannot observe the same run."""
     mode, file = profile
     traced = run(f"{LONG} mode={mode} timing=cupti", tmp_path / "traced")
     assert all(row["traced"] and row["kernels"] for row in read_summaries([traced]))
@@ -126,7 +127,7 @@ def test_ncu_replays_the_launches_that_were_asked_for(mode: str, options: list[s
         assert 0 < kernel["occupancy_percent"] <= 100
         assert kernel["registers"] > 0
         assert kernel["grid"].count("x") == kernel["block"].count("x") == 2
-    assert all(row["verified"] and row["traced"] for row in read_summaries([out / "run"]))  # replays change no result
+    assert all(row["verified"] and row["traced"] for row in read_summaries([out / "run"]))  # replays keep results
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'")

@@ -1,4 +1,4 @@
-"""scripts/sanitize.sh with a stand-in for compute-sanitizer."""
+"""scripts/sanitize.sh with a fake compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = """
 for word; do
     case $word in hydra.run.dir=*) mkdir -p "${word#*=}" && cp "$0.json" "${word#*=}/manifest.json" ;; esac
 done
-"""  # what is left of one
+"""  # the part of the fake tool that writes the manifest of a run
 BY_MODE = {"persistent": {"single": 1, "resident": 96}, "megakernel": {"strided": 2, "megakernel": 7}}
 
 

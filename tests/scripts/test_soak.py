@@ -1,4 +1,4 @@
-"""scripts/soak.py: it passes when nothing is lost, and would not if something were."""
+"""scripts/soak.py: it passes if nothing is lost, and fails if something is."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_million_commands_are_all_there(tmp_path: Path) -> None:
     assert told["records_per_s"] == pytest.approx(told["records"] / told["seconds"])
     assert f", {told['batches']:,} batches" in done.stdout
     assert set(told["memory"]) == {"consumer", "producer"}
-    memory = told["memory"]["consumer"]  # the producer may be gone when the only lap has ended
+    memory = told["memory"]["consumer"]  # the producer may have ended before the end of the only lap
     assert 0 < memory["first_bytes"] == memory["last_bytes"] == memory["peak_bytes"]
     revision = {key: told["environment"].get(key) for key in ("git_revision", "git_dirty")}
     assert revision == {key: environment().get(key) for key in revision}
@@ -97,7 +97,7 @@ COMMANDS = 1000
 
 
 def run(soak: Any, change: Any) -> None:
-    """A lap in this process, of commands that were changed on their way."""
+    """Run a lap in this process, over commands that `change` modifies on their way."""
     records = change(soak.numbered(0, 0, COMMANDS))
     with Ring.create(soak.CAPACITY) as ring:
         assert ring.push(records) == len(records)

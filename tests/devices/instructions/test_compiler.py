@@ -1,4 +1,4 @@
-"""Steps as instruction lists: every command in them once, where it lies, waiting for what it needs and no more."""
+"""Steps compiled to instruction lists: each command appears once, with its operands, and waits only for its inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from launchopt.kernels.shared import JOIN, MOST_WAITS
 from launchopt.workloads.chain import ChainStream
 
 ROLES = "ABC"
-# Of a decode step of one layer: the node's name, and whom it waits for.
+# The nodes of a decode step of one layer, and the nodes that each waits for.
 LAYER = {
     "slots": [],
     "norm1": [],
@@ -49,7 +49,7 @@ def real(program: Instructions) -> Instructions:
 
 
 def check_operands(rig: InstructionRun, batch: StepBatch, program: Instructions) -> None:
-    """Each record of the batch is in the list once, with its own addresses."""
+    """Check that the list has each record of the batch once, with its own addresses."""
     stream, bases = rig.stream, rig.placed.steps.tables.shapes[:, :3]
     records = batch.words.reshape(batch.rows, batch.size, -1).view(COMMAND_DTYPE)[..., 0]
     indices, seen = rig.placed.steps.indices(rig.placed.steps.kind_of(batch)), set()
@@ -107,7 +107,7 @@ def test_a_layer_waits_for_what_it_reads(requests: int) -> None:
 
 @pytest.mark.parametrize("columns", [1, 5])
 def test_q_k_and_v_do_not_wait_for_each_other(columns: int) -> None:
-    """Neither where they lie in one row, nor in rows side by side."""
+    """Neither in a common row, nor in rows side by side."""
     stream = stream_of("qkv", [(columns - 1, 2)], layers=1)
     batch = next(iter(batches(stream, 1)))
     program = InstructionRun(stream).compiler.compile(batch)
@@ -139,7 +139,7 @@ def test_a_gemms_grid_is_its_tiles_of_rows() -> None:
 
 
 def test_first_tokens_lie_anywhere_and_later_ones_evenly() -> None:
-    """Six inputs from anywhere in the table: six instructions, and joins for who waits for all of them."""
+    """Six inputs at arbitrary places give six instructions, and joins for instructions that wait for all of them."""
     stream = stream_of("linear", [(0, 3)] * 6, layers=2)
     rig = InstructionRun(stream)
     first, second, _ = batches(stream, 6)
@@ -158,7 +158,7 @@ def test_other_copies_of_the_weights_are_other_instructions() -> None:
     for batch in (each for seed in range(8) for each in batches(stream, 2, seed)):
         records = batch.words.view(COMMAND_DTYPE).reshape(batch.rows, batch.size)
         copies = records["token"][0] % 2
-        if batch.size == 2 and records["token"].min() > 0:  # a first token's input would be elsewhere anyhow
+        if batch.size == 2 and records["token"].min() > 0:  # a first token reads its input from elsewhere in any case
             found += copies[0] != copies[1]
             assert rig.compiler.compilable(batch) == (copies[0] == copies[1])
             assert len(rig.compiler.compile(batch)) == (2 if copies[0] == copies[1] else 4)
@@ -166,7 +166,7 @@ def test_other_copies_of_the_weights_are_other_instructions() -> None:
 
 
 def test_requests_of_which_one_is_missing_still_get_along() -> None:
-    """Requests 0 and 2 write one cache: their writes, of which nobody knows the pages, come one after another."""
+    """Requests 0 and 2 write to one cache. The compiler does not know their pages, so it orders their writes."""
     stream = stream_of("layer", [(0, 3)] * 3, layers=1)
     rig = InstructionRun(stream)
     words = step_of(stream, 3, 0).words.reshape(15, 3, -1)[:, [0, 2]]
@@ -182,7 +182,7 @@ def test_requests_of_which_one_is_missing_still_get_along() -> None:
 
 
 def test_of_several_columns_each_request_has_its_own() -> None:
-    """Even where prompts happen to lie as far apart as lanes."""
+    """Even if prompts happen to lie one lane apart."""
     stream = ChainStream([(64, 64)], 1, requests_of([(2, 1)] * 2), Dtype.fp32, 1)
     rig, batch = InstructionRun(stream), next(iter(batches(stream, 2)))
     records = batch.words.view(COMMAND_DTYPE).reshape(-1)
@@ -206,7 +206,7 @@ def sent(program: Instructions) -> list[int]:
 
 
 def test_a_gemm_that_reads_what_one_wrote_has_it_by_mail() -> None:
-    """And waits for nobody else."""
+    """And waits for no other instruction."""
     stream = ChainStream([(192, 128), (128, 128)], 2, requests_of([(0, 3)] * 2), Dtype.fp16, 1)
     program = InstructionRun(stream).compiler.compile(step_of(stream, 2, 0))
     assert sent(program) == [NOBODY, 0, 1, 2], "of the first ones' 192 features 128 are read"
@@ -229,8 +229,10 @@ def test_of_several_columns_or_weights_that_lie_oddly_nothing_is_mailed() -> Non
 
 
 def test_who_has_mail_has_not_waited_for_what_came_before_its_sender() -> None:
-    """An addend that the first GEMM's reader, too, reads: who adds it waits for whoever made it, though it waits for a
-    later one that had that one's outputs by mail."""
+    """The addend is also an input of the first GEMM's reader. The sum waits for the producer of the addend.
+
+    It waits although a later instruction, for which it waits too, got that producer's outputs by mail.
+    """
     row = np.zeros((4, WORDS), np.int64)
     row[:, Word.OP] = Op.GEMM
     row[:, [Word.M, Word.N, Word.K, Word.REQUESTS]] = [128, 1, 128, 1]

@@ -1,4 +1,4 @@
-"""Who must wait for whom: no conflict is lost, nothing is waited for in vain, any order that keeps to it will do."""
+"""Waits of instructions: every conflict is ordered, no wait is redundant, and any order that respects them is right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launchopt.devices.instructions.dependencies import JOIN, Span, conflicts, j
 BYTES = 64
 properties = settings(deadline=None, max_examples=150)
 spans = st.tuples(st.integers(0, 40), st.integers(0, 8), st.integers(0, 12), st.integers(1, 4))
-# Of an instruction: what it reads, and what it writes.
+# Of each instruction, the spans that it reads and those that it writes.
 programs = st.lists(st.tuples(st.lists(spans, max_size=2), st.lists(spans, max_size=2)), max_size=12)
 Program = list[tuple[list[Span], list[Span]]]
 
@@ -38,7 +38,7 @@ def conflicting(program: Program) -> Any:
 
 
 def before(waits: list[list[int]]) -> list[set[int]]:
-    """Of each all that end before it begins."""
+    """Return for each instruction all that end before it begins."""
     found: list[set[int]] = []
     for own in waits:
         found.append(set(own).union(*(found[j] for j in own)))
@@ -122,7 +122,7 @@ def test_a_level_is_one_more_than_the_highest_waited_for(size: int, seed: int) -
 
 
 def executed(program: Program, order: list[int]) -> list[int]:
-    """Memory after each wrote what it alone can have made of what it read."""
+    """Return memory after a run in which each write depends on everything that its instruction read."""
     memory = list(range(BYTES + BYTES))
     for i in order:
         reads, writes = program[i]
@@ -153,7 +153,7 @@ def test_any_order_that_keeps_to_the_waits_gives_what_the_list_gives(program: Pr
     ],
 )
 def test_each_kind_of_conflict_counts(first: Any, second: Any) -> None:
-    """So that the property above does not hold for want of conflicts: the other order gives something else."""
+    """The other order gives another result. So the property above is not true merely for lack of conflicts."""
     program = [first, second]
     assert reduced(conflicting(program)) == [[], [0]]
     assert executed(program, [1, 0]) != executed(program, [0, 1])

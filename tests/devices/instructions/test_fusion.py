@@ -1,4 +1,4 @@
-"""Which instructions are done as one: of layers that fit all that can be, and each thing that keeps some apart."""
+"""Fusion of instructions: a suitable layer is fused as far as possible, and each obstacle keeps instructions apart."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DTYPES = (Dtype.fp32, Dtype.bf16)
 
 
 def changed(words: Words, requests: int = 1, dtype: Dtype = Dtype.fp32) -> list[str]:
-    """What is done as one of a layer whose list has other words."""
+    """Return the names of the fused instructions of a layer after some words of its list were changed."""
     stream = layer_stream(requests, dtype)
     rows, names = compiled(stream, fuse=False), names_of(stream)
     for (name, word), value in words.items():
@@ -44,14 +44,14 @@ def changed(words: Words, requests: int = 1, dtype: Dtype = Dtype.fp32) -> list[
 
 
 def moved(offset: int, *operands: tuple[str, Word]) -> Words:
-    """Words of one request, so much more than they are."""
+    """Return words of one request, increased by `offset`."""
     stream = layer_stream(1)
     rows, names = compiled(stream, fuse=False), names_of(stream)
     return {(name, word): int(rows[names.index(name), word]) + offset for name, word in operands}
 
 
 def split(*parts: Sequence[str]) -> list[str]:
-    """A layer of which these are apart from each other, where they would be one."""
+    """Return the names of a layer in which these parts are not fused, although they usually are."""
     apart = {"+".join(each for part in some for each in part.split("+")): some for some in parts}
     assert set(apart) <= set(LAYER)
     return [each for stage in LAYER for each in apart.get(stage, [stage])]
@@ -75,7 +75,7 @@ def test_only_who_is_asked_to_makes_them_one() -> None:
 @settings(deadline=None, max_examples=40)
 @given(layer_streams())
 def test_nothing_else_changes(stream: ChainStream) -> None:
-    """And what is one is of the forms that there are, whatever batch it is of."""
+    """Fused groups have one of the known forms, whatever the batch."""
     rig = InstructionRun(stream)
     itemsize = stream.dtype.itemsize
     for batch in batches(stream, 3):
@@ -100,7 +100,7 @@ def test_nothing_else_changes(stream: ChainStream) -> None:
             assert len({(row[Word.REQUESTS], row[Word.FIRST_REQUEST]) for row in made[group].tolist()}) == 1
 
 
-# -- What keeps them apart
+# -- Obstacles to fusion
 
 NORM1 = split(["norm1", "qkv"])
 O_ADD1 = split(["o", "add1"])
@@ -111,7 +111,7 @@ NO_ATTENTION = split(ATTENTION.split("+"))
 @pytest.mark.parametrize("operand", [Word.A, Word.B], ids=lambda word: word.name)
 @pytest.mark.parametrize("requests", [1, 3])
 def test_a_norm_that_somebody_else_reads_is_by_itself(requests: int, operand: Word) -> None:
-    """Else what it gives would be nowhere."""
+    """A fused norm stores no output for the other reader."""
     stream = layer_stream(requests)
     given = int(compiled(stream, fuse=False)[names_of(stream).index("norm1"), Word.C])
     assert list(changed({("add2", operand): given}, requests)[1:3]) == ["norm1", "qkv"]
@@ -140,13 +140,13 @@ def test_a_norm_may_be_as_wide_as_there_is_room_for(requests: int, dtype: Dtype)
         ([("rope", Word.C), ("kv_write", Word.B), ("qk", Word.B)], NO_ATTENTION),
         ([("av", Word.C)], NO_ATTENTION),
         ([("kv_write", Word.C), ("qk", Word.A), ("av", Word.A)], NO_ATTENTION),
-        # The GEMM's own: nothing is done with one whose weights are not copied ahead of time.
+        # The GEMM's own operand: nothing fuses with a GEMM whose weights are not streamed.
         ([("qkv", Word.A)], NORM1),
         ([("norm1", Word.C), ("qkv", Word.B)], NORM1),
         ([("o", Word.A)], O_ADD1),
         ([("o", Word.B)], O_ADD1),
         ([("gate_up", Word.A)], split(["norm2", "gate_up", "silu_mul"])),
-        # What is not read or stored in vectors may lie anywhere.
+        # Operands that are not read or stored in vectors may lie anywhere.
         ([("qkv", Word.C)], LAYER),
         ([("qk", Word.C), ("softmax", Word.B)], LAYER),
         ([("kv_write", Word.A)], LAYER),
@@ -167,16 +167,16 @@ def test_operands_are_of_whole_vectors(operands: list[tuple[str, Word]], expecte
         ("silu_mul", Word.STRIDE_C, SILU),
         ("rope", Word.STRIDE_B, NO_ATTENTION),
         ("av", Word.STRIDE_C, NO_ATTENTION),
-        ("norm1", Word.STRIDE_C, NORM1),  # the GEMM takes them from elsewhere
+        ("norm1", Word.STRIDE_C, NORM1),  # the GEMM reads its input elsewhere
         ("qkv", Word.STRIDE_B, NORM1),
         ("add1", Word.STRIDE_B, O_ADD1),
         ("silu_mul", Word.STRIDE_B, SILU),
         ("qk", Word.STRIDE_B, NO_ATTENTION),
-        ("qkv", Word.STRIDE_A, NORM1),  # weights of each request's own
+        ("qkv", Word.STRIDE_A, NORM1),  # each request has its own weights
     ],
 )
 def test_requests_lie_whole_vectors_apart_and_for_all_alike(name: str, word: Word, expected: list[str]) -> None:
-    """Of a single one strides say nothing."""
+    """The strides of a single request do not matter."""
     assert changed({(name, word): 1032}, requests=3) == expected
     assert changed({(name, word): 1032}) == LAYER
 
@@ -198,7 +198,7 @@ def test_requests_lie_whole_vectors_apart_and_for_all_alike(name: str, word: Wor
         ({("av", Word.A): 1 << 20}, NO_ATTENTION),
         ({("o", Word.FIRST_REQUEST): 1}, O_ADD1),
         ({("o", Word.M): 255, ("add1", Word.M): 255}, O_ADD1),
-        ({("gate_up", Word.M): 776, ("silu_mul", Word.M): 388}, SILU),  # no whole tiles
+        ({("gate_up", Word.M): 776, ("silu_mul", Word.M): 388}, SILU),  # rows do not fill whole tiles
         ({("gate_up", Word.M): 784, ("silu_mul", Word.M): 392}, LAYER),
     ],
 )
@@ -218,7 +218,7 @@ def test_of_several_columns_nothing_is_one() -> None:
 
 
 def attention_of(head_dim: int, ctx: int, q_heads: int = 8, kv_heads: int = 2, dtype: Dtype = Dtype.fp32) -> bool:
-    """Whether attention of such heads is one."""
+    """Return whether attention with these heads is fused."""
     values = {Word.HEAD_DIM: head_dim, Word.CTX: ctx, Word.Q_HEADS: q_heads, Word.KV_HEADS: kv_heads}
     made = changed({("rope", word): value for word, value in values.items()}, dtype=dtype)
     assert made in (LAYER, NO_ATTENTION)
@@ -233,7 +233,7 @@ def attention_of(head_dim: int, ctx: int, q_heads: int = 8, kv_heads: int = 2, d
     ],
 )
 def test_heads_are_of_a_power_of_two_of_vectors(dtype: Dtype, one: list[int], apart: list[int]) -> None:
-    """At least two, which are turned together, and so many that a warp has a whole one."""
+    """At least two vectors, which ROPE rotates together, and at most what one warp holds."""
     assert [head_dim for head_dim in (*one, *apart) if attention_of(head_dim, 8, dtype=dtype)] == one
 
 
@@ -243,14 +243,14 @@ def test_a_group_has_no_more_queries_than_lanes_share_a_key() -> None:
 
 
 def test_a_longer_cache_is_for_more_blocks() -> None:
-    """The most that one reads: 2 * ctx * head_dim elements."""
+    """The limit is 2 * ctx * head_dim elements."""
     for head_dim, dtype in ((32, Dtype.fp32), (64, Dtype.bf16), (128, Dtype.bf16)):
         most = fusion.CACHE_BYTES // (2 * head_dim * dtype.itemsize)
         assert [attention_of(head_dim, ctx, dtype=dtype) for ctx in (most, most + 1)] == [True, False]
 
 
 def test_scores_of_a_long_context_have_no_room() -> None:
-    """Of many queries and short heads, long before the cache is too long."""
+    """With many queries and short heads, the scores exceed shared memory long before the cache is too long."""
     fits = [ctx for ctx in range(900, 1000) if attention_bytes(16, 8, ctx, 4) <= fusion.ATTENTION_BYTES]
     assert fits == list(range(900, fits[-1] + 1))
     assert 2 * (fits[-1] + 1) * 16 * 4 < fusion.CACHE_BYTES

@@ -1,4 +1,4 @@
-"""Instruction lists interpreted: every token right in any order that keeps to the waits, wrong where one is missing."""
+"""Interpreted instruction lists: tokens are right in any order that respects the waits, and wrong without a wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES = {1: [(0, 4)], 2: [(3, 2), (0, 4)], 4: [(0, 3)] * 3 + [(2, 3)]}
 
 
 def at_random(seed: int) -> Ordered:
-    """Another order for each list."""
+    """Return a function that gives each list another random order."""
     seeds = count(1000 * seed)
     return lambda program: random_order(program, next(seeds))
 
@@ -64,7 +64,7 @@ def test_with_an_lm_head_and_sampling(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 def test_the_cpu_device_gives_the_same_bits(dtype: Dtype) -> None:
-    """Of ops whose every element is computed alone; products of matrices agree within the check's bounds."""
+    """For ops that compute each element alone. Matrix products agree within the bounds of the check."""
     stream = stream_of("elementwise", [(4, 3), (0, 3), (2, 2)], dtype)
     ours, device = checked(stream, 2, at_random(0)), StepRun("graph", stream, 4)
     try:
@@ -77,7 +77,7 @@ def test_the_cpu_device_gives_the_same_bits(dtype: Dtype) -> None:
 
 
 def inside(rig: InstructionRun, spans: list[Span]) -> dict[int, Any]:
-    """Of all memory, which bytes these spans hold, by address."""
+    """Return, by address, masks of the bytes that these spans cover."""
     masks = {start: np.zeros(array.size, np.bool_) for start, array in rig.placed.memory.bytes.items()}
     for first, length, stride, times in spans:
         start = max(each for each in masks if each <= first)
@@ -91,7 +91,7 @@ def inside(rig: InstructionRun, spans: list[Span]) -> dict[int, Any]:
 @pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_read_or_written_but_what_the_dependencies_know_of(name: str, dtype: Dtype) -> None:
-    """Whatever else is in memory, the same comes out, and is written nowhere else. Of prompts and of single tokens."""
+    """Run prompts and single tokens. Other bytes of memory neither influence the result nor change."""
     stream, generator = stream_of(name, [(3, 3), (0, 3)], dtype, layers=1), np.random.default_rng(0)
     rig = InstructionRun(stream)
     memory = rig.placed.memory
@@ -119,13 +119,13 @@ def test_nothing_is_read_or_written_but_what_the_dependencies_know_of(name: str,
 @pytest.mark.parametrize("requests", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_wait_can_be_left_out(name: str, requests: int) -> None:
-    """Each protects something that others do not: without it there is an order that gives something else."""
+    """Each wait protects something that no other wait does: without it some order gives another result."""
     stream = stream_of(name, [(0, 3)] * requests, layers=2)
     expected = after_second_step(stream)
     program = InstructionRun(stream).compiler.compile(list(batches(stream, 4))[1])
     waits = waits_of(program)
     behind = [ancestors(waits, i) for i in range(len(program))]
-    # Whoever has mail may wait for others though these come before its sender anyway: see `with_dependencies`.
+    # An instruction with mail may wait for others that precede the sender anyway: see `with_dependencies`.
     pairs = [(i, j) for i, own in enumerate(waits) for j in own if not any(j in behind[k] for k in own)]
     assert len(pairs) > len(program) / 2
     harmless = [(i, j) for i, j in pairs if after_second_step(stream, i, j) == expected]
@@ -134,7 +134,7 @@ def test_no_wait_can_be_left_out(name: str, requests: int) -> None:
 
 @pytest.mark.parametrize("name", ["layer", "linear_epilogue"])
 def test_the_check_finds_a_missing_wait_by_chance(name: str) -> None:
-    """A list whose last wait is gone, in random orders."""
+    """A list without its last wait, in random orders."""
     stream = stream_of(name, [(0, 3)] * 2)
 
     def change(program: Instructions) -> Instructions:

@@ -1,4 +1,4 @@
-"""Who waits for whom where some are done as one: mail from and to these, residuals, and that no more is left out."""
+"""Order among fused instructions: mail to and from them, residuals, and that each remaining wait is necessary."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ WEIGHTS = 1 << 20
 
 
 def waited(row: Instruction) -> list[int]:
-    """For whom an instruction waits, as its own words have it."""
+    """Return the instructions that an instruction waits for, from its own words."""
     found: list[int] = row[Word.WAIT0 : Word.WAIT0 + row[Word.WAITS]].tolist()
     return found
 
 
-# -- Lists made by hand: operands by number, each far from the others
+# -- Lists made by hand: operands have numbers, and lie far apart
 
 
 def made(*rows: Instruction, fuse: bool = True) -> Instructions:
@@ -87,13 +87,13 @@ def test_a_sum_by_itself_sends_nothing() -> None:
 
 
 def test_who_adds_what_it_has_by_mail_waits_for_it() -> None:
-    """The addend is read where it is stored."""
+    """The sum reads the addend from memory."""
     program = made(gemm(0, 1), gemm(1, 2), add(1, 2, 3))
     assert program[:, Word.MAIL].tolist() == [NOBODY] * 3
     assert [waited(row) for row in program] == [[], [0], []]
 
 
-# -- Residuals: a sum with what a GEMM of as many rows stored before
+# -- Residuals: a sum adds the stored outputs of an earlier GEMM with as many rows
 
 
 def test_nobody_waits_for_a_residual_whose_order_follows() -> None:
@@ -104,7 +104,7 @@ def test_nobody_waits_for_a_residual_whose_order_follows() -> None:
 
 
 def test_a_residual_is_waited_for_where_the_order_does_not_follow() -> None:
-    """Nothing says that the first one comes before the last but the sum. What is multiplied still comes by mail."""
+    """Only the sum relates the first GEMM to the last one. The GEMM's input still comes by mail."""
     program = made(gemm(0, 1), gemm(9, 2), gemm(2, 3), add(1, 3, 4))
     assert program[:, Word.MAIL].tolist() == [NOBODY, NOBODY, 1, NOBODY]
     assert [waited(row) for row in program] == [[], [], [0], []]
@@ -112,7 +112,7 @@ def test_a_residual_is_waited_for_where_the_order_does_not_follow() -> None:
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_a_residual_is_waited_for_where_another_thread_stored_it(fuse: bool) -> None:
-    """Of a GEMM of other rows, of which the first are added; or by a sum that is not done with its GEMM."""
+    """A GEMM of other rows, the first of which are added; or a sum that is not fused with its GEMM."""
     wider = gemm(0, 1, 2 * FEATURES)
     program = made(wider, gemm(1, 2), gemm(2, 3), add(1, 3, 4), fuse=fuse)
     last = 2 if fuse else 3
@@ -120,15 +120,17 @@ def test_a_residual_is_waited_for_where_another_thread_stored_it(fuse: bool) -> 
 
 
 def test_a_residual_that_is_read_otherwise_too_is_waited_for() -> None:
-    """A GEMM reads all of what each thread adds its own part of; that a third one, which had all of it by mail, is
-    complete does not say that all of it was stored."""
+    """A GEMM reads all outputs of the first one, and each thread of the sum adds its own part of them.
+
+    A third GEMM got all of them by mail. Its completion does not imply that all of them were stored.
+    """
     program = made(gemm(0, 1), gemm(1, 2), gemm(1, 2), add(1, 2, 3))
     assert program[:, Word.MAIL].tolist() == [NOBODY, 0, NOBODY, NOBODY]
     assert waited(program[2]) == [0, 1]
 
 
 def test_who_overwrites_a_residual_waits() -> None:
-    """A GEMM whose outputs go where the first one's went, which it adds something else to; and into its own addend."""
+    """A GEMM stores where the first one stored, and adds something else; and a sum stores to its own addend."""
     program = made(gemm(0, 1), gemm(1, 2), gemm(2, 1), add(9, 1, 4))
     assert 0 in waited(program[2])
     program = made(gemm(0, 1), gemm(1, 2), gemm(2, 3), add(1, 3, 1))
@@ -144,7 +146,7 @@ MAIL |= {"down+add2": "norm2+gate_up+silu_mul", "norm1+qkv": "down+add2"}
 @pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("requests", [1, 3])
 def test_of_a_layer_only_attention_waits_and_for_slots_alone(requests: int, dtype: Dtype) -> None:
-    """All else comes by mail, each from the one before it; of three layers."""
+    """In three layers, all other inputs come by mail from the previous instruction."""
     stream = layer_stream(requests, dtype, layers=3)
     program = compiled(stream)
     stages = stages_of(program, names_of(stream))
@@ -169,10 +171,10 @@ def test_with_relu_between_them_gemms_wait() -> None:
 
 
 def test_joins_stand_before_a_whole_group() -> None:
-    """Found again they are the same, however many are waited for."""
+    """Compiled again, the list stays the same, however many instructions one waits for."""
     rows = [gemm(10 + i, 2 * i, FEATURES) for i in range(6)]
     rows = [*rows, instruction(Op.GEMM, WEIGHTS, 0, 1024 * 30), add(31, 30, 32)]
-    rows[6][Word.K] = 6 * FEATURES  # of all six, which lie 256 bytes apart
+    rows[6][Word.K] = 6 * FEATURES  # it reads the outputs of all six, which lie 256 bytes apart
     for i, row in enumerate(rows[:6]):
         row[Word.C] = 256 * i
     program = made(*rows)
@@ -205,7 +207,7 @@ def test_every_token_is_right_in_any_order_and_the_same_as_of_one_by_one(
 
 
 def conflicting(program: Instructions, itemsize: int) -> set[tuple[int, int]]:
-    """Which must come after which, instruction by instruction, joins left out."""
+    """Return pairs of instructions that must keep their order, without joins."""
     spans, owners, is_write = [], [], []
     for i, row in enumerate(program):
         if row[Word.OP] == JOIN:
@@ -220,7 +222,7 @@ def conflicting(program: Instructions, itemsize: int) -> set[tuple[int, int]]:
 
 
 def complete_before(program: Instructions) -> list[set[int]]:
-    """Of each, by the first of what is done as one, all that are complete, not only sent, before it begins."""
+    """Return for the first instruction of each group all that are complete, not only sent, before it begins."""
     found: list[set[int]] = []
     for row in program:
         own = waited(row)
@@ -231,9 +233,11 @@ def complete_before(program: Instructions) -> list[set[int]]:
 @settings(deadline=None, max_examples=40)
 @given(layer_streams(), st.integers(1, 4), st.integers(0, 9))
 def test_what_is_not_complete_was_sent_or_is_of_the_same_thread(stream: ChainStream, most: int, seed: int) -> None:
-    """Of all that an instruction reads, or writes where others did: whatever comes from whom it does not wait for, even
-    through others, is B of the first that is done with it, and mail; or A of a sum, which that one's GEMM, cut as its
-    own, left there. And it comes later in any order."""
+    """Check every operand that an instruction reads, or overwrites, from one that is not complete before it begins.
+
+    Such an operand is either B of the group's first instruction, by mail; or A of a sum, which the same thread stored
+    in the same tile. The producer precedes the instruction in every order.
+    """
     rig = InstructionRun(stream, fuse=True)
     for batch in batches(stream, most, seed or None):
         program = rig.compiler.compile(batch)
@@ -259,8 +263,11 @@ def test_what_is_not_complete_was_sent_or_is_of_the_same_thread(stream: ChainStr
 
 @pytest.mark.parametrize("requests", [1, 3])
 def test_neither_mail_nor_a_wait_can_be_left_out(requests: int) -> None:
-    """As in test_interpreter: without any of them there is an order that gives something else. That of the
-    second layer's attention for the slots follows from its mail, but for what of them is stored."""
+    """As in test_interpreter: without any of them some order gives another result.
+
+    One wait is an exception: that of the second layer's attention for the slots. It follows from mail, except for the
+    slots that are stored.
+    """
     stream = layer_stream(requests, layers=2)
     expected = after_second_step(stream, fuse=True)
     program = compiled(stream)

@@ -1,4 +1,4 @@
-"""What a list is about: names of what is done as one, and the weights that it reads."""
+"""Descriptions of a list: names of fused instructions, and the weights that it reads."""
 
 from __future__ import annotations
 

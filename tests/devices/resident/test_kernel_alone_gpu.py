@@ -1,4 +1,4 @@
-"""The resident kernel on a GPU by commands posted one by one, or some at once, when those before are complete."""
+"""The persistent kernel on a GPU, with commands posted alone or in small groups after all earlier ones are complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LATE_S, PATIENCE_S = 0.3, 0.4
 
 
 class Posting:
-    """Commands of a stream, which are posted in their order."""
+    """Posts the commands of a stream in order."""
 
     def __init__(self, stream: GemmStream, consumer: Consumer) -> None:
         self.prepared: Any = consumer.prepared[0]
@@ -42,7 +42,7 @@ class Posting:
         self.posted = 0
 
     def stored(self, index: int) -> Any:
-        """A command's output of one column, as it lies in C, float32."""
+        """Return a command's output of one column from C, as float32."""
         c = self._stream.operands(self.shapes[index])[2].arena
         place = int(self._words[index, W_SLOT_C_REQUEST] & LOW_HALF)
         return self._device.arenas.matrices(c, [place]).get().reshape(-1)
@@ -52,7 +52,7 @@ class Posting:
         self.prepared.submit_each(self._words[first : self.posted], self._shape_of[first : self.posted], 0)
 
     def wait(self) -> None:
-        """Until all that was posted is complete."""
+        """Wait until all posted commands are complete."""
         done, limit_s = self.prepared.resident._host_done, time.monotonic() + LATE_S
         recent = np.arange(max(0, self.posted - len(done)), self.posted)
         while (done[recent % len(done)] != recent + 1).any():
@@ -60,7 +60,7 @@ class Posting:
             assert time.monotonic() < limit_s
 
     def end(self) -> None:
-        """The kernel, once all is done: only then may anything else be asked of the device."""
+        """End the kernel after all commands are complete. Only then may other work use the device."""
         self.prepared.resident.pause()
         self._device.synchronize()
         self.prepared.resident.check()
@@ -68,7 +68,7 @@ class Posting:
 
 @contextmanager
 def posting(stream: GemmStream, **options: Any) -> Iterator[Posting]:
-    """At the end: all of the stream has been posted, and each of its outputs is right."""
+    """Yield a `Posting`. At the end check that the whole stream was posted, and that every output is right."""
     with Ring.create(CAPACITY) as ring:
         plain = job(stream, ring, "cuda", (Arm("persistent", 1, 0.0, None, options),))
         with Consumer(replace(plain, verify_columns=ALL_COLUMNS)) as consumer:
@@ -84,7 +84,7 @@ def posting(stream: GemmStream, **options: Any) -> Iterator[Posting]:
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 def test_commands_that_come_alone(dtype: Dtype) -> None:
-    """What the dispatcher does alone, what its group does, and what is handed out."""
+    """Sizes for the dispatcher's warp, for its group, and for workers."""
     pairs = [(1, 8), (3, 64), (16, 64), (16, 128), (33, 264), (64, 256), (7, 1000), (5, 2056), (40, 65), (300, 512)]
     stream = GemmStream(pairs, 3, [Segment(1, 2)], dtype, 2, independent=True)
     with posting(stream) as on:
@@ -95,7 +95,7 @@ def test_commands_that_come_alone(dtype: Dtype) -> None:
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 def test_the_host_is_sent_what_a_small_command_gives(dtype: Dtype) -> None:
-    """Bit for bit what lies in C; and nothing of what takes more than a warp."""
+    """Sent outputs equal C bit for bit. The host is sent no output of a command that needs more than a warp."""
     pairs = [(1, 8), (3, 64), (16, 64), (11, 40), (15, 16), (16, 56), (17, 64), (300, 512)]
     stream = GemmStream(pairs, 30, [Segment(1, 2)], dtype, 60, independent=True)
     with posting(stream) as on:
@@ -110,7 +110,7 @@ def test_the_host_is_sent_what_a_small_command_gives(dtype: Dtype) -> None:
 
 
 def test_many_after_some_after_one() -> None:
-    """By polls of one, of some and of many, of which some find nothing; many laps of the ring."""
+    """Polls for one, for some and for many commands, some of which find nothing, over many laps of the ring."""
     generator = np.random.default_rng(11)
     stream = GemmStream(
         [(16, 64), (9, 40), (33, 264), (300, 64)], 500, [Segment(1, 10)], Dtype.fp32, 500, independent=True
@@ -123,7 +123,7 @@ def test_many_after_some_after_one() -> None:
 
 
 def test_patience_is_with_the_last_command() -> None:
-    """Commands have come for longer than the kernel waits for one; then comes none for a while."""
+    """Commands arrive for longer than the patience, then none arrives for a while."""
     stream = GemmStream([(300, 512)], 1, [Segment(1, 20_000)], Dtype.fp32, 1, independent=True)
     with posting(stream, patience_s=PATIENCE_S) as on:
         until_s = time.monotonic() + 2 * PATIENCE_S

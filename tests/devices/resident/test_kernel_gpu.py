@@ -1,4 +1,4 @@
-"""The resident kernel on a GPU: products of any shape it takes, order, hand-overs, and every way in which it ends."""
+"""The persistent kernel on a GPU: products of all shapes, order, handovers to cuBLASLt, and every way to end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SLOWLY = "arrival=constant arrival.rate_per_s=2 mode=persistent mode.patience_s=
 
 
 def pushed(ring: Ring, stream: GemmStream) -> None:
-    """All of a stream, as there is room; by another thread than the consumer's."""
+    """Push a whole stream as there is room, from another thread than the consumer's."""
     for block in stream.blocks():
         records = block.records
         while len(records):
@@ -49,7 +49,7 @@ def pushed(ring: Ring, stream: GemmStream) -> None:
 
 
 def ran(stream: GemmStream, repeats: int = 1) -> list[dict[str, Any]]:
-    """Rows of runs of a stream in this process, all of whose outputs were compared."""
+    """Run a stream in this process; return the rows of its repeats. All outputs are compared."""
     rows = []
     with Ring.create(CAPACITY) as ring:
         plain = job(stream, ring, "cuda", (Arm("persistent", 1, 0.0, None),))
@@ -69,7 +69,7 @@ def ran(stream: GemmStream, repeats: int = 1) -> list[dict[str, Any]]:
 
 
 def assert_right(row: dict[str, Any], stream: GemmStream, launch_calls: int) -> None:
-    """Every output within the bound, each command once, and no launch but these."""
+    """Check that every output is within the bound, each command ran once, and the number of launch calls."""
     found = row["status"], row["verified"], row["commands"], row["launch_calls"]
     assert found == ("ok", True, stream.commands, launch_calls)
 
@@ -78,7 +78,7 @@ def assert_right(row: dict[str, Any], stream: GemmStream, launch_calls: int) -> 
 
 
 def log_uniform(generator: np.random.Generator, low: int, high: int, count: int) -> list[int]:
-    """Sizes of every order of magnitude, odd and even."""
+    """Return `count` integers from `low` to `high`, odd and even, of all orders of magnitude."""
     drawn = np.exp(generator.uniform(np.log(low), np.log(high + 1), count))
     return np.clip(drawn.astype(np.int64), low, high).tolist()
 
@@ -86,7 +86,7 @@ def log_uniform(generator: np.random.Generator, low: int, high: int, count: int)
 @in_each_dtype
 @pytest.mark.parametrize("independent", [True, False])
 def test_few_columns(dtype: Dtype, independent: bool) -> None:
-    """Up to 16 of them, rows and k of any size; without an order, and with that of three requests."""
+    """Up to 16 columns, rows and k of any size, for independent commands and for those of three requests in order."""
     generator = np.random.default_rng([dtype, independent])
     edges = [(1, 1), (5000, 1), (1, 9000), (9, 8), (1025, 4096), (4999, 8999)]
     pairs = list(zip(log_uniform(generator, 1, 5000, 14), log_uniform(generator, 1, 9000, 14), strict=True))
@@ -100,7 +100,7 @@ def test_few_columns(dtype: Dtype, independent: bool) -> None:
 
 @in_each_dtype
 def test_few_rows(dtype: Dtype) -> None:
-    """A and B change places."""
+    """With fewer rows than columns, A and B are swapped."""
     generator = np.random.default_rng([dtype, 7])
     pairs = list(zip(range(1, 17), log_uniform(generator, 1, 9000, 16), strict=True))
     segments = [Segment(n, 2, request % 2) for request, n in enumerate((17, 40, 333, 1024, 3001))]
@@ -111,7 +111,7 @@ def test_few_rows(dtype: Dtype) -> None:
 
 
 def test_a_million_commands_each_of_which_is_checked() -> None:
-    """Many laps of the ring and of the tiles' entries, as fast as they come."""
+    """Many laps of the ring of commands and of the entries of tiles, at full speed."""
     stream = gemv(16, 1, 64, 1_000_000, Dtype.fp32, 500, True, 0)
     (row,) = ran(stream)
     assert_right(row, stream, 1)
@@ -128,7 +128,7 @@ def test_runs_one_after_the_other_begin_anew() -> None:
 
 @in_each_dtype
 def test_what_is_too_wide_is_cublaslts_and_both_keep_their_turns(dtype: Dtype) -> None:
-    """The kernel is ended before a wide GEMM, and started again for what follows."""
+    """The kernel ends before a wide GEMM, and starts again for the commands after it."""
     columns = [1, 40, 40, 3, 16, 17, 1, 33, 33, 2]
     segments = [Segment(n, 3, request % 4) for request, n in enumerate(columns)]
     stream = GemmStream([(300, 512), (64, 1000), (1027, 65)], 1, segments, dtype, 2)
@@ -141,8 +141,10 @@ def test_what_is_too_wide_is_cublaslts_and_both_keep_their_turns(dtype: Dtype) -
 
 @pytest.mark.parametrize("each", [1, 20])
 def test_what_comes_after_an_end_is_the_next_kernels(each: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though it is in the ring when the kernel reads its END: kernels begin when all of the stream has been posted.
-    `each`: runs of a segment; by one poll of a few commands, and by one of many."""
+    """Later commands are already in the ring when the kernel reads its END, since all are posted before kernels start.
+
+    each: steps of a segment, so that one poll takes a few commands, or many.
+    """
     from launchopt.devices.resident.kernel import Resident
 
     resume = Resident.resume
@@ -169,7 +171,7 @@ def test_a_stream_may_begin_and_end_with_what_is_too_wide() -> None:
 
 
 def run(arguments: str, folder: Path) -> tuple[int, str]:
-    """Exit code and standard error of the application."""
+    """Run the application; return its exit code and standard error."""
     call = [sys.executable, "-m", "runner", *arguments.split()]
     done = subprocess.run(
         call, capture_output=True, text=True, cwd=folder, env=environ_of(), timeout=PATIENCE_S, check=False
@@ -178,7 +180,7 @@ def run(arguments: str, folder: Path) -> tuple[int, str]:
 
 
 def test_tokens_follow_one_another_and_are_baselines(tmp_path: Path) -> None:
-    """In fp32, where near ties are rare: the same ids, for one request, three and sixteen, prompts handed over."""
+    """Token ids equal baseline's in fp32, where near ties are rare, for 1, 3 and 16 requests. cuBLASLt runs prompts."""
     swept = "workload.requests=1,3,16 sampling=greedy,top_k"
     more = "against=[baseline] workload.tokens=12 workload.prompt_tokens=40"
     code, error = run(f"-m {DECODE} {swept} {more} hydra.sweep.dir={tmp_path}/sweep", tmp_path)
@@ -211,7 +213,7 @@ def test_a_kernel_to_which_nothing_comes_gives_up_and_the_run_fails(workload: st
     assert results.read_manifest(tmp_path / "out")["status"] == "failed"
 
 
-# A kernel that is known to run, in a process that is then killed.
+# A program that starts the persistent kernel, reports that it runs, and waits to be killed.
 HOLD = """
 import sys, time
 import numpy as np
@@ -245,7 +247,7 @@ print(int(total))
 
 
 def test_after_a_process_was_killed_the_next_has_the_gpu() -> None:
-    """SIGKILL while the kernel holds every multiprocessor: nobody is left who could end it."""
+    """SIGKILL while the kernel occupies every multiprocessor: no host process is left to end it."""
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD], cwd=ROOT, env=environ_of(), stdout=subprocess.PIPE, text=True
     )

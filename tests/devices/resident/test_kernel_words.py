@@ -1,4 +1,4 @@
-"""What kernels/persistent.cu and its host both know: struct Shape, struct Queue."""
+"""The structs that kernels/persistent.cu and its host share: struct Shape and struct Queue."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_what_one_warp_does_is_as_small_as_the_kernel_has_it() -> None:
 
 
 def on_gpu(address: int, values: Any = None) -> Any:
-    """Of a CuPy array what `seal` looks at."""
+    """Return the part of a CuPy array that `seal` reads."""
     return SimpleNamespace(data=SimpleNamespace(ptr=address), values=values)
 
 
 def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[str, int]]:
-    """A resident kernel's host with its tables in place; what these are by address; and its parameters by name."""
+    """Return a sealed `Resident`, names of its tables by address, and its kernel parameters by name."""
     resident: Any = imported("launchopt.devices.resident.kernel")
 
     made: Any = resident.Resident.__new__(resident.Resident)

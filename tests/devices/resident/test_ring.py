@@ -1,4 +1,4 @@
-"""The host's end of a resident kernel's ring, read by tags alone: each command is taken once, whole and in order."""
+"""The host's end of the persistent kernel's ring. Its reader uses tags alone and takes each command once, in order."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from launchopt.kernels.shared import COMMAND_WORDS, END, OUTPUT_WORDS, KernelSta
 
 properties = settings(deadline=None, max_examples=150)
 addresses = st.integers(0, PAYLOAD)
-# Laps before the first command: none, one, and those around which the 16 bits of a tag begin anew.
+# Laps before the first command: none, one, and those around the wrap of the 16-bit tag.
 laps = st.sampled_from([0, 1, 0xFFFD, 0xFFFE, 0xFFFF, 0x1_0000, 0x1_FFFE])
 
 
 class Model:
-    """What the ring should hold, by the rules in words."""
+    """The expected content of the ring, computed by simple rules."""
 
     def __init__(self, bits: int, requests: int, first: int) -> None:
         self.ring = OwnRing(bits, requests, first)
@@ -49,13 +49,13 @@ class Model:
         self.ring.reader.complete(self.open.pop(which % len(self.open)))
 
     def assert_nothing_is_seen_that_was_not_posted(self) -> None:
-        """Of the next lap no slot has a single word, so none of an earlier one is taken for it."""
+        """No slot holds a word of the next lap, so the reader mistakes no old word for a new one."""
         ring = self.ring
         ahead = range(ring.posted, ring.posted + ring.capacity)
         assert not any(seen for index in ahead for seen in ring.reader.seen(index))
 
     def choices(self) -> list[str]:
-        """What can be done without waiting."""
+        """Return the actions that are possible without waiting."""
         ready = {
             "post": self.ring.has_room,
             "take": self.ring.reader.next < self.ring.posted,
@@ -72,7 +72,7 @@ steps = st.tuples(st.integers(0, 5), addresses, addresses, addresses, st.integer
 def test_commands_are_taken_once_whole_and_in_order(
     bits: int, requests: int, lap: int, more: int, todo: list[tuple[int, int, int, int, int, int]]
 ) -> None:
-    """Whenever they are completed, in whatever order, on whatever lap."""
+    """Commands may be completed at any time, in any order, on any lap."""
     model = Model(bits, requests, (lap << bits) + more % (1 << bits))
     for kind, a, b, c, request, shape in todo:
         able = model.choices()
@@ -93,7 +93,7 @@ def test_commands_are_taken_once_whole_and_in_order(
 
 @pytest.mark.parametrize(("apart", "before"), [(1, 1), (2, 2), (7, 7), (8, 0), (9, 0), (100, 0)])
 def test_what_is_a_ring_ago_is_done(apart: int, before: int) -> None:
-    """A slot is written when what it held is complete: nobody waits for that."""
+    """A slot is overwritten only after its command is complete, so a command one ring earlier needs no wait."""
     ring = OwnRing(3, requests=2)
     requests = [0, *[1] * (apart - 1), 0]
     for index, request in enumerate(requests):
@@ -134,7 +134,7 @@ def test_a_command_of_which_a_word_is_missing_is_not_there(missing: int) -> None
 
 @pytest.mark.parametrize("first", [0, (0xFFFF << 3) - 5, (0x1_0000 << 3) - 20])
 def test_a_writer_waits_for_its_slot_and_goes_on(first: int) -> None:
-    """Far more commands than there are slots, and a reader that completes some at a time, the last first."""
+    """1,000 commands in 8 slots, with a reader that completes some at a time, the last one first."""
     ring, count = OwnRing(3, requests=3, first=first), 1000
     chooser, taken, faults = random.Random(first), [], []
 
@@ -165,7 +165,7 @@ def test_a_writer_waits_for_its_slot_and_goes_on(first: int) -> None:
 
 @pytest.mark.parametrize("posted", [0, 3, 8])
 def test_of_a_kernel_that_gave_up_nothing_is_asked(posted: int) -> None:
-    """Whether there is room or not; and who waits for room is told."""
+    """A post then fails, whether there is room or not."""
     ring = OwnRing(3, requests=1)
     for _ in range(posted):
         assert ring.post(1, 2, 3, 0, 4) == rl.OK
@@ -177,24 +177,24 @@ def test_of_a_kernel_that_gave_up_nothing_is_asked(posted: int) -> None:
 
 
 def waiting(ring: OwnRing) -> tuple[threading.Thread, list[int]]:
-    """A post for which there is no room, under way."""
+    """Start a post that must wait for room. Return its thread and the list that gets its result."""
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(ring.post(9, 9, 9, 0, 9)), daemon=True)
     thread.start()
-    time.sleep(0.05)  # whoever did not wait would be done by then
+    time.sleep(0.05)  # a post that does not wait would have returned by then
     return thread, found
 
 
 @pytest.mark.parametrize("state", [KernelState.RUNNING, KernelState.ENDED])
 def test_a_kernel_that_ended_in_order_may_be_there_again(state: int) -> None:
-    """The next one may run before the host is told that the last has ended."""
+    """The next kernel may run before the host is notified that the last one has ended."""
     ring = OwnRing(1)
     ring.post(1, 1, 1, 0, 1)
     ring.post(2, 2, 2, 0, 2)
     ring.state[0] = state
     thread, found = waiting(ring)
     assert found == []
-    ring.reader.complete(1)  # not its slot's
+    ring.reader.complete(1)  # another slot than the one it waits for
     ring.reader.complete(0)
     thread.join(60)
     assert found == [rl.OK]
@@ -217,11 +217,11 @@ def test_who_waits_for_a_kernel_that_gives_up_is_told() -> None:
 def test_outputs_are_there_when_each_has_come(
     lap: int, more: int, order: list[int], rows: int, data: st.DataObject
 ) -> None:
-    """In any order; those of the ring's last lap are not taken for them, nor what lies behind the last row."""
+    """Outputs may arrive in any order. The reader ignores those of the ring's last lap, and rows past the last one."""
     ring = OwnRing(4, first=(lap << 4) + more)
     index, slot = ring.posted, ring.posted % ring.capacity
     ring.outputs[slot] = (index + 1 - ring.capacity) % 2**32 << 32 | 5
-    ring.state[0] = KernelState.GAVE_UP  # so that who would wait returns
+    ring.state[0] = KernelState.GAVE_UP  # so that a wait returns at once
     for row in [row for row in order if row < rows]:
         assert rl.await_outputs(ring.queue.ctypes.data, index, rows) == rl.GONE
         ring.outputs[slot, row] = (index + 1) % 2**32 << 32 | data.draw(st.integers(0, 2**32 - 1))
