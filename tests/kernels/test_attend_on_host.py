@@ -1,4 +1,4 @@
-"""kernels/attention/fused_attention.cuh on the host: contexts about where its loops end, and heads of all sizes."""
+"""kernels/attention/fused_attention.cuh on the host: contexts around the limits of its loops, and many head sizes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from launchopt.command import Dtype
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
-# Kv heads, queries of each, features; tokens a page; (prompt, output) tokens of each request
+# (dtype; KV heads, queries per KV head, features; tokens of a page; (prompt, output) tokens of each request)
 
 ATTENTION: list[tuple[Dtype, tuple[int, int, int], int | None, list[tuple[int, int]]]] = [
     (Dtype.bf16, (1, 4, 64), 16, [(0, 2)]),
     (Dtype.bf16, (2, 4, 64), 16, [(14, 4)]),
     (Dtype.bf16, (1, 4, 64), None, [(62, 4)]),  # contiguous
-    (Dtype.bf16, (2, 3, 32), 2, [(62, 4)]),  # more pages than SLOT_MAP reads ahead, less than are read at once here
+    (Dtype.bf16, (2, 3, 32), 2, [(62, 4)]),  # more pages than SLOT_MAP reads ahead, fewer than attention reads at once
     (Dtype.bf16, (1, 8, 128), 5, [(30, 2)]),
     (Dtype.bf16, (1, 1, 256), 16, [(14, 2)]),
     (Dtype.bf16, (1, 2, 16), 16, [(62, 3)]),
@@ -34,7 +34,7 @@ ATTENTION: list[tuple[Dtype, tuple[int, int, int], int | None, list[tuple[int, i
 def test_attention_of_contexts_and_heads(
     dtype: Dtype, heads: tuple[int, int, int], page: int | None, sizes: list[tuple[int, int]]
 ) -> None:
-    """Contexts about where a warp, a block, and what is read ahead have all they can; features of all sizes."""
+    """Contexts around the capacity of a warp, of a block and of the prefetch; features of all sizes."""
     assert attended(dtype, heads, page, sizes).verify().ok
 
 

@@ -1,4 +1,4 @@
-"""kernels/copies.cu itself on the host (cuda_on_host): what it copies, what it counts, and that it looks at both."""
+"""kernels/copies.cu on the host (cuda_on_host): its copies, its counts, and that it checks both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COPY = "copy_bulk(row(filling.index, lane), (u64)source(begun, lane), ROW_BYTES,
 
 
 class Launched:
-    """A launch with so many slots under way, by the kernel `text`."""
+    """A launch of the kernel `text` with this number of slots under way."""
 
     def __init__(self, slots: int, offset: int, pitch: int, text: str, lines: NDArray[np.uint8]) -> None:
         share = np.random.default_rng(slots).integers(0, 255, BLOCKS * SHARE_SLOTS * bc.SLOT_BYTES, dtype=np.uint8)
@@ -70,7 +70,7 @@ def test_what_is_not_copied_is_noticed() -> None:
 @pytest.mark.skipif(not can_build(), reason="needs g++")
 def test_a_line_that_somebody_wrote_to_is_noticed() -> None:
     written = lines()
-    written[LINE_BYTES * 5 * bc.WARP] = 1  # block 0 reads there
+    written[LINE_BYTES * 5 * bc.WARP] = 1  # a line that block 0 reads
     found = Launched(1, 0, 2112, source("copies"), written)
     with pytest.raises(RunError, match="1 blocks found"):
         bc.copied_of(found.results, found.waits)

@@ -1,4 +1,4 @@
-"""kernels/echo.cu itself on the host (resident_rig): it tells of each command once its words are there, and ends."""
+"""kernels/echo.cu on the host (resident_rig): it notifies the host of each complete command, and ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launchopt.devices.resident import ring as rl
 from launchopt.kernels.shared import COMMAND_WORDS, KernelState
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
-OPERANDS = 1 << 20, 2 << 20, 3 << 20  # addresses that nobody reads
+OPERANDS = 1 << 20, 2 << 20, 3 << 20  # addresses that the kernel never reads
 
 
 def echo(**how: int) -> Resident:
@@ -19,7 +19,7 @@ def echo(**how: int) -> Resident:
 
 
 def test_the_host_is_told_of_each_command_and_of_the_end() -> None:
-    """One at a time, through some laps of the ring; then what comes together."""
+    """One command at a time over several laps of the ring, then many together."""
     resident, alone = echo(), 3 << 5
 
     def post() -> None:

@@ -1,4 +1,4 @@
-"""kernels/feedback.cu itself on the host (cuda_on_host): ids and next inputs as the host has them, to the bit."""
+"""kernels/feedback.cu on the host (cuda_on_host): ids and next inputs equal the host's own, bit for bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fed(
     ids: NDArray[np.int32],
     threads: int,
 ) -> NDArray[np.generic]:
-    """Next inputs; request r is at token r + 1."""
+    """Return the next inputs. Request r is at token r + 1."""
     rows, hidden = len(finals), embedding.shape[1]
     targets = np.zeros((rows, hidden), finals.dtype)
     table = np.zeros((5, rows), np.uint64)
@@ -50,7 +50,7 @@ def fed(
 @pytest.mark.parametrize("threads", [256, PARTIAL_SUMS])
 @pytest.mark.parametrize("sampling", SAMPLED, ids=str)
 def test_ids_and_next_inputs(dtype: Dtype, sampling: Sampling, threads: int) -> None:
-    """Of rows that are aligned and that are not, shorter and longer than there are threads."""
+    """Aligned and unaligned rows, shorter and longer than the number of threads."""
     for vocab in (1, 7, 1000, 8200):
         generator = np.random.default_rng(vocab)
         values = generator.standard_normal((3, vocab)).astype(np.float32) * np.array([[0.01], [1], [20]], np.float32)

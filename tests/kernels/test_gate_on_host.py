@@ -1,4 +1,4 @@
-"""kernels/megakernel/gate.cuh on the host (cuda_on_host): launches that are made before their commands are there."""
+"""kernels/megakernel/gate.cuh on the host (cuda_on_host): launches that start before their commands exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
 @pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("decode", 3), ("large", 1), ("layer", 2)], ids=str)
 def test_launches_that_wait_for_their_commands(name: str, requests: int) -> None:
-    """Of lists with fewer slots of weights than there are, and with more: as others, once they are admitted."""
+    """Once admitted they give the same results, for lists with fewer and with more weights than the ring has slots."""
     stream = ChainStream(PROGRAMS[name], 1, requests_of([(0, TOKENS)] * requests), Dtype.bf16, 1)
     ours, theirs = done_by(Gated(stream)), done_by(KernelRun(stream))
     assert ours.launches == theirs.launches >= TOKENS - 1

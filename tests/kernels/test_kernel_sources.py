@@ -1,4 +1,4 @@
-"""Kernel sources are whole, and what they share with the host is laid out alike on both sides."""
+"""Sources of kernels are complete, and their structs have the same layout on the host."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_source_has_each_header_once(name: str) -> None:
 
 
 def test_the_host_knows_all_that_ptx_is_for() -> None:
-    """By the names of the functions."""
+    """Compared by the names of the functions."""
     declared = set(re.findall(r"__device__ inline [\w]+&? (\w+)\(", text_of("common/ptx.cuh")))
     on_host = (Path(cuda_on_host.__file__).parent / "cuda_on_host.h").read_text(encoding="utf-8")
     assert {"barrier_try", "pair_together", "at_peer", "send_to_peer"} <= declared
@@ -81,7 +81,7 @@ def test_enums_and_constants_are_declared_with_their_values() -> None:
 
 @pytest.mark.parametrize("name", STRUCTS)
 def test_a_struct_has_no_gaps_in_c_either(name: str) -> None:
-    """NumPy packs fields without gaps, C aligns each to its own size."""
+    """NumPy packs fields without gaps; C aligns each field to its own size."""
 
     def alignment_of(kind: np.dtype[np.generic]) -> int:
         fields = kind.fields
@@ -121,7 +121,7 @@ def test_lanes_that_share_a_key_each_have_a_query() -> None:
 
 
 def test_what_is_done_as_one_has_room_in_shared_memory() -> None:
-    """Attention where a GEMM may have its inputs; of a norm all columns, or what registers hold; its gain in a slot."""
+    """Attention fits where a GEMM has its inputs. A norm's columns fit there or in registers, its gain in a slot."""
     one, several = fusion.NORM_BYTES[1], fusion.NORM_BYTES[shared.MOST_COLUMNS]
     assert shared.SCRATCH_BYTES >= fusion.ATTENTION_BYTES
     assert one <= shared.SCRATCH_BYTES
@@ -135,7 +135,7 @@ def test_a_slice_of_a_piece_is_a_warps() -> None:
 
 
 def test_what_is_fed_back_has_room_where_a_gemm_has_its_inputs() -> None:
-    """Keys, or sums; the compiler asserts the same of the struct."""
+    """Keys, or sums. The compiler asserts the same of the struct."""
     assert shared.ROW_WORDS == feedback_stages.WORDS
     defined = dict(re.findall(r"#define (\w+) (.*)", feedback.head_of(SamplingKind.top_k)))
     most = max(4 * int(defined["CAPACITY"]), 8 * int(defined["PARTIAL_SUMS"])) + 8 * 34
@@ -160,7 +160,7 @@ def test_the_ring_begins_where_bulk_copies_are_fast() -> None:
 
 
 def test_all_blocks_of_the_launch_can_be_resident() -> None:
-    """One a multiprocessor, as the launcher counts them, in pairs and not."""
+    """One block per multiprocessor, as the launcher counts them, with and without pairs."""
     megakernel = imported("launchopt.devices.megakernel.launcher")
     bounds = f"__launch_bounds__(ALL_THREADS, {megakernel.BLOCKS_A_MULTIPROCESSOR})"
     assert source("megakernel").count(bounds) == 2

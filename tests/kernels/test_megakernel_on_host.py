@@ -1,6 +1,6 @@
-"""kernels/megakernel.cu itself on the host (cuda_on_host): every row of every step right, in any order of threads.
+"""kernels/megakernel.cu on the host (cuda_on_host): every row of every step is right, in any order of threads.
 
-What is fed back at its end is what the host makes of the same results, to the bit.
+Feedback at the end of a step equals the host's own from the same results, bit for bit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Weights = NDArray[np.float32]
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
-# Products by multiply-adds, and as the tensor cores make them: of these all, for they take less time here.
+# fp32 multiplies by multiply-adds, bf16 by tensor cores. bf16 runs every program, since it takes less time here.
 CASES = [(Dtype.fp32, *each) for each in (("decode", 3), ("large", 9), ("deep", 1), ("odd", 2), ("layer", 4))]
 CASES += [
     (Dtype.bf16, *each)
@@ -55,8 +55,10 @@ def test_every_row_of_every_step(dtype: Dtype, name: str, requests: int) -> None
 
 
 def test_a_block_adds_what_others_stored_once_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`o` is not streamed, so that nobody has add1's outputs by mail; and a block has a share of `down`, but of no GEMM
-    between them."""
+    """The GEMM of `o` is not streamed, so no block gets add1's outputs by mail.
+
+    A block also has a share of `down`, and none of the GEMMs in between.
+    """
     monkeypatch.setattr(kernel_runs, "BLOCKS", 9)
     program = layer_program(ModelShape("narrow", 256, 2, 1, 1, 32, 64), 2 * TOKENS)
     run = KernelRun(ChainStream(program, 1, requests_of([(0, TOKENS)]), Dtype.fp32, 1))
@@ -67,12 +69,12 @@ def test_a_block_adds_what_others_stored_once_they_have(monkeypatch: pytest.Monk
     assert run.verify().ok
 
 
-# -- What is fed back
+# -- Feedback
 
 FED = [(dtype, sampling, BLOCKS + 2) for dtype in Dtype for sampling in (NONE, GREEDY)]
 FED += [(Dtype.bf16, TOP_K, 2), (Dtype.fp32, TOP_P, 2), (Dtype.bf16, GREEDY, 1), (Dtype.bf16, NONE, 1)]
-FED += [(Dtype.bf16, TOP_K, 1)]  # by one block
-# What is waited for before a row is fed back, and what stands there else: all blocks are through, or what they found.
+FED += [(Dtype.bf16, TOP_K, 1)]  # by a single block
+# Two waits before a row is fed back, and their replacements: for all blocks to end, and for the blocks' largest logits.
 THROUGH = "while ((int)(load_acquire(ended) - gridDim.x * launch) < 0) {}", ";"
 FOUND = "while (!word);", "while (false);"
 
@@ -86,9 +88,9 @@ def fed_stream(dtype: Dtype, sampling: Sampling, requests: int) -> ChainStream:
 def test_what_is_fed_back_is_what_the_host_makes_of_the_same_results(
     dtype: Dtype, sampling: Sampling, requests: int
 ) -> None:
-    """Also of more rows than there are blocks, and of one that all share.
+    """Also with more rows than blocks, and with one row that all blocks share.
 
-    By the same kernel, which feeds back nothing if told so.
+    The reference is the same kernel with feedback switched off.
     """
     stream = fed_stream(dtype, sampling, requests)
     ours, theirs = done_by(KernelRun(stream, sampling)), done_by(KernelRun(stream, sampling, feeds=False))
@@ -104,7 +106,7 @@ def test_what_is_fed_back_is_what_the_host_makes_of_the_same_results(
 
 @pytest.mark.parametrize(("sampling", "wait"), [(NONE, THROUGH), (TOP_K, THROUGH), (GREEDY, FOUND)], ids=str)
 def test_a_row_waits_until_all_blocks_are_through(sampling: Sampling, wait: tuple[str, str]) -> None:
-    """Else it takes what was there before, in some order of the threads."""
+    """Without the wait, some order of the threads feeds back old values."""
     text, stream = source("megakernel"), fed_stream(Dtype.fp32, sampling, BLOCKS)
     assert text.count(wait[0]) == 1
     right = done_by(KernelRun(stream, sampling))
@@ -114,7 +116,7 @@ def test_a_row_waits_until_all_blocks_are_through(sampling: Sampling, wait: tupl
 
 
 def as_it_is(weights: Weights) -> None:
-    """Of `CHANGES`."""
+    """Change nothing: an entry of `CHANGES`."""
 
 
 def all_alike(weights: Weights) -> None:
@@ -133,7 +135,7 @@ def nan_but_in_one(weights: Weights) -> None:
     weights[:-1] = np.nan
 
 
-CHANGES: dict[Callable[[Weights], None], tuple[int, int]] = {  # and between which ids all tokens are then
+CHANGES: dict[Callable[[Weights], None], tuple[int, int]] = {  # all ids are then in this range
     as_it_is: (0, 2100),
     all_alike: (0, 0),
     twice: (0, 2100),
@@ -143,7 +145,7 @@ CHANGES: dict[Callable[[Weights], None], tuple[int, int]] = {  # and between whi
 
 
 class Headed(KernelRun):
-    """With weights of the LM head that are as `change` makes them."""
+    """A run in which `change` modifies the weights of the LM head."""
 
     def __init__(self, stream: ChainStream, change: Callable[[Weights], None], feeds: bool) -> None:
         super().__init__(stream, GREEDY, feeds)
@@ -160,7 +162,7 @@ class Headed(KernelRun):
 @pytest.mark.parametrize("change", some(CHANGES, 2), ids=lambda change: change.__name__)
 @pytest.mark.parametrize(("dtype", "requests"), [(Dtype.fp32, 1), (Dtype.bf16, 1), (Dtype.bf16, 18)], ids=str)
 def test_logits_that_tie_and_that_are_none(dtype: Dtype, requests: int, change: Callable[[Weights], None]) -> None:
-    """Found where they are stored: of several passes of each block, whose last one is not whole."""
+    """The kernel finds the largest logit while it stores logits, over several passes of each block."""
     small = linear_program([(128, 128)])
     stream = ChainStream(small, 1, requests_of([(0, 3)] * requests), dtype, 1, vocab=2100)
     ours, theirs = (done_by(Headed(stream, change, feeds)) for feeds in (True, False))

@@ -1,4 +1,4 @@
-"""Of kernels/megakernel.cu on the host (cuda_on_host) GEMMs whose halves of k the two blocks of a pair multiply."""
+"""Shared GEMMs of kernels/megakernel.cu on the host (cuda_on_host): each block of a pair multiplies half of k."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PEER_WAIT = "peer.wait(tiles, columns);"
 
 
 class Paired(KernelRun):
-    """Of one decode step of all requests; `tiles`: of each pair of blocks, in GEMMs that are split."""
+    """One decode step of all requests. tiles: for each pair of blocks, its tiles in split GEMMs and the next op."""
 
     def __init__(self, stream: ChainStream, sampling: Sampling = NONE, text: str | None = None, seed: int = 0) -> None:
         super().__init__(stream, sampling, text=text)
@@ -59,13 +59,13 @@ def paired_stream(
     return ChainStream(program, 1, requests_of([(0, tokens)] * requests), dtype, 1, vocab)
 
 
-# Of what is split the tiles of a pair of blocks, or pairs of tiles, and what comes behind: passes of 4, 2 and 1 tiles.
+# For each program: tiles (or pairs of tiles) of a pair of blocks, and the fused op. Passes have 4, 2 and 1 tiles.
 SPLIT = [
     (TALL, 16, Dtype.fp32, {(8, Op.ADD)}),
     (WIDE, 9, Dtype.fp32, {(8, 0), (3, Op.SILU_MUL), (2, Op.SILU_MUL)}),
     (TALL_OF_HALVES, 16, Dtype.fp16, {(16, Op.ADD)}),
     (WIDE_OF_HALVES, 9, Dtype.bf16, {(8, 0), (3, Op.SILU_MUL), (2, Op.SILU_MUL)}),
-    (ONE_TILE, 34, Dtype.bf16, {(2, 0), (1, 0)}),  # of columns in three groups
+    (ONE_TILE, 34, Dtype.bf16, {(2, 0), (1, 0)}),  # columns in three groups
     (linear_program([(64, 4096), (4096, 64)]), 16, Dtype.fp32, {(4, 0)}),
     (linear_program([(64, 1664), (1664, 64)]), 16, Dtype.bf16, {(4, 0)}),
 ]
@@ -84,7 +84,7 @@ def test_halves_of_k_are_added_up(
 
 
 def test_what_another_block_stored_is_added_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of `down`, which is shared, what `o` gave, which is not: by mail."""
+    """`down` is shared and adds the outputs of `o`, which is not shared: they come by mail."""
     monkeypatch.setattr(kernel_runs, "BLOCKS", 4)
     for program, dtype in ((TALL, Dtype.fp32), (TALL_OF_HALVES, Dtype.bf16)):
         run = Paired(paired_stream(program, 16, dtype))
@@ -93,7 +93,7 @@ def test_what_another_block_stored_is_added_as_it_comes(monkeypatch: pytest.Monk
 
 
 def test_o_and_down_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each adds what the other one stored: the same threads did."""
+    """Each adds the outputs of the other one, which the same threads stored."""
     monkeypatch.setattr(kernel_runs, "BLOCKS", 8)
     program = layer_program(ModelShape("o", 128, 2, 9, 3, 64, 1600), 2 * TOKENS)
     run = Paired(ChainStream(program, 2, requests_of([(0, 2)] * 16), Dtype.fp32, 1))
@@ -109,7 +109,7 @@ def test_o_and_down_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_largest_logits_are_found_by_who_has_stored_them(
     program: Program, dtype: Dtype, vocab: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a block has a share of the LM head but no rows of its own, or its pair has none."""
+    """Also if a block has a share of the LM head but no rows of its own, or if its pair has no share."""
     stream = paired_stream(program, 16, dtype, vocab)
     alone = Paired(stream, GREEDY)
     assert alone.tiles == set()
@@ -126,7 +126,7 @@ def test_the_largest_logits_are_found_by_who_has_stored_them(
 
 @pytest.mark.parametrize("requests", [9, 34])
 def test_a_block_of_a_pair_may_be_late(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one tile each pass, and several groups of columns; the other one waits for it."""
+    """Passes of one tile, and several groups of columns. The other block waits."""
     monkeypatch.setattr(kernel_runs, "BLOCKS", 4)
     late = "if (!peer.rank && !threadIdx.x) for (int i = 0; i < 300; ++i) __nanosleep(1);\n"
     text, program = source("megakernel"), linear_program([(16, 1600), (1600, 16)])
@@ -138,7 +138,7 @@ def test_a_block_of_a_pair_may_be_late(requests: int, monkeypatch: pytest.Monkey
 
 
 def test_a_block_waits_for_what_the_other_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it adds what was there before, in some order of the threads."""
+    """Without the wait, some order of the threads adds old values."""
     monkeypatch.setattr(kernel_runs, "BLOCKS", 4)
     text, stream = source("megakernel"), paired_stream(HEAD, 16, Dtype.fp32, 12)
     assert text.count(PEER_WAIT) == 1
@@ -148,7 +148,7 @@ def test_a_block_waits_for_what_the_other_one_has(monkeypatch: pytest.MonkeyPatc
     def is_wrong(seed: int) -> bool:
         try:
             run = Paired(stream, GREEDY, text.replace(PEER_WAIT, ""), seed)
-        except RuntimeError:  # what is sent to a block that has ended
+        except RuntimeError:  # a message to a block that has ended
             return True
         return run.contents() != right.contents()
 

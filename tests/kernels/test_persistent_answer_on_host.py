@@ -1,4 +1,4 @@
-"""How late polls of the resident kernel leave, learnt from those before (persistent/dispatcher_state.cuh)."""
+"""How long polls of the persistent kernel wait, learnt from earlier polls (persistent/dispatcher_state.cuh)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.cuda_on_host import built, can_build, launch
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
-# Of a host that takes so many cycles to answer: a poll that leaves before that finds nothing, and the next one does.
+# A host that answers after `answer` cycles. A poll that leaves earlier finds nothing; the next one finds the answer.
 CALL = """[](const u64* given) {
     const u64 answer = given[0], count = given[1], polls = given[2];
     u32* cycles = (u32*)given[3];
@@ -26,7 +26,7 @@ FIRST, LATER, MOST = 350, 32, 2048  # ANSWER_CYCLES, LATER_CYCLES, MOST_ANSWER_C
 
 
 def cycles_of(answer: int, polls: int) -> NDArray[np.int64]:
-    """What each poll waits. polls: how many find nothing, beside one that leaves too early."""
+    """Return the cycles that each poll waits. polls: number that find nothing, besides one that leaves too early."""
     cycles = np.zeros(COUNT, np.uint32)
     arguments = np.array([answer, COUNT, polls, cycles.ctypes.data], np.uint64)
     launch(built("persistent", CALL, DTYPE=0), (1,), 32, 0, arguments.ctypes.data)
@@ -35,7 +35,7 @@ def cycles_of(answer: int, polls: int) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("answer", [0, 40, FIRST, 1000, MOST - LATER])
 def test_polls_leave_when_the_host_has_just_answered(answer: int) -> None:
-    """And of LATER one or so is too early, from then on."""
+    """From then on, about one of LATER polls leaves too early."""
     settled = cycles_of(answer, 0)[COUNT // 2 :]
     assert settled.min() >= answer - 1
     assert settled.max() < answer + LATER

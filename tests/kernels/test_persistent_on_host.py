@@ -1,4 +1,4 @@
-"""kernels/persistent.cu itself on the host (resident_rig): products, order, laps of its rings, what follows an END."""
+"""kernels/persistent.cu on the host (resident_rig): products, order, laps of its rings, and commands after an END."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 @pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
 def test_products_whatever_is_in_the_ring_already(dtype: Dtype, direct_bytes: int) -> None:
-    """Each kernel ends at its own END, though what the next ones are to do follows it. Commands come in any number."""
+    """Each kernel ends at its own END, although commands of the next one follow. Numbers of commands vary."""
     generator = np.random.default_rng([dtype, direct_bytes])
     resident = Resident(dtype, 0, direct_bytes)
     number = 0
@@ -41,7 +41,7 @@ def test_products_whatever_is_in_the_ring_already(dtype: Dtype, direct_bytes: in
 
 @pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
 def test_a_request_s_commands_follow_one_another(direct_bytes: int) -> None:
-    """What one gives the next one reads: two requests, whose commands come in turn."""
+    """Each command reads the output of its request's last one. The commands of two requests alternate."""
     generator = np.random.default_rng(direct_bytes)
     resident = Resident(Dtype.fp32, 2, direct_bytes)
     size, steps = 24, 6
@@ -62,7 +62,7 @@ def test_a_request_s_commands_follow_one_another(direct_bytes: int) -> None:
 @pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
 def test_commands_that_come_while_it_runs(dtype: Dtype, direct_bytes: int) -> None:
-    """Lone ones, each posted once the last one is complete, and some at once; two requests' in order."""
+    """Lone commands, each posted after the last one is complete, and groups; in order for each of two requests."""
     generator = np.random.default_rng([dtype, direct_bytes])
     resident = Resident(dtype, 2, direct_bytes)
     products = [product(generator, number, dtype) for number in range(24)]
@@ -76,7 +76,7 @@ def test_commands_that_come_while_it_runs(dtype: Dtype, direct_bytes: int) -> No
 
 @pytest.mark.parametrize("rows", [3, 20])
 def test_lone_commands_between_many(rows: int) -> None:
-    """A poll of many finds none, then comes a lone one, which the dispatcher's warp does, or its group; then many."""
+    """A poll for many finds none. Then a lone command arrives, which the dispatcher's warp or group runs; then many."""
     generator = np.random.default_rng(5)
     resident = Resident(Dtype.fp32, 0, 64 << 10)
     products, begun = list[Product](), set[int]()

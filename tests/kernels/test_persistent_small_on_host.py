@@ -1,4 +1,4 @@
-"""Small commands that come alone, by kernels/persistent.cu itself on the host (resident_rig): what the host is sent."""
+"""Small lone commands of kernels/persistent.cu on the host (resident_rig): the outputs that it sends to the host."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NEAR_SHAPES = 64  # of kernels/persistent/queue.cuh
 
 
 def sent(resident: Resident, index: int, rows: int) -> NDArray[np.float32] | None:
-    """What the host was sent of a command, once it was, or is known not to be."""
+    """Return the outputs of a command that the host was sent; None if it is sent none."""
     found = rl.await_outputs(resident.ring.queue.ctypes.data, index, rows)
     words = resident.ring.outputs[index % resident.ring.capacity, :rows]
     return {rl.OK: rl.values_of(words), rl.COMPLETE: None}[found]
 
 
 def one_by_one(resident: Resident, products: list[Product], requests: int) -> list[NDArray[np.float32] | None]:
-    """Each posted when the host has been sent the last one's outputs, or it is complete: what it was sent."""
+    """Post each product after the last one's outputs were sent, or it is complete. Return the sent outputs."""
 
     def post() -> list[NDArray[np.float32] | None]:
         found = []
@@ -38,14 +38,14 @@ def one_by_one(resident: Resident, products: list[Product], requests: int) -> li
     return launched_while(resident, post)
 
 
-# Rows, columns and k of what one warp does, and of what takes more: more rows, or k, or columns, and no whole vectors.
+# (rows, columns, k) of commands that one warp runs, and of others: many rows or columns, a large k, partial vectors.
 ALONE = [(1, 1, 8), (2, 1, 64), (3, 1, 16), (7, 1, 40), (15, 1, 64), (16, 1, 8), (16, 1, 64), (11, 1, 56)]
 MORE = [(17, 1, 64), (16, 1, 520), (5, 2, 16), (4, 1, 7)]
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
 def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype) -> None:
-    """And nothing of others; in every order of shapes, with more commands than the ring holds."""
+    """And no outputs of other commands; shapes in every order, more commands than the ring holds."""
     generator = np.random.default_rng(dtype)
     resident, shapes = Resident(dtype, 0, 64 << 10), ALONE + MORE
     numbers = [number for number in range(len(shapes)) for _ in range(4)]
@@ -64,7 +64,7 @@ def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype) -> None:
 
 @pytest.mark.parametrize("number", [31, 32, 63, 64, 79])
 def test_of_many_shapes_the_near_ones_are_sent(number: int) -> None:
-    """What a lone command of these is like is found before the first one comes; the others' are handed out."""
+    """The kernel prepares near shapes before the first command arrives. It hands out commands of other shapes."""
     generator = np.random.default_rng(number)
     a, b = (generator.standard_normal((rows, 16)).astype(np.float32) for rows in (16, 1))
     each = Product(number, a, b, np.full((1, 16), np.nan, np.float32))
@@ -75,7 +75,7 @@ def test_of_many_shapes_the_near_ones_are_sent(number: int) -> None:
 
 @pytest.mark.parametrize("requests", [1, 2])
 def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int) -> None:
-    """Small ones, each of which reads what the last one of its request gave, and is posted when that was sent."""
+    """Each small command reads the output of its request's last one, and is posted when that output was sent."""
     generator = np.random.default_rng(requests)
     resident, size = Resident(Dtype.fp32, requests, 64 << 10), 16
     weights = generator.standard_normal((size, size)).astype(np.float32) / 4
@@ -90,7 +90,7 @@ def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int) -> No
 
 
 def test_what_follows_at_once_is_handed_out() -> None:
-    """When some come together while the warp does one after the other, it goes back to where all are seen."""
+    """If several commands arrive while the warp runs one, it returns to the poll that sees all of them."""
     generator = np.random.default_rng(5)
     resident, size, rounds, some = Resident(Dtype.fp32, 1, 64 << 10), 16, 3, 12
     a, b = (generator.standard_normal((rows, size)).astype(np.float32) for rows in (size, 1))
@@ -116,7 +116,7 @@ def test_what_follows_at_once_is_handed_out() -> None:
 
 @pytest.mark.parametrize("complete", [False, True])
 def test_a_small_one_waits_for_what_workers_do(complete: bool) -> None:
-    """It comes alone, when the one it reads from was handed out, or is complete."""
+    """It arrives alone, while the command whose output it reads is handed out, or after that is complete."""
     generator = np.random.default_rng(3)
     resident, size, pairs = Resident(Dtype.fp32, 1, 4 << 10), 64, 6
     large, small = (generator.standard_normal((rows, size)).astype(np.float32) / 8 for rows in (size, 16))
@@ -142,7 +142,7 @@ def test_a_small_one_waits_for_what_workers_do(complete: bool) -> None:
 
 
 def test_of_two_small_ones_alike_each_waits_for_its_own() -> None:
-    """Each waits for the last but one, its request's: the first one's is done, the second one's takes longer."""
+    """Each waits for the last command of its request, two commands ago. One is complete, the other takes longer."""
     generator = np.random.default_rng(4)
     resident, size, long, rounds = Resident(Dtype.fp32, 2, 4 << 10), 64, 1024, 4
     widths, products = (size, long), []

@@ -1,6 +1,6 @@
-"""Threads of kernels/megakernel.cu do nothing to the same memory without an order between them (cuda_on_host/races.h).
+"""kernels/megakernel.cu has no race between threads, in any order of them (cuda_on_host/races.h).
 
-Whatever order they happened to run in. What makes the order is needed: without it a race is found.
+Every statement that makes an order is necessary: without it a race is found.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def test_of_the_kernel_for_racecheck_neither_though_no_lane_speaks_for_others(na
     assert run.verify().ok
 
 
-# How a line begins, and a list of which threads have no order without it.
+# The beginning of a statement, and a list that has a race without it.
 NEEDED = {
-    "barrier_wait(barrier() + SLOTS * 8": "layers",  # until a slot has been read
-    "if (__any_sync(0xFFFFFFFFu, !are_full))": "several passes",  # until they are full
+    "barrier_wait(barrier() + SLOTS * 8": "layers",  # waits until a slot has been read
+    "if (__any_sync(0xFFFFFFFFu, !are_full))": "several passes",  # waits until slots are full
     "ring.wait<SLOTS_A_STEP>": "layers",
-    "__syncwarp();\n        for (u32 i = 0; EACH_LANE": "layers",  # before it is told that it has been read
+    "__syncwarp();\n        for (u32 i = 0; EACH_LANE": "layers",  # before the warp reports that it has read a slot
     "peer.wait(": "shared down",
     "__threadfence();\n        atomicAdd(q.counters": "layers",
     "if (FINDS_LARGEST) wait_for_all(": "greedy",
     "if ((flags & (STREAMED | MAILED | ADDS))": "layers",
-    "meet();\n        store(task": "short ones",  # before what warps have left is added up
-    "__syncwarp();\n    }\n    __device__ void multiply(": "short ones of halves",  # before inputs are read
-    "barrier_wait(shared_address(&is_known)": "made ahead",  # until the host's word is there for who fetches weights
+    "meet();\n        store(task": "short ones",  # before a warp adds up the sums of others
+    "__syncwarp();\n    }\n    __device__ void multiply(": "short ones of halves",  # before lanes read inputs
+    "barrier_wait(shared_address(&is_known)": "made ahead",  # before weights are fetched: the host's word must be there
 }
 
 
@@ -58,7 +58,7 @@ def test_two_norms_in_a_row_need_sums_of_their_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["short ones", "short ones of halves"])
 def test_sums_of_short_ones_need_two_places(name: str) -> None:
-    """Who stores reads those of one GEMM while others leave those of the next."""
+    """A thread stores the sums of one GEMM while others write those of the next."""
     turned = "        turn ^= 1;\n    }\n};"
     assert KERNEL.count(turned) == 1
     with pytest.raises(RuntimeError, match=r"a race: .* in `.*part.*`, and"):

@@ -1,6 +1,6 @@
-"""The end of kernels/megakernel.cu on the host (cuda_on_host): greedy tokens of logits that no GEMM of the list stored.
+"""The end of a step of kernels/megakernel.cu on the host (cuda_on_host): greedy tokens of arbitrary logits.
 
-A list of no instructions, so that nothing but the end takes time, and logits may be any.
+The list has no instructions. So only the end of the step takes time, and the test chooses the logits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MACROS = {"SLOTS": SLOTS, "COLUMNS": 1, "OPS": 0, "FUSED": 0}
 
 
 class StepEnd:
-    """One program and its launches, on so many blocks."""
+    """One program and its launches on `blocks` blocks."""
 
     def __init__(self, blocks: int, vocab: int, dtype: Dtype = Dtype.bf16) -> None:
         self.blocks, self.dtype = blocks, dtype
@@ -46,7 +46,7 @@ class StepEnd:
         self.kernel = built_of(head_of(GREEDY.kind) + source("megakernel"), CALL, DTYPE=int(dtype), **MACROS)
 
     def check(self, values: NDArray[np.float32], offset: int = 0) -> list[int]:
-        """A launch with a row each of `values`, `offset` elements behind where vectors begin; the ids."""
+        """Launch with one row for each of `values`, `offset` elements past a vector. Check and return the ids."""
         rows, vocab = values.shape
         width = -(-vocab // 16) * 16 + 16
         logits = np.zeros((rows, width), from_float32(values, self.dtype).dtype)
@@ -76,9 +76,9 @@ def logits_of(rows: int, vocab: int, seed: int) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("blocks", [1, 3, 8])
 def test_rows_of_all_launches(blocks: int) -> None:
-    """Of one program: with fewer rows than blocks and with more, and with none.
+    """Launches of one program with fewer rows than blocks, with more, and with none.
 
-    Also of a logit alone, and of some that are no whole vectors.
+    Rows have one logit, or a number of logits that is no whole number of vectors, too.
     """
     for vocab in (1, 7, 1000, 12_296):
         end = StepEnd(blocks, vocab)
@@ -88,7 +88,7 @@ def test_rows_of_all_launches(blocks: int) -> None:
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 def test_logits_that_tie_and_that_are_none(dtype: Dtype) -> None:
-    """In a block's first pass or in a later one."""
+    """In a block's first pass and in a later one."""
     vocab, end = 36_000, StepEnd(8, 36_000, dtype)
     for offset in (0, 1):
         for places in ([0], [vocab - 1], [20_000, 9000, 9001], [vocab - 1, 5], [17_000, 500, 30_000]):

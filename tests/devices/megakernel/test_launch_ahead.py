@@ -1,4 +1,4 @@
-"""Which launches are made ahead of their commands, which of them are admitted, and which called off."""
+"""Launches ahead of their commands: which launches are made, which are admitted, and which are called off."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORD, TAG = word_of(GATE, "word"), word_of(GATE, "tag")
 
 
 class Launches:
-    """A program, and what is known of its launches. `waits`: one does, by this gate."""
+    """A program that records its launches. waits: the gate of its gated launch, or None."""
 
     feeds_back = True
     known = StepKey(1, 1, 0, 0, np.zeros(3, np.uint64), b"")
@@ -47,23 +47,23 @@ class Launches:
 
 
 class Gpu(la.LaunchAhead):
-    """With the host's words in memory of its own, and no compiled loop (test_admission)."""
+    """A `LaunchAhead` with the host's words in its own memory, and without a compiled loop (see test_admission)."""
 
     def __init__(self) -> None:
         super().__init__(SimpleNamespace(addresses=None, arrays=None), 3)  # type: ignore[arg-type]
 
     @property
     def is_expected(self) -> bool:
-        """Whether a compiled loop would admit one."""
+        """Return whether a compiled loop would admit a launch."""
         return bool(self.admission.arrays[0][ExpectedWord.WAITS])
 
     def admit_compiled(self) -> None:
-        """As the compiled loop does."""
+        """Admit a launch, as the compiled loop does."""
         self.admission.arrays[0][[ExpectedWord.WAITS, ExpectedWord.ADMITTED]] = 0, 1
 
     @property
     def said(self) -> tuple[int, int]:
-        """Of the launch made last: its tag, if something was said to it, and what is below."""
+        """Return the word for the last launch: its tag (0 if nothing was written), and the remaining bits."""
         return divmod(int(self._said[self._tag % la.WORDS]), 1 << int(TAG_SHIFT))
 
     def give_up(self, tag: int) -> None:
@@ -75,7 +75,7 @@ class Gpu(la.LaunchAhead):
 
 @pytest.fixture(scope="module")
 def ahead_of() -> Iterator[Any]:
-    """Makes them."""
+    """Return a factory of fake GPUs."""
     with pytest.MonkeyPatch.context() as patch:
         zeros = lambda count, dtype: SimpleNamespace(data=SimpleNamespace(ptr=8))  # noqa: E731
         patch.setattr(la, "cupy", SimpleNamespace(zeros=zeros))
@@ -84,7 +84,7 @@ def ahead_of() -> Iterator[Any]:
 
 
 def step(ahead: Gpu, program: Launches, arguments: int = ARGUMENTS) -> bool:
-    """A batch that is `program`; whether a launch waited for it. As devices.megakernel does."""
+    """Run a batch that is `program`, as devices.megakernel does. Return whether a gated launch was waiting for it."""
     admitted = ahead.admit(program, arguments)
     if admitted:
         assert program.waits is not None
@@ -95,7 +95,7 @@ def step(ahead: Gpu, program: Launches, arguments: int = ARGUMENTS) -> bool:
 
 
 def ended(ahead: Gpu, program: Launches) -> None:
-    """The launch that waited did nothing."""
+    """Check that the gated launch was called off."""
     assert program.waits is not None
     assert ahead.said == (program.waits[TAG], 0)
     program.waits = None
@@ -113,7 +113,7 @@ def test_what_came_after_the_same_program_is_launched_ahead(ahead_of: Any) -> No
 
 
 def test_programs_that_take_turns(ahead_of: Any) -> None:
-    """As those of several copies of the weights do."""
+    """As the programs of several copies of the weights do."""
     ahead, programs = ahead_of(), [Launches() for _ in range(3)]
     admitted = [step(ahead, programs[i % 3]) for i in range(12)]
     assert admitted == [False] * 4 + [True] * 8
@@ -132,7 +132,7 @@ def test_another_one_comes(ahead_of: Any) -> None:
 
 
 def test_the_host_may_be_ahead_of_the_gpu(ahead_of: Any) -> None:
-    """What it said to a launch is there until that has read it, however many it has spoken to since."""
+    """The host's word stays until the launch has read it, however many later launches the host has written to."""
     ahead, program, said = ahead_of(), Launches(), list[int]()
     for _ in range(STAGES):
         step(ahead, program)
@@ -213,7 +213,7 @@ def test_a_run_does_not_go_on_where_another_ended(ahead_of: Any) -> None:
 
 
 def test_one_that_a_compiled_loop_admits(ahead_of: Any) -> None:
-    """While it waits, and none else; who asks is told of it once."""
+    """It admits the waiting launch and no other. Python sees the admission once."""
     ahead, program = ahead_of(), Launches()
     for _ in range(2):
         assert not ahead.is_expected
@@ -236,7 +236,7 @@ def test_one_that_a_compiled_loop_admits(ahead_of: Any) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=200), st.integers(0, la.MOST_TAG))
 def test_each_launch_is_made_once_or_called_off(asked: list[tuple[int, bool, bool]], tag: int) -> None:
-    """Whatever is asked for: a launch that waits is told before another is made, and tags in a row differ."""
+    """For any programs: a waiting launch gets its word before the next launch, and consecutive tags differ."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(la, "cupy", SimpleNamespace(zeros=lambda n, kind: SimpleNamespace(data=SimpleNamespace(ptr=8))))
         patch.setattr(la, "pinned", np.zeros)

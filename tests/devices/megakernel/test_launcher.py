@@ -1,4 +1,4 @@
-"""Steps of one launch each on the host: which are, what is made ahead and fed back; every command right."""
+"""Steps of one launch each on the host: which steps qualify, launches ahead, feedback; every command is right."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_steps_are_right_whoever_is_together(
     seed: int | None,
     cached: int,
 ) -> None:
-    """Also where one that was made ahead is followed by others that are launched as in mode=coalesced."""
+    """Also if a launch made ahead is followed by steps that are launched as in mode=coalesced."""
     stream = stream_of(name, sizes, layers=layers, replicas=replicas)
     with fake_megakernel() as kernel:
         run = Rig(kernel, stream, most, cached)
@@ -103,7 +103,7 @@ def test_the_kernel_that_racecheck_understands_is_for_who_asks_for_it(racecheck:
 def test_with_more_copies_of_the_weights_than_lists_are_asked_for_each_step_is_one_launch(
     kernel: FakeMegakernel,
 ) -> None:
-    """From the first run on, which needs the first copies: a small model has hundreds, not all of which it comes to."""
+    """From the first run on, which uses the first copies. A small model has hundreds of copies and may not use all."""
     run = Rig(kernel, stream_of("linear", [(0, 6)] * 3, replicas=20), 3, cached=2)
     assert run.kept == 6, "those of all requests"
     run.run()
@@ -115,7 +115,7 @@ def test_with_more_copies_of_the_weights_than_lists_are_asked_for_each_step_is_o
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_launches_are_made_ahead_of_their_commands(replicas: int, kernel: FakeMegakernel) -> None:
-    """Each that follows what it followed before; at the end the last one is called off."""
+    """Each launch is the one that followed its predecessor before. At the end the last one is called off."""
     run = Rig(kernel, stream_of("linear", [(0, 12)] * 2, replicas=replicas), 2)
     for again in (False, True):
         kernel.waited = kernel.in_vain = 0
@@ -133,7 +133,7 @@ def test_launches_are_made_ahead_of_their_commands(replicas: int, kernel: FakeMe
 def test_the_compiled_loop_admits_all_that_waits(
     replicas: int, kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing is admitted by Python."""
+    """Python admits none."""
     asked = asked_of_python(monkeypatch)
     stream = stream_of("linear", [(0, 12)] * 2, replicas=replicas)
     run = Rig(kernel, stream, 2)
@@ -150,7 +150,7 @@ def test_the_compiled_loop_admits_all_that_waits(
 
 @pytest.mark.parametrize("how", [{"ahead": False}, {"traced": True}, {"sampled": True}, {"on_host": True}], ids=str)
 def test_no_launch_is_made_ahead(how: dict[str, bool], kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a setting says so; where what is looked at is how long a launch takes; where it does not feed back."""
+    """If a setting says so, if launches are timed by events, or if a launch does not feed back."""
     if how.pop("sampled", False):
         monkeypatch.setattr(type(kernel.device), "unmarked_launches", 1)
     sampling, vocab = (Sampling(SamplingKind.greedy), 50) if how.get("on_host") else (NONE, None)
@@ -179,6 +179,7 @@ def test_with_an_lm_head_and_sampling(kernel: FakeMegakernel) -> None:
 
 
 # -- Blocks that come in pairs
+# -- Blocks in pairs
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_with_an_lm_head_and_sampling(kernel: FakeMegakernel) -> None:
 def test_pairs_of_blocks_share_gemms_where_all_are_there_at_once(
     multiprocessors: int, clusters: int, split: int
 ) -> None:
-    """Of an odd number one would have no other. Lists of one request have nothing to share."""
+    """With an odd number, one block would have no partner. Lists of one request have nothing to share."""
     program = linear_program([(64, 2048), (2048, 64)])
     stream = ChainStream(program, 1, requests_of([(0, 3)] * 16), Dtype.fp32, 1)
     with fake_megakernel(multiprocessors, clusters) as kernel:
@@ -200,12 +201,13 @@ def test_pairs_of_blocks_share_gemms_where_all_are_there_at_once(
 
 
 # -- What a launch feeds back itself
+# -- Feedback by a launch
 
 
 @pytest.mark.parametrize("vocab", [None, 50])
 @pytest.mark.parametrize("kind", [SamplingKind.greedy, SamplingKind.top_k])
 def test_a_launch_of_whole_steps_feeds_them_back(vocab: int | None, kind: SamplingKind, kernel: FakeMegakernel) -> None:
-    """And nothing else is launched for it; what is launched as in mode=coalesced is fed back as there."""
+    """No other launch feeds them back. Steps launched as in mode=coalesced are fed back as in that mode."""
     sampling = Sampling(kind, top_k=3, seed=1) if vocab else Sampling(SamplingKind.none)
     run = Rig(kernel, stream_of("linear", [(0, 6)] * 4, vocab=vocab), 4, sampling=sampling)
     run.run()
@@ -236,6 +238,7 @@ def test_more_launches_than_there_are_stages(kernel: FakeMegakernel) -> None:
 
 
 # -- What it says of itself, and its setting
+# -- Description and settings of the mode
 
 
 def test_what_it_takes() -> None:

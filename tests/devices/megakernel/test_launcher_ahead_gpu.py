@@ -1,4 +1,4 @@
-"""mode=megakernel on a GPU: launches made ahead of their commands, and what a launch feeds back itself."""
+"""mode=megakernel on a GPU: launches ahead of their commands, and feedback by a launch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from launchopt.sampling import Sampling
 @pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
 @pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("large", 16), ("deep", 16), ("paged", 1), ("layer", 4)])
 def test_launches_made_ahead_give_what_others_give(name: str, requests: int, sampling: Sampling) -> None:
-    """To the bit; one after the other, and where all that was launched is waited for between two."""
+    """Results equal bit for bit, for consecutive launches, and if all launches are waited for between two."""
     from launchopt.devices.cuda.device import CudaDevice
 
     found = []
@@ -57,7 +57,7 @@ def test_launches_made_ahead_give_what_others_give(name: str, requests: int, sam
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
 def test_launches_that_the_compiled_loop_admits(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the first of each copy of the weights; Python admits none."""
+    """It admits all but the first launch of each copy of the weights. Python admits none."""
     from launchopt.devices.cuda.device import CudaDevice
 
     asked = asked_of_python(monkeypatch)
@@ -77,7 +77,7 @@ def test_launches_that_the_compiled_loop_admits(sampling: Sampling, monkeypatch:
 
 @pytest.mark.gpu
 def test_a_launch_that_waits_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the host takes it that it may have; its step is launched once more."""
+    """It gives up before the host expects that. Its step is launched once more."""
     from launchopt.devices.cuda.device import CudaDevice
     from launchopt.devices.megakernel import launch_ahead
 
@@ -99,7 +99,7 @@ def test_a_launch_that_waits_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch
 
 
 class Counted:
-    """Launches of the kernel that feeds back, which otherwise do what they do."""
+    """Counts launches of the kernel for feedback, without another effect."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from launchopt.devices.feedback.kernel import GpuFeedback
@@ -122,7 +122,7 @@ class Counted:
 def test_a_launch_feeds_back_what_it_has_computed(
     name: str, requests: int, dtype: Dtype, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No other kernel does, but after steps that are launched otherwise."""
+    """No other kernel feeds back, except after steps that are launched in another way."""
     from launchopt.devices.cuda.device import CudaDevice
 
     stream = stream_of(name, [(0, TOKENS)] * requests, dtype, vocab=None if sampling is NONE else 3000)

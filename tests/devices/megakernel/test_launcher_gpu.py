@@ -1,6 +1,6 @@
-"""mode=megakernel on a GPU: every row of every step right, one launch a step, and tokens that are baseline's.
+"""mode=megakernel on a GPU: every row of every step is right, a step is one launch, tokens equal baseline's.
 
-What needs neither halves nor attention is asked of the stand-in on the host, too, in the same words.
+Cases that need neither 16-bit elements nor attention also run on the fake GPU, with the same assertions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @cases(EACH)
 def test_requests_in_step_are_one_launch_a_step(device: Any, name: str, requests: int, dtype: Dtype) -> None:
-    """But for the first, whose inputs lie elsewhere: that of one request, too, from its second time on."""
+    """Except the first step, whose inputs lie elsewhere. With one request it is one launch, too, when it repeats."""
     stream = stream_of(name, [(0, TOKENS)] * requests, dtype)
     run, rows = run_of(device, stream), len(stream.rows_of(stream.decode_kind))
     for again in (False, True):
@@ -66,7 +66,7 @@ def test_requests_in_step_are_one_launch_a_step(device: Any, name: str, requests
 def test_what_is_not_one_launch_is_launched_as_in_coalesced(
     device: Any, name: str, requests: int, dtype: Dtype
 ) -> None:
-    """A prompt a request, and first steps."""
+    """A prompt for each request, and first steps."""
     found = []
     for mode in (MegakernelMode(), Coalesced()):
         stream = stream_of(name, [(3, 3)] * requests, dtype)
@@ -93,7 +93,7 @@ def test_what_is_not_one_launch_is_launched_as_in_coalesced(
 
 @cases([("decode", 4), ("layer", 4), ("paged", 4)])
 def test_prompts_and_whoever_is_together(device: Any, name: str, requests: int, dtype: Dtype) -> None:
-    """Of the second round on, batches come again."""
+    """From the second round on, the same batches appear again."""
     stream = stream_of(name, [(3, 3), (0, 4), (0, 5), (5, 2)][:requests], dtype)
     run, found = run_of(device, stream), []
     for seed in (None, 1, 1, 1):
@@ -106,7 +106,7 @@ def test_prompts_and_whoever_is_together(device: Any, name: str, requests: int, 
 
 
 class CommandsOfSteps(EachCommand):
-    """Launches each command of whole steps alone, in the order of the batch."""
+    """Launches each command of a whole step alone, in the order of the batch."""
 
     def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
         """Launch each command."""
@@ -116,7 +116,7 @@ class CommandsOfSteps(EachCommand):
 
 
 class EachAlone(Baseline):
-    """Baseline, which takes commands, given whole steps."""
+    """Baseline, which takes single commands, adapted to whole steps."""
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> CommandsOfSteps:
         """Plan as baseline does."""

@@ -1,4 +1,4 @@
-"""Lists of mode=megakernel on the host: when they are made, kept and dropped."""
+"""Lists of mode=megakernel on the host: when they are compiled, kept and dropped."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_comes_again_is_one_launch_from_the_second_time_on(kernel: FakeMega
 
 
 def test_what_comes_in_a_rehearsal_is_there_when_the_run_comes(kernel: FakeMegakernel) -> None:
-    """No list is made in it, whose first token would wait for that."""
+    """The run compiles no list, which would delay its first token."""
     stream = stream_of("linear_epilogue", [(0, 6)] * 4)
     run = Rig(kernel, stream, 4)
     run.started(warm_up=True)
@@ -67,7 +67,7 @@ def test_what_comes_in_a_rehearsal_is_there_when_the_run_comes(kernel: FakeMegak
 
 
 def test_prompts_and_requests_that_lie_unevenly_are_never_compiled(kernel: FakeMegakernel) -> None:
-    """However often they come."""
+    """However often they appear."""
     stream = stream_of("linear", [(5, 2)] * 2 + [(0, 3)] * 3)
     run = Rig(kernel, stream, 5).started()
     prompt = next(iter(batches(stream, 1)))
@@ -105,7 +105,7 @@ def test_the_list_used_longest_ago_makes_room(kernel: FakeMegakernel) -> None:
 
 @pytest.mark.parametrize("cached", [1, 2])
 def test_no_list_is_freed_while_a_launch_uses_it(cached: int, kernel: FakeMegakernel) -> None:
-    """Its memory would be given to the next one, whose list would then be run in its place."""
+    """The next list would get its memory, and the launch would then run the wrong list."""
     stream = stream_of("linear", [(0, 6)] * 5)
     run = Rig(kernel, stream, 5, cached).started()
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""mode=megakernel on a GPU: after a step memory is what NumPy makes of the same list, and the same bytes again."""
+"""mode=megakernel on a GPU: after a step, memory equals NumPy's interpretation of the list, and is reproducible."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def arrays_of(device: Any) -> list[Any]:
-    """Operands, and the state of sequences."""
+    """Return the arrays of operands and of the sequences' state."""
     state = device.state_of_sequences
     return [*device.arenas.arrays.values(), *([] if state is None else [state.positions, state.table])]
 
@@ -59,7 +59,7 @@ def put_back(arrays: list[Any], kept: list[NDArray[Any]]) -> None:
 
 
 def one_launch(run: StepRun, batch: StepBatch) -> list[NDArray[Any]]:
-    """Memory after the step."""
+    """Run the step as one launch; return memory after it."""
     before = run.recorder.launch_count
     run.prepared.submit_steps(batch, 0)
     run.device.synchronize()
@@ -74,7 +74,10 @@ def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
 def forget_norms(
     instructions: Instructions, itemsize: int, start: int, expected: NDArray[np.uint8], kept: NDArray[np.uint8]
 ) -> None:
-    """What norms that are one with a GEMM give is as it was before, of an array from address `start` on."""
+    """Set the outputs of fused norms, which the kernel does not store, back to their old bytes.
+
+    start: the address of the array.
+    """
     for row in instructions[(instructions[:, Word.OP] == Op.NORM) & (instructions[:, Word.FUSED] > 0)]:
         for request in range(int(row[Word.REQUESTS])):
             at = int(row[Word.C] + request * row[Word.STRIDE_C]) - start
@@ -87,9 +90,9 @@ def forget_norms(
 def test_memory_is_what_numpy_makes_of_the_same_list(
     device: Any, name: str, requests: int, dtype: Dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where nothing is to be written: NaN is there. One layer, for what is off adds up. Then the same again.
+    """One layer, since differences add up; then the same step again, with equal bytes.
 
-    Of a launch that feeds back nothing.
+    Memory that the list does not write must stay NaN. The launch feeds back nothing.
     """
     run = run_of(device, stream_of(name, [(0, TOKENS)] * requests, dtype, layers=1))
     batch = before_step(run, 2)
@@ -100,7 +103,7 @@ def test_memory_is_what_numpy_makes_of_the_same_list(
     kept, expected = ([on_host(array) for array in arrays] for _ in range(2))
     memory = {address_of(array): copy for array, copy in zip(arrays, expected, strict=True)}
     interpret(instructions, Memory(memory), dtype)
-    if hasattr(arrays[0], "get"):  # by the kernel itself, not by what stands in for it
+    if hasattr(arrays[0], "get"):  # a GPU's arrays: only the real kernel omits the outputs of fused norms
         for array, copy, own in zip(arrays, expected, kept, strict=True):
             forget_norms(instructions, dtype.itemsize, address_of(array), bytes_of(copy), bytes_of(own))
     assert any(now.tobytes() != old.tobytes() for now, old in zip(expected, kept, strict=True)), "nothing was done"

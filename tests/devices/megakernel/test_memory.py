@@ -1,4 +1,4 @@
-"""What kernels/megakernel.cu declares in shared memory has room beside what it is given, whatever is compiled in."""
+"""Shared memory of kernels/megakernel.cu: its declarations fit beside the dynamic part, whatever is compiled in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launchopt.devices.megakernel.memory import LEAST_SLOTS, SLOT_BYTES, fixed_b
 from launchopt.kernels import source
 from launchopt.kernels.shared import MOST_COLUMNS
 
-MOST_BYTES = 227 << 10  # of a block, on compute capability 9.0
+MOST_BYTES = 227 << 10  # shared memory of a block on compute capability 9.0
 AROUND = (Op.NORM, Op.ADD, Op.SILU_MUL)
 
 
@@ -27,8 +27,10 @@ def bits(*ops: Op) -> int:
 @pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16])
 @pytest.mark.parametrize("columns", [1, MOST_COLUMNS])
 def test_all_that_is_declared_has_room(columns: int, dtype: Dtype) -> None:
-    """Of all ops, attention's by themselves, and with the largest logits found. (g++ keeps what a list has not, too, so
-    that only a list of all can be looked at.)"""
+    """For a kernel with all ops, unfused attention and greedy sampling.
+
+    g++ also keeps declarations that a list does not use, so only a list of all ops can be checked.
+    """
     ops, fused = bits(*Op), bits(*AROUND)
     slots = slots_of(columns, dtype.itemsize, ops, MOST_BYTES)
     macros = {"DTYPE": int(dtype), "COLUMNS": columns, "SLOTS": slots, "OPS": ops, "FUSED": fused}

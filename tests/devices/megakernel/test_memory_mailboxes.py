@@ -1,4 +1,4 @@
-"""Where boxes lie, and what is in them before anything was sent: as kernels/megakernel/mailboxes.cuh reads them."""
+"""Addresses of boxes, and their content before a message: as kernels/megakernel/mailboxes.cuh reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ WORD = 4
 
 
 def in_box(byte: int) -> int:
-    """As in megakernel/mailboxes.cuh, of a column of halves: two vectors of each lane's 16, words by turns."""
+    """Return the offset of a byte of a 16-bit column in its box, as megakernel/mailboxes.cuh computes it.
+
+    Each lane holds two vectors of 16 bytes; their words alternate.
+    """
     return byte // 64 * 1024 + byte // 8 % 2 * 512 + byte // 16 % 4 * 16 + byte // 4 % 2 * 8
 
 
@@ -32,7 +35,7 @@ def sender(features: int, requests: int, box: int) -> np.ndarray[tuple[int, ...]
 
 @given(st.integers(1, 40), st.integers(2, 50), st.sampled_from([0, 4096]))
 def test_columns_that_there_are_wait_for_mail_and_no_others(pairs: int, requests: int, first: int) -> None:
-    """Of every word: EMPTY where a column has it, once; zeros where there is no such column."""
+    """Check every word: EMPTY once for each existing column, zero for columns that do not exist."""
     features = 2 * pairs
     stride, together = box_stride(features, MOST_COLUMNS, 2)
     groups = -(-requests // together)

@@ -1,4 +1,4 @@
-"""GEMMs that two blocks of a cluster share, as the kernel is told of them, and what adds their results to its own."""
+"""GEMMs that the two blocks of a cluster share: their tasks, and the sums that add their results."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ TILES = [TaskWord.SPLIT, TaskWord.TILES_EACH, TaskWord.TILES_MORE]
 
 
 def shared_list(k: int, requests: int, dtype: Dtype = Dtype.bf16, m: int = 256) -> Instructions:
-    """A GEMM of so large a k, and one whose k is small."""
+    """Return the list of two GEMMs: one of this k, and one whose k is `m`."""
     stream = ChainStream(linear_program([(m, k), (k, m)]), 1, requests_of([(0, 2)] * requests), dtype, 1)
     return compiled(stream)
 
 
-# In bytes of k; of 16 columns 4,096 are done at once, of 8 twice, of 2 eight times as many.
+# (requests, bytes of k). A block holds 4,096 bytes of k for 16 columns, 8,192 for 8, and 32,768 for 2.
 SPLIT = [(16, 8192), (9, 16384), (16, 6400), (5, 16384), (2, 65536), (18, 8192)]
 WHOLE = [
-    *((1, 65536), (2, 32768), (8, 8192), (16, 4096)),  # all of k has room
+    *((1, 65536), (2, 32768), (8, 8192), (16, 4096)),  # a block holds all of k
     *((16, 4352), (16, 6144), (16, 10240), (2, 32768 + 256)),  # halves would not be whole pieces
 ]
 
@@ -48,7 +48,7 @@ WHOLE = [
 def test_gemms_are_split_where_the_inputs_have_no_room(
     requests: int, k_bytes: int, is_split: int, dtype: Dtype
 ) -> None:
-    """Of several columns, into halves of whole pieces."""
+    """For several columns, and only into halves of whole pieces."""
     program = shared_list(k_bytes // dtype.itemsize, requests, dtype)
     tasks, _ = tasks_of(program, 4, dtype.itemsize, pairs=True)
     assert tasks[:, TaskWord.STREAMED].tolist() == [1, 1]
@@ -63,9 +63,9 @@ def test_gemms_are_split_where_the_inputs_have_no_room(
     ("requests", "k_bytes", "blocks", "is_split"),
     [
         *((16, 4096, 16, 1), (18, 4096, 17, 1), (9, 4096, 64, 1), (16, 2304, 132, 1)),
-        *((16, 4096, 14, 0), (16, 4096, 2, 0)),  # more than a pass of two blocks
-        *((8, 4096, 64, 0), (14, 2304, 64, 0), (1, 4096, 64, 0)),  # inputs take half of their room, or less
-        (16, 2048, 132, 0),  # one piece
+        *((16, 4096, 14, 0), (16, 4096, 2, 0)),  # more than one pass of two blocks
+        *((8, 4096, 64, 0), (14, 2304, 64, 0), (1, 4096, 64, 0)),  # inputs fill at most half of their memory
+        (16, 2048, 132, 0),  # k is one piece
     ],
 )
 def test_gemms_are_split_where_their_inputs_are_many_and_one_pass_is_all_there_is(
@@ -76,7 +76,7 @@ def test_gemms_are_split_where_their_inputs_are_many_and_one_pass_is_all_there_i
 
 
 def test_a_gemm_behind_a_norm_is_not_split() -> None:
-    """A norm wants all of k. So of a layer whose GEMMs all have one pass, `o` is, and `down` for its large k."""
+    """A norm needs all of k. In a layer whose GEMMs have one pass each, `o` is split, and `down` for its large k."""
     program = compiled(layer_stream(16, model=ModelShape("short", 1024, 2, 8, 2, 128, 2048)))
     tasks, _ = tasks_of(program, 1024, 4, pairs=True)
     assert (tasks[:, TaskWord.GAIN] != 0).sum() == 2
@@ -91,7 +91,7 @@ def test_gemms_whose_weights_are_not_streamed_are_not_split() -> None:
 
 @pytest.mark.parametrize("blocks", [2, 4, 6, 64, 66, 132])
 def test_tiles_of_a_split_gemm_are_a_pairs(blocks: int) -> None:
-    """Both blocks of a pair have a share, whoever stores; who comes after waits for, or has mail from, all of these."""
+    """Both blocks of a pair have a share, although only one stores. Later tasks wait for both, or get mail of both."""
     tasks, _ = tasks_of(shared_list(8192, 16), blocks, 2, pairs=True)
     assert tasks[:, TaskWord.SPLIT].tolist() == [1, 0]
     assert tasks[0, [TaskWord.TILES_EACH, TaskWord.TILES_MORE]].tolist() == [*divmod(32, blocks // 2)]
@@ -134,13 +134,13 @@ def whom(row: NDArray[np.int64]) -> list[int]:
 
 
 def tall_list(layers: int, requests: int = 16, intermediate: int = 2048) -> Instructions:
-    """Of layers whose `down` is shared, and `out` is not; each adds what the other one stored."""
+    """Return layers with a shared `down` and an unshared `out`. Each adds the stored outputs of the other one."""
     tall = ModelShape("tall", 256, 2, 8, 2, 32, intermediate)
     return compiled(layer_stream(requests, model=tall, layers=layers))
 
 
 def test_who_adds_what_is_cut_in_another_way_has_it_by_mail() -> None:
-    """Another block may have stored it. Of what is cut alike each thread has stored it itself."""
+    """Another block may have stored the addend. With equal tiles, each thread has stored its addend itself."""
     program = tall_list(2)
     tasks, _ = tasks_of(program, 4, 4, pairs=True)
     outs, downs = ([each, each + len(STAGES)] for each in (OUT, DOWN))
@@ -158,7 +158,7 @@ def test_who_adds_what_is_cut_in_another_way_has_it_by_mail() -> None:
 
 
 def test_what_is_added_is_what_was_stored_there_last() -> None:
-    """Both layers' `out` store to the same place; the second `down` adds the second one's."""
+    """`out` of both layers stores to the same place. The second `down` adds the output of the second `out`."""
     program = tall_list(2)
     heads = [group[0] for group in groups_of(program)]
     (first, second), downs = ([each, each + len(STAGES)] for each in (OUT, DOWN))
@@ -196,7 +196,7 @@ def test_nothing_is_shared_where_somebody_would_wait_for_too_many() -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from([32, 200, 256]), st.integers(1, 40), st.integers(1, 18), st.sampled_from([2, 4, 34]))
 def test_of_any_size_of_k(m: int, slices: int, requests: int, blocks: int) -> None:
-    """Also of what is split."""
+    """Also for split GEMMs."""
     program = shared_list(128 * slices, requests, m=m)
     check_tasks(program, *tasks_of(program, blocks, 2, pairs=True), 2, blocks)
 
@@ -204,7 +204,7 @@ def test_of_any_size_of_k(m: int, slices: int, requests: int, blocks: int) -> No
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 3), st.integers(2, 18), st.sampled_from([1024, 2048, 4096]), st.sampled_from([2, 4, 6, 34]))
 def test_of_any_sums(layers: int, requests: int, intermediate: int, blocks: int) -> None:
-    """What is added has been stored by the own block, or comes by mail."""
+    """The own block has stored the addend, or it comes by mail."""
     tasks, _ = tasks_of(tall_list(layers, requests, intermediate), blocks, 4, pairs=True)
     sums = np.flatnonzero(tasks[:, TaskWord.THEN] == Op.ADD)
     assert len(sums) == 2 * layers

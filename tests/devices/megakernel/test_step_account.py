@@ -1,4 +1,4 @@
-"""The account of a step: from stamps to times by op; who has no share counts for nothing; block 0 adds up."""
+"""The account of a step, from stamps to times by op. Blocks without a share do not count; times of block 0 add up."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MHZ = 2000.0
 
 
 def span_cycles(stamps: NDArray[np.int64]) -> int:
-    """Of block 0, from the begin of its first instruction to the end of its last; 0 where it has none."""
+    """Return the cycles of block 0 from the start of its first instruction to the end of its last; 0 if it has none."""
     own = stamps[0][stamps[0, :, 2] > 0]
     return int(own[-1, 2] - own[0, 0]) if len(own) else 0
 
 
 def own_us(part: Part) -> float:
-    """All times of block 0."""
+    """Return the sum of all times of block 0 in us."""
     return part.own_wait_us + part.own_work_us + part.own_between_us
 
 
 CEILINGS = {"copy_gb_per_s": 4000.0, "read_gb_per_s": 4500.0, "peak_tflops": 700.0}
 NAMES = ["NORM", "GEMM 64x32", "GEMM 64x32"]
-# Of three blocks BEGAN, READY and DONE of each instruction; their clocks have nothing to do with each other.
+# The stamps BEGAN, READY and DONE of each instruction in three blocks, in cycles of each block's own clock.
 STAMPS = np.array(
     [
         [[1000, 1000, 3000], [3200, 4200, 8200], [8400, 12400, 14400]],
@@ -46,9 +46,9 @@ def test_times_by_op() -> None:
         "GEMM 64x32",
         instructions=2,
         blocks=2.5,
-        wait_us=(1.0 + 2.5) / 2,  # medians of 0.5, 3, 1 and of 2, 3
+        wait_us=(1.0 + 2.5) / 2,  # medians of (0.5, 3, 1) and of (2, 3)
         wait_most_us=3.0,
-        work_us=(2.0 + 2.5) / 2,  # of 2, 1, 3 and of 1, 4
+        work_us=(2.0 + 2.5) / 2,  # medians of (2, 1, 3) and of (1, 4)
         work_most_us=(3.0 + 4.0) / 2,
         wait_sum_us=3.5,
         work_sum_us=4.5,
@@ -108,7 +108,7 @@ def test_nothing_is_negative_and_block_0_is_never_more_than_its_whole(each: list
 
 
 def stamped(own: list[tuple[int, ...]]) -> NDArray[np.int64]:
-    """Of one block: gaps, waits and works one after another; zeros where it has no share."""
+    """Return the stamps of one block with these gaps, waits and works in cycles; zeros where it has no share."""
     found, now = np.zeros((len(own), 3), np.int64), 1
     for row, (gap, wait, work, has_share) in zip(found, own, strict=True):
         if has_share:

@@ -1,4 +1,4 @@
-"""What the kernel is told of tasks is what the tasks say."""
+"""The structs of tasks that the kernel reads equal the tasks."""
 
 from __future__ import annotations
 

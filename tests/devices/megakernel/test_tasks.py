@@ -1,4 +1,4 @@
-"""What the kernel is told of a list some of which is done as one: a task each, whom it waits for, what it gives."""
+"""Tasks that the kernel gets of a list with fused instructions: their number, waits, results, boxes and tiles."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from launchopt.workloads.program import linear_program
 
 BLOCKS = 5
 SLOTS, QKV, ATTENTION, OUT, GATE_UP, DOWN = range(1 + len(STAGES))
-APART = {1: 2, 3: 1}  # sectors of a box, by how many requests there are
-WIDTHS = {QKV: 384, ATTENTION: 256, OUT: 256, GATE_UP: 384, DOWN: 256}  # of what each gives in the end
+APART = {1: 2, 3: 1}  # sectors of a box, by number of requests
+WIDTHS = {QKV: 384, ATTENTION: 256, OUT: 256, GATE_UP: 384, DOWN: 256}  # features of each task's final result
 STREAMED = [QKV, OUT, GATE_UP, DOWN]
 EVERY = [(1, Dtype.fp32), (3, Dtype.fp32), (1, Dtype.bf16), (3, Dtype.bf16)]
 every = pytest.mark.parametrize(("requests", "dtype"), EVERY, ids=lambda value: getattr(value, "name", value))
 
 
 class Layer:
-    """A layer's list, its rows by name, and its tasks."""
+    """The list of a layer, its rows by name, and its tasks."""
 
     def __init__(self, requests: int, dtype: Dtype = Dtype.fp32, blocks: int = BLOCKS, **how: Any) -> None:
         stream = layer_stream(requests, dtype, **how)
@@ -53,7 +53,7 @@ class Layer:
 
 
 def told(row: NDArray[np.int64], first: TaskWord, last: TaskWord) -> list[int]:
-    """All words from one to another."""
+    """Return all words of a task from `first` to `last`."""
     found: list[int] = row[first : last + 1].tolist()
     return found
 
@@ -111,7 +111,7 @@ def test_a_norm_before_and_what_comes_after(requests: int, dtype: Dtype) -> None
 
 
 def stride_of(width: int, requests: int, itemsize: int) -> int:
-    """From one column of boxes to the next; of several of halves: of 16 together, each with whole 64 bytes."""
+    """Return the bytes between columns of a box. Several 16-bit columns lie 16 together, in whole chunks of 64 bytes."""
     if requests > 1 and itemsize == 2:
         return -(-width * itemsize // 64) * 64 * 16
     return width * itemsize * APART[requests]
@@ -119,7 +119,7 @@ def stride_of(width: int, requests: int, itemsize: int) -> int:
 
 @every
 def test_inputs_come_from_what_the_first_one_reads(requests: int, dtype: Dtype) -> None:
-    """Unless by mail: then from the sender's box, which has all of its results one after another, of one with gaps."""
+    """By mail: from the sender's box, which holds its results without gaps for one request, with gaps for several."""
     layer = Layer(requests, dtype)
     assert layer.words(QKV, TaskWord.FROM, TaskWord.FROM_BYTES) == layer.of("norm1", Word.B, Word.STRIDE_B)
     for i, sender in ((ATTENTION, QKV), (OUT, ATTENTION), (GATE_UP, OUT), (DOWN, GATE_UP)):
@@ -130,7 +130,7 @@ def test_inputs_come_from_what_the_first_one_reads(requests: int, dtype: Dtype) 
 
 @every
 def test_boxes_have_room_for_results(requests: int, dtype: Dtype) -> None:
-    """Of the last of what is done as one: of gate and up half as much as the GEMM gives."""
+    """Of the last instruction of each group: gate and up give half as many results as their GEMM."""
     layer, at = Layer(requests, dtype), 0
     for i in (QKV, ATTENTION, OUT, GATE_UP):
         assert layer.words(i, TaskWord.BOX) == [at]
@@ -150,7 +150,7 @@ def test_who_sends_to_the_next_layer_has_a_box() -> None:
 
 @pytest.mark.parametrize("blocks", [1, 3, BLOCKS, 132])
 def test_tiles_of_a_gemm_are_those_of_its_results(blocks: int) -> None:
-    """Of gate and up pairs of tiles, of which each is one tile of results."""
+    """Gate and up have pairs of tiles, each of which gives one tile of results."""
     layer = Layer(2, blocks=blocks)
     for i in STREAMED:
         tiles = WIDTHS[i] // TILE_ROWS
@@ -181,7 +181,7 @@ def test_attention_knows_where_each_of_its_ops_stores(requests: int, dtype: Dtyp
     assert not layer.tasks[ATTENTION, TaskWord.GAIN : TaskWord.PAIR_ROWS + 1].any()
 
 
-# -- What is compiled, and weights
+# -- Macros of the compiler, and weights
 
 
 def bits(*ops: Op) -> int:
@@ -208,7 +208,7 @@ def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -
     alone, _ = tasks_of(compiled(stream, fuse=False), BLOCKS, stream.dtype.itemsize)
     ops = bits(*(Op(op) for op in set(compiled(stream)[:, Word.OP].tolist()) - {Op.GEMM}))
     assert defines_of(alone) == {
-        **{"COLUMNS": columns, "OPS": ops, "FUSED": 0},  # GEMMs have their weights ahead of time
+        **{"COLUMNS": columns, "OPS": ops, "FUSED": 0},  # their GEMMs are streamed
         **{"GROUPS": 0, "COUNTS": 1, "ONE_STEP": 0, "PAIRS": 0, "LOGITS": 0, "SHORT": 0},
     }
 
@@ -229,13 +229,13 @@ def test_of_a_layer_with_relu_both_are_compiled() -> None:
     ("requests", "m", "k", "blocks", "is_one_step"),
     [
         (1, 256, 512, 8, {Dtype.fp32: True, Dtype.bf16: True}),  # 4 tiles of a piece
-        (1, 264, 512, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # one block has 5
-        (1, 128, 1024, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # 2 tiles; of halves still a piece
-        (1, 128, 2048, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # of 2 pieces, which are multiplied together
-        (1, 136, 2048, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # one block has 3
+        (1, 264, 512, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # one block has 5 tiles
+        (1, 128, 1024, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # 2 tiles; of one piece in bf16
+        (1, 128, 2048, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # 2 tiles of 2 pieces, multiplied together
+        (1, 136, 2048, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # one block has 3 tiles
         (1, 64, 4096, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # a tile of 4 pieces
-        (1, 64, 4224, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # of a little more
-        (16, 64, 2048, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # of 16 columns as much as there is room for
+        (1, 64, 4224, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # a tile of slightly more
+        (16, 64, 2048, 8, {Dtype.fp32: False, Dtype.bf16: True}),  # 16 columns fill the memory of inputs
         (16, 64, 2176, 8, {Dtype.fp32: False, Dtype.bf16: False}),
         (17, 64, 512, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # a second group of columns
     ],

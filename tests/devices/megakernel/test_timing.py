@@ -1,6 +1,6 @@
-"""Single launches of a step: where positions stand, which copy of the weights, what memory holds; what stamps change.
+"""Single launches of a step: positions, copies of the weights, memory, and that stamps change no result.
 
-On the host: a device that notes what it is told, arrays of NumPy, and programs that write what they were made to.
+It runs on the host: with a device that records its calls, NumPy arrays, and programs that write chosen values.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from launchopt.workloads.stream import ArenaKey
 mt: Any = imported("launchopt.devices.megakernel.timing")
 
 COPIES = 3
-LEFT, RIGHT, WRONG = 7, 8, 1  # memory after the run, after another launch of the step, and without its weights
+LEFT, RIGHT, WRONG = 7, 8, 1  # memory after the run, after another launch of the step, and after one without weights
 
 
 class OnGpu(np.ndarray[Any, Any]):
-    """What the module needs of CuPy's."""
+    """The part of a CuPy array that the module uses."""
 
     @property
     def data(self) -> Any:
@@ -48,11 +48,11 @@ def on_gpu(values: Any, kind: Any = np.int32) -> Any:
 
 
 class Stream(nullcontext[None]):
-    """As CuPy's: a context manager."""
+    """A CuPy stream, as a context manager."""
 
 
 class Event:
-    """Notes when it was recorded: a microsecond passes with each note."""
+    """An event that records its time. The clock advances by a microsecond for each entry of the log."""
 
     def __init__(self, log: list[Any]) -> None:
         self._log = log
@@ -63,7 +63,7 @@ class Event:
 
 
 class Program:
-    """One launch writes into memory what it was made to, and moves positions on, as a step does."""
+    """A program whose launch writes a chosen value into memory and advances positions, as a step does."""
 
     def __init__(self, rig: Rig, replica: int, macros: dict[str, int], stamped: bool) -> None:
         self._rig, self._replica, self._name = rig, replica, "+".join(macros) or "plain"
@@ -80,7 +80,7 @@ class Program:
 
 
 class Rig:
-    """Stands in for the device and for its `Megakernel`."""
+    """A fake of the device and of its `Megakernel`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, stamped_writes: int = RIGHT) -> None:
         self.log: list[Any] = []
