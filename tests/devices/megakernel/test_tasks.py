@@ -111,7 +111,7 @@ def test_a_norm_before_and_what_comes_after(requests: int, dtype: Dtype) -> None
 
 
 def stride_of(width: int, requests: int, itemsize: int) -> int:
-    """Return the bytes between columns of a box. Several 16-bit columns lie 16 together, in whole chunks of 64 bytes."""
+    """Return the bytes between columns of a box. Several 16-bit columns lie 16 together, in chunks of 64 bytes."""
     if requests > 1 and itemsize == 2:
         return -(-width * itemsize // 64) * 64 * 16
     return width * itemsize * APART[requests]
