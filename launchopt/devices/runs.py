@@ -7,17 +7,17 @@ from launchopt.native import compiled
 from launchopt.records import op_of, request_of, slots_of
 from launchopt.types import Int, Words
 
-# The first and the last op that read sequences. A launch of one runs consecutive requests, in ascending order.
+# The first and the last op that read sequences. One launch of such an op takes requests with consecutive numbers.
 FIRST_SEQUENCE_OP, LAST_SEQUENCE_OP = int(Op.SLOT_MAP), int(Op.AV)
 
 
 @compiled
 def run_end(words: Words, first: Int, move_a: Int, move_b: Int, move_c: Int) -> Int:
-    """Return one past the last record, from `first` on, whose slots each follow the record before by a fixed step.
+    """Return one past the last record of the evenly spaced run that begins at record `first`.
 
-    move_a, move_b, move_c: the steps, in slots. For an op that reads sequences, request numbers must rise by one, too.
-    Even spacing does not imply that: prompts of one token may lie one lane apart although a request without a prompt
-    stands between them.
+    From each record of the run to the next, slots A, B and C grow by `move_a`, `move_b` and `move_c`. For ops that read
+    sequences, the request's number must also grow by 1. Even spacing does not imply this: two requests with one-token
+    prompts can be one lane apart although the batch lacks a request between them.
     """
     a, b, c = slots_of(words, first)
     in_turn = FIRST_SEQUENCE_OP <= op_of(words, first) <= LAST_SEQUENCE_OP

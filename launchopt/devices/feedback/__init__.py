@@ -1,1 +1,1 @@
-"""A step's outputs become the next step's inputs."""
+"""Feedback: turn the outputs of a step into the inputs of the request's next step."""

@@ -1,4 +1,4 @@
-"""Feeding back the results of steps on the CPU: once `feed_back` returns, the next step may come."""
+"""Feed back the results of steps on the CPU. When `feed_back` returns, the requests' next steps may run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 
 WITHOUT = Sampling(SamplingKind.none)
-HISTORY_AT = 1  # offset of the history; 0 would mean that there is none
-NO_SAMPLE = 0  # the id of a step that samples nothing
+HISTORY_AT = 1  # byte offset of the history in FeedbackFact; 0 would mean that no history is kept
+NO_SAMPLE = 0  # id that `done` gets for a step that samples no token
 
 
 class CpuSteps:
-    """Feeds back the results of one stream's steps."""
+    """Feeds back the results of the steps of one workload stream."""
 
     def __init__(self, stream: ChainStream, arenas: Arenas, sampling: Sampling) -> None:
         self._stream, self._itemsize = stream, stream.dtype.itemsize
@@ -32,13 +32,13 @@ class CpuSteps:
         self._plain = HostFeedback(stream.dtype, WITHOUT, None)
         self._sampled = None if stream.vocab is None else HostFeedback(stream.dtype, sampling, table)
         self.done: NDArray[np.uint64] = np.zeros(places_needed(stream), np.uint64)
-        # Offsets in bytes instead of addresses.
+        # On the CPU, facts hold byte offsets into the arrays instead of addresses.
         self._facts = facts_of(stream, 0, 0 if self._history is None else HISTORY_AT, 0)
         self._staged = np.zeros((2, len(StagedRow), stream.requests), np.uint64)
         self.sampling_ns = 0
 
     def feed_back(self, flights: Flights, count: int) -> None:
-        """Scale the last outputs, or sample from them; write the next inputs, then mark the steps as done."""
+        """Scale the last outputs, or sample from them; write the next inputs; then set the steps' words of `done`."""
         samples = flights.take_off(count, self._facts, *self._staged)
         if samples < count:
             self._scale(self._staged[1, :, : count - samples])
@@ -74,6 +74,6 @@ class CpuSteps:
 
 
 def _drawn(staged: Staged) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Return requests and tokens."""
+    """Return the requests and the tokens of staged steps, which select the random numbers."""
     drawn = staged[StagedRow.DRAW]
     return (drawn >> HALF_BITS).astype(np.uint32), (drawn & LOW_HALF).astype(np.uint32)

@@ -1,10 +1,11 @@
-"""Feeding back the results of steps on the GPU: one kernel launch on the work's stream for all steps of a batch.
+"""Feed back the results of steps on the GPU: one kernel launch on the main CUDA stream for all steps of a batch.
 
-No launch is needed for steps that feed back their results at their own end (`stage`). The kernel writes each step's id
-to `done` last of all. `done` lies in pinned memory, so that the host looks there instead of calling the driver.
+The megakernel feeds back results at the end of its own launch; its batches are staged (`stage`) and need no further
+launch. The feedback kernel writes a step's token id to `done` after all its other results. `done` is in pinned memory,
+so that the host can poll it without calls of the driver.
 
-With sampling on the host, as in engines whose sampler runs on the CPU, logits are copied to the host. The host waits
-for them, samples with NumPy and copies the next inputs back.
+The host can also sample, as in engines whose sampler runs on the CPU. It then copies the logits to the host, waits,
+samples with NumPy and copies the next inputs to the GPU.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ def pinned(count: int, dtype: Any) -> NDArray[Any]:
 
 
 class CudaSteps:
-    """Feeds back the results of one stream's steps. cuda: the work's stream. synchronize: waits for all launches."""
+    """Feeds back the results of the steps of one workload stream.
+
+    cuda: the main CUDA stream. on_host: sample on the host. back: the ring that notifies the driver.
+    synchronize: waits for all launches.
+    """
 
     def __init__(
         self,
@@ -70,7 +75,7 @@ class CudaSteps:
             self._logits = pinned(stream.requests * stream.vocab, STORAGE[stream.dtype]).reshape(stream.requests, -1)
             self._inputs = pinned(stream.requests * stream.hidden, STORAGE[stream.dtype]).reshape(stream.requests, -1)
         self.flights = Flights(stream, back, self.done)
-        self._launches_ns = cupy.zeros(1, np.uint64)  # spent sampling by launches that feed back their own results
+        self._launches_ns = cupy.zeros(1, np.uint64)  # ns of sampling within launches that feed back their own results
         self._stages: FeedbackStages | None = None
         self.launch_feedback: LaunchFeedback | None = None
         if self._on_host is None:
@@ -97,15 +102,15 @@ class CudaSteps:
             self._stages.start()
 
     def stage(self, batch: StepBatch) -> int:
-        """Stage a batch whose launch feeds back its own results: see `FeedbackStages.stage`; 0 if launches cannot."""
+        """Stage a batch whose launch feeds back its own results; return what `FeedbackStages.stage` does, or 0."""
         return 0 if self._stages is None else self._stages.stage(batch)
 
     def was_staged(self) -> bool:
-        """Return whether the batch that was launched last feeds back its own results, and clear the answer."""
+        """Return whether the last batch was staged, and reset that to False."""
         return self._stages is not None and self._stages.was_staged()
 
     def feed_back(self, flights: Flights, count: int) -> None:
-        """Submit the launches that scale or sample and write the next inputs of the first `count` ended steps."""
+        """Submit the launches that turn the results of the first `count` steps in `flights.ended` into next inputs."""
         plain = self._plain.stage()
         if self._sampled is None:
             flights.take_off(count, self._facts, plain, plain)
@@ -120,7 +125,7 @@ class CudaSteps:
             self._sample(self._sampled, samples)
 
     def _sample(self, feedback: GpuFeedback, rows: int) -> None:
-        # A pair of events is read when its turn comes again: the GPU passed it long before.
+        # The times of a pair of events are read just before the pair is used again, when its launch has long ended.
         start, end = self._events[self._submitted % len(self._events)]
         if self._submitted >= len(self._events):
             self._read(start, end)
@@ -157,9 +162,10 @@ class CudaSteps:
     def sampling_ns(self) -> int:
         """Return the ns spent sampling since `start`.
 
-        On the host: from the copy of the logits to the next inputs. On the GPU: between events around the kernel. In a
-        launch that feeds back its own results: from the end of all other work to the first row's next input. For greedy
-        tokens, whose largest logits are found while logits are stored, from when all blocks have reported theirs.
+        On the host, this is the time from the copy of the logits until the next inputs are on the GPU. On the GPU, it
+        is the time between events around the feedback kernel. A launch that feeds back its own results counts from the
+        end of its other work to the first row's next input. With greedy sampling, its blocks find their largest logits
+        while they store logits. It then counts from the moment at which all blocks have reported them.
         """
         if self._on_host is not None:
             return self._host_ns
@@ -168,5 +174,5 @@ class CudaSteps:
         return int(self._device_ms * 1e6) + self._sampled_in_launches_ns() - self._launches_ns_before
 
     def _sampled_in_launches_ns(self) -> int:
-        """Return the ns that all launches that have ended spent sampling."""
+        """Return the total ns of sampling within launches that have ended."""
         return int(cupy.asnumpy(self._launches_ns)[0])

@@ -1,8 +1,8 @@
-"""Steps in flight: their result is being fed back, and the driver is not yet notified of their end.
+"""Steps in flight: steps whose commands are launched, but of whose end the driver is not notified yet.
 
-`take_off` stages records that ended a step for the device, one column each (`devices.loops.landing.StagedRow`), and
-assigns each a word of `done`. The device writes the token's id there when the result has been fed back. Compiled loops
-then notify the driver, through a ring (`devices.loops.landing.land`).
+`take_off` makes steps in flight. It writes the feedback arguments of each step into one column of an array
+(`devices.loops.landing.StagedRow`) and assigns the step a word of `done`. The device writes the token's id to this word
+when the result is fed back. Compiled loops then notify the driver, through a ring (`devices.loops.landing.land`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from launchopt.queue.ring import Ring
 from launchopt.types import Table, Words
 from launchopt.workloads.chain import ChainStream
 
-Staged = Words  # [StagedRow, rows]
+Staged = Words  # [StagedRow, steps]: feedback arguments, one column per step
 
 
 def places_needed(stream: ChainStream) -> int:
-    """Return the number of words of `done`: one per token, and one per request for the chunks of its prompt."""
+    """Return the number of words of `done`: one per token, and one per request that all chunks of its prompt share."""
     return stream.tokens + stream.requests
 
 
 def facts_of(stream: ChainStream, base: int, history: int, done: int) -> Table:
-    """Return the facts for `take_off`: addresses of the activations, the history (0: none is kept) and `done`."""
+    """Return the facts for `take_off`, int64 [FeedbackFact].
+
+    base, history, done: addresses of the activations, of the history (0: none is kept) and of `done`.
+    """
     facts = np.zeros(len(FeedbackFact), np.int64)
     row_bytes = stream.row_elements(stream.hidden) * stream.dtype.itemsize
     facts[FeedbackFact.TOKENS], facts[FeedbackFact.HAS_HEAD] = stream.tokens, stream.vocab is not None
@@ -35,9 +38,10 @@ def facts_of(stream: ChainStream, base: int, history: int, done: int) -> Table:
 
 
 class Flights:
-    """The steps in flight of one stream.
+    """The steps in flight of one workload stream.
 
     back: the ring that notifies the driver. done: uint64 [places_needed], in memory that the device writes to.
+    ended: uint64 [requests, WORDS], last records of the steps that a batch ended.
     """
 
     def __init__(self, stream: ChainStream, back: Ring, done: Words) -> None:
@@ -48,24 +52,27 @@ class Flights:
         self._cursor = np.zeros(len(FlightWord), np.int64)
 
     def reset(self) -> None:
-        """Begin a run: no step is done."""
+        """Begin a run: no step is in flight or complete."""
         self.done[:] = NOT_YET
         self._cursor[:] = 0
 
     def collect(self, words: Words) -> int:
-        """Copy the records of a batch that end a step to `ended`; return how many there are."""
+        """Copy those records of a batch that end a step to `ended`; return their number."""
         return int(collect_ends(words, self.ended))
 
     def take_off(self, count: int, facts: Table, sampled: Staged, plain: Staged) -> int:
-        """Stage the first `count` records of `ended`; return how many are in `sampled`, the rest being in `plain`."""
+        """Make the first `count` steps of `ended` steps in flight; return how many of them sample a token.
+
+        The arguments of steps that sample go to `sampled`, those of all other steps to `plain`.
+        """
         return int(take_off(self.ended, count, self._stream.table, facts, sampled, plain, self.arrays))
 
     @property
     def count(self) -> int:
-        """The number of steps in flight."""
+        """Number of steps in flight."""
         return int(self._cursor[FlightWord.STOP_AT] - self._cursor[FlightWord.FIRST])
 
     @property
     def arrays(self) -> tuple[Words, Table, Words, Table]:
-        """The fields of FlightArrays, for compiled loops."""
+        """Fields of `FlightArrays`, for compiled loops."""
         return self._rows, self._places, self.done, self._cursor

@@ -1,11 +1,12 @@
-"""From the last outputs of a token to the inputs of the next one, on the host.
+"""Compute the input of a request's next token from the outputs of its last token, on the host.
 
 Without sampling, the last output is a hidden vector; the next input is that vector, scaled and with random signs. With
 sampling, the last output is logits; an id is sampled from them, and the next input is its embedding row. All arrays
-hold the storage dtype (`devices.arenas`). `devices.feedback.kernel` does the same on the GPU, equal to the bit.
+are in the storage dtype (`devices.arenas`). `devices.feedback.kernel` computes the same bits on the GPU.
 
-The signs depend on request and token. Without them, repeated layers turn any vector into the same one (layers with a
-ReLU within a few tokens), and a read of another request's data, or of the step before, would go unnoticed.
+The signs depend on request and token. Without them, repeated layers turn every vector into the same one (layers with a
+ReLU do so within a few tokens). A step that reads data of another request, or of the previous step, would then pass
+the checks.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.sampling import GOLDEN, Sampling, SamplingKind, check_vocab, mixed, sample
 
-PARTIAL_SUMS = 1024  # a power of two: the GPU's threads per row
+PARTIAL_SUMS = 1024  # partial sums per row: one per thread of the GPU's block; a power of two
 
 
 def scaled(hidden: NDArray[np.float32]) -> NDArray[np.float32]:
     """Scale vectors, float32 [rows, hidden], to a root mean square of 1/sqrt(3), as uniform [-1, 1) inputs have.
 
-    Zeros stay zeros. Sums of squares are float64, in an order that a GPU can follow with the same roundings: element i
-    is added to partial sum i % 1024; then the upper half of the sums is added to the lower half until one is left.
+    A row of zeros stays zero. Sums of squares are float64. Their order is fixed, so that a GPU gets the same roundings:
+    element i is added to partial sum i % 1024; then the upper half of the sums is added to the lower half until one sum
+    is left.
     """
     rows, count = hidden.shape
     padded = np.zeros((rows, -(-count // PARTIAL_SUMS) * PARTIAL_SUMS))
@@ -50,7 +52,8 @@ def signed(
 ) -> NDArray[np.float32]:
     """Return rows, [rows, hidden], with signs flipped at random; the row's request and token are the seed.
 
-    Bit i % 64 of splitmix64's number i / 64 flips element i. The generator starts with mixed(request << 32 | token).
+    Element i is negated if bit i % 64 of splitmix64's output number i // 64 is 1. With x = request << 32 | token, the
+    generator's state starts at mixed((x + 1) * GOLDEN) modulo 2**64.
     """
     counters = (requests.astype(np.uint64) << np.uint64(32)) | tokens.astype(np.uint64)
     starts = mixed((counters + np.uint64(1)) * np.uint64(GOLDEN))
@@ -62,9 +65,9 @@ def signed(
 
 
 class HostFeedback:
-    """Feeds back with NumPy. ConfigError: the vocabulary is too large, or empty.
+    """Computes next inputs with NumPy. embedding: [vocab, hidden], or None without sampling.
 
-    embedding: [vocab, hidden], or None without sampling.
+    ConfigError: the vocabulary is too large, or empty.
     """
 
     def __init__(self, dtype: Dtype, sampling: Sampling, embedding: NDArray[Any] | None) -> None:

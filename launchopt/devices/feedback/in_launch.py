@@ -1,7 +1,7 @@
-"""What kernels that feed back results need: constants (kernels/tokens/sampling.cuh) and struct Feedback.
+"""Source text and arguments of kernels that feed back results: constants, and struct Feedback.
 
-Such kernels are the one of `devices.feedback.kernel`, and the megakernel, which feeds back at the end of its own
-launch. Only the code that one kind of sampling needs is compiled. Struct Feedback is in kernels/tokens/feedback.cuh.
+Two kernels do so: the kernel of `devices.feedback.kernel`, and the megakernel, at the end of its own launch. Both
+include kernels/tokens/sampling.cuh. Only the code for one kind of sampling is compiled.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from launchopt.types import Table
 if TYPE_CHECKING:
     from launchopt.devices.feedback.stages import FeedbackStages
 
-FIELDS = FEEDBACK.names or ()  # of struct Feedback, a word each
-ARGUMENTS, ROWS = word_of(FEEDBACK, "arguments"), word_of(FEEDBACK, "rows")  # written for each launch
+FIELDS = FEEDBACK.names or ()  # fields of struct Feedback, one word each
+# Words of struct Feedback that change with each launch.
+ARGUMENTS, ROWS = word_of(FEEDBACK, "arguments"), word_of(FEEDBACK, "rows")
 
 
 class FeedbackLayout(NamedTuple):
@@ -31,22 +32,22 @@ class FeedbackLayout(NamedTuple):
 
     hidden: int  # elements of a hidden vector
     vocab: int  # elements of a row of logits; not used without sampling
-    most_rows: int  # of a launch
+    most_rows: int  # largest number of rows in one launch
     embedding: int  # device address of [vocab, hidden] in storage dtype; not read without sampling
     row_bytes: int  # from one row of the embedding to the next
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFeedback:
-    """How a launch feeds back its own results."""
+    """The parts with which a kernel feeds back its own results."""
 
-    head: str  # text before the kernel's source
+    head: str  # text to put before the kernel's source
     words: Table  # struct Feedback
-    stages: FeedbackStages  # the arguments of each batch
+    stages: FeedbackStages  # memory for the arguments of each batch
 
 
 def head_of(kind: SamplingKind) -> str:
-    """Return what stands before a source that includes tokens/sampling.cuh: KIND and the constants of `sampling`."""
+    """Return the text to put before a source that includes tokens/sampling.cuh: `#define`s of KIND and constants."""
     constants: dict[str, int | str] = {
         "KIND": kind.name.upper(),
         "PARTIAL_SUMS": PARTIAL_SUMS,
@@ -66,7 +67,7 @@ def head_of(kind: SamplingKind) -> str:
 
 
 def source_of(dtype: Dtype, kind: SamplingKind, threads: int = PARTIAL_SUMS) -> str:
-    """Return the source of kernels/feedback.cu for one dtype and kind. threads: of a block, whole warps."""
+    """Return the source of kernels/feedback.cu for one dtype and kind. threads: per block, a multiple of 32."""
     return _defined({"DTYPE": int(dtype), "THREADS": threads}) + head_of(kind) + source("feedback")
 
 
@@ -75,7 +76,10 @@ def _defined(constants: dict[str, int | str]) -> str:
 
 
 def words_of(sampling: Sampling, layout: FeedbackLayout, ns: int = 0) -> Table:
-    """Return struct Feedback, without the words of a launch or program. ns: address of the sum of sampling times."""
+    """Return the words of struct Feedback. Words that a launch or a program sets are 0.
+
+    ns: device address of the counter of sampling ns, which only the megakernel uses.
+    """
     values: dict[str, int | float] = {
         "pitch": layout.most_rows,
         "hidden": layout.hidden,

@@ -1,8 +1,9 @@
-"""From the last outputs of a token to the inputs of the next one, on the GPU: one kernel launch for all rows.
+"""Compute the input of a request's next token from the outputs of its last token, on the GPU, in one kernel launch.
 
-Each row has its own addresses of input and output. Results equal those of `devices.feedback.host.HostFeedback` to the
-bit; therefore `sampling` and `feedback.host` define every rounding. Weights are integers, so that atomics and trees sum
-them alike. The intrinsics __dadd_rn and __dmul_rn keep the compiler from fusing operations that NumPy does not fuse.
+Each row has its own addresses of input and output. The results have the same bits as those of
+`devices.feedback.host.HostFeedback`, so `sampling` and `feedback.host` define every rounding. Weights are integers, so
+that their sum does not depend on the order. The intrinsics __dadd_rn and __dmul_rn prevent fused multiply-adds, which
+NumPy does not use.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from launchopt.devices.loops.landing import StagedRow
 from launchopt.sampling import Sampling, SamplingKind, check_vocab
 from launchopt.types import Words
 
-STAGES = 64  # launches in flight; the host waits for the oldest when the stages wrap around
-WORDS = len(StagedRow)
+STAGES = 64  # argument buffers, used in turn; before it reuses one, the host waits for the launch that read it
+WORDS = len(StagedRow)  # words per row that is fed back
 
 
 class GpuFeedback:
@@ -41,13 +42,12 @@ class GpuFeedback:
         self._launch = KernelLaunch(kernel, PARTIAL_SUMS, [words_of(sampling, layout)], stream)
 
     def stage(self) -> Words:
-        """Return pinned memory for the arguments of the next launch, [WORDS, most_rows], a column per row fed back.
+        """Return pinned memory for the arguments of the next launch, [StagedRow, most_rows], a column per row fed back.
 
-        The words are those of `devices.loops.landing.StagedRow`. SOURCE: address of a hidden vector, or of logits with
-        sampling. TARGET: address of the next input; without sampling it may equal SOURCE. HISTORY: address of a copy of
-        the unscaled hidden vector, 0: none, without sampling only. ID: address of the id, int32, in memory of the
-        host or the device, 0: none; it is written last, and is 0 without sampling. A row of logits with a NaN gets the
-        id NO_ID and embedding row 0.
+        SOURCE: address of a hidden vector, or of logits with sampling. TARGET: address of the next input; without
+        sampling it may equal SOURCE. HISTORY: address for a copy of the unscaled hidden vector; 0: no copy, always so
+        with sampling. ID: address for the id, int32, in host or device memory; 0: no id is written. The kernel writes
+        the id last; without sampling it is 0. A row of logits with a NaN gets the id NO_ID and embedding row 0.
         """
         if self._next >= STAGES:
             self._events[self._next % STAGES].synchronize()

@@ -1,9 +1,9 @@
 """The arguments of launches that feed back their own results, in memory that the device reads.
 
-A batch is staged before its launch: one column per step is written to the next stage of a ring, and the launch gets the
-stage's address. Launches are on one stream, and each waits for the end of the one before it. When the host knows the
-token of a launch, all launches before it have ended, and their stages are free. Looking at the word of that token costs
-less than an event behind each launch.
+Here a *stage* is the memory for the arguments of one launch; the stages form a ring. A batch is staged before its
+launch: one column per step is written to the next stage, and the launch gets the stage's address. Launches are on one
+CUDA stream and run one after another. When a token of a launch is in `done`, all earlier launches have ended, and their
+stages are free. Reading that word costs less than an event after each launch.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from launchopt.native import compiled, load_acquire
 from launchopt.records import token_of
 from launchopt.types import Int, Table, Words
 
-STAGES = 64  # launches under way; the host waits for all of them if the ring wraps around before a stage is free
-WORDS = len(StagedRow)  # of a step
-NOT_ALONE, FULL = -1, -2  # in place of a stage's number
+STAGES = 64  # stages of the ring; the host waits for all launches if the next stage is not free
+WORDS = len(StagedRow)  # words of arguments per step
+NOT_ALONE, FULL = -1, -2  # results of `stage_ends` if it stages nothing
 
 
 class StagingWord(enum.IntEnum):
     """Words of a `FeedbackStages`' state, int64."""
 
-    COUNT = 0  # batches staged since the start
-    STAGED = 1  # 1: the last batch was staged
-    PLACES = 2  # first of one word per stage: index into `done` of the token of the stage's first row
+    COUNT = 0  # number of batches staged since the start of the run
+    STAGED = 1  # 1: the last batch was staged; 0: it was not
+    PLACES = 2  # word PLACES + i: index into `done` of the first step in stage i
 
 
 @compiled
@@ -41,10 +41,12 @@ def stage_ends(
     flights: tuple[Words, Table, Words, Table],
     staging: tuple[Words, Table, Table, Words, Table],
 ) -> Int:
-    """Stage the ends of a batch's `size` steps and let them take off; return the number of the stage.
+    """Stage the last records of a batch's `size` steps, make them steps in flight, and return the number of the stage.
 
-    NOT_ALONE: one of the steps must be fed back in another way. FULL: the next stage may be in use. Nothing is done
-    then. flights: `Flights.arrays`. staging: `FeedbackStages.arrays`.
+    Return NOT_ALONE if the launch cannot feed back every step: a step does not end in this batch, or it is a chunk of a
+    prompt in a workload that samples tokens. Return FULL if the next stage may be in use. In both cases nothing is
+    staged.
+    flights: `Flights.arrays`. staging: `FeedbackStages.arrays`.
     """
     ended, table, facts, stages, state = staging
     _, places, done, cursor = flights
@@ -69,9 +71,8 @@ def stage_ends(
 class FeedbackStages:
     """The stages of one run's launches.
 
-    flights: keeps account of the steps. table: the stream's. facts: as for `Flights.take_off`.
-    stages: uint64 [STAGES, WORDS, rows]; host and device read each stage at one address. synchronize: waits for all
-    launches.
+    flights: the steps in flight. table: of the workload stream. facts: see `flights.facts_of`.
+    stages: uint64 [STAGES, WORDS, rows], at the same addresses on host and device. synchronize: waits for all launches.
     """
 
     def __init__(
@@ -80,16 +81,16 @@ class FeedbackStages:
         self._synchronize, self._flights = synchronize, flights
         self.addresses: Table = np.array([stage.ctypes.data for stage in stages], np.int64)
         self._state = np.zeros(StagingWord.PLACES + len(stages), np.int64)
-        self.arrays = flights.ended, table, facts, stages, self._state  # for `stage_ends`
-        stage_ends(flights.ended[:0], 0, flights.arrays, self.arrays)  # compiles, or loads machine code
+        self.arrays = flights.ended, table, facts, stages, self._state  # argument `staging` of `stage_ends`
+        stage_ends(flights.ended[:0], 0, flights.arrays, self.arrays)  # compile it, or load its machine code
         self.start()
 
     def start(self) -> None:
-        """Begin a run: no launch is under way."""
+        """Begin a run: all stages are free."""
         self._state[[StagingWord.COUNT, StagingWord.STAGED]] = 0
 
     def stage(self, batch: StepBatch) -> int:
-        """Stage a batch; return the address of its arguments, or 0 if its launch cannot feed back all its results."""
+        """Stage a batch; return the address of its arguments. Return 0 if its launch cannot feed back all results."""
         stage = stage_ends(batch.words, batch.size, self._flights.arrays, self.arrays)
         if stage == FULL:
             self._synchronize()
@@ -98,7 +99,7 @@ class FeedbackStages:
         return 0 if stage < 0 else int(self.addresses[stage])
 
     def was_staged(self) -> bool:
-        """Return whether the batch that was launched last had been staged, and clear the answer."""
+        """Return whether the last batch was staged, and reset that to False."""
         staged = bool(self._state[StagingWord.STAGED])
         self._state[StagingWord.STAGED] = 0
         return staged

@@ -1,1 +1,1 @@
-"""Whole steps of several requests: coalesced, fused and captured."""
+"""Launches of whole steps of several requests: rows coalesced, rows fused, and steps captured in CUDA graphs."""

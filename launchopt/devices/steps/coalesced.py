@@ -1,7 +1,7 @@
-"""Commands that share a weight as one GEMM with more columns, on the GPU.
+"""Launch commands that share a weight as one GEMM, with one column per command, on the GPU.
 
-Evenly spaced activations need no copy: the distance from one to the next is the GEMM's leading dimension. Kernels on
-the work's stream gather scattered activations into scratch memory, and scatter the outputs.
+Evenly spaced activations need no copy: the distance from one to the next is the GEMM's leading dimension. Otherwise,
+copy kernels on the main CUDA stream gather the activations into scratch memory and scatter the outputs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from launchopt.devices.steps.keys import is_shared
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.recorder import Strategy
 
-COPY_CALLS = 3  # an upload of slots, a gather, a scatter
+COPY_CALLS = 3  # calls besides the launch: upload the slots, gather the inputs, scatter the outputs
 
 Slots = NDArray[np.uint32]
 
 
 class LtCoalesced:
-    """Plans for up to `limits` commands of each shape, and their launches."""
+    """Plans for batches of each shape, and their launches. limits: the largest batch of each shape."""
 
     def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int]) -> None:
         self._device, self.tables = device, device.base.fork()
@@ -53,7 +53,7 @@ class LtCoalesced:
                 self._load(index)
 
     def _load(self, index: int) -> None:
-        """Make the copies and the GEMM between them once, so that a run loads no kernel."""
+        """Run the copies and the GEMM once, with outputs to scratch slots, so that a run loads no kernel."""
         limit = self._limits[self._shapes[index]]
         first = self._device.work.spared_bytes // int(self.tables.shapes[index, lt.ShapeColumn.BYTES_C])
         zeros = np.zeros(limit, np.uint32)
@@ -69,7 +69,7 @@ class LtCoalesced:
             return device.lt.make(columns, 1, (0, 0, 0), leading, None, choice)
 
         def apart(size: int) -> Row:
-            """Plan columns a lane apart; for the most columns, take the fastest of the algorithms."""
+            """Plan a GEMM whose columns are a lane apart. For the largest batch, time cuBLASLt's algorithms."""
             if size < limit or limit == 1:
                 return wide(size, b // itemsize, c // itemsize)
             return fastest_of_columns(device, index, partial(wide, size, b // itemsize, c // itemsize))
@@ -80,10 +80,10 @@ class LtCoalesced:
         self.tables.shapes[index, lt.ShapeColumn.MANY_ARE] = Strategy.coalesced
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Make one launch per weight; commands that share a weight must come in a row.
+        """Launch the commands of each weight; commands that share a weight must be adjacent in the batch.
 
-        Activations that are not evenly spaced take a launch per evenly spaced run. If copying them takes fewer calls,
-        they are gathered.
+        Each evenly spaced run of activations takes one launch. If gathering them all takes fewer calls, they are
+        gathered and take one launch together.
         """
         words, row, first = batch.words, self.tables.shapes[batch.shape_index], 0
         slots_a = as_records(words)["slot_a"].tolist()
@@ -138,14 +138,19 @@ class LtCoalesced:
 
 
 class CoalescedSteps:
-    """Whole steps: one launch per row for all requests. Rows whose requests lie scattered are copied, row by row."""
+    """Launches of whole steps, one row at a time for all requests. Rows with scattered operands may be copied."""
 
     def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int]) -> None:
         self._rows = LtCoalesced(device, limits)
         self.steps = LtSteps(device, limits, self._rows.tables)
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """Make one launch per row."""
+        """Launch a step of all requests of the batch.
+
+        If the requests form at most COPY_CALLS + 1 evenly spaced runs, each run takes one launch per stage. Otherwise,
+        an evenly spaced row takes one launch. Any other row takes a launch per evenly spaced run of each weight, or is
+        gathered and scattered if that takes fewer calls.
+        """
         if self.steps.launch_known(batch, flush_ns):
             return
         if self.steps.runs(batch, COPY_CALLS + 1) <= COPY_CALLS + 1:
@@ -164,7 +169,7 @@ class CoalescedSteps:
             row = stop
 
     def _scattered(self, batch: StepBatch, row: int, flush_ns: int) -> None:
-        """Launch a row of a step, commands that share a weight next to each other."""
+        """Launch a row of a step whose operands are not evenly spaced, sorted so that equal weights are adjacent."""
         words = batch.words[row * batch.size : (row + 1) * batch.size]
         slots = as_records(words)["slot_a"]
         if len(np.unique(slots)) > 1:

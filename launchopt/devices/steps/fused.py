@@ -1,4 +1,4 @@
-"""Fused stages of steps on the GPU: several rows of a step in one launch (`devices.steps.stages.Fused`)."""
+"""Make fused stages of steps on the GPU: one launch for several rows of a step (`devices.steps.stages.Fused`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ Fusions = Callable[[LtSteps, int, int], Sequence[Fused]]  # (steps, kind, copy o
 
 
 def prepared_steps(device: GpuDevice, limits: Mapping[ShapeKey, int], fusions: Fusions) -> LtSteps:
-    """Fuse the steps of every kind and copy of the weights; launch a decode step so that its kernels are loaded."""
+    """Return the steps of every kind and copy of the weights, with fused stages.
+
+    Decode steps of one request and of the most requests are launched once, so that a run loads no kernel.
+    fusions: returns the fused stages of a kind and a copy of the weights.
+    """
     steps = LtSteps(device, limits, LtCoalesced(device, limits).tables)
     stream = steps.stream
     for kind in range(len(stream.kinds)):
@@ -39,12 +43,12 @@ def prepared_steps(device: GpuDevice, limits: Mapping[ShapeKey, int], fusions: F
 
 
 def _sizes(steps: LtSteps, columns: int) -> range:
-    """Return the numbers of requests that a fused GEMM is planned for: prompts are launched one by one."""
+    """Return the numbers of requests to plan a fused GEMM for. Prompts, with several columns, are launched singly."""
     return range(1, steps.most + 1) if columns == 1 else range(1, 2)
 
 
 def merged_gemm(steps: LtSteps, kind: int, start: int, stop: int) -> Fused:
-    """Fuse the GEMMs of rows `start` to `stop` into one: their weights lie side by side, and so do their outputs."""
+    """Fuse the GEMMs of rows `start` to `stop` into one, since their weights are adjacent, and so are their outputs."""
     own, index = steps.stream.rows(kind)[start:stop], int(steps.indices(kind)[start])
     features, shape = sum(row.m for row in own), steps.stream.shapes[index]
     merged = ShapeKey(features, shape.n, shape.k, shape.dtype)
@@ -54,7 +58,7 @@ def merged_gemm(steps: LtSteps, kind: int, start: int, stop: int) -> Fused:
 
 
 def epilogue_gemm(steps: LtSteps, kind: int, start: int, replica: int) -> Fused:
-    """Fuse GEMM, bias and ReLU of rows `start` to `start` + 3 into one GEMM with an epilogue of cuBLASLt."""
+    """Fuse the GEMM, bias and ReLU of the three rows from `start` on into one GEMM with an epilogue of cuBLASLt."""
     device, stream = steps.device, steps.stream
     gemm, bias, relu = steps.indices(kind)[start : start + 3].tolist()
     shape, vector, row = stream.shapes[gemm], steps.tables.shapes[bias], stream.rows_of(kind)[start + 1]
@@ -72,23 +76,23 @@ def epilogue_gemm(steps: LtSteps, kind: int, start: int, replica: int) -> Fused:
 def _columns(
     steps: LtSteps, shape: ShapeKey, index: int, leading: Three, epilogue: Epilogue | None
 ) -> Callable[[int], Row]:
-    """Return a maker of plans of one GEMM for any number of requests.
+    """Return a function that plans one GEMM for a number of requests.
 
-    A request has one column, a lane apart from the next request's. Where a step has several columns, the plan is that
-    of one request's. `leading`: elements from one row of A, B and C to the next.
+    If each request has one column, the columns of the GEMM are the requests, a lane apart. If a request has several
+    columns, the GEMM has the columns of that request. leading: elements from one row of A, B and C to the next.
     """
     _, b, c = steps.tables.strides_bytes(index).tolist()
     itemsize, plans = shape.dtype.itemsize, steps.device.lt
 
     def columns(size: int, choice: int = 0) -> Row:
         if shape.n > 1 or size == 1:
-            own = (*leading[:2], max(leading[2], shape.m))  # with one column, the distance to the next may be 0
+            own = (*leading[:2], max(leading[2], shape.m))  # one column: its distance to the next may be 0
             return plans.make(shape, 1, (0, 0, 0), own, epilogue, choice)
         wider = ShapeKey(shape.m, size, shape.k, shape.dtype)
         return plans.make(wider, 1, (0, 0, 0), (leading[0], b // itemsize, c // itemsize), epilogue, choice)
 
     def chosen(size: int) -> Row:
-        """Return the plan; for the most requests, the fastest of the algorithms that cuBLASLt proposes."""
+        """Return the plan. For the most requests, time the algorithms that cuBLASLt proposes and take the fastest."""
         if shape.n == 1 < size == steps.most:
             return fastest_of_columns(steps.device, index, partial(columns, size))
         return columns(size)
@@ -97,7 +101,7 @@ def _columns(
 
 
 def elementwise_kernel(steps: LtSteps, kind: int, start: int) -> Fused:
-    """Fuse bias, ReLU and scale of rows `start` to `start` + 3 into one launch of our own kernel (fused.cu)."""
+    """Fuse the bias, ReLU and scale of the three rows from `start` on into one launch of our own kernel (fused.cu)."""
     device, indices = steps.device, steps.indices(kind)
     first, last = (steps.stream.shapes[int(indices[i])] for i in (start, start + 2))
     a, b, _ = device.row_elements(first)
@@ -114,6 +118,9 @@ def elementwise_kernel(steps: LtSteps, kind: int, start: int) -> Fused:
 
 
 def elementwise_arguments(start: int) -> tuple[Argument, ...]:
-    """Return the arguments of a fused bias, ReLU and scale from row `start` on: both vectors, the input, the output."""
+    """Return the arguments of a fused bias, ReLU and scale, whose first row is `start`.
+
+    They are the bias vector, the scale vector, the input and the output.
+    """
     last = start + 2
     return Argument(start, Role.A), Argument(last, Role.A), Argument(start, Role.B), Argument(last, Role.C)

@@ -1,11 +1,11 @@
 """CUDA graphs of batches and of whole steps.
 
-The graph of a batch is one pointer-array GEMM of a fixed size, a power of two or the limit. It reads pointers from a
-table that is filled and uploaded between replays. A smaller batch is padded with its first command, whose output then
-goes to scratch memory.
+The graph of a batch is one pointer-array GEMM of a fixed size: a power of two, or the largest batch. It reads pointers
+from a table that is filled and uploaded between replays. A smaller batch is padded with copies of its first command,
+whose outputs go to scratch memory.
 
-The graph of a step holds all its launches. It is captured for a set of requests and a copy of the weights. When another
-set takes its place, its addresses are updated.
+The graph of a step holds all launches of the step. It is captured for one set of requests and one copy of the weights.
+If another set replaces it, the addresses in the graph are updated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from launchopt.devices.steps.likely import most_kept
 from launchopt.recording.recorder import Strategy
 from launchopt.records import columns_of
 
-UPLOAD_CALLS = 1
+UPLOAD_CALLS = 1  # calls besides the replay
 
 
 class BatchGraphs:
@@ -54,13 +54,13 @@ class BatchGraphs:
         self.load()
 
     def load(self) -> None:
-        """Replay every graph once: loading the kernels of other modes may have evicted the graphs from the GPU."""
+        """Replay every graph once, since loading the kernels of other modes may have evicted it from the GPU."""
         for index, sizes in enumerate(self._sizes):
             for size in sizes.tolist():
                 self._load(index, size)
 
     def _load(self, index: int, size: int) -> None:
-        """Replay one graph with outputs to scratch, which also loads its kernel and the compiled loop that pads."""
+        """Replay one graph with outputs to scratch memory. This also loads its kernel, and the loop that pads."""
         staged, row, scratch = self._pointers.stage(), self._tables.shapes[index], self._scratch.data.ptr
         staged[:3] = row[lt.ShapeColumn.BASE_A], row[lt.ShapeColumn.BASE_B], scratch
         pad_pointers(staged, 1, size, scratch)
@@ -105,7 +105,7 @@ class BatchGraphs:
 
 
 class StepGraphs:
-    """Graphs of whole steps, at most `bound` at a time, or as many as the run uses copies of the weights."""
+    """Graphs of whole steps. It keeps `bound` graphs, or one per copy of the weights if the run uses more copies."""
 
     def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], bound: int) -> None:
         self._device, self.counters = device, Counters(graph_replays=0)
@@ -115,7 +115,7 @@ class StepGraphs:
         self._graphs = Graphs(device.stream, self._bound, self.counters)
 
     def load(self) -> None:
-        """Do nothing: a replay would write outputs that a run is checked for."""
+        """Do nothing: a replay would write to outputs that are checked after the run."""
 
     def capture_likely(self) -> None:
         """Capture as many likely steps as are kept."""
@@ -131,9 +131,9 @@ class StepGraphs:
         return found
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """Replay one graph for all requests. Launch steps that come only once without a graph.
+        """Replay one graph for all requests of the batch, or launch a step that occurs only once without a graph.
 
-        These are prompts, and first tokens, whose inputs lie anywhere in the embedding table.
+        Such steps are prompts, and first tokens, whose inputs are scattered over the embedding table.
         """
         graph = self._graphs.get(self._steps.key_of(batch))
         columns = int(columns_of(batch.words, 0))

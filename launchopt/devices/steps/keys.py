@@ -1,8 +1,8 @@
 """Keys of batches of whole steps: two batches with one key have the same operand addresses.
 
-A key holds slots A and B of the first request in each row, those of every request in one row that has a weight, and
-slot C of every request in the first row. Requests that go on together have one key step after step, so a batch is
-compared with the last key before a key is made.
+A key holds three groups of words: slots A and B of the first request in each row, slots A and B of every request in one
+row that has a weight, and slot C of every request in the first row. While the same requests run together, their steps
+have the same key. Each batch is therefore compared with the previous key before a new key is made.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Op, ShapeKey
 from launchopt.native import compiled
 from launchopt.types import Int, Words
 
-MOST_KEPT = 4096  # keys
+MOST_KEPT = 4096  # number of keys to remember
 
 
 def is_shared(shape: ShapeKey, moves: tuple[int, int, int]) -> bool:
-    """Return whether commands of a batch share their weight and have one column each. moves: slots of A, B and C."""
+    """Return whether commands of a batch share their weight and have one column each.
+
+    moves: slots of A, B and C from one command to the next.
+    """
     return shape.op is Op.GEMM and shape.n == 1 and moves[0] == 0
 
 
 @compiled
 def write_key(words: Words, size: int, rows: int, probe: int, key: Words) -> None:
-    """Write to `key`, [rows + 2 * size], the slots that the module names; `probe`: the row that has a weight."""
+    """Write the words that the module lists to `key`, [rows + 2 * size]. probe: the row that has a weight."""
     for row in range(rows):
         key[row] = words[row * size, W_SLOT_A_B]
     for i in range(size):
@@ -37,7 +40,7 @@ def write_key(words: Words, size: int, rows: int, probe: int, key: Words) -> Non
 
 @compiled
 def is_key(words: Words, size: int, rows: int, probe: int, key: Words, known: int) -> Int:
-    """Return whether `write_key` would write `key`. known: number of leading rows whose word was compared before."""
+    """Return whether `write_key` would write `key`. known: number of leading rows whose words are already compared."""
     for row in range(known, rows):
         if key[row] != words[row * size, W_SLOT_A_B]:
             return False
@@ -49,25 +52,25 @@ def is_key(words: Words, size: int, rows: int, probe: int, key: Words, known: in
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """What batches with one key have in common."""
+    """A key, and facts that all batches with this key share."""
 
-    rows: int
-    size: int
+    rows: int  # rows of the step
+    size: int  # requests
     mn: int  # word W_MN of the first command
     probe: int  # row that has a weight
-    words: Words  # as `write_key` writes them
-    made: bytes  # the same as bytes
+    words: Words  # the key, as `write_key` writes it
+    made: bytes  # the key as bytes
 
 
 class StepKeys:
-    """Makes keys. probe: returns the row of a batch that has a weight, whose copy may differ between requests."""
+    """Makes keys. probe: returns a row with a weight, since requests may use different copies of the weights."""
 
     def __init__(self, probe: Callable[[StepBatch], int]) -> None:
         self._probe = probe
-        self._last: dict[tuple[int, ...], StepKey] = {}  # by rows, size, columns and first slots of a batch
+        self._last: dict[tuple[int, ...], StepKey] = {}  # latest key by rows, size, columns and first slots
 
     def known(self, batch: StepBatch) -> StepKey:
-        """Return the key of a batch with its parts."""
+        """Return the key of a batch as a `StepKey`."""
         words, size, rows = batch.words, batch.size, batch.rows
         mn = words.item(0, W_MN)
         like = rows, size, mn, words.item(0, W_SLOT_A_B)

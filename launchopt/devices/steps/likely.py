@@ -1,6 +1,6 @@
-"""The steps that a run is likely to ask for, in the order of a run, so that they can be prepared before the clock.
+"""Lists the steps that a run is likely to launch, in their order in the run, to prepare them before the clock starts.
 
-A small model can have hundreds of copies of its weights: more than are kept prepared, or more than a run uses.
+A small model can have hundreds of copies of its weights. That may be more than a run uses or a mode keeps prepared.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from launchopt.workloads.chain import ChainStream
 
 
 def copies_used(stream: ChainStream) -> int:
-    """Return the copies of the weights that a run uses: each token of a request uses the next copy, from the first."""
+    """Return the number of copies of the weights that a run uses. Token i of a request uses copy i % replicas."""
     return min(stream.replicas, int(stream.outputs.max()))
 
 
 def most_kept(stream: ChainStream, asked: int) -> int:
-    """Return the number of steps to keep prepared: `asked`, but no fewer than copies of the weights.
+    """Return the number of steps to keep prepared: `asked`, but at least the number of copies of the weights.
 
-    With fewer, each step would be dropped before it comes again.
+    With fewer, each step would be dropped before the run launches it again.
     """
     return max(asked, copies_used(stream))
 

@@ -1,8 +1,8 @@
-"""Launches of whole steps on the GPU: every stage of a step is one launch for all its requests.
+"""Launch whole steps on the GPU: every stage of a step is one launch for all its requests.
 
-A stage is one row of the step's template, or several fused rows. The requests of a `StepBatch` lie evenly spaced, or
-the batch is cut into parts whose requests do. A compiled loop walks over a table of stages, [stages, columns]: the
-rows that a stage does, the operands that its launch takes, and its plans.
+A stage is one row of the step's template, or several fused rows. The operands of the requests of a `StepBatch` must be
+evenly spaced in memory; otherwise the batch is cut into parts that are. A compiled loop walks over a table of stages,
+[stages, StageColumn + ArgumentColumn]: the rows of a stage, the plans of its launch, and the operands that it takes.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream, chain_of
 
-UNRECORDED_ROWS = 16  # of the recording for launches that are not to be recorded
-MOST_KNOWN = 4096  # batches whose stages are kept
+UNRECORDED_ROWS = 16  # rows of the dummy recording, which launches of a graph capture get
+MOST_KNOWN = 4096  # number of batches whose stages are remembered
 
 
 class Role(enum.IntEnum):
-    """What a launch takes of a row: an operand's address, or the number of the first request."""
+    """The kind of one argument of a launch: the address of an operand of a row, or the number of the first request."""
 
     A = 0
     B = 1
@@ -60,16 +60,16 @@ class StageColumn(enum.IntEnum):
     STOP_ROW = 1
     SHAPE = 2  # recorded for the launch
     STRATEGY = 3  # recorded for the launch
-    PLAN0 = 4  # row of the plan for no request; the plan for n requests is n rows further on
+    PLAN0 = 4  # row of the plans table; the plan for n requests is in row PLAN0 + n
     ARGUMENTS = 5
 
 
 class ArgumentColumn(enum.IntEnum):
     """Columns of one argument of a launch."""
 
-    ROW = 0  # of the step
-    ROLE = 1
-    SHAPE = 2  # of that row
+    ROW = 0  # row of the step
+    ROLE = 1  # Role
+    SHAPE = 2  # index of the shape of that row
 
 
 ARGUMENT_COLUMNS = len(ArgumentColumn)
@@ -84,18 +84,18 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Rows `first` to `stop` of a step in one launch with four arguments."""
+    """A stage: one launch with four arguments for rows `first` to `stop` of a step."""
 
     first: int
     stop: int
     arguments: tuple[Argument, ...]
-    strategy: int
-    plan: int  # row of the plan for no request
+    strategy: int  # recorded for the launch
+    plan: int  # row of the plans table; the plan for n requests is in row plan + n
 
 
 @compiled
 def even_requests(words: Words, size: int, rows: int, shape_of: Table, shapes: Table) -> Int:
-    """Return how many leading requests lie evenly spaced in every row, which also means that they share weights."""
+    """Return how many leading requests have evenly spaced operands in every row; they then also share weights."""
     least = size
     for row in range(rows):
         shape = shapes[shape_of[row]]
@@ -109,7 +109,7 @@ def even_requests(words: Words, size: int, rows: int, shape_of: Table, shapes: T
 
 @compiled
 def most_runs(words: Words, size: int, rows: int, shape_of: Table, shapes: Table, most: int) -> Int:
-    """Return the largest number of evenly spaced runs that a row consists of; a row is counted up to `most` + 1."""
+    """Return the number of evenly spaced runs in the row that has most of them; counting stops at `most` + 1."""
     found = 0
     for row in range(rows):
         found = max(found, lt.count_runs(words[row * size : (row + 1) * size], shape_of[row], shapes, most))
@@ -118,7 +118,7 @@ def most_runs(words: Words, size: int, rows: int, shape_of: Table, shapes: Table
 
 @compiled
 def mark_even(words: Words, size: int, rows: int, shape_of: Table, shapes: Table, even: NDArray[np.bool_]) -> None:
-    """Set even[row] where all requests of a row lie evenly spaced."""
+    """Set even[row] to whether the operands of all requests are evenly spaced in this row."""
     for row in range(rows):
         shape = shapes[shape_of[row]]
         own = words[row * size : (row + 1) * size]
@@ -130,7 +130,7 @@ def mark_even(words: Words, size: int, rows: int, shape_of: Table, shapes: Table
 
 @compiled
 def _argument(i: Int, stage: Table, words: Words, size: int, shapes: Table) -> Int:
-    """Return argument i of a stage's launch: an address, or the first request."""
+    """Return argument i of a stage's launch: the address of an operand, or the number of the first request."""
     first = StageColumn.ARGUMENTS + ARGUMENT_COLUMNS * i
     row, role = stage[first + ArgumentColumn.ROW], stage[first + ArgumentColumn.ROLE]
     if role == Role.REQUEST:
@@ -150,9 +150,9 @@ def launch_stages(
     recording: RecordingArrays,
     batch: tuple[int, int, int],
 ) -> Int:
-    """Make one launch per stage for `size` requests and record it; return the first status that is not OK.
+    """Make and record one launch per stage for `size` requests; return the first status that is not OK, else OK.
 
-    tables: shapes, plans, contexts. batch: its number, and the reason and the time in ns of its flush.
+    tables: the fields of a `LaunchTables`. batch: its number, the reason for its flush, and the flush time in ns.
     """
     shapes, plans, contexts = tables
     number, reason, flush_ns = batch
@@ -177,9 +177,9 @@ def launch_stages(
 
 
 class LtSteps:
-    """Stages of every kind of step of a device's stream, and their launches.
+    """Stages of every kind of step of a device's workload, and their launches.
 
-    limits: the most commands of each shape in a launch. tables: a plan for each shape and each number of requests.
+    limits: the largest number of commands of each shape in one launch. tables: plans by shape and number of requests.
     """
 
     def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], tables: Tables) -> None:
@@ -191,10 +191,10 @@ class LtSteps:
         self._indices: dict[int, Table] = {}
         self._probes: dict[int, int] = {}
         self._stages: dict[tuple[int, int], Table] = {}  # by kind and copy of the weights
-        self._known: dict[bytes, Table] = {}  # stages of batches whose requests lie evenly spaced, by the batch's key
+        self._known: dict[bytes, Table] = {}  # stages of evenly spaced batches, by the batch's key
         self.keys = StepKeys(self._probe)
         self.key_of = self.keys.key_of
-        # A recording that is full takes no row.
+        # A recording whose cursor is at its end is full, and `note` writes nothing to it.
         launches = np.zeros((UNRECORDED_ROWS, LAUNCH_COLUMNS), np.int64)
         commands = np.zeros((UNRECORDED_ROWS, COMMAND_COLUMNS), np.int64)
         cursor = np.zeros(CURSOR_WORDS, np.int64)
@@ -202,22 +202,22 @@ class LtSteps:
         self._unrecorded = (launches, commands, cursor)
 
     def _key(self, rows: range) -> tuple[int, int]:
-        """Return what identifies a kind of step: the number of its rows, and the columns of the first one."""
+        """Return the key of a kind of step: the number of its rows, and the number of columns of the first row."""
         return len(rows), int(self.stream.template["n"][rows[0]])
 
     def indices(self, kind: int) -> Table:
-        """Return the index of the shape of each row of a kind, [rows]."""
+        """Return the index of the shape of each row of a kind of step, [rows]."""
         if kind not in self._indices:
             shapes = (self.stream.shape_of(row) for row in self.stream.rows(kind))
             self._indices[kind] = np.array([self._index[shape] for shape in shapes], np.int64)
         return self._indices[kind]
 
     def most_of(self, kind: int) -> int:
-        """Return the most requests that a batch of this kind can have: no row is planned for more."""
+        """Return the largest number of requests in a batch of this kind, which is the smallest limit of its rows."""
         return min(self._limits[self.stream.shapes[index]] for index in self.indices(kind).tolist())
 
     def likely(self, bound: int) -> Iterator[StepBatch]:
-        """Yield at most `bound` steps that a run is likely to ask for."""
+        """Yield at most `bound` decode steps that a run is likely to launch."""
         kind = self.stream.decode_kind
         if kind >= 0:
             for requests, replica in likely_steps(self.stream, self.most_of(kind), bound):
@@ -228,7 +228,7 @@ class LtSteps:
         return self._kind_of[batch.rows, int(columns_of(batch.words, 0))]
 
     def replica_of(self, batch: StepBatch, kind: int) -> int:
-        """Return the copy of the weights that the first request's step uses."""
+        """Return the number of the copy of the weights that the first request's step uses."""
         rows = self.stream.rows_of(kind)
         for row in rows:
             if move := int(self.stream.replica_moves[row]):
@@ -237,7 +237,7 @@ class LtSteps:
         return 0
 
     def fuse(self, kind: int, replica: int, fused: Sequence[Fused]) -> None:
-        """Make the stages of a kind and copy of the weights: `fused`, and every other row as a stage of its own.
+        """Make the stages of a kind of step and copy of the weights: `fused`, and one stage for each other row.
 
         Rows are counted from the first row of the step.
         """
@@ -258,7 +258,7 @@ class LtSteps:
         return Fused(row, row + 1, arguments, int(shape[lt.ShapeColumn.MANY_ARE]), int(shape[lt.ShapeColumn.PLAN0]))
 
     def _probe(self, batch: StepBatch) -> int:
-        """Return a row with a weight: the copies of it that two requests use may differ."""
+        """Return a row that has a weight, since two requests of a batch may use different copies of it."""
         kind = self.kind_of(batch)
         if kind not in self._probes:
             rows = self.stream.rows_of(kind)
@@ -267,7 +267,7 @@ class LtSteps:
         return self._probes[kind]
 
     def even_parts(self, batch: StepBatch) -> list[StepBatch]:
-        """Return `batch` if its requests lie evenly spaced, else copies of parts of it whose requests do."""
+        """Return `batch` if its requests are evenly spaced in memory; otherwise return copies of parts that are."""
         shape_of = self.indices(self.kind_of(batch))
         columns = int(columns_of(batch.words, 0))
         parts: list[StepBatch] = []
@@ -284,7 +284,7 @@ class LtSteps:
             left = StepBatch(rest.reshape(-1, width), batch.reason, left.size - even, batch.rows)
 
     def stages_of(self, batch: StepBatch) -> Table:
-        """Return the stages of a batch whose requests lie evenly spaced."""
+        """Return the stages of a batch whose requests are evenly spaced in memory."""
         kind = self.kind_of(batch)
         key = kind, self.replica_of(batch, kind)
         if key not in self._stages:
@@ -292,9 +292,10 @@ class LtSteps:
         return self._stages[key]
 
     def launch_known(self, batch: StepBatch, flush_ns: int) -> bool:
-        """Make and record one launch per stage if `launch` has met such a batch; return False, and do nothing, if not.
+        """Make and record one launch per stage if `launch` has already launched a batch with the same key.
 
-        Batches with one key have the same addresses. Only those that were evenly spaced are known.
+        Return False, and launch nothing, if it has not. Batches with the same key have the same operand addresses. Only
+        keys of evenly spaced batches are remembered.
         """
         stages = self._known.get(self.key_of(batch))
         if stages is not None:
@@ -314,22 +315,22 @@ class LtSteps:
             self.launch_even(part, flush_ns)
 
     def runs(self, batch: StepBatch, most: int) -> int:
-        """Return the number of evenly spaced runs in the worst row of a batch, counted up to `most` + 1."""
+        """Return the number of evenly spaced runs in the row of a batch that has most; counting stops at `most` + 1."""
         indices = self.indices(self.kind_of(batch))
         return int(most_runs(batch.words, batch.size, batch.rows, indices, self.tables.shapes, most))
 
     def even_rows(self, batch: StepBatch) -> NDArray[np.bool_]:
-        """Return for each row whether all its requests lie evenly spaced."""
+        """Return for each row whether the operands of all its requests are evenly spaced, bool [rows]."""
         even = np.zeros(batch.rows, np.bool_)
         mark_even(batch.words, batch.size, batch.rows, self.indices(self.kind_of(batch)), self.tables.shapes, even)
         return even
 
     def launch_rows(self, batch: StepBatch, first: int, stop: int, flush_ns: int) -> None:
-        """Make one launch for each of rows `first` to `stop`, whose requests lie evenly spaced; no row is fused."""
+        """Make one launch for each of rows `first` to `stop`, which must be evenly spaced. No row may be fused."""
         self._launch(batch, self.stages_of(batch)[first:stop], flush_ns)
 
     def launch_even(self, batch: StepBatch, flush_ns: int) -> None:
-        """Make and record one launch per stage for requests that lie evenly spaced."""
+        """Make and record one launch per stage for a batch whose requests are evenly spaced in memory."""
         self._launch(batch, self.stages_of(batch), flush_ns)
 
     def _launch(self, batch: StepBatch, stages: Table, flush_ns: int) -> None:
@@ -340,14 +341,14 @@ class LtSteps:
         device.left()
 
     def record(self, batch: StepBatch) -> None:
-        """Make the same launches unrecorded, for a graph that is being captured. Requests lie evenly spaced."""
+        """Make the launches of `launch_even` for a graph that is being captured, without recording them."""
         facts = (0, int(batch.reason), 0)
         stages = self.stages_of(batch)
         self.device.check(launch_stages(batch.words, batch.size, stages, self.tables.arrays, self._unrecorded, facts))
 
 
 def step_of(stream: ChainStream, requests: int, replica: int) -> StepBatch:
-    """Return a decode step of the first `requests` requests with copy `replica` of the weights, as the driver does."""
+    """Return the decode step, as the driver issues it, of the first `requests` requests with weight copy `replica`."""
     rows = stream.rows_of(stream.decode_kind)
     own = slice(rows.start, rows.stop)
     template, lanes = stream.template[own], stream.table[:requests, ch.LANE]
