@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from launchopt.devices.cublaslt.plans import Plans
     from launchopt.devices.cublaslt.tables import Tables
     from launchopt.devices.cuda.kernel_plans import KernelPlans
+    from launchopt.devices.cuda.planning import Planner
     from launchopt.devices.cuda.streams import Streams
     from launchopt.devices.feedback.in_launch import LaunchFeedback
     from launchopt.devices.loops.runner import Launcher
@@ -241,6 +242,7 @@ class GpuDevice(Device, Protocol):
     recorder: Recorder  # as given to `open`
     records: RecordingArrays  # arrays of the recorder, valid from `start` on
     lt: Plans  # makes cuBLASLt plans
+    planner: Planner  # adds plans to tables, and launches each once in `warm_up`
     kernels: KernelPlans  # compiles kernels of launchopt/kernels
     state_of_sequences: SeqState | None  # positions and KV pages; None without attention
 
@@ -254,15 +256,6 @@ class GpuDevice(Device, Protocol):
 
     def check(self, status: int) -> None:
         """Raise RunError for a status of a compiled launch that is not OK."""
-
-    def plan_strided(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
-        """Add plans of shape `index` to `tables`, for batches of `sizes` evenly spaced commands."""
-
-    def plan_gemv(self, tables: Tables, index: int, sizes: Sequence[int], early: bool) -> None:
-        """Add plans of shape `index` that launch our own GEMV kernel. early: with programmatic dependent launch."""
-
-    def warm(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
-        """Let `warm_up` launch the plans of these batch sizes once, since CUDA loads a kernel at its first launch."""
 
     def row_elements(self, shape: ShapeKey) -> tuple[int, int, int]:
         """Return the number of elements from one row of A, of B and of C to the next."""

@@ -46,8 +46,8 @@ class Kernel(Mode):
         for index, shape in enumerate(limits):
             gpu.name_ranges(self.name, index, [1])
             if shape.op is not Op.GEMM:
-                gpu.plan_strided(tables, index, [1])
+                gpu.planner.plan_strided(tables, index, [1])
                 continue
-            gpu.plan_gemv(tables, index, [1], self.early)
+            gpu.planner.plan_gemv(tables, index, [1], self.early)
             tables.shapes[index, ShapeColumn.ONE_IS] = Strategy.kernel
         return EachCommand(self, gpu, LaunchPath(packable_bytes=[0] * len(limits), tables=tables))

@@ -49,5 +49,5 @@ class MultiStream(Mode):
         tables = gpu.base.fork(streams.contexts)
         for index in range(len(limits)):
             gpu.name_ranges(self.name, index, [1])
-            gpu.plan_strided(tables, index, [1])
+            gpu.planner.plan_strided(tables, index, [1])
         return EachCommand(self, gpu, LaunchPath(packable_bytes=[0] * len(limits), tables=tables, streams=streams))

@@ -81,7 +81,7 @@ class Persistent(Mode):
         for index, shape in enumerate(limits):
             gpu.name_ranges(self.name, index, [1])
             if not taken[index]:
-                gpu.plan_strided(tables, index, [1])
+                gpu.planner.plan_strided(tables, index, [1])
                 continue
             tables.add(index, [1], partial(_row, resident, shape, gpu.row_elements(shape)))
             tables.shapes[index, ShapeColumn.ONE_IS] = Strategy.resident

@@ -72,7 +72,7 @@ class TritonBatched(Mode):
                 gemms.tune(index, limit)
                 gemms.plan_alone(tables, index)
             else:
-                gpu.plan_strided(tables, index, range(1, limit + 1))
+                gpu.planner.plan_strided(tables, index, range(1, limit + 1))
         pointers = LtPointers(gpu, limits, gemms.row, Strategy.triton)
         return PreparedTriton(self, gpu, list(limits), pointers.submit, LaunchPath(tables=tables), gemms)
 

@@ -10,6 +10,7 @@ import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -108,16 +109,31 @@ def driver_version() -> dict[str, str]:
         return {}
 
 
+def library_versions() -> dict[str, str]:
+    """Return the versions of the CUDA driver, its runtime, the libraries, and the display driver."""
+    import cupy
+    from nvmath.bindings import cublasLt
+
+    return {
+        "cuda_driver": str(cupy.cuda.runtime.driverGetVersion()),
+        "cuda_runtime": str(cupy.cuda.runtime.runtimeGetVersion()),
+        "cublaslt": str(cublasLt.get_version()),
+        "cupy": cupy.__version__,
+        "nvmath-python": version("nvmath-python"),
+        **driver_version(),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class GpuUsers:
-    """Who uses a GPU now, and whether its driver stays loaded between processes; None: NVML does not say."""
+    """The processes that use a GPU, and whether its driver stays loaded between processes; None: NVML does not say."""
 
     others: dict[int, int | None] | None  # memory in bytes (None: unknown) of other processes, by process id
     persistence: bool | None
 
 
 def gpu_users(index: int) -> GpuUsers:
-    """Ask NVML who uses the GPU that CUDA numbers `index`. Process ids are the host's, not a container's."""
+    """Ask NVML which processes use the GPU that CUDA numbers `index`. Process ids are the host's, not a container's."""
     import pynvml
 
     others: dict[int, int | None] | None = None

@@ -41,7 +41,7 @@ class LtCoalesced:
         for index, (shape, limit) in enumerate(limits.items()):
             sizes = range(1, limit + 1)
             if not is_shared(shape, device.work.strides()[shape]):
-                device.plan_strided(self.tables, index, sizes)
+                device.planner.plan_strided(self.tables, index, sizes)
                 continue
             self._plan(index, shape, limit)
             for i, features in enumerate((shape.k, shape.m)):
@@ -75,7 +75,7 @@ class LtCoalesced:
             return fastest_of_columns(device, index, partial(wide, size, b // itemsize, c // itemsize))
 
         sizes = range(1, limit + 1)
-        device.warm(self.tables, index, self.tables.add(index, sizes, apart))
+        device.planner.warm(self.tables, index, self.tables.add(index, sizes, apart))
         self.tables.add(index, sizes, lambda size: wide(size, shape.k, shape.m), lt.ShapeColumn.PACKED0)
         self.tables.shapes[index, lt.ShapeColumn.MANY_ARE] = Strategy.coalesced
 

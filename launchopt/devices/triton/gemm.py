@@ -89,7 +89,7 @@ class TritonGemms:
         (kernel,) = load_variants([variant(shape, device.row_elements(shape), config, self._shared[shape], True)])
         assert kernel is not None  # its shared memory fits: that of the same kernel with tables did
         row = plan_row(device, shape, 1, config, kernel)
-        device.warm(tables, index, tables.add(index, [1], lambda _: (row, b"")))
+        device.planner.warm(tables, index, tables.add(index, [1], lambda _: (row, b"")))
         tables.shapes[index, lt.ShapeColumn.ONE_IS] = Strategy.triton
 
 

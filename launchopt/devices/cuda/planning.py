@@ -1,0 +1,113 @@
+"""Plans of one CUDA device: rows of its tables for every batch size that can occur, and one launch of each kernel.
+
+CUDA loads a kernel at its first launch. `Planner.warm_up` makes that launch before a run is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import Op, ShapeKey
+from launchopt.devices.base import CudaStream
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.packing import Packing
+from launchopt.devices.cublaslt.plans import matmul_address
+from launchopt.devices.cublaslt.tables import Tables, operand_slots
+from launchopt.devices.cuda.kernel_plans import launch_address
+from launchopt.devices.cuda.op_plans import OpPlans, three
+from launchopt.types import Table
+
+if TYPE_CHECKING:
+    from launchopt.devices.base import GpuDevice
+
+LIBRARY_SIDE = 64  # rows and columns of the GEMM that loads cuBLASLt
+
+
+def contexts_table(handle: int, stream: CudaStream, scalars: NDArray[np.float32], workspace: int) -> Table:
+    """Return the contexts table for launches on one CUDA stream: [1, ContextWord].
+
+    handle: of cuBLASLt. scalars: alpha and beta. workspace: address of device memory for cuBLASLt.
+    """
+    context, word = np.zeros((1, len(lt.ContextWord)), np.int64), lt.ContextWord
+    context[0, word.FUNCTION], context[0, word.LAUNCH_FUNCTION] = matmul_address(), launch_address()
+    context[0, word.HANDLE], context[0, word.STREAM], context[0, word.WORKSPACE] = handle, stream.ptr, workspace
+    context[0, word.ALPHA], context[0, word.BETA] = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
+    return context
+
+
+class Planner:
+    """Adds plans to tables and keeps the list of plans to launch once. device: is open, but for its planner."""
+
+    def __init__(self, device: GpuDevice, op_plans: OpPlans, packing: Packing) -> None:
+        self._device, self._op_plans, self._packing = device, op_plans, packing
+        self._warm: list[tuple[Tables, int, int, bool]] = []  # tables, shape index, batch size, whether packed
+
+    def load_library(self) -> None:
+        """Launch one GEMM, so that cuBLASLt is loaded before the first mode is prepared."""
+        side, device = LIBRARY_SIDE, self._device
+        matrices = cupy.zeros((3, side, side), np.float32)
+        a, b, c = (int(matrix.data.ptr) for matrix in matrices)
+        row, _ = device.lt.make(ShapeKey(side, side, side, device.work.dtype), 1, (0, 0, 0))
+        device.check(lt.launch(device.base.contexts[0], np.array([*row, lt.PlanKind.MATMUL], np.int64), a, b, c, 0))
+        device.synchronize()
+
+    def plan(self, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
+        """Add plans of `shape` to the device's own tables. scratch: also plans of packed batches."""
+        device, tables = self._device, self._device.base
+        index = device.work.shapes.index(shape)
+        self.plan_strided(tables, index, sizes)
+        if scratch:
+            slot_bytes = tables.shapes[index, lt.BYTES]
+            self._packing.grow(max(sizes), slot_bytes.tolist())
+            strides, leading = three(slot_bytes), device.row_elements(shape)
+            distinct = tables.add(
+                index, sizes, lambda size: device.lt.make(shape, size, strides, leading), lt.ShapeColumn.PACKED0
+            )
+            self._warm += [(tables, index, size, True) for size in distinct]
+
+    def plan_strided(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
+        """Add plans of shape `index` to `tables`, for batches of `sizes` evenly spaced commands."""
+        device, shape = self._device, self._device.work.shapes[index]
+        usable, strides = self._usable(tables, index, sizes), three(tables.strides_bytes(index))
+        if shape.op is not Op.GEMM:
+            # The warm-up run loads these kernels. `warm_up` does not: their operands are not written yet.
+            tables.add(index, usable, lambda size: self._op_plans.row(shape, size, strides))
+            return
+        leading = device.row_elements(shape)
+        self.warm(tables, index, tables.add(index, usable, lambda size: device.lt.make(shape, size, strides, leading)))
+
+    def plan_gemv(self, tables: Tables, index: int, sizes: Sequence[int], early: bool) -> None:
+        """Add plans of shape `index` that launch our own GEMV kernel. early: with programmatic dependent launch."""
+        shape, strides = self._device.work.shapes[index], three(tables.strides_bytes(index))
+        usable = self._usable(tables, index, sizes)
+        made = tables.add(index, usable, lambda size: self._op_plans.gemv_row(shape, size, strides, early))
+        self.warm(tables, index, made)
+
+    def _usable(self, tables: Tables, index: int, sizes: Sequence[int]) -> list[int]:
+        """Return the batch sizes, of `sizes` and of earlier calls, that fit into the arenas."""
+        work = self._device.work
+        return tables.sizes(index, sizes, operand_slots(work, self._device.arenas, work.shapes[index]))
+
+    def warm(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
+        """Let `warm_up` launch the plans of these batch sizes once."""
+        self._warm += [(tables, index, size, False) for size in sizes]
+
+    def warm_up(self) -> None:
+        """Launch one batch of each distinct kernel of each shape; load the copy kernels."""
+        device = self._device
+        self._packing.load()
+        for tables, index, size, packed in self._warm:
+            row = tables.shapes[index]
+            if packed:
+                self._packing.launch(index, size, tuple(np.zeros(size, np.uint32) for _ in "abc"))
+                continue
+            a, b, c = row[lt.BASES].tolist()
+            c += device.work.spared_bytes
+            device.check(lt.launch(tables.contexts[0], tables.plans[row[lt.ShapeColumn.PLAN0] + size], a, b, c, 0))
+        self._warm.clear()
+        device.synchronize()
