@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -119,7 +119,7 @@ def classify_words(words: Words, shapes: Words, out: ShapeIndices) -> int:
 
 
 @compiled
-def _put(words: Words, i: Int, now_ns: Int, bucket: Int, batcher: Any) -> bool:
+def _put(words: Words, i: Int, now_ns: Int, bucket: Int, batcher: Buckets) -> bool:
     """Put record i into its bucket; return whether that filled the bucket."""
     state, active = batcher.buckets[bucket], batcher.active
     count = state[BucketColumn.COUNT]
@@ -135,7 +135,7 @@ def _put(words: Words, i: Int, now_ns: Int, bucket: Int, batcher: Any) -> bool:
 
 
 @compiled
-def add_words(words: Words, start: Int, now_ns: Int, batcher: Any) -> tuple[int, int]:
+def add_words(words: Words, start: Int, now_ns: Int, batcher: Buckets) -> tuple[int, int]:
     """Put records from `start` on into buckets until one is full: return (next record, that bucket or NO_BUCKET).
 
     UNKNOWN_SHAPE in place of the bucket: the next record's shape has none.
@@ -154,7 +154,7 @@ def add_words(words: Words, start: Int, now_ns: Int, batcher: Any) -> tuple[int,
 
 
 @compiled
-def put_word(words: Words, i: Int, now_ns: Int, batcher: Any) -> Int:
+def put_word(words: Words, i: Int, now_ns: Int, batcher: Buckets) -> Int:
     """Put one record into its bucket; return the bucket where that filled it, else NO_BUCKET or UNKNOWN_SHAPE."""
     mn, key = shape_key_of(words, i)
     bucket = _find(batcher.shapes, mn, key)
@@ -188,7 +188,7 @@ def largest_bucket(buckets: Table, active: Table) -> Int:
 
 
 @compiled
-def empty_bucket(bucket: Int, batcher: Any) -> Int:
+def empty_bucket(bucket: Int, batcher: Buckets) -> Int:
     """Take a bucket off the active list; return how many commands it held. Their records stay in the store."""
     buckets, active = batcher.buckets, batcher.active
     count = buckets[bucket, BucketColumn.COUNT]

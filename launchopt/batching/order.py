@@ -8,12 +8,12 @@ go to one stream, which runs them in the order of submission. So a command that 
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.buckets import NO_BUCKET, UNKNOWN_SHAPE, BucketColumn, put_word
+from launchopt.batching.buckets import NO_BUCKET, UNKNOWN_SHAPE, BucketColumn, Buckets, put_word
 from launchopt.command import WORDS
 from launchopt.native import compiled
 from launchopt.records import ends_step, request_of
@@ -87,7 +87,7 @@ def order_arrays(
 
 
 @compiled
-def _wait(words: Words, i: Int, request: Int, order: Any) -> bool:
+def _wait(words: Words, i: Int, request: Int, order: Order) -> bool:
     """Append words[i] to the commands of its request that wait; return False where the pool has no room."""
     links, state, counts = order.links, order.requests[request], order.counts
     place = counts[OrderWord.FREE]
@@ -107,7 +107,7 @@ def _wait(words: Words, i: Int, request: Int, order: Any) -> bool:
 
 
 @compiled
-def _advance(now_ns: Int, batcher: Any, order: Any) -> Int:
+def _advance(now_ns: Int, batcher: Buckets, order: Order) -> Int:
     """Put the next commands of ready requests into buckets until one is full.
 
     Return that bucket; NO_BUCKET: none is full, and no request is ready; UNKNOWN_SHAPE.
@@ -132,7 +132,7 @@ def _advance(now_ns: Int, batcher: Any, order: Any) -> Int:
 
 
 @compiled
-def take_ordered(words: Words, start: Int, now_ns: Int, batcher: Any, order: Any) -> tuple[int, int]:
+def take_ordered(words: Words, start: Int, now_ns: Int, batcher: Buckets, order: Order) -> tuple[int, int]:
     """Take commands of ready requests, then records from `start` on, until a bucket is full.
 
     Return (next record, that bucket). NO_BUCKET: all records were taken, or (next record < len(words)) the pool has no
@@ -165,7 +165,7 @@ def take_ordered(words: Words, start: Int, now_ns: Int, batcher: Any, order: Any
 
 
 @compiled
-def release(bucket: Int, count: Int, batcher: Any, order: Any) -> None:
+def release(bucket: Int, count: Int, batcher: Buckets, order: Order) -> None:
     """Make ready the requests of the first `count` records of a bucket, which have left."""
     store, ready, counts = batcher.store, order.ready, order.counts
     base, mask = batcher.buckets[bucket, BucketColumn.BASE], len(ready) - 1
@@ -177,7 +177,7 @@ def release(bucket: Int, count: Int, batcher: Any, order: Any) -> None:
 
 
 @compiled
-def land_step(request: Int, order: Any) -> None:
+def land_step(request: Int, order: Order) -> None:
     """Note that a request has been notified of the end of a step: its next step, if there is one, comes at once."""
     state = order.requests[request]
     state[RequestColumn.STEPS] -= 1
@@ -187,7 +187,7 @@ def land_step(request: Int, order: Any) -> None:
 
 
 @compiled
-def is_stalled(order: Any) -> bool:
+def is_stalled(order: Order) -> bool:
     """Return whether something waits, and all of it for commands in buckets.
 
     What waits are commands, and requests that wait for the end of a step. There is no stall before every request that

@@ -6,13 +6,12 @@ will come, at a stall, or when no command has come for a while. Pure: the caller
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from launchopt.batching.buckets import (
     NEVER_IDLE,
     NO_BUCKET,
+    BucketArrays,
     BucketColumn,
     Buckets,
     FlushReason,
@@ -22,13 +21,13 @@ from launchopt.batching.buckets import (
     largest_bucket,
     oldest_bucket,
 )
-from launchopt.batching.order import Order, is_stalled, release, take_ordered
+from launchopt.batching.order import Order, OrderArrays, is_stalled, release, take_ordered
 from launchopt.native import compiled
 from launchopt.types import Int, Words
 
 
 @compiled
-def _take(words: Words, start: Int, now_ns: Int, batcher: Any, order: Any) -> tuple[int, int]:
+def _take(words: Words, start: Int, now_ns: Int, batcher: Buckets, order: Order | None) -> tuple[int, int]:
     """Put records into buckets until one is full; order None: commands are independent of each other."""
     if order is None:
         return add_words(words, start, now_ns, batcher)
@@ -36,7 +35,7 @@ def _take(words: Words, start: Int, now_ns: Int, batcher: Any, order: Any) -> tu
 
 
 @compiled
-def _is_stalled(order: Any) -> bool:
+def _is_stalled(order: Order | None) -> bool:
     if order is None:
         return False
     return is_stalled(order)
@@ -44,7 +43,7 @@ def _is_stalled(order: Any) -> bool:
 
 @compiled
 def next_bucket(
-    words: Words, start: Int, now_ns: Int, is_drained: Int, batcher: Any, order: Any
+    words: Words, start: Int, now_ns: Int, is_drained: Int, batcher: Buckets, order: Order | None
 ) -> tuple[int, int, int]:
     """Take records from `start` on until a bucket is to leave: return (next record, that bucket, FlushReason).
 
@@ -79,7 +78,7 @@ def next_bucket(
 
 
 @compiled
-def let_go(bucket: Int, batcher: Any, order: Any) -> Int:
+def let_go(bucket: Int, batcher: Buckets, order: Order | None) -> Int:
     """Empty a bucket that leaves; return how many commands it held. Their records stay where they are in the store."""
     size = empty_bucket(bucket, batcher)
     if order is not None:
@@ -88,7 +87,7 @@ def let_go(bucket: Int, batcher: Any, order: Any) -> Int:
 
 
 @compiled
-def next_due_ns(far_ns: Int, batcher: Any) -> Int:
+def next_due_ns(far_ns: Int, batcher: Buckets) -> Int:
     """Return when a bucket leaves although nothing arrives; `far_ns` while all are empty."""
     rules = batcher.rules
     bucket = oldest_bucket(batcher.buckets, batcher.active)
@@ -101,7 +100,9 @@ def next_due_ns(far_ns: Int, batcher: Any) -> Int:
 
 
 @compiled
-def next_batch(words: Words, start: Int, now_ns: Int, is_drained: Int, batcher: Any, order: Any) -> Any:
+def next_batch(
+    words: Words, start: Int, now_ns: Int, is_drained: Int, batcher: BucketArrays, order: OrderArrays | None
+) -> tuple[int, int, Int, int]:
     """As `next_bucket`, for Python: `batcher` and `order` are fields of Buckets and of an Order, or None.
 
     The bucket is emptied. Return (next record, that bucket, why, commands it held).

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -100,7 +100,7 @@ StepArrays = tuple[Words, Table, Words, Table, Words, Table, Table]  # the field
 
 
 @compiled
-def _kind_of(first: Words, place: Int, rows: Int, batcher: Any) -> Int:
+def _kind_of(first: Words, place: Int, rows: Int, batcher: StepBuckets) -> Int:
     """Return the kind of a step of `rows` records, of which first[place] is the first; a new kind if need be.
 
     TOO_MANY_KINDS: there is no room for a new kind.
@@ -128,7 +128,7 @@ def _kind_of(first: Words, place: Int, rows: Int, batcher: Any) -> Int:
 
 
 @compiled
-def _hold(request: Int, rows: Int, before: Int, now_ns: Int, batcher: Any) -> Int:
+def _hold(request: Int, rows: Int, before: Int, now_ns: Int, batcher: StepBuckets) -> Int:
     """Put a request's complete step into its bucket; return that, or TOO_MANY_KINDS.
 
     before: how many of its `rows` records were taken at an earlier time.
@@ -175,7 +175,7 @@ def _copy(to: Words, at: np.uint64, words: Words, i: Int, eligible: np.uint64) -
 
 
 @compiled
-def _begin(request: Int, batcher: Any) -> bool:
+def _begin(request: Int, batcher: StepBuckets) -> bool:
     """Begin a request's next step, whose first record has come, early or not; return False where it may not come."""
     step, counts = batcher.steps[request], batcher.counts
     goes_on = step[StepColumn.LANDED] + 1 < step[StepColumn.TOTAL]
@@ -192,7 +192,7 @@ def _begin(request: Int, batcher: Any) -> bool:
 
 
 @compiled
-def _take_run(words: Words, start: Int, request: Int, row: Int, now_ns: Int, batcher: Any) -> Int:
+def _take_run(words: Words, start: Int, request: Int, row: Int, now_ns: Int, batcher: StepBuckets) -> Int:
     """Take records from `start` on while they are of the same step; return the first that is not.
 
     row: how many records of the step are here already.
@@ -211,7 +211,7 @@ def _take_run(words: Words, start: Int, request: Int, row: Int, now_ns: Int, bat
 
 
 @compiled
-def take_steps(words: Words, start: Int, now_ns: Int, batcher: Any) -> tuple[int, int]:
+def take_steps(words: Words, start: Int, now_ns: Int, batcher: StepBuckets) -> tuple[int, int]:
     """Take records from `start` on until a bucket is full: return (next record, that bucket).
 
     NO_KIND: all were taken. UNKNOWN_REQUEST, OUT_OF_TURN, TOO_LONG, TOO_MANY_KINDS: what is wrong with the next record.
@@ -263,7 +263,7 @@ def steps_stalled(counts: Table) -> bool:
 
 
 @compiled
-def next_kind(words: Words, start: Int, now_ns: Int, is_drained: Int, arrays: Any) -> tuple[int, int, int]:
+def next_kind(words: Words, start: Int, now_ns: Int, is_drained: Int, arrays: StepArrays) -> tuple[int, int, int]:
     """Take records until a bucket is to leave: return (next record, that bucket or what `take_steps` says, why).
 
     `words` is empty when no record is at hand. is_drained: none will come after these. arrays: a StepBuckets or its
@@ -308,7 +308,7 @@ def next_due_ns(far_ns: Int, kinds: Table, counts: Table) -> Int:
 
 
 @compiled
-def _gather(size: Int, rows: Int, batcher: Any) -> None:
+def _gather(size: Int, rows: Int, batcher: StepBuckets) -> None:
     """Copy the records of `members` to `out`, row by row."""
     store, out, members, counts = batcher.store, batcher.out, batcher.members, batcher.counts
     for row in range(rows):
@@ -348,7 +348,7 @@ def _unlink(bucket: Table, kinds: Table, counts: Table) -> None:
 
 
 @compiled
-def let_go(kind: Int, arrays: Any) -> tuple[int, int]:
+def let_go(kind: Int, arrays: StepArrays) -> tuple[int, int]:
     """Empty a bucket that leaves; return how many requests and rows it held. arrays: a StepBuckets or its fields.
 
     Its records are in `out` afterwards; they stay in `store` where the batch holds every request there is.
@@ -372,7 +372,7 @@ def let_go(kind: Int, arrays: Any) -> tuple[int, int]:
 
 
 @compiled
-def stamp_left(size: Int, rows: Int, arrays: Any) -> None:
+def stamp_left(size: Int, rows: Int, arrays: StepArrays) -> None:
     """Write when its step was complete to each record of the batch that left last, where records come early."""
     batcher = StepBuckets(*arrays)
     if batcher.counts[StepWord.EARLY] != 0:
@@ -384,7 +384,7 @@ def stamp_left(size: Int, rows: Int, arrays: Any) -> None:
 
 
 @compiled
-def land_step(request: Int, arrays: Any) -> None:
+def land_step(request: Int, arrays: StepArrays) -> None:
     """Note that a request has been notified of the end of the step which left."""
     batcher = StepBuckets(*arrays)
     step = batcher.steps[request]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,13 @@ from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.recording.recorder import Strategy
+from launchopt.types import Array
 from launchopt.workloads.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.steps.graphs import BatchGraphs, StepGraphs
 
-_Call = tuple[int, Any, Any, Any]  # shape index, and views of A, B and C
+_Call = tuple[int, Array, Array, Array]  # shape index, and views of A, B and C
 
 
 @dataclass(slots=True)

@@ -6,10 +6,10 @@ Requests that generate tokens come first, then prompts, within the budget of col
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launchopt.native import compiled
-from launchopt.producing.prepared_steps import DriverSetting, ProgressColumn, kind_of
+from launchopt.producing.prepared_steps import DriverSetting, ProgressColumn, StreamArrays, kind_of
 from launchopt.records import columns_of
 from launchopt.types import Int, Table
 
@@ -45,21 +45,24 @@ class RequestLists(NamedTuple):
     sibling: Table  # [requests]: the next follower of the same request, or -1
 
 
+ListArrays = tuple[Table, Table, Table, Table, Table]  # the fields of RequestLists, as Python passes them
+
+
 @compiled
-def next_kind(request: Int, stream: Any, progress: Table) -> Int:
+def next_kind(request: Int, stream: StreamArrays, progress: Table) -> Int:
     """Return the kind of a request's next step, -1 when it has none."""
     return kind_of(request, progress[request, ProgressColumn.STEPS], stream.table, stream.settings)
 
 
 @compiled
-def _columns(request: Int, stream: Any, progress: Table) -> Int:
+def _columns(request: Int, stream: StreamArrays, progress: Table) -> Int:
     """Return the columns of a request's next step."""
     kind = next_kind(request, stream, progress)
     return columns_of(stream.template, 0 if kind == 0 else stream.stops[kind - 1])
 
 
 @compiled
-def form_step(stream: Any, state: Table, progress: Table, lists: Any, issue: Table) -> Int:
+def form_step(stream: StreamArrays, state: Table, progress: Table, lists: RequestLists, issue: Table) -> Int:
     """Write the requests that take part in the next round to `issue`; return how many there are."""
     settings, queue, running = stream.settings, lists.queue, lists.running
     left, count = settings[DriverSetting.BUDGET], 0

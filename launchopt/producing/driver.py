@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from launchopt.command import WORDS, as_words
 from launchopt.errors import Interrupted
 from launchopt.producing.continuous import DriverWord
-from launchopt.producing.driver_loop import DriverExit, IssueWord, drive
+from launchopt.producing.driver_loop import DriverExit, DriverFields, IssueWord, TimeArrays, drive
 from launchopt.producing.prepared_steps import MOST_PLACES, DriverSetting, ProgressColumn, ahead_of
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.types import Table
@@ -81,7 +81,7 @@ class Driver:
         self._arrays = (self._settings, table, stops, template, stream.replica_moves, *origins)
         after, due = table[:, ch.AFTER], self._due_ns
         free = np.flatnonzero(after < 0)
-        order = free[np.argsort(due[free], kind="stable")]
+        order: Table = free[np.argsort(due[free], kind="stable")]
         child, sibling = np.full(requests, -1), np.full(requests, -1)
         for request in np.flatnonzero(after >= 0)[::-1]:
             sibling[request], child[after[request]] = child[after[request]], request
@@ -89,11 +89,12 @@ class Driver:
         lists = (queue, np.zeros(requests, np.int64), np.zeros(requests, np.int64), child, sibling)
         self._state = np.zeros(len(DriverWord), np.int64)
         self._progress = np.zeros((requests, len(ProgressColumn)), np.int64)
-        self._tokens = tuple(np.zeros(stream.tokens, np.int64) for _ in range(3))
+        issue_ns, done_ns, ids = (np.zeros(stream.tokens, np.int64) for _ in range(3))
+        self._tokens: TimeArrays = (issue_ns, done_ns, ids)
         issue = np.zeros(IssueWord.REQUESTS + requests, np.int64)
         longest = int(np.diff(stops, prepend=0).max())
         self._ahead, got = ahead_of(requests, longest), np.zeros((MOST_PLACES, WORDS), np.uint64)
-        self._run = (order, self._state, self._progress, self._tokens, lists, issue, self._ahead, got)
+        self._run: DriverFields = (order, self._state, self._progress, self._tokens, lists, issue, self._ahead, got)
 
     def run(self, ring: Ring, back: Ring) -> tuple[Tokens, int, int]:
         """Drive every request to its end, then close the ring; return tokens, commands pushed, ns the ring was full.

@@ -7,19 +7,21 @@ are CLOCK_MONOTONIC ns.
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from launchopt.command import LOW_HALF, NO_TOKEN, W_K_OP_DTYPE, W_SLOT_A_B, WORDS
 from launchopt.native import compiled, cpu_pause, monotonic_ns
-from launchopt.producing.continuous import DriverWord, RequestLists, form_step, next_kind
+from launchopt.producing.continuous import DriverWord, ListArrays, RequestLists, form_step, next_kind
 from launchopt.producing.prepared_steps import (
     Ahead,
+    AheadArrays,
     DriverSetting,
     ProgressColumn,
     ReadyColumn,
     StreamArrays,
+    StreamFields,
     lacks_last,
     next_step,
     own_room,
@@ -28,7 +30,7 @@ from launchopt.producing.prepared_steps import (
     push_step,
     records_ahead,
 )
-from launchopt.queue.ring import RingWords, has_record, pop_words
+from launchopt.queue.ring import RingArrays, RingWords, has_record, pop_words
 from launchopt.records import ROUND_END, request_of, token_of
 from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
@@ -70,15 +72,20 @@ class DriverArrays(NamedTuple):
     order: Table  # requests that depend on no other, by arrival
     state: Table  # [DriverWord]
     progress: Table  # [requests, ProgressColumn]
-    tokens: Any  # TokenTimes
-    lists: Any  # RequestLists
+    tokens: TokenTimes
+    lists: RequestLists
     issue: Table  # [IssueWord.REQUESTS + requests]
-    ahead: Any  # Ahead
+    ahead: Ahead
     got: Words  # [at once, WORDS]: records of the second ring
 
 
+TimeArrays = tuple[Table, Table, Table]  # the fields of TokenTimes, as Python passes them
+# The fields of DriverArrays, likewise.
+DriverFields = tuple[Table, Table, Table, TimeArrays, ListArrays, Table, AheadArrays, Words]
+
+
 @compiled
-def _emit(request: Int, now_ns: Int, stream: Any, run: Any) -> None:
+def _emit(request: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> None:
     """Issue a request's next step: its place is in BLOCK, and BLOCK_NEXT is its first record not pushed early."""
     state, progress, issue_ns = run.state, run.progress[request], run.tokens.issue_ns
     at = stream.table[request, ch.FIRST_TOKEN] + progress[ProgressColumn.TOKENS_DONE]
@@ -96,7 +103,7 @@ def _emit(request: Int, now_ns: Int, stream: Any, run: Any) -> None:
 
 
 @compiled
-def _emit_queued(stream: Any, run: Any) -> None:
+def _emit_queued(stream: StreamArrays, run: DriverArrays) -> None:
     """Issue the next step of the first request in the queue, and of those behind it that lack their last record alone.
 
     These records become one block, in the last place of `ahead`, which belongs to no request. Pushed one by one, each
@@ -129,7 +136,7 @@ def _enqueue(request: Int, state: Table, queue: Table) -> None:
 
 
 @compiled
-def _arrive(request: Int, run: Any) -> None:
+def _arrive(request: Int, run: DriverArrays) -> None:
     run.progress[request, ProgressColumn.NOTICED_NS] = monotonic_ns()
     _enqueue(request, run.state, run.lists.queue)
 
@@ -146,7 +153,7 @@ def _stop_running(request: Int, state: Table, running: Table) -> None:
 
 
 @compiled
-def _complete(i: Int, now_ns: Int, stream: Any, run: Any) -> None:
+def _complete(i: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> None:
     """Note that the step of record i of `got` has ended: its token, and what its request does next."""
     state, progress, tokens, lists = run.state, run.progress, run.tokens, run.lists
     request, token = request_of(run.got, i), token_of(run.got, i)
@@ -174,7 +181,7 @@ def _complete(i: Int, now_ns: Int, stream: Any, run: Any) -> None:
 
 
 @compiled
-def _arrivals(run: Any) -> None:
+def _arrivals(run: DriverArrays) -> None:
     """Enqueue the requests that are due by now, and note when the next one is."""
     order, state, progress, later = run.order, run.state, run.progress, run.lists.later
     state[DriverWord.WAKE_NS] = FAR_NS
@@ -201,7 +208,7 @@ def _arrivals(run: Any) -> None:
 
 
 @compiled
-def _get_ahead(ring: Any, stream: Any, run: Any) -> bool:
+def _get_ahead(ring: RingWords, stream: StreamArrays, run: DriverArrays) -> bool:
     """Do a piece of what can be done before a step may be issued; return whether there was any.
 
     Prepare steps first; where steps are pushed ahead, push all their records but the last; then own room for the rest.
@@ -226,7 +233,7 @@ def _get_ahead(ring: Any, stream: Any, run: Any) -> bool:
 
 
 @compiled
-def _spun(ring: Any, back: Any, stream: Any, run: Any) -> bool:
+def _spun(ring: RingWords, back: RingWords, stream: StreamArrays, run: DriverArrays) -> bool:
     """Get ahead until a step has ended or a request is due; return False where SPIN_NS passed first."""
     now_ns = monotonic_ns()
     until_ns = now_ns + stream.settings[DriverSetting.SPIN_NS]
@@ -243,7 +250,7 @@ def _spun(ring: Any, back: Any, stream: Any, run: Any) -> bool:
 
 
 @compiled
-def _push_block(ring: Any, run: Any) -> bool:
+def _push_block(ring: RingWords, run: DriverArrays) -> bool:
     """Push what is left of the block; return whether the ring had room for all of it."""
     state = run.state
     if state[DriverWord.BLOCK_NEXT] < state[DriverWord.BLOCK_COUNT]:
@@ -256,7 +263,7 @@ def _push_block(ring: Any, run: Any) -> bool:
 
 
 @compiled
-def _emit_round(stream: Any, run: Any) -> None:
+def _emit_round(stream: StreamArrays, run: DriverArrays) -> None:
     """Issue the next step of the round; mark the last record of the last one."""
     state, issue = run.state, run.issue
     request = issue[IssueWord.REQUESTS + issue[IssueWord.ISSUED]]
@@ -268,7 +275,7 @@ def _emit_round(stream: Any, run: Any) -> None:
 
 
 @compiled
-def _take_ended(back: Any, stream: Any, run: Any) -> None:
+def _take_ended(back: RingWords, stream: StreamArrays, run: DriverArrays) -> None:
     """Take the notifications of steps that have ended."""
     while has_record(back.header, back.data):
         count = pop_words(back.header, back.data, run.got)
@@ -278,7 +285,7 @@ def _take_ended(back: Any, stream: Any, run: Any) -> None:
 
 
 @compiled
-def _drive(ring: Any, back: Any, stream: Any, run: Any) -> Int:
+def _drive(ring: RingWords, back: RingWords, stream: StreamArrays, run: DriverArrays) -> Int:
     """Run until Python is needed, and say for what."""
     settings, state, issue = stream.settings, run.state, run.issue
     while True:
@@ -305,7 +312,7 @@ def _drive(ring: Any, back: Any, stream: Any, run: Any) -> Int:
 
 
 @compiled
-def drive(ring: Any, back: Any, stream: Any, run: Any) -> Int:
+def drive(ring: RingArrays, back: RingArrays, stream: StreamFields, run: DriverFields) -> Int:
     """Run until every request has ended, or Python is needed; return the DriverExit, as an integer.
 
     Arguments are the fields of two RingWords, StreamArrays and DriverArrays, nested likewise.

@@ -11,9 +11,10 @@ Where steps are pushed ahead all records but the last go into the ring as soon a
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from launchopt.command import (
     NO_TOKEN,
@@ -28,7 +29,7 @@ from launchopt.command import (
     WORDS,
 )
 from launchopt.native import compiled, load_acquire, monotonic_ns, store_release
-from launchopt.queue.ring import HeaderWord, room_for
+from launchopt.queue.ring import HeaderWord, RingWords, room_for
 from launchopt.records import join_halves, slot_a_of, slot_b_of, slot_c_of, token_of
 from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
@@ -73,6 +74,10 @@ class ReadyColumn(enum.IntEnum):
 NOBODY = -1
 MOST_PLACES = 64  # a power of two; the steps of so many requests stay in a core's cache
 
+Origins = NDArray[
+    np.int8
+]  # for each row of the template what an operand's slot counts from: launchopt.workloads.chain's FROM_*
+
 
 class StreamArrays(NamedTuple):
     """A stream, and how its steps are scheduled. Never changed."""
@@ -82,9 +87,13 @@ class StreamArrays(NamedTuple):
     stops: Table  # [kinds]: one past the last row of each kind of step in the template
     template: Words  # [rows, WORDS]: records of one step of each kind
     moves: Table  # [rows]: slots from one copy of the weights to the next
-    a_from: Any  # [rows]: what slot A counts from
-    b_from: Any
-    c_from: Any
+    a_from: Origins  # [rows]: what slot A counts from
+    b_from: Origins
+    c_from: Origins
+
+
+# The fields of StreamArrays, as Python passes them.
+StreamFields = tuple[Table, Table, Table, Words, Table, Origins, Origins, Origins]
 
 
 class Ahead(NamedTuple):
@@ -128,7 +137,7 @@ def _origin(of: Int, lane: Int, region: Int, source: Int) -> np.uint64:
 
 
 @compiled
-def _fill(request: Int, step: Int, kind: Int, token: Int, command: Int, stream: Any, block: Words) -> Int:
+def _fill(request: Int, step: Int, kind: Int, token: Int, command: Int, stream: StreamArrays, block: Words) -> Int:
     """Fill `block` with the records of a step of a kind; return how many there are.
 
     command: number of its first command within the request. token: the token that the step works for.
@@ -155,7 +164,7 @@ def _fill(request: Int, step: Int, kind: Int, token: Int, command: Int, stream: 
 
 
 @compiled
-def _prepare(request: Int, step: Int, token: Int, stream: Any, progress: Table, ahead: Any) -> None:
+def _prepare(request: Int, step: Int, token: Int, stream: StreamArrays, progress: Table, ahead: Ahead) -> None:
     """Prepare a step of a request, if it has such a step; the request issues it next. token: as in `_fill`."""
     blocks, ready = ahead.blocks, ahead.ready
     place = request & (len(ready) - 1)
@@ -168,7 +177,7 @@ def _prepare(request: Int, step: Int, token: Int, stream: Any, progress: Table, 
 
 
 @compiled
-def next_step(request: Int, stream: Any, progress: Table, ahead: Any) -> Int:
+def next_step(request: Int, stream: StreamArrays, progress: Table, ahead: Ahead) -> Int:
     """Issue a request's next step; return its place."""
     ready = ahead.ready
     place, step = request & (len(ready) - 1), progress[request, ProgressColumn.STEPS]
@@ -228,7 +237,7 @@ def own_room(header: Words, data: Words, first: Int, stop: Int) -> Int:
 
 
 @compiled
-def push_early(ring: Any, most: Int, seq: Int, progress: Table, ahead: Any) -> Int:
+def push_early(ring: RingWords, most: Int, seq: Int, progress: Table, ahead: Ahead) -> Int:
     """Push up to `most` records, but not the last, of one prepared step whose request's step has left; return how many.
 
     The ring must have room for all of them, and for the last record of every prepared step: a last record never waits
@@ -264,7 +273,7 @@ def records_ahead(ready: Table, progress: Table) -> Int:
 
 
 @compiled
-def prepare_next(first: Int, stream: Any, progress: Table, ahead: Any) -> Int:
+def prepare_next(first: Int, stream: StreamArrays, progress: Table, ahead: Ahead) -> Int:
     """Prepare what comes after one of the steps that were issued, of those from place `first` on.
 
     Return the place after it, or one past the last place.

@@ -56,6 +56,9 @@ class RingWords(NamedTuple):
     data: Words  # [capacity, WORDS]
 
 
+RingArrays = tuple[Words, Words]  # the fields of RingWords, as Python passes them
+
+
 @compiled
 def room_for(header: Words, data: Words, wanted: Int) -> Int:
     """Return how many of `wanted` records the producer has room for."""
@@ -253,7 +256,7 @@ class Ring:
         return int(pop_words(self._header, self._data, as_words(out)))
 
     @property
-    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def arrays(self) -> RingArrays:
         """The fields of RingWords, for compiled loops."""
         return self._header, self._data
 
@@ -293,5 +296,5 @@ class Ring:
 
 
 @compiled
-def _store(header: NDArray[np.uint64], offset: int, value: np.uint64) -> None:
+def _store(header: Words, offset: int, value: np.uint64) -> None:
     store_release(header, offset, value)

@@ -17,7 +17,7 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +119,9 @@ POSTED = int(Strategy.resident)
 
 
 @compiled
-def note(recording: Any, words: Words, first: Int, stop: Int, facts: Any, start_ns: Int, end_ns: Int) -> None:
+def note(
+    recording: RecordingArrays, words: Words, first: Int, stop: Int, facts: Facts, start_ns: Int, end_ns: Int
+) -> None:
     """Note one launch call that submitted words[first:stop] between `start_ns` and `end_ns`.
 
     recording: a Recording or its fields. facts: a LaunchFacts or its fields.
@@ -150,7 +152,7 @@ def note(recording: Any, words: Words, first: Int, stop: Int, facts: Any, start_
 
 
 @compiled
-def wants_room(recording: Any) -> bool:
+def wants_room(recording: RecordingArrays) -> bool:
     """Return whether `make_room` must come before the next block of commands.
 
     It must where more than half of a buffer is in use, and where a launch call found no room.

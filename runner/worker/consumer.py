@@ -10,7 +10,6 @@ import contextlib
 import gc
 import time
 from types import TracebackType
-from typing import Any
 
 from launchopt.batching.batcher import Batcher
 from launchopt.devices import open_device
@@ -22,6 +21,8 @@ from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.queue.ring import CLOSED_BIT, MOST_AT_ONCE, HeaderWord, Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.recording import summary
+from launchopt.recording.columns import Row
+from launchopt.recording.manifest import Manifest
 from launchopt.recording.recorder import Counted, Recorder
 from launchopt.recording.summary import Timing
 from launchopt.sampling import SamplingKind
@@ -87,7 +88,7 @@ class Consumer:
                 self._chains.release()
             self._ring.release()
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Manifest:
         """Return versions and ceilings, for the manifest."""
         return {"versions": self.device.versions(), "ceilings": self._ceilings.columns()}
 
@@ -220,7 +221,7 @@ class Consumer:
             "recorded": counted.distinct,
         }
 
-    def _costs(self, index: int, prepared: Prepared) -> dict[str, Any]:
+    def _costs(self, index: int, prepared: Prepared) -> Row:
         """What making the mode ready took, and what it did beside the commands."""
         counters = prepared.counters()
         parts = {f"{name}_ms": counters.costs_ns.get(name) for name in ("capture", "instantiate", "upload", "update")}

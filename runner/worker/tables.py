@@ -8,9 +8,8 @@ a hidden temporary name beside the table. At the end of the job `gather` joins t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 from launchopt.errors import RunError
 from launchopt.files import save_result
 from launchopt.recording import results, summary
+from launchopt.recording.columns import Columns
 from launchopt.recording.kernels import kernel_columns
 from launchopt.recording.recorder import Recorder
 from launchopt.recording.summary import Timing
@@ -26,13 +26,11 @@ from runner.plan.job import Job
 
 _PART = "part.tmp"  # suffix of parts: a cleanup of temporary files removes them, too
 
-Columns = dict[str, Any]
-
 
 class GrowingTable:
     """A Parquet file that gets its name when it is closed; RunError if the disk is full."""
 
-    def __init__(self, path: Path, schema: pa.Schema, config: dict[str, Any]) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, config: Mapping[str, object]) -> None:
         self._path, self._parts = path, 0
         self._schema = schema.with_metadata(results.metadata(config))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from multiprocessing.pool import ThreadPool
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ def _square_flops_per_s(side: int, times: int) -> float:
     return 2 * side**3 / seconds
 
 
-def _fastest(work: Any, times: int = 3) -> float:
+def _fastest(work: Callable[[], object], times: int = 3) -> float:
     """Seconds of the fastest of a few runs: a ceiling is what the machine can do, not what it does on average."""
     best = float("inf")
     for _ in range(times):

@@ -38,6 +38,7 @@ from launchopt.sampling import Sampling
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Ceilings, Span
 from launchopt.timing.sampling import Sampler
+from launchopt.types import Array
 from launchopt.workloads.chain import ChainStream, Stream
 
 CALLS_PER_PACK = 3  # two gathers and a scatter
@@ -54,7 +55,7 @@ class CpuDevice:
         self._domain = nvtx_ranges.domain()
         self._unnamed = nvtx_ranges.attributes(self._domain, "rehearsal", 0)
         self._ranges: dict[tuple[str, int, int], Any] = {}
-        self._scratch: dict[int, tuple[Any, ...]] = {}
+        self._scratch: dict[int, tuple[Array, ...]] = {}
         self._steps: CpuSteps | None = None
 
     def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
@@ -117,7 +118,7 @@ class CpuDevice:
         words: NDArray[np.uint64],
         first: int,
         stop: int,
-        operands: Sequence[Any],
+        operands: Sequence[Array],
         what: Facts,
     ) -> None:
         """One NumPy call for words[first:stop], under its range, noted."""
@@ -251,7 +252,7 @@ class CpuDevice:
         blas = [f"{x['internal_api']} {x['version']}" for x in threadpool_info() if x["user_api"] == "blas"]
         return {"numpy": version("numpy"), "blas": ", ".join(blas), "blas_threads": str(self.threads)}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Clock and load of the processor."""
         frequency = psutil.cpu_freq()
         return {"cpu_mhz": frequency.current if frequency else None, "load_average": psutil.getloadavg()}

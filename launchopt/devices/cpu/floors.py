@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ class CpuFloors:
         self._device = CpuDevice()
         self.absent: dict[str, str] = {}
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, object]:
         """The processor, NumPy and its BLAS."""
         return {**self._device.info.as_dict(), **self._device.versions()}
 

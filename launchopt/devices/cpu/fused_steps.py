@@ -6,7 +6,6 @@ In: a `StepBatch`. Out: NumPy calls on the arenas, each group under one range an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from launchopt.command import HALF_BITS, LOW_HALF, W_MN, W_SLOT_A_B, W_SLOT_C_RE
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.base import HostDevice
 from launchopt.recording.recorder import Strategy
+from launchopt.types import Array
 from launchopt.workloads.chain import chain_of
 
 Compute = Callable[[NDArray[np.uint64]], None]  # of one request's records of a group
@@ -51,7 +51,7 @@ class CpuSteps:
             device.leave(batch, part, Strategy.single if compute is None else self._strategy, flush_ns, start_ns)
             at = stop
 
-    def operand(self, index: int, role: int, word: NDArray[np.uint64]) -> Any:
+    def operand(self, index: int, role: int, word: NDArray[np.uint64]) -> Array:
         """A, B or C (0, 1, 2) of a command of a shape, as its record says, in a stack of one."""
         slots = (word[W_SLOT_A_B] & LOW_HALF, word[W_SLOT_A_B] >> HALF_BITS, word[W_SLOT_C_REQUEST] & LOW_HALF)
         slot = int(slots[role])

@@ -7,14 +7,13 @@ for each launch and the result is rounded back.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import W_SLOT_C_REQUEST, Dtype, Op, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState, from_float32, to_float32
-from launchopt.devices.cpu.ops import STATEFUL, apply
+from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
+from launchopt.types import Array
 from launchopt.workloads.attention import Attention
 from launchopt.workloads.chain import Stream, chain_of
 from launchopt.workloads.stream import Operand
@@ -40,16 +39,20 @@ class CpuLaunch:
         if self.state is not None:
             self.state.reset()
 
-    def run(self, shape_index: int, a: Any, b: Any, c: Any, words: NDArray[np.uint64]) -> None:
+    def run(self, shape_index: int, a: Array, b: Array, c: Array, words: NDArray[np.uint64]) -> None:
         """One launch: stacks of A, B and C, [commands, ...], and the commands' records."""
         shape = self._shapes[shape_index]
         if shape.op is Op.GEMM:
             self.multiply(a, b, c)
             return
-        requests = (words[:, W_SLOT_C_REQUEST] >> HIGH).tolist() if shape.op in STATEFUL else ()
-        apply(shape.op, a, b, c, self._dtype, requests, self._attention, self.state)
+        sequences = None
+        if shape.op in STATEFUL:
+            assert self._attention is not None
+            assert self.state is not None
+            sequences = Sequences((words[:, W_SLOT_C_REQUEST] >> HIGH).tolist(), self._attention, self.state)
+        apply(shape.op, a, b, c, self._dtype, sequences)
 
-    def multiply(self, a: Any, b: Any, c: Any) -> None:
+    def multiply(self, a: Array, b: Array, c: Array) -> None:
         """c[i] = b[i] @ a[i].T for stacks in storage type."""
         dtype = self._dtype
         if dtype is Dtype.fp32:
@@ -64,7 +67,7 @@ class CpuLaunch:
             if shape.op is Op.GEMM:
                 self.multiply(a[:1], b[:1], np.empty_like(c[:1]))  # not into slot 0, which may hold inputs
 
-    def _views_of(self, stream: Stream, shape: ShapeKey) -> tuple[Any, Any, Any]:
+    def _views_of(self, stream: Stream, shape: ShapeKey) -> tuple[Array, Array, Array]:
         """Every slot of A, B and C; for what an op does not have, anything with as many axes."""
         a, b, c = stream.operands(shape)
         view, op = self._arenas.view, shape.op
@@ -86,13 +89,13 @@ class CpuLaunch:
             weights = inputs
         return weights, inputs, self._pools(c) if op is Op.KV_WRITE else view(c, shape.n, shape.m)
 
-    def _indices(self, operand: Operand, count: int) -> Any:
+    def _indices(self, operand: Operand, count: int) -> Array:
         """Every slot as int32 [slots, count]."""
         array = self._arenas.arrays[operand.arena].reshape(-1).view(np.int32)
         slots = 1 + (array.nbytes - count * array.itemsize) // operand.slot_bytes
         return np.lib.stride_tricks.as_strided(array, (slots, count), (operand.slot_bytes, array.itemsize))
 
-    def _pools(self, operand: Operand) -> Any:
+    def _pools(self, operand: Operand) -> Array:
         """Each layer's cache, [layers, pages, 2, page_tokens, kv_heads, head_dim]."""
         attention, arena = self._attention, operand.arena
         assert attention is not None
@@ -101,7 +104,7 @@ class CpuLaunch:
         return rows.reshape(len(rows), attention.pages_total, 2, *sizes)
 
 
-def stack(view: Any, slot: int, move: int, count: int) -> Any:
+def stack(view: Array, slot: int, move: int, count: int) -> Array:
     """`count` slots from `slot` on, `move` apart, without a copy."""
     if move == 0:  # by strides, for a broadcast array cannot be written to
         return np.lib.stride_tricks.as_strided(view[slot], (count, *view.shape[1:]), (0, *view.strides[1:]))

@@ -7,64 +7,62 @@ not see are neither read nor written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import SeqState, from_float32, to_float32
+from launchopt.types import Array
 from launchopt.workloads.attention import Attention
 
 NORM_EPSILON = np.float32(1e-5)
 Wide = NDArray[np.float32]
-# Their work depends on where a request stands.
+# The work of these ops depends on the position of the request's sequence.
 STATEFUL = frozenset({Op.SLOT_MAP, Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV})
 
 
-def apply(
-    op: Op,
-    a: Any,
-    b: Any,
-    c: Any,
-    dtype: Dtype,
-    requests: Sequence[int] = (),
-    attention: Attention | None = None,
-    state: SeqState | None = None,
-) -> None:
-    """C from A and B, [commands, rows, features] each, in storage type.
+class Sequences(NamedTuple):
+    """The sequences that the commands of a stateful op belong to."""
 
-    Vectors A are [commands, 1, m]; cache pools [commands, pages, 2, page_tokens, kv_heads, head_dim]; cache slots int32
-    [commands, n]. What an op does not have is not looked at. requests: whose command each is; one that the state does
-    not have is skipped, for a batch may be filled up with such.
+    requests: Sequence[int]  # the request of each command; one that `state` does not have only pads the batch
+    attention: Attention
+    state: SeqState
+
+
+def apply(op: Op, a: Array, b: Array, c: Array, dtype: Dtype, sequences: Sequences | None = None) -> None:
+    """Compute C from A and B, [commands, rows, features] each, in storage type.
+
+    If A is a vector, it is [commands, 1, m]. A cache pool is [commands, pages, 2, page_tokens, kv_heads, head_dim].
+    Cache slots are int32 [commands, n]. An operand that the op lacks is not read. The ops of STATEFUL need `sequences`.
     """
     if op not in STATEFUL:
         wide_a = to_float32(a, dtype) if op in WITH_A else None
-        with np.errstate(over="ignore"):  # exp(-x) of a very negative gate is infinite: the gate is shut
+        with np.errstate(over="ignore"):  # exp(-x) of a very negative gate is infinite: the gate is 0
             c[:] = from_float32(_PLAIN[op](to_float32(b, dtype), wide_a), dtype)
         return
-    assert attention is not None
-    assert state is not None
-    for i, request in enumerate(requests):
-        if request < state.requests:
-            place = _Place(attention, state, request)
+    assert sequences is not None
+    for i, request in enumerate(sequences.requests):
+        if request < sequences.state.requests:
+            place = _Place(sequences.attention, sequences.state, request)
             _STATEFUL[op](place, a[i], b[i], c[i], dtype)
 
 
-def _norm(x: Wide, gain: Any) -> Wide:
+def _norm(x: Wide, gain: Wide) -> Wide:
     scale = np.float32(1) / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + NORM_EPSILON)
     normed: Wide = x * scale * gain
     return normed
 
 
-def _silu_mul(x: Wide, _: Any) -> Wide:
+def _silu_mul(x: Wide, _: Wide) -> Wide:
     gate, up = np.split(x, 2, axis=-1)
     product: Wide = gate / (1 + np.exp(-gate)) * up
     return product
 
 
-_PLAIN: dict[Op, Any] = {
+_PLAIN: dict[Op, Callable[[Wide, Array], Wide]] = {
     Op.BIAS: lambda x, a: x + a,
     Op.RELU: lambda x, _: np.maximum(x, 0),
     Op.SCALE: lambda x, a: x * a,
@@ -98,7 +96,7 @@ class _Place:
         seen: NDArray[np.bool_] = np.arange(stop) <= last[:, None]
         return seen
 
-    def cached(self, pool: Any, is_value: int, tokens: int, dtype: Dtype) -> Wide:
+    def cached(self, pool: Array, is_value: int, tokens: int, dtype: Dtype) -> Wide:
         """Keys or values of the first tokens, [kv_heads, tokens, head_dim]."""
         attention = self.attention
         pages = pool[self.pages[: -(-tokens // attention.page_tokens)], is_value]
@@ -106,29 +104,29 @@ class _Place:
         wide: Wide = to_float32(rows, dtype)
         return wide.transpose(1, 0, 2)
 
-    def by_kv_head(self, rows: Any, features: int) -> Any:
+    def by_kv_head(self, rows: Array, features: int) -> Array:
         """[columns, q_heads * features] as [kv_heads, columns * heads that share one, features]."""
         kv_heads = self.attention.kv_heads
         return rows.reshape(len(rows), kv_heads, -1, features).transpose(1, 0, 2, 3).reshape(kv_heads, -1, features)
 
-    def by_column(self, rows: Any, columns: int) -> Any:
+    def by_column(self, rows: Array, columns: int) -> Array:
         """Back, as [columns, q_heads, features]."""
         kv_heads, _, features = rows.shape
         return rows.reshape(kv_heads, columns, -1, features).transpose(1, 0, 2, 3).reshape(columns, -1, features)
 
-    def per_head(self, rows: Any) -> Any:
+    def per_head(self, rows: Array) -> Array:
         """[columns, q_heads * ctx] as [columns, q_heads, ctx], the same memory."""
         return rows.reshape(len(rows), self.attention.q_heads, self.attention.ctx)
 
 
-def _slot_map(place: _Place, _: Any, __: Any, c: Any, ___: Dtype) -> None:
+def _slot_map(place: _Place, _: Array, __: Array, c: Array, ___: Dtype) -> None:
     positions = place.state.positions
     positions[0, place.request] = place.start = int(positions[1, place.request])
     positions[1, place.request] += len(c)
     c[:] = place.slots(len(c))
 
 
-def _rope(place: _Place, _: Any, b: Any, c: Any, dtype: Dtype) -> None:
+def _rope(place: _Place, _: Array, b: Array, c: Array, dtype: Dtype) -> None:
     attention, columns = place.attention, len(b)
     half, heads = attention.head_dim // 2, attention.q_heads + attention.kv_heads
     angles = np.outer(place.start + np.arange(columns), attention.theta ** (-np.arange(half) / half))
@@ -140,7 +138,7 @@ def _rope(place: _Place, _: Any, b: Any, c: Any, dtype: Dtype) -> None:
     c[:, heads * attention.head_dim :] = b[:, heads * attention.head_dim :]
 
 
-def _kv_write(place: _Place, a: Any, b: Any, c: Any, _: Dtype) -> None:
+def _kv_write(place: _Place, a: Array, b: Array, c: Array, _: Dtype) -> None:
     attention, kept = place.attention, a >= 0
     pages, offsets = np.divmod(a[kept], attention.page_tokens)
     first = attention.q_heads * attention.head_dim
@@ -149,7 +147,7 @@ def _kv_write(place: _Place, a: Any, b: Any, c: Any, _: Dtype) -> None:
         c[pages, is_value, offsets] = rows[:, is_value]
 
 
-def _qk(place: _Place, a: Any, b: Any, c: Any, dtype: Dtype) -> None:
+def _qk(place: _Place, a: Array, b: Array, c: Array, dtype: Dtype) -> None:
     attention, columns = place.attention, len(b)
     seen = place.seen(columns)
     queries = to_float32(b[:, : attention.q_heads * attention.head_dim], dtype)
@@ -160,7 +158,7 @@ def _qk(place: _Place, a: Any, b: Any, c: Any, dtype: Dtype) -> None:
     np.copyto(place.per_head(c)[..., : seen.shape[1]], scores, where=seen[:, None])
 
 
-def _softmax(place: _Place, _: Any, b: Any, c: Any, dtype: Dtype) -> None:
+def _softmax(place: _Place, _: Array, b: Array, c: Array, dtype: Dtype) -> None:
     seen = place.seen(len(b))
     scores = to_float32(place.per_head(b)[..., : seen.shape[1]], dtype)
     scores = np.where(seen[:, None], scores, np.float32(-np.inf))
@@ -169,7 +167,7 @@ def _softmax(place: _Place, _: Any, b: Any, c: Any, dtype: Dtype) -> None:
     np.copyto(place.per_head(c)[..., : seen.shape[1]], from_float32(powers, dtype), where=seen[:, None])
 
 
-def _av(place: _Place, a: Any, b: Any, c: Any, dtype: Dtype) -> None:
+def _av(place: _Place, a: Array, b: Array, c: Array, dtype: Dtype) -> None:
     columns = len(b)
     seen = place.seen(columns)
     tokens = seen.shape[1]
@@ -179,7 +177,7 @@ def _av(place: _Place, a: Any, b: Any, c: Any, dtype: Dtype) -> None:
     c[:] = from_float32(place.by_column(sums, columns).reshape(columns, -1), dtype)
 
 
-_STATEFUL: dict[Op, Any] = {
+_STATEFUL: dict[Op, Callable[[_Place, Array, Array, Array, Dtype], None]] = {
     Op.SLOT_MAP: _slot_map,
     Op.ROPE: _rope,
     Op.KV_WRITE: _kv_write,

@@ -7,7 +7,7 @@ address, noted; no CUDA is loaded here.
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from launchopt.batching.buckets import classify_words
 from launchopt.command import WORDS
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cublaslt.pointer_loops import UPLOAD_TO, upload_words
+from launchopt.devices.cublaslt.pointer_loops import UploadWord, upload_words
 from launchopt.native import call_words, compiled, monotonic_ns
-from launchopt.recording.recorder import Facts, note
+from launchopt.recording.recorder import Facts, RecordingArrays, note
 from launchopt.records import slots_of
-from launchopt.types import Int, Table, Words
+from launchopt.types import Int, ShapeIndices, Table, Words
 
 
 class GroupRow(enum.IntEnum):
@@ -56,13 +56,17 @@ class GroupedCall(NamedTuple):
     staged: Table  # the pointers, in memory that is uploaded
     upload: Table  # what copies them to the device (`pointer_loops.upload_words`)
     words: Table  # [GroupedCallWord]
-    addresses: Table  # [GroupRow]: of the rows of groups
+    addresses: Table  # [GroupRow]: addresses of the rows of groups
+
+
+GroupedCallFields = tuple[Table, Table, Table, Table]  # the fields of GroupedCall, as Python passes them
+GroupTable = NDArray[np.int32]  # [GroupRow, shapes or groups]
+# The hash table of shapes, shape indices, ends, sorted records, facts of shapes, and groups.
+SortingFields = tuple[Words, ShapeIndices, Table, Words, GroupTable, GroupTable]
 
 
 @compiled
-def sort_by_shape(
-    words: NDArray[np.uint64], shape_of: NDArray[np.int32], counts: Table, out: NDArray[np.uint64]
-) -> None:
+def sort_by_shape(words: Words, shape_of: ShapeIndices, counts: Table, out: Words) -> None:
     """Copy `words` to `out`, shape by shape; `counts` gets the end of each shape's there."""
     counts[:] = 0
     for i in range(len(words)):
@@ -78,7 +82,7 @@ def sort_by_shape(
 
 
 @compiled
-def fill_groups(out: NDArray[np.uint64], ends: Table, shapes: Table, staged: Table, facts: Any, groups: Any) -> Int:
+def fill_groups(out: Words, ends: Table, shapes: Table, staged: Table, facts: GroupTable, groups: GroupTable) -> Int:
     """Pointers and groups of sorted commands; returns how many groups there are."""
     count, first, used = ends[len(ends) - 1], 0, 0
     for index in range(len(ends)):
@@ -98,7 +102,14 @@ def fill_groups(out: NDArray[np.uint64], ends: Table, shapes: Table, staged: Tab
 
 
 @compiled
-def launch_grouped(words: Words, sorting: Any, tables: Any, recording: Any, facts: Facts, call: Any) -> Int:
+def launch_grouped(
+    words: Words,
+    sorting: SortingFields,
+    tables: lt.TableArrays,
+    recording: RecordingArrays,
+    facts: Facts,
+    call: GroupedCallFields,
+) -> Int:
     """Make one call for all of `words`; return the first status that is not 0. call: the fields of a GroupedCall."""
     shape_table, shape_of, ends, out, shape_facts, groups = sorting
     shapes, _, contexts = tables
@@ -110,7 +121,7 @@ def launch_grouped(words: Words, sorting: Any, tables: Any, recording: Any, fact
     status = upload_words(given.upload, 3 * count, contexts[0, lt.ContextWord.STREAM])
     if status != 0:
         return lt.KERNEL_STATUS * status
-    table, kind, at = given.upload[UPLOAD_TO], given.words[GroupedCallWord.TYPE], given.addresses
+    table, kind, at = given.upload[UploadWord.TO], given.words[GroupedCallWord.TYPE], given.addresses
     status = call_words(
         given.words[GroupedCallWord.FUNCTION],
         (

@@ -7,14 +7,14 @@ take the time before and after each call, and note both. No Python runs between 
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from launchopt.devices.resident.ring import post
 from launchopt.devices.runs import run_end
 from launchopt.native import call_matmul, call_words, compiled, monotonic_ns, store_fence, store_word
-from launchopt.recording.recorder import LaunchFacts, note
+from launchopt.recording.recorder import LaunchFacts, RecordingArrays, note
 from launchopt.records import request_of, slots_of
 from launchopt.types import Int, ShapeIndices, Table, Words
 
@@ -186,7 +186,7 @@ def launch_at(words: Words, i: Int, shape: Table, size: Int, plans: Table, conte
 
 
 @compiled
-def launch_bare(words: Words, shape_index: int, tables: Any) -> Int:
+def launch_bare(words: Words, shape_index: int, tables: TableArrays) -> Int:
     """Make one launch for each of `words`, and neither time nor note it: what a tight C loop costs."""
     shapes, plans, contexts = tables
     shape = shapes[shape_index]
@@ -218,7 +218,13 @@ def _end_of_block(shape_of: ShapeIndices, first: Int, stop: Int, shapes: Table, 
 
 @compiled
 def launch_each(
-    words: Words, shape_of: ShapeIndices, first: Int, stop: Int, tables: Any, recording: Any, flush: Any
+    words: Words,
+    shape_of: ShapeIndices,
+    first: Int,
+    stop: Int,
+    tables: TableArrays,
+    recording: RecordingArrays,
+    flush: FlushFields,
 ) -> Int:
     """Make one launch for each of words[first:stop]; return the first status that is not 0.
 
@@ -249,7 +255,15 @@ def launch_each(
 
 
 @compiled
-def launch_run(words: Words, shape_index: Int, first: Int, stop: Int, tables: Any, recording: Any, flush: Any) -> Int:
+def launch_run(
+    words: Words,
+    shape_index: Int,
+    first: Int,
+    stop: Int,
+    tables: TableArrays,
+    recording: RecordingArrays,
+    flush: FlushFields,
+) -> Int:
     """Make one launch for words[first:stop], which lie evenly spaced; return its status. Arguments as `launch_each`."""
     shapes, plans, contexts = tables
     number, reason, flush_ns = flush
@@ -275,7 +289,9 @@ def count_runs(words: Words, shape_index: int, shapes: Table, most: int) -> Int:
 
 
 @compiled
-def launch_strided(words: Words, shape_index: Int, most: Int, tables: Any, recording: Any, flush: Any) -> Int:
+def launch_strided(
+    words: Words, shape_index: Int, most: Int, tables: TableArrays, recording: RecordingArrays, flush: FlushFields
+) -> Int:
     """Make one launch for each evenly spaced run of `words`; return the first status that is not 0.
 
     TOO_MANY_LAUNCHES, and nothing is launched, where that takes more than `most`. Arguments as `launch_each`.

@@ -5,20 +5,27 @@ The words lie in staging memory. A call of the driver, by its address, copies th
 
 from __future__ import annotations
 
+import enum
+
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.native import call_words, compiled, monotonic_ns
-from launchopt.recording.recorder import Facts, note
+from launchopt.recording.recorder import Facts, RecordingArrays, note
 from launchopt.records import slots_of
-from launchopt.types import Int, Table
+from launchopt.types import Int, Table, Words
 
-UPLOAD_FUNCTION, UPLOAD_TO, UPLOAD_FROM = range(3)  # what `launch_pointers` copies by
+
+class UploadWord(enum.IntEnum):
+    """Words of `upload`, int64: what `upload_words` needs to copy staged words to the device."""
+
+    FUNCTION = 0  # address of the driver's copy function
+    TO = 1  # device address
+    FROM = 2  # host address of the staged words
 
 
 @compiled
-def fill_pointers(words: NDArray[np.uint64], shape: Table, count: int, out: Table) -> None:
+def fill_pointers(words: Words, shape: Table, count: int, out: Table) -> None:
     """Write the addresses of A, then B, then C of words[:count] to `out`; shape: a row of `LaunchTables.shapes`."""
     for i in range(count):
         slot_a, slot_b, slot_c = slots_of(words, i)
@@ -45,15 +52,16 @@ def padded_sizes(limit: int) -> list[int]:
 @compiled
 def upload_words(upload: Table, words: Int, stream: Int) -> Int:
     """Copy the first `words` of what was staged to the device; returns the driver's status."""
-    return call_words(upload[UPLOAD_FUNCTION], (upload[UPLOAD_TO], upload[UPLOAD_FROM], np.int64(8 * words), stream))
+    arguments = (upload[UploadWord.TO], upload[UploadWord.FROM], np.int64(8 * words), stream)
+    return call_words(upload[UploadWord.FUNCTION], arguments)
 
 
 @compiled
 def launch_pointers(
-    words: NDArray[np.uint64],
+    words: Words,
     shape_index: int,
-    tables: tuple[Table, Table, Table],
-    records: tuple[Table, Table, Table],
+    tables: lt.TableArrays,
+    records: RecordingArrays,
     facts: Facts,
     staged: Table,
     upload: Table,
@@ -66,7 +74,7 @@ def launch_pointers(
     status = upload_words(upload, 3 * count, contexts[0, lt.ContextWord.STREAM])
     if status != 0:
         return lt.KERNEL_STATUS * status
-    table = upload[UPLOAD_TO]
+    table = upload[UploadWord.TO]
     plan = plans[shape[lt.ShapeColumn.PLAN0] + count]
     status = lt.launch(contexts[0], plan, table, table + 8 * count, table + 16 * count, 0)
     end_ns = monotonic_ns()

@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 from launchopt.devices.base import CudaStream
-from launchopt.devices.cublaslt.pointer_loops import UPLOAD_FROM
+from launchopt.devices.cublaslt.pointer_loops import UploadWord
 from launchopt.types import Table
 
 TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when the stages wrap around
@@ -46,7 +46,7 @@ class Pointers:
         turn = self._turn % TURNS
         if turn % TURNS_AN_EVENT == 0 and self._turn >= TURNS:
             self._events[turn // TURNS_AN_EVENT].synchronize()
-        self.words[UPLOAD_FROM] = self._first + 8 * turn * self._most
+        self.words[UploadWord.FROM] = self._first + 8 * turn * self._most
         return self._staged[turn * self._most : (turn + 1) * self._most]
 
     def uploaded(self) -> None:
@@ -59,6 +59,6 @@ class Pointers:
     def upload(self, words: int) -> None:
         """Upload the first `words` words of the stage."""
         to_device = cupy.cuda.runtime.memcpyHostToDevice
-        source = int(self.words[UPLOAD_FROM])
+        source = int(self.words[UploadWord.FROM])
         cupy.cuda.runtime.memcpyAsync(self.device, source, 8 * words, to_device, self._stream.ptr)
         self.uploaded()

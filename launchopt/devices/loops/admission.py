@@ -9,13 +9,14 @@ Records that come early are compared before the last record of the step has come
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.batching.step_buckets import StepBuckets, StepColumn, StepWord
+from launchopt.batching.step_buckets import StepArrays, StepBuckets, StepColumn, StepWord
 from launchopt.command import W_MN, W_SLOT_A_B
 from launchopt.devices.feedback.stages import FeedbackStages, stage_ends
+from launchopt.devices.loops.landing import FlightFields
 from launchopt.devices.steps.keys import StepKey, is_key
 from launchopt.kernels.shared import TAG_BITS
 from launchopt.native import compiled, monotonic_ns, store_fence, store_release
@@ -39,6 +40,9 @@ class ExpectedWord(enum.IntEnum):
     KNOWN = 9  # number of leading rows that have come and whose slots of the first request are the expected ones
 
 
+StagingArrays = tuple[Words, Table, Table, Words, Table]  # FeedbackStages.arrays
+
+
 class AdmissionArrays(NamedTuple):
     """What a loop needs to admit a launch."""
 
@@ -46,7 +50,12 @@ class AdmissionArrays(NamedTuple):
     key: Words  # [words of the longest key]: of the expected batch, as `write_key` writes it
     said: Words  # the host's words, which the GPU reads
     addresses: Table  # [stages]: of the arguments of a launch that feeds back its results
-    staging: Any  # the arrays of FeedbackStages
+    staging: StagingArrays
+
+
+AdmissionFields = tuple[
+    Table, Words, Words, Table, StagingArrays
+]  # the fields of AdmissionArrays, as Python passes them
 
 
 @compiled
@@ -58,7 +67,7 @@ def say(said: Words, place: Int, word: np.uint64) -> None:
 
 
 @compiled
-def look(arrays: Any, admission: Any) -> None:
+def look(arrays: StepArrays, admission: AdmissionFields) -> None:
     """Compare what has come of the first request's step with the expected batch, if that is one of all requests.
 
     arrays: StepBuckets or its fields. admission: AdmissionArrays or its fields.
@@ -85,7 +94,7 @@ def _is_expected(words: Words, size: Int, rows: Int, expected: Table, key: Words
 
 
 @compiled
-def admit(rows: Int, size: Int, arrays: Any, flights: Any, admission: Any) -> bool:
+def admit(rows: Int, size: Int, arrays: StepArrays, flights: FlightFields, admission: AdmissionFields) -> bool:
     """Admit the launch that waits for the batch which left last; return False, and do nothing, if none does.
 
     arrays, admission: as in `look`. flights: FlightArrays or its fields.
@@ -113,7 +122,7 @@ class Admission:
 
     def __init__(self, said: Words, stages: FeedbackStages, most: int) -> None:
         self._expected, self._key = np.zeros(len(ExpectedWord), np.int64), np.zeros(most, np.uint64)
-        self.arrays: tuple[Any, ...] = self._expected, self._key, said, stages.addresses, stages.arrays
+        self.arrays: AdmissionFields = self._expected, self._key, said, stages.addresses, stages.arrays
 
     def expect(self, batch: StepKey, place: int, tag: int, until_ns: int) -> None:
         """A launch of a batch like this waits for word `place` with `tag`, until `until_ns` at least."""

@@ -6,16 +6,17 @@ back: when a batch held the last command of a step the loop comes back (ENDED), 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.batching.buckets import NO_BUCKET, UNKNOWN_SHAPE, BucketColumn, Buckets
-from launchopt.batching.order import Order
+from launchopt.batching.buckets import NO_BUCKET, UNKNOWN_SHAPE, BucketArrays, BucketColumn, Buckets
+from launchopt.batching.order import Order, OrderArrays
 from launchopt.batching.policy import let_go, next_bucket, next_due_ns
-from launchopt.devices.cublaslt.launch import OK, TOO_MANY_LAUNCHES, Flush, LaunchTables, launch_strided
+from launchopt.devices.cublaslt.launch import OK, TOO_MANY_LAUNCHES, Flush, LaunchTables, TableArrays, launch_strided
 from launchopt.devices.loops.landing import (
     FeedbackArrays,
+    FeedbackFields,
     FlightArrays,
     collect_ends,
     feedback_quiet,
@@ -26,6 +27,7 @@ from launchopt.devices.loops.state import (
     FAR_NS,
     LoopArrays,
     LoopExit,
+    LoopFields,
     LoopWord,
     SettingWord,
     is_drained,
@@ -34,8 +36,8 @@ from launchopt.devices.loops.state import (
     wait,
 )
 from launchopt.native import compiled, monotonic_ns
-from launchopt.queue.ring import RingWords
-from launchopt.recording.recorder import CursorWord, Recording, wants_room
+from launchopt.queue.ring import RingArrays, RingWords
+from launchopt.recording.recorder import CursorWord, Recording, RecordingArrays, wants_room
 from launchopt.types import Int, Table, Words
 
 UNLIMITED = 1 << 40  # launches of a batch where packing never pays
@@ -44,13 +46,16 @@ UNLIMITED = 1 << 40  # launches of a batch where packing never pays
 class Launching(NamedTuple):
     """What a loop launches with."""
 
-    tables: Any  # LaunchTables
-    recording: Any  # Recording
+    tables: LaunchTables
+    recording: Recording
     slot_bytes: Table  # [shapes]: bytes of A, B and C where packing may pay, else 0
 
 
+LaunchingFields = tuple[TableArrays, RecordingArrays, Table]  # the fields of Launching, as Python passes them
+
+
 @compiled
-def _most_launches(bucket: Int, size: Int, launching: Any, settings: Table) -> Int:
+def _most_launches(bucket: Int, size: Int, launching: Launching, settings: Table) -> Int:
     """Return how many launches a batch may take before packing it costs less."""
     slot_bytes = launching.slot_bytes[bucket]
     if slot_bytes > 0:
@@ -59,7 +64,7 @@ def _most_launches(bucket: Int, size: Int, launching: Any, settings: Table) -> I
 
 
 @compiled
-def end_launch(words: Words, feedback: Any, state: Table) -> Int:
+def end_launch(words: Words, feedback: FeedbackArrays | None, state: Table) -> Int:
     """Collect the steps that `words`, just launched, have ended: return ENDED, or GO_ON where there are none."""
     if feedback is not None:
         state[LoopWord.ENDS] = collect_ends(words, feedback.ended)
@@ -69,7 +74,15 @@ def end_launch(words: Words, feedback: Any, state: Table) -> Int:
 
 
 @compiled
-def _flush(bucket: Int, reason: Int, batcher: Any, order: Any, launching: Any, feedback: Any, loop: Any) -> Int:
+def _flush(
+    bucket: Int,
+    reason: Int,
+    batcher: Buckets,
+    order: Order | None,
+    launching: Launching,
+    feedback: FeedbackArrays | None,
+    loop: LoopArrays,
+) -> Int:
     """Launch what a bucket holds: return GO_ON, ENDED, SPECIAL (Python must launch state's batch) or FAILED."""
     state, cursor = loop.state, launching.recording.cursor
     size, flush_ns = let_go(bucket, batcher, order), monotonic_ns()
@@ -99,7 +112,15 @@ def _flush(bucket: Int, reason: Int, batcher: Any, order: Any, launching: Any, f
 
 
 @compiled
-def _loop(ring: Any, block: Words, batcher: Any, order: Any, launching: Any, feedback: Any, loop: Any) -> Int:
+def _loop(
+    ring: RingWords,
+    block: Words,
+    batcher: Buckets,
+    order: Order | None,
+    launching: Launching,
+    feedback: FeedbackArrays | None,
+    loop: LoopArrays,
+) -> Int:
     """Run until Python is needed, and say for what."""
     state, recording = loop.state, launching.recording
     while True:
@@ -131,7 +152,15 @@ def _loop(ring: Any, block: Words, batcher: Any, order: Any, launching: Any, fee
 
 
 @compiled
-def pump_batches(ring: Any, block: Words, batcher: Any, order: Any, launching: Any, feedback: Any, loop: Any) -> Int:
+def pump_batches(
+    ring: RingArrays,
+    block: Words,
+    batcher: BucketArrays,
+    order: OrderArrays | None,
+    launching: LaunchingFields,
+    feedback: FeedbackFields | None,
+    loop: LoopFields,
+) -> Int:
     """Run until Python is needed, and return for what: a LoopExit, as an integer.
 
     Arguments are the fields of RingWords, Buckets, Order, Launching, FeedbackArrays and LoopArrays, nested likewise.
@@ -140,7 +169,7 @@ def pump_batches(ring: Any, block: Words, batcher: Any, order: Any, launching: A
     tables, recording, slot_bytes = launching
     ring_words, buckets, arrays = RingWords(*ring), Buckets(*batcher), LoopArrays(*loop)
     given = Launching(LaunchTables(*tables), Recording(*recording), slot_bytes)
-    if order is None:
+    if order is None or feedback is None:
         return np.int64(_loop(ring_words, block, buckets, None, given, None, arrays))
     back, ended, flights = feedback
     fed_back = FeedbackArrays(RingWords(*back), ended, FlightArrays(*flights))

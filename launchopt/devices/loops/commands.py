@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from launchopt.batching.buckets import FlushReason, classify_words
-from launchopt.devices.cublaslt.launch import OK, Flush, LaunchTables, launch_each
+from launchopt.devices.cublaslt.launch import OK, Flush, LaunchTables, TableArrays, launch_each
 from launchopt.devices.loops.state import (
     FAR_NS,
     LoopArrays,
     LoopExit,
+    LoopFields,
     LoopWord,
     is_drained,
     is_stopped,
@@ -19,14 +18,20 @@ from launchopt.devices.loops.state import (
     wait,
 )
 from launchopt.native import compiled
-from launchopt.queue.ring import RingWords
-from launchopt.recording.recorder import CursorWord, Recording, wants_room
+from launchopt.queue.ring import RingArrays, RingWords
+from launchopt.recording.recorder import CursorWord, Recording, RecordingArrays, wants_room
 from launchopt.types import Int, ShapeIndices, Words
 
 
 @compiled
 def _loop(
-    ring: Any, block: Words, shape_of: ShapeIndices, shapes: Words, tables: Any, recording: Any, loop: Any
+    ring: RingWords,
+    block: Words,
+    shape_of: ShapeIndices,
+    shapes: Words,
+    tables: LaunchTables,
+    recording: Recording,
+    loop: LoopArrays,
 ) -> Int:
     """Run until Python is needed, and say for what."""
     state, cursor = loop.state, recording.cursor
@@ -64,7 +69,13 @@ def _loop(
 
 @compiled
 def pump_commands(
-    ring: Any, block: Words, shape_of: ShapeIndices, shapes: Words, tables: Any, recording: Any, loop: Any
+    ring: RingArrays,
+    block: Words,
+    shape_of: ShapeIndices,
+    shapes: Words,
+    tables: TableArrays,
+    recording: RecordingArrays,
+    loop: LoopFields,
 ) -> Int:
     """Run until Python is needed, and return for what: a LoopExit, as an integer.
 

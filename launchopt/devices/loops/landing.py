@@ -7,15 +7,16 @@ tells that the device got there. Then the step lands: a record in the second rin
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.batching.order import land_step
+from launchopt.batching.order import Order, land_step
+from launchopt.batching.step_buckets import StepBuckets
 from launchopt.batching.step_buckets import land_step as land_whole_step
 from launchopt.command import LOW_HALF, NO_TOKEN, W_SLOT_A_B, WORDS
 from launchopt.native import compiled, load_acquire
-from launchopt.queue.ring import push_words
+from launchopt.queue.ring import RingArrays, RingWords, push_words
 from launchopt.records import columns_of, ends_step, join_halves, request_of, slot_c_of, token_of
 from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
@@ -67,9 +68,13 @@ class FlightArrays(NamedTuple):
 class FeedbackArrays(NamedTuple):
     """What a loop over requests needs to feed back results, and to notify the driver."""
 
-    back: Any  # RingWords of the ring to the driver
+    back: RingWords  # the ring to the driver
     ended: Words  # [requests, WORDS]: last records of the steps that a batch ended
-    flights: Any  # FlightArrays
+    flights: FlightArrays
+
+
+FlightFields = tuple[Words, Table, Words, Table]  # the fields of FlightArrays, as Python passes them
+FeedbackFields = tuple[RingArrays, Words, FlightFields]  # the fields of FeedbackArrays, likewise
 
 
 @compiled
@@ -85,7 +90,9 @@ def collect_ends(words: Words, ended: Words) -> Int:
 
 
 @compiled
-def take_off(ended: Words, count: Int, table: Table, facts: Table, sampled: Words, plain: Words, flights: Any) -> Int:
+def take_off(
+    ended: Words, count: Int, table: Table, facts: Table, sampled: Words, plain: Words, flights: FlightFields
+) -> Int:
     """Stage the first `count` of `ended` for feedback; return how many of them went to `sampled`, the rest to `plain`.
 
     table: the stream's requests. flights: FlightArrays or its fields.
@@ -120,7 +127,7 @@ def take_off(ended: Words, count: Int, table: Table, facts: Table, sampled: Word
 
 
 @compiled
-def in_flight(feedback: Any) -> bool:
+def in_flight(feedback: FeedbackArrays | None) -> bool:
     """Return whether steps are under way; feedback: FeedbackArrays, or None where nothing is fed back."""
     if feedback is None:
         return False
@@ -129,7 +136,7 @@ def in_flight(feedback: Any) -> bool:
 
 
 @compiled
-def _tell(feedback: Any) -> None:
+def _tell(feedback: FeedbackArrays) -> None:
     """Notify the driver of every step that the device has finished, in the order in which the steps took off."""
     rows, places, done, cursor = feedback.flights
     while cursor[FlightWord.FIRST] != cursor[FlightWord.STOP_AT]:
@@ -149,7 +156,7 @@ def _tell(feedback: Any) -> None:
 
 
 @compiled
-def land(feedback: Any, order: Any, steps: Any) -> None:
+def land(feedback: FeedbackArrays | None, order: Order | None, steps: StepBuckets | None) -> None:
     """Notify the driver of the steps that the device has finished; say to the batcher whose they were.
 
     feedback: FeedbackArrays, or None where nothing is fed back. The batcher: `order` (an Order) or `steps`
@@ -185,7 +192,7 @@ def is_quiet(now_ns: Int, launches: Int, cursor: Table) -> bool:
 
 
 @compiled
-def feedback_quiet(now_ns: Int, launches: Int, feedback: Any) -> bool:
+def feedback_quiet(now_ns: Int, launches: Int, feedback: FeedbackArrays | None) -> bool:
     """Return what `is_quiet` does; False where nothing is fed back."""
     if feedback is None:
         return False

@@ -8,15 +8,16 @@ CLOCK_MONOTONIC ns.
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from launchopt.batching.buckets import FlushReason
-from launchopt.batching.step_buckets import steps_stalled
-from launchopt.devices.loops.landing import QUIET_NS, in_flight, land
+from launchopt.batching.order import Order
+from launchopt.batching.step_buckets import StepBuckets, steps_stalled
+from launchopt.devices.loops.landing import QUIET_NS, FeedbackArrays, in_flight, land
 from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns
-from launchopt.queue.ring import CLOSED_BIT, HeaderWord, has_record, is_closed, pop_words
+from launchopt.queue.ring import CLOSED_BIT, HeaderWord, RingWords, has_record, is_closed, pop_words
 from launchopt.types import Int, Table, Words
 
 POLLS = 16  # looks for a record between two looks at the clock
@@ -75,35 +76,45 @@ class LoopArrays(NamedTuple):
     state: Table  # [STATE_WORDS]
 
 
+LoopFields = tuple[Table, Table]  # the fields of LoopArrays, as Python passes them
+
+
 @compiled
-def refill(ring: Any, block: Words, state: Table) -> None:
+def refill(ring: RingWords, block: Words, state: Table) -> None:
     """Pop the next block."""
     state[LoopWord.COUNT], state[LoopWord.NEXT] = pop_words(ring.header, ring.data, block), 0
     state[LoopWord.NOW_NS] = monotonic_ns()
 
 
 @compiled
-def is_stopped(ring: Any) -> bool:
+def is_stopped(ring: RingWords) -> bool:
     """Return whether the parent says stop."""
     return bool(load_acquire(ring.header, HeaderWord.STOP) != np.uint64(0))
 
 
 @compiled
-def is_drained(ring: Any) -> bool:
+def is_drained(ring: RingWords) -> bool:
     """Return whether the producer has closed the ring, and every record was popped."""
     head, tail = load_acquire(ring.header, HeaderWord.HEAD), load_acquire(ring.header, HeaderWord.TAIL)
     return bool(head == tail | np.uint64(CLOSED_BIT))
 
 
 @compiled
-def _steps_stalled(steps: Any) -> bool:
+def _steps_stalled(steps: StepBuckets | None) -> bool:
     if steps is None:
         return False
     return steps_stalled(steps.counts)
 
 
 @compiled
-def wait(ring: Any, due_ns: Int, feedback: Any, order: Any, steps: Any, loop: Any) -> bool:
+def wait(
+    ring: RingWords,
+    due_ns: Int,
+    feedback: FeedbackArrays | None,
+    order: Order | None,
+    steps: StepBuckets | None,
+    loop: LoopArrays,
+) -> bool:
     """Spin until there is something to do, or until `due_ns`; return False where the caller is to sleep instead.
 
     Steps that the device finishes meanwhile land. feedback, order, steps: as in `land`.

@@ -8,21 +8,37 @@ Where records may come early the loop says when they may (`HeaderWord.STEPS_LEFT
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from launchopt.batching.step_batcher import StepBatch, StepBatcher
-from launchopt.batching.step_buckets import NO_KIND, StepBuckets, StepWord, let_go, next_due_ns, next_kind, stamp_left
+from launchopt.batching.step_buckets import (
+    NO_KIND,
+    StepArrays,
+    StepBuckets,
+    StepWord,
+    let_go,
+    next_due_ns,
+    next_kind,
+    stamp_left,
+)
 from launchopt.command import COMMAND_DTYPE, WORDS
-from launchopt.devices.loops.admission import Admission, admit, look
-from launchopt.devices.loops.landing import FeedbackArrays, FlightArrays, feedback_quiet, in_flight, land
+from launchopt.devices.loops.admission import Admission, AdmissionFields, admit, look
+from launchopt.devices.loops.landing import (
+    FeedbackArrays,
+    FeedbackFields,
+    FlightArrays,
+    feedback_quiet,
+    in_flight,
+    land,
+)
 from launchopt.devices.loops.runner import BATCH, ConsumerLoop, Feedback, LoopSettings
 from launchopt.devices.loops.state import (
     FAR_NS,
     ROWS,
     LoopArrays,
     LoopExit,
+    LoopFields,
     LoopWord,
     SettingWord,
     is_drained,
@@ -31,16 +47,16 @@ from launchopt.devices.loops.state import (
 )
 from launchopt.errors import RunError
 from launchopt.native import compiled, monotonic_ns, store_release
-from launchopt.queue.ring import HEADER_WORDS, HeaderWord, Ring, RingWords, ready_words, release_words
-from launchopt.recording.recorder import CursorWord, Recorder, Recording, wants_room
-from launchopt.types import Int, Table
+from launchopt.queue.ring import HEADER_WORDS, HeaderWord, Ring, RingArrays, RingWords, ready_words, release_words
+from launchopt.recording.recorder import CursorWord, Recorder, Recording, RecordingArrays, wants_room
+from launchopt.types import Int, Table, Words
 
 MOST_AT_ONCE = 512  # records of a block: 32 KiB stay in a core's nearest cache until they are gathered
 MOST_EARLY = 64  # the same where records come while a step runs: the loop looks whether it is done between two blocks
 
 
 @compiled
-def look_for_more(ring: Any, most: Int, state: Table) -> None:
+def look_for_more(ring: RingWords, most: Int, state: Table) -> None:
     """Give back the block that was read, and find the next: records are gathered from where they lie in the ring."""
     header, data = ring.header, ring.data
     if state[LoopWord.COUNT] > 0:
@@ -51,7 +67,7 @@ def look_for_more(ring: Any, most: Int, state: Table) -> None:
 
 
 @compiled
-def _let_early(header: Any, batcher: Any, state: Table) -> None:
+def _let_early(header: Words, batcher: StepBuckets, state: Table) -> None:
     """Say that the next steps of all that left may come early, where a batch has left and no step is held any more."""
     if batcher.counts[StepWord.EARLY] != 0:
         if batcher.counts[StepWord.HELD] == 0:
@@ -60,7 +76,14 @@ def _let_early(header: Any, batcher: Any, state: Table) -> None:
 
 
 @compiled
-def _leave(kind: Int, reason: Int, batcher: Any, flights: Any, admission: Any, state: Table) -> None:
+def _leave(
+    kind: Int,
+    reason: Int,
+    batcher: StepBuckets,
+    flights: FlightArrays,
+    admission: AdmissionFields | None,
+    state: Table,
+) -> None:
     """Let a bucket go: its batch is in `state` afterwards, and a launch that waited for it goes on."""
     state[LoopWord.FLUSH_NS] = monotonic_ns()
     state[LoopWord.SIZE], state[ROWS] = let_go(kind, batcher)
@@ -70,13 +93,20 @@ def _leave(kind: Int, reason: Int, batcher: Any, flights: Any, admission: Any, s
 
 
 @compiled
-def _look(batcher: Any, admission: Any) -> None:
+def _look(batcher: StepBuckets, admission: AdmissionFields | None) -> None:
     if admission is not None:
         look(batcher, admission)
 
 
 @compiled
-def _loop(ring: Any, batcher: Any, feedback: Any, recording: Any, loop: Any, admission: Any) -> Int:
+def _loop(
+    ring: RingWords,
+    batcher: StepBuckets,
+    feedback: FeedbackArrays,
+    recording: Recording,
+    loop: LoopArrays,
+    admission: AdmissionFields | None,
+) -> Int:
     """Run until Python is needed, and say for what."""
     state = loop.state
     while True:
@@ -110,7 +140,14 @@ def _loop(ring: Any, batcher: Any, feedback: Any, recording: Any, loop: Any, adm
 
 
 @compiled
-def pump_steps(ring: Any, batcher: Any, feedback: Any, recording: Any, loop: Any, admission: Any) -> Int:
+def pump_steps(
+    ring: RingArrays,
+    batcher: StepArrays,
+    feedback: FeedbackFields,
+    recording: RecordingArrays,
+    loop: LoopFields,
+    admission: AdmissionFields | None,
+) -> Int:
     """Run until there is a batch (SPECIAL) or Python is needed otherwise; return the LoopExit, as an integer.
 
     Arguments are the fields of RingWords, StepBuckets, FeedbackArrays, Recording and LoopArrays. admission: the arrays
@@ -120,6 +157,10 @@ def pump_steps(ring: Any, batcher: Any, feedback: Any, recording: Any, loop: Any
     fed_back = FeedbackArrays(RingWords(*back), ended, FlightArrays(*flights))
     arrays = RingWords(*ring), StepBuckets(*batcher), Recording(*recording), LoopArrays(*loop)
     return np.int64(_loop(arrays[0], arrays[1], fed_back, arrays[2], arrays[3], admission))
+
+
+# the arguments of pump_steps
+Arguments = tuple[RingArrays, StepArrays, FeedbackFields, RecordingArrays, LoopFields, AdmissionFields | None]
 
 
 class StepLoop(ConsumerLoop):
@@ -142,7 +183,7 @@ class StepLoop(ConsumerLoop):
         super().__init__(recorder, settings, MOST_EARLY if batcher.ahead else MOST_AT_ONCE, feedback)
         self._batcher, self._submit, self._flights = batcher, submit, feedback.flights
         flights = feedback.flights
-        self.arguments: tuple[Any, ...] = (
+        self.arguments: Arguments = (
             ring.arrays,
             batcher.arrays,
             (flights.back.arrays, flights.ended, flights.arrays),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import STORAGE, SeqState, from_float32, to_float32
-from launchopt.devices.cpu.ops import apply
+from launchopt.devices.cpu.ops import Sequences, apply
 from launchopt.workloads.attention import Attention, AttentionShape
 
 Floats = NDArray[np.float64]
@@ -97,7 +97,7 @@ class Layer:
         out = poisoned((1, n, width), self.dtype)
 
         def do(op: Op, a: Any, b: Any, c: Any) -> None:
-            apply(op, a, b, c, self.dtype, [request], attention, self.state)
+            apply(op, a, b, c, self.dtype, Sequences([request], attention, self.state))
 
         do(Op.SLOT_MAP, slots, slots, slots)
         do(Op.ROPE, qkv[None], qkv[None], turned)
@@ -215,7 +215,7 @@ def test_a_stack_of_commands_of_several_requests() -> None:
     one, many = Layer(attention, Dtype.fp32), Layer(attention, Dtype.fp32)
     qkv = np.random.default_rng(0).standard_normal((3, 2, 16)).astype(np.float32)
     slots, turned = np.zeros((3, 2), np.int32), np.zeros_like(qkv)
-    common = (Dtype.fp32, [0, 1, 2], attention, many.state)
+    common = (Dtype.fp32, Sequences([0, 1, 2], attention, many.state))
     apply(Op.SLOT_MAP, slots, slots, slots, *common)
     apply(Op.ROPE, qkv, qkv, turned, *common)
     apply(Op.KV_WRITE, slots, turned, many.pool.repeat(1, 0)[[0] * 3], *common)  # a copy: nothing is kept

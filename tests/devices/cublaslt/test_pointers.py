@@ -10,7 +10,7 @@ import pytest
 from support.cuda.fake_copy import STREAM, FakeCopy
 from support.cuda.libraries import imported
 
-from launchopt.devices.cublaslt.pointer_loops import UPLOAD_FROM, UPLOAD_TO, upload_words
+from launchopt.devices.cublaslt.pointer_loops import UploadWord, upload_words
 
 module: Any = imported("launchopt.devices.cublaslt.pointers")
 TURNS, TURNS_AN_EVENT, Pointers = module.TURNS, module.TURNS_AN_EVENT, module.Pointers
@@ -76,7 +76,7 @@ def test_what_is_staged_is_what_arrives(rig: Rig, by_compiled_code: bool) -> Non
             pointers.upload(words)
         assert rig.copy.table[:words].tolist() == (turn * 10 + np.arange(words)).tolist()
         assert rig.copy.copies[-1] == (8 * words, STREAM)
-    assert pointers.device == pointers.words[UPLOAD_TO] == rig.copy.table.ctypes.data
+    assert pointers.device == pointers.words[UploadWord.TO] == rig.copy.table.ctypes.data
 
 
 def test_a_place_is_taken_again_only_when_what_was_there_has_gone(rig: Rig) -> None:
@@ -85,7 +85,7 @@ def test_a_place_is_taken_again_only_when_what_was_there_has_gone(rig: Rig) -> N
     for turn in range(turns):
         before = len(rig.log)
         places.append(int(pointers.stage().ctypes.data))
-        assert places[-1] == pointers.words[UPLOAD_FROM]
+        assert places[-1] == pointers.words[UploadWord.FROM]
         if turn >= TURNS and turn % TURNS_AN_EVENT == 0:
             assert rig.log[before:] == [("wait", turn % TURNS // TURNS_AN_EVENT)]
         else:

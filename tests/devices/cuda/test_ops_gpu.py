@@ -16,7 +16,7 @@ from support.steps.placed import HostKernels, Kernels, Placed, assert_same, plac
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import SeqState
-from launchopt.devices.cpu.ops import apply
+from launchopt.devices.cpu.ops import Sequences, apply
 from launchopt.devices.cuda.op_kernels import SeqAddresses, fused_geometry, geometry
 from launchopt.workloads.attention import Attention, AttentionShape
 
@@ -178,7 +178,7 @@ class Layer:
             seen = [stack[:, 0] for stack in seen]
         if op is Op.KV_WRITE:
             seen[0] = seen[0][:, 0]
-        apply(op, *seen, dtype, range(first, first + batch), attention, self.state)
+        apply(op, *seen, dtype, Sequences(range(first, first + batch), attention, self.state))
         assert (before.view(np.uint8) != c.flat.view(np.uint8)).any()
         half = dtype is not Dtype.fp32
         assert_same(found, c.flat, dtype, (units and 2) if half else 4 * units, scale=0.5)

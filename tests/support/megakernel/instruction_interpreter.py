@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from launchopt.command import INDEX_BYTES, Dtype, Op
 from launchopt.devices.arenas import STORAGE, Arenas, SeqState, from_float32, to_float32
 from launchopt.devices.base import GpuDevice
-from launchopt.devices.cpu.ops import STATEFUL, apply
+from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.op_kernels import SeqAddresses
@@ -139,7 +139,7 @@ def execute(row: Instruction, memory: Memory, dtype: Dtype) -> None:
     elif op in STATEFUL:
         theta = float(row[Word.THETA : Word.THETA + 1].view(np.float64)[0])
         state, attention = _state(word, memory), _attention(word, theta)
-        apply(op, a, b, c, dtype, range(first, first + requests), attention, state)
+        apply(op, a, b, c, dtype, Sequences(range(first, first + requests), attention, state))
     else:
         apply(op, a, b, c, dtype)
 
