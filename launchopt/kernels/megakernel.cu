@@ -1,28 +1,31 @@
-// Runs a whole step in one launch. Every block goes through the same list of instructions (devices/instructions/compiler.py).
-// megakernel/config.cuh describes the macros.
+// The megakernel: one launch executes a whole step. Each block executes the same list of tasks in order. A task is one
+// instruction (devices/instructions/compiler.py), that is one op for all requests of the step, or several fused instructions
+// (devices/instructions/fusion.py). megakernel/config.cuh describes the macros.
 //
-// An instruction is one op for all requests of the step, or several fused ops (devices/instructions/fusion.py). It is divided
-// into virtual blocks, for a GEMM into tiles of rows, which the blocks of this grid take in turn. A block waits until the
-// instructions that its next one depends on are complete. Each instruction has a counter: every block with a share adds 1 after
-// its stores. Counters are never reset, so a wait compares with the number of launches. GEMMs and fused attention
-// (attention/fused_attention.cuh) exchange their data through mailboxes instead (megakernel/mailboxes.cuh). All blocks take the
-// list in order, and an instruction waits only for earlier ones, so some block can always go on. All blocks must be resident at
-// once.
+// The work of an op is divided into virtual blocks, and the work of a GEMM into tiles of rows. The blocks of the grid share
+// the virtual blocks, or the tiles, of a task. Before a task a block waits until the tasks on which it depends are complete.
+// Each task has a counter, to which each block with a share of the task adds 1 after its stores. Counters are never reset, so
+// a wait compares a counter with a multiple of the number of launches. GEMMs and fused attention
+// (attention/fused_attention.cuh) do not wait for the counter of the task that makes their inputs. They receive the inputs
+// through mailboxes (megakernel/mailboxes.cuh). A task waits only for earlier tasks, so one block can always go on. All blocks
+// must be resident at once.
 //
-// An additional warp of each block copies weights into a ring in shared memory, as far ahead as the ring has room
-// (megakernel/weights.cuh). These GEMMs are called streamed. Other GEMMs are multiplied by common/skinny.cuh: those whose rows
-// or k are not whole vectors and slices, and those with weights of each request's own.
+// An additional warp of each block copies weights into a ring in shared memory, as far ahead as the ring has space
+// (megakernel/weights.cuh). GEMMs whose weights are copied in this way are called streamed. common/skinny.cuh multiplies all
+// other GEMMs: those whose rows or k do not consist of whole vectors and slices, and those whose requests have different
+// weights.
 //
-// If the host asks for it, the launch also feeds its last outputs back (tokens/step_end.cuh). It begins when all blocks are
-// through the list; a counter behind those of the instructions counts them.
+// If the host asks for it, the launch also feeds its last outputs back (tokens/step_end.cuh), once all blocks have ended the
+// list. One more counter, behind those of the tasks, counts these blocks.
 //
-// A launch may be made before its commands are there. It then waits for a word of the host (megakernel/gate.cuh).
+// The host may make a launch before its commands are there. The launch then waits for a word of the host
+// (megakernel/gate.cuh).
 //
-// The ops of common/ and attention/ take threadIdx, blockDim, blockIdx and gridDim. The macros below give them the threads that
-// work, and a virtual block.
+// The ops of common/ and attention/ use threadIdx, blockDim, blockIdx and gridDim. The macros below replace blockDim by the
+// number of threads that multiply, and blockIdx and gridDim by those of a virtual block.
 #include "megakernel/config.cuh"
-enum { THREADS = 256, LIST_THREADS = THREADS + 32 * SHORT };  // threads that multiply; threads that go through the list
-enum { ALL_THREADS = LIST_THREADS + 32 };  // with the warp that fetches weights
+enum { THREADS = 256, LIST_THREADS = THREADS + 32 * SHORT };  // threads that multiply; threads that execute the list
+enum { ALL_THREADS = LIST_THREADS + 32 };  // threads of a block: also the warp that copies weights
 struct Threads {
     enum { x = THREADS };
 };
@@ -43,8 +46,8 @@ __shared__ uint3 virtual_block, virtual_grid;  // blockIdx and gridDim of the op
 #include "common/skinny.cuh"
 #include "common/ptx.cuh"
 #include "shared/megakernel.cuh"
-enum { LISTED = 4 };  // tasks that are kept in shared memory
-enum { STAMPS_EACH = DONE + 1 };
+enum { LISTED = 4 };  // tasks of the list that are in shared memory at once
+enum { STAMPS_EACH = DONE + 1 };  // clock stamps of a task in each block
 #include "megakernel/gate.cuh"
 #include "megakernel/weights.cuh"
 #include "megakernel/tiles.cuh"
@@ -76,7 +79,7 @@ enum { STAMPS_EACH = DONE + 1 };
 #include "tokens/step_end.cuh"
 #endif
 
-// Return whether the requests of a GEMM are columns of one product: they share the weights.
+// Return whether all requests of a GEMM share the weights, with one column each. They are then columns of one product.
 __device__ inline bool together(const Instruction& in) { return in.n == 1 && in.stride_a == 0; }
 
 __device__ inline Args arguments(const Instruction& in) {
@@ -85,7 +88,7 @@ __device__ inline Args arguments(const Instruction& in) {
             in.positions, in.table, in.all_requests, in.theta};
 }
 
-// A GEMM whose weights are not streamed: each block has a range of rows.
+// Multiply a GEMM whose weights are not streamed. Each of `share` blocks has a range of rows. scratch: shared memory for sums.
 __device__ __noinline__ void by_rows(const Instruction& in, u32 block, u32 share, void* scratch) {
     const i64 first = in.m * block / share, end = in.m * (block + 1) / share, size = sizeof(storage);
     const bool joined = together(in);
@@ -104,6 +107,7 @@ __device__ __noinline__ void by_rows(const Instruction& in, u32 block, u32 share
     }
 }
 
+// Execute one virtual block of an op.
 #define PLAY(name) \
     case OP_##name: \
         if constexpr (OPS >> OP_##name & 1) name((char*)in.a, (char*)in.b, (char*)in.c, in.first_request, p); \
@@ -125,41 +129,44 @@ __device__ void play(const Instruction& in, const Args& p) {
     }
 }
 
+// Execute an op: of all its virtual blocks, every `blocks`-th one from `block` on.
 __device__ __noinline__ void play_blocks(const Instruction& in, u32 block, u32 blocks) {
     const Args p = arguments(in);
     const u32 x = (u32)in.grid_x, y = (u32)in.grid_y, all = x * y * (u32)in.grid_z;
     for (u32 i = block; i < all; i += blocks) {
-        __syncthreads();  // all threads have left the virtual block before
+        __syncthreads();  // all threads have ended the previous virtual block
         if (threadIdx.x == 0) virtual_grid = {x, y, (u32)in.grid_z}, virtual_block = {i % x, i / x % y, i / x / y};
         __syncthreads();
         play(in, p);
     }
 }
-// A block on its way through the list.
+// A block that executes the list of tasks. list: LISTED tasks in shared memory.
 struct Player : Gemm {
     Task* list;
 
     __device__ Player(const Program& q, u32 launch, const Feedback& feed, Memory& memory, Task* list, const Ring& ring)
         : Gemm(q, launch, feed, memory, ring), list(list) {}
-    // The last warp fetches tasks, since it has least to do for a single column. It begins the copy of a task three
-    // instructions ahead, into a place that no thread reads any more. It waits for the copy one instruction later, so that a
-    // barrier lies between the copy and its readers.
+    // Return whether this warp copies tasks into shared memory. The last warp does, since it has the least work for a single
+    // column. It begins the copy of a task three tasks ahead, over a task that no thread reads any more. It waits for the copy
+    // one task later, so that a barrier lies between the copy and its readers.
     __device__ bool fetches() const { return warp == GROUP_WARPS - 1; }
     __device__ void fetch(u32 i) const {
         static_assert(sizeof(Task) % 16 == 0 && sizeof(Task) <= 32 * 16, "one for each lane");
         if (i < q.count && lane < sizeof(Task) / 16)
             copy_later(shared_address(list + i % LISTED) + lane * 16, (u64)(q.tasks + i) + lane * 16);
     }
-    // Return the block's place among the blocks with a share. Attention takes the last blocks, which have fewer tiles of GEMMs.
+    // Return the block's place among the blocks with a share of a task; it has a share if the place is below Task::share.
+    // Attention uses the last blocks of the grid, which have fewer tiles of GEMMs.
     __device__ u32 place_in(u32 flags) const { return attends(flags) ? gridDim.x - 1 - block : block; }
     static __device__ bool attends(u32 flags) { return (FUSED >> OP_ROPE & 1) && (flags & ATTENDS); }
-    // Wait for the counters of a task. A barrier must follow.
+    // Wait until the counters for which a task waits are high enough. Each thread checks one counter; a barrier must follow.
     __device__ void wait(const Task& task) {
         if (WITHOUT == NO_WAITS || threadIdx.x >= MOST_WAITS || !task.enough[threadIdx.x]) return;
         const u32 enough = task.enough[threadIdx.x] * launch;
         const u32* counter = q.counters + task.wait[threadIdx.x];
         while ((int)(load_acquire(counter) - enough) < 0) {}
     }
+    // Add 1 to the counter of task i, behind the stores of all threads of this block.
     __device__ void complete(u64 i) {
         meet();
         if (threadIdx.x) return;
@@ -167,7 +174,7 @@ struct Player : Gemm {
         atomicAdd(q.counters + i, 1u);
     }
 
-    // A streamed GEMM, up to COLUMNS columns at a time.
+    // Multiply a streamed GEMM, up to COLUMNS columns at a time.
     __device__ void play_streamed(const Task& task, u32 flags, u64 i) {
         const int all = (int)task.requests;
         if (!GROUPS) return streamed(task, flags, i, 0, COLUMNS == 1 ? 1 : all, true);
@@ -177,18 +184,19 @@ struct Player : Gemm {
     }
     __device__ void play_other(const Task& task, u32 flags, u64 i) {
         stamp(i, READY);
-        if (IN_REGISTERS) __syncthreads();  // the sums of a GEMM before are read; ops use the same memory
+        // Ops use the memory of a GEMM's sums: wait until all threads have read the sums of the previous GEMM.
+        if (IN_REGISTERS) __syncthreads();
         if (attends(flags)) attend<Products>(task, place_in(flags), q.box_bytes, launch, memory.inputs, stamps(i) + READY);
         else if ((OPS >> OP_GEMM & 1) && task.in.op == OP_GEMM) by_rows(task.in, block, task.share, memory.part[0]);
         else if (OPS && task.in.op != JOIN) play_blocks(task.in, block, task.share);
-        meet();  // a streamed GEMM has had a barrier
+        meet();  // streamed GEMMs have a barrier of their own
     }
     __device__ void play(const Task& task, u32 flags, u64 i) {
         stamp(i, BEGAN);
         if (COUNTS && (flags & WAITS)) {
             wait(task);
             __syncwarp();
-            // Mailed inputs are waited for where they are read. All other inputs are read behind this barrier.
+            // A streamed GEMM waits for mailboxes where it reads them. All other inputs are read behind this barrier.
             if ((flags & (STREAMED | MAILED | ADDS)) != (STREAMED | MAILED)) meet();
         }
         if (flags & STREAMED) play_streamed(task, flags, i);
@@ -225,8 +233,8 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
     if (threadIdx.x >= LIST_THREADS) {
         if (!Feed(q.weights, blockIdx.x, ring, gate.word).run()) return;
 #ifdef KIND
-        // Load the row's words from the host well before they are needed. The acquire makes the words that the host staged
-        // visible.
+        // Load the words of the row that this block feeds back from the host's memory, well before they are needed. The load
+        // with acquire makes the words that the host has staged visible.
         if (gate.word && first_row() < feed.rows) load_acquire_system(gate.word);
         read_row(feed, gate, first_row(), threadIdx.x - LIST_THREADS);
         __barrier_sync_count(0, ALL_THREADS);
@@ -239,7 +247,7 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
         wait_for_copies();
     }
     const bool goes_on = !gate.word || admitted(gate);
-    wait_for_earlier();  // also if this launch was called off, since the next launch waits for this one only
+    wait_for_earlier();  // also if this launch was called off: the next launch waits only for the end of this one
     if (!goes_on) return;
     if (threadIdx.x == 0) let_next_begin();
     if (!gate.word) meet();

@@ -1,11 +1,12 @@
-// The inputs of a streamed GEMM: a block loads them from memory or mailboxes into shared memory. With IN_REGISTERS,
+// The inputs of a streamed GEMM. A block loads them from memory, or from mailboxes, into shared memory. With IN_REGISTERS,
 // megakernel/gemm_in_registers.cuh loads them into registers instead. A norm before the GEMM is fused here.
 //
-// The factor of a norm is the same for a whole column, so the GEMM's outputs are multiplied by it (`factor_of`). The inputs are
-// multiplied by the gain as they come, and their squares are added up. An input of halves is rounded once, as it would be with
-// the factor. In fp16 an input times its gain must be below 65,520. The output of the norm itself is stored nowhere.
-enum { PARTS = IN_REGISTERS || SHORT ? 2 : 1 };  // places for sums: the next ones are written while these are read
-struct Memory {  // shared memory of a block; ops use it from its beginning
+// A norm multiplies each input by its gain and by a factor: 1 / the root mean square of the column. The block multiplies each
+// input by its gain when the input arrives, and adds up the squares of the inputs. The factor is the same for a whole column,
+// so the block multiplies the GEMM's outputs by it (`factor_of`). Each input of halves is rounded once, as in a norm that is
+// not fused. In fp16 an input times its gain must be below 65,520. The output of the norm itself is stored nowhere.
+enum { PARTS = IN_REGISTERS || SHORT ? 2 : 1 };  // buffers for sums; with two, threads write one while others read the other
+struct Memory {  // dynamic shared memory of a block; ops that are not GEMMs use it from its beginning
 #if IN_REGISTERS
     union {
         char inputs[INPUT_BYTES];  // used by ops only, between GEMMs
@@ -15,13 +16,13 @@ struct Memory {  // shared memory of a block; ops use it from its beginning
     char inputs[INPUT_BYTES + COLUMNS / TOGETHER * INPUT_GAP_BYTES];
     Parts part[PARTS][GROUP_WARPS];
 #endif
-    alignas(128) char ring[SLOTS * SLOT_BYTES];  // bulk copies to odd multiples of 16 bytes are slower
+    alignas(128) char ring[SLOTS * SLOT_BYTES];  // slots of weights; bulk copies to odd multiples of 16 bytes are slower
 };
 
-// Sums of squares of each warp; two places, used in turn by the norms of the list.
+// Each warp's sums of squares of a norm's inputs. The norms of the list use the two buffers in turn.
 __shared__ float norm_sums[2][GROUP_WARPS][COLUMNS];
 
-// A block of the grid, and its place in the list.
+// A block of the grid: its memory, its position in the ring of weights, and its mailboxes.
 struct Inputs {
     Program q;
     u32 launch, block;
@@ -37,25 +38,28 @@ struct Inputs {
     }
 
 #if !IN_REGISTERS
-    // A thread's share of the inputs of some columns, for `bytes` of k from `first` on. A thread has the same vector of all
-    // rows. If there are few vectors (`few`), it has the vector of every other row. If there is one row, it has several
-    // vectors.
+    // A thread's share of the inputs of some columns: vectors of 16 bytes within a range of k. A row of shared memory holds one
+    // column, or two (COLUMN_PAIRS). A thread has the same vector of all rows. If k has few vectors (`few`), each half of the
+    // threads has the vectors of every other row. Every THREADS-th further vector of k is the thread's, too.
+    //
+    // LOOKS: vectors that a thread loads at once. FIRST_LOOKS: vectors that it loads first, with one column.
     enum { LOOKS = 4, FIRST_LOOKS = 2 };
     struct Share {
-        u64 from;  // address of the first vector of the first column
-        int vector, vectors;  // the thread's first vector, behind which every THREADS-th is its own; number of vectors of k
-        bool mailed;
+        u64 from;  // address of the thread's first vector, in its first column
+        int vector, vectors;  // index of the thread's first vector in k; number of vectors of k
+        bool mailed;  // the inputs come through mailboxes
 #if COLUMNS > 1
-        u32 step, apart;  // bytes to the first column of the next row; bytes to the second column of a row
-        u32 to, step_to;  // the first row in shared memory; bytes to the next one
-        int rows, seconds;  // number of rows that have a first column; that have a second column
+        u32 step, apart;  // bytes in memory to the first column of the next row; bytes to the second column of the same row
+        u32 to, step_to;  // shared address of the thread's first row; bytes from there to its next row
+        int rows, seconds;  // number of the thread's rows; number of those rows that have a second column
 #endif
-        __device__ void forgo() { vectors = 0; }
-        // Return the bytes from a vector to the one that lies `vectors`, in whole sectors, behind it.
+        __device__ void forgo() { vectors = 0; }  // load nothing
+        // Return the bytes from a vector to the vector `vectors` behind it. `vectors` must be whole sectors.
         __device__ u32 bytes_of(u32 vectors) const { return vectors * 16 * (mailed ? SECTORS_APART : 1); }
     };
-    // Return whether k is so short that each half of the threads takes every other row.
+    // Return whether `bytes` of k are so few that each half of the threads loads every other row.
     static __device__ bool few(u32 bytes) { return COLUMNS > 1 && bytes <= THREADS / 2 * 16; }
+    // Return this thread's share of `columns` columns from `column` on, for `bytes` of k from byte `first` on.
     __device__ Share share(const Task& task, u32 flags, u32 column, u32 columns, u32 first, u32 bytes) const {
         const bool halved = few(bytes);
         const u32 vector = halved ? threadIdx.x % (THREADS / 2) : threadIdx.x, part = halved ? threadIdx.x / (THREADS / 2) : 0;
@@ -75,14 +79,16 @@ struct Inputs {
 #endif
         return own;
     }
-    // Pairs of vectors: `first` first ones and `second` second ones. A second one lies `apart` bytes behind its first one.
+    // Vectors that a thread loads at once, in pairs: vector 2 i is in the first column of row i, vector 2 i + 1 in its second
+    // column. from: address of vector 0. step: bytes from one pair to the next. apart: bytes from the first vector of a pair to
+    // the second. first, second: number of pairs that have a first vector, and a second vector.
     struct Walk {
         u64 from;
         u32 step, apart;
         int first, second;
         __device__ u64 at(int i) const { return from + i / 2 * step + i % 2 * apart; }
         __device__ bool has(int i) const { return i / 2 < (i % 2 ? second : first); }
-        // Load LOOKS of them; those that do not exist are zeros.
+        // Load LOOKS vectors. Vectors that do not exist become zeros.
         __device__ void ask(uint4 (&found)[LOOKS]) const {
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i) found[i] = has(i) ? load_relaxed(at(i)) : uint4{0, 0, 0, 0};
@@ -90,8 +96,8 @@ struct Inputs {
         static __device__ bool waits(const uint4 (&found)[LOOKS]) {
             return COLUMNS > 1 ? __any_sync(0xFFFFFFFFu, !all_arrived(found)) : !all_arrived(found);
         }
-        // Wait until all of them have arrived, for several columns those of the whole warp. Load the missing ones again
-        // together.
+        // Poll the mailboxes until all LOOKS vectors have arrived; with several columns, until those of all lanes have. Each
+        // poll loads all missing vectors at once.
         __device__ void collect(uint4 (&found)[LOOKS]) const {
             while (waits(found)) {
 #pragma unroll
@@ -101,16 +107,18 @@ struct Inputs {
         }
     };
 
-    // gather: load a share into shared memory. is_first: other blocks may have to be waited for long. gain: shared address of
-    // the gain of a norm, or 0; then a thread has at most FIRST_LOOKS vectors, or one of each row
-    // (devices/instructions/fusion.py). meanwhile: work that does not need the inputs, also of threads that have no share; the
-    // gain is there behind it. is_odd: index into `norm_sums`.
+    // gather: load a share of the inputs into shared memory.
+    //
+    // is_first: the inputs may not have been sent yet, so the warp polls before it loads. gain: shared address of the gain of a
+    // norm, or 0. With a gain, a thread has at most FIRST_LOOKS vectors, or one vector of each row
+    // (devices/instructions/fusion.py). meanwhile: work that does not need the inputs; all threads do it, and the gain is in
+    // shared memory behind it. is_odd: index into `norm_sums`.
 #if COLUMNS == 1
     __device__ void leave_squares(float sum, bool is_odd) const {
         sum = warp_sum(sum);
         if (lane == 0) norm_sums[is_odd][warp][0] = sum;
     }
-    // Loads are issued behind all other work: mail that is polled earlier arrives later.
+    // The loads follow all other work: polling a mailbox early delays the output that is sent to it.
     template <class Do> __device__ void gather(const Share& own, bool, u32 gain, bool is_odd, const Do& meanwhile) const {
         const u32 to = shared_address(memory.inputs) + own.vector * 16, step = own.bytes_of(THREADS);
         meanwhile();
@@ -127,7 +135,8 @@ struct Inputs {
             }
             const bool has = own.vector + i * THREADS < own.vectors;
             while (has && own.mailed && !arrived(found[i])) found[i] = load_relaxed(own.from + i * step);
-            __syncwarp();  // otherwise lanes whose vector came first go on alone, and the warp repeats the code for the others
+            // Without this barrier, lanes whose vector came first go on alone, and the warp repeats the code for the others.
+            __syncwarp();
             if (has && gain) {
                 sum += squares(found[i]);
                 found[i] = product(found[i], load_shared(gain + (own.vector + i * THREADS) * 16));
@@ -148,7 +157,7 @@ struct Inputs {
         }
     }
 #else
-    // All lanes of a warp go through it together. The load that the warp polls is issued before all others.
+    // All lanes of a warp execute this together. The load that the warp polls is issued before all others.
     template <class Do>
     __device__ void gather(const Share& own, bool is_first, u32 gain, bool is_odd, const Do& meanwhile) const {
         const bool has = own.vector - lane < own.vectors, polls = has && own.mailed && is_first;
@@ -170,19 +179,19 @@ struct Inputs {
             batch.some(own, lane).ask(more);
         }
     }
-    // The vectors that a warp loads at once: LOOKS / 2 rows, from one of them on.
+    // The vectors that a warp loads at once: one vector per lane and column of LOOKS / 2 rows.
     struct Batch {
-        int first, done;  // vector of the first lane; rows that are done
-        u64 from;
-        u32 further;
+        int first, done;  // index in k of the first lane's vector; number of rows that are complete
+        u64 from;  // address of this lane's first vector of these rows
+        u32 further;  // bytes in shared memory from the share's first vector to that vector
         __device__ Batch(const Share& own, int lane) : first(own.vector - lane), done(0), from(own.from), further(0) {}
         __device__ bool is_left(const Share& own) const { return first < own.vectors; }
         __device__ Walk some(const Share& own, int lane) const {
             const bool has = first + lane < own.vectors;
             return {from, own.step, own.apart, has ? own.rows - done : 0, has ? own.seconds - done : 0};
         }
-        // Wait for the vectors, multiply them by the gain, store them, and go to the next rows. sums: of squares, one for each
-        // column in load order.
+        // Wait for the vectors, multiply them by the gain, store them in shared memory, and go to the next rows. sums: the
+        // warp's sums of squares, one per column in the order of the loads.
         __device__ void put(const Share& own, int lane, uint4 (&more)[LOOKS], const Both& to, u32 gain, float* sums) {
             const Walk these = some(own, lane);
             if (own.mailed) these.collect(more);
@@ -204,7 +213,8 @@ struct Inputs {
             from = own.from + own.bytes_of(behind), further = behind * 16 * TOGETHER;
         }
     };
-    // Wait until the first vector of the warp has arrived. One lane polls: 32 lanes would keep the L2 cache from other blocks.
+    // Wait until the first vector of the warp has arrived. Only one lane polls: polls of 32 lanes would slow the L2 cache for
+    // other blocks.
     __device__ void poll(const Share& own, uint4& found) const {
         if (lane == 0)
             while (!arrived(found)) found = load_relaxed(own.from);
@@ -212,7 +222,7 @@ struct Inputs {
     }
 #endif
 #endif
-    // Return the factor of the norm of one of `columns` columns.
+    // Return the factor of the norm for one of `columns` columns: 1 / the root mean square of the column's inputs.
     __device__ float factor_of(const Task& task, u32 flags, int column, int columns) const {
         const float(&sums)[GROUP_WARPS][COLUMNS] = norm_sums[is_odd(flags)];
         int place = 0, first = 0;

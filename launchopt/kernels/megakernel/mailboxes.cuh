@@ -1,13 +1,15 @@
-// Mailboxes: a GEMM, or attention, sends its outputs to the next one as they are made. A mailbox lies beside each output. It
-// holds EMPTY, a word that no output can be, until the output comes. A reader polls the mailbox itself. So data and the news
-// that they are there take one trip through the L2 cache, in place of a store, a fence, a counter and a load.
+// Mailboxes. A GEMM, or fused attention, sends its outputs to the next task through mailboxes, in the GPU's memory. Each output
+// has a mailbox, which holds EMPTY until the output comes. EMPTY is a bit pattern that no output has. The reader polls the
+// mailboxes. So an output needs one trip through the L2 cache, instead of a store, a fence, an addition to a counter, and a
+// load.
 //
-// EMPTY is a NaN that arithmetic does not make: NaNs of arithmetic are 0x7FFFFFFF, and as halves 0x7FFF. Words are written
-// whole. There are two sets of mailboxes, which launches use in turn. A launch empties the set that the launch before it
-// filled. The end of a launch lies between that and the launch that fills the set again.
+// EMPTY is a NaN that arithmetic does not make: arithmetic makes the NaN 0x7FFFFFFF, or 0x7FFF as a half. Each word of a
+// mailbox is written at once. There are two sets of mailboxes, which launches use in turn. A launch empties the set that the
+// previous launch filled. The next launch fills this set again; it begins to send after the end of this launch.
 #define EMPTY 0xFFFFFFFFu
 
-// Two neighbouring outputs.
+// Functions on the mailboxes of two neighbouring outputs. put: store both. empty: store EMPTY. receive: load both. arrived:
+// return whether the mailboxes held outputs.
 #if DTYPE == 0
 __device__ inline void put(u64 box, const float2& both) {
     store_relaxed(box, uint2{__float_as_uint(both.x), __float_as_uint(both.y)});
@@ -30,7 +32,7 @@ __device__ inline bool arrived(u32 both) { return WITHOUT == NO_WAITS || both !=
 __device__ inline bool arrived(const uint4& found) {
     return WITHOUT == NO_WAITS || max(max(found.x, found.y), max(found.z, found.w)) != EMPTY;
 }
-// Return whether all of them have arrived, by one comparison.
+// Return whether all N vectors have arrived. One comparison at the end is enough, since EMPTY is the largest unsigned word.
 template <int N> __device__ inline bool all_arrived(const uint4 (&found)[N]) {
     u32 most = 0;
 #pragma unroll
@@ -38,14 +40,19 @@ template <int N> __device__ inline bool all_arrived(const uint4 (&found)[N]) {
     return WITHOUT == NO_WAITS || most != EMPTY;
 }
 
-// Offsets within mailboxes. column_in: of the first mailbox of a column; stride: bytes of a column, or of 16 columns. in_box:
-// of the mailbox `bytes` behind that. box_of: of a column, for `features` features.
+// Offsets of mailboxes, in bytes. An offset is the sum of column_in, for a column, and in_box, for an output of that column.
+//
+// column_in: return the offset of the first mailbox of `column`. stride: bytes of the mailboxes of a column, or of 16 columns
+// with IN_REGISTERS.
+// in_box: return the offset from there to the mailbox of the output that is `bytes` behind the column's first output.
+// box_of: return column_in for a column of `features` outputs.
+// receive_vector: load a vector of 16 bytes of outputs.
 #if IN_REGISTERS
-// The mailboxes that a warp loads at once lie together, as products need them (megakernel/gemm_in_registers.cuh): 64 bytes of
-// each of 16 columns. A lane has two vectors of them, with words of columns g and g + 8 in turn. The next 64 bytes of the
-// columns lie behind these.
+// The mailboxes are in the order in which tensor cores need the inputs (megakernel/gemm_in_registers.cuh). A warp loads 64
+// bytes of each of 16 columns at once, and these are contiguous. The next 64 bytes of the columns follow. A lane loads two
+// vectors, in which words of columns g and g + 8 alternate.
 enum { BOX_COLUMNS = MOST_COLUMNS, BOX_STEP = BOX_BYTES * BOX_COLUMNS };
-__device__ inline u32 in_box(u32 bytes) {  // of whole words
+__device__ inline u32 in_box(u32 bytes) {  // bytes: a multiple of 4
     return bytes / BOX_BYTES * BOX_STEP + bytes / 8 % 2 * (BOX_STEP / 2) + (bytes & 48) + (bytes & 4) * 2;
 }
 __device__ inline u32 column_in(u32 column, u32 stride) {
@@ -54,13 +61,13 @@ __device__ inline u32 column_in(u32 column, u32 stride) {
 __device__ inline u32 box_of(u32 column, u32 features) {
     return column_in(column, (features * (u32)sizeof(storage) + BOX_BYTES - 1) / BOX_BYTES * BOX_STEP);
 }
-__device__ inline uint4 receive_vector(u64 box) {  // the vector that begins there
+__device__ inline uint4 receive_vector(u64 box) {
     const u64 more = box + BOX_STEP / 2;
     return {receive(box), receive(box + 8), receive(more), receive(more + 8)};
 }
 #else
-// Mailboxes of a single column use every other sector of the L2 cache. So more slices of the cache share the load of all
-// blocks. Mailboxes of several columns lie dense, since there the number of bytes decides.
+// Mailboxes of a single column use every other sector of the L2 cache, so that more slices of the cache share the loads of all
+// blocks. Mailboxes of several columns have no gaps, since their number of bytes determines the time.
 enum { SECTOR_BYTES = 32, SECTORS_APART = COLUMNS == 1 ? 2 : 1 };
 __device__ inline u32 in_box(u32 bytes) { return bytes + bytes / SECTOR_BYTES * SECTOR_BYTES * (SECTORS_APART - 1); }
 __device__ inline u32 column_in(u32 column, u32 stride) { return column * stride; }
@@ -68,11 +75,12 @@ __device__ inline uint4 receive_vector(u64 box) { return load_relaxed(box); }
 __device__ inline u32 box_of(u32 column, u32 features) { return column * features * SECTORS_APART * (u32)sizeof(storage); }
 #endif
 
-// Offsets of the set of mailboxes of this launch: 0 or `bytes`.
+// The two sets of mailboxes. bytes: size of a set. now: offset of the set that this launch fills, 0 or `bytes`.
 struct Boxes {
     u64 bytes, now;
     __device__ Boxes(u64 bytes, u32 launch) : bytes(bytes), now(launch % 2 * bytes) {}
-    // Send to a mailbox of this launch, and empty the one of the other set.
+    // Send two outputs to their mailboxes, at the address `box` in the set of this launch. Empty the same mailboxes of the
+    // other set.
     template <class T> __device__ void send(u64 box, const T& both) const {
         put(box, both);
         empty(box + (bytes - 2 * now), both);

@@ -1,8 +1,8 @@
 // The outputs of a streamed GEMM (megakernel/gemm.cuh, gemm_in_registers.cuh, gemm_short.cuh). A block adds up the sums of its
 // warps and applies the fused op behind the GEMM, OP_ADD or OP_SILU_MUL (devices/instructions/fusion.py). With FINDS_LARGEST it
-// also finds its largest logit. `results` are the outputs of the last fused op, or of the GEMM itself.
-enum { HOLDERS = PASS_ROWS / 2 };  // threads that store a column
-// Index of a thread among those that store. A macro, because a function changes the machine code of other lists.
+// also finds its largest logit. `results` are the outputs of the fused op behind the GEMM, or else of the GEMM itself.
+enum { HOLDERS = PASS_ROWS / 2 };  // threads that store the outputs of a column; each thread has two rows
+// Index of a thread among those that store. This is a macro, because a function changes the machine code of other lists.
 #if SHORT
 #define HOLDER ((int)threadIdx.x - THREADS)
 #else
@@ -10,13 +10,13 @@ enum { HOLDERS = PASS_ROWS / 2 };  // threads that store a column
 #endif
 
 #ifdef KIND
-__shared__ u64 largest[HOLDERS * COLUMNS];
+__shared__ u64 largest[HOLDERS * COLUMNS];  // largest logit of each thread that stores (sampling::found_at)
 #endif
 
 struct Outputs : Inputs {
     Peer peer;
     const Feedback& feed;
-    u32 turn;  // index of the sums in Memory::part
+    u32 turn;  // index of the current sums in Memory::part
 
     __device__ Outputs(const Program& q, u32 launch, const Feedback& feed, Memory& memory, const Ring& ring)
         : Inputs(q, launch, memory, ring), feed(feed), turn(0) {}
@@ -27,16 +27,19 @@ struct Outputs : Inputs {
 #endif
     }
 
-    // Where a thread stores its two rows of a pass.
+    // The two rows of a pass that a thread stores, and the addresses to which it stores them.
     struct Place {
-        u64 c, box;  // address of its outputs; of the mailbox of its results, or 0
-        int row, column, rows;  // of this thread, within a pass; rows that exist from its first one on, or 0
-        u32 first, to;  // its first row among all rows; its first feature among the results
-        Pair added;
+        u64 c, box;  // address of the thread's outputs; address of the mailbox for its results, or 0
+        // The thread's first row and its column, both within the pass. Number of rows of C from that row on; 0: the thread
+        // stores nothing.
+        int row, column, rows;
+        u32 first, to;  // index of the thread's first row in C; index of its first feature in the results
+        Pair added;  // elements that OP_ADD adds to the thread's outputs
     };
-    // Return the thread's column. With IN_REGISTERS mailboxes hold words of two columns in turn. There a warp stores both
-    // columns, so that it fills whole sectors of the L2 cache.
+    // Return the column that this thread stores. With IN_REGISTERS, words of two columns alternate in the mailboxes. A warp
+    // then stores both columns, so that it fills whole sectors of the L2 cache.
     __device__ int own_column() const { return IN_REGISTERS ? warp + lane / HOLDERS * 8 : (int)HOLDER / HOLDERS; }
+    // Return the place of this thread. pass: first tile of the pass; tiles: its number of tiles. column: first column.
     __device__ Place place(const Task& task, u32 flags, u32 pass, int tiles, int column, int columns) const {
         Place made;
         made.row = HOLDER % HOLDERS * 2, made.column = own_column(), made.rows = 0;
@@ -59,20 +62,23 @@ struct Outputs : Inputs {
     static __device__ bool is_after_norm(u32 flags) { return (FUSED >> OP_NORM & 1) && (flags & NORMED); }
     static __device__ bool adds(u32 flags) { return (FUSED >> OP_ADD & 1) && (flags & ADDS); }
     static __device__ u32 pair_rows_of(const Task& task, u32 flags) { return is_gated(flags) ? task.pair_rows : 0; }
-    // Return the address of what OP_ADD adds. The same thread has stored it, or it comes through a mailbox.
+    // Return the address of the elements that OP_ADD adds, or of their mailbox (ADDED_MAILED). Elements in memory were stored
+    // by this thread, or by a task for which this task has waited.
     __device__ u64 added_at(const Task& task, u32 flags, u32 column, u32 to) const {
         const u32 bytes = to * sizeof(storage);
         if (PAIRS && (flags & ADDED_MAILED))
             return task.added + boxes.now + column_in(column, task.added_stride) + in_box(bytes);
         return task.added + column * task.added_stride + bytes;
     }
+    // Return the two elements that OP_ADD adds. If they come through a mailbox, wait for them.
     __device__ Pair added(const Task& task, u32 flags, const Place& to, int column) const {
         Pair found = to.added;
         if (PAIRS && (flags & ADDED_MAILED))
             while (!arrived(found.both)) found.both = receive(added_at(task, flags, column, to.to));
         return found;
     }
-    __device__ float2 total(int row, int column) const {  // of this block's warps
+    // Return the sums of two rows over all warps of this block.
+    __device__ float2 total(int row, int column) const {
         float2 sum = {0.0f, 0.0f};
 #pragma unroll
         for (int warp = 0; warp < GROUP_WARPS; ++warp) {
@@ -87,6 +93,7 @@ struct Outputs : Inputs {
             peer.send(to.row, to.column, total(to.row, to.column));
         peer.wait(tiles, columns);
     }
+    // Store the thread's outputs and results, and send the results. finds: also look for the largest logit.
     __device__ void store(const Task& task, u32 flags, const Place& to, int tiles, int column, int columns, bool finds) {
         const bool split = PAIRS && (flags & SPLIT);
         if (split) swap(to, tiles, columns);
@@ -111,7 +118,7 @@ struct Outputs : Inputs {
             const Pair more = added(task, flags, to, column + to.column);
             result = Pair(own.first() + more.first(), own.second() + more.second());
         } else if (is_gated(flags)) {
-            is_result = !(to.row & TILE_ROWS);  // the other rows are the second factor
+            is_result = !(to.row & TILE_ROWS);  // every other tile holds gates; the tile behind it holds their second factors
             if (is_result) {
                 const float2 sum_up = whole(to.row + TILE_ROWS);
                 const Pair up(sum_up.x, sum_up.y);
@@ -128,8 +135,8 @@ struct Outputs : Inputs {
     }
 
 #ifdef KIND
-    // Each thread keeps the largest logit of its own rows of all passes (sampling::found_at). say_found writes the block's
-    // largest one.
+    // `find` keeps the largest logit of the thread's rows of all passes (sampling::found_at). `say_found` writes the block's
+    // largest logit of each column to memory.
     __device__ bool finds_in(u64 i) const { return FINDS_LARGEST && i + 1 == q.count && feed.rows; }
     __device__ void begin_find() const {
         if (HOLDER < HOLDERS * COLUMNS) largest[HOLDER] = 0;
@@ -145,7 +152,8 @@ struct Outputs : Inputs {
 #pragma unroll
         for (int step = HOLDERS / 2; step; step >>= 1) word = sampling::larger(word, __shfl_xor_sync(0xFFFFFFFFu, word, step));
         const int own = own_column();
-        if (HOLDER % HOLDERS == 0 && own < columns)  // of two blocks that share rows, one may have stored none
+        // A block of a cluster may have stored no row. It writes 1, since 0 means that the block has not written yet.
+        if (HOLDER % HOLDERS == 0 && own < columns)
             store_relaxed((u64)(feed.found + (column + own) * gridDim.x + block), max(word, 1ull));
     }
 #else

@@ -25,8 +25,8 @@ struct Dispatcher {
     __device__ u32 slot(u64 index) const { return (u32)index & ((1u << capacity_bits) - 1); }
     __device__ u64 ring_tag(u64 index) const { return (index >> capacity_bits) + 1 & 0xFFFF; }
 
-    // Stage one word per lane in `desk`. Return the number of whole commands, up to an END. there: a bit for each lane whose
-    // word has the expected tag.
+    // Put one word per lane into `desk.staged`. Return the number of whole commands, up to an END. there: a bit for each lane
+    // whose word has the expected tag.
     __device__ int stage(u64 word, u32 there) {
         const int row = lane / COMMAND_WORDS, column = lane % COMMAND_WORDS;
         const u32 ends = there & __ballot_sync(0xFFFFFFFFu, column == COMMAND_WORDS - 1 && (word & 0xFFFF) == END);
@@ -37,8 +37,8 @@ struct Dispatcher {
         return ends ? min(found, __ffs(ends) / COMMAND_WORDS) : found;
     }
 
-    // Stage up to DEEP commands by a bulk copy, and return the number of whole commands. Loads would take longer, since each
-    // load would fetch one sector. The tags of the copied words show which commands are whole.
+    // Copy up to DEEP commands into `desk.staged` by a bulk copy. Return the number of whole commands. Loads would take longer,
+    // since each load would fetch one sector. The tags of the copied words show which commands are whole.
     __device__ int poll_deep() {
         const u32 at = slot(next), most = min((u32)DEEP, (1u << capacity_bits) - at), bytes = most * COMMAND_WORDS * 8;
         const u32 copied = shared_address(&desk.copied);
