@@ -39,7 +39,8 @@ from launchopt.files import save_json
 from launchopt.queue.ring import MOST_AT_ONCE, HeaderWord, Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.recording.environment import environment
-from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.recording.launch_rows import Strategy
+from launchopt.recording.recorder import Recorder
 
 LAP = 1 << 22
 BLOCK = 1 << 13  # commands that are made and pushed together

@@ -18,7 +18,8 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.feedback.flights import Flights
 from launchopt.errors import RunError
-from launchopt.recording.recorder import Recorder, RecordingArrays, Strategy
+from launchopt.recording.launch_rows import RecordingArrays, Strategy
+from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
 from launchopt.timing.activity import Ceilings, Span
 from launchopt.types import Table

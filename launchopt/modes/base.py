@@ -61,7 +61,7 @@ class Mode:
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     packages: ClassVar[tuple[str, ...]] = ()  # imported in `prepare`; what pip calls the extra is in `extra`
     extra: ClassVar[str] = ""
-    own_strategy: ClassVar[str] = ""  # recorder.Strategy of its own launches, where a run may well have others
+    own_strategy: ClassVar[str] = ""  # Strategy of its own launches, where a run may well have others
     unwritten: ClassVar[frozenset[str]] = frozenset()  # nodes of a program whose outputs stay inside a fused launch
     ops: ClassVar[frozenset[Op]] = frozenset(Op)  # what it can launch
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(Dtype)

@@ -20,7 +20,7 @@ from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_hos
 from launchopt.devices.steps.keys import is_shared
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
 from launchopt.modes.batched import NEVER
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 from launchopt.workloads.chain import Stream
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, gpu_of, is_host
 from launchopt.modes.base import Mode, PreparedSteps, Takes
 from launchopt.modes.fused_epilogue import is_made_of, starts
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 from launchopt.workloads.chain import Stream
 
 if TYPE_CHECKING:

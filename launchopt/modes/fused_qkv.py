@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, gpu_of, is_host
 from launchopt.modes.base import Mode, PreparedSteps, Takes
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 from launchopt.workloads.chain import ChainStream, Stream, chain_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from launchopt.batching.batcher import Batch, shape_finder
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 
 if TYPE_CHECKING:
     from launchopt.devices.cublaslt.grouped import LtGrouped

@@ -12,7 +12,7 @@ from launchopt.devices.base import Device, LaunchPath, gpu_of
 from launchopt.devices.cublaslt.launch import ShapeColumn
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import EachCommand
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 from launchopt.workloads.chain import Stream
 
 MOST_COLUMNS = 8

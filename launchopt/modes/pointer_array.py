@@ -17,7 +17,7 @@ from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, HostDevice, LaunchPath, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared
 from launchopt.modes.batched import NEVER
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 
 Launch = Callable[[Batch, int], None]  # a batch of GEMMs, flushed at ns
 

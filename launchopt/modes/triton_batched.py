@@ -59,7 +59,7 @@ class TritonBatched(Mode):
         """Tune each GEMM shape, plan every batch size of every shape."""
         from launchopt.devices.cublaslt.pointer_arrays import LtPointers
         from launchopt.devices.triton.gemm import TritonGemms
-        from launchopt.recording.recorder import Strategy
+        from launchopt.recording.launch_rows import Strategy
 
         if max(limits.values()) > MOST_COMMANDS:
             why = f"a launch of mode={self.name} takes at most {MOST_COMMANDS} commands"

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from launchopt.command import ShapeKey
-from launchopt.recording import recorder as rec
 from launchopt.recording.columns import Columns
-from launchopt.recording.recorder import LaunchColumn, Recorder
+from launchopt.recording.launch_rows import LAUNCH_COLUMNS, LaunchColumn
+from launchopt.recording.recorder import Recorder
 from launchopt.timing.activity import NONE, Activity, ActivityColumn, ActivityKind, CallColumn, Rows
 from launchopt.timing.nvtx_ranges import range_name
 
@@ -32,7 +32,7 @@ def kernel_columns(
 ) -> Columns:
     """Return the columns of kernels.parquet except those that name the run; times count from `zero_ns`."""
     rows, calls = activity.activities, activity.calls
-    launches = np.concatenate([np.empty((0, rec.LAUNCH_COLUMNS), np.int64), *(x for _, x in recorder.launch_chunks())])
+    launches = np.concatenate([np.empty((0, LAUNCH_COLUMNS), np.int64), *(x for _, x in recorder.launch_chunks())])
     call = activity.call_of()
     started, ended = launches[:, LaunchColumn.SUBMIT_START_NS], launches[:, LaunchColumn.SUBMIT_END_NS]
     launch = _taken(launches_of(calls, started, ended), call)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from launchopt.batching.buckets import FlushReason
 from launchopt.command import HALF_BITS, LOW_HALF, ShapeKey
-from launchopt.recording import recorder as rec
 from launchopt.recording.columns import PERCENTILES, Columns, Row
-from launchopt.recording.recorder import Chunk, CommandColumn, LaunchColumn, Recorder, Strategy
+from launchopt.recording.launch_rows import POSTED, CommandColumn, LaunchColumn, Strategy
+from launchopt.recording.recorder import Chunk, Recorder
 from launchopt.recording.spool import Rows
 from launchopt.statistics.histogram import LogHistogram
 from launchopt.timing.activity import Activity, Ceilings, Span
@@ -67,7 +67,7 @@ class _Sums:
         self.histograms["queue_wait"].add(flush_ns - enqueue_ns)
         self.histograms["batch_wait"].add(flush_ns - eligible_ns(chunk))
         # Posted commands count one by one, as submits and as batches, although they are noted together.
-        submits = np.where(launches[:, LaunchColumn.STRATEGY] == rec.POSTED, launches[:, LaunchColumn.SIZE], 1)
+        submits = np.where(launches[:, LaunchColumn.STRATEGY] == POSTED, launches[:, LaunchColumn.SIZE], 1)
         self.histograms["batch_size"].add(np.ones(int(submits[submits > 1].sum()), np.int64))
         self._batches(launches[submits == 1])
         _, end, known = _device_times(launches, span)

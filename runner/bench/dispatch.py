@@ -22,7 +22,7 @@ from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
 from launchopt.devices.base import gpu_of
 from launchopt.queue.ring import HeaderWord, Ring
-from launchopt.recording.recorder import CommandColumn, LaunchColumn
+from launchopt.recording.launch_rows import CommandColumn, LaunchColumn
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 from runner.bench.figures import Figure, in_turn, ratios

@@ -31,7 +31,7 @@ from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.queue.ring import Ring
-from launchopt.recording.recorder import LaunchColumn
+from launchopt.recording.launch_rows import LaunchColumn
 from launchopt.workloads.chain import ChainStream, chain_of
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape

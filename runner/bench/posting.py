@@ -18,7 +18,8 @@ from launchopt.devices.resident import ring as rl
 from launchopt.kernels.shared import COMMAND_WORDS
 from launchopt.native import compiled
 from launchopt.queue.ring import MOST_AT_ONCE
-from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.recording.launch_rows import Strategy
+from launchopt.recording.recorder import Recorder
 from launchopt.types import Int, Table
 from runner.bench.figures import Figure, in_turn, ratios
 

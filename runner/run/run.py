@@ -80,7 +80,7 @@ def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:
     """Return a line for each mode that did not launch every command in its own way.
 
     `megakernel: 32 of 640 commands were launched otherwise: strided 32` counts the repeat with the most such commands.
-    `runs` are the manifest's entries of repeats: mode, and the number of commands of each `recorder.Strategy`.
+    `runs` are the manifest's entries of repeats: mode, and the number of commands of each `launch_rows.Strategy`.
     """
     most: dict[str, tuple[int, int, str]] = {}
     for run in runs:

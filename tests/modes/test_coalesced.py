@@ -16,7 +16,7 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Op
 from launchopt.devices.steps.keys import is_shared
 from launchopt.modes.base import Takes
 from launchopt.modes.coalesced import CPU_COPY_CALLS, Coalesced
-from launchopt.recording.recorder import LaunchColumn, Strategy
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment
 

@@ -23,7 +23,7 @@ from launchopt.command import HALF_BITS, LOW_HALF, W_SLOT_C_REQUEST, W_STEP, Dty
 from launchopt.devices.arenas import POISON_BYTE, from_float32, to_float32
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
-from launchopt.recording.recorder import CommandColumn, LaunchColumn, Strategy
+from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads import chain as ch

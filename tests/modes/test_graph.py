@@ -15,7 +15,7 @@ from launchopt.batching.batcher import Batch
 from launchopt.command import Dtype
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
-from launchopt.recording.recorder import LaunchColumn, Strategy
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 

@@ -13,7 +13,7 @@ from launchopt.batching.batcher import SEVERAL
 from launchopt.command import Dtype
 from launchopt.modes.grouped import Grouped
 from launchopt.recording import summary
-from launchopt.recording.recorder import LaunchColumn, Strategy
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.recording.summary import Timing
 from launchopt.timing.activity import Span
 from launchopt.workloads.stream import GemmStream, Segment

@@ -20,7 +20,7 @@ from launchopt.devices.cpu.device import CALLS_PER_PACK
 from launchopt.errors import ConfigError, RunError
 from launchopt.modes import MODES, check_mode, mode_class
 from launchopt.modes.batched import Batched
-from launchopt.recording.recorder import CommandColumn, LaunchColumn, Strategy
+from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment, arenas_of
 

@@ -16,7 +16,7 @@ from support.steps.step_runs import StepRun, batches
 from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.devices.cublaslt.pointer_loops import padded_sizes
 from launchopt.modes import mode_class
-from launchopt.recording.recorder import LaunchColumn, Strategy
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment

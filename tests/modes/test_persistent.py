@@ -25,7 +25,7 @@ from launchopt.errors import RunError
 from launchopt.kernels.shared import KernelState
 from launchopt.modes import mode_class
 from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES
-from launchopt.recording.recorder import LaunchColumn, Strategy
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream, Segment

@@ -12,7 +12,7 @@ from launchopt.command import Dtype, Op
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
 from launchopt.modes.pointer_array import PointerArray
-from launchopt.recording.recorder import LaunchColumn, Strategy
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.stream import GemmStream
 

@@ -28,7 +28,7 @@ from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import LaunchColumn, Strategy
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify.commands import verify
 from launchopt.workloads.chain import ChainStream

@@ -15,7 +15,8 @@ from support.steps.launching import launch, recorded
 from launchopt.batching.buckets import FlushReason
 from launchopt.errors import RunError
 from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import CommandColumn, LaunchColumn, Recorder, Strategy
+from launchopt.recording.launch_rows import LAUNCH_COLUMNS, NOT_SAMPLED, CommandColumn, LaunchColumn, Strategy
+from launchopt.recording.recorder import Recorder
 
 
 def test_note_fills_a_row_a_launch_and_a_row_a_command() -> None:
@@ -24,7 +25,7 @@ def test_note_fills_a_row_a_launch_and_a_row_a_command() -> None:
     launch(recorder, [4, 3], shape=3, flush_ns=99, start_ns=140, end_ns=145)
     run = recorded(recorder)
     launches, commands = run.launches, run.commands
-    assert launches.shape == (2, rec.LAUNCH_COLUMNS)
+    assert launches.shape == (2, LAUNCH_COLUMNS)
     expected = {
         LaunchColumn.BATCH: [0, 1],
         LaunchColumn.SHAPE: [3, 3],
@@ -34,10 +35,10 @@ def test_note_fills_a_row_a_launch_and_a_row_a_command() -> None:
         LaunchColumn.FLUSH_NS: [99, 99],
         LaunchColumn.SUBMIT_START_NS: [100, 140],
         LaunchColumn.SUBMIT_END_NS: [130, 145],
-        LaunchColumn.SAMPLE: [rec.NOT_SAMPLED] * 2,
+        LaunchColumn.SAMPLE: [NOT_SAMPLED] * 2,
         LaunchColumn.PACKED_BYTES: [0, 0],
     }
-    assert {column: launches[:, column].tolist() for column in range(rec.LAUNCH_COLUMNS)} == expected
+    assert {column: launches[:, column].tolist() for column in range(LAUNCH_COLUMNS)} == expected
     assert run.of_launch.tolist() == [0, 0, 0, 1, 1]
     assert commands[:, CommandColumn.SEQ].tolist() == [2, 0, 1, 4, 3]
     assert commands[:, CommandColumn.ENQUEUE_NS].tolist() == [20, 0, 10, 40, 30]
@@ -113,7 +114,7 @@ def test_chunks_are_what_was_noted_in_order(
             recorder.mark_sample(len(sizes), 7)
             recorder.mark_packed(seq, 1)
         sizes.append(size)
-        marks.append((7, seq) if marked else (rec.NOT_SAMPLED, 0))
+        marks.append((7, seq) if marked else (NOT_SAMPLED, 0))
         since, seq = since + size, seq + size
     chunks = list(recorder.chunks(most_launches, most_commands))
     assert all(len(chunk.launches) <= most_launches for chunk in chunks)
@@ -220,13 +221,13 @@ def test_marks() -> None:
     recorder.mark_sample(1, 8)
     recorder.mark_sample(3, 9)
     launches = recorded(recorder).launches
-    assert launches[:, LaunchColumn.SAMPLE].tolist() == [rec.NOT_SAMPLED, 8, 8, 9]
+    assert launches[:, LaunchColumn.SAMPLE].tolist() == [NOT_SAMPLED, 8, 8, 9]
     assert launches[:, LaunchColumn.PACKED_BYTES].tolist() == [0, 0, 4096, 0]
     assert (recorder.launch_count, recorder.launch_calls) == (4, 7)
     launch(recorder, [4])
     recorder.mark_packed(1, 2)
     assert recorded(recorder).launches[4, [LaunchColumn.SAMPLE, LaunchColumn.PACKED_BYTES]].tolist() == [
-        rec.NOT_SAMPLED,
+        NOT_SAMPLED,
         1,
     ]
     assert recorder.launch_calls == 5 + 3 + 2

@@ -17,7 +17,8 @@ from support.steps.launching import launch, recorded
 
 from launchopt.command import Dtype
 from launchopt.recording import summary
-from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.recording.launch_rows import Strategy
+from launchopt.recording.recorder import Recorder
 from launchopt.recording.results import COMMANDS, LAUNCHES, SUMMARY
 from launchopt.recording.summary import BURST_LAUNCHES, Timing, above_ceiling, measured
 from launchopt.recording.summary_columns import derived

@@ -32,7 +32,8 @@ from launchopt.devices.loops.runner import Launcher
 from launchopt.devices.runs import run_end
 from launchopt.errors import RunError
 from launchopt.queue.ring import Ring
-from launchopt.recording.recorder import Facts, Recorder, Strategy
+from launchopt.recording.launch_rows import Facts, Strategy
+from launchopt.recording.recorder import Recorder
 from launchopt.records import SHAPE_MASK
 from launchopt.sampling import Sampling
 from launchopt.timing import nvtx_ranges

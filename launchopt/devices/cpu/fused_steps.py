@@ -14,7 +14,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import HALF_BITS, LOW_HALF, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.base import HostDevice
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 from launchopt.types import Array
 from launchopt.workloads.chain import chain_of
 

@@ -22,7 +22,7 @@ from launchopt.devices.cublaslt.group_loops import SIZE, launch_grouped
 from launchopt.devices.cublaslt.plans import CUDA_TYPES, TRANSPOSE, WORKSPACE_LIMIT_BYTES
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.errors import RunError
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 
 UPLOAD_CALLS = 1
 POINTER_BYTES_A_COMMAND = 3 * 8

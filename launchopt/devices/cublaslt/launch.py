@@ -14,7 +14,7 @@ import numpy as np
 from launchopt.devices.resident.ring import post
 from launchopt.devices.runs import run_end
 from launchopt.native import call_matmul, call_words, compiled, monotonic_ns, store_fence, store_word
-from launchopt.recording.recorder import LaunchFacts, RecordingArrays, note
+from launchopt.recording.launch_rows import LaunchFacts, RecordingArrays, note
 from launchopt.records import request_of, slots_of
 from launchopt.types import Int, ShapeIndices, Table, Words
 
@@ -38,8 +38,8 @@ class ShapeColumn(enum.IntEnum):
     MOVE_C = 8
     PLAN0 = 9  # row of `plans` for a batch of no command; a batch of n commands has row PLAN0 + n
     PACKED0 = 10  # the same for packed batches
-    ONE_IS = 11  # recorder.Strategy of a launch of one command
-    MANY_ARE = 12  # recorder.Strategy of a launch of several
+    ONE_IS = 11  # Strategy of a launch of one command
+    MANY_ARE = 12  # Strategy of a launch of several
 
 
 BASES = slice(int(ShapeColumn.BASE_A), int(ShapeColumn.BASE_C) + 1)

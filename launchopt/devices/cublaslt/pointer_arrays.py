@@ -12,7 +12,7 @@ from launchopt.devices.cublaslt.pointer_loops import launch_pointers
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_by_pointers
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 
 WORDS_A_COMMAND = 3  # pointers to A, B and C
 UPLOAD_CALLS = 1

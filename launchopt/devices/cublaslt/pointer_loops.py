@@ -11,7 +11,7 @@ import numpy as np
 
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.native import call_words, compiled, monotonic_ns
-from launchopt.recording.recorder import Facts, RecordingArrays, note
+from launchopt.recording.launch_rows import Facts, RecordingArrays, note
 from launchopt.records import slots_of
 from launchopt.types import Int, Table, Words
 

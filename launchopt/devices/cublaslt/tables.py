@@ -12,7 +12,7 @@ import numpy as np
 from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 from launchopt.types import Table
 from launchopt.workloads.chain import Stream
 

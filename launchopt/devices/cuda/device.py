@@ -40,7 +40,8 @@ from launchopt.devices.resident.ring import GAVE_UP_LINE, GONE
 from launchopt.devices.runs import run_end
 from launchopt.errors import RunError
 from launchopt.queue.ring import Ring
-from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.recording.launch_rows import Strategy
+from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
 from launchopt.timing.activity import Ceilings, Span
 from launchopt.workloads.chain import ChainStream, Stream, chain_of

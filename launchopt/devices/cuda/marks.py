@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import Batch
 from launchopt.command import HALF_BITS, W_SLOT_C_REQUEST
 from launchopt.devices.base import CudaStream, LaunchPath
-from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.recording.launch_rows import Strategy
+from launchopt.recording.recorder import Recorder
 from launchopt.records import request_of
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Span

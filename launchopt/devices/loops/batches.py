@@ -37,7 +37,7 @@ from launchopt.devices.loops.state import (
 )
 from launchopt.native import compiled, monotonic_ns
 from launchopt.queue.ring import RingArrays, RingWords
-from launchopt.recording.recorder import CursorWord, Recording, RecordingArrays, wants_room
+from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays, wants_room
 from launchopt.types import Int, Table, Words
 
 UNLIMITED = 1 << 40  # launches of a batch where packing never pays

@@ -19,7 +19,7 @@ from launchopt.devices.loops.state import (
 )
 from launchopt.native import compiled
 from launchopt.queue.ring import RingArrays, RingWords
-from launchopt.recording.recorder import CursorWord, Recording, RecordingArrays, wants_room
+from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays, wants_room
 from launchopt.types import Int, ShapeIndices, Words
 
 

@@ -48,7 +48,8 @@ from launchopt.devices.loops.state import (
 from launchopt.errors import RunError
 from launchopt.native import compiled, monotonic_ns, store_release
 from launchopt.queue.ring import HEADER_WORDS, HeaderWord, Ring, RingArrays, RingWords, ready_words, release_words
-from launchopt.recording.recorder import CursorWord, Recorder, Recording, RecordingArrays, wants_room
+from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays, wants_room
+from launchopt.recording.recorder import Recorder
 from launchopt.types import Int, Table, Words
 
 MOST_AT_ONCE = 512  # records of a block: 32 KiB stay in a core's nearest cache until they are gathered

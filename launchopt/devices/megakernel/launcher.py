@@ -32,7 +32,7 @@ from launchopt.devices.steps.coalesced import CoalescedSteps
 from launchopt.devices.steps.likely import most_kept
 from launchopt.errors import ConfigError
 from launchopt.kernels.shared import FEEDBACK, GATE, GROUP_WARPS, MOST_COLUMNS, PROGRAM, QUERIES, SCRATCH_BYTES
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 
 # Threads of a block; STORERS: additional ones for lists of short GEMMs. All blocks must be resident.
 WARP = 32

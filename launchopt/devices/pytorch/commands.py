@@ -13,7 +13,7 @@ from launchopt.batching.buckets import FlushReason
 from launchopt.command import WORDS, ShapeKey, as_records
 from launchopt.devices.base import Device
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 from launchopt.types import ShapeIndices, Words
 
 MOST_LISTED = 16_384  # slots whose views are made ahead: a view takes about a kilobyte

@@ -22,7 +22,7 @@ from launchopt.devices.base import Device
 from launchopt.devices.pytorch.ops import PLAIN, Heads
 from launchopt.devices.pytorch.step import Kind, Maker, Site, Step, wires_of
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, as_tensor
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream, chain_of
 

@@ -24,7 +24,7 @@ from launchopt.devices.cublaslt.tuning import fastest_of_columns
 from launchopt.devices.runs import run_end
 from launchopt.devices.steps.keys import is_shared
 from launchopt.devices.steps.stages import LtSteps
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 
 COPY_CALLS = 3  # calls besides the launch: upload the slots, gather the inputs, scatter the outputs
 

@@ -17,7 +17,7 @@ from launchopt.devices.cuda.op_kernels import Three, fused_geometry
 from launchopt.devices.cuda.op_plans import three, to_launch
 from launchopt.devices.steps.coalesced import LtCoalesced
 from launchopt.devices.steps.stages import Argument, Fused, LtSteps, Role, step_of
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 
 FUSED = int(Strategy.fused)
 Fusions = Callable[[LtSteps, int, int], Sequence[Fused]]  # (steps, kind, copy of the weights) -> fused stages

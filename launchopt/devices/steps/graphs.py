@@ -29,7 +29,7 @@ from launchopt.devices.cublaslt.tuning import fastest_by_pointers
 from launchopt.devices.cuda.graph_cache import Executable, Graphs
 from launchopt.devices.steps.coalesced import CoalescedSteps
 from launchopt.devices.steps.likely import most_kept
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 from launchopt.records import columns_of
 
 UPLOAD_CALLS = 1  # calls besides the replay

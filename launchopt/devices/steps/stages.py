@@ -26,7 +26,7 @@ from launchopt.devices.runs import run_end
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.devices.steps.likely import likely_steps
 from launchopt.native import compiled, monotonic_ns
-from launchopt.recording.recorder import (
+from launchopt.recording.launch_rows import (
     COMMAND_COLUMNS,
     CURSOR_WORDS,
     LAUNCH_COLUMNS,

@@ -8,7 +8,7 @@ from launchopt.devices.steps.fused import elementwise_arguments
 from launchopt.devices.steps.stages import Fused, LtSteps
 from launchopt.devices.triton.kernels import bias_relu_scale
 from launchopt.devices.triton.plans import TYPES, Variant, load_variants
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 
 BLOCK, WARPS = 512, 4  # features and warps of a block
 Pair = tuple[int, int]  # of B and C

@@ -30,7 +30,7 @@ from launchopt.devices.triton.tuning import (
     turns,
 )
 from launchopt.errors import RunError
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 
 REPEATS = 3  # the fastest counts
 READ_ONCE = "evict_first"  # cache policy of A if it is not read again soon

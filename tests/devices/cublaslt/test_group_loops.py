@@ -20,7 +20,7 @@ from launchopt.batching.batcher import SEVERAL, shape_finder
 from launchopt.command import COMMAND_DTYPE, WORDS, Dtype, as_words
 from launchopt.devices.cublaslt import group_loops as gl
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.recording.recorder import CommandColumn, LaunchColumn, Strategy
+from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 

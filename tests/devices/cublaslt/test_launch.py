@@ -19,7 +19,7 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.resident import ring as rl
 from launchopt.kernels.shared import KernelState
-from launchopt.recording.recorder import LaunchColumn, Strategy
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 

@@ -32,7 +32,8 @@ from launchopt.devices.loops.runner import BatchLoop, Feedback, LoopSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import Driver, Schedule, Tokens
 from launchopt.queue.ring import HeaderWord, Ring
-from launchopt.recording.recorder import CommandColumn, CursorWord, LaunchColumn, Recorder
+from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
+from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain

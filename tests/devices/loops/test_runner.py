@@ -20,7 +20,8 @@ from launchopt.command import Dtype
 from launchopt.devices.loops.runner import BatchLoop, CommandLoop, LoopSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.queue.ring import HeaderWord, Ring
-from launchopt.recording.recorder import CommandColumn, CursorWord, LaunchColumn, Recorder
+from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
+from launchopt.recording.recorder import Recorder
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 

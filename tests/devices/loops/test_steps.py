@@ -36,7 +36,8 @@ from launchopt.devices.loops.landing import FlightWord
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import REHEARSED, Driver, Schedule
 from launchopt.queue.ring import HeaderWord
-from launchopt.recording.recorder import CommandColumn, CursorWord, LaunchColumn, Recorder
+from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
+from launchopt.recording.recorder import Recorder
 
 SIDE_BY_SIDE = [(0, 4)] * 6
 MIXED = [(5, 3), (0, 4), (1, 1), (9, 2), (3, 0), (4, 5)]

@@ -13,7 +13,7 @@ from launchopt.batching.step_buckets import StepColumn
 from launchopt.devices.loops.admission import ExpectedWord
 from launchopt.devices.loops.landing import FlightWord
 from launchopt.queue.ring import HeaderWord
-from launchopt.recording.recorder import CommandColumn
+from launchopt.recording.launch_rows import CommandColumn
 from launchopt.workloads import chain as ch
 
 SIDE_BY_SIDE = [(0, 4)] * 6

@@ -23,7 +23,7 @@ from support.steps.step_runs import StepRun, asked_of_python
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import LOW_HALF, Dtype
 from launchopt.modes.megakernel import MegakernelMode
-from launchopt.recording.recorder import LaunchColumn, Strategy
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.sampling import Sampling
 
 

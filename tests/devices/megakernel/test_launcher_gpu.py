@@ -30,7 +30,7 @@ from launchopt.devices.base import Device
 from launchopt.modes.baseline import Baseline, EachCommand
 from launchopt.modes.coalesced import Coalesced
 from launchopt.modes.megakernel import MegakernelMode
-from launchopt.recording.recorder import LaunchColumn, Strategy
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.sampling import Sampling
 
 

@@ -33,7 +33,7 @@ from launchopt.devices.cuda.op_kernels import fused_geometry
 from launchopt.devices.steps.stages import Argument, Fused, LtSteps, Role, even_requests, mark_even, step_of
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import HeaderWord, Ring
-from launchopt.recording.recorder import CommandColumn, LaunchColumn, Strategy
+from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.records import SHAPE_MASK
 from launchopt.workloads.chain import ChainStream
 

@@ -16,7 +16,8 @@ from launchopt.batching.buckets import FlushReason
 from launchopt.command import Dtype, Op, ShapeKey, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.triton.tuning import Config, configs
-from launchopt.recording.recorder import Recorder, Strategy
+from launchopt.recording.launch_rows import Strategy
+from launchopt.recording.recorder import Recorder
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import GemmStream, Segment
 

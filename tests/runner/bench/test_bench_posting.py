@@ -8,7 +8,8 @@ from support.steps.launching import recorded
 
 from launchopt.devices.cublaslt.launch import MOST_POSTED
 from launchopt.queue.ring import MOST_AT_ONCE
-from launchopt.recording.recorder import CommandColumn, LaunchColumn, Recorder
+from launchopt.recording.launch_rows import CommandColumn, LaunchColumn
+from launchopt.recording.recorder import Recorder
 from runner.bench import posting
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from launchopt.modes import MODES, mode_class
-from launchopt.recording.recorder import Strategy
+from launchopt.recording.launch_rows import Strategy
 from runner.run.run import forwarded_lines
 
 

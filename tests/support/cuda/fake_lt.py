@@ -20,7 +20,8 @@ from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cuda.op_kernels import ARGS, OpLaunch, geometry
 from launchopt.devices.loops.runner import Launcher
-from launchopt.recording.recorder import Recorder, RecordingArrays, Strategy
+from launchopt.recording.launch_rows import RecordingArrays, Strategy
+from launchopt.recording.recorder import Recorder
 from launchopt.timing.sampling import Sampler
 from launchopt.workloads.chain import Stream
 from support.cuda.fake_kernels import FakeKernels, elementwise, rows_at

@@ -8,8 +8,8 @@ import numpy as np
 
 from launchopt.batching.buckets import FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
-from launchopt.recording import recorder as rec
-from launchopt.recording.recorder import Chunk, LaunchColumn, Recorder, Strategy
+from launchopt.recording.launch_rows import COMMAND_COLUMNS, LAUNCH_COLUMNS, LaunchColumn, Strategy
+from launchopt.recording.recorder import Chunk, Recorder
 from launchopt.recording.spool import Rows
 
 
@@ -49,6 +49,6 @@ def recorded(recorder: Recorder) -> Chunk:
     chunks = list(recorder.chunks())
     assert [chunk.first_launch for chunk in chunks] == np.cumsum([0, *(len(x.launches) for x in chunks)])[:-1].tolist()
     assert all(len(chunk.commands) == chunk.launches[:, LaunchColumn.SIZE].sum() for chunk in chunks)
-    launches: Rows = np.concatenate([np.empty((0, rec.LAUNCH_COLUMNS), np.int64), *(x.launches for x in chunks)])
-    commands: Rows = np.concatenate([np.empty((0, rec.COMMAND_COLUMNS), np.int64), *(x.commands for x in chunks)])
+    launches: Rows = np.concatenate([np.empty((0, LAUNCH_COLUMNS), np.int64), *(x.launches for x in chunks)])
+    commands: Rows = np.concatenate([np.empty((0, COMMAND_COLUMNS), np.int64), *(x.commands for x in chunks)])
     return Chunk(0, launches, commands)

@@ -28,7 +28,8 @@ from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import Interrupted
 from launchopt.producing.driver import Driver, Schedule, Tokens
 from launchopt.queue.ring import HeaderWord, Ring
-from launchopt.recording.recorder import CommandColumn, Recorder
+from launchopt.recording.launch_rows import CommandColumn
+from launchopt.recording.recorder import Recorder
 from launchopt.records import SHAPE_MASK
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing.sampling import Sampler
