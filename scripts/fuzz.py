@@ -136,7 +136,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("what", nargs="*", choices=[*known, []], metavar="WHAT", help=f"of {', '.join(known)}")
     parser.add_argument("--minutes", type=float, default=10.0, help="of all together (default: 10)")
     parser.add_argument(
-        "--count", type=int, help=f"so many rounds instead: a command line, or {TURN} files of a reader"
+        "--count",
+        type=int,
+        help=f"number of rounds instead of a time; a round is a command line, or {TURN} files of a reader",
     )
     parser.add_argument("--seed", type=int, default=0, help="number of the first round")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir(), "launchopt-fuzz"), help="for findings")

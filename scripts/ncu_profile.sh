@@ -12,15 +12,15 @@ usage() {
     printf '%s\n' \
         "Usage: scripts/ncu_profile.sh [options] [hydra overrides...]" \
         "                 e.g. --launches 2 mode=batched workload=gemv_micro workload.commands=4096" \
-        "Runs 'python -m runner' under ncu, which replays the first kernels that are launched in a launchopt range;" \
-        "warm-up and rehearsals have none. Keep the job small: ncu watches all launches, and serialises them." \
+        "Runs 'python -m runner' under ncu, which replays the first kernels launched in a launchopt range. The warm-up run" \
+        "has no ranges. Keep the job small: ncu observes all launches, and serialises them." \
         "" \
-        "  --launches N    kernels to profile                  (default: 3)" \
-        "  --skip N        matching kernels to pass by first   (default: 0)" \
+        "  --launches N    number of kernels to profile        (default: 3)" \
+        "  --skip N        matching kernels to skip first      (default: 0)" \
         "  --range NAME    only launches of this range, as scripts/nsys_profile.sh lists them:" \
         "                  'batched 64x1x8192 fp32'            (default: any)" \
-        "  --kernel REGEX  only kernels whose name it finds    (default: any)" \
-        "  --bench PART    of 'python -m runner.bench PART' instead; takes no overrides" \
+        "  --kernel REGEX  only kernels with a matching name   (default: any)" \
+        "  --bench PART    profile 'python -m runner.bench PART' instead; takes no overrides" \
         "" \
         "  NCU_OUT         folder for the files    (default: outputs/ncu/<UTC time>-<pid>)" \
         "  NCU_TIMEOUT_S   time limit in seconds   (default: 600)" \

@@ -57,7 +57,7 @@ def test_nothing_under_way() -> None:
 
 
 @pytest.mark.skipif(not can_build(), reason="needs g++")
-def test_what_is_not_copied_is_noticed() -> None:
+def test_a_missing_copy_is_found() -> None:
     text = source("copies")
     assert text.count(COPY) == 1
     elsewhere = Launched(
@@ -68,7 +68,7 @@ def test_what_is_not_copied_is_noticed() -> None:
 
 
 @pytest.mark.skipif(not can_build(), reason="needs g++")
-def test_a_line_that_somebody_wrote_to_is_noticed() -> None:
+def test_a_changed_line_is_found() -> None:
     written = lines()
     written[LINE_BYTES * 5 * bc.WARP] = 1  # a line that block 0 reads
     found = Launched(1, 0, 2112, source("copies"), written)
@@ -76,7 +76,7 @@ def test_a_line_that_somebody_wrote_to_is_noticed() -> None:
         bc.copied_of(found.results, found.waits)
 
 
-def test_the_waits_are_told_by_their_mean_and_by_the_slowest_of_all_blocks() -> None:
+def test_waits_have_a_mean_and_the_maximum_over_blocks() -> None:
     results = np.zeros((2, len(CopyResult)), np.uint64)
     results[:, CopyResult.BYTES], results[:, CopyResult.BEGIN_NS], results[:, CopyResult.END_NS] = (
         4000,

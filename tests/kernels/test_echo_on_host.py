@@ -18,7 +18,7 @@ def echo(**how: int) -> Resident:
     return Resident(Dtype.fp32, 0, 0, name="echo", **how)
 
 
-def test_the_host_is_told_of_each_command_and_of_the_end() -> None:
+def test_the_host_is_notified_of_each_command_and_of_the_end() -> None:
     """One command at a time over several laps of the ring, then many together."""
     resident, alone = echo(), 3 << 5
 
@@ -43,7 +43,7 @@ def test_the_next_launch_goes_on_where_it_ended() -> None:
 
 
 @pytest.mark.parametrize("word", range(COMMAND_WORDS))
-def test_a_command_of_which_a_word_is_missing_is_not_told_of(word: int) -> None:
+def test_a_command_without_one_of_its_words_is_not_complete(word: int) -> None:
     resident = echo(patience_ns=PATIENCE_NS)
     assert resident.ring.post(*OPERANDS, 0, 0) == rl.OK
     resident.ring.words[0, word] = 0

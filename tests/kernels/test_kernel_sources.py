@@ -41,7 +41,7 @@ def test_a_source_has_each_header_once(name: str) -> None:
     assert text.count("{") == text.count("}")
 
 
-def test_the_host_knows_all_that_ptx_is_for() -> None:
+def test_the_host_replaces_every_function_of_ptx() -> None:
     """Compared by the names of the functions."""
     declared = set(re.findall(r"__device__ inline [\w]+&? (\w+)\(", text_of("common/ptx.cuh")))
     on_host = (Path(cuda_on_host.__file__).parent / "cuda_on_host.h").read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def test_no_line_is_too_long(name: str) -> None:
     assert [line for line in text_of(name).splitlines() if len(line) > LINE] == []
 
 
-def test_no_header_is_left_over() -> None:
+def test_every_header_is_included() -> None:
     assert {header for name in SOURCES for header in included(name)} == set(HEADERS)
 
 
@@ -120,7 +120,7 @@ def test_lanes_that_share_a_key_each_have_a_query() -> None:
     assert pairs <= 32 * shared.GROUP_WARPS, "vectors that are turned together are a thread's"
 
 
-def test_what_is_done_as_one_has_room_in_shared_memory() -> None:
+def test_fused_instructions_fit_in_shared_memory() -> None:
     """Attention fits where a GEMM has its inputs. A norm's columns fit there or in registers, its gain in a slot."""
     one, several = fusion.NORM_BYTES[1], fusion.NORM_BYTES[shared.MOST_COLUMNS]
     assert shared.SCRATCH_BYTES >= fusion.ATTENTION_BYTES
@@ -130,11 +130,11 @@ def test_what_is_done_as_one_has_room_in_shared_memory() -> None:
     assert max(one, several) <= memory.SLOT_BYTES
 
 
-def test_a_slice_of_a_piece_is_a_warps() -> None:
+def test_each_warp_has_one_slice_of_a_piece() -> None:
     assert ins.SLICE_BYTES * shared.GROUP_WARPS == shared.PIECE_BYTES
 
 
-def test_what_is_fed_back_has_room_where_a_gemm_has_its_inputs() -> None:
+def test_feedback_fits_in_the_memory_of_gemm_inputs() -> None:
     """Keys, or sums. The compiler asserts the same of the struct."""
     assert shared.ROW_WORDS == feedback_stages.WORDS
     defined = dict(re.findall(r"#define (\w+) (.*)", feedback.head_of(SamplingKind.top_k)))

@@ -54,7 +54,7 @@ def test_every_row_of_every_step(dtype: Dtype, name: str, requests: int) -> None
     assert {each.defines["FUSED"] for each in run.lists.values()} == {sum(1 << op for op in fused)}
 
 
-def test_a_block_adds_what_others_stored_once_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_waits_for_addends_of_other_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The GEMM of `o` is not streamed, so no block gets add1's outputs by mail.
 
     A block also has a share of `down`, and none of the GEMMs in between.
@@ -85,9 +85,7 @@ def fed_stream(dtype: Dtype, sampling: Sampling, requests: int) -> ChainStream:
 
 
 @pytest.mark.parametrize(("dtype", "sampling", "requests"), some(FED), ids=str)
-def test_what_is_fed_back_is_what_the_host_makes_of_the_same_results(
-    dtype: Dtype, sampling: Sampling, requests: int
-) -> None:
+def test_feedback_equals_that_of_the_host(dtype: Dtype, sampling: Sampling, requests: int) -> None:
     """Also with more rows than blocks, and with one row that all blocks share.
 
     The reference is the same kernel with feedback switched off.
@@ -105,7 +103,7 @@ def test_what_is_fed_back_is_what_the_host_makes_of_the_same_results(
 
 
 @pytest.mark.parametrize(("sampling", "wait"), [(NONE, THROUGH), (TOP_K, THROUGH), (GREEDY, FOUND)], ids=str)
-def test_a_row_waits_until_all_blocks_are_through(sampling: Sampling, wait: tuple[str, str]) -> None:
+def test_feedback_of_a_row_waits_for_all_blocks(sampling: Sampling, wait: tuple[str, str]) -> None:
     """Without the wait, some order of the threads feeds back old values."""
     text, stream = source("megakernel"), fed_stream(Dtype.fp32, sampling, BLOCKS)
     assert text.count(wait[0]) == 1
@@ -161,7 +159,7 @@ class Headed(KernelRun):
 
 @pytest.mark.parametrize("change", some(CHANGES, 2), ids=lambda change: change.__name__)
 @pytest.mark.parametrize(("dtype", "requests"), [(Dtype.fp32, 1), (Dtype.bf16, 1), (Dtype.bf16, 18)], ids=str)
-def test_logits_that_tie_and_that_are_none(dtype: Dtype, requests: int, change: Callable[[Weights], None]) -> None:
+def test_logits_with_ties_and_nans(dtype: Dtype, requests: int, change: Callable[[Weights], None]) -> None:
     """The kernel finds the largest logit while it stores logits, over several passes of each block."""
     small = linear_program([(128, 128)])
     stream = ChainStream(small, 1, requests_of([(0, 3)] * requests), dtype, 1, vocab=2100)

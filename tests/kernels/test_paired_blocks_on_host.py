@@ -83,7 +83,7 @@ def test_halves_of_k_are_added_up(
     assert run.verify().ok
 
 
-def test_what_another_block_stored_is_added_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addends_of_another_block_come_by_mail(monkeypatch: pytest.MonkeyPatch) -> None:
     """`down` is shared and adds the outputs of `o`, which is not shared: they come by mail."""
     monkeypatch.setattr(kernel_runs, "BLOCKS", 4)
     for program, dtype in ((TALL, Dtype.fp32), (TALL_OF_HALVES, Dtype.bf16)):
@@ -106,7 +106,7 @@ def test_o_and_down_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("program", "dtype"), [(HEAD, Dtype.fp32), (HEAD_OF_HALVES, Dtype.bf16)], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("vocab", [4, 12, 52])
-def test_the_largest_logits_are_found_by_who_has_stored_them(
+def test_the_block_that_stores_logits_finds_the_largest(
     program: Program, dtype: Dtype, vocab: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if a block has a share of the LM head but no rows of its own, or if its pair has no share."""
@@ -137,7 +137,7 @@ def test_a_block_of_a_pair_may_be_late(requests: int, monkeypatch: pytest.Monkey
     assert run.verify().ok
 
 
-def test_a_block_waits_for_what_the_other_one_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_waits_for_the_sums_of_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the wait, some order of the threads adds old values."""
     monkeypatch.setattr(kernel_runs, "BLOCKS", 4)
     text, stream = source("megakernel"), paired_stream(HEAD, 16, Dtype.fp32, 12)

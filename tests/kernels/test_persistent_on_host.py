@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
 @pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
-def test_products_whatever_is_in_the_ring_already(dtype: Dtype, direct_bytes: int) -> None:
+def test_products_with_later_commands_in_the_ring(dtype: Dtype, direct_bytes: int) -> None:
     """Each kernel ends at its own END, although commands of the next one follow. Numbers of commands vary."""
     generator = np.random.default_rng([dtype, direct_bytes])
     resident = Resident(dtype, 0, direct_bytes)
@@ -40,7 +40,7 @@ def test_products_whatever_is_in_the_ring_already(dtype: Dtype, direct_bytes: in
 
 
 @pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
-def test_a_request_s_commands_follow_one_another(direct_bytes: int) -> None:
+def test_commands_of_a_request_run_in_order(direct_bytes: int) -> None:
     """Each command reads the output of its request's last one. The commands of two requests alternate."""
     generator = np.random.default_rng(direct_bytes)
     resident = Resident(Dtype.fp32, 2, direct_bytes)
@@ -61,7 +61,7 @@ def test_a_request_s_commands_follow_one_another(direct_bytes: int) -> None:
 
 @pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
-def test_commands_that_come_while_it_runs(dtype: Dtype, direct_bytes: int) -> None:
+def test_commands_posted_while_the_kernel_runs(dtype: Dtype, direct_bytes: int) -> None:
     """Lone commands, each posted after the last one is complete, and groups; in order for each of two requests."""
     generator = np.random.default_rng([dtype, direct_bytes])
     resident = Resident(dtype, 2, direct_bytes)
@@ -89,7 +89,7 @@ def test_lone_commands_between_many(rows: int) -> None:
     done_while_posted(resident, products, begun)
 
 
-def test_it_gives_up_where_nothing_comes() -> None:
+def test_the_kernel_gives_up_without_commands() -> None:
     resident = Resident(Dtype.fp32, 0, 0, PATIENCE_NS)
     resident.launch(1)
     assert int(resident.control[0]) == KernelState.GAVE_UP

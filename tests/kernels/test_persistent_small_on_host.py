@@ -44,7 +44,7 @@ MORE = [(17, 1, 64), (16, 1, 520), (5, 2, 16), (4, 1, 7)]
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
-def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype) -> None:
+def test_outputs_of_a_small_lone_command_are_sent(dtype: Dtype) -> None:
     """And no outputs of other commands; shapes in every order, more commands than the ring holds."""
     generator = np.random.default_rng(dtype)
     resident, shapes = Resident(dtype, 0, 64 << 10), ALONE + MORE
@@ -63,7 +63,7 @@ def test_the_host_is_sent_what_a_small_lone_command_gives(dtype: Dtype) -> None:
 
 
 @pytest.mark.parametrize("number", [31, 32, 63, 64, 79])
-def test_of_many_shapes_the_near_ones_are_sent(number: int) -> None:
+def test_outputs_of_near_shapes_are_sent(number: int) -> None:
     """The kernel prepares near shapes before the first command arrives. It hands out commands of other shapes."""
     generator = np.random.default_rng(number)
     a, b = (generator.standard_normal((rows, 16)).astype(np.float32) for rows in (16, 1))
@@ -74,7 +74,7 @@ def test_of_many_shapes_the_near_ones_are_sent(number: int) -> None:
 
 
 @pytest.mark.parametrize("requests", [1, 2])
-def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int) -> None:
+def test_a_command_waits_until_sent_outputs_are_in_memory(requests: int) -> None:
     """Each small command reads the output of its request's last one, and is posted when that output was sent."""
     generator = np.random.default_rng(requests)
     resident, size = Resident(Dtype.fp32, requests, 64 << 10), 16
@@ -89,7 +89,7 @@ def test_who_follows_waits_until_what_was_sent_is_in_memory(requests: int) -> No
         each.assert_right()
 
 
-def test_what_follows_at_once_is_handed_out() -> None:
+def test_commands_in_quick_succession_are_handed_out() -> None:
     """If several commands arrive while the warp runs one, it returns to the poll that sees all of them."""
     generator = np.random.default_rng(5)
     resident, size, rounds, some = Resident(Dtype.fp32, 1, 64 << 10), 16, 3, 12
@@ -115,7 +115,7 @@ def test_what_follows_at_once_is_handed_out() -> None:
 
 
 @pytest.mark.parametrize("complete", [False, True])
-def test_a_small_one_waits_for_what_workers_do(complete: bool) -> None:
+def test_a_small_command_waits_for_workers(complete: bool) -> None:
     """It arrives alone, while the command whose output it reads is handed out, or after that is complete."""
     generator = np.random.default_rng(3)
     resident, size, pairs = Resident(Dtype.fp32, 1, 4 << 10), 64, 6
@@ -141,7 +141,7 @@ def test_a_small_one_waits_for_what_workers_do(complete: bool) -> None:
         each.assert_right()
 
 
-def test_of_two_small_ones_alike_each_waits_for_its_own() -> None:
+def test_two_equal_small_commands_wait_for_different_ones() -> None:
     """Each waits for the last command of its request, two commands ago. One is complete, the other takes longer."""
     generator = np.random.default_rng(4)
     resident, size, long, rounds = Resident(Dtype.fp32, 2, 4 << 10), 64, 1024, 4

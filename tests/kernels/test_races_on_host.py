@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not can_find_races(), reason="needs g++ 11")
 
 
 @pytest.mark.parametrize("name", some(LISTS))
-def test_there_is_none(name: str) -> None:
+def test_the_megakernel_has_no_race(name: str) -> None:
     run = LISTS[name]()
     assert run.launches
     assert run.verify().ok
@@ -23,7 +23,7 @@ def test_there_is_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", some(["layers", "layers, 4 requests", "several passes", "short ones"]))
-def test_of_the_kernel_for_racecheck_neither_though_no_lane_speaks_for_others(name: str) -> None:
+def test_the_variant_for_racecheck_has_no_race(name: str) -> None:
     meets = "__syncwarp();\n        for (u32 i = 0; EACH_LANE"
     assert KERNEL.count(meets) == 1
     text = KERNEL.replace(meets, meets.removeprefix("__syncwarp();"))
@@ -49,7 +49,7 @@ NEEDED = {
 
 
 @pytest.mark.parametrize("name", ["norms", "norms of halves"])
-def test_two_norms_in_a_row_need_sums_of_their_own(name: str) -> None:
+def test_consecutive_norms_need_separate_sums(name: str) -> None:
     odd = "return flags & NORMED_ODD;"
     assert KERNEL.count(odd) == 1
     with pytest.raises(RuntimeError, match=r"a race: .* in `.*sums.*`, and"):
@@ -57,7 +57,7 @@ def test_two_norms_in_a_row_need_sums_of_their_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["short ones", "short ones of halves"])
-def test_sums_of_short_ones_need_two_places(name: str) -> None:
+def test_sums_of_short_gemms_need_two_places(name: str) -> None:
     """A thread stores the sums of one GEMM while others write those of the next."""
     turned = "        turn ^= 1;\n    }\n};"
     assert KERNEL.count(turned) == 1
@@ -66,7 +66,7 @@ def test_sums_of_short_ones_need_two_places(name: str) -> None:
 
 
 @pytest.mark.parametrize("line", some(NEEDED))
-def test_what_makes_an_order_is_needed(line: str) -> None:
+def test_each_statement_that_makes_an_order_is_necessary(line: str) -> None:
     (found,) = (each for each in statements(KERNEL) if KERNEL.startswith(line, beginning(KERNEL, each[0])))
     with pytest.raises(RuntimeError, match="a race: "):
         LISTS[NEEDED[line]](text=without(KERNEL, found))

@@ -87,7 +87,7 @@ def test_rows_of_all_launches(blocks: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
-def test_logits_that_tie_and_that_are_none(dtype: Dtype) -> None:
+def test_logits_with_ties_and_nans(dtype: Dtype) -> None:
     """In a block's first pass and in a later one."""
     vocab, end = 36_000, StepEnd(8, 36_000, dtype)
     for offset in (0, 1):

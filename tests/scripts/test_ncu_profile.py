@@ -55,7 +55,7 @@ def test_wrong_usage_is_refused_before_anything_runs(bench: Bench, arguments: li
     assert not bench.out.exists()
 
 
-def test_any_range_of_ours_by_default_and_the_exit_code_passes_through(bench: Bench) -> None:
+def test_every_launchopt_range_by_default_and_the_exit_code_passes_through(bench: Bench) -> None:
     done = bench.run("mode=batched", "model.name=a b", FAKE="7")
     assert done.returncode == 7
     profile, imported, table = bench.notes.read_text().splitlines()

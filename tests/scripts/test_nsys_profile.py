@@ -84,7 +84,7 @@ def test_a_relative_output_folder_is_the_callers(bench: Bench) -> None:
     assert (bench.folder / "here/profile.sqlite").exists()
 
 
-def test_an_agent_that_hangs_is_ended_and_nobody_elses(bench: Bench) -> None:
+def test_only_the_own_agent_is_ended_if_it_hangs(bench: Bench) -> None:
     with subprocess.Popen(["sleep", "300"], env=bench.environ | {"LAUNCHOPT_PROFILER_RUN": "another run"}) as bystander:
         try:
             done = bench.run(FAKE="agent")

@@ -60,7 +60,7 @@ def test_a_line_a_job_and_tool(tmp_path: Path) -> None:
         assert f"--kernel-name kns={mode}" in seen
 
 
-def test_racecheck_alone_is_given_the_kernel_that_it_understands(tmp_path: Path) -> None:
+def test_only_racecheck_runs_the_kernel_for_racecheck(tmp_path: Path) -> None:
     script = 'echo "========= ERROR SUMMARY: 0 errors"; echo "$@" >> "$0.seen"'
     for mode in BY_MODE:
         lines = ran(tmp_path, script, f"mode={mode}").stdout.splitlines()
@@ -72,14 +72,14 @@ def test_racecheck_alone_is_given_the_kernel_that_it_understands(tmp_path: Path)
 
 
 @pytest.mark.parametrize("script", ['echo "========= ERROR SUMMARY: 3 errors"; exit 9', "exit 0"])
-def test_what_was_found_or_said_nothing_fails(script: str, tmp_path: Path) -> None:
+def test_a_finding_or_no_output_is_a_failure(script: str, tmp_path: Path) -> None:
     done = ran(tmp_path, script, "mode=persistent", "workload=decode")
     assert done.returncode == 1
     assert all("mode=persistent workload=decode" in line for line in done.stdout.splitlines())
     assert len(done.stdout.splitlines()) == 2
 
 
-def test_what_was_found_first_is_shown_however_much_the_run_says_behind_it(tmp_path: Path) -> None:
+def test_the_first_finding_is_shown_before_long_output(tmp_path: Path) -> None:
     said = 'echo "========= Error: Race reported at line 7"; seq 1000; echo the end; exit 9'
     done = ran(tmp_path, said, "mode=persistent", "workload=decode")
     assert done.returncode == 1
@@ -89,9 +89,7 @@ def test_what_was_found_first_is_shown_however_much_the_run_says_behind_it(tmp_p
 
 
 @pytest.mark.parametrize("by_mode", [{"megakernel": {"single": 96}}, {"baseline": {"single": 9}}, {"megakernel": {}}])
-def test_that_nothing_was_found_where_the_kernel_did_not_run_fails(
-    by_mode: dict[str, dict[str, int]], tmp_path: Path
-) -> None:
+def test_a_run_without_the_kernel_is_a_failure(by_mode: dict[str, dict[str, int]], tmp_path: Path) -> None:
     done = ran(tmp_path, 'echo "========= ERROR SUMMARY: 0 errors"', "mode=megakernel", by_mode=by_mode)
     assert done.returncode == 1
     assert done.stdout.splitlines()[0] == (

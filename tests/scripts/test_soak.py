@@ -45,7 +45,7 @@ def test_a_million_commands_are_all_there(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["soak.json"]
 
 
-def test_where_nothing_can_be_kept_is_said_before(
+def test_a_missing_folder_is_an_error_at_the_start(
     soak: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -54,14 +54,14 @@ def test_where_nothing_can_be_kept_is_said_before(
     assert f"{tmp_path / 'none'} is no folder" in capsys.readouterr().err
 
 
-def test_what_cannot_be_kept_in_the_end_is_said(soak: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_write_is_an_error(soak: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.main(["--records", "1000", "--json", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.err == f"error: {tmp_path}: cannot be written (Is a directory)\n"
     assert said.out.endswith(" batches\n")
 
 
-def test_memory_is_the_first_the_last_and_the_most(soak: Any) -> None:
+def test_memory_has_first_last_and_peak(soak: Any) -> None:
     memory = soak.Memory()
     for held_bytes in (5, 9, 7):
         memory.add_lap(held_bytes)
@@ -86,7 +86,7 @@ def test_the_producer_does_not_outlive_a_killed_soak() -> None:
 
 
 @pytest.mark.parametrize("records", ["0", "1.5", "nan", "x"])
-def test_a_number_that_is_none_is_refused(records: str, soak: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_number_is_refused(records: str, soak: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         soak.main(["--records", records])
     assert ended.value.code == 2
@@ -130,12 +130,12 @@ def changed(records: Any) -> Any:
     ],
     ids=["last lost", "one lost", "one twice", "out of turn", "changed"],
 )
-def test_what_is_lost_or_changed_is_named(change: Any, said: str, soak: Any) -> None:
+def test_a_lost_or_changed_command_is_named(change: Any, said: str, soak: Any) -> None:
     with pytest.raises(soak.LostError, match=f"^lap 0: {said}"):
         run(soak, change)
 
 
-def test_a_batcher_that_keeps_one_is_found(soak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batcher_that_loses_a_command_is_found(soak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     note = soak.Soak._note
 
     def forgetful(self: Any, batch: Any, recorder: Any) -> None:

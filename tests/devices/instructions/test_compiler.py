@@ -165,7 +165,7 @@ def test_other_copies_of_the_weights_are_other_instructions() -> None:
     assert found, "no batch of requests with different copies"
 
 
-def test_requests_of_which_one_is_missing_still_get_along() -> None:
+def test_writes_of_a_batch_with_a_missing_request_are_ordered() -> None:
     """Requests 0 and 2 write to one cache. The compiler does not know their pages, so it orders their writes."""
     stream = stream_of("layer", [(0, 3)] * 3, layers=1)
     rig = InstructionRun(stream)
@@ -181,7 +181,7 @@ def test_requests_of_which_one_is_missing_still_get_along() -> None:
     assert [waits_of(program)[i] for i in maps] == [[], []], "they move different positions"
 
 
-def test_of_several_columns_each_request_has_its_own() -> None:
+def test_steps_of_several_columns_have_an_instruction_per_request() -> None:
     """Even if prompts happen to lie one lane apart."""
     stream = ChainStream([(64, 64)], 1, requests_of([(2, 1)] * 2), Dtype.fp32, 1)
     rig, batch = InstructionRun(stream), next(iter(batches(stream, 2)))
@@ -192,7 +192,7 @@ def test_of_several_columns_each_request_has_its_own() -> None:
     assert rig.compiler.compile(batch)[:, Word.REQUESTS].tolist() == [1, 1]
 
 
-def test_dependencies_found_again_are_the_same() -> None:
+def test_dependencies_are_reproducible() -> None:
     stream = stream_of("linear", [(0, 2)] * 6, layers=2)
     program = InstructionRun(stream).compiler.compile(next(iter(batches(stream, 6))))
     again = program.copy()
@@ -205,7 +205,7 @@ def sent(program: Instructions) -> list[int]:
     return program[:, Word.MAIL].tolist()
 
 
-def test_a_gemm_that_reads_what_one_wrote_has_it_by_mail() -> None:
+def test_a_gemm_gets_the_outputs_of_a_gemm_by_mail() -> None:
     """And waits for no other instruction."""
     stream = ChainStream([(192, 128), (128, 128)], 2, requests_of([(0, 3)] * 2), Dtype.fp16, 1)
     program = InstructionRun(stream).compiler.compile(step_of(stream, 2, 0))
@@ -214,13 +214,13 @@ def test_a_gemm_that_reads_what_one_wrote_has_it_by_mail() -> None:
     assert program[:, Word.LEVEL].tolist() == [0, 1, 2, 3]
 
 
-def test_what_another_op_made_is_not_mailed() -> None:
+def test_outputs_of_other_ops_are_not_mailed() -> None:
     stream = stream_of("layer", [(0, 3)] * 2, Dtype.fp16, layers=1)
     program = InstructionRun(stream).compiler.compile(step_of(stream, 2, 0))
     assert set(sent(program)) == {NOBODY}
 
 
-def test_of_several_columns_or_weights_that_lie_oddly_nothing_is_mailed() -> None:
+def test_several_columns_or_partial_vectors_are_not_mailed() -> None:
     """Two columns of one request; and rows of 130 elements of 2 bytes, which are not whole vectors."""
     wide = ChainStream([(128, 128), (128, 128)], 1, requests_of([(2, 1)]), Dtype.fp16, 1)
     odd = ChainStream([(130, 130), (130, 130)], 1, requests_of([(0, 3)]), Dtype.fp16, 1)
@@ -228,7 +228,7 @@ def test_of_several_columns_or_weights_that_lie_oddly_nothing_is_mailed() -> Non
     assert sent(InstructionRun(odd).compiler.compile(step_of(odd, 1, 0))) == [NOBODY] * 2
 
 
-def test_who_has_mail_has_not_waited_for_what_came_before_its_sender() -> None:
+def test_mail_does_not_replace_a_wait_for_an_earlier_instruction() -> None:
     """The addend is also an input of the first GEMM's reader. The sum waits for the producer of the addend.
 
     It waits although a later instruction, for which it waits too, got that producer's outputs by mail.

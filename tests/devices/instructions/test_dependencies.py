@@ -85,7 +85,7 @@ def test_many_spans_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
 
 @properties
 @given(st.integers(0, 14), st.floats(0.1, 0.9), st.integers(0, 999))
-def test_reduction_loses_none_and_keeps_none_in_vain(size: int, density: float, seed: int) -> None:
+def test_reduction_keeps_exactly_the_necessary_waits(size: int, density: float, seed: int) -> None:
     matrix = np.tril(np.random.default_rng(seed).random((size, size)) < density, -1)
     waits = reduced(matrix)
     direct = [np.flatnonzero(row).tolist() for row in matrix]
@@ -99,7 +99,7 @@ def test_reduction_loses_none_and_keeps_none_in_vain(size: int, density: float, 
 
 @properties
 @given(st.integers(1, 14), st.integers(2, 5), st.integers(0, 999))
-def test_joins_make_no_one_wait_for_more(size: int, most: int, seed: int) -> None:
+def test_joins_add_no_dependencies(size: int, most: int, seed: int) -> None:
     matrix = np.tril(np.random.default_rng(seed).random((size, size)) < 0.5, -1)
     waits = [np.flatnonzero(row).tolist() for row in matrix]
     steps = joined(waits, most)
@@ -135,7 +135,7 @@ def executed(program: Program, order: list[int]) -> list[int]:
 
 @properties
 @given(programs, st.integers(0, 999))
-def test_any_order_that_keeps_to_the_waits_gives_what_the_list_gives(program: Program, seed: int) -> None:
+def test_any_order_that_respects_the_waits_gives_the_same_result(program: Program, seed: int) -> None:
     waits = reduced(conflicting(program))
     generator, order = np.random.default_rng(seed), list[int]()
     while len(order) < len(program):

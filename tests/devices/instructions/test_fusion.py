@@ -60,12 +60,12 @@ def split(*parts: Sequence[str]) -> list[str]:
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("page", [None, 4])
 @pytest.mark.parametrize("requests", [1, 3])
-def test_a_layer_is_five_and_the_slots(requests: int, page: int | None, dtype: Dtype) -> None:
+def test_a_layer_is_five_fused_instructions_and_the_slots(requests: int, page: int | None, dtype: Dtype) -> None:
     stream = layer_stream(requests, dtype, layers=2, page=page)
     assert stages_of(compiled(stream), names_of(stream)) == ["slots", *STAGES, *STAGES]
 
 
-def test_only_who_is_asked_to_makes_them_one() -> None:
+def test_fusion_is_optional() -> None:
     program = compiled(layer_stream(1), fuse=False)
     assert not program[:, Word.FUSED].any()
     assert fused(program, 4)[:, Word.FUSED].tolist() == [0, 1, PART, 4, *[PART] * 4, 1, PART, 2, PART, PART, 1, PART]
@@ -110,7 +110,7 @@ NO_ATTENTION = split(ATTENTION.split("+"))
 
 @pytest.mark.parametrize("operand", [Word.A, Word.B], ids=lambda word: word.name)
 @pytest.mark.parametrize("requests", [1, 3])
-def test_a_norm_that_somebody_else_reads_is_by_itself(requests: int, operand: Word) -> None:
+def test_a_norm_with_another_reader_is_not_fused(requests: int, operand: Word) -> None:
     """A fused norm stores no output for the other reader."""
     stream = layer_stream(requests)
     given = int(compiled(stream, fuse=False)[names_of(stream).index("norm1"), Word.C])
@@ -120,7 +120,7 @@ def test_a_norm_that_somebody_else_reads_is_by_itself(requests: int, operand: Wo
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("requests", [1, 3])
-def test_a_norm_may_be_as_wide_as_there_is_room_for(requests: int, dtype: Dtype) -> None:
+def test_the_width_of_a_fused_norm_is_limited(requests: int, dtype: Dtype) -> None:
     most = fusion.NORM_BYTES[1 if requests == 1 else MOST_COLUMNS] // dtype.itemsize
     for features, expected in ((most, LAYER), (most + 128, NORM1)):
         words = {("norm1", Word.M): features, ("qkv", Word.K): features}
@@ -175,7 +175,7 @@ def test_operands_are_of_whole_vectors(operands: list[tuple[str, Word]], expecte
         ("qkv", Word.STRIDE_A, NORM1),  # each request has its own weights
     ],
 )
-def test_requests_lie_whole_vectors_apart_and_for_all_alike(name: str, word: Word, expected: list[str]) -> None:
+def test_strides_of_requests_are_whole_vectors(name: str, word: Word, expected: list[str]) -> None:
     """The strides of a single request do not matter."""
     assert changed({(name, word): 1032}, requests=3) == expected
     assert changed({(name, word): 1032}) == LAYER
@@ -202,11 +202,11 @@ def test_requests_lie_whole_vectors_apart_and_for_all_alike(name: str, word: Wor
         ({("gate_up", Word.M): 784, ("silu_mul", Word.M): 392}, LAYER),
     ],
 )
-def test_one_gives_all_that_the_next_takes(words: Words, expected: list[str]) -> None:
+def test_sizes_of_fused_instructions_match(words: Words, expected: list[str]) -> None:
     assert changed(words) == expected
 
 
-def test_of_several_columns_nothing_is_one() -> None:
+def test_several_columns_are_not_fused() -> None:
     """A prompt of three tokens, and the step after it."""
     program = layer_program(MODEL, 8)
     stream = ChainStream(program, 1, requests_of([(3, 2)]), Dtype.fp32, 1)
@@ -232,7 +232,7 @@ def attention_of(head_dim: int, ctx: int, q_heads: int = 8, kv_heads: int = 2, d
         (Dtype.bf16, [16, 32, 64, 128, 256], [4, 8, 12, 24, 96, 512]),
     ],
 )
-def test_heads_are_of_a_power_of_two_of_vectors(dtype: Dtype, one: list[int], apart: list[int]) -> None:
+def test_a_head_is_a_power_of_two_of_vectors(dtype: Dtype, one: list[int], apart: list[int]) -> None:
     """At least two vectors, which ROPE rotates together, and at most what one warp holds."""
     assert [head_dim for head_dim in (*one, *apart) if attention_of(head_dim, 8, dtype=dtype)] == one
 
@@ -249,7 +249,7 @@ def test_a_longer_cache_is_for_more_blocks() -> None:
         assert [attention_of(head_dim, ctx, dtype=dtype) for ctx in (most, most + 1)] == [True, False]
 
 
-def test_scores_of_a_long_context_have_no_room() -> None:
+def test_scores_of_a_long_context_do_not_fit() -> None:
     """With many queries and short heads, the scores exceed shared memory long before the cache is too long."""
     fits = [ctx for ctx in range(900, 1000) if attention_bytes(16, 8, ctx, 4) <= fusion.ATTENTION_BYTES]
     assert fits == list(range(900, fits[-1] + 1))
@@ -264,6 +264,6 @@ def test_relu_stays_apart() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-def test_of_a_model_of_odd_sizes_nothing_is_one(dtype: Dtype) -> None:
+def test_odd_sizes_are_not_fused(dtype: Dtype) -> None:
     stream = layer_stream(2, dtype, model=ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False), page=3)
     assert not compiled(stream)[:, Word.FUSED].any()

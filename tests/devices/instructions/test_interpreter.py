@@ -53,7 +53,7 @@ def test_every_token_is_right_and_the_same_in_any_order(name: str, dtype: Dtype,
 
 @settings(deadline=None, max_examples=40)
 @given(program_streams(most_layers=3), st.integers(1, 4), st.integers(0, 9))
-def test_whoever_steps_together(stream: ChainStream, most: int, seed: int) -> None:
+def test_arbitrary_batches(stream: ChainStream, most: int, seed: int) -> None:
     checked(stream, seed or None, at_random(seed), most)
 
 
@@ -90,7 +90,7 @@ def inside(rig: InstructionRun, spans: list[Span]) -> dict[int, Any]:
 
 @pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_read_or_written_but_what_the_dependencies_know_of(name: str, dtype: Dtype) -> None:
+def test_only_known_spans_are_read_or_written(name: str, dtype: Dtype) -> None:
     """Run prompts and single tokens. Other bytes of memory neither influence the result nor change."""
     stream, generator = stream_of(name, [(3, 3), (0, 3)], dtype, layers=1), np.random.default_rng(0)
     rig = InstructionRun(stream)
@@ -118,7 +118,7 @@ def test_nothing_is_read_or_written_but_what_the_dependencies_know_of(name: str,
 
 @pytest.mark.parametrize("requests", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_wait_can_be_left_out(name: str, requests: int) -> None:
+def test_every_wait_is_necessary(name: str, requests: int) -> None:
     """Each wait protects something that no other wait does: without it some order gives another result."""
     stream = stream_of(name, [(0, 3)] * requests, layers=2)
     expected = after_second_step(stream)
@@ -148,7 +148,7 @@ def test_the_check_finds_a_missing_wait_by_chance(name: str) -> None:
     assert not all(found)
 
 
-def test_an_order_that_does_not_keep_to_the_waits_is_refused() -> None:
+def test_an_order_that_breaks_a_wait_is_refused() -> None:
     stream = stream_of("linear", [(0, 2)])
     rig = InstructionRun(stream)
     program = rig.compiler.compile(next(iter(batches(stream, 1))))
@@ -157,7 +157,7 @@ def test_an_order_that_does_not_keep_to_the_waits_is_refused() -> None:
             run(program, rig.placed.memory, stream.dtype, order)
 
 
-def test_random_orders_differ_and_keep_to_the_waits() -> None:
+def test_random_orders_differ_and_respect_the_waits() -> None:
     stream = stream_of("qkv", [(0, 2)] * 2)
     program = InstructionRun(stream).compiler.compile(next(iter(batches(stream, 2))))
     orders = [random_order(program, seed) for seed in range(6)]
@@ -169,7 +169,7 @@ def test_random_orders_differ_and_keep_to_the_waits() -> None:
         assert all(place[j] < place[i] for i, own in enumerate(waits_of(program)) for j in own)
 
 
-def test_memory_is_where_it_is_said_to_be() -> None:
+def test_views_of_memory() -> None:
     low, high = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(4, dtype=np.uint16)
     memory = Memory({FIRST_ADDRESS: low, FIRST_ADDRESS + 4096: high})
     view = memory.view(FIRST_ADDRESS + 4, (2, 2), (12, 4), np.float32)

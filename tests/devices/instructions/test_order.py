@@ -58,7 +58,7 @@ def add(a: int, b: int, c: int) -> Instruction:
     return instruction(Op.ADD, 1024 * a, 1024 * b, 1024 * c)
 
 
-def test_who_waits_for_a_part_waits_for_the_whole() -> None:
+def test_a_wait_for_a_member_is_a_wait_for_the_group() -> None:
     program = np.zeros((7, WORDS), np.int64)
     program[:, Word.FUSED] = [1, PART, 2, PART, PART, 0, 0]
     program[:, Word.MAIL] = [NOBODY, NOBODY, 0, NOBODY, NOBODY, 2, NOBODY]
@@ -80,13 +80,13 @@ def test_outputs_of_a_sum_are_mailed_and_those_before_it_are_not() -> None:
     assert [waited(row) for row in program] == [[], [], [], [0]], "what is not sent is stored"
 
 
-def test_a_sum_by_itself_sends_nothing() -> None:
+def test_an_unfused_sum_sends_no_mail() -> None:
     program = made(gemm(0, 1), add(9, 1, 2), gemm(2, 3), fuse=False)
     assert program[:, Word.MAIL].tolist() == [NOBODY] * 3
     assert waits_of(program) == [[], [0], [1]]
 
 
-def test_who_adds_what_it_has_by_mail_waits_for_it() -> None:
+def test_a_gemm_is_not_mailed_the_addend_of_its_sum() -> None:
     """The sum reads the addend from memory."""
     program = made(gemm(0, 1), gemm(1, 2), add(1, 2, 3))
     assert program[:, Word.MAIL].tolist() == [NOBODY] * 3
@@ -96,14 +96,14 @@ def test_who_adds_what_it_has_by_mail_waits_for_it() -> None:
 # -- Residuals: a sum adds the stored outputs of an earlier GEMM with as many rows
 
 
-def test_nobody_waits_for_a_residual_whose_order_follows() -> None:
+def test_no_wait_for_a_residual_that_precedes_anyway() -> None:
     program = made(gemm(0, 1), gemm(1, 2), gemm(2, 3), add(1, 3, 4))
     assert program[:, Word.MAIL].tolist() == [NOBODY, 0, 1, NOBODY]
     assert not program[:, Word.WAITS].any()
     assert 0 in ancestors(waits_of(program), 2)
 
 
-def test_a_residual_is_waited_for_where_the_order_does_not_follow() -> None:
+def test_a_wait_for_a_residual_that_may_be_later() -> None:
     """Only the sum relates the first GEMM to the last one. The GEMM's input still comes by mail."""
     program = made(gemm(0, 1), gemm(9, 2), gemm(2, 3), add(1, 3, 4))
     assert program[:, Word.MAIL].tolist() == [NOBODY, NOBODY, 1, NOBODY]
@@ -111,7 +111,7 @@ def test_a_residual_is_waited_for_where_the_order_does_not_follow() -> None:
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-def test_a_residual_is_waited_for_where_another_thread_stored_it(fuse: bool) -> None:
+def test_a_wait_for_a_residual_of_another_thread(fuse: bool) -> None:
     """A GEMM of other rows, the first of which are added; or a sum that is not fused with its GEMM."""
     wider = gemm(0, 1, 2 * FEATURES)
     program = made(wider, gemm(1, 2), gemm(2, 3), add(1, 3, 4), fuse=fuse)
@@ -119,7 +119,7 @@ def test_a_residual_is_waited_for_where_another_thread_stored_it(fuse: bool) -> 
     assert 0 in waited(program[last])
 
 
-def test_a_residual_that_is_read_otherwise_too_is_waited_for() -> None:
+def test_a_wait_for_a_residual_with_another_reader() -> None:
     """A GEMM reads all outputs of the first one, and each thread of the sum adds its own part of them.
 
     A third GEMM got all of them by mail. Its completion does not imply that all of them were stored.
@@ -129,7 +129,7 @@ def test_a_residual_that_is_read_otherwise_too_is_waited_for() -> None:
     assert waited(program[2]) == [0, 1]
 
 
-def test_who_overwrites_a_residual_waits() -> None:
+def test_an_instruction_that_overwrites_a_residual_waits() -> None:
     """A GEMM stores where the first one stored, and adds something else; and a sum stores to its own addend."""
     program = made(gemm(0, 1), gemm(1, 2), gemm(2, 1), add(9, 1, 4))
     assert 0 in waited(program[2])
@@ -145,7 +145,7 @@ MAIL |= {"down+add2": "norm2+gate_up+silu_mul", "norm1+qkv": "down+add2"}
 
 @pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("requests", [1, 3])
-def test_of_a_layer_only_attention_waits_and_for_slots_alone(requests: int, dtype: Dtype) -> None:
+def test_in_a_layer_only_attention_waits_for_the_slots(requests: int, dtype: Dtype) -> None:
     """In three layers, all other inputs come by mail from the previous instruction."""
     stream = layer_stream(requests, dtype, layers=3)
     program = compiled(stream)
@@ -170,7 +170,7 @@ def test_with_relu_between_them_gemms_wait() -> None:
     assert program[[relu, down], Word.MAIL].tolist() == [NOBODY] * 2
 
 
-def test_joins_stand_before_a_whole_group() -> None:
+def test_joins_precede_a_group() -> None:
     """Compiled again, the list stays the same, however many instructions one waits for."""
     rows = [gemm(10 + i, 2 * i, FEATURES) for i in range(6)]
     rows = [*rows, instruction(Op.GEMM, WEIGHTS, 0, 1024 * 30), add(31, 30, 32)]
@@ -194,9 +194,7 @@ def at_random(seed: int) -> Ordered:
 
 @settings(deadline=None, max_examples=40)
 @given(layer_streams(), st.integers(1, 4), st.integers(0, 9))
-def test_every_token_is_right_in_any_order_and_the_same_as_of_one_by_one(
-    stream: ChainStream, most: int, seed: int
-) -> None:
+def test_tokens_are_right_in_any_order_and_equal_without_fusion(stream: ChainStream, most: int, seed: int) -> None:
     alone, together = InstructionRun(stream), InstructionRun(stream, fuse=True)
     alone.all(most, seed or None, in_order)
     lists = together.all(most, seed or None, at_random(seed))
@@ -232,7 +230,7 @@ def complete_before(program: Instructions) -> list[set[int]]:
 
 @settings(deadline=None, max_examples=40)
 @given(layer_streams(), st.integers(1, 4), st.integers(0, 9))
-def test_what_is_not_complete_was_sent_or_is_of_the_same_thread(stream: ChainStream, most: int, seed: int) -> None:
+def test_operands_are_complete_or_mailed_or_of_the_same_thread(stream: ChainStream, most: int, seed: int) -> None:
     """Check every operand that an instruction reads, or overwrites, from one that is not complete before it begins.
 
     Such an operand is either B of the group's first instruction, by mail; or A of a sum, which the same thread stored
@@ -262,7 +260,7 @@ def test_what_is_not_complete_was_sent_or_is_of_the_same_thread(stream: ChainStr
 
 
 @pytest.mark.parametrize("requests", [1, 3])
-def test_neither_mail_nor_a_wait_can_be_left_out(requests: int) -> None:
+def test_all_mail_and_all_waits_are_necessary(requests: int) -> None:
     """As in test_interpreter: without any of them some order gives another result.
 
     One wait is an exception: that of the second layer's attention for the slots. It follows from mail, except for the

@@ -23,7 +23,7 @@ def listed(*rows: dict[str, Any]) -> Instructions:
 GEMM = {"OP": Op.GEMM, "M": 64, "K": 32, "A": 1 << 20}
 
 
-def test_gemms_are_told_apart_by_their_weights_shape() -> None:
+def test_names_of_gemms_have_the_shape_of_their_weights() -> None:
     assert names_of(listed(GEMM, {"OP": Op.NORM, "M": 32}, GEMM | {"K": 48}, {"OP": JOIN})) == [
         "GEMM 64x32",
         "NORM",
@@ -32,13 +32,13 @@ def test_gemms_are_told_apart_by_their_weights_shape() -> None:
     ]
 
 
-def test_what_is_done_as_one_has_one_name() -> None:
+def test_fused_instructions_have_one_name() -> None:
     norm = {"OP": Op.NORM, "M": 32, "FUSED": 2}
     parts = GEMM | {"FUSED": PART}, {"OP": Op.ADD, "M": 64, "FUSED": PART}
     assert names_of(listed(norm, *parts, GEMM)) == ["NORM + GEMM 64x32 + ADD", "GEMM 64x32"]
 
 
-def test_a_weight_counts_once_whoever_reads_it() -> None:
+def test_a_weight_with_several_readers_counts_once() -> None:
     one = GEMM | {"REQUESTS": 16}
     assert weight_bytes(listed(one), 2) == 64 * 32 * 2
     assert weight_bytes(listed(one, one | {"FIRST_REQUEST": 16}), 2) == 64 * 32 * 2

@@ -101,7 +101,7 @@ def ended(ahead: Gpu, program: Launches) -> None:
     program.waits = None
 
 
-def test_what_came_after_the_same_program_is_launched_ahead(ahead_of: Any) -> None:
+def test_a_known_successor_is_launched_ahead(ahead_of: Any) -> None:
     ahead, program = ahead_of(), Launches()
     assert [step(ahead, program) for _ in range(6)] == [False, False, True, True, True, True]
     assert program.made == 5, "from the second on"
@@ -120,7 +120,7 @@ def test_programs_that_take_turns(ahead_of: Any) -> None:
     assert ahead.called_off == 0
 
 
-def test_another_one_comes(ahead_of: Any) -> None:
+def test_another_program_follows(ahead_of: Any) -> None:
     ahead, one, other = ahead_of(), Launches(), Launches()
     for _ in range(3):
         step(ahead, one)
@@ -141,7 +141,7 @@ def test_the_host_may_be_ahead_of_the_gpu(ahead_of: Any) -> None:
     assert len(set(said)) == len(said) == STAGES - 1
 
 
-def test_what_a_launch_cannot_feed_back_is_no_launch_that_waited(ahead_of: Any) -> None:
+def test_a_step_without_feedback_admits_no_launch(ahead_of: Any) -> None:
     ahead, program = ahead_of(), Launches()
     for _ in range(3):
         step(ahead, program)
@@ -154,7 +154,7 @@ def test_what_a_launch_cannot_feed_back_is_no_launch_that_waited(ahead_of: Any) 
     assert ahead.called_off == 1
 
 
-def test_one_that_waited_for_long_may_have_given_up(ahead_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_launch_is_not_admitted(ahead_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns, ahead, program = [0], ahead_of(), Launches()
     monkeypatch.setattr(la.time, "monotonic_ns", lambda: now_ns[0])
     for _ in range(3):
@@ -166,7 +166,7 @@ def test_one_that_waited_for_long_may_have_given_up(ahead_of: Any, monkeypatch: 
     ended(ahead, program)
 
 
-def test_one_that_gave_up_although_it_was_admitted(ahead_of: Any) -> None:
+def test_an_admitted_launch_that_gave_up_is_an_error(ahead_of: Any) -> None:
     ahead, program = ahead_of(), Launches()
     for _ in range(2):
         step(ahead, program)
@@ -179,7 +179,7 @@ def test_one_that_gave_up_although_it_was_admitted(ahead_of: Any) -> None:
         ahead.check_alive()
 
 
-def test_one_that_was_called_off_may_give_up(ahead_of: Any) -> None:
+def test_a_launch_that_was_called_off_may_give_up(ahead_of: Any) -> None:
     ahead, program = ahead_of(), Launches()
     for _ in range(2):
         step(ahead, program)
@@ -189,7 +189,7 @@ def test_one_that_was_called_off_may_give_up(ahead_of: Any) -> None:
     ahead.check_alive()
 
 
-def test_of_programs_that_are_dropped_nothing_is_known(ahead_of: Any) -> None:
+def test_successors_of_dropped_programs_are_forgotten(ahead_of: Any) -> None:
     ahead, program = ahead_of(), Launches()
     for _ in range(3):
         step(ahead, program)
@@ -212,7 +212,7 @@ def test_a_run_does_not_go_on_where_another_ended(ahead_of: Any) -> None:
     assert one.waits is None, "the first run's end is not before this one's begin"
 
 
-def test_one_that_a_compiled_loop_admits(ahead_of: Any) -> None:
+def test_a_compiled_loop_admits_a_launch(ahead_of: Any) -> None:
     """It admits the waiting launch and no other. Python sees the admission once."""
     ahead, program = ahead_of(), Launches()
     for _ in range(2):

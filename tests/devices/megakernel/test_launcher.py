@@ -48,7 +48,7 @@ def kernel() -> Iterator[FakeMegakernel]:
     st.sampled_from([None, 1, 2]),
     st.integers(1, 4),
 )
-def test_steps_are_right_whoever_is_together(
+def test_steps_are_right_in_any_batches(
     name: str,
     sizes: list[tuple[int, int]],
     layers: int,
@@ -91,7 +91,7 @@ def test_a_step_of_requests_in_step_is_one_launch(name: str, kernel: FakeMegaker
 
 
 @pytest.mark.parametrize("racecheck", [False, True])
-def test_the_kernel_that_racecheck_understands_is_for_who_asks_for_it(racecheck: bool, kernel: FakeMegakernel) -> None:
+def test_racecheck_is_an_option(racecheck: bool, kernel: FakeMegakernel) -> None:
     run = Rig(kernel, stream_of("qkv", [(0, 3)] * 2), 2, racecheck=racecheck)
     run.run()
     run.check()
@@ -100,7 +100,7 @@ def test_the_kernel_that_racecheck_understands_is_for_who_asks_for_it(racecheck:
     assert set(kernel.each_lane) == {racecheck}
 
 
-def test_with_more_copies_of_the_weights_than_lists_are_asked_for_each_step_is_one_launch(
+def test_each_step_is_one_launch_with_more_copies_than_lists(
     kernel: FakeMegakernel,
 ) -> None:
     """From the first run on, which uses the first copies. A small model has hundreds of copies and may not use all."""
@@ -162,9 +162,7 @@ def test_no_launch_is_made_ahead(how: dict[str, bool], kernel: FakeMegakernel, m
     run.close()
 
 
-def test_a_tool_that_looks_on_sees_no_launch_that_waits(
-    kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_gated_launch_under_a_tool(kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "of nsys, and of ncu")
     assert Rig(kernel, stream_of("linear", [(0, 6)]), 1).prepared.path.ahead is None
 
@@ -178,16 +176,13 @@ def test_with_an_lm_head_and_sampling(kernel: FakeMegakernel) -> None:
     run.close()
 
 
-# -- Blocks that come in pairs
 # -- Blocks in pairs
 
 
 @pytest.mark.parametrize(
     ("multiprocessors", "clusters", "split"), [(4, 2, 1), (4, 3, 1), (4, 1, 0), (4, 0, 0), (3, 2, 0), (2, 1, 1)]
 )
-def test_pairs_of_blocks_share_gemms_where_all_are_there_at_once(
-    multiprocessors: int, clusters: int, split: int
-) -> None:
+def test_pairs_of_blocks_share_gemms_if_all_clusters_fit(multiprocessors: int, clusters: int, split: int) -> None:
     """With an odd number, one block would have no partner. Lists of one request have nothing to share."""
     program = linear_program([(64, 2048), (2048, 64)])
     stream = ChainStream(program, 1, requests_of([(0, 3)] * 16), Dtype.fp32, 1)
@@ -200,7 +195,6 @@ def test_pairs_of_blocks_share_gemms_where_all_are_there_at_once(
         run.close()
 
 
-# -- What a launch feeds back itself
 # -- Feedback by a launch
 
 
@@ -237,11 +231,10 @@ def test_more_launches_than_there_are_stages(kernel: FakeMegakernel) -> None:
     run.close()
 
 
-# -- What it says of itself, and its setting
 # -- Description and settings of the mode
 
 
-def test_what_it_takes() -> None:
+def test_streams_that_the_mode_refuses() -> None:
     stream = stream_of("layer", [(2, 3)])
     assert mode_class("megakernel") is MegakernelMode
     assert MegakernelMode.refusal("cuda", stream) is None

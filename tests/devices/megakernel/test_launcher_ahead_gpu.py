@@ -30,7 +30,7 @@ from launchopt.sampling import Sampling
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
 @pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("large", 16), ("deep", 16), ("paged", 1), ("layer", 4)])
-def test_launches_made_ahead_give_what_others_give(name: str, requests: int, sampling: Sampling) -> None:
+def test_launches_ahead_give_the_same_results(name: str, requests: int, sampling: Sampling) -> None:
     """Results equal bit for bit, for consecutive launches, and if all launches are waited for between two."""
     from launchopt.devices.cuda.device import CudaDevice
 
@@ -119,7 +119,7 @@ class Counted:
 @pytest.mark.parametrize(
     ("name", "requests"), [("decode", 1), ("decode", 2), ("decode", 16), ("deep", 16), ("paged", 4)]
 )
-def test_a_launch_feeds_back_what_it_has_computed(
+def test_a_launch_feeds_back_its_results(
     name: str, requests: int, dtype: Dtype, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other kernel feeds back, except after steps that are launched in another way."""
@@ -140,7 +140,7 @@ def test_a_launch_feeds_back_what_it_has_computed(
 
 
 @pytest.mark.gpu
-def test_the_host_samples_if_it_is_told_to() -> None:
+def test_the_host_samples_on_request() -> None:
     from launchopt.devices.cuda.device import CudaDevice
 
     ids = []

@@ -63,9 +63,7 @@ def test_requests_in_step_are_one_launch_a_step(device: Any, name: str, requests
 
 
 @cases([("decode", 3), ("paged", 3)], [Dtype.fp32])
-def test_what_is_not_one_launch_is_launched_as_in_coalesced(
-    device: Any, name: str, requests: int, dtype: Dtype
-) -> None:
+def test_other_steps_are_launched_as_in_coalesced(device: Any, name: str, requests: int, dtype: Dtype) -> None:
     """A prompt for each request, and first steps."""
     found = []
     for mode in (MegakernelMode(), Coalesced()):
@@ -92,7 +90,7 @@ def test_what_is_not_one_launch_is_launched_as_in_coalesced(
 
 
 @cases([("decode", 4), ("layer", 4), ("paged", 4)])
-def test_prompts_and_whoever_is_together(device: Any, name: str, requests: int, dtype: Dtype) -> None:
+def test_prompts_and_arbitrary_batches(device: Any, name: str, requests: int, dtype: Dtype) -> None:
     """From the second round on, the same batches appear again."""
     stream = stream_of(name, [(3, 3), (0, 4), (0, 5), (5, 2)][:requests], dtype)
     run, found = run_of(device, stream), []

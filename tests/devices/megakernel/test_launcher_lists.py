@@ -23,7 +23,7 @@ def kernel() -> Iterator[FakeMegakernel]:
         yield made
 
 
-def test_likely_lists_are_there_before_a_run_and_none_is_made_in_it(kernel: FakeMegakernel) -> None:
+def test_likely_lists_are_compiled_before_a_run(kernel: FakeMegakernel) -> None:
     stream = stream_of("linear_epilogue", [(0, 6)] * 4, replicas=3)
     run = Rig(kernel, stream, 4)
     assert run.kept == 2 * 3, "of all and of the first alone, with each copy of the weights"
@@ -35,13 +35,13 @@ def test_likely_lists_are_there_before_a_run_and_none_is_made_in_it(kernel: Fake
     run.close()
 
 
-def test_of_the_likely_ones_none_is_larger_than_a_batch_can_be(kernel: FakeMegakernel) -> None:
+def test_likely_lists_fit_in_a_batch(kernel: FakeMegakernel) -> None:
     run = Rig(kernel, stream_of("linear", [(0, 3)] * 4), 3)
     assert {int(np.asarray(each._tasks).view(TASK)["requests"][0]) for each in run.steps._programs.values()} == {1, 3}
     run.close()
 
 
-def test_what_comes_again_is_one_launch_from_the_second_time_on(kernel: FakeMegakernel) -> None:
+def test_a_repeated_batch_is_one_launch(kernel: FakeMegakernel) -> None:
     stream = stream_of("linear_epilogue", [(0, 6)] * 4)
     run = Rig(kernel, stream, 4).started()
     pair = some_of(stream, 1, 3)
@@ -52,7 +52,7 @@ def test_what_comes_again_is_one_launch_from_the_second_time_on(kernel: FakeMega
     run.close()
 
 
-def test_what_comes_in_a_rehearsal_is_there_when_the_run_comes(kernel: FakeMegakernel) -> None:
+def test_lists_of_the_warm_up_run_are_kept(kernel: FakeMegakernel) -> None:
     """The run compiles no list, which would delay its first token."""
     stream = stream_of("linear_epilogue", [(0, 6)] * 4)
     run = Rig(kernel, stream, 4)
@@ -116,7 +116,7 @@ def test_no_list_is_freed_while_a_launch_uses_it(cached: int, kernel: FakeMegake
     run.close()
 
 
-def test_what_was_seen_is_forgotten_in_time(kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_batches_are_forgotten(kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launchopt.devices.megakernel.launcher.MOST_SEEN", 2)
     stream = stream_of("linear", [(0, 6)] * 5)
     run = Rig(kernel, stream, 5).started()

@@ -87,7 +87,7 @@ def forget_norms(
 
 
 @cases(SOME)
-def test_memory_is_what_numpy_makes_of_the_same_list(
+def test_memory_equals_that_of_the_interpreter(
     device: Any, name: str, requests: int, dtype: Dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One layer, since differences add up; then the same step again, with equal bytes.

@@ -34,7 +34,7 @@ def sender(features: int, requests: int, box: int) -> np.ndarray[tuple[int, ...]
 
 
 @given(st.integers(1, 40), st.integers(2, 50), st.sampled_from([0, 4096]))
-def test_columns_that_there_are_wait_for_mail_and_no_others(pairs: int, requests: int, first: int) -> None:
+def test_only_existing_columns_wait_for_mail(pairs: int, requests: int, first: int) -> None:
     """Check every word: EMPTY once for each existing column, zero for columns that do not exist."""
     features = 2 * pairs
     stride, together = box_stride(features, MOST_COLUMNS, 2)
@@ -53,13 +53,13 @@ def test_columns_that_there_are_wait_for_mail_and_no_others(pairs: int, requests
 
 
 @pytest.mark.parametrize(("columns", "itemsize", "stride"), [(1, 2, 2 * 2 * 96), (1, 4, 2 * 4 * 96), (16, 4, 4 * 96)])
-def test_other_columns_lie_one_behind_another(columns: int, itemsize: int, stride: int) -> None:
+def test_columns_are_contiguous_in_other_boxes(columns: int, itemsize: int, stride: int) -> None:
     assert box_stride(96, columns, itemsize) == (stride, 1)
     tasks = np.array([sender(96, columns, 0)])
     assert (emptied_boxes(tasks, stride * columns, columns, itemsize) == EMPTY).all()
 
 
-def test_tasks_are_told_where_boxes_are() -> None:
+def test_tasks_have_the_addresses_of_boxes() -> None:
     tasks = np.array([sender(8, 1, 256), sender(8, 1, NOBODY)])
     tasks[1, TaskWord.MAILED], tasks[1, TaskWord.FROM] = 1, 256
     tasks[0, TaskWord.ADDED_MAILED], tasks[0, TaskWord.ADDED] = 0, 7

@@ -45,9 +45,7 @@ WHOLE = [
 @pytest.mark.parametrize(
     ("requests", "k_bytes", "is_split"), [*((*each, 1) for each in SPLIT), *((*each, 0) for each in WHOLE)]
 )
-def test_gemms_are_split_where_the_inputs_have_no_room(
-    requests: int, k_bytes: int, is_split: int, dtype: Dtype
-) -> None:
+def test_gemms_are_split_if_their_inputs_do_not_fit(requests: int, k_bytes: int, is_split: int, dtype: Dtype) -> None:
     """For several columns, and only into halves of whole pieces."""
     program = shared_list(k_bytes // dtype.itemsize, requests, dtype)
     tasks, _ = tasks_of(program, 4, dtype.itemsize, pairs=True)
@@ -68,7 +66,7 @@ def test_gemms_are_split_where_the_inputs_have_no_room(
         (16, 2048, 132, 0),  # k is one piece
     ],
 )
-def test_gemms_are_split_where_their_inputs_are_many_and_one_pass_is_all_there_is(
+def test_gemms_of_one_pass_are_split_if_they_have_many_inputs(
     requests: int, k_bytes: int, blocks: int, is_split: int
 ) -> None:
     tasks, _ = tasks_of(shared_list(k_bytes // 2, requests), blocks, 2, pairs=True)
@@ -90,7 +88,7 @@ def test_gemms_whose_weights_are_not_streamed_are_not_split() -> None:
 
 
 @pytest.mark.parametrize("blocks", [2, 4, 6, 64, 66, 132])
-def test_tiles_of_a_split_gemm_are_a_pairs(blocks: int) -> None:
+def test_a_pair_of_blocks_has_the_tiles_of_a_split_gemm(blocks: int) -> None:
     """Both blocks of a pair have a share, although only one stores. Later tasks wait for both, or get mail of both."""
     tasks, _ = tasks_of(shared_list(8192, 16), blocks, 2, pairs=True)
     assert tasks[:, TaskWord.SPLIT].tolist() == [1, 0]
@@ -120,7 +118,7 @@ def test_weights_of_a_split_gemm_are_half_the_pieces_each(k_bytes: int, pieces: 
     assert weights_of(tasks_of(shared_list(k_bytes // 2, 16), 4, 2)[0], 2)["pieces"].tolist() == [2 * pieces, 1, 0, 0]
 
 
-def test_of_a_layer_down_is_split_with_what_is_done_behind_it() -> None:
+def test_down_is_split_together_with_its_sum() -> None:
     tall = ModelShape("tall", 256, 2, 8, 2, 32, 2048)
     program = compiled(layer_stream(16, model=tall))
     tasks, _ = tasks_of(program, 4, 4, pairs=True)
@@ -139,7 +137,7 @@ def tall_list(layers: int, requests: int = 16, intermediate: int = 2048) -> Inst
     return compiled(layer_stream(requests, model=tall, layers=layers))
 
 
-def test_who_adds_what_is_cut_in_another_way_has_it_by_mail() -> None:
+def test_addends_of_other_tiles_come_by_mail() -> None:
     """Another block may have stored the addend. With equal tiles, each thread has stored its addend itself."""
     program = tall_list(2)
     tasks, _ = tasks_of(program, 4, 4, pairs=True)
@@ -157,7 +155,7 @@ def test_who_adds_what_is_cut_in_another_way_has_it_by_mail() -> None:
     assert not alone[:, TaskWord.ADDED_MAILED].any()
 
 
-def test_what_is_added_is_what_was_stored_there_last() -> None:
+def test_a_sum_adds_the_last_stored_output() -> None:
     """`out` of both layers stores to the same place. The second `down` adds the output of the second `out`."""
     program = tall_list(2)
     heads = [group[0] for group in groups_of(program)]
@@ -172,7 +170,7 @@ def test_what_is_added_is_what_was_stored_there_last() -> None:
     assert [whom(tasks[row]) for row in downs] == [[first], [second]]
 
 
-def test_who_adds_what_nobody_has_by_mail_waits_for_it() -> None:
+def test_a_sum_waits_for_an_addend_without_mail() -> None:
     program = tall_list(2)
     program[:, Word.MAIL] = NOBODY
     tasks, _ = tasks_of(program, 4, 4, pairs=True)
@@ -183,7 +181,7 @@ def test_who_adds_what_nobody_has_by_mail_waits_for_it() -> None:
     assert not tasks[:, TaskWord.ADDED_MAILED].any()
 
 
-def test_nothing_is_shared_where_somebody_would_wait_for_too_many() -> None:
+def test_nothing_is_shared_if_a_task_would_have_too_many_waits() -> None:
     program = tall_list(1)
     program[:, Word.MAIL] = NOBODY
     heads = [group[0] for group in groups_of(program)]
@@ -195,7 +193,7 @@ def test_nothing_is_shared_where_somebody_would_wait_for_too_many() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from([32, 200, 256]), st.integers(1, 40), st.integers(1, 18), st.sampled_from([2, 4, 34]))
-def test_of_any_size_of_k(m: int, slices: int, requests: int, blocks: int) -> None:
+def test_tasks_for_any_k(m: int, slices: int, requests: int, blocks: int) -> None:
     """Also for split GEMMs."""
     program = shared_list(128 * slices, requests, m=m)
     check_tasks(program, *tasks_of(program, blocks, 2, pairs=True), 2, blocks)
@@ -203,7 +201,9 @@ def test_of_any_size_of_k(m: int, slices: int, requests: int, blocks: int) -> No
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 3), st.integers(2, 18), st.sampled_from([1024, 2048, 4096]), st.sampled_from([2, 4, 6, 34]))
-def test_of_any_sums(layers: int, requests: int, intermediate: int, blocks: int) -> None:
+def test_addends_are_stored_by_the_own_block_or_mailed(
+    layers: int, requests: int, intermediate: int, blocks: int
+) -> None:
     """The own block has stored the addend, or it comes by mail."""
     tasks, _ = tasks_of(tall_list(layers, requests, intermediate), blocks, 4, pairs=True)
     sums = np.flatnonzero(tasks[:, TaskWord.THEN] == Op.ADD)

@@ -75,7 +75,7 @@ def test_no_stamps_are_no_time() -> None:
     assert account(nothing, ["A", "B"], MHZ) == [Part(name, 1, *[0.0] * 10) for name in "AB"]
 
 
-def test_an_instruction_of_which_block_0_has_no_share() -> None:
+def test_an_instruction_without_a_share_of_block_0() -> None:
     stamps = STAMPS.copy()
     stamps[0, 1] = 0
     norm, gemm = account(stamps, NAMES, MHZ)
@@ -84,7 +84,7 @@ def test_an_instruction_of_which_block_0_has_no_share() -> None:
     assert own_us(norm) + own_us(gemm) == pytest.approx(span_cycles(stamps) / MHZ)
 
 
-def test_who_says_nothing_of_being_ready_was_so_from_the_begin() -> None:
+def test_without_a_ready_stamp_a_block_is_ready_at_the_start() -> None:
     stamps = np.array([[[1000, 0, 3000]]], np.int64)
     (part,) = account(stamps, ["JOIN"], MHZ)
     assert (part.wait_us, part.work_us) == (0.0, 1.0)

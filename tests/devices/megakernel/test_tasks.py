@@ -59,7 +59,7 @@ def told(row: NDArray[np.int64], first: TaskWord, last: TaskWord) -> list[int]:
 
 
 @every
-def test_a_task_is_the_one_of_its_instructions_that_matters(requests: int, dtype: Dtype) -> None:
+def test_a_task_has_the_words_of_its_main_instruction(requests: int, dtype: Dtype) -> None:
     layer = Layer(requests, dtype)
     assert layer.tasks.shape == (1 + len(STAGES), TASK_WORDS)
     own = ["slots", "qkv", "rope", "o", "gate_up", "down"]
@@ -70,7 +70,7 @@ def test_a_task_is_the_one_of_its_instructions_that_matters(requests: int, dtype
 
 
 @every
-def test_whom_it_waits_for_is_told_by_tasks(requests: int, dtype: Dtype) -> None:
+def test_waits_are_numbers_of_tasks(requests: int, dtype: Dtype) -> None:
     layer = Layer(requests, dtype)
     tasks = layer.tasks
     assert tasks[:, Word.MAIL].tolist() == [NOBODY, NOBODY, QKV, ATTENTION, OUT, GATE_UP]
@@ -83,7 +83,7 @@ def test_whom_it_waits_for_is_told_by_tasks(requests: int, dtype: Dtype) -> None
 
 
 @every
-def test_results_are_what_the_last_one_gives(requests: int, dtype: Dtype) -> None:
+def test_results_are_those_of_the_last_instruction(requests: int, dtype: Dtype) -> None:
     layer = Layer(requests, dtype)
     for i, name in {QKV: "qkv", ATTENTION: "av", OUT: "add1", GATE_UP: "silu_mul", DOWN: "add2"}.items():
         found = layer.words(i, TaskWord.RESULT_M, TaskWord.RESULT, TaskWord.RESULT_STRIDE)
@@ -92,7 +92,7 @@ def test_results_are_what_the_last_one_gives(requests: int, dtype: Dtype) -> Non
 
 
 @every
-def test_a_norm_before_and_what_comes_after(requests: int, dtype: Dtype) -> None:
+def test_fused_ops_before_and_after_a_gemm(requests: int, dtype: Dtype) -> None:
     layer = Layer(requests, dtype)
     norms = {QKV: "norm1", GATE_UP: "norm2"}
     after: dict[int, tuple[Op, str]] = {
@@ -118,7 +118,7 @@ def stride_of(width: int, requests: int, itemsize: int) -> int:
 
 
 @every
-def test_inputs_come_from_what_the_first_one_reads(requests: int, dtype: Dtype) -> None:
+def test_inputs_are_those_of_the_first_instruction(requests: int, dtype: Dtype) -> None:
     """By mail: from the sender's box, which holds its results without gaps for one request, with gaps for several."""
     layer = Layer(requests, dtype)
     assert layer.words(QKV, TaskWord.FROM, TaskWord.FROM_BYTES) == layer.of("norm1", Word.B, Word.STRIDE_B)
@@ -142,7 +142,7 @@ def test_boxes_have_room_for_results(requests: int, dtype: Dtype) -> None:
     assert [layer.words(i, TaskWord.BOX) for i in (SLOTS, DOWN)] == [[NOBODY]] * 2, "nobody has mail from these"
 
 
-def test_who_sends_to_the_next_layer_has_a_box() -> None:
+def test_a_sender_to_the_next_layer_has_a_box() -> None:
     layer = Layer(2, layers=2)
     assert layer.tasks[:, Word.MAIL].tolist() == [NOBODY, NOBODY, *range(1, 10)]
     assert layer.words(1 + len(STAGES), TaskWord.FROM) == layer.words(DOWN, TaskWord.BOX)
@@ -161,7 +161,7 @@ def test_tiles_of_a_gemm_are_those_of_its_results(blocks: int) -> None:
 
 @pytest.mark.parametrize("blocks", [1, 5, 132])
 @pytest.mark.parametrize("requests", [1, 3])
-def test_attention_is_for_a_block_a_request_and_kv_head(requests: int, blocks: int) -> None:
+def test_attention_has_a_block_per_request_and_kv_head(requests: int, blocks: int) -> None:
     layer = Layer(requests, blocks=blocks)
     assert layer.words(ATTENTION, TaskWord.SHARE) == [min(blocks, requests * MODEL.kv_heads)]
 
@@ -189,7 +189,7 @@ def bits(*ops: Op) -> int:
 
 
 @pytest.mark.parametrize(("requests", "columns"), [(1, 1), (3, 16)])
-def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -> None:
+def test_ops_are_compiled_fused_or_alone(requests: int, columns: int) -> None:
     together, stream = Layer(requests), layer_stream(requests)
     fused = bits(Op.ROPE, Op.NORM, Op.ADD, Op.SILU_MUL)
     shape = {"HEAD_DIM": 32, "GROUP": 4, "PAGE_TOKENS": 8}
@@ -213,7 +213,7 @@ def test_ops_are_compiled_as_one_or_by_themselves(requests: int, columns: int) -
     }
 
 
-def test_of_a_layer_with_relu_both_are_compiled() -> None:
+def test_a_layer_with_relu_compiles_both() -> None:
     plain = ModelShape("plain", 256, 2, 8, 2, 32, 384, gated=False)
     tasks, _ = tasks_of(compiled(layer_stream(1, model=plain)), BLOCKS, 4)
     fused = bits(Op.ROPE, Op.NORM, Op.ADD)
@@ -240,7 +240,7 @@ def test_of_a_layer_with_relu_both_are_compiled() -> None:
         (17, 64, 512, 8, {Dtype.fp32: False, Dtype.bf16: False}),  # a second group of columns
     ],
 )
-def test_a_gemm_is_done_in_one_step_where_no_block_has_more_than_that(
+def test_a_gemm_takes_one_step_if_no_block_needs_more(
     requests: int, m: int, k: int, blocks: int, is_one_step: dict[Dtype, bool], dtype: Dtype
 ) -> None:
     itemsize = dtype.itemsize
@@ -256,14 +256,14 @@ def test_a_gemm_is_done_in_one_step_where_no_block_has_more_than_that(
     assert bool(found["SHORT"]) == (is_one_step[dtype] and requests == 1)
 
 
-def test_attentions_of_several_shapes_are_compiled_for_none() -> None:
+def test_several_attention_shapes_are_not_compiled_in() -> None:
     tasks = np.repeat(Layer(1).tasks, 2, axis=0)
     assert defines_of(tasks)["HEAD_DIM"] == 32
     tasks[-1:, [TaskWord.ATTENDS, Word.HEAD_DIM]] = 1, 64
     assert not defines_of(tasks).keys() & {"HEAD_DIM", "GROUP", "PAGE_TOKENS"}
 
 
-def test_of_a_model_of_odd_sizes_all_is_compiled_by_itself() -> None:
+def test_ops_of_odd_sizes_are_compiled_alone() -> None:
     odd = ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False)
     program = compiled(layer_stream(2, model=odd))
     tasks, box_bytes = tasks_of(program, BLOCKS, 4)
@@ -275,7 +275,7 @@ def test_of_a_model_of_odd_sizes_all_is_compiled_by_itself() -> None:
 
 
 @every
-def test_weights_are_told_with_the_gain_and_the_pairs(requests: int, dtype: Dtype) -> None:
+def test_weights_have_gains_and_pairs(requests: int, dtype: Dtype) -> None:
     layer = Layer(requests, dtype)
     weights = weights_of(layer.tasks, layer.itemsize)
     assert len(weights) == len(STREAMED) + 2
@@ -292,7 +292,7 @@ def test_weights_are_told_with_the_gain_and_the_pairs(requests: int, dtype: Dtyp
 
 @settings(deadline=None, max_examples=40)
 @given(layer_streams(), st.integers(1, 4), st.integers(0, 9))
-def test_of_any_layer(stream: ChainStream, most: int, seed: int) -> None:
+def test_tasks_of_any_layer(stream: ChainStream, most: int, seed: int) -> None:
     rig, itemsize = InstructionRun(stream, fuse=True), stream.dtype.itemsize
     for batch in batches(stream, most, seed or None):
         program = rig.compiler.compile(batch)
@@ -311,11 +311,11 @@ def test_joins_are_tasks_too() -> None:
 
 
 @pytest.mark.parametrize(("requests", "groups"), [(16, 0), (17, 1)])
-def test_of_more_requests_than_columns_there_are_groups(requests: int, groups: int) -> None:
+def test_many_requests_form_groups_of_columns(requests: int, groups: int) -> None:
     assert defines_of(Layer(requests).tasks)["GROUPS"] == groups
 
 
-def test_where_all_comes_by_mail_nobody_counts() -> None:
+def test_no_task_counts_if_all_inputs_are_mailed() -> None:
     stream = ChainStream(linear_program([(256, 128), (128, 256)]), 2, requests_of([(0, 2)]), Dtype.fp16, 1)
     tasks, _ = tasks_of(compiled(stream), BLOCKS, 2)
     assert (defines_of(tasks)["COUNTS"], int(tasks[:, TaskWord.COUNTED].sum())) == (0, 0)

@@ -139,7 +139,7 @@ def test_launches_use_the_copies_in_turn_and_are_queued_ahead(rig: Rig) -> None:
     ]
 
 
-def test_stamps_are_of_launches_that_the_gpu_had_no_time_to_wait_for(rig: Rig) -> None:
+def test_stamped_launches_are_queued_ahead(rig: Rig) -> None:
     plain, stamped = rig.timing.programs(), rig.timing.programs(mt.WITH_STAMPS)
     rig.log.clear()
     found = rig.timing.stamped(stamped, plain, 4)

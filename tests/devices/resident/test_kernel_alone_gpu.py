@@ -83,7 +83,7 @@ def posting(stream: GemmStream, **options: Any) -> Iterator[Posting]:
 
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
-def test_commands_that_come_alone(dtype: Dtype) -> None:
+def test_lone_commands(dtype: Dtype) -> None:
     """Sizes for the dispatcher's warp, for its group, and for workers."""
     pairs = [(1, 8), (3, 64), (16, 64), (16, 128), (33, 264), (64, 256), (7, 1000), (5, 2056), (40, 65), (300, 512)]
     stream = GemmStream(pairs, 3, [Segment(1, 2)], dtype, 2, independent=True)
@@ -94,7 +94,7 @@ def test_commands_that_come_alone(dtype: Dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
-def test_the_host_is_sent_what_a_small_command_gives(dtype: Dtype) -> None:
+def test_outputs_of_small_commands_are_sent(dtype: Dtype) -> None:
     """Sent outputs equal C bit for bit. The host is sent no output of a command that needs more than a warp."""
     pairs = [(1, 8), (3, 64), (16, 64), (11, 40), (15, 16), (16, 56), (17, 64), (300, 512)]
     stream = GemmStream(pairs, 30, [Segment(1, 2)], dtype, 60, independent=True)
@@ -122,7 +122,7 @@ def test_many_after_some_after_one() -> None:
                 on.wait()
 
 
-def test_patience_is_with_the_last_command() -> None:
+def test_patience_counts_from_the_last_command() -> None:
     """Commands arrive for longer than the patience, then none arrives for a while."""
     stream = GemmStream([(300, 512)], 1, [Segment(1, 20_000)], Dtype.fp32, 1, independent=True)
     with posting(stream, patience_s=PATIENCE_S) as on:

@@ -123,11 +123,11 @@ def test_runs_one_after_the_other_begin_anew() -> None:
         assert_right(row, stream, 1)
 
 
-# -- Hand-overs
+# -- Handovers to cuBLASLt
 
 
 @in_each_dtype
-def test_what_is_too_wide_is_cublaslts_and_both_keep_their_turns(dtype: Dtype) -> None:
+def test_cublaslt_runs_wide_gemms_in_order(dtype: Dtype) -> None:
     """The kernel ends before a wide GEMM, and starts again for the commands after it."""
     columns = [1, 40, 40, 3, 16, 17, 1, 33, 33, 2]
     segments = [Segment(n, 3, request % 4) for request, n in enumerate(columns)]
@@ -140,7 +140,7 @@ def test_what_is_too_wide_is_cublaslts_and_both_keep_their_turns(dtype: Dtype) -
 
 
 @pytest.mark.parametrize("each", [1, 20])
-def test_what_comes_after_an_end_is_the_next_kernels(each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_kernel_runs_commands_after_an_end(each: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later commands are already in the ring when the kernel reads its END, since all are posted before kernels start.
 
     each: steps of a segment, so that one poll takes a few commands, or many.
@@ -161,7 +161,7 @@ def test_what_comes_after_an_end_is_the_next_kernels(each: int, monkeypatch: pyt
     assert_right(row, stream, 2 * each + 3)
 
 
-def test_a_stream_may_begin_and_end_with_what_is_too_wide() -> None:
+def test_a_stream_may_begin_and_end_with_wide_gemms() -> None:
     stream = GemmStream([(64, 100)], 1, [Segment(20, 1), Segment(1, 1), Segment(20, 1)], Dtype.fp32, 1)
     (row,) = ran(stream)
     assert_right(row, stream, 2 + 2)
@@ -179,7 +179,7 @@ def run(arguments: str, folder: Path) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_tokens_follow_one_another_and_are_baselines(tmp_path: Path) -> None:
+def test_tokens_equal_those_of_baseline(tmp_path: Path) -> None:
     """Token ids equal baseline's in fp32, where near ties are rare, for 1, 3 and 16 requests. cuBLASLt runs prompts."""
     swept = "workload.requests=1,3,16 sampling=greedy,top_k"
     more = "against=[baseline] workload.tokens=12 workload.prompt_tokens=40"
@@ -201,11 +201,11 @@ def test_tokens_follow_one_another_and_are_baselines(tmp_path: Path) -> None:
         assert any(notice.startswith(said) for notice in manifest["notices"])
 
 
-# -- Ends
+# -- Ends of the kernel
 
 
 @pytest.mark.parametrize("workload", ["gemv_256 workload.commands=6", "decode model=tiny workload.requests=6"])
-def test_a_kernel_to_which_nothing_comes_gives_up_and_the_run_fails(workload: str, tmp_path: Path) -> None:
+def test_a_kernel_without_commands_gives_up_and_the_run_fails(workload: str, tmp_path: Path) -> None:
     code, error = run(f"{SLOWLY} workload={workload} hydra.run.dir={tmp_path}/out", tmp_path)
     assert code == 1
     assert GAVE_UP_LINE in error

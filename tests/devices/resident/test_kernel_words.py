@@ -15,7 +15,7 @@ from launchopt.kernels.shared import ENTRY_WORDS, GROUPS, QUEUE, SHAPE
 
 
 @pytest.mark.parametrize(("m", "n", "swapped"), [(300, 3, False), (5, 77, True)])
-def test_a_shape_is_told_in_the_words_of_its_struct(m: int, n: int, swapped: bool) -> None:
+def test_words_of_a_shape_match_its_struct(m: int, n: int, swapped: bool) -> None:
     words, is_swapped = shape_words(ShapeKey(m, n, 20, Dtype.fp16), (21, 22, 23))
     assert is_swapped == swapped
     shape = dict(zip(SHAPE.names or (), words, strict=True))
@@ -31,7 +31,7 @@ def test_a_shape_is_told_in_the_words_of_its_struct(m: int, n: int, swapped: boo
     }
 
 
-def test_what_one_warp_does_is_as_small_as_the_kernel_has_it() -> None:
+def test_sizes_that_one_warp_runs() -> None:
     small = [(16, 1, 64, Dtype.fp32), (1, 3, 4, Dtype.fp32), (1, 1, 128, Dtype.bf16)]
     not_small = [(17, 1, 64), (16, 2, 64), (16, 1, 66), (16, 1, 68)]
     assert all(is_sent(ShapeKey(*shape)) for shape in small)
@@ -87,6 +87,6 @@ def sealed(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, int], dict[s
     return resident, expected, dict(zip(QUEUE.names or (), parameters.tolist(), strict=True))
 
 
-def test_a_queue_is_told_in_the_words_of_its_struct(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_of_a_queue_match_its_struct(monkeypatch: pytest.MonkeyPatch) -> None:
     _, expected, parameters = sealed(monkeypatch)
     assert parameters == expected

@@ -92,7 +92,7 @@ def test_commands_are_taken_once_whole_and_in_order(
 
 
 @pytest.mark.parametrize(("apart", "before"), [(1, 1), (2, 2), (7, 7), (8, 0), (9, 0), (100, 0)])
-def test_what_is_a_ring_ago_is_done(apart: int, before: int) -> None:
+def test_no_wait_for_a_command_one_ring_earlier(apart: int, before: int) -> None:
     """A slot is overwritten only after its command is complete, so a command one ring earlier needs no wait."""
     ring = OwnRing(3, requests=2)
     requests = [0, *[1] * (apart - 1), 0]
@@ -104,7 +104,7 @@ def test_what_is_a_ring_ago_is_done(apart: int, before: int) -> None:
     assert (taken.a, taken.before) == (apart, before)
 
 
-def test_the_end_waits_for_nobody_and_is_nobodys_last() -> None:
+def test_no_command_waits_for_an_end() -> None:
     ring = OwnRing(3, requests=1)
     for shape in (4, END, 5):
         assert ring.post(1, 2, 3, 0, shape) == rl.OK
@@ -112,7 +112,7 @@ def test_the_end_waits_for_nobody_and_is_nobodys_last() -> None:
     assert taken == [Posted(1, 2, 3, 4, 0), Posted(1, 2, 3, END, 0), Posted(1, 2, 3, 5, 2)]
 
 
-def test_without_an_order_nobody_waits() -> None:
+def test_independent_commands_do_not_wait() -> None:
     ring = OwnRing(3)
     for _ in range(5):
         ring.post(1, 2, 3, 77, 4)
@@ -120,7 +120,7 @@ def test_without_an_order_nobody_waits() -> None:
 
 
 @pytest.mark.parametrize("missing", range(COMMAND_WORDS))
-def test_a_command_of_which_a_word_is_missing_is_not_there(missing: int) -> None:
+def test_a_command_without_one_of_its_words_is_not_taken(missing: int) -> None:
     """Words become visible in any order."""
     ring = OwnRing(2, first=4)
     before = ring.words.copy()
@@ -164,7 +164,7 @@ def test_a_writer_waits_for_its_slot_and_goes_on(first: int) -> None:
 
 
 @pytest.mark.parametrize("posted", [0, 3, 8])
-def test_of_a_kernel_that_gave_up_nothing_is_asked(posted: int) -> None:
+def test_a_post_to_a_kernel_that_gave_up_fails(posted: int) -> None:
     """A post then fails, whether there is room or not."""
     ring = OwnRing(3, requests=1)
     for _ in range(posted):
@@ -201,7 +201,7 @@ def test_a_kernel_that_ended_in_order_may_be_there_again(state: int) -> None:
     assert ring.reader.seen(2) == [True] * COMMAND_WORDS
 
 
-def test_who_waits_for_a_kernel_that_gives_up_is_told() -> None:
+def test_a_waiting_post_fails_when_the_kernel_gives_up() -> None:
     ring = OwnRing(1)
     ring.post(1, 1, 1, 0, 1)
     ring.post(2, 2, 2, 0, 2)
@@ -214,7 +214,7 @@ def test_who_waits_for_a_kernel_that_gives_up_is_told() -> None:
 
 @properties
 @given(laps, st.integers(0, 15), st.permutations(range(OUTPUT_WORDS)), st.integers(1, OUTPUT_WORDS), st.data())
-def test_outputs_are_there_when_each_has_come(
+def test_outputs_are_complete_when_each_has_arrived(
     lap: int, more: int, order: list[int], rows: int, data: st.DataObject
 ) -> None:
     """Outputs may arrive in any order. The reader ignores those of the ring's last lap, and rows past the last one."""
@@ -228,7 +228,7 @@ def test_outputs_are_there_when_each_has_come(
     assert rl.await_outputs(ring.queue.ctypes.data, index, rows) == rl.OK
 
 
-def test_who_waits_for_outputs_is_told_that_none_come() -> None:
+def test_a_wait_for_outputs_ends_if_none_are_sent() -> None:
     ring = OwnRing(4)
     ring.post(1, 2, 3, 0, 4)
     found: list[int] = []

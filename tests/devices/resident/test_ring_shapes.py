@@ -1,4 +1,4 @@
-"""What a resident kernel is told of a shape: from these words alone, C is the product, whichever operand is long."""
+"""The words of a shape that the persistent kernel reads (struct Shape): they suffice to compute C."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ padding = st.tuples(*[st.integers(0, 5)] * 3)
 
 @properties
 @given(sizes, st.integers(1, 40), st.sampled_from(Dtype), padding, st.integers(0, 2**32 - 1))
-def test_the_words_alone_give_the_product(
+def test_the_words_of_a_shape_give_the_product(
     sizes: tuple[int, int], k: int, dtype: Dtype, padding: tuple[int, int, int], seed: int
 ) -> None:
-    """With rows apart, in both orientations; nothing is written beside C."""
+    """With padded rows, for long A and for long B. No element beside C changes."""
     m, n = sizes
     leading = k + padding[0], k + padding[1], m + padding[2]
     shape = ShapeKey(m, n, k, dtype)
@@ -43,7 +43,7 @@ def test_the_words_alone_give_the_product(
 @properties
 @given(sizes, st.integers(1, 20_000), st.sampled_from(Dtype))
 def test_a_tile_is_worth_handing_out(sizes: tuple[int, int], k: int, dtype: Dtype) -> None:
-    """As few rows as make up what a group reads at once, and one of a long k."""
+    """A tile has as many rows as a group reads at once, and one row if k is long."""
     shape = ShapeKey(*sizes, k, dtype)
     words, swapped = shape_words(shape, (k, k, sizes[0]))
     least, row_bytes = words[-1], k * dtype.itemsize
