@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.cuda_on_host import can_build
 from support.megakernel.gated_runs import Gated
-from support.megakernel.kernel_runs import PROGRAMS, TOKENS, KernelRun, done_by
+from support.megakernel.kernel_runs import PROGRAMS, TOKENS, KernelRun, after_all_steps
 from support.steps.programs import requests_of
 
 from launchopt.command import Dtype
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 def test_launches_that_wait_for_their_commands(name: str, requests: int) -> None:
     """Once admitted they give the same results, for lists with fewer and with more weights than the ring has slots."""
     stream = ChainStream(PROGRAMS[name], 1, requests_of([(0, TOKENS)] * requests), Dtype.bf16, 1)
-    ours, theirs = done_by(Gated(stream)), done_by(KernelRun(stream))
+    ours, theirs = after_all_steps(Gated(stream)), after_all_steps(KernelRun(stream))
     assert ours.launches == theirs.launches >= TOKENS - 1
     assert ours.contents() == theirs.contents()
     assert ours.verify().ok

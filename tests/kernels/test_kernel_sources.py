@@ -33,7 +33,7 @@ STRUCTS = {name: kind for name, kind in vars(shared).items() if isinstance(kind,
 def test_a_source_has_each_header_once(name: str) -> None:
     text, headers = source(name), included(name)
     assert headers <= set(HEADERS)
-    assert "#include" not in text, "a compiler is given no path"
+    assert "#include" not in text, "the source has no include left"
     for header in HEADERS:
         body = source(header).strip()
         assert text.count(body) == (header in headers), header
@@ -117,7 +117,7 @@ def test_an_instructions_words_become_the_arguments_of_its_op() -> None:
 def test_lanes_that_share_a_key_each_have_a_query() -> None:
     assert shared.QUERIES == shared.KEY_LANES
     pairs = (fusion.QUERIES_A_KV_HEAD + 2) * fusion.MOST_LANES // 2
-    assert pairs <= 32 * shared.GROUP_WARPS, "vectors that are turned together are a thread's"
+    assert pairs <= 32 * shared.GROUP_WARPS, "one thread rotates a pair of vectors"
 
 
 def test_fused_instructions_fit_in_shared_memory() -> None:
@@ -140,7 +140,7 @@ def test_feedback_fits_in_the_memory_of_gemm_inputs() -> None:
     defined = dict(re.findall(r"#define (\w+) (.*)", feedback.head_of(SamplingKind.top_k)))
     most = max(4 * int(defined["CAPACITY"]), 8 * int(defined["PARTIAL_SUMS"])) + 8 * 34
     assert most <= shared.SCRATCH_BYTES
-    assert "#define KIND" not in source("megakernel"), "nothing is fed back unless told"
+    assert "#define KIND" not in source("megakernel"), "a program needs head_of to feed back"
 
 
 def test_slots_of_an_h100() -> None:
@@ -156,7 +156,7 @@ def test_the_ring_begins_where_bulk_copies_are_fast() -> None:
     assert f"alignas({whole}) char ring[" in text
     sizes = [(columns, itemsize) for columns in (1, shared.MOST_COLUMNS) for itemsize in (2, 4)]
     assert not any(memory.fixed_bytes(columns, itemsize) % whole for columns, itemsize in sizes)
-    assert memory.SLOT_BYTES % whole == 0, "and so does each slot"
+    assert memory.SLOT_BYTES % whole == 0, "each slot is aligned, too"
 
 
 def test_all_blocks_of_the_launch_can_be_resident() -> None:

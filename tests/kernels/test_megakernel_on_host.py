@@ -12,7 +12,17 @@ import pytest
 from numpy.typing import NDArray
 from support.cuda_on_host import can_build
 from support.megakernel import kernel_runs
-from support.megakernel.kernel_runs import BLOCKS, GREEDY, PROGRAMS, TOKENS, TOP_K, TOP_P, KernelRun, done_by, really_at
+from support.megakernel.kernel_runs import (
+    BLOCKS,
+    GREEDY,
+    PROGRAMS,
+    TOKENS,
+    TOP_K,
+    TOP_P,
+    KernelRun,
+    after_all_steps,
+    with_real_addresses,
+)
 from support.steps.program_interpreter import NONE
 from support.steps.programs import requests_of
 from support.steps.step_runs import batches
@@ -91,7 +101,10 @@ def test_feedback_equals_that_of_the_host(dtype: Dtype, sampling: Sampling, requ
     The reference is the same kernel with feedback switched off.
     """
     stream = fed_stream(dtype, sampling, requests)
-    ours, theirs = done_by(KernelRun(stream, sampling)), done_by(KernelRun(stream, sampling, feeds=False))
+    ours, theirs = (
+        after_all_steps(KernelRun(stream, sampling)),
+        after_all_steps(KernelRun(stream, sampling, feeds=False)),
+    )
     assert ours.launches == theirs.launches >= TOKENS - 1
     assert ours.ids == theirs.ids
     assert len(set(ours.ids)) > 1 or sampling is NONE
@@ -107,9 +120,9 @@ def test_feedback_of_a_row_waits_for_all_blocks(sampling: Sampling, wait: tuple[
     """Without the wait, some order of the threads feeds back old values."""
     text, stream = source("megakernel"), fed_stream(Dtype.fp32, sampling, BLOCKS)
     assert text.count(wait[0]) == 1
-    right = done_by(KernelRun(stream, sampling))
+    right = after_all_steps(KernelRun(stream, sampling))
     assert right.verify().ok
-    hasty = (done_by(KernelRun(stream, sampling, text=text.replace(*wait)), seed) for seed in range(0, 80, 10))
+    hasty = (after_all_steps(KernelRun(stream, sampling, text=text.replace(*wait)), seed) for seed in range(0, 80, 10))
     assert any(run.contents() != right.contents() for run in hasty)
 
 
@@ -148,7 +161,7 @@ class Headed(KernelRun):
     def __init__(self, stream: ChainStream, change: Callable[[Weights], None], feeds: bool) -> None:
         super().__init__(stream, GREEDY, feeds)
         batch = next(iter(batches(stream, stream.requests)))
-        head = really_at(self.compiler.compile(batch), self.placed)[-1]
+        head = with_real_addresses(self.compiler.compile(batch), self.placed)[-1]
         (array,) = (each for each in self.arenas.arrays.values() if 0 <= head[Word.A] - each.ctypes.data < each.nbytes)
         first, (m, k) = (head[Word.A] - array.ctypes.data) // array.itemsize, head[[Word.M, Word.K]]
         rows = np.lib.stride_tricks.as_strided(array[first:], (m, k), (head[Word.LDA] * array.itemsize, array.itemsize))
@@ -163,7 +176,7 @@ def test_logits_with_ties_and_nans(dtype: Dtype, requests: int, change: Callable
     """The kernel finds the largest logit while it stores logits, over several passes of each block."""
     small = linear_program([(128, 128)])
     stream = ChainStream(small, 1, requests_of([(0, 3)] * requests), dtype, 1, vocab=2100)
-    ours, theirs = (done_by(Headed(stream, change, feeds)) for feeds in (True, False))
+    ours, theirs = (after_all_steps(Headed(stream, change, feeds)) for feeds in (True, False))
     assert all(each.defines["LOGITS"] for each in ours.lists.values())
     assert ours.ids == theirs.ids
     assert ours.contents() == theirs.contents()

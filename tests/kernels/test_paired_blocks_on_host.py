@@ -16,7 +16,7 @@ from support.megakernel.kernel_runs import (
     WIDE,
     WIDE_OF_HALVES,
     KernelRun,
-    done_by,
+    after_all_steps,
 )
 from support.steps.program_interpreter import NONE
 from support.steps.programs import requests_of
@@ -39,7 +39,7 @@ class Paired(KernelRun):
 
     def __init__(self, stream: ChainStream, sampling: Sampling = NONE, text: str | None = None, seed: int = 0) -> None:
         super().__init__(stream, sampling, text=text)
-        done_by(self, seed)
+        after_all_steps(self, seed)
 
     @property
     def tiles(self) -> set[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What runs kernels on the host: barriers, warps and shared memory as on a device, and what it finds."""
+"""Kernels on the host (cuda_on_host): barriers, warps and shared memory work as on a device, and faults are found."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_each_block_has_shared_memory_of_its_own(at_once: int) -> None:
     assert [summed(SUM, seed, at_once) for seed in range(3)] == [EXPECTED] * 3
 
 
-def test_a_barrier_that_is_missing_is_noticed() -> None:
-    """Whoever adds up may come first."""
+def test_a_missing_barrier_changes_the_result() -> None:
+    """In some order, the thread that adds up runs before the others."""
     racing = SUM.replace("    __syncthreads();\n", "")
     assert racing != SUM
     assert any(summed(racing, seed) != EXPECTED for seed in range(5))
@@ -72,12 +72,12 @@ def test_a_warp_exchanges_values() -> None:
     assert values.tolist() == [sum(range(32))] * 32 + [sum(range(32, 64))] * 32
 
 
-def test_threads_that_wait_for_each_other_for_good_are_told_of() -> None:
+def test_threads_that_wait_for_each_other_forever_are_a_fault() -> None:
     with pytest.raises(RuntimeError, match="all threads of a block wait for each other"):
         launch(built_of(APART, "apart()"), (1,), 64, 0, 0)
 
 
-def test_who_waits_for_what_never_comes_is_told_of() -> None:
+def test_a_wait_without_end_is_a_fault() -> None:
     word, library = np.zeros(1, np.uint32), built_of(ENDLESS, "endless((volatile unsigned*)arguments)")
     with pytest.raises(RuntimeError, match="does not end"):
         launch(library, (1,), 32, 0, word.ctypes.data, most_turns=1000)
@@ -87,13 +87,13 @@ def test_who_waits_for_what_never_comes_is_told_of() -> None:
     ("steps", "fault"),
     [
         ("store_system(words + 1, 2); fence_system();", None),
-        ("store_system(words + 1, 2); fence();", "may not have come"),
-        ("fence_system(); store_system(words + 1, 2);", "may not have come"),
-        ("fence_system(); atomicAdd(words + 1, 2ull);", "may not have come"),
+        ("store_system(words + 1, 2); fence();", "may not have arrived"),
+        ("fence_system(); store_system(words + 1, 2);", "may not have arrived"),
+        ("fence_system(); atomicAdd(words + 1, 2ull);", "may not have arrived"),
     ],
 )
-def test_the_host_is_told_behind_a_fence_of_its_scope(steps: str, fault: str | None) -> None:
-    """Of what was stored before that."""
+def test_the_host_is_notified_after_a_system_fence(steps: str, fault: str | None) -> None:
+    """The fence must follow every store and atomic operation that precedes the notification."""
     words = np.zeros(2, np.uint64)
     library = built_of(TELL.replace("STEPS", steps), "tell((u64*)arguments)")
     if fault is None:

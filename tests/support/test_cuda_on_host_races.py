@@ -1,4 +1,4 @@
-"""What is found of threads that do something to the same memory without an order, in whatever order they ran."""
+"""Races between threads are found in every order in which the threads run; ordered accesses are no race."""
 
 from __future__ import annotations
 
@@ -106,28 +106,28 @@ def run(body: str, seed: int, blocks: int = 1, text: str = TEXT) -> None:
 
 
 @pytest.mark.parametrize("body", ORDERED.values(), ids=ORDERED)
-def test_what_has_an_order_is_no_race(body: str) -> None:
+def test_ordered_accesses_are_no_race(body: str) -> None:
     for seed in range(5):
         run(body, seed)
 
 
-@pytest.mark.parametrize(("told", "body"), RACES.values(), ids=RACES)
-def test_what_has_none_is_found_in_any_order_of_threads(told: str, body: str) -> None:
+@pytest.mark.parametrize(("fault", "body"), RACES.values(), ids=RACES)
+def test_a_race_is_found_in_any_order_of_threads(fault: str, body: str) -> None:
     for seed in range(5):
-        with pytest.raises(RuntimeError, match=f"a race: .*{told}"):
+        with pytest.raises(RuntimeError, match=f"a race: .*{fault}"):
             run(body, seed)
 
 
 @pytest.mark.parametrize("body", ORDERED_BLOCKS.values(), ids=ORDERED_BLOCKS)
-def test_what_blocks_do_in_order(body: str) -> None:
+def test_ordered_accesses_of_blocks_are_no_race(body: str) -> None:
     for seed in range(5):
         run(body, seed, blocks=2)
 
 
-@pytest.mark.parametrize(("told", "body"), RACES_OF_BLOCKS.values(), ids=RACES_OF_BLOCKS)
-def test_what_blocks_do_without_one(told: str, body: str) -> None:
+@pytest.mark.parametrize(("fault", "body"), RACES_OF_BLOCKS.values(), ids=RACES_OF_BLOCKS)
+def test_a_race_of_blocks_is_found(fault: str, body: str) -> None:
     for seed in range(5):
-        with pytest.raises(RuntimeError, match=f"a race: .*{told}"):
+        with pytest.raises(RuntimeError, match=f"a race: .*{fault}"):
             run(body, seed, blocks=2)
 
 
@@ -136,8 +136,8 @@ def test_a_report_has_both_threads_and_their_lines() -> None:
     text = TEXT.replace(body, "IS(3)\nword[9] = 1;\nIS(5)\nword[9] = 2;\n")
     with pytest.raises(RuntimeError) as raised:
         run(body, 0, text=text)
-    told = re.sub("0x[0-9a-f]+", "0x9", str(raised.value))
+    fault = re.sub("0x[0-9a-f]+", "0x9", str(raised.value))
     both = ("thread 3 of block 0", "`word[9] = 1;`"), ("thread 5 of block 0", "`word[9] = 2;`")
-    (now, place), (before, place_before) = both if told.startswith("a race: thread 3") else both[::-1]
+    (now, place), (before, place_before) = both if fault.startswith("a race: thread 3") else both[::-1]
     later = f"and without an order {before} stores there in {place_before}"
-    assert told == f"a race: {now} stores to memory, 0x9 in {place}, {later}"
+    assert fault == f"a race: {now} stores to memory, 0x9 in {place}, {later}"

@@ -76,7 +76,7 @@ def test_every_command_is_in_the_list_once_with_its_own_operands(stream: ChainSt
     for batch in batches(stream, most, seed or None):
         program = rig.compiler.compile(batch)
         check_operands(rig, batch, program)
-        assert (rig.compiler.compile(batch) == program).all(), "whatever was compiled before"
+        assert (rig.compiler.compile(batch) == program).all(), "independent of earlier lists"
         assert program.shape == (len(program), WORDS)
         waits = waits_of(program)
         assert all(j < i for i, own in enumerate(waits) for j in own)
@@ -209,7 +209,7 @@ def test_a_gemm_gets_the_outputs_of_a_gemm_by_mail() -> None:
     """And waits for no other instruction."""
     stream = ChainStream([(192, 128), (128, 128)], 2, requests_of([(0, 3)] * 2), Dtype.fp16, 1)
     program = InstructionRun(stream).compiler.compile(step_of(stream, 2, 0))
-    assert sent(program) == [NOBODY, 0, 1, 2], "of the first ones' 192 features 128 are read"
+    assert sent(program) == [NOBODY, 0, 1, 2], "the reader needs 128 of 192 features"
     assert not program[:, Word.WAITS].any()
     assert program[:, Word.LEVEL].tolist() == [0, 1, 2, 3]
 
@@ -242,4 +242,4 @@ def test_mail_does_not_replace_a_wait_for_an_earlier_instruction() -> None:
     row[3, Word.OP], row[3, Word.A], row[3, Word.B], row[3, Word.C] = Op.ADD, 2048, 4096, 5120
     program = with_dependencies(row, 2)
     assert sent(program) == [NOBODY, 0, 1, NOBODY]
-    assert waits_of(program)[3] == [0, 2], "that 2 is complete says nothing of what 0 stored"
+    assert waits_of(program)[3] == [0, 2], "completion of 2 does not imply that 0 has stored"

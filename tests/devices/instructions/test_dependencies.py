@@ -94,7 +94,7 @@ def test_reduction_keeps_exactly_the_necessary_waits(size: int, density: float, 
         assert set(own) <= set(direct[i])
         for j in own:
             others = [k for k in own if k != j]
-            assert all(j not in before(waits)[k] for k in others), "it would be waited for anyhow"
+            assert all(j not in before(waits)[k] for k in others), "another wait implies this one"
 
 
 @properties
@@ -110,7 +110,7 @@ def test_joins_add_no_dependencies(size: int, most: int, seed: int) -> None:
     real = [{steps[j].source for j in found[i]} - {JOIN} for i, step in enumerate(steps) if step.source != JOIN]
     assert real == before(waits)
     if all(len(own) <= most for own in waits):
-        assert len(steps) == size, "none where none is needed"
+        assert len(steps) == size, "no unnecessary join"
 
 
 @properties

@@ -69,7 +69,7 @@ def test_fusion_is_optional() -> None:
     program = compiled(layer_stream(1), fuse=False)
     assert not program[:, Word.FUSED].any()
     assert fused(program, 4)[:, Word.FUSED].tolist() == [0, 1, PART, 4, *[PART] * 4, 1, PART, 2, PART, PART, 1, PART]
-    assert not program[:, Word.FUSED].any(), "what was given is as it was"
+    assert not program[:, Word.FUSED].any(), "`fused` leaves its argument unchanged"
 
 
 @settings(deadline=None, max_examples=40)

@@ -110,7 +110,7 @@ def test_only_known_spans_are_read_or_written(name: str, dtype: Dtype) -> None:
             for start, array in memory.bytes.items():
                 changed = before[start] != 0
                 assert not (changed & ~writes[start]).any()
-                assert (array[changed] == after[start][changed]).all(), "it depends on something else"
+                assert (array[changed] == after[start][changed]).all(), "the result depends on bytes outside the spans"
                 array[:] = after[start]
         rig.feed_back(batch)
     assert rig.verify().ok

@@ -77,7 +77,7 @@ def test_outputs_of_a_sum_are_mailed_and_those_before_it_are_not() -> None:
     program = made(gemm(0, 1), add(9, 1, 2), gemm(2, 3), gemm(1, 4))
     assert program[:, Word.FUSED].tolist() == [1, PART, 0, 0]
     assert program[:, Word.MAIL].tolist() == [NOBODY, NOBODY, 0, NOBODY]
-    assert [waited(row) for row in program] == [[], [], [], [0]], "what is not sent is stored"
+    assert [waited(row) for row in program] == [[], [], [], [0]], "outputs that are not mailed are stored"
 
 
 def test_an_unfused_sum_sends_no_mail() -> None:
@@ -166,7 +166,7 @@ def test_with_relu_between_them_gemms_wait() -> None:
     program, names = compiled(stream), names_of(stream)
     up, relu, down = (names.index(name) for name in ("norm2", "relu", "down"))
     assert waited(program[relu]) == [up]
-    assert waited(program[down]) == [relu], "and for nobody who stored what it adds"
+    assert waited(program[down]) == [relu], "it does not wait for its addend"
     assert program[[relu, down], Word.MAIL].tolist() == [NOBODY] * 2
 
 
@@ -249,9 +249,11 @@ def test_operands_are_complete_or_mailed_or_of_the_same_thread(stream: ChainStre
             reader, writer = program[i], program[j]
             is_sum = reader[Word.OP] == Op.ADD and program[i, Word.FUSED] == PART
             if reader[Word.B] == writer[Word.C] and not is_sum:
-                assert i == first[i], "what has mail comes first"
+                assert i == first[i], "the first instruction of a group gets mail"
                 assert program[i, Word.MAIL] == first[j]
-                assert j + 1 == len(program) or program[j + 1, Word.FUSED] != PART, "what is sent comes last"
+                assert j + 1 == len(program) or program[j + 1, Word.FUSED] != PART, (
+                    "the last instruction of a group sends mail"
+                )
             else:
                 assert is_sum
                 assert reader[Word.A] == writer[Word.C]

@@ -94,7 +94,7 @@ def step(ahead: Gpu, program: Launches, arguments: int = ARGUMENTS) -> bool:
     return admitted
 
 
-def ended(ahead: Gpu, program: Launches) -> None:
+def check_called_off(ahead: Gpu, program: Launches) -> None:
     """Check that the gated launch was called off."""
     assert program.waits is not None
     assert ahead.said == (program.waits[TAG], 0)
@@ -104,12 +104,12 @@ def ended(ahead: Gpu, program: Launches) -> None:
 def test_a_known_successor_is_launched_ahead(ahead_of: Any) -> None:
     ahead, program = ahead_of(), Launches()
     assert [step(ahead, program) for _ in range(6)] == [False, False, True, True, True, True]
-    assert program.made == 5, "from the second on"
+    assert program.made == 5, "all but the first launch are made ahead"
     ahead.call_off()
-    ended(ahead, program)
+    check_called_off(ahead, program)
     assert (ahead.called_off, program.taken_back) == (1, 1)
     ahead.call_off()
-    assert ahead.called_off == 1, "there is no other"
+    assert ahead.called_off == 1, "no launch is left"
 
 
 def test_programs_that_take_turns(ahead_of: Any) -> None:
@@ -125,10 +125,10 @@ def test_another_program_follows(ahead_of: Any) -> None:
     for _ in range(3):
         step(ahead, one)
     assert not ahead.admit(other, ARGUMENTS)
-    ended(ahead, one)
+    check_called_off(ahead, one)
     assert ahead.called_off == one.taken_back == 1
     ahead.follow(other, True)
-    assert other.waits is None, "what follows it is not known"
+    assert other.waits is None, "its successor is unknown"
 
 
 def test_the_host_may_be_ahead_of_the_gpu(ahead_of: Any) -> None:
@@ -146,7 +146,7 @@ def test_a_step_without_feedback_admits_no_launch(ahead_of: Any) -> None:
     for _ in range(3):
         step(ahead, program)
     assert not ahead.admit(program, 0)
-    ended(ahead, program)
+    check_called_off(ahead, program)
     program.feeds_back = False
     ahead.follow(program, True)
     assert program.made == 2
@@ -163,7 +163,7 @@ def test_a_stale_launch_is_not_admitted(ahead_of: Any, monkeypatch: pytest.Monke
     assert step(ahead, program)
     now_ns[0] += la.STALE_NS + 1
     assert not ahead.admit(program, ARGUMENTS)
-    ended(ahead, program)
+    check_called_off(ahead, program)
 
 
 def test_an_admitted_launch_that_gave_up_is_an_error(ahead_of: Any) -> None:
@@ -194,7 +194,7 @@ def test_successors_of_dropped_programs_are_forgotten(ahead_of: Any) -> None:
     for _ in range(3):
         step(ahead, program)
     ahead.forget()
-    ended(ahead, program)
+    check_called_off(ahead, program)
     assert [step(ahead, program) for _ in range(3)] == [False, False, True]
 
 
@@ -204,9 +204,9 @@ def test_a_run_does_not_go_on_where_another_ended(ahead_of: Any) -> None:
         step(ahead, program)
     ahead.start()
     step(ahead, one)
-    assert other.waits is not None, "what follows is still known"
+    assert other.waits is not None, "successors are still known"
     ahead.call_off()
-    ended(ahead, other)
+    check_called_off(ahead, other)
     ahead.start()
     step(ahead, other)
     assert one.waits is None, "the first run's end is not before this one's begin"
@@ -226,12 +226,12 @@ def test_a_compiled_loop_admits_a_launch(ahead_of: Any) -> None:
     ahead.follow(program, True)
     assert ahead.is_expected
     ahead.call_off()
-    ended(ahead, program)
+    check_called_off(ahead, program)
     assert not ahead.is_expected
     assert (ahead.called_off, program.made, program.taken_back) == (1, 2, 1)
     step(ahead, program)
     assert step(ahead, program)
-    assert ahead.is_expected, "of the next one"
+    assert ahead.is_expected, "the next launch waits"
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=200), st.integers(0, la.MOST_TAG))
@@ -252,7 +252,9 @@ def test_each_launch_is_made_once_or_called_off(asked: list[tuple[int, bool, boo
                 assert ahead.said == (each.waits[TAG], ARGUMENTS if found else 0)  # type: ignore[index]
                 assert 0 < ahead.said[0] <= la.MOST_TAG
                 recent.append(each.waits[WORD])
-                assert len(set(recent[-STAGES:])) == len(recent[-STAGES:]), "the host may be that far ahead"
+                assert len(set(recent[-STAGES:])) == len(recent[-STAGES:]), (
+                    "launches within STAGES need different words"
+                )
                 each.waits = None
             admitted += found
             if drops:

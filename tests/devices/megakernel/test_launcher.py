@@ -144,7 +144,7 @@ def test_the_compiled_loop_admits_all_that_waits(
     assert asked == [False] * (1 + replicas)
     assert kernel.waited == launches - len(asked)
     assert kernel.in_vain == run.prepared.path.ahead.called_off == 1
-    assert kernel.device.fed_back == 1, "the first token, by a launch of its own"
+    assert kernel.device.fed_back == 1, "only the first token has a separate launch for feedback"
     run.close()
 
 

@@ -26,7 +26,7 @@ def kernel() -> Iterator[FakeMegakernel]:
 def test_likely_lists_are_compiled_before_a_run(kernel: FakeMegakernel) -> None:
     stream = stream_of("linear_epilogue", [(0, 6)] * 4, replicas=3)
     run = Rig(kernel, stream, 4)
-    assert run.kept == 2 * 3, "of all and of the first alone, with each copy of the weights"
+    assert run.kept == 2 * 3, "all requests and the first one alone, for each copy of the weights"
     assert all(run.is_kept(step_of(stream, size, replica)) for size in (1, 4) for replica in range(3))
     before = dict(run.steps._programs)
     run.run()
@@ -98,7 +98,7 @@ def test_the_list_used_longest_ago_makes_room(kernel: FakeMegakernel) -> None:
     assert [run.submit(pair), run.submit(pair)] == [False, True]
     assert [run.is_kept(batch) for batch in (everyone, alone, pair)] == [False, True, True]
     assert run.submit(alone)
-    assert [run.submit(everyone), run.submit(everyone)] == [False, True], "it has to come twice again"
+    assert [run.submit(everyone), run.submit(everyone)] == [False, True], "a dropped batch must appear twice again"
     assert [run.is_kept(batch) for batch in (everyone, alone, pair)] == [True, True, False]
     run.close()
 

@@ -47,7 +47,7 @@ def test_only_existing_columns_wait_for_mail(pairs: int, requests: int, first: i
     for column in range(requests):
         for byte in range(0, stride // MOST_COLUMNS, WORD):
             at = (column_in(column, stride) + in_box(byte)) // WORD
-            assert expected[at] == 0, "nobody else's"
+            assert expected[at] == 0, "words of columns do not overlap"
             expected[at] = 0xFFFFFFFF
     assert (boxes[first // WORD :] == expected).all()
 
@@ -66,4 +66,4 @@ def test_tasks_have_the_addresses_of_boxes() -> None:
     place_boxes(tasks, 1 << 40)
     assert tasks[:, TaskWord.BOX].tolist() == [(1 << 40) + 256, 0]
     assert tasks[:, TaskWord.FROM].tolist() == [0, (1 << 40) + 256]
-    assert tasks[0, TaskWord.ADDED] == 7, "it is no box"
+    assert tasks[0, TaskWord.ADDED] == 7, "NOBODY is no box"

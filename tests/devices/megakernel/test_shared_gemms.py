@@ -100,7 +100,7 @@ def test_a_pair_of_blocks_has_the_tiles_of_a_split_gemm(blocks: int) -> None:
 
 def test_a_split_gemm_is_complete_when_both_of_each_pair_are() -> None:
     tasks, _ = tasks_of(shared_list(8192, 16, m=24), 4, 2, pairs=True)
-    assert tasks[:, TaskWord.STREAMED].tolist() == [1, 0], "so that it has no mail"
+    assert tasks[:, TaskWord.STREAMED].tolist() == [1, 0], "only streamed GEMMs get mail"
     assert tasks[0, [TaskWord.SPLIT, TaskWord.SHARE, TaskWord.COUNTED]].tolist() == [1, 4, 1]
     assert tasks[1, [Word.WAIT0, TaskWord.ENOUGH0]].tolist() == [0, 4]
 

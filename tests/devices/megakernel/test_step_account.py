@@ -79,7 +79,7 @@ def test_an_instruction_without_a_share_of_block_0() -> None:
     stamps = STAMPS.copy()
     stamps[0, 1] = 0
     norm, gemm = account(stamps, NAMES, MHZ)
-    assert norm.own_between_us == (8400 - 3000) / MHZ, "until the next of which it has one"
+    assert norm.own_between_us == (8400 - 3000) / MHZ, "until its next instruction, here the end"
     assert (gemm.own_wait_us, gemm.own_work_us, gemm.own_between_us) == (2.0, 1.0, 0.0)
     assert own_us(norm) + own_us(gemm) == pytest.approx(span_cycles(stamps) / MHZ)
 

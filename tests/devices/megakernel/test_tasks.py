@@ -52,7 +52,7 @@ class Layer:
         return found
 
 
-def told(row: NDArray[np.int64], first: TaskWord, last: TaskWord) -> list[int]:
+def words_between(row: NDArray[np.int64], first: TaskWord, last: TaskWord) -> list[int]:
     """Return all words of a task from `first` to `last`."""
     found: list[int] = row[first : last + 1].tolist()
     return found
@@ -139,7 +139,7 @@ def test_boxes_have_room_for_results(requests: int, dtype: Dtype) -> None:
             taken *= requests
         at += -(-taken // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     assert layer.box_bytes == at
-    assert [layer.words(i, TaskWord.BOX) for i in (SLOTS, DOWN)] == [[NOBODY]] * 2, "nobody has mail from these"
+    assert [layer.words(i, TaskWord.BOX) for i in (SLOTS, DOWN)] == [[NOBODY]] * 2, "these send no mail"
 
 
 def test_a_sender_to_the_next_layer_has_a_box() -> None:
@@ -170,7 +170,7 @@ def test_attention_has_a_block_per_request_and_kv_head(requests: int, blocks: in
 @pytest.mark.parametrize("page", [None, 4])
 def test_attention_knows_where_each_of_its_ops_stores(requests: int, dtype: Dtype, page: int | None) -> None:
     layer = Layer(requests, dtype, page=page)
-    assert told(layer.tasks[ATTENTION], TaskWord.ATTENDS, TaskWord.PROBABILITIES_STRIDE) == [
+    assert words_between(layer.tasks[ATTENTION], TaskWord.ATTENDS, TaskWord.PROBABILITIES_STRIDE) == [
         1,
         *layer.of("kv_write", Word.C, Word.A, Word.STRIDE_A),
         *layer.of("qk", Word.C, Word.STRIDE_C),
@@ -279,7 +279,7 @@ def test_weights_have_gains_and_pairs(requests: int, dtype: Dtype) -> None:
     layer = Layer(requests, dtype)
     weights = weights_of(layer.tasks, layer.itemsize)
     assert len(weights) == len(STREAMED) + 2
-    assert not weights[-2:].tobytes().strip(b"\0"), "the end, and one for who looks further"
+    assert not weights[-2:].tobytes().strip(b"\0"), "an end marker, and one entry for reading ahead"
     gemms = ["qkv", "o", "gate_up", "down"]
     assert weights["a"][:-2].tolist() == [layer.of(name, Word.A)[0] for name in gemms]
     assert weights["gain"][:-2].tolist() == [layer.of("norm1", Word.A)[0], 0, layer.of("norm2", Word.A)[0], 0]

@@ -122,13 +122,13 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
 def test_each_launch_is_the_last_step_again(rig: Rig) -> None:
     rig.memory[:] = 0
     rig.timing.launches_us(rig.timing.programs(), 5)
-    assert rig.stood == [[[5, 5], [5, 5]]] * (mt.WARM_UP + 5), "the next step begins where the last one began"
+    assert rig.stood == [[[5, 5], [5, 5]]] * (mt.WARM_UP + 5), "positions are those of the last step"
 
 
 def test_launches_use_the_copies_in_turn_and_are_queued_ahead(rig: Rig) -> None:
     rig.log.clear()
     times = rig.timing.launches_us(rig.timing.programs(), 5)
-    assert times == [2.0] * 5, "an event, and the launch"
+    assert times == [2.0] * 5, "one us for the event, one for the launch"
     launches = [each for each in rig.log if isinstance(each, tuple)]
     in_turn = [("plain", i % COPIES) for i in range(mt.WARM_UP + 5)]
     assert launches[: mt.WARM_UP] == in_turn[: mt.WARM_UP]

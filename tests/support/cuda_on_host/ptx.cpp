@@ -145,7 +145,7 @@ void store_relaxed(u64 to, const uint2& value) { store((uint2*)to, value, Order:
 void store_relaxed(u64 to, u64 value) { store((u64*)to, value, Order::relaxed, CALLER); }
 void store_system(u64* to, u64 value) { store(to, value, Order::relaxed, CALLER); }
 void store_told(u64* to, u64 value) {
-    if (!grid->now->fenced) fail("the host is told of what may not have come to it");
+    if (!grid->now->fenced) fail("the host is notified of a store that may not have arrived");
     store(to, value, Order::relaxed, CALLER);
 }
 void store_two(ulonglong2* to, u64 first, u64 second) { store(to, ulonglong2{first, second}, Order::relaxed, CALLER); }

@@ -27,8 +27,8 @@ class Gated(KernelRun):
         self.said, self.heard, self.tag = np.zeros(2, np.uint64), np.zeros(1, np.uint64), 0
 
     def launch(self, made: Launched, arguments: int, rows: int) -> None:
-        self.done_in_vain(made, rows, says=True)
-        self.done_in_vain(made, rows, says=False)
+        self.launch_in_vain(made, rows, says=True)
+        self.launch_in_vain(made, rows, says=False)
         before = self.bytes_of(made)
         with ThreadPoolExecutor(1) as pool:
             launched = pool.submit(self.gated, made, rows)
@@ -39,7 +39,7 @@ class Gated(KernelRun):
             launched.result()
         assert self.said[1] == 0
 
-    def done_in_vain(self, made: Launched, rows: int, says: bool) -> None:
+    def launch_in_vain(self, made: Launched, rows: int, says: bool) -> None:
         """Make a launch that is called off (`says`), or one that gets no word and gives up."""
         before = self.bytes_of(made)
         if says:

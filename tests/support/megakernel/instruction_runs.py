@@ -107,7 +107,7 @@ def ancestors(waits: list[list[int]], i: int) -> set[int]:
     return found
 
 
-def hurried(program: Instructions, i: int) -> list[int]:
+def earliest_order(program: Instructions, i: int) -> list[int]:
     """Return an order that runs instruction i as early as its waits allow."""
     waits, first, todo = waits_of(program), set[int](), [i]
     while todo:
@@ -127,7 +127,7 @@ def after_second_step(stream: ChainStream, i: int = 0, j: int | None = None, fus
     rig.step(first)
     if j is not None:
         rig.change = partial(without, i=i, j=j)
-        rig.step(second, partial(hurried, i=i))
+        rig.step(second, partial(earliest_order, i=i))
     else:
         rig.step(second)
     return rig.contents()

@@ -40,8 +40,8 @@ from support.megakernel.kernel_runs import (
     TOP_P,
     WIDE,
     KernelRun,
+    after_all_steps,
     attended,
-    done_by,
 )
 from support.steps.program_interpreter import NONE
 from support.steps.programs import requests_of
@@ -67,7 +67,7 @@ def stepped(
     vocab = None if sampling is NONE else 60
     stream = ChainStream(program, layers, requests_of([(0, 2)] * requests), dtype, 1, vocab)
     with watched(blocks):
-        return done_by(made(stream, sampling, text=text))
+        return after_all_steps(made(stream, sampling, text=text))
 
 
 def with_attention(heads: tuple[int, int, int], sizes: list[tuple[int, int]], text: str = KERNEL) -> KernelRun:
@@ -141,7 +141,7 @@ def without(text: str, statement: tuple[int, int]) -> str:
     return f"{text[:start]};{text[end:]}"
 
 
-def noticed(text: str) -> str:
+def first_failure(text: str) -> str:
     """Return the first list that fails with this text, and how; empty if none fails."""
     for name, step in LISTS.items():
         try:
@@ -153,7 +153,7 @@ def noticed(text: str) -> str:
     return ""
 
 
-def told(number: str) -> str:
+def outcome_without(number: str) -> str:
     """Return the outcome without one statement. A separate process runs it, since the kernel may store anywhere."""
     done = subprocess.run([sys.executable, __file__, number], capture_output=True, text=True)
     return done.stdout or f"signal {-done.returncode}\n"
@@ -162,10 +162,10 @@ def told(number: str) -> str:
 def main() -> None:
     found = statements(KERNEL)
     if sys.argv[1:]:
-        print(noticed(without(KERNEL, found[int(sys.argv[1])])) or "not noticed")
+        print(first_failure(without(KERNEL, found[int(sys.argv[1])])) or "no list fails")
         return
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for (start, end), text in zip(found, pool.map(told, map(str, range(len(found)))), strict=True):
+        for (start, end), text in zip(found, pool.map(outcome_without, map(str, range(len(found)))), strict=True):
             line = KERNEL[beginning(KERNEL, start) : KERNEL.index("\n", end)]
             print(f"{line}\n    {text}", end="", flush=True)
 

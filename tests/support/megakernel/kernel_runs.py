@@ -146,7 +146,7 @@ class KernelRun(InstructionRun):
         program = self.compiler.compile(batch)
         key = program.tobytes()
         if key not in self.lists:
-            at = really_at(program, self.placed)
+            at = with_real_addresses(program, self.placed)
             self.lists[key] = Launched(at, self.stream.dtype, self.feedback, self.text)
         self.launches += 1
         arguments = self.stages.stage(batch) if self.feeds else 0
@@ -164,7 +164,7 @@ class KernelRun(InstructionRun):
         return found
 
 
-def really_at(program: Instructions, placed: Placed) -> Instructions:
+def with_real_addresses(program: Instructions, placed: Placed) -> Instructions:
     """Return the list with the real addresses of arrays instead of the invented ones."""
     moved = program.copy()
     for start, array in placed.memory.bytes.items():
@@ -175,7 +175,7 @@ def really_at(program: Instructions, placed: Placed) -> Instructions:
     return moved
 
 
-def done_by(run: KernelRun, seed: int = 0) -> KernelRun:
+def after_all_steps(run: KernelRun, seed: int = 0) -> KernelRun:
     run.launches = seed
     for batch in batches(run.stream, run.stream.requests):
         run.step(batch)
@@ -196,7 +196,7 @@ def attended(
     kv_heads, group, head_dim = heads
     requests = requests_of(sizes)
     shape = ModelShape("attention", 64, 1, kv_heads * group, kv_heads, head_dim, 64)
-    run = done_by(
+    run = after_all_steps(
         KernelRun(ChainStream(layer_program(shape, requests.longest, page), 1, requests, dtype, 1), text=text)
     )
     assert any(each.defines["FUSED"] >> Op.ROPE & 1 for each in run.lists.values())

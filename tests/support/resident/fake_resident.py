@@ -143,7 +143,7 @@ class FakeEvent:
         self.stream.synchronize()
 
 
-class Held:
+class FakeArray:
     """The part of a CuPy array that `Resident` uses."""
 
     def __init__(self, values: Any) -> None:
@@ -152,8 +152,8 @@ class Held:
     def fill(self, value: int) -> None:
         self.values.fill(value)
 
-    def __getitem__(self, part: slice) -> Held:
-        return Held(self.values[part])
+    def __getitem__(self, part: slice) -> FakeArray:
+        return FakeArray(self.values[part])
 
 
 class FakeResidentCuda(FakeCuda):
@@ -186,7 +186,7 @@ def _fake_cupy() -> Any:
         get_current_stream=FakeStream,
         get_elapsed_time=lambda begin, end: ELAPSED_MS,
     )
-    return SimpleNamespace(cuda=cuda, zeros=lambda size, kind: Held(np.zeros(size, kind)), asarray=Held)
+    return SimpleNamespace(cuda=cuda, zeros=lambda size, kind: FakeArray(np.zeros(size, kind)), asarray=FakeArray)
 
 
 @contextmanager
