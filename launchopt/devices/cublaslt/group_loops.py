@@ -1,7 +1,6 @@
-"""Compiled loops of a grouped GEMM: sort a batch by shape, fill in pointers and groups, upload, and call once.
+"""Compiled loops of a grouped GEMM: sort a batch by shape, fill in pointers and groups, upload them, and launch once.
 
-In: a batch of mixed shapes, and `facts`, a column a shape. Out: one call of `cublasGemmGroupedBatchedEx` by its
-address, noted; no CUDA is loaded here.
+The launch is one call of `cublasGemmGroupedBatchedEx`, by its address. This module loads no CUDA library.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from launchopt.types import Int, ShapeIndices, Table, Words
 
 
 class GroupRow(enum.IntEnum):
-    """Rows of the facts of shapes, int32, a column a shape; and, with SIZE, of groups, a column a group."""
+    """Rows of two int32 tables: facts (M to LDC, one column per shape) and groups (all rows, one column per group)."""
 
     M = 0
     N = 1
@@ -31,30 +30,30 @@ class GroupRow(enum.IntEnum):
     LDA = 3
     LDB = 4
     LDC = 5
-    SIZE = 6  # commands of the group
+    SIZE = 6  # number of commands in the group
 
 
 SIZE = int(GroupRow.SIZE)
 
 
 class GroupedCallWord(enum.IntEnum):
-    """Words of `GroupedCall.words`: what every call of cublasGemmGroupedBatchedEx has in common."""
+    """Words of `GroupedCall.words`: arguments that all calls of cublasGemmGroupedBatchedEx share. Arrays by group."""
 
-    FUNCTION = 0  # address
-    HANDLE = 1
-    TRANSPOSED = 2  # address of how each group's A is stored
-    PLAIN = 3  # address of how each group's B is stored
-    ALPHAS = 4
-    BETAS = 5
-    TYPE = 6
-    COMPUTE = 7
+    FUNCTION = 0  # address of cublasGemmGroupedBatchedEx
+    HANDLE = 1  # cublasHandle_t
+    TRANSPOSED = 2  # address of an array of CUBLAS_OP_T, for A
+    PLAIN = 3  # address of an array of CUBLAS_OP_N, for B
+    ALPHAS = 4  # address of an array of ones
+    BETAS = 5  # address of an array of zeros
+    TYPE = 6  # cudaDataType_t of the operands
+    COMPUTE = 7  # cublasComputeType_t
 
 
 class GroupedCall(NamedTuple):
-    """What a grouped call needs beside the batch."""
+    """The arrays with which a batch is launched."""
 
-    staged: Table  # the pointers, in memory that is uploaded
-    upload: Table  # what copies them to the device (`pointer_loops.upload_words`)
+    staged: Table  # pinned memory for the pointers to operands
+    upload: Table  # words of `pointer_loops.upload_words`, which copies the pointers to the device
     words: Table  # [GroupedCallWord]
     addresses: Table  # [GroupRow]: addresses of the rows of groups
 

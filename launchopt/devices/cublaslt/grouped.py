@@ -1,7 +1,7 @@
-"""Launches of cuBLAS's grouped GEMM: commands of several shapes in one call, one group per shape.
+"""Launch commands of several shapes by one call of cuBLAS's grouped GEMM, with one group per shape.
 
-A batch of mixed shapes is sorted by shape: commands of one batch may run in any order. Pointers to the operands are
-filled in and uploaded. `cublasGemmGroupedBatchedEx` gets a group for each shape that the batch holds.
+A batch of mixed shapes is sorted by shape, since commands of one batch may run in any order. Pointers to the operands
+are filled in and uploaded. `cublasGemmGroupedBatchedEx` gets one group for each shape in the batch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.errors import RunError
 from launchopt.recording.launch_rows import Strategy
 
-UPLOAD_CALLS = 1
-POINTER_BYTES_A_COMMAND = 3 * 8
+UPLOAD_CALLS = 1  # calls besides the launch
+POINTER_BYTES_A_COMMAND = 3 * 8  # pointers to A, B and C
 GROUPED = int(Strategy.grouped)
 
 
 class LtGrouped:
-    """Batches of up to `most` commands of the shapes in `limits`."""
+    """Launches of batches of up to `most` commands of the shapes in `limits`."""
 
     def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], most: int) -> None:
         self._device, shapes = device, list(limits)

@@ -1,7 +1,7 @@
-"""Compiled loops over `cublasLtMatmul` and `cuLaunchKernelEx`: one launch here costs what it costs a C program.
+"""Compiled loops that launch by `cublasLtMatmul` or `cuLaunchKernelEx`, at the cost of the same loop in C.
 
-The loops read command records, look up the addresses of their operands and call the library through its address. They
-take the time before and after each call, and note both. No Python runs between two launches.
+The loops read command records, compute the addresses of their operands and call the library function by its address.
+They record the time before and after each call. No Python runs between two launches.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from launchopt.recording.launch_rows import LaunchFacts, RecordingArrays, note
 from launchopt.records import request_of, slots_of
 from launchopt.types import Int, ShapeIndices, Table, Words
 
-CONFIG_STREAM_BYTES = 32  # of CUlaunchConfig.hStream, behind seven unsigned ints (cuda.h)
+CONFIG_STREAM_BYTES = 32  # byte offset of CUlaunchConfig.hStream, after seven unsigned ints and padding (cuda.h)
 OK, TOO_MANY_LAUNCHES = 0, -1
-KERNEL_STATUS = 1 << 16  # factor of the status of a kernel launch, which tells it from a status of cuBLASLt
-MOST_POSTED = 64  # commands timed and noted together: to post one takes a fraction of two looks at the clock
+KERNEL_STATUS = 1 << 16  # a CUresult is multiplied by this factor, to distinguish it from a status of cuBLASLt
+MOST_POSTED = 64  # posted commands timed together, since posting one takes less time than reading the clock twice
 
 
 class ShapeColumn(enum.IntEnum):
-    """Columns of `LaunchTables.shapes`, a row a shape. For a packed batch the bases are the scratch's, the slots 0."""
+    """Columns of `LaunchTables.shapes`, which has one row per shape."""
 
-    BASE_A = 0  # addresses of the arenas
+    BASE_A = 0  # address of the arena of A
     BASE_B = 1
     BASE_C = 2
-    BYTES_A = 3  # from a slot to the next
+    BYTES_A = 3  # bytes from one slot of A to the next
     BYTES_B = 4
     BYTES_C = 5
-    MOVE_A = 6  # slots from a command of a batch to the next
+    MOVE_A = 6  # slots of A from one command of an evenly spaced batch to the next
     MOVE_B = 7
     MOVE_C = 8
     PLAN0 = 9  # row of `plans` for a batch of no command; a batch of n commands has row PLAN0 + n
@@ -48,7 +48,7 @@ MOVES = slice(int(ShapeColumn.MOVE_A), int(ShapeColumn.MOVE_C) + 1)
 
 
 class PlanColumn(enum.IntEnum):
-    """Columns of `LaunchTables.plans`, a row a batch size of a shape. Those before KIND are of cuBLASLt's plans."""
+    """Columns of `LaunchTables.plans`, a row per batch size. Kinds other than MATMUL have other columns before KIND."""
 
     DESCRIPTION = 0
     LAYOUT_A = 1
@@ -60,60 +60,60 @@ class PlanColumn(enum.IntEnum):
 
 
 class PlanKind(enum.IntEnum):
-    """What launches a batch."""
+    """The way in which a plan runs a batch."""
 
-    MATMUL = 0  # cublasLtMatmul
-    KERNEL = 1  # cuLaunchKernelEx
-    RESIDENT = 2  # the persistent kernel, to which commands are posted: nothing is launched
+    MATMUL = 0  # a launch by cublasLtMatmul
+    KERNEL = 1  # a launch by cuLaunchKernelEx
+    RESIDENT = 2  # no launch: commands are posted to the queue of the persistent kernel
 
 
 class KernelColumn(enum.IntEnum):
-    """Columns of a plan whose kind is KERNEL: addresses."""
+    """Columns of a plan whose kind is KERNEL."""
 
-    CONFIG = 0  # of the CUlaunchConfig
-    FUNCTION = 1
-    PARAMETERS = 2  # of the array of pointers to the parameters
-    OPERANDS = 3  # of the first four parameters (A, B, C, request), which are written before each launch
+    CONFIG = 0  # address of the CUlaunchConfig
+    FUNCTION = 1  # CUfunction
+    PARAMETERS = 2  # address of the array of pointers to the parameters
+    OPERANDS = 3  # address of the first four parameters (A, B, C, request), which are written before each launch
 
 
 class ResidentColumn(enum.IntEnum):
     """Columns of a plan whose kind is RESIDENT."""
 
     QUEUE = 0  # address of the persistent kernel's queue
-    NUMBER = 1  # of the shape in that kernel
-    SWAPPED = 2  # whether A and B change places
+    NUMBER = 1  # number of the shape in the persistent kernel
+    SWAPPED = 2  # 1: A and B are exchanged; 0: they are not
 
 
 class ContextWord(enum.IntEnum):
-    """Words of a row of `LaunchTables.contexts`: what all launches of a stream have in common."""
+    """Words of a row of `LaunchTables.contexts`: arguments that all launches on one CUDA stream share."""
 
     FUNCTION = 0  # address of cublasLtMatmul
-    HANDLE = 1
+    HANDLE = 1  # cublasLtHandle_t
     ALPHA = 2  # address of alpha
-    BETA = 3
-    WORKSPACE = 4  # address of the workspace
-    STREAM = 5
+    BETA = 3  # address of beta
+    WORKSPACE = 4  # device address of the workspace
+    STREAM = 5  # CUstream
     LAUNCH_FUNCTION = 6  # address of cuLaunchKernelEx
 
 
 class LaunchTables(NamedTuple):
-    """The tables that launches work from."""
+    """The tables that launches read."""
 
     shapes: Table  # [shapes, ShapeColumn]
     plans: Table  # [rows, PlanColumn]
-    contexts: Table  # [a power of two of streams, ContextWord]
+    contexts: Table  # [CUDA streams, ContextWord]; the number of CUDA streams is a power of two
 
 
 class Flush(NamedTuple):
-    """What the launches of one batch have in common in the recording."""
+    """Facts about a flush, which are recorded for each launch of its batch."""
 
-    batch: Int  # its number
+    batch: Int  # number of the batch
     reason: Int  # FlushReason
-    flush_ns: Int
+    flush_ns: Int  # CLOCK_MONOTONIC
 
 
 TableArrays = tuple[Table, Table, Table]  # the fields of LaunchTables, as Python passes them
-FlushFields = tuple[int, int, int]  # the fields of Flush, likewise
+FlushFields = tuple[int, int, int]  # the fields of Flush, as Python passes them
 
 
 @compiled
@@ -156,9 +156,10 @@ def _launch_matmul(context: Table, plan: Table, a: Int, b: Int, c: Int) -> Int:
 
 @compiled
 def launch(context: Table, plan: Table, a: Int, b: Int, c: Int, request: Int) -> Int:
-    """Compute C from A and B, given by address, by one row of `plans` in a context; return the library's status.
+    """Launch one batch by a row of `plans`, or post it to the persistent kernel; return the library's status.
 
-    request: whose command it is, or the first of those in a batch. Only kernels read it.
+    a, b, c: addresses of the operands of the first command, or of tables of pointers. request: request of the first
+    command; only our own kernels read it.
     """
     if plan[PlanColumn.KIND] == PlanKind.RESIDENT:
         queue, number = plan[ResidentColumn.QUEUE], plan[ResidentColumn.NUMBER]
@@ -172,7 +173,7 @@ def launch(context: Table, plan: Table, a: Int, b: Int, c: Int, request: Int) ->
 
 @compiled
 def launch_at(words: Words, i: Int, shape: Table, size: Int, plans: Table, contexts: Table) -> Int:
-    """Launch words[i] and the `size` - 1 records that follow evenly spaced, on the stream of the request."""
+    """Launch the `size` evenly spaced commands from words[i] on, on the CUDA stream of the first one's request."""
     slot_a, slot_b, slot_c = slots_of(words, i)
     request = request_of(words, i)
     return launch(
@@ -205,9 +206,10 @@ def _is_posted(shape: Table, plans: Table) -> bool:
 
 @compiled
 def _end_of_block(shape_of: ShapeIndices, first: Int, stop: Int, shapes: Table, plans: Table) -> Int:
-    """Return one past the last command that is noted together with `first`.
+    """Return one past the last command that is timed and recorded together with command `first`.
 
-    These are commands of its shape, where the persistent kernel takes them; else it is noted alone.
+    Up to MOST_POSTED adjacent commands of one shape are recorded together if they are posted to the persistent kernel.
+    Any other command is recorded alone.
     """
     end = first + 1
     if _is_posted(shapes[shape_of[first]], plans):
@@ -226,11 +228,11 @@ def launch_each(
     recording: RecordingArrays,
     flush: FlushFields,
 ) -> Int:
-    """Make one launch for each of words[first:stop]; return the first status that is not 0.
+    """Make and record one launch for each of words[first:stop]; return the first status that is not 0.
 
-    Each launch has a row of the recording. What is posted to the persistent kernel has one for up to MOST_POSTED
-    commands. tables, recording, flush: a LaunchTables, a Recording and a Flush, or their fields. The batch of words[i]
-    has number flush.batch + i.
+    Each launch gets one row of the recording. Up to MOST_POSTED commands that are posted to the persistent kernel share
+    a row. tables, recording, flush: a LaunchTables, a Recording and a Flush, or their fields. The command words[i] is
+    batch number flush.batch + i.
     """
     shapes, plans, contexts = tables
     number, reason, flush_ns = flush
@@ -279,7 +281,7 @@ def launch_run(
 
 @compiled
 def count_runs(words: Words, shape_index: int, shapes: Table, most: int) -> Int:
-    """Return how many evenly spaced runs `words` is made of; past `most` just more than that."""
+    """Return the number of evenly spaced runs that `words` consists of; counting stops at `most` + 1."""
     shape = shapes[shape_index]
     runs, first = 0, 0
     while first < len(words) and runs <= most:
@@ -294,7 +296,7 @@ def launch_strided(
 ) -> Int:
     """Make one launch for each evenly spaced run of `words`; return the first status that is not 0.
 
-    TOO_MANY_LAUNCHES, and nothing is launched, where that takes more than `most`. Arguments as `launch_each`.
+    Return TOO_MANY_LAUNCHES, and launch nothing, if there are more than `most` runs. Arguments as for `launch_each`.
     """
     shapes, _, _ = tables
     if most < len(words) and count_runs(words, shape_index, shapes, most) > most:

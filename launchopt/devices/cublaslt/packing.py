@@ -1,6 +1,6 @@
-"""Packed launches: scattered operands are gathered into scratch memory, multiplied in one call, and scattered back.
+"""Packed launches: gather scattered operands into scratch memory, multiply them by one call, and scatter the outputs.
 
-Kernels on the work's stream copy the slots, inside the timed region.
+Copy kernels on the main CUDA stream copy the slots, inside the timed region.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from launchopt.devices.base import CudaStream
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
 
-STAGES = 64  # lists of slots in flight; the host waits for the oldest when the stages wrap around
-THREADS = 256
+STAGES = 64  # pinned buffers for lists of slots, used in turn; the host waits for an upload before it reuses its buffer
+THREADS = 256  # threads per block of the copy kernels
 BLOCKS_PER_SLOT = 16
 
-# A thread copies 16 bytes at a time; blocks of one y copy one slot. Slots are `unit` apart, `width` of each is copied,
-# both in units of 16 bytes.
+# Each thread copies 16 bytes at a time. All blocks with the same blockIdx.y copy one slot. unit: from one slot to the
+# next; width: copied part of each slot; both in units of 16 bytes.
 SOURCE = r"""
 extern "C" __global__ void gather(
     const int4* arena, int4* scratch, const unsigned* slots, long long unit, long long width) {
@@ -36,9 +36,9 @@ extern "C" __global__ void scatter(
 }
 """
 CALLS_PER_BATCH = 4  # one upload, two gathers, one scatter
-COPY_BYTES = 16  # that a thread copies at a time
+COPY_BYTES = 16  # bytes that a thread copies at a time
 
-Slots = tuple[NDArray[np.uint32], ...]  # of A, B and C
+Slots = tuple[NDArray[np.uint32], ...]  # numbers of the slots of A, B and C
 
 
 class SlotCopier:
@@ -55,7 +55,7 @@ class SlotCopier:
         self._next = 0
 
     def upload(self, slots: Slots) -> None:
-        """Upload the slots for the gathers and the scatter that follow."""
+        """Upload slot numbers for the following gathers and scatters."""
         stage = self._next % STAGES
         if self._next >= STAGES:
             self._events[stage].synchronize()
@@ -67,19 +67,22 @@ class SlotCopier:
         self._next += 1
 
     def gather(self, operand: int, arena: int, scratch: int, slot_bytes: int, count: int) -> None:
-        """Copy slots of an arena side by side into scratch (device addresses). operand: 0 for A, 1 for B, 2 for C."""
+        """Copy `count` slots of an arena to adjacent places in scratch. arena, scratch: device addresses.
+
+        operand: which of the uploaded lists of slots to use: 0 for A, 1 for B, 2 for C.
+        """
         self._run(self._gather, operand, arena, scratch, (slot_bytes, slot_bytes), count)
 
     def gather_part(self, operand: int, arena: int, scratch: int, sizes: tuple[int, int], count: int) -> None:
-        """Copy the beginnings of slots side by side. sizes: bytes of a slot and of its part, multiples of 16."""
+        """Copy the beginning of each slot, like `gather`. sizes: bytes of a slot and of the part, multiples of 16."""
         self._run(self._gather, operand, arena, scratch, sizes, count)
 
     def scatter(self, operand: int, scratch: int, arena: int, slot_bytes: int, count: int) -> None:
-        """Copy scratch back into the slots of an arena."""
+        """Copy adjacent places in scratch to slots of an arena. Arguments as for `gather`."""
         self._run(self._scatter, operand, scratch, arena, (slot_bytes, slot_bytes), count)
 
     def scatter_part(self, operand: int, scratch: int, arena: int, sizes: tuple[int, int], count: int) -> None:
-        """Copy scratch back to the beginnings of slots. sizes: as for `gather_part`."""
+        """Copy adjacent places in scratch to the beginnings of slots. sizes: as for `gather_part`."""
         self._run(self._scatter, operand, scratch, arena, sizes, count)
 
     def _run(
@@ -93,16 +96,16 @@ class SlotCopier:
 
 
 class Packing:
-    """Scratch memory and copies on `stream` for the packed plans of `tables` (column PACKED0)."""
+    """Packed launches by the plans in column PACKED0 of `tables`, with scratch memory and copies on `stream`."""
 
     def __init__(self, tables: Tables, stream: CudaStream, check: Callable[[int], None]) -> None:
         self._tables, self._stream, self._check = tables, stream, check
-        self._scratch = [cupy.empty(0, np.uint8) for _ in "abc"]  # for all shapes: batches run in order
+        self._scratch = [cupy.empty(0, np.uint8) for _ in "abc"]  # shared by all shapes, since batches run in order
         self._most = 0
         self._copier: SlotCopier | None = None
 
     def grow(self, most: int, slot_bytes: Sequence[int]) -> None:
-        """Make room for `most` commands. slot_bytes: of A, B and C."""
+        """Enlarge the scratch memory for `most` commands. slot_bytes: bytes of a slot of A, B and C."""
         self._most = max(self._most, most)
         for operand, size in enumerate(slot_bytes):
             if self._scratch[operand].size < most * size:
@@ -113,7 +116,10 @@ class Packing:
         self._copier = SlotCopier(self._stream, self._most) if self._most else None
 
     def launch(self, index: int, count: int, slots: Slots) -> int:
-        """Upload the slots, gather A and B, multiply, scatter C; return the number of bytes that were copied."""
+        """Upload the slots, gather A and B, multiply, scatter C; return the number of bytes copied.
+
+        index: shape of the commands. count: number of commands.
+        """
         row = self._tables.shapes[index].tolist()
         copier, plans, contexts = self._copier, self._tables.plans, self._tables.contexts
         assert copier is not None

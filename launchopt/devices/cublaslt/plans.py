@@ -1,8 +1,8 @@
-"""cuBLASLt plans: the objects that one `cublasLtMatmul` needs, for each shape and batch size, made before the clock.
+"""cuBLASLt plans: the objects that one `cublasLtMatmul` needs. They are made before the clock starts.
 
-cuBLASLt is column-major. Row-major A [m, k], B [n, k] and C [n, m] are its A (k x m, transposed), B (k x n) and
-C (m x n), so that both inputs run along k. Products accumulate in fp32, without TF32. Partial sums of a split k are
-never reduced in the type of the output.
+cuBLASLt is column-major. Our row-major A [m, k], B [n, k] and C [n, m] are its A (k x m, transposed), B (k x n) and
+C (m x n). Both inputs are therefore contiguous along k. Products accumulate in fp32, without TF32. If cuBLASLt splits
+k, it does not add the partial sums in half precision.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CUDA_TYPES = {
     Dtype.fp16: CudaDataType.CUDA_R_16F,
     Dtype.bf16: CudaDataType.CUDA_R_16BF,
 }
-Strides = tuple[int, int, int]  # of A, B and C
+Strides = tuple[int, int, int]  # strides of A, B and C
 PlanRow = tuple[list[int], bytes]  # a row of the plans table, and bytes that identify its kernel
 
 
 class Epilogue(NamedTuple):
     """An epilogue of cuBLASLt, and the address of its bias: a vector of the stream's type, one element per row of C."""
 
-    number: int  # of cublasLtEpilogue_t
+    number: int  # value of cublasLtEpilogue_t
     bias_address: int
 
 
@@ -65,7 +65,7 @@ class Plans:
         self._algorithms: list[Any] = []
 
     def _describe(self, epilogue: Epilogue | None = None) -> int:
-        """Return a new description of a product."""
+        """Return a new cublasLtMatmulDesc_t, with A transposed."""
         scalar = int(CudaDataType.CUDA_R_32F)
         made: int = cublasLt.matmul_desc_create(int(cublas.ComputeType.COMPUTE_32F), scalar)
         self._descriptions.append(made)
@@ -83,7 +83,11 @@ class Plans:
         setter(target, int(attribute), buffer.ctypes.data, buffer.nbytes)
 
     def _layout(self, rows: int, cols: int, leading: int, batch: int, stride_elements: int | None) -> int:
-        """Return a new layout. stride_elements: from one command to the next; None: an array of pointers."""
+        """Return a new cublasLtMatrixLayout_t of `batch` matrices.
+
+        leading: elements from one column to the next. stride_elements: from one matrix to the next; None: the operand
+        is an array of pointers.
+        """
         layout: int = cublasLt.matrix_layout_create(int(CUDA_TYPES[self.dtype]), rows, cols, leading)
         self._layouts.append(layout)
         attributes, setter = cublasLt.MatrixLayoutAttribute, cublasLt.matrix_layout_set_attribute
@@ -104,11 +108,11 @@ class Plans:
         epilogue: Epilogue | None = None,
         choice: int = 0,
     ) -> PlanRow:
-        """Return a row of the plans table (devices.cublaslt.launch), and the bytes that identify its algorithm.
+        """Return a row of the plans table (`launch.PlanColumn`), and bytes that identify its algorithm.
 
-        stride_bytes: from one command's A, B, C to the next; None: each operand is an array of pointers.
-        leading: elements from one row of A, B, C to the next; None: rows are contiguous.
-        choice: which of the algorithms that cuBLASLt proposes, in its order of preference.
+        batch: number of commands. stride_bytes: from the A, B and C of one command to those of the next; None: each
+        operand is an array of pointers. leading: elements from one row of A, B, C to the next; None: rows are
+        contiguous. choice: index into the algorithms that cuBLASLt proposes, which are in its order of preference.
         RunError: cuBLASLt proposes no such algorithm.
         """
         a: int | None = None
@@ -146,7 +150,7 @@ class Plans:
         return row, algorithm.tobytes()
 
     def close(self) -> None:
-        """Destroy everything that was made."""
+        """Destroy all cuBLASLt objects."""
         for layout in self._layouts:
             cublasLt.matrix_layout_destroy(layout)
         self._layouts.clear()

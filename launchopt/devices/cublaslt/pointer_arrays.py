@@ -1,4 +1,4 @@
-"""Launches of batches that find operands through tables of pointers, by cuBLASLt or by kernels that take tables."""
+"""Launch batches whose operands are found through tables of pointers, by cuBLASLt or by kernels that read tables."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from launchopt.devices.cublaslt.tuning import fastest_by_pointers
 from launchopt.recording.launch_rows import Strategy
 
 WORDS_A_COMMAND = 3  # pointers to A, B and C
-UPLOAD_CALLS = 1
+UPLOAD_CALLS = 1  # calls besides the launch
 
 
 class LtPointers:
-    """Plans for up to `limits` commands of each GEMM shape, and their launches.
+    """Plans for batches of each GEMM shape, and their launches.
 
-    make: returns the plan for a shape and number of commands; None: cuBLASLt's. strategy: recorded for each launch.
+    limits: the largest batch of each shape. make: returns the plan for a shape and number of commands; None: plans are
+    made by cuBLASLt. strategy: recorded for each launch.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class LtPointers:
         return self._device.lt.make(shape, size, None, self._device.row_elements(shape))
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Fill and upload the table, then launch once."""
+        """Fill and upload the table of pointers, then launch once."""
         device, recorder = self._device, self._device.recorder
         staged = self._pointers.stage()
         device.enter(batch.shape_index, len(batch))

@@ -1,6 +1,7 @@
-"""Compiled loops over tables of pointers: fill one from command records, pad it, upload it, launch what reads it.
+"""Compiled loops over a table of pointers: fill it from command records, pad it, upload it, and launch a batch with it.
 
-The words lie in staging memory. A call of the driver, by its address, copies them to the device: this loads no CUDA.
+The table is filled in pinned memory. A call of the driver, by its address, copies it to the device. This module loads
+no CUDA library.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def fill_pointers(words: Words, shape: Table, count: int, out: Table) -> None:
 
 @compiled
 def pad_pointers(out: Table, count: int, size: int, scratch: int) -> None:
-    """Spread out[:3 * count] (A, B, C) over 3 * size words; whoever is missing is the first, written to `scratch`."""
+    """Spread the pointers in out[:3 * count] (A, then B, then C) over out[:3 * size], for a batch of `size` commands.
+
+    The added commands read the inputs of the first command and write to `scratch`, a device address.
+    """
     for operand in range(2, -1, -1):
         for i in range(count - 1, -1, -1):
             out[operand * size + i] = out[operand * count + i]
@@ -45,7 +49,7 @@ def pad_pointers(out: Table, count: int, size: int, scratch: int) -> None:
 
 
 def padded_sizes(limit: int) -> list[int]:
-    """1, 2, 4 and so on, and `limit`."""
+    """Return the powers of two below `limit`, and `limit`, in ascending order."""
     return sorted({*(1 << i for i in range(limit.bit_length()) if 1 << i < limit), limit})
 
 
@@ -66,7 +70,10 @@ def launch_pointers(
     staged: Table,
     upload: Table,
 ) -> Int:
-    """One launch of all of `words`, by pointers that are staged, uploaded and read by it; returns its status."""
+    """Fill and upload the pointers of all of `words`, then launch them once; return the first status that is not 0.
+
+    staged: pinned memory for the pointers. upload: words for `upload_words`.
+    """
     shapes, plans, contexts = tables
     count, shape = len(words), shapes[shape_index]
     start_ns = monotonic_ns()

@@ -1,6 +1,6 @@
-"""Tables of pointers for one launch: filled on the host, uploaded on the work's stream, read by the next launch.
+"""Tables of pointers: filled on the host, uploaded on the main CUDA stream, and read by the next launch.
 
-The host fills stages in pinned memory, one after the other. The device has one table, since a stream keeps its order.
+The host fills buffers in pinned memory, in turn. The device has one table, since a CUDA stream runs work in order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from launchopt.devices.base import CudaStream
 from launchopt.devices.cublaslt.pointer_loops import UploadWord
 from launchopt.types import Table
 
-TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when the stages wrap around
+# Pinned buffers, used in turn, and uploads per event. The host waits for an event before it reuses its buffers.
+TURNS, TURNS_AN_EVENT = 64, 16
 
 
 def upload_address() -> int:
@@ -27,7 +28,8 @@ def upload_address() -> int:
 class Pointers:
     """Uploads up to `most` 8-byte words at a time on `stream`, to the device address `device`.
 
-    An upload: `stage`, fill, copy in compiled code by `words`, `uploaded`; `upload` does the last two steps.
+    To upload: call `stage` and fill the memory that it returns. Then call `upload`, or let compiled code copy with the
+    addresses in `words` (`pointer_loops.upload_words`) and call `uploaded`.
     """
 
     def __init__(self, stream: CudaStream, most: int) -> None:
@@ -42,7 +44,7 @@ class Pointers:
         self._turn = 0
 
     def stage(self) -> Table:
-        """Return memory to fill for the next upload, int64 [most]."""
+        """Return pinned memory to fill for the next upload, int64 [most]."""
         turn = self._turn % TURNS
         if turn % TURNS_AN_EVENT == 0 and self._turn >= TURNS:
             self._events[turn // TURNS_AN_EVENT].synchronize()
@@ -50,14 +52,14 @@ class Pointers:
         return self._staged[turn * self._most : (turn + 1) * self._most]
 
     def uploaded(self) -> None:
-        """Note that the stage was uploaded, so that it is not filled again too early."""
+        """Record that compiled code has submitted the upload, so that `stage` waits before it reuses the memory."""
         turn = self._turn % TURNS
         self._turn += 1
         if self._turn % TURNS_AN_EVENT == 0:
             self._events[turn // TURNS_AN_EVENT].record(self._stream)
 
     def upload(self, words: int) -> None:
-        """Upload the first `words` words of the stage."""
+        """Upload the first `words` 8-byte words of the memory that `stage` returned."""
         to_device = cupy.cuda.runtime.memcpyHostToDevice
         source = int(self.words[UploadWord.FROM])
         cupy.cuda.runtime.memcpyAsync(self.device, source, 8 * words, to_device, self._stream.ptr)

@@ -1,6 +1,6 @@
-"""The tables that compiled launch loops work from (`LaunchTables`): which shapes there are, and what launches each.
+"""The tables that compiled launch loops read (`launch.LaunchTables`): shapes, and plans of their launches.
 
-A device has tables of its own. A mode that launches in another way forks them and plans anew.
+A device has its own tables. A mode that needs other plans forks the tables and adds its plans.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from launchopt.recording.launch_rows import Strategy
 from launchopt.types import Table
 from launchopt.workloads.chain import Stream
 
-PLENTY = 1 << 40
-Row = tuple[list[int], bytes]  # of `plans`, and the bytes that tell its kernel from others
+PLENTY = 1 << 40  # number of slots that stands for "no limit"
+Row = tuple[list[int], bytes]  # a row of the plans table, and bytes that identify the kernel it launches
 
 
 def shape_table(stream: Stream, arenas: Arenas) -> Table:
-    """Where each shape's operands lie, and how they move; no plans yet."""
+    """Return the table of shapes, [shapes, ShapeColumn]: addresses of operands and strides, without plans."""
     table = np.zeros((len(stream.shapes), len(lt.ShapeColumn)), np.int64)
     strides = stream.strides()
     for row, shape in zip(table, stream.shapes, strict=True):
         for i, operand in enumerate(stream.operands(shape)):
-            if operand.arena in arenas.arrays:  # else its op has no such operand
+            if operand.arena in arenas.arrays:  # otherwise the op has no such operand
                 row[lt.ShapeColumn.BASE_A + i] = arenas.arrays[operand.arena].data.ptr
             row[lt.ShapeColumn.BYTES_A + i] = operand.slot_bytes
         row[lt.MOVES] = strides[shape]
@@ -35,7 +35,10 @@ def shape_table(stream: Stream, arenas: Arenas) -> Table:
 
 
 class Tables:
-    """Of one stream on one device. `contexts`: [streams, CONTEXT_WORDS], a power of two of them."""
+    """The tables of one workload stream on one device.
+
+    shapes: [shapes, ShapeColumn]. contexts: [CUDA streams, ContextWord]; the number of CUDA streams is a power of two.
+    """
 
     def __init__(self, shapes: Table, contexts: Table) -> None:
         self.shapes, self.contexts = shapes, contexts
@@ -44,21 +47,24 @@ class Tables:
 
     @property
     def arrays(self) -> tuple[Table, Table, Table]:
-        """For compiled loops; ask again after planning."""
+        """Fields of a `LaunchTables`, for compiled loops. `add` and `append` make earlier values of it stale."""
         return self.shapes, self.plans, self.contexts
 
     def fork(self, contexts: Table | None = None) -> Tables:
-        """The same shapes, nothing planned; other streams where given."""
+        """Return tables of the same shapes without plans. contexts: of other CUDA streams; None: the same streams."""
         return Tables(self.shapes.copy(), self.contexts if contexts is None else contexts)
 
     def strides_bytes(self, index: int) -> Table:
-        """From one command's A, B, C to the next of a batch."""
+        """Return the bytes from the A, B and C of one command of an evenly spaced batch to those of the next, [3]."""
         row = self.shapes[index]
         strides: Table = row[lt.MOVES] * row[lt.BYTES]
         return strides
 
     def sizes(self, index: int, sizes: Iterable[int], slots: Table) -> list[int]:
-        """`sizes`, and those that were planned before: a run is no longer than its arenas."""
+        """Return the batch sizes to plan shape `index` for: `sizes` and all sizes of earlier calls, in ascending order.
+
+        Sizes whose evenly spaced run does not fit into the arenas are left out. slots: of the arenas of A, B and C.
+        """
         known = self._planned.setdefault(index, set())
         known.update(sizes)
         moves = self.shapes[index, lt.MOVES]
@@ -67,12 +73,18 @@ class Tables:
     def add(
         self, index: int, sizes: Iterable[int], make: Callable[[int], Row], column: int = lt.ShapeColumn.PLAN0
     ) -> list[int]:
-        """Append rows for batch sizes 0 to max(sizes), those left out unused; returns a size for each kernel."""
+        """Append plans of shape `index`, one per batch size; return one batch size for each distinct kernel.
+
+        make: returns the plan of a batch size. column: PLAN0, or PACKED0 for packed batches.
+        """
         self.shapes[index, column], distinct = self.append(sizes, make)
         return distinct
 
     def append(self, sizes: Iterable[int], make: Callable[[int], Row]) -> tuple[int, list[int]]:
-        """The same for no shape of the table: the row for size 0, and a size for each kernel."""
+        """Append plans, one per batch size; return the row for size 0, and one size for each distinct kernel.
+
+        Rows of sizes that are not in `sizes` stay unused.
+        """
         sizes, first = list(sizes), len(self.plans)
         rows = np.zeros((max(sizes) + 1, len(lt.PlanColumn)), np.int64)
         distinct: dict[bytes, int] = {}
@@ -85,6 +97,6 @@ class Tables:
 
 
 def operand_slots(stream: Stream, arenas: Arenas, shape: ShapeKey) -> Table:
-    """Slots that the arenas of a shape's A, B and C have; plenty where its op has no such operand."""
+    """Return the number of slots in the arenas of a shape's A, B and C; PLENTY if its op has no such operand."""
     found = [(arenas.arrays.get(operand.arena), operand.slot_bytes) for operand in stream.operands(shape)]
     return np.array([PLENTY if array is None else array.nbytes // slot_bytes for array, slot_bytes in found])

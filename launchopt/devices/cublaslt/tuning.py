@@ -1,7 +1,7 @@
-"""The fastest of the algorithms that cuBLASLt proposes for a full batch, found by timing them.
+"""Find the fastest of the algorithms that cuBLASLt proposes for a full batch, by timing them.
 
-cuBLASLt ranks algorithms for operands that lie side by side. The ranking can be wrong for arrays of pointers and for
-columns that lie far apart. Timing takes some milliseconds per shape and is part of the mode's setup.
+cuBLASLt ranks algorithms for adjacent operands. The ranking can be wrong for arrays of pointers and for columns that
+are far apart in memory. Timing takes some milliseconds per shape and is part of the mode's setup.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from launchopt.devices.cublaslt.tables import Row
 from launchopt.errors import RunError
 from launchopt.types import Table
 
-PROPOSALS, TRIES, LAUNCHES = 6, 3, 4  # launches: of each set of operands
-MOST_WEIGHTS = 16  # used in turn, so that not every launch reads its weight from the cache
+PROPOSALS = 6  # most algorithms to time
+TRIES = 3  # timings per algorithm; the fastest counts
+LAUNCHES = 4  # launches of each set of operands per timing
+MOST_WEIGHTS = 16  # weights used in turn, so that not every launch reads its weight from the cache
 
-Addresses = tuple[int, int, int]  # of A, B and C, or of tables of pointers to them
+Addresses = tuple[int, int, int]  # addresses of A, B and C, or of tables of pointers to them
 
 
 def fastest_by_pointers(device: GpuDevice, index: int, shape: ShapeKey, size: int) -> Row:
-    """Return the fastest plan of `size` commands of shape number `index` through pointers.
+    """Return the fastest plan of `size` commands of shape number `index` that reads tables of pointers.
 
-    Commands use the device's own operands, and use them again if there are too few.
+    The timed commands use the device's own operands, several times if there are too few.
     """
     row = device.base.shapes[index]
     there = [device.work.arenas[operand.arena] for operand in device.work.operands(shape)]
@@ -45,7 +47,10 @@ def fastest_by_pointers(device: GpuDevice, index: int, shape: ShapeKey, size: in
 
 
 def fastest_of_columns(device: GpuDevice, index: int, make: Callable[[int], Row]) -> Row:
-    """Return the fastest plan of one GEMM for commands that share a weight. make: returns the plan of a proposal."""
+    """Return the fastest plan of one GEMM for commands that share a weight.
+
+    index: number of the shape. make: returns the plan with the algorithm that cuBLASLt proposes at this position.
+    """
     row = device.base.shapes[index].tolist()
     shape = device.work.shapes[index]
     weights = min(MOST_WEIGHTS, device.work.arenas[device.work.operands(shape)[0].arena])
@@ -73,7 +78,10 @@ def _fastest(device: GpuDevice, make: Callable[[int], Row], operands: list[Addre
 
 
 def _launches_ms(device: GpuDevice, plan: Table, operands: list[Addresses]) -> float:
-    """Return the ms of launches in a row. They run as a graph: most of them run faster than the host launches."""
+    """Return the GPU ms of LAUNCHES launches of each set of operands, the fastest of TRIES timings.
+
+    They run as a CUDA graph, since the host could not launch them as fast as they run.
+    """
     stream, start, end = device.stream, cupy.cuda.Event(), cupy.cuda.Event()
     first_a, first_b, first_c = operands[0]
     # The first launch loads the kernel.
