@@ -1,6 +1,6 @@
-"""Batches of independent GEMMs by torch.bmm: the slots of a batch as index tensors, and its evenly spaced runs.
+"""Helpers for batches of independent GEMMs by torch.bmm: index tensors of their slots, and their evenly spaced runs.
 
-Index tensors are uploaded through stages in pinned memory, used one after the other.
+Index tensors are uploaded from buffers in pinned memory, which are used in turn.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from launchopt.command import as_records
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
 from launchopt.devices.runs import run_end
 
-TURNS, TURNS_AN_EVENT = 64, 16  # uploads in flight; the host waits for the oldest when the stages wrap around
-INDEX_BYTES_A_COMMAND = 3 * 8
+# Pinned buffers, used in turn, and uploads per event. The host waits for an event before it reuses its buffers.
+TURNS, TURNS_AN_EVENT = 64, 16
+INDEX_BYTES_A_COMMAND = 3 * 8  # slots of A, B and C, int64
 
 
 class Indices:
-    """Slots of A, B and C of up to `most` commands. device: int64 [3, most], those uploaded last."""
+    """Slot numbers of A, B and C of up to `most` commands. device: int64 [3, most], the latest upload."""
 
     def __init__(self, arenas: TorchArenas, most: int) -> None:
         self._is_cuda = arenas.is_cuda
@@ -29,7 +30,7 @@ class Indices:
         self._turn = 0
 
     def upload(self, batch: Batch, size: int) -> None:
-        """Upload the slots of a batch, padded to `size` commands with the slots of its first."""
+        """Upload the slot numbers of a batch, padded to `size` commands with those of its first command."""
         turn, count = self._turn % TURNS, len(batch)
         if self._is_cuda and turn % TURNS_AN_EVENT == 0 and self._turn >= TURNS:
             self._events[turn // TURNS_AN_EVENT].synchronize()
@@ -45,7 +46,10 @@ class Indices:
 
 
 def runs(batch: Batch, moves: tuple[int, int, int], most: int) -> list[slice]:
-    """Return the evenly spaced runs of a batch; none if there are more than `most`. moves: slots of A, B and C."""
+    """Return the evenly spaced runs of a batch; no run if there are more than `most`.
+
+    moves: slots of A, B and C from one command of a run to the next.
+    """
     found, first = list[slice](), 0
     while first < len(batch):
         if len(found) == most:
@@ -57,5 +61,5 @@ def runs(batch: Batch, moves: tuple[int, int, int], most: int) -> list[slice]:
 
 
 def spaced(stack: Tensor, slot: int, move: int, count: int) -> Tensor:
-    """Return a view of `count` slots of a stack, [slots, rows, cols], from `slot` on, `move` apart."""
+    """Return a view of `count` slots of a stack, [slots, rows, cols], from `slot` on, `move` slots apart."""
     return stack[slot : slot + move * (count - 1) + 1 : move] if move else stack[slot].expand(count, -1, -1)

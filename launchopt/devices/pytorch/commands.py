@@ -1,6 +1,6 @@
-"""Independent GEMMs as they come, one torch.mm each, straight into the output.
+"""Launch independent GEMMs one by one by torch.mm, which writes directly to the output.
 
-Views of slots are made before the clock, since an index is an operator too.
+Views of slots are made before the clock starts, since indexing a tensor is an operator too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from launchopt.devices.pytorch.views import Tensor, TorchArenas
 from launchopt.recording.launch_rows import Strategy
 from launchopt.types import ShapeIndices, Words
 
-MOST_LISTED = 16_384  # slots whose views are made ahead: a view takes about a kilobyte
+MOST_LISTED = 16_384  # most slots whose views are made in advance; a view takes about a kilobyte
 STRATEGY = Strategy.torch
 
 
 def stacks(arenas: TorchArenas, shape: ShapeKey) -> tuple[Tensor, Tensor, Tensor]:
-    """Return every slot of a GEMM's weights [slots, m, k], inputs [slots, n, k] and outputs [slots, n, m]."""
+    """Return views of all slots of a GEMM's weights [slots, m, k], inputs [slots, n, k] and outputs [slots, n, m]."""
     a, b, c = arenas.work.operands(shape)
     inputs, outputs = arenas.slots(b, shape.n, shape.k), arenas.slots(c, shape.n, shape.m)
     return arenas.slots(a, shape.m, shape.k), inputs, outputs
@@ -32,13 +32,13 @@ def _listed(stack: Tensor) -> Tensor:
 
 
 def _views(arenas: TorchArenas, shape: ShapeKey) -> tuple[Tensor, Tensor, Tensor]:
-    """Return weights (transposed), inputs and outputs of a GEMM by slot."""
+    """Return weights (transposed), inputs and outputs of a GEMM, each a tensor or list that is indexed by slot."""
     weights, inputs, outputs = stacks(arenas, shape)
     return _listed(weights.transpose(1, 2)), _listed(inputs), _listed(outputs)
 
 
 class Commands:
-    """GEMMs of the stream that a device has open."""
+    """Launches of single GEMMs of the workload stream that a device has open."""
 
     def __init__(self, arenas: TorchArenas, device: Device) -> None:
         self._device = device

@@ -1,8 +1,9 @@
-"""Steps and batches by torch.compile: one call of a compiled function each.
+"""Run steps and batches by torch.compile, with one call of a compiled function each.
 
-A step is compiled whole, from source code that calls its operators one after another. Its tensors share no storage
-object, although their rows alternate in memory: the compiler would take each write to one view as a write to the whole
-storage. A function is compiled before the clock twice: for one row, and for any other number of rows.
+A step is compiled as a whole, from generated source code that calls its operators one after another. Each of its
+tensors has its own storage object, although their rows alternate in memory. Otherwise, the compiler would treat a write
+to one view as a write to all of them. Each function is compiled twice before the clock starts: for one row, and for any
+larger number of rows.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from launchopt.devices.pytorch.step import Step
 from launchopt.devices.pytorch.steps import STRATEGY, Steps, examples
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
 
-MOST_FUNCTIONS = 4096
-MOST_RUNS = 2  # evenly spaced runs of a batch, as where a cycle of slots wraps; with more, slots are looked up
+MOST_FUNCTIONS = 4096  # most compiled variants that torch.compile may make
+MOST_RUNS = 2  # most evenly spaced runs that take a call each (2 if slots wrap around); with more, slots are looked up
 STRIDED = "def strided(a, b, c):\n    c.copy_(torch.bmm(b, a.transpose(1, 2)))\n"
 SCATTERED = (
     "def scattered(a, b, c, at_a, at_b, at_c):\n"
@@ -35,24 +36,24 @@ SCATTERED = (
 
 
 def compiled(source: str, name: str, names: Mapping[str, object], backend: str) -> Callable[..., None]:
-    """Compile the function `name` of some source code. Each has its own code object and variants."""
+    """Return the function `name` of some source code, compiled. It has its own code object and compiled variants."""
     made = dict(names)
     exec(compile(source, f"<{name}>", "exec"), made)
-    # Each kind of step has its function, so that a large number of them is expected.
+    # Each kind of step has its own function, so the number of functions is large.
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = MOST_FUNCTIONS
     function: Callable[..., None] = torch.compile(made[name], fullgraph=True, dynamic=False, backend=backend)
     return function
 
 
 def grows(tensor: Tensor, dim: int | None) -> Tensor:
-    """Return the tensor, with a dimension marked as of any size from 2 on for the compiler."""
+    """Tell the compiler that dimension `dim` may have any size from 2 on (None: no dimension); return the tensor."""
     if dim is not None:
         torch._dynamo.mark_dynamic(tensor, dim)
     return tensor
 
 
 class CompiledSteps(Steps):
-    """Compiled steps of the stream that a device has open."""
+    """Compiled steps of the workload stream that a device has open."""
 
     def __init__(self, arenas: TorchArenas, device: Device, most: int, backend: str) -> None:
         super().__init__(arenas, device, is_apart=True)
@@ -68,7 +69,7 @@ class CompiledSteps(Steps):
                     self._function(step)(*step.tensors)
 
     def _function(self, step: Step) -> Callable[..., None]:
-        """Return the compiled function of a step. Steps with the same source code share one."""
+        """Return the compiled function of a step. Steps with the same source code share a function."""
         if step.compiled is None:
             arguments = ", ".join(f"t{i}" for i in range(len(step.tensors)))
             source = "\n    ".join([f"def step({arguments}):", "now = None", *step.lines]) + "\n"
@@ -114,7 +115,7 @@ class CompiledBatches:
                     self._compile(index, count)
 
     def _compile(self, index: int, count: int) -> None:
-        """Compile both functions of a shape, for one command or for more."""
+        """Compile both functions of a shape: for one command if `count` is 1, otherwise for any larger number."""
         dim = 0 if count > 1 else None
         room = min(self._most_even(index), count)
         if count == 1 or room > 1:
@@ -128,7 +129,7 @@ class CompiledBatches:
         return self._stacks[index], self._moves[index]
 
     def _most_even(self, index: int) -> int:
-        """Return the most slots that can follow one another evenly spaced."""
+        """Return the number of commands in the longest evenly spaced run that fits into the arenas."""
         return min(1 + (len(each) - 1) // move for each, move in zip(*self._of(index), strict=True) if move)
 
     def start(self) -> None:

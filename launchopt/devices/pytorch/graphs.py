@@ -1,9 +1,9 @@
-"""Steps and batches captured by torch.cuda.CUDAGraph, and replayed.
+"""Capture steps and batches by torch.cuda.CUDAGraph, and replay them.
 
-All graphs share one memory pool, since the memory that a graph gives to its own operators is not needed after it. The
-graph of a step is bound to its addresses. A step is captured when it comes for the second time: its operators must run
-once before a capture. The graph of a batch has a fixed size. It finds its operands through index tensors, which are
-filled between replays.
+All graphs share one memory pool, since a graph needs its temporary tensors only during its own replay. The graph of a
+step has fixed addresses. A step is captured when it is submitted for the second time, since its operators must run once
+before a capture. The graph of a batch has a fixed size. It finds its operands through index tensors, which are filled
+between replays.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from launchopt.devices.steps.likely import likely_steps, most_kept
 
 
 class Graphs:
-    """Makes graphs. The ns of capture, and of instantiate if PyTorch separates it, are added to `counters`."""
+    """Makes graphs. It adds the ns of the capture, and of the instantiation if PyTorch separates it, to `counters`."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters, self._pool = counters, torch.cuda.graph_pool_handle()
 
     def make(self, record: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """Return a graph of the operators that `record` calls. All of them must have run before."""
+        """Return a graph of the operators that `record` calls. Each operator must have run before."""
         start_ns = time.monotonic_ns()
         try:
             graph, is_kept = torch.cuda.CUDAGraph(keep_graph=True), True
@@ -53,9 +53,10 @@ class Graphs:
 
 
 class GraphSteps(Steps):
-    """Steps of the stream that a device has open. The steps replayed last have graphs.
+    """Steps of the workload stream that a device has open, replayed as graphs.
 
-    bound: the most graphs; there may be as many as the run uses copies of the weights.
+    A bounded number of graphs is kept; the least recently replayed one is dropped. bound: that number. If the run uses
+    more copies of the weights than `bound`, one graph per copy is kept.
     """
 
     def __init__(self, arenas: TorchArenas, device: Device, most: int, bound: int) -> None:
@@ -71,7 +72,7 @@ class GraphSteps(Steps):
         self._record_likely(most)
 
     def _record_likely(self, most: int) -> None:
-        """Capture as many likely steps as are kept."""
+        """Capture the likely steps, as many as are kept."""
         stream = self.stream
         if stream.decode_kind < 0:
             return
@@ -86,7 +87,7 @@ class GraphSteps(Steps):
         return graph
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """Replay one graph per part of the batch."""
+        """Replay one graph per part of the batch. A step without a graph that never ran is launched by operators."""
         device = self._device
         for part, step in self.of(batch):
             graph = self._kept.get(step)
@@ -113,7 +114,7 @@ def padded_sizes(limit: int) -> list[int]:
 
 
 class _Sized:
-    """Operators for batches of one shape and size: gather, multiply, scatter."""
+    """The operators for batches of one shape and size: gather, multiply and scatter."""
 
     def __init__(self, of_shape: tuple[Tensor, Tensor, Tensor], rooms: list[Tensor], at: Tensor, size: int) -> None:
         self.size, self._at, self._operands = size, at[:, :size], of_shape
@@ -121,10 +122,10 @@ class _Sized:
             room[: size * stack[0].numel()].view(size, *stack.shape[1:])
             for room, stack in zip(rooms, of_shape, strict=True)
         ]
-        self.copied_bytes = sum(room[0].nbytes for room in self._rooms)  # a command: gathered and scattered
+        self.copied_bytes = sum(room[0].nbytes for room in self._rooms)  # bytes gathered and scattered per command
 
     def multiply(self) -> None:
-        """Multiply the operands that the index tensors name, into scratch memory."""
+        """Gather the operands that the index tensors name, and multiply them into scratch memory."""
         weights, inputs, products = self._rooms
         for i, room in enumerate((weights, inputs)):
             torch.index_select(self._operands[i], 0, self._at[i], out=room)
@@ -159,14 +160,14 @@ class GraphBatches:
         for index, limit in enumerate(self._limits):
             for size in padded_sizes(limit):
                 sized = self._sized[index, size] = _Sized(operands[index], rooms, self._indices.device, size)
-                sized.all()  # all indices are 0
+                sized.all()  # run the operators once before they are captured; all indices are 0
                 self._graphs[index, size] = graphs.make(sized.all), graphs.make(sized.multiply)
 
     def start(self) -> None:
         """Do nothing: a run changes no state."""
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Upload the slots and replay; scatter the outputs of a padded batch apart."""
+        """Upload the slots and replay a graph; scatter the outputs of a padded batch by a separate operator."""
         device, counters, index, count = self._device, self.counters, batch.shape_index, len(batch)
         size = min(self._limits[index], 1 << (count - 1).bit_length())
         sized, (whole, filled) = self._sized[index, size], self._graphs[index, size]

@@ -1,11 +1,11 @@
-"""The ops of a step in PyTorch, as one would write them.
+"""The ops of a step in PyTorch, written as in an ordinary model.
 
-A, B and C are tensors [rows, features]. The rows are one per request for several requests, or the columns of one
-request. Weights: A transposed, [k, m], or a vector [m]. Ops of attention also take `Now`, which the slot map returns
-from the state of the sequences. An op writes C in place. Positions matter only through tensors, so that launches can be
-captured: attention covers all of `ctx`, behind a mask.
+A, B and C are tensors [rows, features]. A step of several requests has one row per request; a step of one request has
+one row per column. The weight A is [k, m], transposed, or a vector [m]. An op writes C in place. Ops of attention also
+take `Now`, which the slot map computes from the state of the sequences. Shapes do not depend on positions, so that
+launches can be captured: attention covers all of `ctx`, with a mask.
 
-Values that depend on positions alone (angles, masks, places in the cache) are computed once per step, as models do.
+Values that depend only on positions (angles, masks, places in the cache) are computed once per step, as models do.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from launchopt.devices.pytorch.views import Tensor
 from launchopt.workloads.attention import Attention
 
 NORM_EPSILON = 1e-5
-HALF_BYTES = 2
+HALF_BYTES = 2  # bytes of an element in half precision
 HIDDEN_SCORE = float("-inf")
-# Operators of an op that submit work; views do not. `Heads.copies` counts copies of operands that cannot be viewed.
+# Number of operators of an op that submit work to the device; making a view submits none. `Heads.copies` counts the
+# copies of operands that cannot be viewed.
 CALLS = {
     **dict.fromkeys((Op.GEMM, Op.BIAS, Op.RELU, Op.SCALE, Op.ADD, Op.KV_WRITE), 1),
     **dict.fromkeys((Op.NORM, Op.SILU_MUL, Op.QK), 2),
@@ -35,40 +36,40 @@ CALLS = {
 
 
 class Sequences(NamedTuple):
-    """State of a group of requests: views of the device's state, and `local` and `columns`, which never change."""
+    """State of the requests of a step: views of the device's state, and `local` and `columns`, which never change."""
 
-    start: Tensor  # int32 [requests]: position of the step's first column
-    following: Tensor  # int32 [requests]: of the next step's
-    pages: Tensor  # int64 [requests, pages a request]
-    local: Tensor  # int64 [rows]: request of the group that a row belongs to
-    columns: Tensor  # int64 [columns]: 0, 1 and so on
+    start: Tensor  # int32 [requests]: position of the first column of this step
+    following: Tensor  # int32 [requests]: position of the first column of the next step
+    pages: Tensor  # int64 [requests, pages per request]: numbers of pages
+    local: Tensor  # int64 [rows]: index of the request that a row belongs to, from 0
+    columns: Tensor  # int64 [columns]: 0, 1, 2, ...
 
 
 class Now(NamedTuple):
     """Values computed from the positions of a step's rows, [requests, columns, ...] or [rows]."""
 
-    pages: Tensor  # int64 [requests, pages a request]
-    page: Tensor  # [rows]: page of the cache where a row's keys and values go, or its request's cache
-    offset: Tensor  # [rows]: and where in it
+    pages: Tensor  # int64 [requests, pages per request]: numbers of pages
+    page: Tensor  # [rows]: page for a row's keys and values; index of the request if the cache is not paged
+    offset: Tensor  # [rows]: position within that page
     cosines: Tensor  # [requests, columns, 1, head_dim]
-    sines: Tensor
-    seen: Tensor  # [requests, columns, 1, 1, ctx]: positions that a column sees
-    unseen: Tensor
+    sines: Tensor  # [requests, columns, 1, head_dim]
+    seen: Tensor  # bool [requests, columns, 1, 1, ctx]: positions that a column attends to
+    unseen: Tensor  # bool [requests, columns, 1, 1, ctx]: all other positions
 
 
 Function = Callable[..., "Now | None"]  # (A, B, C, Now | None); the slot map returns Now
 
 
 def write(c: Tensor, value: Tensor) -> None:
-    """Write a value to C. A compiler must not hand the unrounded value to the next reader of C."""
+    """Write a value to C. It prevents a compiler from passing the unrounded value to the next reader of C."""
     if torch.compiler.is_compiling() and c.element_size() == HALF_BYTES:
-        bits = value.to(c.dtype).view(torch.int16) | 0  # without an operator between, two views cancel
+        bits = value.to(c.dtype).view(torch.int16) | 0  # an operator between the two views, or they would cancel
         value = bits.view(c.dtype)
     c.copy_(value)
 
 
 def into(c: Tensor, function: Callable[..., Tensor], *operands: Tensor, **options: float) -> None:
-    """Write the result of an operator to C. For a compiler, this is a copy, which it removes if it can."""
+    """Write the result of an operator to C. While compiling, write it as a copy, which the compiler may remove."""
     if torch.compiler.is_compiling():
         write(c, function(*operands, **options))
     else:
@@ -96,7 +97,7 @@ def scale(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
 
 
 def norm(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
-    """C = RMSNorm of B with gain A; no operator writes it in place."""
+    """C = RMSNorm of B with gain A. PyTorch has no RMSNorm that writes in place, so the result is copied."""
     write(c, functional.rms_norm(b, a.shape, a, NORM_EPSILON))
 
 
@@ -137,7 +138,7 @@ class Heads:
         self.cosines = torch.from_numpy(np.concatenate([cosines, cosines], 1)).to(device)
         self.sines = torch.from_numpy(np.concatenate([-sines, sines], 1)).to(device)
         self.positions = torch.arange(self.ctx, device=device)
-        self.nothing = torch.zeros((1, 1, 1), dtype=dtype, device=device)  # what scores are added to
+        self.nothing = torch.zeros((1, 1, 1), dtype=dtype, device=device)  # operand that baddbmm adds, times 0
         self.functions: dict[Op, Function] = {
             Op.SLOT_MAP: self.slot_map,
             Op.ROPE: self.rope,
@@ -148,7 +149,10 @@ class Heads:
         }
 
     def slot_map(self, a: Sequences, b: object, c: Tensor, now: object) -> Now:
-        """Advance each request by the number of columns; C [requests, columns] int32 = their slots in the cache."""
+        """Advance the positions of each request by the number of columns; return `Now`.
+
+        C, int32 [requests, columns] = slots of the columns in the cache.
+        """
         a.start.copy_(a.following)
         a.following.add_(a.columns.shape[0])
         tokens = a.start.unsqueeze(1) + a.columns
@@ -203,7 +207,7 @@ class Heads:
         c[now.page, :, now.offset] = rows
 
     def qk(self, a: Tensor, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = scores of the positions that a column sees; other elements stay."""
+        """C = scores of the positions that a column attends to; other elements of C stay."""
         queries = self._for_product(self._grouped(b[:, : self.q_width], now, self.head_dim))
         keys = self._cached(a, 0, now).transpose(1, 2)
         scores = torch.baddbmm(self.nothing, queries, keys, beta=0, alpha=self.score_scale)
@@ -211,19 +215,19 @@ class Heads:
         into(result, torch.where, now.seen, self._of_product(scores, now), result)
 
     def softmax(self, a: object, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = probabilities of the positions that a column sees; other elements stay."""
+        """C = probabilities of the positions that a column attends to; other elements of C stay."""
         scores, result = self._grouped(b, now, self.ctx), self._grouped(c, now, self.ctx)
         powers = torch.softmax(scores.masked_fill(now.unseen, HIDDEN_SCORE), -1)
         into(result, torch.where, now.seen, powers, result)
 
     def av(self, a: Tensor, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = values weighed by the probabilities. Values that no step wrote are zeros."""
+        """C = values weighted by the probabilities. Values that no step wrote must be zeros in the cache."""
         weights = self._for_product(self._grouped(b, now, self.ctx).masked_fill(now.unseen, 0))
         product = torch.bmm(weights, self._cached(a, 1, now))
         write(self._grouped(c, now, self.head_dim), self._of_product(product, now))
 
     def copies(self, op: Op, requests: int, columns: int) -> int:
-        """Return the operators that submit work beside `CALLS`: gathers, and copies of operands."""
+        """Return the number of operators that submit work in addition to `CALLS`: gathers, and copies of operands."""
         if op not in (Op.QK, Op.AV):
             return 0
         several = requests > 1 and self.kv_heads > 1

@@ -1,8 +1,8 @@
-"""One step of requests that lie evenly spaced, as calls of PyTorch operators on views of the operands.
+"""One step of evenly spaced requests, as calls of PyTorch operators on views of the operands.
 
-From the records of the step, [rows, requests], and the template's rows comes a `Step`: for every row an operator and
-its A, B and C, for all requests together. A row reads the output of an earlier row, as in the program; that the records
-say the same is checked. For a compiler, a step also has source code over its tensors.
+`Maker` turns the records of a step, [rows, requests], and the rows of the template into a `Step`. A `Step` has one call
+per row: an operator and its A, B and C, for all requests together. A row reads the tensor of the earlier row that the
+program names; RunError if the records name another slot. For torch.compile, a step also has source code of its calls.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from launchopt.workloads.placement import VECTOR_ROLES, Place, Row
 from launchopt.workloads.program import HEAD
 from launchopt.workloads.stream import Operand
 
-INPUT, NOTHING = -1, -2  # in place of a row: the step's input, no tensor
+INPUT, NOTHING = -1, -2  # values of `Wire.row`: the step's input, no tensor
 
 
 class Wire(NamedTuple):
-    """The source of an operand: the row whose C it is (or INPUT, NOTHING), and whether only its last column."""
+    """The source of an operand."""
 
-    row: int
-    is_last: bool = False
+    row: int  # row whose C the operand is; INPUT or NOTHING
+    is_last: bool = False  # the operand is only the last column of that C
 
 
 class Kind(NamedTuple):
@@ -52,15 +52,16 @@ class Call(NamedTuple):
     b: Tensor | None
     c: Tensor
     shape: int
-    more: int  # operators that submit work, besides the first
+    more: int  # number of operators that submit work, less one
 
 
 @dataclass(slots=True, eq=False)
 class Step:
     """The calls of a step of `size` requests.
 
-    lines: the same calls as source code over `tensors`; dimension dims[i] of tensor i (None: none) grows with the rows.
-    compiled: the function that is compiled from the source code.
+    tensors: all tensors of the calls. lines: source code of the calls, in which tensor i is ti. dims: the dimension of
+    each tensor that depends on the number of rows; None: no dimension does. compiled: the function that torch.compile
+    made of the source code; None: not compiled yet.
     """
 
     size: int
@@ -83,7 +84,7 @@ class Step:
 
 
 def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
-    """Return the sources of A and of B of each row. Only the A of ADD is another row's output."""
+    """Return the sources of A and of B of each row. Only the A of an ADD is the output of another row."""
     found: dict[Place, int] = {}
     a, b = list[Wire](), list[Wire]()
     for i, row in enumerate(rows):
@@ -103,26 +104,32 @@ def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What all steps of a stream share. is_apart: tensors share no storage object, and a step has source code."""
+    """Data that all steps of a workload stream share.
+
+    is_apart: each tensor of a step has its own storage object, and the step has source code.
+    """
 
     arenas: TorchArenas
     stream: ChainStream
     functions: dict[Op, Function]
     heads: Heads | None
     positions: Tensor  # int32 [2, requests]; None without attention
-    pages: Tensor  # int64 [requests, pages a request]; None without attention
+    pages: Tensor  # int64 [requests, pages per request]; None without attention
     counting: Tensor  # int64: 0, 1, 2, ...
-    room: Callable[[int], Tensor]  # memory for the gathered inputs of a number of requests
+    room: Callable[[int], Tensor]  # returns memory for the gathered inputs of a number of requests
     is_apart: bool
 
     @property
     def lane(self) -> int:
-        """Elements from one request's lane to the next."""
+        """Number of elements from one request's lane to the next."""
         return self.stream.lane_units * self.stream.activations.cols
 
 
 class Maker:
-    """Makes `step` from records, [rows, requests], of a kind. first_input: the first row that reads the input."""
+    """Makes `step` from the records, [rows, requests], of a step of one kind.
+
+    first_input: the first row that reads the step's input.
+    """
 
     def __init__(self, site: Site, kind: Kind, records: Records, first_input: int) -> None:
         self._site, self._kind, self._records = site, kind, records
@@ -140,7 +147,7 @@ class Maker:
             self.step.calls[0] = first._replace(more=first.more + 1)
 
     def _own(self, tensor: Tensor, dim: int | None = None) -> Tensor:
-        """Add a tensor to the step, with a name in the source code. Dimension `dim` grows with the rows."""
+        """Add a tensor to the step, with a name in the source code. dim: dimension that depends on the row count."""
         step = self.step
         if self._site.is_apart:
             tensor = apart(tensor)
@@ -157,7 +164,7 @@ class Maker:
         return site.arenas.strided(operand.arena, (self.step.size, features), (site.lane, 1), first)
 
     def _inputs(self, at: int) -> Tensor:
-        """Return the input of the step: rows of the table, or of lanes; gathered if they are not a lane apart."""
+        """Return the input of the step: rows of the embedding table or of lanes, gathered if not a lane apart."""
         site, step, row = self._site, self.step, self._kind.rows[at]
         slots, hidden = self._records["slot_b"][at].astype(np.int64), site.stream.hidden
         if self._columns > 1 or np.all(np.diff(slots) == site.stream.lane_units):
@@ -168,7 +175,7 @@ class Maker:
         return self._own(room, 0)
 
     def _output(self, i: int, row: Row) -> Tensor:
-        """Return C of a row. Rows that write to one place have one tensor."""
+        """Return C of a row. Rows that write to the same slot share a tensor."""
         operand, slot, site = row.operands[2], int(self._records["slot_c"][i, 0]), self._site
         if row.op is Op.KV_WRITE:
             return self._pool(operand, slot)
@@ -185,7 +192,10 @@ class Maker:
         return self._shared[key]
 
     def _pool(self, operand: Operand, layer: int) -> Tensor:
-        """Return a layer's cache, [pages, 2, tokens a page, kv heads, head_dim]: all pages, or these requests'."""
+        """Return the KV cache of a layer, [pages, 2, tokens per page, kv heads, head_dim].
+
+        A paged cache has all pages; otherwise, it has the pages of the step's requests only.
+        """
         site, attention = self._site, self._site.stream.attention
         assert attention is not None
         if ("pool", layer) not in self._shared:
@@ -201,7 +211,7 @@ class Maker:
         return self._shared["pool", layer]
 
     def _sequences(self) -> Sequences:
-        """Return the state of these requests."""
+        """Return the state of the step's requests."""
         site, size, columns = self._site, self.step.size, self._columns
         request = int(self._records["request"][0, 0])
         own = slice(request, request + size)
@@ -215,7 +225,7 @@ class Maker:
         )
 
     def _weight(self, i: int, row: Row) -> Tensor | Sequences | None:
-        """Return A of a row if it is no other row's output."""
+        """Return A of a row whose A is not the output of another row: a weight, a vector, a cache or `Sequences`."""
         operand, slot = row.operands[0], int(self._records["slot_a"][i, 0])
         first = slot * (operand.slot_bytes // self._site.stream.dtype.itemsize)
         if row.op is Op.GEMM:
@@ -228,7 +238,10 @@ class Maker:
         return self._sequences() if row.op is Op.SLOT_MAP else None
 
     def _read(self, i: int, role: str, wire: Wire, width: int) -> tuple[Tensor | None, str]:
-        """Return the first features of the tensor that a row reads, and its text in the source code."""
+        """Return the tensor that a row reads, cut to its first `width` features, and its text in the source code.
+
+        RunError: the records name another slot than the program does.
+        """
         if wire.row == NOTHING:
             return None, "None"
         tensor = self._input if wire.row == INPUT else self._outputs[wire.row]

@@ -1,7 +1,7 @@
-"""Whole steps for PyTorch: the parts that a batch is cut into, and the steps that exist for them.
+"""Launch whole steps by PyTorch: cut a batch into parts, and find or make the `Step` of each part.
 
-The requests of a part follow one another, lane by lane, and use one copy of the weights. Each prompt is a part. Parts
-and steps are kept by the slots on which their addresses depend, since making views is not what is measured.
+The requests of a part have consecutive numbers and lanes, and use one copy of the weights. Each prompt is a part of its
+own. Parts and steps are cached by the slots that determine their addresses, so that a run need not make views again.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from launchopt.recording.launch_rows import Strategy
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream, chain_of
 
-KEPT = 256  # steps, and cuts of batches
+KEPT = 256  # most entries in the cache of steps, and in the cache of parts of batches
 STRATEGY = Strategy.torch
 Kept = TypeVar("Kept")
 
 
 class Steps:
-    """Steps of the stream that a device has open. is_apart: see `step.Site`."""
+    """Steps of the workload stream that a device has open. is_apart: see `step.Site`."""
 
     def __init__(self, arenas: TorchArenas, device: Device, is_apart: bool = False) -> None:
         self._arenas, self._device, self.stream = arenas, device, chain_of(arenas.work)
         stream, self._kinds = self.stream, dict[tuple[int, int], Kind]()
         rows = [stream.rows_of(kind) for kind in range(len(stream.kinds))]
-        # Kinds with equal keys agree in all that matters here: the row whose output each row reads.
+        # In kinds with equal keys, each row reads the output of the same row. Nothing else of a kind matters here.
         self._kind_of = {(len(own), int(stream.template["n"][own.start])): kind for kind, own in enumerate(rows)}
         first = slice(0, len(rows[0]))
         self._first_input = int(np.argmax(stream.b_from[first] == ch.FROM_INPUT))
         self._first_weight = int(np.argmax(stream.replica_moves[first] != 0))
-        self._telling = 1 + max(self._first_input, self._first_weight)  # leading rows on which all addresses depend
+        self._telling = 1 + max(self._first_input, self._first_weight)  # leading rows that determine all addresses
         self._cuts: OrderedDict[Hashable, list[tuple[slice, Step]]] = OrderedDict()
         self._steps: OrderedDict[Hashable, Step] = OrderedDict()
         self._room: Tensor = None
@@ -109,27 +109,33 @@ class Steps:
         return self._kinds[key]
 
     def room(self, requests: int) -> Tensor:
-        """Return memory for gathered inputs, a lane apart, so that functions compiled for lanes accept them."""
+        """Return memory for gathered inputs, [requests, hidden].
+
+        Its rows are a lane apart, so that it has the strides for which functions are compiled.
+        """
         pitch = self.stream.lane_units * self.stream.activations.cols
         if self._room is None or len(self._room) < requests * pitch:
             self._room = torch.zeros(requests * pitch, dtype=self._arenas.dtype, device=self._arenas.device)
         return self._room.as_strided((requests, self.stream.hidden), (pitch, 1))
 
     def start(self) -> None:
-        """Begin a run. Caches are zeroed, as in an engine: a weight of 0 times poison would be NaN."""
+        """Begin a run: zero the KV caches and positions.
+
+        Attention multiplies unwritten values by 0, which must not give NaN.
+        """
         if self.stream.attention is not None:
             self._arenas.zero(self.stream.cache)
             self.site.positions.zero_()
         self._arenas.synchronize()
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """Make one launch per row of each part."""
+        """Make one launch for each row of each part."""
         for part, step in self.of(batch):
             launch(self._device, part, step, flush_ns)
 
 
 def _kept(cache: OrderedDict[Hashable, Kept], key: Hashable, made: Kept) -> Kept:
-    """Keep what was made under `key`, and drop the oldest entry if there are too many."""
+    """Store `made` under `key`, drop the oldest entry if there are more than KEPT, and return `made`."""
     cache[key] = made
     if len(cache) > KEPT:
         cache.popitem(last=False)
@@ -137,7 +143,7 @@ def _kept(cache: OrderedDict[Hashable, Kept], key: Hashable, made: Kept) -> Kept
 
 
 def launch(device: Device, part: StepBatch, step: Step, flush_ns: int) -> None:
-    """Launch a step operator by operator: one launch per row."""
+    """Launch a step operator by operator, and record one launch per row."""
     step.was_run = True
     row, first, size = Batch(0, part.words, part.reason), 0, part.size
     enter, leave, now, gather = device.enter, device.leave, None, step.gather
@@ -153,7 +159,10 @@ def launch(device: Device, part: StepBatch, step: Step, flush_ns: int) -> None:
 
 
 def example(stream: ChainStream, kind: int, requests: range, replica: int) -> StepBatch:
-    """Return a step of some requests as the driver issues it. A decode step's input is in its lane."""
+    """Return a step of some requests as the driver issues it, with weight copy `replica`.
+
+    The input of a decode step is in the request's lane.
+    """
     rows, table = stream.rows_of(kind), stream.table[requests.start : requests.stop]
     own = slice(rows.start, rows.stop)
     origins = np.zeros((5, len(requests)), np.int64)
@@ -168,7 +177,7 @@ def example(stream: ChainStream, kind: int, requests: range, replica: int) -> St
 
 
 def examples(stream: ChainStream, most: int) -> Iterator[StepBatch]:
-    """Yield steps that are likely to come: of the most requests, and of one; of prompts, the longest."""
+    """Yield likely steps of a run: decode steps of `most` requests and of one request, and the longest prompts."""
     if stream.decode_kind >= 0:
         for requests in sorted({min(most, stream.requests), 1}, reverse=True):
             for replica in range(stream.replicas):

@@ -1,8 +1,8 @@
-"""A device's operands as PyTorch tensors, without a copy, and PyTorch on the device's own stream.
+"""PyTorch tensors over a device's operands, without a copy, and the settings with which PyTorch computes.
 
-NumPy arrays become tensors by `from_numpy`, CuPy arrays by DLPack; bf16, which is stored as uint16, is viewed as
-bfloat16. PyTorch computes as the rest of launchopt does: on the device's stream, in full fp32, and with partial sums
-never in half precision.
+NumPy arrays become tensors by `from_numpy`, CuPy arrays by DLPack. bf16, which is stored as uint16, is viewed as
+bfloat16. PyTorch computes like the other modes: on the device's main CUDA stream, in fp32 without TF32, and with
+partial sums that are never in half precision.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def apart(tensor: Tensor) -> Tensor:
 
 
 class TorchArenas:
-    """The operands of the stream that a device has open, as tensors."""
+    """The operands of the workload stream that a device has open, as tensors."""
 
     def __init__(self, device: Device) -> None:
         self._gpu = device if is_gpu(device) else None
@@ -54,7 +54,7 @@ class TorchArenas:
         }
 
     def use(self) -> None:
-        """Let this thread's operators run on the device's stream, without recording gradients."""
+        """Let this thread's operators run on the device's main CUDA stream, without gradients."""
         torch.set_grad_enabled(False)
         torch.set_float32_matmul_precision("highest")
         matmul = torch.backends.cuda.matmul
@@ -74,11 +74,11 @@ class TorchArenas:
         return self._host.compute.state if self._host else None
 
     def strided(self, arena: ArenaKey, sizes: Sequence[int], strides: Sequence[int], first: int) -> Tensor:
-        """Return a view of elements of an arena from `first` on."""
+        """Return a view of an arena from element `first` on. strides: in elements."""
         return self._flat[arena].as_strided(sizes, strides, first)
 
     def words(self, arena: ArenaKey, sizes: Sequence[int], strides: Sequence[int], first: int) -> Tensor:
-        """Return a view of words, int32, of an arena from `first` on."""
+        """Return an int32 view of an arena from word `first` on. strides: in words."""
         return self._flat[arena].view(torch.int32).as_strided(sizes, strides, first)
 
     def slots(self, operand: Operand, rows: int, cols: int) -> Tensor:
