@@ -1,8 +1,8 @@
-"""Checks of independent commands: is each output the product that was asked for? In float64, outside the timed region.
+"""Check the outputs of independent commands against products in float64, outside the timed region.
 
-The stream is generated afresh, so that no belief of the consumer enters the check. Commands that share a weight are
-checked together: C must be B @ A.T in float64. For GEMMs with many columns, `max_columns` of them are compared, chosen
-at random for each weight, with the first and the last always among them. All other columns must have been written.
+The check generates the workload stream again and uses no data of the consumer. It checks commands that share a weight
+together: C must equal B @ A.T. If a GEMM has more than `max_columns` columns, that number of columns is compared: the
+first, the last, and others chosen at random for each weight. All other columns must have been written.
 
 The error of a command is max |out - reference| in units of a typical output (`typical_output`). NaN, which an unwritten
 output holds, counts as infinite.
@@ -21,7 +21,7 @@ from launchopt.devices.arenas import Arenas
 from launchopt.types import Array
 from launchopt.workloads.stream import ArenaKey, CommandStream, arenas_of
 
-CHUNK_BYTES = 256 << 20
+CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,10 @@ class Verification:
 
 
 def typical_output(shape: ShapeKey) -> float:
-    """Return the root mean square of an output element: k products of inputs uniform in [-1, 1) have variance 1/9 each.
+    """Return the expected root mean square of an output element, sqrt(k) / 3.
 
-    The rms of the reference itself is not used: in a small output, cancellation can make it arbitrarily small.
+    It is a sum of k products of inputs uniform in [-1, 1), each of variance 1/9. The rms of the reference itself is not
+    used, since cancellation can make it arbitrarily small in a small output.
     """
     return math.sqrt(shape.k) / 3
 
@@ -52,8 +53,8 @@ def typical_output(shape: ShapeKey) -> float:
 def tolerance(shape: ShapeKey) -> float:
     """Return the bound on |out - reference| / typical_output for inputs that are exact in their dtype.
 
-    Rounding the result has a relative error of the unit roundoff u of the output's type. In practice no element is
-    larger than 8 typical ones. The error of k additions in fp32, in any order, grows like sqrt(k) * 2**-24 (Higham &
+    Rounding the result has a relative error of the unit roundoff u of the output's type. In practice, no element is
+    larger than 8 typical outputs. The error of k additions in fp32, in any order, grows like sqrt(k) * 2**-24 (Higham &
     Mary 2019, probabilistic bound), with the same factor 8. Partial sums are never in half precision.
     """
     return 8 * shape.dtype.unit_roundoff + 8 * math.sqrt(shape.k) * 2.0**-24
@@ -83,14 +84,14 @@ def verify(stream: CommandStream, arenas: Arenas, max_columns: int, seed: int = 
 
 
 def _slots_by_shape(stream: CommandStream) -> dict[ShapeKey, NDArray[np.int64]]:
-    """Return slots a, b, c of the commands of each shape, [count, 3]."""
+    """Return the slots of A, B and C of the commands of each shape, [commands, 3]."""
     found: dict[ShapeKey, list[NDArray[np.int64]]] = {shape: [] for shape in stream.shapes}
     for block in stream.blocks():
         records = block.records
         slots = np.stack([records[f"slot_{role}"] for role in "abc"], axis=1).astype(np.int64)
         widths = set(np.unique(records["n"]).tolist())
         for shape in stream.shapes:
-            if shape.n in widths:  # most blocks hold steps of one n
+            if shape.n in widths:  # most blocks contain commands of one n only
                 own = (records["m"] == shape.m) & (records["n"] == shape.n) & (records["k"] == shape.k)
                 found[shape].append(slots[own])
     return {shape: np.concatenate(parts) for shape, parts in found.items()}
@@ -112,7 +113,7 @@ def _columns(generator: np.random.Generator, n: int, most: int) -> NDArray[np.in
 def _errors(
     arenas: Arenas, shape: ShapeKey, group: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the error of each command of a group that shares one weight, [len(group)]."""
+    """Return the error of each command of a group that shares one weight, [len(group)]. group: slots, [commands, 3]."""
     xp = arenas.xp
     arena_a, arena_b, arena_c = arenas_of(shape)
     weight = arenas.matrices(arena_a, group[:1, 0])[0].astype(np.float64)
@@ -135,7 +136,7 @@ def _errors(
 def _products(
     arenas: Arenas, arena_b: ArenaKey, slots: NDArray[np.int64], weight: Array, columns: NDArray[np.int64]
 ) -> Array:
-    """Return B @ A.T in float64 for the chosen columns of each input, [len(slots), columns, m]."""
+    """Return B @ A.T in float64 for the chosen columns of each input, [len(slots), len(columns), m]."""
     picked = arenas.matrices(arena_b, slots)[:, columns].astype(np.float64)
     flat = picked.reshape(-1, picked.shape[2]) @ weight.T
     return flat.reshape(len(slots), len(columns), -1)

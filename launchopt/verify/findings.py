@@ -1,8 +1,8 @@
 """The findings of a check: the number of wrong outputs, the largest error, and the first wrong output.
 
-Outputs and their expected values (`verify.ops.Graded`) come row by row. The `Verification` has the error and the bound
-of the output that comes closest to its bound, or exceeds it most. It names the earliest wrong token. It names a command
-only if every token is right, since a fault in a token is a fault in one of its commands.
+Outputs are compared with their expected values (`verify.ops.Graded`) row by row. The `Verification` has the error and
+the bound of the output whose error is the largest share of its bound. It names the earliest wrong token. It names a
+command only if all tokens are right, since a wrong token is the result of a wrong command.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from launchopt.verify.ops import Graded, allowed
 
 
 class Findings:
-    """The findings of one run. tokens: the number of its tokens."""
+    """The findings of the check of one run. tokens: the number of tokens of the run."""
 
     def __init__(self, xp: ModuleType, tokens: int) -> None:
         self._xp, self._tokens = xp, tokens
-        self.compared = 0  # commands
+        self.compared = 0  # number of commands compared, counted by the caller
         self._wrong, self._share, self._error, self._bound = 0, -1.0, 0.0, 0.0
-        self._first: tuple[int, str | None] = (tokens + 1, None)  # its token (`tokens` for a command), its description
+        # First wrong output: its token (`tokens` for an output of a command), and its description.
+        self._first: tuple[int, str | None] = (tokens + 1, None)
 
     def judge(
         self,
@@ -36,10 +37,10 @@ class Findings:
         columns: int = 1,
         factor: float = 1.0,
     ) -> None:
-        """Compare rows of `got`, [rows, features], with `columns` rows per output.
+        """Compare rows of `got`, [rows, features], with the expected rows. Each output has `columns` rows.
 
-        name: describes output i. numbers: the token of each output; None: outputs of commands. factor: widens the
-        bound.
+        name: returns the description of output i. numbers: the token of each output; None: these are outputs of
+        commands. factor: multiplies the bounds.
         """
         xp = self._xp
         limits = factor * allowed(xp, expected)
@@ -48,7 +49,7 @@ class Findings:
         squares = xp.where(compared, expected.value, 0.0) ** 2
         rms = xp.sqrt(squares.sum(axis=1) / xp.maximum(compared.sum(axis=1), 1))
         rms = xp.where(rms > 0, rms, 1.0)
-        # The error as a share of its bound. NaN on either side exceeds it, and so does any error where the bound is 0.
+        # The error as a share of its bound. NaN in either value exceeds every bound; any error exceeds a bound of 0.
         beyond = xp.where(differences == 0, 0.0, xp.inf)
         shares = xp.where(limits > 0, differences / xp.where(limits > 0, limits, 1.0), beyond)
         shares = xp.where(xp.isnan(shares), xp.inf, shares)
@@ -72,12 +73,15 @@ class Findings:
         bounds: NDArray[np.float64],
         numbers: NDArray[np.int64],
     ) -> None:
-        """Add outputs that were judged elsewhere. bounds: relative to the rms of the exact row."""
+        """Add outputs that the caller has compared. wrong: which outputs are wrong. name: as for `judge`.
+
+        what: description of each error. bounds: relative to the rms of the exact row. numbers: token of each output.
+        """
         self._note(0.0, 0.0, float(bounds[np.isfinite(bounds)].max(initial=0.0)))
         self._add(wrong, name, what, numbers)
 
     def _note(self, share: float, error: float, bound: float) -> None:
-        """Keep error and bound of the output that comes closest to its bound."""
+        """Keep the error and bound of the output whose error is the largest share of its bound."""
         if (share, bound) > (self._share, self._bound):
             self._share, self._error, self._bound = share, error, bound
 
@@ -93,6 +97,9 @@ class Findings:
                 self._first = number, f"{name(at)}: {what[at]}"
 
     def verdict(self, commands: int) -> Verification:
-        """Return the result for a run of `commands` commands. One output may be wrong as a token and as a command."""
+        """Return the result for a run of `commands` commands.
+
+        The count of wrong outputs is limited to `commands`, since an output can be wrong as a token and as a command.
+        """
         share = min(1.0, self.compared / commands)
         return Verification(commands, min(self._wrong, commands), self._error, self._bound, share, self._first[1])

@@ -1,8 +1,8 @@
-"""The inputs that each step of a run really read, from the memory that the run left.
+"""Reconstruct the inputs that each step of a run read, from the memory contents after the run.
 
-The input of a token is the last row of its prompt, the embedding row of the id before it, or the output before it.
-Those outputs were kept; they are scaled and given signs as when they were fed back. All activations are returned as
-float64.
+The first token of a request reads the last row of its prompt. A later token reads the embedding row of the previous
+token's id, or, without sampling, the previous token's output. The run kept these outputs in its history. They are
+scaled and get signs as in feedback (`devices.feedback.host`). All activations are returned as float64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ Numbers = NDArray[np.int64]
 
 
 class Inputs:
-    """Activations by unit, and inputs of tokens. ids: [tokens]."""
+    """Reads activations by their unit, and inputs of tokens. ids: id of each token, [tokens].
+
+    A unit is the granularity of offsets into the arena of activations (`workloads.chain.UNIT_BYTES`).
+    """
 
     def __init__(self, stream: ChainStream, arenas: Arenas, ids: Numbers) -> None:
         self._stream, self._arenas, self._ids, self._xp = stream, arenas, ids, arenas.xp
@@ -29,7 +32,7 @@ class Inputs:
         self._unit = stream.activations.cols
 
     def rows(self, units: Numbers, width: int) -> Array:
-        """Return `width` elements from each unit on, float64 [len(units), width]."""
+        """Return `width` activations from each unit on, as float64 [len(units), width]."""
         xp = self._xp
         first = xp.asarray(units) * self._unit
         return self._wide(self._flat[first[:, None] + xp.arange(width)])
@@ -42,25 +45,31 @@ class Inputs:
         return flat[first[:, None] + xp.arange(width)].astype(np.float64)
 
     def history(self, numbers: Numbers) -> Array:
-        """Return the last outputs of these tokens, float64 [tokens, hidden]."""
+        """Return the last outputs of these tokens, which the run kept, float64 [tokens, hidden]."""
         return self._wide(self._kept(numbers))
 
     def of_prompts(self, requests: Numbers, columns: Numbers) -> Array:
-        """Return columns of prompts, float64 [columns, hidden]. Without a prompt, column 0 is the first input."""
+        """Return columns of prompts, float64 [columns, hidden].
+
+        requests, columns: the request of each column, and its number within the prompt. Column 0 of a request without a
+        prompt is its first input.
+        """
         stream = self._stream
         units = stream.table[requests, ch.PROMPT] + columns * stream.units(stream.hidden)
         return self.rows(units, stream.hidden)
 
     def of_tokens(self, numbers: Numbers, requests: Numbers, at: Numbers) -> Array:
-        """Return the input of each token, float64 [tokens, hidden]. at: position of the token within its request."""
+        """Return the input of each token, float64 [tokens, hidden].
+
+        numbers: of the tokens in the run. requests: their requests. at: number of each token within its request.
+        """
         stream, xp = self._stream, self._xp
         row_units = stream.units(stream.hidden)
         units = stream.table[requests, ch.PROMPT] + last_of_prompt(stream, requests) * row_units
         later = at > 0
         if stream.vocab is not None:
-            before = np.clip(
-                self._ids[numbers[later] - 1], 0, stream.vocab - 1
-            )  # a wrong id must not index beyond the table
+            # A wrong id must not index beyond the embedding table.
+            before = np.clip(self._ids[numbers[later] - 1], 0, stream.vocab - 1)
             units[later] = before * row_units
             return self.rows(units, stream.hidden)
         values = self.rows(units, stream.hidden)
@@ -79,6 +88,6 @@ class Inputs:
 
 
 def last_of_prompt(stream: ChainStream, requests: Numbers) -> Numbers:
-    """Return the position of the column that gives a request's first token."""
+    """Return the position of the column whose step computes each request's first token, [requests]."""
     last: Numbers = np.maximum(stream.asked.context_tokens[requests], 1) - 1
     return last

@@ -55,7 +55,7 @@ class GroupedCall(NamedTuple):
     staged: Table  # pinned memory for the pointers to operands
     upload: Table  # words of `pointer_loops.upload_words`, which copies the pointers to the device
     words: Table  # [GroupedCallWord]
-    addresses: Table  # [GroupRow]: addresses of the rows of groups
+    addresses: Table  # [GroupRow]: address of each row of the table of groups
 
 
 GroupedCallFields = tuple[Table, Table, Table, Table]  # the fields of GroupedCall, as Python passes them
@@ -66,7 +66,7 @@ SortingFields = tuple[Words, ShapeIndices, Table, Words, GroupTable, GroupTable]
 
 @compiled
 def sort_by_shape(words: Words, shape_of: ShapeIndices, counts: Table, out: Words) -> None:
-    """Copy `words` to `out`, shape by shape; `counts` gets the end of each shape's there."""
+    """Copy records sorted by shape to `out`. counts: set to one past the last record of each shape in `out`."""
     counts[:] = 0
     for i in range(len(words)):
         counts[shape_of[i]] += 1
@@ -82,7 +82,10 @@ def sort_by_shape(words: Words, shape_of: ShapeIndices, counts: Table, out: Word
 
 @compiled
 def fill_groups(out: Words, ends: Table, shapes: Table, staged: Table, facts: GroupTable, groups: GroupTable) -> Int:
-    """Pointers and groups of sorted commands; returns how many groups there are."""
+    """Fill in the pointers (`staged`) and `groups` of sorted commands; return the number of groups.
+
+    ends: one past the last record of each shape. facts: of shapes.
+    """
     count, first, used = ends[len(ends) - 1], 0, 0
     for index in range(len(ends)):
         shape = shapes[index]
@@ -109,7 +112,7 @@ def launch_grouped(
     facts: Facts,
     call: GroupedCallFields,
 ) -> Int:
-    """Make one call for all of `words`; return the first status that is not 0. call: the fields of a GroupedCall."""
+    """Launch all of `words` by one call and record it; return the first status that is not 0."""
     shape_table, shape_of, ends, out, shape_facts, groups = sorting
     shapes, _, contexts = tables
     given = GroupedCall(*call)

@@ -36,8 +36,8 @@ class ShapeColumn(enum.IntEnum):
     MOVE_A = 6  # slots of A from one command of an evenly spaced batch to the next
     MOVE_B = 7
     MOVE_C = 8
-    PLAN0 = 9  # row of `plans` for a batch of no command; a batch of n commands has row PLAN0 + n
-    PACKED0 = 10  # the same for packed batches
+    PLAN0 = 9  # a batch of n commands has the plan in row PLAN0 + n of `plans`
+    PACKED0 = 10  # a packed batch of n commands has the plan in row PACKED0 + n; 0: no packed plans
     ONE_IS = 11  # Strategy of a launch of one command
     MANY_ARE = 12  # Strategy of a launch of several
 
@@ -188,7 +188,7 @@ def launch_at(words: Words, i: Int, shape: Table, size: Int, plans: Table, conte
 
 @compiled
 def launch_bare(words: Words, shape_index: int, tables: TableArrays) -> Int:
-    """Make one launch for each of `words`, and neither time nor note it: what a tight C loop costs."""
+    """Make one launch per command without timing or recording it, as a C loop would; return the first bad status."""
     shapes, plans, contexts = tables
     shape = shapes[shape_index]
     for i in range(len(words)):
@@ -266,7 +266,10 @@ def launch_run(
     recording: RecordingArrays,
     flush: FlushFields,
 ) -> Int:
-    """Make one launch for words[first:stop], which lie evenly spaced; return its status. Arguments as `launch_each`."""
+    """Make and record one launch for words[first:stop], which must be evenly spaced; return its status.
+
+    Arguments as for `launch_each`.
+    """
     shapes, plans, contexts = tables
     number, reason, flush_ns = flush
     shape = shapes[shape_index]
@@ -294,7 +297,7 @@ def count_runs(words: Words, shape_index: int, shapes: Table, most: int) -> Int:
 def launch_strided(
     words: Words, shape_index: Int, most: Int, tables: TableArrays, recording: RecordingArrays, flush: FlushFields
 ) -> Int:
-    """Make one launch for each evenly spaced run of `words`; return the first status that is not 0.
+    """Make and record one launch for each evenly spaced run of `words`; return the first status that is not 0.
 
     Return TOO_MANY_LAUNCHES, and launch nothing, if there are more than `most` runs. Arguments as for `launch_each`.
     """

@@ -18,11 +18,11 @@ from launchopt.types import Int, Table, Words
 
 
 class UploadWord(enum.IntEnum):
-    """Words of `upload`, int64: what `upload_words` needs to copy staged words to the device."""
+    """Words of the argument `upload` of `upload_words`, int64."""
 
     FUNCTION = 0  # address of the driver's copy function
     TO = 1  # device address
-    FROM = 2  # host address of the staged words
+    FROM = 2  # address of the words in pinned memory
 
 
 @compiled
@@ -55,7 +55,7 @@ def padded_sizes(limit: int) -> list[int]:
 
 @compiled
 def upload_words(upload: Table, words: Int, stream: Int) -> Int:
-    """Copy the first `words` of what was staged to the device; returns the driver's status."""
+    """Copy the first `words` 8-byte words from pinned memory to the device; return the driver's status."""
     arguments = (upload[UploadWord.TO], upload[UploadWord.FROM], np.int64(8 * words), stream)
     return call_words(upload[UploadWord.FUNCTION], arguments)
 

@@ -1,4 +1,4 @@
-"""Stages of bias, ReLU and scale in one launch of a Triton kernel, for requests in step that lie evenly spaced."""
+"""Make stages that run bias, ReLU and scale of a step in one launch of a Triton kernel, for evenly spaced requests."""
 
 from __future__ import annotations
 
@@ -10,30 +10,34 @@ from launchopt.devices.triton.kernels import bias_relu_scale
 from launchopt.devices.triton.plans import TYPES, Variant, load_variants
 from launchopt.recording.launch_rows import Strategy
 
-BLOCK, WARPS = 512, 4  # features and warps of a block
-Pair = tuple[int, int]  # of B and C
+BLOCK, WARPS = 512, 4  # features and warps per block
+Pair = tuple[int, int]  # one value for B, one for C
 
 
 def variant(m: int, row_elements: Pair, stride_bytes: Pair, dtype: Dtype) -> Variant:
-    """Return the kernel for m features: elements from one row to the next, bytes from one request to the next."""
+    """Return the kernel for m features.
+
+    row_elements: elements from one row of B and C to the next. stride_bytes: bytes from one request's B and C to the
+    next request's.
+    """
     sizes = {"M": m, "LEADING": row_elements, "STRIDES": stride_bytes}
     return Variant(bias_relu_scale, sizes | {"DTYPE": TYPES[dtype], "BLOCK": BLOCK}, WARPS)
 
 
 def grid(shape: ShapeKey, size: int) -> tuple[int, int, int]:
-    """Return the grid for `size` requests: x over features and columns, y over requests."""
+    """Return the grid for `size` requests: x is the blocks of all columns, y the requests."""
     return shape.n * -(-shape.m // BLOCK), size, 1
 
 
 class TritonStages:
-    """Makes stages for an `LtSteps`. A kernel is compiled once for all layers."""
+    """Makes fused stages for an `LtSteps`. All layers share a compiled kernel."""
 
     def __init__(self, steps: LtSteps) -> None:
         self._steps = steps
-        self._plans: dict[tuple[int, int], int] = {}  # row of the plan for no request, by first and last shape
+        self._plans: dict[tuple[int, int], int] = {}  # rows of plans (`Fused.plan`) by first and last shape
 
     def fused(self, kind: int, start: int) -> Fused:
-        """Fuse rows `start` to `start` + 3 of a kind of steps."""
+        """Fuse the three rows from `start` on of a kind of step."""
         indices = self._steps.indices(kind)
         key = int(indices[start]), int(indices[start + 2])
         if key not in self._plans:

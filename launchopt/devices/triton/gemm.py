@@ -1,8 +1,8 @@
-"""Triton kernels for a batch of GEMVs or small GEMMs, which find their operands through tables of pointers.
+"""Tune and plan Triton kernels for batches of GEMVs or small GEMMs, which find operands through tables of pointers.
 
 C[n, m] = B[n, k] @ A[m, k].T for each command, n up to 16. Program axis 0 is a block of rows of A, axis 1 the command.
-Sums are fp32, without TF32. `TritonGemms` compiles about a dozen configurations of a shape and times each on the
-stream's own operands, for a single command and for the largest batch. The best one becomes a plan.
+Sums are fp32, without TF32. `TritonGemms` compiles about a dozen configurations for each shape. It times each on the
+workload's own operands, for a single command and for the largest batch. The fastest one becomes a plan.
 """
 
 from __future__ import annotations
@@ -32,14 +32,18 @@ from launchopt.devices.triton.tuning import (
 from launchopt.errors import RunError
 from launchopt.recording.launch_rows import Strategy
 
-REPEATS = 3  # the fastest counts
-READ_ONCE = "evict_first"  # cache policy of A if it is not read again soon
+REPEATS = 3  # timings of a kernel, of which the fastest counts
+READ_ONCE = "evict_first"  # cache policy for a weight that is not read again soon
 
 
 def variant(
     shape: ShapeKey, row_elements: tuple[int, int, int], config: Config, shared: bool, direct: bool = False
 ) -> Variant:
-    """Return the kernel to compile for a shape. shared: a batch has one A, which the cache should keep."""
+    """Return the kernel to compile for a shape.
+
+    shared: all commands of a batch have the same A, which the cache should keep. direct: the kernel gets the addresses
+    of one command instead of tables of pointers.
+    """
     constants = {
         **{"M": shape.m, "N": shape.n, "K": shape.k, "LEADING": row_elements, "DTYPE": TYPES[shape.dtype]},
         **{"ROWS": config.rows, "DEPTH": config.depth, "STAGES": config.stages},
@@ -51,17 +55,17 @@ def variant(
 
 
 class TritonGemms:
-    """The best kernel for each GEMM shape of the stream on `device`."""
+    """The fastest kernel for each GEMM shape of the workload that `device` has open."""
 
     def __init__(self, device: GpuDevice) -> None:
         self._device = device
         self._limits: dict[ShapeKey, int] = {}
-        self._shared: dict[ShapeKey, bool] = {}  # all commands of a batch have one A
+        self._shared: dict[ShapeKey, bool] = {}  # whether all commands of a batch have the same A
         self._kernels: dict[tuple[ShapeKey, int], tuple[Config, Loaded]] = {}
-        self.chosen: dict[tuple[ShapeKey, int], tuple[Config, float]] = {}  # by shape and count, with GB/s
+        self.chosen: dict[tuple[ShapeKey, int], tuple[Config, float]] = {}  # configuration and GB/s
 
     def tune(self, index: int, limit: int) -> None:
-        """Compile and time kernels for shape number `index` and choose the best. limit: most commands of a launch."""
+        """Compile and time kernels for shape number `index`; choose the fastest. limit: the largest batch."""
         device = self._device
         shape = device.work.shapes[index]
         shared = bool(device.base.shapes[index, lt.ShapeColumn.MOVE_A] == 0)
@@ -82,25 +86,28 @@ class TritonGemms:
         return plan_row(self._device, shape, size, config, kernel), str(config).encode()
 
     def plan_alone(self, tables: Tables, index: int) -> None:
-        """Plan one command of shape number `index` by its addresses, so that no table is uploaded."""
+        """Add the plan of a lone command of shape number `index`. It takes addresses, so that no table is uploaded."""
         device = self._device
         shape = device.work.shapes[index]
         config, _ = self._kernels[shape, 1]
         (kernel,) = load_variants([variant(shape, device.row_elements(shape), config, self._shared[shape], True)])
-        assert kernel is not None  # its shared memory fits: that of the same kernel with tables did
+        assert kernel is not None  # it needs as much shared memory as the same kernel with tables, which fits
         row = plan_row(device, shape, 1, config, kernel)
         device.planner.warm(tables, index, tables.add(index, [1], lambda _: (row, b"")))
         tables.shapes[index, lt.ShapeColumn.ONE_IS] = Strategy.triton
 
 
 def plan_row(device: GpuDevice, shape: ShapeKey, size: int, config: Config, kernel: Loaded) -> list[int]:
-    """Return a row of the plans table."""
+    """Return the row of the plans table that launches `kernel` for `size` commands."""
     blocks = -(-shape.m // config.rows)
     return device.kernels.row(kernel.function, kernel.launch((blocks, size, 1)))
 
 
 class _Timed:
-    """Times launches of `count` commands of a shape, each on other operands. They run as a graph, without the host."""
+    """Times launches of `count` commands of a shape, each with different operands.
+
+    The launches run as a CUDA graph, so that the host's speed does not matter.
+    """
 
     def __init__(self, device: GpuDevice, index: int, count: int, shared: bool) -> None:
         self._device, self._count = device, count
@@ -125,7 +132,7 @@ class _Timed:
         )
 
     def ns_a_launch(self, kernel: Loaded, config: Config) -> float:
-        """Return the GPU ns of a launch, the fastest of REPEATS times."""
+        """Return the GPU ns per launch, in the fastest of REPEATS timings."""
         device, stream, count = self._device, self._device.stream, self._count
         plan = np.array(plan_row(device, self._shape, count, config, kernel), np.int64)
         context, first, step = device.base.contexts[0], int(self._pointers.data.ptr), int(self._pointers.strides[0])

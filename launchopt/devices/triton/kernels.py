@@ -1,10 +1,10 @@
-"""Triton kernels: GEMMs of few columns; bias, ReLU and scale.
+"""Triton kernels: GEMMs of few columns, and bias, ReLU and scale in one kernel.
 
-Each takes four int64, as compiled launch loops write them, and constants. Program axis 1 is the command of a batch.
-GEMMs find their operands through three tables of pointers, int64. Arithmetic is fp32, without TF32.
+Each kernel takes four int64, which compiled launch loops write, and constants. Program axis 1 is the command of a
+batch. GEMMs find their operands through three tables of pointers, int64. Arithmetic is fp32, without TF32.
 """
-# No `from __future__ import annotations`: Triton's interpreter, which tests use, needs `tl.constexpr` itself.
-# Tuples grow by concatenation, since Triton cannot unpack them.
+# No `from __future__ import annotations`: Triton's interpreter, which tests use, needs the object `tl.constexpr`.
+# Tuples are concatenated with +, since Triton cannot unpack them.
 # ruff: noqa: RUF005
 
 import triton
@@ -28,9 +28,10 @@ def sum_gemm(
     POLICY: tl.constexpr,
     DIRECT: tl.constexpr,
 ):
-    """C = B @ A.T. Products of a row are added element by element of a block, and summed at the end.
+    """C = B @ A.T. Sums are kept per row and position within DEPTH elements of k, and reduced at the end.
 
-    Program axis 0: a block of rows of A. POLICY: cache policy of A. DIRECT: tables are addresses of one command.
+    Program axis 0: a block of ROWS rows of A. LEADING: elements from one row of A, B, C to the next. POLICY: cache
+    policy of A. DIRECT: the tables are the addresses of one command's A, B and C.
     """
     command = tl.program_id(1)
     words: tl.constexpr = tl.pointer_type(tl.int64)
@@ -80,7 +81,7 @@ def dot_gemm(
     DIRECT: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """C = B @ A.T by tl.dot on COLUMNS columns, of which N exist."""
+    """C = B @ A.T by tl.dot on COLUMNS columns, of which the first N exist. Arguments as for `sum_gemm`."""
     command = tl.program_id(1)
     words: tl.constexpr = tl.pointer_type(tl.int64)
     values: tl.constexpr = tl.pointer_type(DTYPE)
@@ -122,8 +123,8 @@ def bias_relu_scale(
 ):
     """C = max(B + bias, 0) * scale. Program axis 0: a block of features of a column; axis 1: the request.
 
-    bias, scale: addresses of vectors. b_first, c_first: addresses of the first request's B and C; those of the next
-    requests follow STRIDES bytes apart.
+    bias, scale: addresses of vectors. b_first, c_first: addresses of the first request's B and C. STRIDES: bytes from
+    one request's B and C to the next request's. LEADING: elements from one column of B and C to the next.
     """
     values: tl.constexpr = tl.pointer_type(DTYPE)
     blocks: tl.constexpr = (M + BLOCK - 1) // BLOCK

@@ -1,8 +1,9 @@
-"""Triton kernels as plans: compiled, loaded with CuPy, and launched by the same compiled loops as all other kernels.
+"""Compile Triton kernels and load them with CuPy, so that compiled loops launch them like all other kernels.
 
-Triton's own launcher runs Python at every launch. A plan does not. A kernel takes four int64 (addresses of A, B and C,
-and the request, which the loops write) and constants. Triton adds two pointers to scratch memory, which our kernels do
-not use. PyTorch is not needed. Triton caches compiled kernels on disk, as CuPy does: a second run has a shorter setup.
+Triton's own launcher runs Python at every launch; a plan does not. A kernel takes four int64 (addresses of A, B and C,
+and the request), which the loops write, and constants. Triton adds two pointers to scratch memory, which our kernels do
+not use. PyTorch is not needed. Triton caches compiled kernels on disk, as CuPy does, so a second run has a shorter
+setup.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from launchopt.devices.cuda.kernel_plans import Launch
 from launchopt.errors import RunError
 
 OPERANDS = 4  # A, B, C (or tables of pointers to them) and the request
-SCRATCH_POINTERS = 2
+SCRATCH_POINTERS = 2  # parameters that Triton adds
 WARP = 32
-MOST_THREADS = 8  # compile side by side
+MOST_THREADS = 8  # threads that compile at the same time
 TYPES = {Dtype.fp32: tl.float32, Dtype.fp16: tl.float16, Dtype.bf16: tl.bfloat16}
 
 
@@ -63,7 +64,7 @@ class Loaded:
         self.function = cupy.RawModule(path=str(cubin)).get_function(self.name)
 
     def launch(self, grid: tuple[int, int, int]) -> Launch:
-        """Return its launch with this grid, for `KernelPlans.row`."""
+        """Return the kernel's launch with this grid, for `KernelPlans.row`."""
         return Launch(grid, (self._threads, 1, 1), self._shared_bytes, np.zeros(SCRATCH_POINTERS, np.int64))
 
 

@@ -1,7 +1,7 @@
-"""Configurations to try for a GEMM of few columns, and the operands to time them on: the part of tuning without a GPU.
+"""Choose the configurations to time for a GEMM of few columns, and the operands for timing. This needs no GPU.
 
-Launches that are timed together read different operands, as far as there are any, so that memory is timed and not the
-cache. Outputs go to scratch memory, since the outputs of a chain are inputs of other commands.
+Launches that are timed together read different operands, if there are enough, so that they read from memory and not
+from the cache. Outputs go to scratch memory, since outputs of a chain are inputs of other commands.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from launchopt.workloads.stream import SLOT_ALIGNMENT_BYTES
 
 MOST_COLUMNS = 16
 WARP = 32
-LEAST_DOT = 16  # fewest rows, and smallest depth, of tl.dot
-LEAST_DOT_COLUMNS = 8
-MOST_SUMS = 96  # fp32 sums that a thread keeps in registers
-TURNS, LEAST_TURNS = 32, 4  # launches that are timed together: fewer than TURNS if they would move more bytes than
+LEAST_DOT = 16  # fewest rows, and smallest depth, that tl.dot takes
+LEAST_DOT_COLUMNS = 8  # fewest columns that tl.dot takes
+MOST_SUMS = 96  # most fp32 sums that a thread keeps in registers
+# Launches that are timed together: TURNS, or down to LEAST_TURNS if TURNS launches would move more than TIMED_BYTES.
+TURNS, LEAST_TURNS = 32, 4
 TIMED_BYTES = 8 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One way to cut a GEMM: a block does `rows` rows of A, `depth` elements of k at a time.
+    """One way to divide a GEMM: a block computes `rows` rows of A and reads `depth` elements of k at a time.
 
-    stages: blocks under way through shared memory; 1: loads go straight into registers. dot: by tl.dot; else products
-    are added element by element and summed at the end.
+    stages: loads in flight into shared memory; 1: loads go directly into registers. dot: use tl.dot (`dot_gemm`);
+    otherwise use `sum_gemm`.
     """
 
     rows: int
@@ -43,7 +44,7 @@ class Config:
         return f"{kind} {self.rows}x{self.depth}, {self.warps} warps, {self.stages} stages"
 
 
-# (rows, depth, warps, stages): the best on an H200 for 64x8192, 256x256 and 1024x1024.
+# (rows, depth, warps, stages): the fastest on an H200 for 64x8192, 256x256 and 1024x1024.
 ONE_COLUMN = (
     *((1, 2048, 8, 1), (2, 2048, 4, 1), (4, 1024, 4, 1), (8, 512, 4, 1), (16, 256, 4, 1), (32, 128, 4, 1)),
     *((64, 64, 4, 1), (1, 1024, 4, 1), (2, 1024, 4, 1), (8, 1024, 8, 1), (4, 512, 4, 3), (16, 128, 4, 3)),
@@ -59,7 +60,7 @@ DOTS = {  # by itemsize
 
 
 def configs(shape: ShapeKey) -> list[Config]:
-    """Return about a dozen different configurations, none larger than the shape needs."""
+    """Return about a dozen different configurations whose blocks are not larger than the shape."""
     if shape.n == 1:
         found = [Config(*sizes) for sizes in ONE_COLUMN]
     else:
@@ -87,23 +88,26 @@ def power_of_two(size: int) -> int:
 
 
 def dot_columns(n: int) -> int:
-    """Return the columns that tl.dot works on, a power of two. Columns beyond n are zeros."""
+    """Return the number of columns that tl.dot computes, a power of two. Columns beyond n are zeros."""
     return max(LEAST_DOT_COLUMNS, power_of_two(n))
 
 
 def tuned_counts(limit: int) -> list[int]:
-    """Return the numbers of commands per launch to tune for, if a launch has up to `limit`."""
+    """Return the numbers of commands per launch to tune for, if the largest launch has `limit` commands."""
     return sorted({1, limit})
 
 
 def tuned_for(count: int, limit: int) -> int:
-    """Return the one of `tuned_counts` that is nearer to `count`, by ratio."""
+    """Return the number of `tuned_counts` whose ratio to `count` is closest to 1."""
     return 1 if count * count <= limit else limit
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An operand with `slots` places, `step_bytes` apart. shared: all commands of a launch use one place."""
+    """Memory for one operand of the timed launches: `slots` places, `step_bytes` apart.
+
+    shared: all commands of a launch use the same place.
+    """
 
     address: int
     step_bytes: int
@@ -117,7 +121,7 @@ class Operand:
         return cls(address, step_bytes, 1 + max(0, room_bytes - size_bytes) // step_bytes, shared)
 
     def taken(self, turn: int, count: int) -> Iterator[int]:
-        """Yield the addresses of `count` commands of launch `turn`."""
+        """Yield the addresses of this operand for the `count` commands of launch number `turn`."""
         for i in range(count):
             yield self.address + (turn if self.shared else turn * count + i) % self.slots * self.step_bytes
 
@@ -128,7 +132,7 @@ def turns(shape: ShapeKey, count: int) -> int:
 
 
 def pointer_tables(operands: tuple[Operand, Operand, Operand], count: int, turns: int) -> Table:
-    """Return the tables of pointers of each launch, [turns, 3, count]."""
+    """Return the tables of pointers of all launches, [turns, 3, count]."""
     rows = [[list(operand.taken(turn, count)) for operand in operands] for turn in range(turns)]
     return np.array(rows, np.int64)
 
@@ -139,7 +143,7 @@ def scratch_bytes(shape: ShapeKey, row_elements: int, count: int) -> int:
 
 
 def scratch(address: int, shape: ShapeKey, row_elements: int, count: int) -> Operand:
-    """Return these outputs, side by side from `address` on."""
+    """Return adjacent places for the outputs of `count` commands, from `address` on, of `scratch_bytes` in all."""
     return Operand(address, _scratch_step(shape, row_elements), count)
 
 
