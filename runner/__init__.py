@@ -1,6 +1,6 @@
-"""The Hydra application: knows processes and folders, knows no CUDA."""
+"""The Hydra application: command lines, processes and folders of results. It imports no CUDA."""
 
 from pathlib import Path
 
-# The commands of `profiles` are run as `python -m runner.nsys`, `runner.trace` and so on.
+# Users run the commands of `profiles` as `python -m runner.nsys`, `python -m runner.trace` and so on.
 __path__.append(str(Path(__file__).parent / "profiles"))

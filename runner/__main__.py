@@ -17,6 +17,6 @@ def main() -> None:
     sys.exit(code)
 
 
-# Children are spawned: they import this module under another name, and must not run it again.
+# A spawned child imports this module under another name. It must not start the application again.
 if __name__ == "__main__":
     main()

@@ -74,7 +74,7 @@ def read_settings(settings: Iterable[str]) -> tuple[Ask, list[Path]]:
     numbers: dict[str, float] = {}
     folders: list[Path] = []
     model: ModelShape | None = None
-    is_listing = False  # folders follow from=
+    is_listing = False  # True after from=: the next words without `=` are folders
     for setting in settings:
         key, equals, value = setting.partition("=")
         if is_listing and key not in KEYS:
@@ -147,7 +147,7 @@ def _cells(line: BudgetLine, has_cost: bool) -> list[str]:
 
 
 def _shown(value: float) -> str:
-    """Return a figure; three digits below 1, as for the launches per token of a graph."""
+    """Return a figure as text. Below 1 it has three digits, which launches per token of a graph need."""
     from launchopt.analysis.tables.columns import number
 
     return number(value) if value >= 1 else f"{value:.3g}"

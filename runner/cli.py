@@ -1,11 +1,12 @@
-"""The way into the application from a command line: what may be typed at all, and what is said where Hydra stumbles.
+"""Entry from the command line: checks of the words before Hydra reads them, and short messages for Hydra's errors.
 
-In: the words after `python -m runner`. Out: the exit code. Words that would have code of somebody's choice run are
-refused before Hydra sees them: `_target_`, which Hydra would import and call, and --experimental-rerun, which reads a
-pickle. Config files of the user's are looked at by `config_files`. Our own settings know no code (`schema`).
+In: the words after `python -m runner`. Out: the exit code. This module refuses words that would run arbitrary code:
+`_target_`, which Hydra would import and call, and --experimental-rerun, which reads a pickle. `config.files` checks the
+user's own config files. None of our settings names code (`config.schema`).
 
-Hydra shows the traceback of whatever it did not foresee (`workload=null`), and makes a warning of what a callback
-raises. Here both end as a message: the traceback is kept for mistakes of this program. HYDRA_FULL_ERROR=1 shows all.
+Hydra prints a traceback for input that it did not expect (`workload=null`), and turns an exception of a callback into a
+warning. Here both become a short message. Mistakes of this program keep their traceback. HYDRA_FULL_ERROR=1 shows every
+traceback.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from runner.config.files import check_config_files
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 HINT = f"\nSet the environment variable {FULL_ERROR}=1 for a complete stack trace."
-MOST_CHARACTERS = 16_384  # of a word: a sweep over a thousand values has fewer
-LINE_CHARACTERS = 400  # of a message
-MOST_JOBS = 100_000  # of a sweep
+MOST_CHARACTERS = 16_384  # maximum of one word; a sweep over a thousand values has fewer
+LINE_CHARACTERS = 400  # maximum of one line of a message
+MOST_JOBS = 100_000  # maximum jobs of one sweep
 RERUN = "--experimental-rerun"
-HYDRA_EXIT_CODE = 1  # as Hydra itself ends
+HYDRA_EXIT_CODE = 1  # the exit code of Hydra itself
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """`app.main`, with what the module says around it."""
+    """Check the words, run `app.main`, and return the exit code. `arguments` are by default those of the process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         check_words(words)
@@ -60,7 +61,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_words(words: Sequence[str]) -> None:
-    """ConfigError for a word that must not reach Hydra."""
+    """Raise ConfigError for a word that must not reach Hydra."""
     for word in words:
         key, _, value = word.partition("=")
         if len(word) > MOST_CHARACTERS:
@@ -72,12 +73,12 @@ def check_words(words: Sequence[str]) -> None:
 
 
 def check_sweep(words: Sequence[str]) -> None:
-    """ConfigError for a sweep of more jobs than anybody waits for: Hydra lists them all before the first."""
+    """Raise ConfigError for a sweep of more than MOST_JOBS jobs: Hydra lists all of them before it runs the first."""
     jobs, parser = 1, OverridesParser.create()
     for word in words:
         try:
             override = parser.parse_overrides([] if word.startswith("-") else [word])
-        except (HydraException, ValueError):  # it will say so itself
+        except (HydraException, ValueError):  # Hydra reports this error itself
             return
         jobs *= max([1, *(_choices(each.value()) for each in override)])
         if jobs > MOST_JOBS:
@@ -86,22 +87,22 @@ def check_sweep(words: Sequence[str]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Cut, control characters escaped."""
+    """Return the text for a message: cut, and with its control characters escaped."""
     return shown(text)[1:-1]
 
 
 def _choices(value: object) -> int:
-    """How many values a sweep takes in turn."""
+    """Return the number of values of a sweep; 1 for a value that is no sweep."""
     if isinstance(value, RangeSweep):
         start, stop, step = (float(each or 0) for each in (value.start, value.stop, value.step))
         count = (stop - start) / step if step else 0.0
-        return math.ceil(min(count, MOST_JOBS + 1)) if count > 1 else 1  # nan: Hydra will say so
+        return math.ceil(min(count, MOST_JOBS + 1)) if count > 1 else 1  # nan: Hydra reports it
     return len(value.list) if isinstance(value, ChoiceSweep) else 1
 
 
 @contextmanager
 def _full_errors() -> Iterator[None]:
-    """Have Hydra raise what it would print, and what a callback raised, too."""
+    """Make Hydra raise errors instead of printing them, also those of a callback."""
     before = os.environ.get(FULL_ERROR)
     os.environ[FULL_ERROR] = "1"
     try:
@@ -115,20 +116,20 @@ def _full_errors() -> Iterator[None]:
 
 
 def _behind(error: Exception) -> Exception:
-    """What a callback raised, where `error` is Hydra's warning of it."""
+    """Return the exception of a callback if `error` is Hydra's warning about it, else `error` itself."""
     context = error.__context__
     return context if isinstance(error, UserWarning) and isinstance(context, Exception) else error
 
 
 def _is_about_input(error: Exception) -> bool:
-    """Whether Hydra raised it of what it was given; else it is a mistake of ours."""
+    """Return whether the input caused an error of Hydra; if not, this program has a mistake."""
     if isinstance(error, CompactHydraException | OmegaConfBaseException):
         return True
     return not any(name.startswith(("runner.", "launchopt.")) for name in _modules(error.__traceback__))
 
 
 def _modules(trace: TracebackType | None) -> Iterator[str]:
-    """Of the frames in which it was raised, less this module and `app.main`."""
+    """Yield the module of each frame of a traceback, without those of `run` and `app.main`."""
     here = {(__name__, run.__name__), (app.__name__, app.main.__name__)}
     while trace is not None:
         code, name = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__"))
@@ -138,7 +139,7 @@ def _modules(trace: TracebackType | None) -> Iterator[str]:
 
 
 def _message(error: Exception, words: Sequence[str]) -> list[str]:
-    """Its lines, as Hydra prints them."""
+    """Return the lines of an error, as Hydra prints them."""
     if isinstance(error, CompactHydraException):
         cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else None
         text = f"{error}\n{cause}" if cause else str(error)
@@ -150,6 +151,6 @@ def _message(error: Exception, words: Sequence[str]) -> list[str]:
 
 
 def _line(text: str) -> str:
-    """Cut, and without what would move a terminal's cursor."""
+    """Return the line, cut, with control characters escaped: they could move the cursor of a terminal."""
     clean = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
     return clean if len(clean) <= LINE_CHARACTERS else clean[: LINE_CHARACTERS - 3] + "..."

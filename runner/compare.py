@@ -103,7 +103,7 @@ def _read_run(path: Path, root: Path) -> Run:
     rows = read_summaries([path])
     has_manifest = (path.parent / "manifest.json").exists()
     manifest = read_manifest(path.parent) if has_manifest else None
-    # A copy of a run is the same run: name and start time identify it.
+    # Name and start time identify a run, so a copy of its folder is the same run.
     started = (manifest or {}).get("started_utc")
     identity = f"{rows[0]['run_id']} {started}" if started and rows else str(path.resolve())
     return Run(str(path.parent.relative_to(root)), identity, rows, manifest)

@@ -1,6 +1,6 @@
-"""`--help`: the options of every group, a line a mode, a line an option of what was chosen, and every setting.
+"""`--help`: the options of every group, a line per mode, a line per option of the chosen groups, and every setting.
 
-Hydra's own page asks its config loader for the options of each group, one by one, and takes over a second.
+Hydra's own page takes over a second, since it asks the config loader for the options of each group one by one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def help_text(overrides: Sequence[str]) -> str:
 
 
 def option_lines(config: DictConfig) -> list[str]:
-    """Return a line an option of every group, as chosen: its key and its help."""
+    """Return a line per option of the chosen groups: its key and its help."""
     lines: dict[str, str] = {}
     for group in map(str, config):
         kind = OmegaConf.get_type(config, group)
@@ -70,7 +70,7 @@ def option_lines(config: DictConfig) -> list[str]:
 
 
 def mode_lines() -> list[str]:
-    """Return a line a mode, which says what one launch is."""
+    """Return a line per mode, with the meaning of one of its launches."""
     width = max(map(len, MODES))
     return [f"{name:<{width}}  {_summary(name)}" for name in MODES]
 

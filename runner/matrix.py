@@ -1,11 +1,11 @@
-"""Which mode can run which workload, on which device, in which dtype: asked of the modes themselves.
+"""Table of the workloads that each mode can run, by device and dtype. Each mode's own `refusal` gives the answers.
 
     python -m runner.matrix        the table, as Markdown
 
-In: all modes and workloads; for `trace` a small trace of our own. Out: a row a mode and device, a column a workload;
-`yes`, or the letter of a footnote that says why not; where the dtypes differ they are spelled. A README has
-it between `<!-- matrix -->` and `<!-- /matrix -->`. Loads no CUDA, no torch: a mode tells what it refuses without what
-it runs on.
+In: all modes and workloads, and a small trace of our own for the workload `trace`. Out: a table with a row per mode and
+device and a column per workload. A cell is `yes`, or the letter of a footnote with the reason. It names the dtypes if
+they differ. A README has the table between `<!-- matrix -->` and `<!-- /matrix -->`. This module loads neither CUDA nor
+torch: a mode answers without its device.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ LEGEND = (
     "`yes`: `python -m runner mode=MODE workload=WORKLOAD` runs, in every dtype unless some are named. A letter: it is "
     "refused, for the reason below. Of `trace`: where its GEMMs have one column and come from one thread."
 )
-_MEMORY_BYTES, _CACHE_BYTES, _PACK_BYTES = 8 << 30, 1 << 20, 1 << 20  # of a device that is made up
+_MEMORY_BYTES, _CACHE_BYTES, _PACK_BYTES = 8 << 30, 1 << 20, 1 << 20  # sizes of an imagined device
 
-# (mode, workload, kind of device, dtype) -> why it is refused, None where it runs
+# (mode, workload, kind of device, dtype) -> the reason to refuse it; None: it runs
 Answers = Mapping[tuple[str, str, str, str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Every mode's answer for every workload, device and dtype."""
+    """The answers of every mode for every workload, device and dtype."""
 
     workloads: tuple[str, ...]
     answers: Answers
-    extras: Mapping[str, str]  # of a mode that needs packages beside the device's own: which extra has them
+    extras: Mapping[str, str]  # mode -> the extra with its packages, for modes that need more than those of the device
 
     def cell(self, mode: str, workload: str, kind: str) -> dict[str, str | None]:
-        """Answers by dtype."""
+        """Return the answers by dtype."""
         return {dtype: self.answers[mode, workload, kind, dtype] for dtype in DTYPES}
 
 
 def build_matrix() -> Matrix:
-    """Ask every mode; a workload with a model is asked about in its smallest form."""
+    """Ask every mode about the smallest form of every workload."""
     workloads = tuple(group_options()["workload"])
     answers = {}
     with TemporaryDirectory() as folder:
@@ -83,12 +83,12 @@ def _config(workload: str, folder: Path) -> Config:
 
 
 def smallest(kind: type[Workload], folder: Path) -> list[str]:
-    """Return the overrides that make a workload small; a file that it reads is written into `folder`."""
+    """Return the overrides that make a workload small. A trace that it reads is written into `folder`."""
     return [word.format(trace=small_trace(folder)) if "{trace}" in word else word for word in kind.smallest]
 
 
 def small_trace(folder: Path) -> Path:
-    """A trace of a few tokens through two linear layers."""
+    """Write a trace of a few tokens through two linear layers into `folder`, and return its path."""
     layers = ((64, 128), (128, 64))
     gemms = [
         {
@@ -113,8 +113,8 @@ def _made_up(kind: str) -> DeviceInfo:
 
 
 def matrix_markdown(matrix: Matrix) -> str:
-    """The table with its footnotes; ends with a newline."""
-    reasons: dict[str, str] = {}  # -> letter
+    """Return the table with its footnotes; ends with a newline."""
+    reasons: dict[str, str] = {}  # reason -> letter of its footnote
 
     def letter(reason: str) -> str:
         return reasons.setdefault(reason, _letters(len(reasons)))
@@ -141,7 +141,7 @@ def matrix_markdown(matrix: Matrix) -> str:
 
 
 def _letters(index: int) -> str:
-    """a, b, ..., z, aa, ab, ..."""
+    """Return the name of a footnote: a, b, ..., z, aa, ab, ..."""
     more, last = divmod(index, len(string.ascii_lowercase))
     return (_letters(more - 1) if more else "") + string.ascii_lowercase[last]
 
@@ -153,7 +153,7 @@ def _extras(matrix: Matrix) -> Iterable[str]:
 
 
 def sync_matrix(text: str, path: Path) -> str:
-    """`text` with what stands between the marks brought up to date, where it has any; DataError for one alone."""
+    """Return `text` with a current table between the marks, or unchanged without marks; DataError for a single mark."""
     start, end = (text.find(mark) for mark in MARKS)
     if start < 0 and end < 0:
         return text

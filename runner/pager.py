@@ -1,6 +1,6 @@
-"""Standard output of the commands: a console that is plain when piped, and a reader that may close its end.
+"""Standard output of the commands: plain text in a pipe, and a quiet end when the reader closes the pipe.
 
-python -m runner.report DIR | head
+For example `head` closes it early: python -m runner.report DIR | head
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ PIPED_COLUMNS = 200  # wide enough that no cell of a piped table is cut
 
 
 def console(stderr: bool = False) -> Console:
-    """Return a console on standard output, or on standard error, that never wraps or cuts what is piped."""
+    """Return a console on standard output, or on standard error. In a pipe it never wraps or cuts a line."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False)
 
 
 def until_closed(main: Callable[[], int]) -> int:
-    """Return the exit code of `main`; CLOSED, without a message, if the reader of standard output has gone."""
+    """Run `main` and return its exit code, or CLOSED, without a message, if standard output has no reader any more."""
     try:
         code = main()
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What the reading commands share: their parser, exit codes, and blocks of a page that they refresh."""
+"""Functions that the reading commands share: their parser, exit codes, and blocks of a page that they refresh."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from launchopt.files import save_text
 
 
 def command_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
-    """Return the parser of `python -m PROGRAM`. doc: the module's; its first paragraph is the summary of --help."""
+    """Return the parser of `python -m PROGRAM`.
+
+    doc: the docstring of the program's module. Its first paragraph is the summary of --help, the rest the details.
+    """
     summary, _, details = (doc or "").partition("\n\n")
     formatter = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(program, None, summary, details, formatter_class=formatter)
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Return the exit code of `work`. An error of ours becomes one line on stderr and its own code."""
+    """Run `work` and return its exit code. A LaunchoptError becomes one line on stderr and the error's exit code."""
     try:
         return work()
     except LaunchoptError as error:
@@ -52,14 +55,14 @@ def sync_block(page: Path, name: str, text: str, *, check: bool) -> bool:
 
 
 def save_page(page: Path, old: str, new: str, *, check: bool) -> bool:
-    """Write `new` where it differs from `old`, unless `check`. Return whether the page holds it afterwards."""
+    """Write `new` if it differs from `old`, unless `check`. Return whether the page holds `new` afterwards."""
     if new != old and not check:
         save_text(page, new)
     return new == old or not check
 
 
 def page_code(page: Path, is_current: bool, command: str) -> int:
-    """Return 0, or 1 with a line that names the command that refreshes the page."""
+    """Return 0 for a current page; else 1, after a line on stderr that names the command to refresh it."""
     if not is_current:
         print(f"{page}: out of date: run python -m {command}", file=sys.stderr)
     return 0 if is_current else 1

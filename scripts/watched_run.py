@@ -101,7 +101,7 @@ class Run:
 
 
 def eventually(condition: Callable[[], object], within_s: float) -> bool:
-    """Whether the condition becomes true within this time."""
+    """Return whether the condition becomes true within this time."""
     limit = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > limit:

@@ -1,1 +1,1 @@
-"""Benchmarks of the command path, one file a part; `python -m runner.bench` runs them."""
+"""Benchmarks of the command path, with a file for each part. `python -m runner.bench` runs them."""

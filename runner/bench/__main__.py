@@ -89,7 +89,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     about = {"device": info.as_dict(), "why": why, "repeats": arguments.repeats}
     results.write_manifest(folder, about | {"status": "running", "environment": environment()})
-    (folder / account.FILE).unlink(missing_ok=True)  # an earlier result's
+    (folder / account.FILE).unlink(missing_ok=True)  # a file of an earlier result
     rows = []
     for name in arguments.suites or SUITES:
         for figure in _suite(name, info.kind, folder)(arguments.repeats):

@@ -69,7 +69,7 @@ ACCOUNT = schema(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A case: us per launch of the kernel and of the two that lack a stage, and the account of a stamped launch."""
+    """One case: us per launch of the kernel, and of two kernels that lack a stage; the account of a stamped launch."""
 
     kernel_us: Sequence[float]
     without_weights_us: Sequence[float]
@@ -122,7 +122,7 @@ def _number(name: str) -> Callable[[Row], str]:
     return lambda row: number(row[name])
 
 
-_SETS: frozenset[str] = frozenset()  # each table has one set of columns
+_SETS: frozenset[str] = frozenset()  # no named sets: each table has all of its columns
 CASES: Sequence[Column[Row]] = (
     Column("step", lambda row: str(row[CASE]), _SETS, is_text=True),
     Column("weights MB", lambda row: number(row["weight_bytes"] / 1e6), _SETS),
@@ -134,7 +134,7 @@ CASES: Sequence[Column[Row]] = (
     Column("no waits us", _number("without_waits_us"), _SETS),
     Column("verified", lambda row: "yes" if row["verified"] else "NO", _SETS, is_text=True),
 )
-MEANS: Sequence[Column[Row]] = (  # over an op's instructions: they have no sum
+MEANS: Sequence[Column[Row]] = (  # means over the instructions of an op, without a sum over ops
     Column("blocks", lambda row: count(row["blocks"]), _SETS),
     Column("wait us", _number("wait_us"), _SETS),
     Column("most", _number("wait_most_us"), _SETS),
@@ -173,7 +173,7 @@ def op_cells(own: Sequence[Row]) -> list[list[str]]:
 
 
 def told(own: Sequence[Row]) -> str:
-    """Return the launch that a case's account describes, and the times outside the account."""
+    """Return a sentence on the launch that a case's account describes, and on the times that it leaves out."""
     row = own[0]
     listed_us = sum(each[f"own_{name}_us"] for each in own for name in ("wait", "work", "between"))
     launch, listed = (number(value) for value in (row["stamped_us"], listed_us))

@@ -121,7 +121,7 @@ def push_slowly(name: str, capacity: int, stream: GemmStream) -> None:
 
 
 def _lone_us(device: str) -> NDArray[np.float64]:
-    """Return us from enqueue to launch call: float64 [commands], without the first tenth."""
+    """Return the us from enqueue to launch call of each command: float64 [commands], without the first tenth."""
     m, k = (256, 256) if device == "cuda" else (8, 16)
     stream = gemv(m, 1, k, LONE_COMMANDS, Dtype.fp32, 64, False, 0)
     with Ring.create(4096) as ring:

@@ -1,4 +1,4 @@
-"""Figures of a benchmark: samples in, a row of bench.parquet out, with its goal and whether it was met."""
+"""Figures of a benchmark. In: samples. Out: a row of bench.parquet, with the goal and whether it was met."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def quantity(value: float | None) -> str:
 
 
 def cells(row: Row) -> list[str]:
-    """Return part, what, median, interval, unit, goal, met."""
+    """Return the cells of a row: part, what, median, interval, unit, goal, met."""
     interval = "-" if row["low"] is None else f"{quantity(row['low'])} to {quantity(row['high'])}"
     met = "" if row["goal_met"] is None else "yes" if row["goal_met"] else "NO"
     goal = "" if row["goal"] is None else f"{'>=' if row['higher_is_better'] else '<='} {quantity(row['goal'])}"

@@ -14,7 +14,7 @@ import iceoryx2 as iox2
 
 from runner.bench.peers import with_peer
 
-BUFFER = 4096  # messages; the ring has as many slots
+BUFFER = 4096  # messages in the buffer; the ring has as many slots
 
 
 class Message(ctypes.Structure):
@@ -39,7 +39,7 @@ def publish(name: str, messages: int) -> None:
     for i in range(messages):
         sample = publisher.loan_uninit()
         sample.write_payload(Message((ctypes.c_uint64 * 8)(i))).send()
-    time.sleep(1)  # the segment ends with this process: the subscriber takes the last messages first
+    time.sleep(1)  # the segment ends with this process; before that the subscriber receives the last messages
     del node
 
 

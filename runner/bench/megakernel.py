@@ -35,7 +35,7 @@ CASES = {
     "Llama 3.2 1B bf16, 16 requests": ("table=resident_llama_16",),
 }
 ALONE = ("against=[]", "timing=host", "device=cuda", "record.launches=none")
-LAUNCHES = 10  # of each kernel in one repeat
+LAUNCHES = 10  # launches of each kernel in one repeat
 WRONG = "outputs wrong"
 
 

@@ -43,12 +43,14 @@ from runner.plan.job import Arm, Stream
 from runner.worker.consumer import Consumer
 
 GOAL_US = 5.0
-BUCKET, BATCHES = 64, 8  # commands of a batch; batches that alternate
-REQUESTS, LAYERS, COPIES, HEAD_DIM = 4, 2, 2, 128  # COPIES of the weights alternate
-# A burst ends at either limit. The GPU's queue holds 1,024 launches. Tables of pointers have 64 staging places; a mode
-# waits for the oldest 16 before it reuses them.
+BUCKET = 64  # commands of a batch
+BATCHES = 8  # batches that alternate
+REQUESTS, LAYERS, HEAD_DIM = 4, 2, 128
+COPIES = 2  # copies of the weights, which alternate
+# A burst ends at either limit, so that it never waits: the GPU's queue holds 1,024 launches, and tables of pointers
+# have 64 staging places.
 MOST_CALLS, MOST_SUBMITS = 400, 40
-BURSTS = 5  # of each mode in one repeat
+BURSTS = 5  # bursts of each mode in one repeat
 CAPACITY = 4096
 
 
@@ -89,7 +91,7 @@ def _workloads(device: str) -> Iterator[tuple[str, Stream]]:
 
 
 def _takes(name: str, device: str, stream: Stream) -> bool:
-    """Whether a mode is measured on a stream: it takes that kind of stream, and launches from Python."""
+    """Return whether a mode is measured on a stream: it takes that kind of stream, and launches from Python."""
     mode = mode_class(name)
     if mode.compiled_loop or mode.refusal(device, stream) or mode.lacks():
         return False
@@ -108,7 +110,7 @@ def _measured(bursts: int, device: str, stream: Stream, names: Sequence[str]) ->
                 return in_turn(bursts, *works)
             finally:
                 consumer.device.synchronize()
-                gc.enable()  # `arm` disabled it
+                gc.enable()  # `Consumer.arm` disabled it
                 gc.unfreeze()
 
 
@@ -146,7 +148,7 @@ def around_us(consumer: Consumer, index: int, batches: Sequence[Batch]) -> float
 
 
 def _submit_of(prepared: Prepared, batch: Batch) -> Callable[[Any, int], None]:
-    """Return what submits a batch like `batch`, and its flush time in ns, in the form that the mode takes."""
+    """Return the function (batch, flush_ns) that submits a batch in the form that the mode takes."""
     takes = prepared.mode.takes_of(prepared.device.work)
     if takes is not Takes.commands:
         return prepared.submit_steps if takes is Takes.steps else prepared.submit

@@ -16,13 +16,13 @@ from launchopt.errors import RunError
 from launchopt.recording import results
 from runner.bench.figures import Figure
 
-RATES = (  # workload, dtype, commands, goal in commands/s
+RATES = (  # (workload, dtype, commands, goal in commands/s)
     ("gemv_micro", "fp32", 500_000, 2.0e6),
     ("gemv_micro", "fp16", 500_000, 4.0e6),
     ("gemv_256", "fp32", 2_000_000, 12e6),
     ("gemv_256", "fp16", 2_000_000, 20e6),
 )
-REFUSED = "workload.commands=2000000000"  # more than any memory holds: the end of planning refuses it
+REFUSED = "workload.commands=2000000000"  # more commands than any memory holds: planning refuses them at its end
 GOAL_HELP_S, GOAL_REFUSED_S, GOAL_RUN_S = 1.0, 2.0, 4.0
 GOAL_JOB_S = {"cpu": 1.0, "cuda": 3.0}
 

@@ -24,18 +24,18 @@ from launchopt.types import Int, Table
 from runner.bench.figures import Figure, in_turn, ratios
 
 COMMANDS = 100 * MOST_AT_ONCE
-BITS = 12  # log2 of the ring's slots: all commands posted together fit, so nothing waits
+BITS = 12  # log2 of the ring's slots: all commands fit, so that none waits
 assert 1 << BITS >= MOST_AT_ONCE
 
 
 class Posting:
-    """Commands of one shape, posted to a kernel that does not run."""
+    """Commands of one shape, posted to the ring of a kernel that does not run."""
 
     def __init__(self) -> None:
         capacity = 1 << BITS
         self._ring, self._done = np.zeros((capacity, COMMAND_WORDS), np.int64), np.zeros(capacity, np.int64)
         self._state, self._queue = np.zeros(1, np.int64), np.zeros(rl.QUEUE_WORDS, np.int64)
-        nothing = 0  # of outputs that come with completions
+        nothing = 0  # address of outputs that come with completions: none
         addresses = self._ring.ctypes.data, self._done.ctypes.data, nothing, self._state.ctypes.data
         self._queue[: rl.QueueWord.LAST], self._queue[rl.QueueWord.BITS] = addresses, BITS
         shapes, plans = np.zeros((1, len(lt.ShapeColumn)), np.int64), np.zeros((2, len(lt.PlanColumn)), np.int64)

@@ -86,7 +86,7 @@ def _peak_mb() -> float:
 
 
 def note_many(pipe: Connection) -> None:
-    """Record, spool and count (the other process); send the peak memory above that before the recorder, MB."""
+    """Record, spool and count rows (the other process). Send the peak memory minus that before the recorder, MB."""
     first = Recorder(0, MOST_AT_ONCE)
     _blocks(first, 8 * MOST_AT_ONCE, 1, spool=True)  # loads the compiled code
     list(first.chunks())

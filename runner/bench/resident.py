@@ -42,9 +42,9 @@ from runner.worker.consumer import Consumer
 
 COMMANDS = 4000
 GOAL_US = 2.0
-# m, k, whether commands share their operands.
+# (m, k, whether commands share their operands)
 CASES = ((16, 64, True), (64, 256, True), (256, 256, True), (256, 256, False), (1024, 1024, False), (64, 8192, False))
-# Streams: m, k, dtype, number of commands. Their operands are many times larger than the L2 cache.
+# (m, k, dtype, number of commands) of each workload stream. Operands are many times larger than the L2 cache.
 STREAMS = ((256, 256, Dtype.fp32, 4000), (256, 256, Dtype.fp16, 4000), (64, 8192, Dtype.fp32, 1000))
 
 
@@ -86,7 +86,7 @@ def _round_trips(
 
 
 def suite(repeats: int, device: str) -> Iterator[Figure]:
-    """Yield p50 and p99 of each case. Needs a GPU."""
+    """Yield the p50 and p99 of each case, us per command. Needs a GPU."""
     if device != "cuda":
         return
     for m, k, hot in CASES:
@@ -120,7 +120,10 @@ def _post(words: NDArray[np.uint64], shape: Table, plans: Table, contexts: Table
 
 
 def streams(repeats: int, device: str) -> Iterator[Figure]:
-    """Yield the ns per command of each stream: whole, without products, and the bound by its bytes. Needs a GPU."""
+    """Yield the ns per command of each stream: measured, measured without products, and the minimum by its bytes.
+
+    Needs a GPU.
+    """
     if device != "cuda":
         return
     for m, k, dtype, commands in STREAMS:
@@ -160,7 +163,7 @@ class _Posting(NamedTuple):
     consumer: Consumer
     prepared: PreparedPersistent
     words: NDArray[np.uint64]
-    plans: tuple[Table, Table, Table]  # of its only shape
+    plans: tuple[Table, Table, Table]  # plans of the stream's only shape
 
 
 @contextmanager

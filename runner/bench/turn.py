@@ -1,8 +1,8 @@
 """Measures the time from a step's tokens to the word that admits the next step.
 
-The driver runs here, and the consumer's loop in another process. While a GPU would work, the loop only takes records
-that come early. Then all tokens of the step are complete together. The time ends when the next step of all requests has
-left its bucket, and the launch that waits for it (`admission`) is notified.
+The driver runs here, and the consumer's loop in another process. No GPU works. In the time of its work the loop takes
+records that come early. Then all tokens of the step are complete together. The time ends when the next step of all
+requests has been flushed, and the launch that waits for it (`admission`) is notified.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.program import linear_program
 from runner.bench.peers import with_peer
 
-TURNS = 1000  # steps of each request
+TURNS = 1000  # turns, which are steps of each request
 LAYERS, LINEARS = 32, 7
-ROWS = LAYERS * LINEARS  # a decode step of Llama 3.2 1B has two more
+ROWS = LAYERS * LINEARS  # commands of a step; a decode step of Llama 3.2 1B has two more
 CAPACITY = 4096
-UNLIKE = 2  # the first step has inputs of its own; all steps after it are like the second one
+UNLIKE = 2  # untimed steps at the start: the first has inputs of its own; all later ones are like the second
 STEP_NS = 100_000  # from a launch to its tokens
 FAR_NS = 1 << 62
 SPIN_US = 1000.0
@@ -78,7 +78,7 @@ def _turns(arguments: Any, times_ns: Table) -> Int:
     ring, batcher, feedback, recording, loop, admission = arguments
     expected, steps = AdmissionArrays(*admission).expected, StepBuckets(*batcher)
     ring_words, arrays = RingWords(*ring), LoopArrays(*loop)
-    for turn in range(len(times_ns) + 1):  # tokens alone follow the last turn
+    for turn in range(len(times_ns) + 1):  # after the last turn come tokens alone
         expected[ExpectedWord.WAITS], expected[ExpectedWord.KNOWN] = 1, 0
         until_ns = monotonic_ns() + STEP_NS
         while monotonic_ns() < until_ns:
@@ -127,7 +127,7 @@ def consume(there_name: str, back_name: str, times_name: str, requests: int, tur
 
 
 def turn_us(requests: int, turns: int = TURNS) -> float:
-    """Return the median of the turns of this many requests, us, without the first tenth."""
+    """Return the median time of a turn with `requests` requests, us, without the first tenth of the turns."""
     driver = Driver(stream_of(requests, turns), Schedule(ahead=True), SPIN_US, 0.0)
     with ExitStack() as stack:
         there, back, out = (stack.enter_context(Ring.create(CAPACITY)) for _ in range(3))

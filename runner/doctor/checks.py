@@ -25,7 +25,7 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 NEWEST_PYTHON, OLDEST_PYTHON = (3, 13), (3, 11)
 MIN_SHARED_BYTES = 4 << 20  # a ring of 4,096 commands takes 256 KiB; one for arrivals takes a few times that
 PLENTY_BYTES = 64 << 20
-MIN_CORES = 3  # producer, consumer, and other programs
+MIN_CORES = 3  # one each for producer, consumer, and all other programs
 USES = {
     "torch": "modes torch_*, fused_triton and triton_batched",
     "bench": "one row of python -m runner.bench",
@@ -45,7 +45,10 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line: what was checked, what was found, and how to fix it. Without a `needed` one nothing runs."""
+    """One line: the name of the check, its finding, and how to fix it.
+
+    needed: the device cannot be used unless the check is fulfilled.
+    """
 
     name: str
     status: Status
@@ -55,7 +58,7 @@ class Check:
 
 
 def usable(checks: Iterable[Check]) -> bool:
-    """Whether every needed check is fulfilled."""
+    """Return whether every needed check is fulfilled."""
     return not any(check.needed and check.status is Status.MISSING for check in checks)
 
 
@@ -172,7 +175,7 @@ def killed_checks(parents: Sequence[Path]) -> Iterator[Check]:
 
 
 def _next(folder: Path) -> str:
-    """Return what will become of a killed run, and how to finish it."""
+    """Return a sentence on the next start's treatment of a killed run, and on how to finish the run."""
     is_sweep, is_job = (folder / SWEEP).is_file(), (folder.parent / SWEEP).is_file()
     whole, kind = (folder.parent, "sweep") if is_job else (folder, "sweep" if is_sweep else "run")
     tidied = f"the next {kind} in {whole.parent} marks it as killed and finishes its tables"

@@ -38,7 +38,7 @@ PROFILERS = {
 
 
 def gpu_checks(index: int, needed: bool) -> Iterator[Check]:
-    """Yield every check of a GPU. With `needed` the user asked for it."""
+    """Yield every check of a GPU. needed: the user asked for a GPU."""
     driver, cuda = driver_versions()
     yield driver_check(driver, cuda, needed)
     yield gpu_package_check(requirements(), 12 if cuda is not None and cuda < (13, 0) else 13)

@@ -1,4 +1,4 @@
-"""The doctor's checks, floors and stages of one launch as tables on standard output, plain when piped."""
+"""The doctor's checks, floors and stages of one launch as tables on standard output; plain text in a pipe."""
 
 from __future__ import annotations
 

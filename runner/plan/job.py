@@ -19,7 +19,7 @@ NO_SAMPLING = Sampling(SamplingKind.none)
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One mode with its batching. All arms of a job run the same stream on the same operands."""
+    """One mode with its batching settings. All arms of a job run the same workload stream on the same operands."""
 
     mode: str
     max_batch: int
@@ -29,23 +29,23 @@ class Arm:
     ahead: bool = False  # all commands of a step but the last are pushed while the step before it runs
 
     def limits(self, stream: Stream, takes: Takes) -> dict[ShapeKey, int]:
-        """Return the maximum number of commands in a batch of each shape, in the order of the stream's shapes."""
+        """Return the maximum commands in a batch of each shape, in the order of the stream's shapes."""
         most = 1 if takes is Takes.commands else self.max_batch
         return {shape: min(most, stream.together(shape)) for shape in stream.shapes}
 
     def buckets(self, stream: Stream, mode: type[Mode] | Mode) -> list[int]:
-        """Return the maximum number of commands in each bucket. A mode has a bucket for each shape, or one for all."""
+        """Return the maximum commands in each bucket. A mode has one bucket per shape, or one for all shapes."""
         limits = self.limits(stream, mode.takes_of(stream))
         return [min(self.max_batch, sum(limits.values()))] if mode.merges_shapes else list(limits.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One stream, one device, and the arms that run on it."""
+    """One workload stream, one device, and the arms that run the stream on it."""
 
     run_id: str
     folder: Path
-    config: JsonObject  # as composed, for the metadata of files
+    config: JsonObject  # the composed config, for the metadata of files
     stream: Stream
     arms: tuple[Arm, ...]
     device_kind: str
@@ -59,7 +59,7 @@ class Job:
     sleep_us: float
     seed: int
     verify_columns: int
-    residency: str | None  # why inputs may come from a cache; None if they cannot
+    residency: str | None  # reason why inputs may come from a cache; None if they cannot
     record_launches: bool
     record_commands: bool
     ring_name: str = ""
@@ -73,5 +73,5 @@ class Job:
 
     @property
     def back_capacity(self) -> int:
-        """Records of the back ring: at least one for each request; a power of two."""
+        """Records in the back ring: a power of two, more than there are requests."""
         return 1 << self.stream.requests.bit_length()

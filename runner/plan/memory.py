@@ -14,9 +14,9 @@ from runner.config.groups import Ordering
 from runner.config.schema import Config
 from runner.plan.job import Arm, Stream
 
-MEMORY_SHARE = 0.9  # of free memory; libraries and the check of outputs need the rest
+MEMORY_SHARE = 0.9  # usable share of free memory; libraries and the check of outputs need the rest
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # buffers of the ceilings, workspace, chunks of the check
-HOST_RECORD_BYTES = 1 + 160  # a command, for the check after a run: whether it ran, and its slots
+HOST_RECORD_BYTES = 1 + 160  # per command, for the check after a run: a flag that it ran, and its slots
 
 
 def what_to_lower(config: Config) -> str:

@@ -18,7 +18,7 @@ from launchopt.workloads.stream import SLOT_ALIGNMENT_BYTES, aligned_bytes
 from runner.config.groups import Ordering
 from runner.config.schema import Config
 
-STEP_COMMANDS = 3  # the minimum of a layer in one step, over all workloads
+STEP_COMMANDS = 3  # minimum commands per layer and step, over all workloads
 
 
 class _Steps(NamedTuple):
@@ -50,7 +50,7 @@ def minimum_of(config: Config, model: ModelShape, requests: Requests | None) -> 
 
 
 def _steps(config: Config, requests: Requests | None) -> _Steps:
-    """Count in floating point: sums of a file's numbers may exceed int64."""
+    """Count requests, steps, columns and tokens, in floating point: sums of a file's numbers may exceed int64."""
     workload, times = config.workload, 1
     if requests is not None:
         prompts, tokens = requests.context_tokens.astype(float), requests.generated_tokens.astype(float)

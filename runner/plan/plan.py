@@ -30,7 +30,7 @@ from runner.plan.minimum import minimum_of
 from runner.plan.streams import requests_of, setting_of
 
 UNLIMITED = 1 << 30
-UNBREAKABLE = {  # why a mode refuses ordering=violated
+UNBREAKABLE = {  # reasons of modes to refuse ordering=violated
     Takes.commands: "launches commands one at a time, as they arrive: it has no order to break",
     Takes.steps: "runs a request's steps whole: it has no order to break",
 }
@@ -48,7 +48,7 @@ class Plan:
     arms: tuple[Arm, ...]
     notices: tuple[str, ...]
     residency: str | None
-    refused: dict[str, str]  # with against=[all]: the modes that cannot run this, and why
+    refused: dict[str, str]  # with against=[all]: mode -> the reason why it cannot run this
 
     def job(self, folder: Path) -> Job:
         """Return the job with `folder` for its results."""
@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def sampling_where(self) -> str | None:
-        """cpu or gpu; None without sampling."""
+        """Place of sampling: cpu or gpu; None without sampling."""
         sampling = self.config.sampling
         if sampling.kind is SamplingKind.none:
             return None
@@ -131,14 +131,17 @@ def _arms(config: Config) -> tuple[Arm, ...]:
 
 
 def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> tuple[tuple[Arm, ...], dict[str, str]]:
-    """Return the arms that can run the stream here. With `against=[all]` also why others cannot; else ConfigError."""
+    """Return the arms that can run the stream here, and the modes that cannot, with their reasons.
+
+    Raises ConfigError if one cannot; with `against=[all]` only if the config's own mode cannot.
+    """
     able, refused = [], {}
     for arm in arms:
         mode = mode_class(arm.mode)
         why = mode.refusal(kind, stream) or mode.lacks()
         takes = mode.takes_of(stream)
         if why is None and config.ordering is Ordering.violated:
-            asked = arm.mode == config.mode.name or takes is Takes.steps  # a mode to compare with may keep the order
+            asked = arm.mode == config.mode.name or takes is Takes.steps  # a mode of against= may keep the order
             why = UNBREAKABLE.get(takes) if asked else None
         if why is None:
             able.append(replace(arm, ahead=_gets_ahead(config, arm, kind, stream)))
@@ -150,7 +153,10 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
 
 
 def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream) -> bool:
-    """Whether steps are pushed ahead for an arm; ConfigError if the config's own mode does not take whole steps."""
+    """Return whether the driver pushes the commands of an arm's next step ahead, all but the last.
+
+    Raises ConfigError with scheduler.ahead if the config's own mode does not take whole steps.
+    """
     takes = mode_class(arm.mode).takes_of(stream)
     if not config.scheduler.ahead or takes is Takes.steps:
         return config.scheduler.ahead
@@ -163,7 +169,7 @@ def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream) -> bool:
 
 
 def sampling_of(config: Config) -> Sampling:
-    """Return the sampling of the config in the library's type."""
+    """Return the config's sampling as a `Sampling` of the library."""
     sampling = config.sampling
     return Sampling(sampling.kind, sampling.temperature, sampling.top_k, sampling.top_p, config.seed)
 
@@ -176,7 +182,7 @@ def _schedule(config: Config) -> Schedule:
 
 
 def _spin_us(config: Config) -> float:
-    """Return the config's value; else, with many cores, a time so long that nobody sleeps within a step."""
+    """Return `queue.spin_us`. Its default on many cores is longer than a step, so that no process sleeps within one."""
     if config.queue.spin_us is not None:
         return config.queue.spin_us
     return SPIN_US_MANY_CORES if len(os.sched_getaffinity(0)) >= MANY_CORES else SPIN_US_FEW_CORES
@@ -185,7 +191,7 @@ def _spin_us(config: Config) -> float:
 def _fitting(
     config: Config, info: DeviceInfo, requests: Requests | None, arms: tuple[Arm, ...], notices: list[str]
 ) -> Stream:
-    """Return the stream, with as many layers as fit unless the config says how many; ArenaMemoryError if none fits."""
+    """Return the stream. Without workload.layers it has as many layers as fit. ArenaMemoryError if it does not fit."""
     usable = int(info.memory_free_bytes * MEMORY_SHARE)
     workload = config.workload
     minimum = minimum_of(config, config.model.shape(), requests)
@@ -208,7 +214,7 @@ def _fitting(
 
 
 def _residency(config: Config, stream: Stream, info: DeviceInfo) -> str | None:
-    """Return why inputs may come from a cache instead of memory; None if they cannot."""
+    """Return the reason why inputs may come from a cache instead of memory; None if they cannot."""
     if config.workload.cache is Cache.hot:
         return "inputs fit in the cache, as asked (workload.cache=hot)"
     if info.kind == "cpu":

@@ -18,7 +18,10 @@ from runner.plan.job import Stream
 
 
 def requests_of(config: Config) -> Requests | None:
-    """Return the requests of a file, or those that the workload describes; None if it has none."""
+    """Return the requests of a file, or those that the workload's options describe.
+
+    None: commands are independent, or ordering=none leaves the stream to the options alone.
+    """
     workload, arrival = config.workload, config.arrival
     if not workload.has_requests:
         return None
@@ -39,7 +42,7 @@ def requests_of(config: Config) -> Requests | None:
 
 
 def _due_ns(config: Config, count: int) -> NDArray[np.int64]:
-    """Return when each of `count` arrivals is due: int64 [count], ns since the start."""
+    """Return the due time of each of `count` arrivals: int64 [count], ns since the start."""
     try:
         due_ns: NDArray[np.int64] = config.arrival.due_ns(count, config.seed)
     except ValueError as error:
@@ -48,7 +51,7 @@ def _due_ns(config: Config, count: int) -> NDArray[np.int64]:
 
 
 def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> Setting:
-    """Return the inputs of the workload's stream besides its options; raises the arrival's DataError or ConfigError."""
+    """Return the inputs of the workload's stream besides its options. ConfigError for an impossible arrival rate."""
     workload, arrival = config.workload, config.arrival
     is_open = not workload.has_requests and not arrival.is_closed
     return Setting(
@@ -66,7 +69,7 @@ def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> S
 
 
 def stream_on(config: Config, info: DeviceInfo) -> Stream:
-    """Return the stream with all its layers, for a device like `info`. `matrix` asks modes about it."""
+    """Return the stream with all its layers, for a device like `info`. `runner.matrix` asks modes about it."""
     layers = config.workload.layers_in(config.model.layers)
     stream: Stream = config.workload.stream(layers, setting_of(config, info, requests_of(config)))
     return stream

@@ -1,7 +1,7 @@
 """`python -m runner.ncu FILE.csv`: a table of the bottleneck of each kernel that Nsight Compute replayed.
 
 Reads a CSV of ncu's raw page, which `scripts/ncu_profile.sh` makes. --output writes the rows to a Parquet file.
-`markdown` makes one table of several such files; the folder of each names what was profiled.
+`markdown` makes one table of several such files. The folder of each names the profiled run.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ def cell(value: Cell) -> str:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], total: Sequence[str] = ()) -> None:
-    """Print a table: the first column is text, the others are numbers. A pipe gets headings without line breaks."""
+    """Print a table: the first column is text, the others are numbers. In a pipe no heading has a line break."""
     piped = not sys.stdout.isatty()
     out = console()
-    # Rich drops columns that do not fit. A terminal wraps a line that is too long, and nothing is lost.
+    # Rich drops columns that do not fit. With this width it drops none, and the terminal wraps long lines.
     out.width = max(out.width, PIPED_COLUMNS)
     table = Table(box=None if piped else box.SIMPLE_HEAD, pad_edge=False)
     for index, heading in enumerate(headings):

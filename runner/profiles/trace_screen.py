@@ -36,7 +36,7 @@ def print_statistics(found: Found) -> None:
 
 
 def has_cuda(stats: LaunchStats) -> bool:
-    """Whether a trace has CUDA calls or GPU events."""
+    """Return whether a trace has CUDA calls or GPU events."""
     return bool(stats.api_calls or stats.gpu_events)
 
 

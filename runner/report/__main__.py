@@ -86,7 +86,7 @@ def _report(kind: str, options: argparse.Namespace) -> int:
 
 
 def _make(kind: str, options: argparse.Namespace) -> None:
-    """Make the report of a kind; the tables for no kind."""
+    """Make the report of a kind; without a kind the tables."""
     folders: list[Path] = options.folders
     if kind == "frontier":
         frontier(folders, options.slo_p99_us, options.output, options.plot)
@@ -122,7 +122,7 @@ def _publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None
         show(Console())
     else:
         print(markdown, end="")
-    # Printed before it is written: the tables of a read-only folder still appear.
+    # Print before writing, so that the tables of a read-only folder still appear.
     save_text(path, markdown)
 
 
@@ -166,7 +166,7 @@ def _remedies(folders: Sequence[Path]) -> list[StrategyTable]:
 
 
 def _compares_strategies(folder: Path) -> bool:
-    """Return whether a folder is of an experiment that compares all modes, or has their report."""
+    """Return whether a folder has a report of all modes, or comes from an experiment that compares them."""
     if (folder / REMEDIES_FILE).is_file():
         return True
     return any(REMEDIES_EXPERIMENTS & set(each.get("overrides", [])) for each in results.read_manifests([folder]))

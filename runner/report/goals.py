@@ -33,9 +33,9 @@ VERIFIED = {True: "yes", False: "NO", None: "by the benchmark"}
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A median, the smallest and the largest sample of one run, and whether all outputs were right.
+    """The median, the smallest and the largest sample of one run, and whether all outputs were right.
 
-    verified: None of a benchmark, which leaves no figure where it finds a wrong output.
+    verified: None for a benchmark, which writes no figure if it finds a wrong output.
     """
 
     median: float

@@ -1,6 +1,6 @@
 """Pictures of a report: speed-ups, strategies and frontiers, as SVG, PNG or PDF.
 
-In: tables. Out: one file, whole or not there. Needs the `report` extra, which is imported only here.
+In: tables. Out: one complete file, or none. Needs the `report` extra, which only this module imports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Format: TypeAlias = Literal["svg", "png", "pdf"]
 FORMATS: Mapping[str, Format] = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
-DOTS_PER_INCH = 110  # of a PNG
+DOTS_PER_INCH = 110  # resolution of a PNG
 NO_SPEEDUP = "no speed-up to draw: no verified, untraced line has a baseline"
 NO_FRONTIER = "no frontier to draw: no verified, untraced point has a latency"
 
@@ -54,7 +54,7 @@ def draw_frontiers(frontiers: Sequence[Frontier], path: Path) -> None:
 
 
 def has_extra() -> bool:
-    """Whether Altair and vl-convert are installed."""
+    """Return whether Altair and vl-convert are installed."""
     return all(find_spec(name) is not None for name in ("altair", "vl_convert"))
 
 

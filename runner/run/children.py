@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 GRACE_S = 5.0  # a child may take this long to exit before it is killed
 
 NAMES = ("consumer", "producer")
-_interrupts: list[int] = []  # signals that came since the children were started
+_interrupts: list[int] = []  # signals received since `start_early`
 _waiting: dict[str, Child] = {}
 
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Start children with Ctrl-C, SIGTERM and SIGHUP blocked. The parent decides about these signals."""
+    """Block Ctrl-C, SIGTERM and SIGHUP during this block, in which a child starts. The parent handles these signals."""
     held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
-        # Python's tracker of shared memory starts here too: else SIGHUP would end it. Its start unblocks Ctrl-C and
+        # Start Python's tracker of shared memory here, too, or SIGHUP would end it. Its start unblocks Ctrl-C and
         # SIGTERM in this process, so all three are blocked again.
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, held)
@@ -47,10 +47,10 @@ class Child:
     """A process and the parent's end of its pipe."""
 
     def __init__(self, name: str) -> None:
-        from runner.worker.child import consumer_main, producer_main  # they import compilers: not for --help
+        from runner.worker.child import consumer_main, producer_main  # late: it imports compilers
 
         mains = {"consumer": consumer_main, "producer": producer_main}
-        context = get_context("spawn")  # a forked CUDA context, or BLAS pool, is broken
+        context = get_context("spawn")  # a forked CUDA context or BLAS thread pool does not work
         self.name = name
         self.pipe, other = context.Pipe()
         # The kernel kills a child when the thread that started it ends: only the main thread lives long enough.
@@ -62,20 +62,20 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Process id of the child."""
         assert self.process.pid is not None
         return self.process.pid
 
     def send_job(self, job: Job) -> None:
-        """Send a job from a thread: it may not fit into the pipe, and a child that hangs reads nothing."""
+        """Send a job from a thread: the call blocks if the job exceeds the pipe's buffer and the child hangs."""
         threading.Thread(target=self._send, args=(Order(Ask.JOB, job),), daemon=True).start()
 
     def _send(self, order: Order) -> None:
-        with contextlib.suppress(OSError):  # the child died: its sentinel reports that
+        with contextlib.suppress(OSError):  # the child died; its sentinel reports that
             self.pipe.send(order)
 
     def ask_to_exit(self) -> None:
-        """Send an EXIT, if the child has read the orders before it."""
+        """Send an EXIT, unless the pipe is full of orders that the child has not read."""
         with contextlib.suppress(OSError, ValueError):
             if select.select([], [self.pipe], [], 0)[1]:
                 self.pipe.send(Order(Ask.EXIT))
@@ -93,7 +93,7 @@ class Child:
 
 
 def hire(name: str) -> Child:
-    """Return the child of this name that waits for a job, or start one."""
+    """Return the waiting child of this name; start one if none waits."""
     child = _waiting.pop(name, None)
     if child is not None and child.process.is_alive():
         return child
@@ -103,7 +103,7 @@ def hire(name: str) -> Child:
 
 
 def start_early() -> None:
-    """Start the children that do not wait already: a job is about to need them.
+    """Start the children that the next job needs, unless they wait already.
 
     From here on Ctrl-C is only remembered, until `Signals` asks `interrupted`. Blocking it would not help, since a
     thread of a library would receive it.
@@ -118,7 +118,7 @@ def _remember(number: int, frame: FrameType | None) -> None:
 
 
 def interrupted() -> bool:
-    """Whether Ctrl-C was pressed since the children were started."""
+    """Return whether the user pressed Ctrl-C since `start_early`."""
     return bool(_interrupts)
 
 

@@ -126,7 +126,7 @@ def _missing(folder: Path) -> list[Path]:
 
 
 def _flock(descriptor: int) -> bool:
-    """Whether this process has the lock, after up to PATIENCE_S: `leftovers` locks a file briefly to test it."""
+    """Return whether this process has the lock, after up to PATIENCE_S: `leftovers` locks a file briefly to test it."""
     for _ in range(int(PATIENCE_S / _PAUSE_S)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

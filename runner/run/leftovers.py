@@ -2,7 +2,7 @@
 
 Every start of a run removes them (`tidy`). An owner holds flock(2) on its segment `/dev/shm/launchopt_<pid>_<hex>`, or
 on `.lock` in its folder, until it ends. That works between containers, too, where process ids mean nothing. A segment
-is left over if nobody locks it, and its process is gone or does not map it (the system reuses ids).
+is a leftover if no process locks it, and its process is gone or does not map it (the system reuses ids).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def held(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _if_free(path: Path) -> Iterator[bool]:
-    """Whether nobody locks `path`; nobody can during this block. A file that may not be opened counts as free."""
+    """Yield whether no other process locks `path`, and lock it during this block. An unreadable file counts as free."""
     descriptor = None
     with contextlib.suppress(PermissionError):
         descriptor = os.open(path, _OPEN)
@@ -73,7 +73,7 @@ def _if_free(path: Path) -> Iterator[bool]:
 
 
 def _is_owned(path: Path, pid: int) -> bool:
-    """Whether process `pid` may have made the segment and still use it."""
+    """Return whether process `pid` may have made the segment and still use it."""
     if not psutil.pid_exists(pid):
         return False
     if time.time() - path.lstat().st_mtime < YOUNG_S:
@@ -81,11 +81,11 @@ def _is_owned(path: Path, pid: int) -> bool:
     try:
         return str(path) in Path(f"/proc/{pid}/maps").read_text()
     except OSError:
-        return True  # unknown
+        return True  # not known, so it counts as owned
 
 
 def leftovers(folder: Path = FOLDER) -> list[Leftover]:
-    """Return the segments that nobody owns, sorted by name."""
+    """Return the segments without an owner, sorted by name."""
     found = []
     for path in sorted(folder.glob("launchopt_*")):
         if name := _NAME.fullmatch(path.name):
@@ -131,7 +131,7 @@ def tidy(folder: Path, segments: Path = FOLDER) -> list[str]:
 
 
 def remove_halves(folder: Path) -> None:
-    """Complete tables from their finished repeats and remove unfinished files. Call it only if nobody writes there."""
+    """Complete tables from their finished repeats, and remove unfinished files. No process may write to the folder."""
     if any(folder.glob(".*.part.tmp")):
         from runner.worker.tables import rescue  # late: it imports compilers
 
@@ -153,7 +153,7 @@ def _locks_of_killed(folder: Path) -> Iterator[Path]:
 
 
 def _free_locks(parent: Path) -> Iterator[Path]:
-    """Yield locks that killed runs, sweeps and jobs left. Nobody can take the current one during the iteration."""
+    """Yield the lock files of killed runs, sweeps and jobs. Each is locked while the caller handles it."""
     mine = f" on {socket.gethostname()}"
     for outer in sorted(parent.glob(f"*/{LOCK}")):
         for lock in (*sorted(outer.parent.glob(f"*/{LOCK}")), outer):

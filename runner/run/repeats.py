@@ -24,7 +24,7 @@ from runner.config.schema import AUTO
 
 MIN_ROUNDS = 5  # the widest interval of five covers the median 94% of the time: see `statistics.interval`
 MAX_ROUNDS = 50
-HALF_WIDTH = SMALLEST_EFFECT  # relative; a verdict calls a smaller difference none
+HALF_WIDTH = SMALLEST_EFFECT  # relative; verdicts ignore a smaller difference
 
 
 class Rounds:
@@ -51,7 +51,7 @@ class Rounds:
 
     @property
     def runs(self) -> int:
-        """Runs that are known to come: for auto those of MIN_ROUNDS, later those of the current round."""
+        """Number of runs that are certain so far: with auto those of MIN_ROUNDS, later those up to this round."""
         return len(self._modes) * (self._asked or max(MIN_ROUNDS, self._begun))
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -103,7 +103,7 @@ class Rounds:
         return self._stopped_by is not None
 
     def _is_settled(self) -> bool:
-        """Whether the noise is low. Arms are compared with `baseline`, or with the first one if there is none."""
+        """Return whether the noise is low. It covers the ratio of each arm to `baseline`, or to the first arm."""
         over = self._modes.index("baseline") if "baseline" in self._modes else 0
         samples = {str(arm): times for arm, times in enumerate(self._wall_ms)}
         return settled(samples, str(over) if len(samples) > 1 else None, HALF_WIDTH)

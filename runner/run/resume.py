@@ -24,13 +24,16 @@ from runner.run.folder_lock import FolderError
 
 PASSING = ("resume", "job_timeout_s", "watchdog_s")  # settings that end or skip a run and change no result
 SWEEP = "sweep.json"
-_DIFFERENCES_NAMED = 4  # an error only counts more
+_DIFFERENCES_NAMED = 4  # maximum settings that an error names; it only counts the others
 _TABLES = ("summary", "histograms", "launches", "commands", "kernels", "tokens")
 _OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "torch-*.json.gz", "traceback.txt", ".*.tmp", "manifest.json")
 
 
 def plain(composed: DictConfig) -> JsonObject:
-    """Return the composed config as in the manifest; empty if it does not resolve, for which `to_config` raises."""
+    """Return the composed config as the manifest stores it, with interpolations resolved.
+
+    It is empty if one cannot be resolved; `to_config` later raises the error.
+    """
     try:
         container = OmegaConf.to_container(composed, resolve=True, enum_to_str=True)
     except OmegaConfBaseException:
@@ -40,14 +43,14 @@ def plain(composed: DictConfig) -> JsonObject:
 
 
 def is_timed(place: DictConfig) -> bool:
-    """Whether a folder has its default name, which contains the time."""
+    """Return whether `place` (Hydra's `run` or `sweep`) has the default folder, whose name contains the time."""
     raw = OmegaConf.to_container(place, resolve=False)
     assert isinstance(raw, dict)
     return "${now:" in str(raw["dir"])
 
 
 def config_hash(config: Mapping[str, object]) -> str:
-    """Return 16 hexadecimal digits, which configs share that ask for the same results."""
+    """Return a hash of 16 hexadecimal digits. It covers every setting that can change a result."""
     kept = {key: value for key, value in config.items() if key not in PASSING}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -59,12 +62,12 @@ def earlier_run(folder: Path) -> Manifest | None:
 
 
 def is_finished(folder: Path, manifest: Manifest | None) -> bool:
-    """Whether the run with this manifest in `folder` ended well."""
+    """Return whether the run with this manifest in `folder` ended well."""
     return manifest is not None and manifest.get("status") == "ok" and (folder / "summary.parquet").exists()
 
 
 def is_done(folder: Path, config: Mapping[str, object], key: str) -> bool:
-    """Whether `folder` holds the finished run of this config.
+    """Return whether `folder` holds the finished run of this config.
 
     Raises FolderError if it holds one of another config. `key` is the setting that named the folder.
     """

@@ -35,8 +35,8 @@ from runner.run.tokens import TokenResults
 from runner.run.watchdog import limited
 from runner.worker.messages import HistogramRows, RepeatResult
 
-SHAPES_LISTED = 8  # a summary only counts more shapes
-OVERLOAD_SHARE = 0.95  # an arrival rate of which less is completed is overload
+SHAPES_LISTED = 8  # maximum shapes that a summary lists; it only counts the others
+OVERLOAD_SHARE = 0.95  # completing less than this share of the arrival rate is overload
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Run:
     folder: Path
     rounds: Rounds
     notices: list[str]  # printed before the run
-    reserve: Reserve  # released for the final manifest, which then fits on a full disk
+    reserve: Reserve  # disk space that is freed for the final manifest, so that it fits on a full disk
     rows: list[results.Row] = field(default_factory=list)
     manifest: Manifest = field(default_factory=dict)
     histograms: list[results.Row] = field(default_factory=list)
@@ -245,7 +245,7 @@ def _open_loop(plan: Plan, row: results.Row) -> results.Row:
 
 
 def _has_gaps(plan: Plan) -> bool:
-    """Whether the stream is a trace whose commands arrive at their recorded times."""
+    """Return whether the stream is a trace whose commands arrive at their recorded times."""
     return plan.stream.span_ns > 0
 
 

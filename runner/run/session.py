@@ -38,7 +38,7 @@ class ChildError(RunError):
 
 
 class Session:
-    """Both children of one job. A context manager. `about` are the consumer's facts on device and ceilings.
+    """Both children of one job. A context manager. `about` has versions and ceilings, from the consumer.
 
     `watchdog_s` is how long nothing may move; 0 is no limit. Under a profiler, which may pause any process, there is
     none either.
@@ -61,7 +61,7 @@ class Session:
             self._consumer = self._start("consumer", job)
             self._producer = self._start("producer", job)
             if watch:
-                watch.learn()  # while they start
+                watch.learn()  # while the children start
             self._await(self._producer, Said.READY, "starting")
             facts = self._await(self._consumer, Said.READY, "starting: operands, plans, warm-up").value
             assert isinstance(facts, dict)
@@ -73,7 +73,7 @@ class Session:
             raise
 
     def _new_ring(self, capacity: int) -> Ring:
-        """Create a ring and lock it, so that no other process takes it for a dead one's."""
+        """Create a ring and lock it, so that no other process removes it as that of a dead process."""
         ring = Ring.create(capacity)
         self._rings.append(ring)
         self._holds.enter_context(held(FOLDER / ring.name))
@@ -147,13 +147,13 @@ class Session:
             self._look_for_stall(moving or (child,))
 
     def _look_for_flood(self) -> None:
-        """RunError if the producer pushed more than it announced: such a run is wrong and might never end."""
+        """Raise RunError if the producer pushed more than it announced: such a run is wrong and might never end."""
         counts = {"announced": self._announced, "pushed": self._ring.word(HeaderWord.HEAD) & ~CLOSED_BIT}
         if counts["pushed"] > self._announced:
             raise RunError(*differences(counts))
 
     def _look_for_stall(self, owing: Sequence[Child]) -> None:
-        """Kill the child that stalls and raise StalledError, if nothing has moved for too long."""
+        """Kill the child that hangs and raise StalledError, if no command has moved for too long."""
         words = tuple(ring.word(side) for ring in self._rings for side in (HeaderWord.HEAD, HeaderWord.TAIL))
         unanswered = [child for child in owing if len(owing) == 1 or not child.pipe.poll()]
         may_wait = self._open_loop and words[0] == words[1] and words[0] < CLOSED_BIT

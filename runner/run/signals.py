@@ -30,7 +30,7 @@ class Signals:
 
     def __init__(self) -> None:
         self._before: dict[signal.Signals, Handler] = {}
-        self._current: str | None = None  # label of the repeat that runs
+        self._current: str | None = None  # label of the current repeat
         self._is_ending = self._is_announced = False
 
     def __enter__(self) -> Signals:

@@ -60,14 +60,14 @@ class SweepJob:
 
     job: int
     overrides: list[str]
-    folder: str = ""  # below the sweep's
+    folder: str = ""  # relative to the sweep's folder
     config_hash: str | None = None
     status: str = "running"
     error: str | None = None
     exit_code: int = 0
 
     def ended(self, status: str, error: LaunchoptError | None = None) -> None:
-        """Note how the job ended. An `Interrupted` error makes the status `interrupted`, whatever `status` is."""
+        """Record how the job ended. An `Interrupted` error makes the status `interrupted`, whatever `status` is."""
         self.status = "interrupted" if isinstance(error, Interrupted) else status
         if error is not None:
             self.error, self.exit_code = str(error), error.exit_code
@@ -79,7 +79,7 @@ class Sweep:
 
     folder: Path
     overrides: list[str]  # as typed: settings with their values
-    is_new: bool  # this start made its folder
+    is_new: bool  # True: this start made its folder
     was_stopped: bool = False
     jobs: list[SweepJob] = field(default_factory=list)
     started_utc: str = field(default_factory=_now)
@@ -95,14 +95,14 @@ class Sweep:
 
     @property
     def status(self) -> str:
-        """The status of a sweep that has ended."""
+        """Status of the sweep, once it has ended."""
         found = {job.status for job in self.jobs}
         if self.was_stopped or "interrupted" in found:
             return "interrupted"
         return "failed" if found & {"failed", "refused", NOT_RUN} else "ok"
 
     def stop(self) -> None:
-        """Note an interruption of the sweep and of the job that still runs."""
+        """Record an interruption of the sweep and of the job that still runs."""
         self.was_stopped = True
         for job in self.jobs:
             if job.status == "running":

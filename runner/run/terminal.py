@@ -1,4 +1,4 @@
-"""The screen of a run: notices, a progress bar, and a table at the end. Plain lines when piped."""
+"""Output of a run on the screen: notices, a progress bar, and a table at the end. Plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 
 def _column(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the texts of one mode's column, by the name of the line."""
+    """Return the cells of one mode's column, by the name of the line."""
 
     def median(name: str) -> float | None:
         values = [row[name] for row in rows if row[name] is not None]

@@ -47,7 +47,7 @@ class TokenResults:
             self._table.close()
 
     def add(self, mode: str, repeat: int, wall_ms: float, tokens: Tokens) -> TokenColumns:
-        """Add a repeat's tokens to tokens.parquet and return the columns that they give."""
+        """Add a repeat's tokens to tokens.parquet, and return the columns of the summary that follow from them."""
         stream, config = chain_of(self._plan.stream), self._plan.config
         where = self._plan.sampling_where
         slo, is_sampled = config.slo, where is not None

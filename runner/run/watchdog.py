@@ -26,7 +26,7 @@ import psutil
 from launchopt.errors import RunError
 
 BUSY_TIMED, BUSY_ELSE = 10, 60
-CHECKS = 4  # of the children, at least, within one limit
+CHECKS = 4  # minimum number of checks of the children within one limit
 CHECK_S_MAX = 1.0  # between two checks; a longer pause of the parent counts as this much
 
 Pulse = tuple[float, ...]  # a process's times and context switches
@@ -58,7 +58,7 @@ class Watched(Protocol):
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Process id of the child."""
 
 
 class StalledError(RunError):
@@ -81,7 +81,7 @@ def pulse_of(pid: int) -> Pulse:
 
 
 def has_helpers(pid: int) -> bool:
-    """Whether a process that is not stopped has live children."""
+    """Return whether a process that is not stopped has live children."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_STOPPED:

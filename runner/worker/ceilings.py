@@ -36,7 +36,10 @@ class DeviceCeilings:
         return asdict(self.now)
 
     def above(self, row: Row) -> tuple[str | None, bool]:
-        """Return the rate of `row` that is above a ceiling, and whether that is impossible, as `above_ceiling` does."""
+        """Return why a rate of `row` is above a ceiling, or None; and whether that is impossible (`above_ceiling`).
+
+        Before it says so, it measures the ceilings again.
+        """
         found = summary.above_ceiling(row, self.now, self._residency)
         if not found[1]:
             return found

@@ -1,4 +1,4 @@
-"""The consumer's side of requests: order, feedback at the end of steps, and the check of the tokens."""
+"""The consumer's part for workloads of requests: order, feedback at the end of steps, and the check of the tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from runner.plan.job import Arm, Job
 
 
 class Chains:
-    """Feeds back results of steps, and holds the second ring, which notifies the driver."""
+    """Order, feedback and check of one job, and the back ring, which notifies the driver of complete steps.
+
+    `rehearsal` means a warm-up run, in which requests are shortened.
+    """
 
     def __init__(self, job: Job, stream: ChainStream, device: Device) -> None:
         self._job, self._stream, self._device = job, stream, device
@@ -32,11 +35,11 @@ class Chains:
         self.feedback = Feedback(flights, device.feed_back, device.check_alive)
 
     def _table(self, rehearsal: bool) -> Table:
-        """The requests of the run."""
+        """Return the table of requests of a run: int64 [requests, TABLE_COLUMNS]."""
         return shortened(self._stream.table) if rehearsal else self._stream.table
 
     def _expected(self, rehearsal: bool) -> NDArray[np.bool_] | None:
-        """Which requests come at once, [requests]: in a closed loop all. None: a scheduler lets them in."""
+        """Return which requests are due at the start, bool [requests]; None if the continuous scheduler admits them."""
         if self._job.schedule.continuous:
             return None
         table = self._table(rehearsal)
@@ -44,7 +47,7 @@ class Chains:
         return at_once
 
     def order(self, rehearsal: bool) -> OrderArrays:
-        """The arrays that keep order within the requests of a run."""
+        """Return the arrays that keep the commands of each request of a run in order."""
         steps = None if self._job.schedule.continuous else steps_of_requests(self._table(rehearsal))
         expected = self._expected(rehearsal)
         return order_arrays(self._stream.requests, violated=self._job.violated, expected=expected, steps=steps)
@@ -52,7 +55,7 @@ class Chains:
     def step_loop(
         self, arm: Arm, rehearsal: bool, ring: Ring, prepared: Prepared, recorder: Recorder, settings: LoopSettings
     ) -> StepLoop:
-        """The loop of a run of a mode that takes whole steps."""
+        """Return the loop of a run for a mode that takes whole steps."""
         batcher = StepBatcher(
             steps_of_requests(self._table(rehearsal)),
             self._stream.step_rows,
@@ -66,7 +69,7 @@ class Chains:
         return StepLoop(ring, batcher, prepared.submit_steps, self.feedback, recorder, settings, admission)
 
     def verify(self, unwritten: frozenset[str]) -> Verification:
-        """Check every token, and the commands whose outputs are still there.
+        """Check every token, and all commands whose outputs were not overwritten by a later step.
 
         unwritten: nodes of the program whose outputs stay inside fused launches.
         """
@@ -76,11 +79,11 @@ class Chains:
         return verify_chain(*data, job.verify_columns, job.seed, unwritten)
 
     def release(self) -> None:
-        """Drop the second ring."""
+        """Detach from the back ring."""
         self._back.release()
 
 
 def flush_rules(job: Job, arm: Arm) -> FlushRules:
-    """When an arm's buckets leave that are not full."""
+    """Return the rules by which an arm's buckets are flushed before they are full."""
     idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
     return FlushRules(int(arm.timeout_us * 1e3), idle_ns, job.on_stall, job.schedule.continuous)

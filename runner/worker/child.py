@@ -39,11 +39,11 @@ from runner.worker.messages import Ask, Failure, Order, Reply, Said
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 WARM_UP_COMMANDS = 64  # enough to load every compiled loop of the path
 _CORES = os.sched_getaffinity(0)
-READY_BLOCKS = 256  # made before the clock starts: 64 MiB of records
+READY_BLOCKS = 256  # blocks that are made before the clock starts: 64 MiB of records
 
 
 def _guarded(pipe: Connection, bound: bool, work: Callable[[], None]) -> None:
-    """Run a child's work. An error becomes a FAILED to the parent and the exit code of this process."""
+    """Run the work of a child. An error is sent to the parent as FAILED, and gives this process its exit code."""
     _leave_signals_to_parent()
     if bound:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -56,7 +56,7 @@ def _guarded(pipe: Connection, bound: bool, work: Callable[[], None]) -> None:
         os._exit(0)
     except (GpuError, ArenaMemoryError) as error:
         _send_failure(pipe, Failure(str(error), error.exit_code, ""))
-        os._exit(error.exit_code)  # objects that the interpreter drops would free GPU memory, which may fail again
+        os._exit(error.exit_code)  # a normal exit would free GPU memory, which may fail again
     except LaunchoptError as error:
         _fail(pipe, Failure(str(error), error.exit_code, ""))
     except MemoryError:
@@ -76,7 +76,7 @@ def _send_failure(pipe: Connection, failure: Failure) -> None:
 
 
 def _leave_signals_to_parent() -> None:
-    """Ignore Ctrl-C and forward SIGTERM and SIGHUP: they reach the whole process group, and the parent decides."""
+    """Ignore Ctrl-C, and forward SIGTERM and SIGHUP to the parent, which ends the run. All reach the whole group."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forwarded = (signal.SIGTERM, signal.SIGHUP)
     for each in forwarded:
@@ -86,7 +86,10 @@ def _leave_signals_to_parent() -> None:
 
 
 def _die_with_parent() -> None:
-    """End this process with its parent: the kernel may not do so, and the parent may have ended before prctl."""
+    """Wait for the end of the parent, then end this process.
+
+    prctl alone is not enough: it needs `bound`, and it misses a parent that ended before the call.
+    """
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -117,7 +120,7 @@ def _order(pipe: Connection) -> Order:
 def _produce(job: Job, pipe: Connection) -> None:
     """Push the stream once for every RUN and its first commands for a WARM_UP, until DONE."""
     with Ring.attach(job.ring_name, job.capacity) as ring:
-        ring.await_room(0)  # loads its loop: a run may fill the ring, a warm-up run does not
+        ring.await_room(0)  # loads the compiled loop: only a run may fill the ring, not a warm-up run
         if job.stream.has_steps:
             _drive(job, chain_of(job.stream), ring, pipe)
             return
@@ -141,7 +144,7 @@ def _produce(job: Job, pipe: Connection) -> None:
 
 
 def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
-    """Issue the steps of every request for every RUN of an arm and some for a WARM_UP, until DONE."""
+    """Issue the steps of every request for every RUN, and the first steps of each for a WARM_UP, until DONE."""
     open_loop = bool(stream.table[:, DUE_NS].any())
     with Ring.attach(job.back_name, job.back_capacity) as back:
 
@@ -179,7 +182,7 @@ def _consume(job: Job, pipe: Connection) -> None:
 
 
 class _NoPandas:
-    """A finder that knows one module, pandas, and says that it is not installed."""
+    """A module finder that raises ModuleNotFoundError for pandas, and leaves all other modules to the next finder."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -188,9 +191,9 @@ class _NoPandas:
 
 
 def without_pandas() -> None:
-    """Make pyarrow believe that pandas is not installed, unless it is loaded. Call this before the first array.
+    """Hide pandas from pyarrow, unless pandas is loaded already. Call this before the first array.
 
-    Else pyarrow imports pandas with its first array, which takes longer than a small run. A run makes no pandas object.
+    Otherwise pyarrow imports pandas with its first array. That takes longer than a small run, which needs no pandas.
     """
     if "pandas" in sys.modules:
         return
@@ -204,6 +207,6 @@ def without_pandas() -> None:
 
 
 def _exit_unless_done(ask: Ask) -> None:
-    """End the process on an EXIT within a job: the job failed elsewhere."""
+    """End the process on an EXIT within a job, which the parent sends when the job failed elsewhere."""
     if ask is not Ask.DONE:
         raise SystemExit(0)

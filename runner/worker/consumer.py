@@ -1,7 +1,7 @@
 """The consumer: pops commands, batches them, lets the mode launch them; then measures and checks what happened.
 
-`arm` makes everything ready, `consume` is the timed part, `result` reads and checks. Between the first record and
-the last result nothing is allocated a command, nothing is logged, and garbage collection is off.
+`arm` makes everything ready, `consume` is the timed part, `result` reads and checks. Between the first record and the
+last result no command allocates memory or writes a log, and garbage collection is off.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TRACED = ("cupti", "torch")  # kinds of timing that record every launch
 
 
 class Consumer:
-    """The device with one stream's operands, and every arm's mode ready to run on them."""
+    """The device with the operands of one workload stream, and the mode of every arm ready to run on them."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._stream = job, job.stream
@@ -62,7 +62,7 @@ class Consumer:
         self._tables = TableWriter(job)
 
     def _prepare(self, mode: Mode, arm: Arm) -> Prepared:
-        """Return the mode ready to launch; the time that takes is its setup cost."""
+        """Make a mode ready to launch, and record the time as its setup cost."""
         start_ns = time.monotonic_ns()
         prepared = mode.prepare(self.device, arm.limits(self._stream, mode.takes_of(self._stream)))
         self.device.warm_up()
@@ -76,10 +76,11 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            with contextlib.suppress(*([RunError] if error else [])):  # why it ended is what counts
+            with contextlib.suppress(*([RunError] if error else [])):  # the earlier error is the one to report
                 self._tables.close()
         finally:
-            if error is None or not is_lost(error):  # a lost GPU refuses even that; it ends with the process
+            # A lost GPU refuses every call. Its memory is freed when the process ends.
+            if error is None or not is_lost(error):
                 for prepared in self.prepared:
                     prepared.close()
                 self.device.close()
@@ -93,7 +94,10 @@ class Consumer:
         return {"versions": self.device.versions(), "ceilings": self._ceilings.columns()}
 
     def arm(self, index: int, rehearsal: bool) -> None:
-        """Poison the outputs, forget the last run, anchor the clocks. A rehearsal makes no NVTX ranges."""
+        """Make the next run ready: poison the outputs, clear the records, synchronize the clocks.
+
+        index: of the arm. rehearsal: a warm-up run, which makes no NVTX ranges.
+        """
         arm, prepared = self._job.arms[index], self.prepared[index]
         mode = prepared.mode
         self._arm, self._active = arm, prepared
@@ -107,19 +111,19 @@ class Consumer:
         gc.freeze()
         gc.disable()
         self._collections = _collections()
-        # A rehearsal samples every launch, so that this path is loaded too before a clock starts.
+        # A warm-up run puts events around every launch, so that this path is loaded before a clock starts, too.
         wanted = max(self._job.sample_every, mode.sample_every) if self._job.sample_every else 0
         every = 1 if rehearsal else sample_gap(wanted, self._least_launches(mode, limits))
         self.device.start(every, prepared.path)
         prepared.start(warm_up=rehearsal)
         self._loop = self._loop_of(prepared, limits, rehearsal)
-        if self._tracer:  # last: what `start` runs on the device is not of the run
+        if self._tracer:  # last: work of `start` on the device does not belong to the run
             self._tracer.start()
         if self._torch:
             self._torch.start()
 
     def _loop_of(self, prepared: Prepared, limits: list[int], rehearsal: bool) -> ConsumerLoop:
-        """The run's loop, over a batcher of its own."""
+        """Return the loop of one run, with a new batcher."""
         job, chains, takes = self._job, self._chains, prepared.mode.takes_of(self._stream)
         pack_bytes = self.device.pack_bytes_per_launch
         settings = LoopSettings(int(job.spin_us * 1e3), int(job.sleep_us * 1e3), pack_bytes)
@@ -145,21 +149,21 @@ class Consumer:
         return sum(-(-count // limit) for count, limit in zip(counts, limits, strict=True))
 
     def _await_first(self) -> None:
-        """Wait for the first record; Interrupted where the parent says stop."""
+        """Wait for the first record; raise Interrupted if the parent sets the ring's STOP word first."""
         while not self._ring.await_record(0):
             if self._ring.word(HeaderWord.STOP):
                 raise Interrupted("stopped by the parent")
             self._waiter.wait()
 
     def consume(self) -> None:
-        """From the first record to the last result."""
+        """Execute the run, from its first record to its last result."""
         try:
             self._await_first()
             self.device.begin()
             self._loop.run()
             span = self.device.finish()
         finally:
-            self._collections = _collections() - self._collections  # once enabled it may collect at once
+            self._collections = _collections() - self._collections  # read before `enable`, which may collect at once
             gc.enable()
             gc.unfreeze()
         activity = self._tracer.stop() if self._tracer else None
@@ -169,7 +173,7 @@ class Consumer:
         self._state["after"] = self.device.state()
 
     def result(self, index: int, repeat: int) -> RepeatResult:
-        """Measured columns of the summary, the verdict of the check, and the device's state around the run."""
+        """Check the outputs of the run. Return its summary row, its entry for the manifest, and its histograms."""
         arm, prepared = self._job.arms[index], self._active
         if self._torch:
             self._torch.write(trace_path(self._job.folder, arm.mode, repeat))
@@ -213,7 +217,7 @@ class Consumer:
         return RepeatResult(row, extra, {name: each.rows() for name, each in histograms.items()})
 
     def _counts(self, counted: Counted) -> dict[str, int]:
-        """Commands on their way through the run: each number is taken where the one before it cannot be seen."""
+        """Return the number of commands at four points of the path, each from a counter of its own."""
         return {
             "pushed": self._ring.word(HeaderWord.HEAD) & ~CLOSED_BIT,
             "popped": self._ring.word(HeaderWord.TAIL),
@@ -222,7 +226,7 @@ class Consumer:
         }
 
     def _costs(self, index: int, prepared: Prepared) -> Row:
-        """What making the mode ready took, and what it did beside the commands."""
+        """Return the columns of setup costs, and of the work that the mode did beside the commands."""
         counters = prepared.counters()
         parts = {f"{name}_ms": counters.costs_ns.get(name) for name in ("capture", "instantiate", "upload", "update")}
         return {
@@ -240,7 +244,7 @@ class Consumer:
 
 
 def _most_held(job: Job, modes: list[Mode]) -> int:
-    """Most commands that buckets can hold, in any arm."""
+    """Return the maximum commands that all buckets of an arm can hold together, over all arms."""
     held = [sum(arm.buckets(job.stream, mode)) for arm, mode in zip(job.arms, modes, strict=True)]
     return max(*held, max(arm.max_batch for arm in job.arms) * job.stream.step_rows)
 

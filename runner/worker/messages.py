@@ -5,7 +5,7 @@ child waits for the next JOB, or for EXIT.
 
 A child sends a `Reply`: READY when it can take an order, then in each run
 
-    producer    PRODUCED, and READY when its next first blocks are made
+    producer    PRODUCED, then READY when the first blocks of the next run are made
     consumer    ARMED, CONSUMED, and RESULT of a run that is no warm-up
 
 IDLE answers DONE. FAILED can come at any time; the child ends after it.
@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:  # --help imports this module: it needs neither compilers nor pyarrow
+if TYPE_CHECKING:  # --help imports this module, and must not load compilers or pyarrow
     from launchopt.producing.blocks import Production
     from launchopt.recording.manifest import Manifest
     from launchopt.recording.results import Row
@@ -36,7 +36,7 @@ class Ask(StrEnum):
 
 
 class Order(NamedTuple):
-    """A message to a child. `job` belongs to JOB; `arm`, the index of one, and `repeat` to RUN and WARM_UP."""
+    """A message to a child. JOB has a `job`; RUN and WARM_UP have a `repeat` and the index of an `arm`."""
 
     ask: Ask
     job: Job | None = None
@@ -60,7 +60,7 @@ class RepeatResult(NamedTuple):
     """The consumer's measurements of one repeat."""
 
     row: Row  # columns of summary.parquet
-    extra: Manifest  # of this repeat, for the manifest
+    extra: Manifest  # this repeat's entry in the manifest
     histograms: HistogramRows
 
 

@@ -1,4 +1,4 @@
-"""launches.parquet, commands.parquet and kernels.parquet, which the consumer writes as runs end.
+"""launches.parquet, commands.parquet and kernels.parquet. The consumer adds rows to them after each run.
 
 A row group is a chunk of the recording, or the kernels of one run. Each repeat is a part: a complete Parquet file with
 a hidden temporary name beside the table. At the end of the job `gather` joins the parts. If SIGKILL ends the writer,
@@ -28,7 +28,7 @@ _PART = "part.tmp"  # suffix of parts: a cleanup of temporary files removes them
 
 
 class GrowingTable:
-    """A Parquet file that gets its name when it is closed; RunError if the disk is full."""
+    """A Parquet file that is written in parts. It gets its name at `close`. Raises RunError if the disk is full."""
 
     def __init__(self, path: Path, schema: pa.Schema, config: Mapping[str, object]) -> None:
         self._path, self._parts = path, 0
@@ -39,8 +39,8 @@ class GrowingTable:
         self.add_all([columns])
 
     def add_all(self, row_groups: Iterable[Columns]) -> None:
-        """Append a complete part, or none. Without a row group the part has no row."""
-        if self._parts == 0:  # files of an earlier run in this folder
+        """Append one part with these row groups: the whole part, or nothing after an error."""
+        if self._parts == 0:  # removes files of an earlier run in this folder
             for old in (self._path, *_parts(self._path)):
                 old.unlink(missing_ok=True)
         part = self._path.with_name(f".{self._path.stem}.{self._parts:05}.{_PART}")
@@ -53,7 +53,7 @@ class GrowingTable:
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
     def close(self) -> None:
-        """Finish the file: it gets its name."""
+        """Join the parts to the file, under its final name."""
         gather(self._path)
 
 
@@ -63,7 +63,7 @@ def _parts(path: Path) -> list[Path]:
 
 
 def _write(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
-    # Times hardly repeat: a dictionary of them takes twice the time and more bytes than none.
+    # Times hardly repeat: encoding them with a dictionary would take twice the time and more bytes.
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=texts) as writer:
         for table in tables:
@@ -78,7 +78,7 @@ def _row_groups(parts: Iterable[Path]) -> Iterator[pa.Table]:
 
 
 def gather(path: Path) -> None:
-    """Join the parts to the table and remove them; RunError if the disk is full, and the parts stay."""
+    """Join the parts to the table and remove them. If the disk is full, raise RunError and keep the parts."""
     parts = _parts(path)
     if len(parts) == 1 and not path.exists():
         parts[0].rename(path)
@@ -105,7 +105,7 @@ def rescue(folder: Path) -> None:
 
 
 def _keep(part: Path, path: Path) -> None:
-    """Give a part a name of its own if it can be read: after a power failure it may be incomplete."""
+    """Rename a part to `path`. Remove it if it cannot be read: after a power failure it may be incomplete."""
     try:
         pq.read_metadata(part)
     except (OSError, pa.ArrowException):
@@ -130,7 +130,7 @@ class TableWriter:
         self._kernels = GrowingTable(folder / "kernels.parquet", results.KERNELS, config)  # only traced runs have rows
 
     def add(self, mode: str, repeat: int, recorder: Recorder, timing: Timing) -> None:
-        """Add the rows of one run; RunError if the disk is full, and earlier rows stay."""
+        """Add the rows of one run. If the disk is full, raise RunError and keep earlier rows."""
         shapes = self._job.stream.shapes
         if self._launches:
             self._launches.add_all(
@@ -157,7 +157,7 @@ class TableWriter:
 
 
 def named(columns: Columns, run_id: str, mode: str, repeat: int, rows: int) -> Columns:
-    """Return `columns` of `rows` rows, and the columns that name the run."""
+    """Return `columns`, which have `rows` rows, and columns with the run, the mode and the repeat."""
     names = {"run_id": run_id, "mode": mode}
     constant = {name: pa.array([value]).take(pa.array(np.zeros(rows, np.int64))) for name, value in names.items()}
     return {**columns, **constant, "repeat": np.full(rows, repeat, np.int32)}

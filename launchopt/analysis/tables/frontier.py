@@ -64,7 +64,7 @@ class Point:
         return f"{'—' if self.max_batch is None else self.max_batch} / {timeout}"
 
     def beats(self, other: Point) -> bool:
-        """Whether it is at least as good in throughput and p99, and better in one. Both must claim something."""
+        """Return whether it is at least as good in throughput and p99, and better in one. Both must claim something."""
         ours, theirs = _goodness(self), _goodness(other)
         return ours != theirs and all(own >= their for own, their in zip(ours, theirs, strict=True))
 

@@ -60,13 +60,13 @@ class Box(NamedTuple):
         return Spot((self.left + self.right) / 2, (self.bottom + self.top) / 2)
 
     def overlaps(self, other: Box) -> bool:
-        """Whether both share some area."""
+        """Return whether both share some area."""
         return (
             self.left < other.right and other.left < self.right and self.bottom < other.top and other.bottom < self.top
         )
 
     def is_within(self, frame: Box) -> bool:
-        """Whether it lies in `frame`, or at most 2% beyond its right or upper edge."""
+        """Return whether it lies in `frame`, or at most 2% beyond its right or upper edge."""
         is_past_start = self.left >= frame.left and self.bottom >= frame.bottom
         return is_past_start and self.right <= frame.right * 1.02 and self.top <= frame.top * 1.02
 

@@ -69,7 +69,7 @@ def on_card(chart: Chart) -> Chart:
 
 
 def is_log(values: Sequence[float]) -> bool:
-    """Whether values differ by so much that an axis of them should be logarithmic."""
+    """Return whether values differ by so much that an axis of them should be logarithmic."""
     return max(values) / min(values) > _LOG_SPREAD
 
 
