@@ -74,7 +74,7 @@ def read_settings(settings: Iterable[str]) -> tuple[Ask, list[Path]]:
     numbers: dict[str, float] = {}
     folders: list[Path] = []
     model: ModelShape | None = None
-    is_listing = False  # True after from=: the next words without `=` are folders
+    is_listing = False  # True after from=: further words that are no key are folders
     for setting in settings:
         key, equals, value = setting.partition("=")
         if is_listing and key not in KEYS:
