@@ -1,14 +1,14 @@
-// Measure bulk copies into the shared memory of all multiprocessors, and loads that hit the L2 cache meanwhile
-// (devices/cuda/bulk_copies.py). In the megakernel weights come by such copies and mailboxes by such loads.
+// Measure bulk copies into the shared memory of all multiprocessors, and, at the same time, loads that hit the L2 cache
+// (devices/cuda/bulk_copies.py). The megakernel copies weights by such copies and polls mailboxes by such loads.
 //
-// One warp of each block copies slots of ROWS rows. The other warp loads a line per lane, again and again, and then stops the
-// first one. All blocks load the same lines, which are zero.
+// The first warp of each block copies slots of ROWS rows. The second warp loads one line per lane, `samples` times, and then
+// stops the first warp. All blocks load the same lines, which hold zeros.
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #include "shared/copies.cuh"
 enum { WARP = 32 };
 
-// A slot of a ring of slots; each slot has a barrier.
+// A position in the ring of slots: index of a slot, and phase of the slot's mbarrier.
 struct Place {
     u32 index, phase;
     __device__ void next(u64 slots) {
@@ -16,12 +16,13 @@ struct Place {
     }
 };
 
+// The warp that copies slots.
 struct Stream {
     const Copies& q;
-    u32 shared, full;  // addresses in shared memory
+    u32 shared, full;  // shared addresses of the slots, and of their mbarriers
     int lane;
-    Place filling, waited;
-    u64 begun, ended;
+    Place filling, waited;  // the next slot to fill; the next slot to wait for
+    u64 begun, ended;  // number of copies of slots that have begun; that have ended
 
     __device__ Stream(const Copies& q, const char* shared, const u64* full)
         : q(q), shared(shared_address(shared)), full(shared_address(full)), lane(threadIdx.x % WARP),
@@ -44,7 +45,7 @@ struct Stream {
         __syncwarp();
         filling.next(q.slots), ++begun;
     }
-    // Return whether a slot that was filled last holds other bytes than its source.
+    // Return whether a slot holds other bytes than the source of its last copy.
     __device__ bool is_wrong() const {
         bool wrong = false;
         Place at = filling;
@@ -72,6 +73,7 @@ struct Stream {
     }
 };
 
+// Time the loads of lines.
 __device__ void sample(const Copies& q, u64* results) {
     const int lane = threadIdx.x % WARP;
     const char* line = q.lines + lane * LINE_BYTES + blockIdx.x % (LINE_BYTES / 16) * 16;

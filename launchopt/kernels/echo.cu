@@ -1,5 +1,6 @@
-// The shortest round trip of a command. A warp finds the words of a command as persistent.cu does, tells the host, and does
-// nothing else. It needs no fence, since there are no outputs. Rings and END are those of persistent.cu.
+// Measure the shortest round trip of a command. A warp polls the ring for the words of a command, as persistent.cu does, and
+// reports the command as complete. It multiplies nothing. It needs no fence, since it stores no outputs. The ring and the word
+// END are those of persistent.cu.
 #include "common/storage.cuh"
 #include "common/skinny.cuh"
 #include "common/ptx.cuh"
@@ -7,8 +8,8 @@
 #include "persistent/lone_commands.cuh"
 #include "persistent/dispatcher_state.cuh"
 
-// Wait until the words of command `next` are there. Return false if the host asks for the end or no command comes for too long.
-// polls: number of polls that found nothing. last: the command's last word.
+// Wait until all words of command `next` are in the ring. Return false if the host has set ABORT or if no command comes within
+// `patience_ns`. polls: set to the number of polls that found nothing. last: set to the command's last word.
 __device__ inline bool find(u64 next, int lane, u32& polls, u64& last) {
     const u64 *const from = queue.ring + slot_of((u32)next) * COMMAND_WORDS + (lane & 1) * 2, tag = ring_tag_of(next);
     const u64 since_ns = global_ns();
@@ -24,7 +25,7 @@ __device__ inline bool find(u64 next, int lane, u32& polls, u64& last) {
     return true;
 }
 
-// By one thread.
+// Report the end of the kernel. One thread calls this.
 __device__ inline void end(u64 next, u64 state) {
     queue.progress[0] = next + 1;
     store_system(queue.control + STATE, state);

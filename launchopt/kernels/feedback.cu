@@ -1,5 +1,5 @@
-// Make the next inputs of a token from the last outputs, one block per row (tokens/next_inputs.cuh;
-// devices/feedback/kernel.py).
+// Feed back the outputs of a step: make the inputs of each request's next token, and the token id if tokens are sampled. One
+// block works on one row (tokens/next_inputs.cuh; devices/feedback/kernel.py).
 #include "common/storage.cuh"
 #include "shared/feedback.cuh"
 #include "tokens/sampling.cuh"

@@ -1,10 +1,11 @@
-// C[n, m] = B[n, k] @ A[m, k].T for N columns (-DN, 1 to 8), accumulated in fp32. A is read once, which takes most of the time.
+// C[n, m] = B[n, k] @ A[m, k].T for N columns (-DN, n = N from 1 to 8), accumulated in fp32. Each element of A is read once;
+// these reads take most of the time.
 //
 // WARPS_PER_ROW (1, 2, 4 or 8) of a block's 8 warps share a row of A. Grid: x over rows, 8 / WARPS_PER_ROW per block; z over
 // commands. Rows that are not aligned to 16 bytes, and elements behind the last whole vector of k, are read one by one.
 //
-// -DPDL=1: programmatic dependent launch. The kernel may start while the kernel before it runs. It lets the next kernel start,
-// loads its first weights, which no kernel writes, and then waits for its inputs.
+// -DPDL=1: programmatic dependent launch. The kernel may start while the previous kernel of the CUDA stream runs. It lets the
+// next kernel start and loads its first weights, which no kernel writes. Then it waits for the end of the previous kernel.
 #include "common/storage.cuh"
 
 #ifndef PDL

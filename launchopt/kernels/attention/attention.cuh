@@ -1,12 +1,13 @@
-// The operations of attention: scores (QK), probabilities (SOFTMAX) and weighted values (AV). They read the KV cache
+// The operations of attention: scores (QK), probabilities (SOFTMAX) and weighted values (AV). QK and AV read the KV cache
 // (attention/kv_cache.cuh).
 //
-// A block of QK or AV works on up to QUERIES pairs of column and head that share a kv head. So it reads a key or a value once
-// for all these heads and columns.
+// A query is a pair of column and query head. A block of QK or AV works on up to QUERIES queries that share a kv head. So it
+// reads each key or value once for all these queries.
 #include "shared/attention.cuh"
 enum { VALUES = 2 };  // values that a lane loads at once
 
-// Grid: one block per column and head. A thread keeps the first elements that it reads in registers.
+// SOFTMAX of one row of scores per block. Grid: one block per query. A thread keeps the first elements that it reads in
+// registers.
 OP(SOFTMAX) {
     __shared__ float part[2][33];
     const Place place(p, request);
@@ -39,7 +40,8 @@ OP(SOFTMAX) {
     }
 }
 
-// The pairs of column and head on which a block of QK or AV works: up to QUERIES neighbours of one kv head, heads innermost.
+// The queries on which a block of QK or AV works: up to QUERIES neighbours of one kv head, ordered by column, then by head.
+// group: query heads of a kv head. count: number of queries. first: index of the first one among the queries of the kv head.
 struct Tile {
     int kv_head, group, count;
     i64 first;
@@ -54,7 +56,8 @@ struct Tile {
     __device__ i64 head(int query) const { return (i64)kv_head * group + (first + query) % group; }
 };
 
-// Return the sum of one of 8 values over the lanes that differ in bits STEP, STEP/2 and STEP/4. These bits choose the value.
+// Add up each of 8 values over the 8 lanes that differ only in bits STEP, STEP/2 and STEP/4. Return the sum of one value; these
+// bits of the lane number are the index of that value.
 template <int STEP> __device__ float folded(float (&values)[QUERIES]) {
 #pragma unroll
     for (int half = QUERIES / 2, step = STEP; half; half >>= 1, step >>= 1) {
@@ -68,9 +71,9 @@ template <int STEP> __device__ float folded(float (&values)[QUERIES]) {
     return values[0];
 }
 
-// Grid: x over tiles of queries, y over keys. Each KEY_LANES threads take KEYS neighbouring keys.
+// Grid: x over tiles of queries, y over keys. KEY_LANES neighbouring threads share KEYS neighbouring keys.
 OP_OF(QK, 32 * WARPS, 1) {
-    extern __shared__ uint4 queries[];  // storage [QUERIES][vectors * WIDTH], zeros behind head_dim
+    extern __shared__ uint4 queries[];  // elements [QUERIES][vectors * WIDTH], with zeros behind head_dim
     const Place place(p, request);
     if (!place.exists) return;
     const Tile tile(p);
@@ -91,7 +94,7 @@ OP_OF(QK, 32 * WARPS, 1) {
     const storage* keys[KEYS];
     float sums[KEYS][QUERIES] = {};
 #pragma unroll
-    for (int key = 0; key < KEYS; ++key)  // a key that no query sees is replaced by the last one; its score is not written
+    for (int key = 0; key < KEYS; ++key)  // in place of a key that no query attends to: the last key; its score is not stored
         keys[key] = cache + cache_row(place, min(first + key, stop - 1), 0, p) + tile.kv_head * head_dim;
     for (int vector = lane; vector < vectors; vector += KEY_LANES) {
         float x[KEYS][WIDTH];
@@ -121,10 +124,10 @@ OP_OF(QK, 32 * WARPS, 1) {
     }
 }
 
-// Grid: x over tiles of queries, y over slices of head_dim. Each AV_LANES threads take other values.
+// Grid: x over tiles of queries, y over slices of head_dim. AV_LANES neighbouring threads share a value.
 OP_OF(AV, 32 * WARPS, 2) {
     __shared__ float part[WARPS][QUERIES][AV_LANES * WIDTH];
-    __shared__ int offsets[QUERIES], stops[QUERIES];  // of each query: where its probabilities begin, and how many there are
+    __shared__ int offsets[QUERIES], stops[QUERIES];  // offset of each query's first probability; number of probabilities
     const Place place(p, request);
     if (!place.exists) return;
     const Tile tile(p);

@@ -1,15 +1,18 @@
-// Fused attention, for one column per request, by one block per request and kv head. It does what ROPE, KV_WRITE, QK, SOFTMAX
-// and AV do one after another (attention/kv_cache.cuh, attention/attention.cuh). It stores all that they store and rounds where
-// they round. Keys and values of earlier tokens come from earlier launches; the block makes those of the new token itself.
+// Fused attention, for one column per request. One block executes it for one request and kv head. The block executes ROPE,
+// KV_WRITE, QK, SOFTMAX and AV one after another (attention/kv_cache.cuh, attention/attention.cuh). It stores all outputs of
+// these ops and rounds where they round. Earlier launches have stored the keys and values of earlier tokens; the block computes
+// the key and the value of the new token.
 //
-// All other blocks wait for the results. So the block sends the results first and stores the rest afterwards. It reads the KV
-// cache before its inputs are there.
-enum { NEAR_PAGES = 32 };
-// What all layers of a launch share, of the request that the block attended to last. A load that hits the L2 cache takes a
-// microsecond while weights are copied. Position, page and key would be three such loads, one after the other.
+// All other blocks wait for the results, so the block sends the results first and stores the other outputs afterwards. It reads
+// the KV cache before its inputs have arrived.
+enum { NEAR_PAGES = 32 };  // pages of a request that `Sequence` holds
+// Data of one request that all layers of a launch share: the request for which this block last executed attention. Without it,
+// a block would load position, page and key one after another. While weights are copied, each of these loads takes 1 us, even
+// if it hits the L2 cache.
 struct Sequence {
-    float turned[MOST_HEAD_DIM];  // cosines, then sines, of the position
+    float turned[MOST_HEAD_DIM];  // cosines, then sines, of the angles at the request's position
     u64 slots;  // address from which `slot` was read
+    // Index of the request, or -1. Position of its new token. Slot of that token in the KV cache, or -1.
     int request, start, slot;
     int pages[NEAR_PAGES];  // the first pages of the request
 };
@@ -18,19 +21,23 @@ __shared__ Sequence sequence;
 struct Attention {
     const Task& task;
     const Boxes boxes;
-    // Start: the new token; stop: one past it; earlier: tokens in the cache; whole: stop in whole WHOLE_TOKENS.
+    // request, head: request, counted from the task's first, and kv head of this block. start: position of the new token. stop:
+    // start + 1, at most ctx. earlier: number of tokens whose keys and values are in the cache. whole: stop, rounded up to a
+    // multiple of WHOLE_TOKENS. slot: the new token's slot in the cache, or -1.
     int request, head, start, stop, earlier, whole, slot;
     bool known;  // `sequence` holds this request
-    const int* pages;
-    char* cache;  // address of this kv head
-    u32 row_bytes;  // from one token to the next, in the cache
-    u64 box;  // mailbox of this head's first query, or 0
+    const int* pages;  // pages of the request
+    char* cache;  // address of this kv head in page 0
+    u32 row_bytes;  // bytes from one token to the next, in the cache
+    u64 box;  // mailbox of the request's first result, in the first set; or 0
+    // Elements of a head, query heads of a kv head, vectors of 16 bytes of a head.
 #if HEAD_DIM
     enum { head_dim = HEAD_DIM, group = GROUP, vectors = HEAD_DIM / WIDTH };
 #else
-    int head_dim, group, vectors;  // vectors: of a head
+    int head_dim, group, vectors;
 #endif
-    storage *rows, *scores;  // [group + 2][head_dim]: queries, key, value; [group][whole]: scores, then probabilities
+    // In shared memory. rows, [group + 2][head_dim]: queries, key, value. scores, [group][whole]: scores, then probabilities.
+    storage *rows, *scores;
 
     __device__ Attention(const Task& task, const Boxes& boxes, char* scratch, int item) : task(task), boxes(boxes) {
         const Instruction& in = task.in;
@@ -62,15 +69,16 @@ struct Attention {
     __device__ char* in_page(u32 page, u32 offset, int is_value) const {
         return cache + (u64)(page * 2 + is_value) * (page_tokens() * row_bytes) + (u64)offset * row_bytes;
     }
-    // Return the address of a token's key or value. The memory exists, even if the token does not yet.
+    // Return the address of a token's key or value in the cache. The address is valid even if the token does not exist yet.
     __device__ const char* cached(u32 token, int is_value) const {
         const u32 size = page_tokens(), index = token / size;
         const u32 at = min(index, (u32)task.in.pages - 1);
         return in_page(known && at < NEAR_PAGES ? sequence.pages[at] : pages[at], token - index * size, is_value);
     }
+    // Return the key or the value of the new token, in shared memory.
     __device__ const storage* fresh(int is_value) const { return rows + (group + is_value) * head_dim; }
 
-    // Fill `sequence`, behind a barrier. Angles are float64, as in ROPE.
+    // Fill `sequence` for this request, unless it is known. A barrier must follow. Angles are float64, as in ROPE.
     __device__ void learn() {
         if (known) return;
         const int half = head_dim / 2;
@@ -87,7 +95,8 @@ struct Attention {
         sequence.request = (int)task.in.first_request + request, sequence.start = start, sequence.slot = slot;
         sequence.slots = task.slots + request * task.slots_stride;
     }
-    // Load queries, key and value, and rotate queries and key. A thread has two vectors whose features are rotated together.
+    // Load queries, key and value of the new token into `rows`, and rotate queries and key. A thread has two vectors whose
+    // features are rotated together.
     __device__ void gather() {
         const int half = vectors / 2, section = threadIdx.x / half, vector = threadIdx.x - section * half;
         if (section >= group + 2) return;
@@ -117,7 +126,8 @@ struct Attention {
         uint4* const to = (uint4*)rows + section * vectors + vector;
         to[0] = x.whole, to[half] = y.whole;
     }
-    // Softmax: one warp per query. A lane takes two tokens at once and keeps its first two in registers.
+    // Turn scores into probabilities, with one warp per query. A lane has two neighbouring tokens at once, and keeps the scores
+    // of its first two in registers.
     __device__ void soften() {
         const int query = threadIdx.x / 32, lane = threadIdx.x % 32, pairs = whole / 2;
         if (query >= group) return;
@@ -142,13 +152,13 @@ struct Attention {
     __device__ storage* scores_of(int query) const {
         return (storage*)(task.scores + request * task.scores_stride) + (head * group + query) * (int)task.in.ctx;
     }
-    // Send and store two neighbouring results.
+    // Send and store two neighbouring results. to: index of the first one among the results of this kv head.
     __device__ void give(int to, const Pair& made) const {
         if (box) boxes.send(box + boxes.now + in_box((head * group * head_dim + to) * sizeof(storage)), made.both);
         *(Pair*)((storage*)(task.result + request * task.result_stride) + head * group * head_dim + to) = made;
     }
-    // Store what no block waits for in this launch: the rotated rows, the key and value in the cache, and the probabilities. A
-    // token beyond ctx has no slot in the cache.
+    // Store the outputs that no block of this launch waits for: the rotated rows, the key and value in the cache, and the
+    // probabilities. A token beyond ctx has no slot in the cache.
     __device__ void store() const {
         storage* const c = (storage*)(task.in.c + request * task.in.stride_c);
         const u32 size = page_tokens(), page = (u32)slot / size;
@@ -168,18 +178,20 @@ struct Attention {
     }
 };
 
-// A block's share of an attention task; place: the block's place among those with a share. The task's counters have been waited
-// for, its mail has not. ready: where the clock is written once the mail is there. Products: fused_products_fp32.cuh or
-// fused_products_halves.cuh.
+// Execute a block's share of an attention task. The block has waited for the task's counters, but not for its mailboxes.
+// place: the block's place among the blocks with a share. ready: address of the clock stamp READY, written once the inputs have
+// arrived. Products: the struct of fused_products_fp32.cuh or of fused_products_halves.cuh.
+//
+// With several columns the function is not inlined, because the kernel would spill registers.
 template <class Products>
 #if COLUMNS > 1
-__noinline__  // with its registers beside those of several columns, the kernel would spill
+__noinline__
 #endif
 __device__ void attend(const Task& task, u32 place, u64 box_bytes, u32 launch, char* scratch, u64* ready) {
     const Boxes boxes(box_bytes, launch);
     const int items = (int)(task.in.requests * task.in.kv_heads), blocks = (int)task.share;
     for (int item = place; item < items; item += blocks) {
-        if (item >= blocks) __syncthreads();  // all threads have read the memory of the item before
+        if (item >= blocks) __syncthreads();  // all threads have read the shared memory of the previous item
         Products it(task, boxes, scratch, item);
         it.look();
         it.learn();
@@ -193,7 +205,7 @@ __device__ void attend(const Task& task, u32 place, u64 box_bytes, u32 launch, c
         it.soften();
         __syncthreads();
         it.mix();
-        __syncthreads();  // all values are loaded, and the new token's value, which the cache does not have yet, is read
+        __syncthreads();  // all threads have read the cache and `rows`, so `store` may write the new token into the cache
         it.store();
     }
 }

@@ -1,20 +1,20 @@
-// The products of fused attention by multiply-adds, for fp32 (attention/fused_attention.cuh).
+// The products of fused attention for fp32, by multiply-adds (attention/fused_attention.cuh).
 
 struct Products : Attention {
     using Attention::Attention;
-    uint4 first_key, first_value;  // the thread's first key and value, loaded before the inputs are there
+    uint4 first_key, first_value;  // the thread's first vector of a key and of a value, loaded before the inputs arrive
 
     // Return a vector of a token's key or value.
     __device__ uint4 key_or_value(int token, int is_value, int vector) const {
         return token == start ? ((const uint4*)fresh(is_value))[vector] : ((const uint4*)cached(token, is_value))[vector];
     }
-    // Load keys and values that the cache has.
+    // Load the thread's first vectors of keys and values, if the cache has them.
     __device__ void look() {
         const int key = threadIdx.x / KEY_LANES, lane = threadIdx.x % KEY_LANES, value = threadIdx.x / vectors;
         if (key < earlier && lane < vectors) first_key = key_or_value(key, 0, lane);
         if (value < earlier) first_value = key_or_value(value, 1, threadIdx.x - value * vectors);
     }
-    // Eight lanes share a key. At the end each of them has the score of one query.
+    // Compute the scores. Eight lanes share a key; at the end each lane has the score of one query.
     __device__ void score() {
         const int lane = threadIdx.x % KEY_LANES;
         const float scale = 1.0f / sqrtf((float)head_dim);
@@ -39,15 +39,16 @@ struct Products : Attention {
             if (token < stop) scores_of(lane)[token] = value;
         }
     }
-    // A lane has one vector of a value, for every THREADS / vectors-th token.
+    // Weight the values by the probabilities. A lane has one vector of the values of every (THREADS / vectors)-th token.
     __device__ void mix() {
-        float* const part = scores + group * whole;  // [GROUP_WARPS][VALUE_QUERIES][head_dim]
+        float* const part = scores + group * whole;  // sums of each warp, [GROUP_WARPS][VALUE_QUERIES][head_dim]
 #pragma unroll 1
         for (int first = 0; first < group; first += VALUE_QUERIES) {
             if (first) __syncthreads();
             mix(first, part);
         }
     }
+    // Weight the values for up to VALUE_QUERIES queries from `first` on.
     __device__ void mix(int first, float* part) {
         const int lane = threadIdx.x % vectors, count = min((int)group - first, (int)VALUE_QUERIES);
         float sums[VALUE_QUERIES][WIDTH] = {};

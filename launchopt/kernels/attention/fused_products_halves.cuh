@@ -1,25 +1,32 @@
-// The products of fused attention by tensor cores, for halves (attention/fused_attention.cuh). No sums over lanes are needed.
+// The products of fused attention for halves, by tensor cores (attention/fused_attention.cuh). They need no sums over lanes.
 struct Products : Attention {
     using Attention::Attention;
-    // Threads are numbered 4 g + t, as in `mma`. Rows of a product are queries; a row without a query repeats the last one.
+    // Threads of a warp are numbered 4 g + t, as in `mma`. Rows of a product are queries. A row without a query repeats the
+    // last query.
+    //
+    // KEYS_A_WARP, KEYS_A_BLOCK: keys that a warp, or a block, multiplies at once. KEY_VECTORS: vectors of a key that a thread
+    // loads at once. LOTS: groups of WHOLE_TOKENS values that a warp loads at once. FEATURES_A_WARP: features of a value that a
+    // warp multiplies at once.
     enum { KEYS_A_WARP = 8, KEYS_A_BLOCK = KEYS_A_WARP * GROUP_WARPS, KEY_VECTORS = HEAD_DIM >= 128 ? 4 : 2 };
-    enum { LOTS = 2, FEATURES_A_WARP = 16 };  // values at once: LOTS times WHOLE_TOKENS
-    uint4 keys[KEY_VECTORS];  // the thread's first keys and values, loaded before the inputs are there
+    enum { LOTS = 2, FEATURES_A_WARP = 16 };
+    // Vectors of one key, and pairs of features of four values per lot. The first ones are loaded before the inputs arrive.
+    uint4 keys[KEY_VECTORS];
     u32 values[LOTS][4];
-    storage* own_scores;  // where the scores of query g are stored
+    storage* own_scores;  // address to which this thread stores scores, those of query g
 
     __device__ int g() const { return threadIdx.x % 32 / 4; }
     __device__ int t() const { return threadIdx.x % 4; }
     __device__ int warp() const { return threadIdx.x / 32; }
 
-    // Load every fourth vector, from `first` on, of the key of `token` + g. If the cache has none of these tokens, load from
-    // token 0 on.
+    // Load every fourth vector of the key of token `token` + g, from vector `first` + t on. If the cache does not have token
+    // `token`, load the key of token g instead.
     __device__ void look_at_keys(int token, int first) {
         const uint4* const key = (const uint4*)cached((token < earlier ? token : 0) + g(), 0);
 #pragma unroll
         for (int i = 0; i < KEY_VECTORS; ++i) keys[i] = key[min(first + 4 * i + t(), vectors - 1)];
     }
-    // Load two features, from `slice` on, of four values of each lot, in the same way.
+    // Load two features, from `slice` + 2 g on, of four values of each lot, those of tokens 4 t to 4 t + 3 of the lot. If the
+    // cache does not have the lot's first token, load from tokens 4 t to 4 t + 3 instead.
     __device__ void look_at_values(int token, int slice) {
 #pragma unroll
         for (int lot = 0; lot < LOTS; ++lot) {
@@ -32,13 +39,13 @@ struct Products : Attention {
             }
         }
     }
-    // Load keys and values that the cache has.
+    // Load the first keys and values from the cache.
     __device__ void look() {
         own_scores = scores_of(g());
         look_at_keys(warp() * KEYS_A_WARP, 0);
         look_at_values(0, min(warp() * FEATURES_A_WARP, head_dim - FEATURES_A_WARP));
     }
-    // A warp has KEYS_A_WARP keys, for all queries.
+    // Compute the scores. A warp multiplies KEYS_A_WARP keys at once by all queries.
     __device__ void score() {
         const float scale = 1.0f / sqrtf((float)head_dim), none = -__uint_as_float(0x7F800000u);
         const uint4 *query = (const uint4*)(rows + min(g(), group - 1) * head_dim), *key = (const uint4*)fresh(0);
@@ -69,7 +76,8 @@ struct Products : Attention {
             }
         }
     }
-    // A warp has FEATURES_A_WARP features of all tokens. Two neighbouring features of a value are columns of two products.
+    // Weight the values by the probabilities. A warp has FEATURES_A_WARP features of all tokens. A word of a value holds two
+    // neighbouring features; the first is a column of the product `even`, the second a column of the product `odd`.
     __device__ void mix() {
         const storage* const weights = scores + min(g(), group - 1) * whole + 4 * t();
 #pragma unroll 1

@@ -1,35 +1,40 @@
-// The position of each request's tokens, and the operations that fill the KV cache. attention/attention.cuh reads the cache.
+// The positions of each request's tokens, and the operations that fill the KV cache. attention/attention.cuh reads the cache.
 //
 // The cache of a layer is [pages][2][page_tokens][kv_heads][head_dim], K before V. table[r] lists the pages of request r in
-// order. Column j of a command is token start[r] + j of its request; it sees the tokens up to itself. Grids are sized by ctx,
-// the most tokens of a request. Blocks beyond the request's own tokens return at once.
+// order. Column j of a command is token start[r] + j of its request r, and attends to all tokens up to itself. The size of the
+// grids follows from ctx, the most tokens of a request. Blocks beyond a request's tokens return at once.
 
+// The position of a command in its request.
 struct Place {
-    bool exists;
+    bool exists;  // the command's request exists; a batch may be padded with commands whose request does not
     int start;  // token of the command's first column
-    const int* pages;  // of the request
+    const int* pages;  // pages of the request
     __device__ Place(const Args& p, i64 request) {
         const i64 r = request + blockIdx.z;
         exists = r < p.requests;
         start = exists ? ((const int*)p.positions)[r] : 0;
         pages = (const int*)p.table + (exists ? r : 0) * p.pages;
     }
-    __device__ int stop(i64 column, const Args& p) const {  // one past the last token that the column sees
+    // Return the index behind the last token to which a column attends.
+    __device__ int stop(i64 column, const Args& p) const {
         return (int)min((i64)start + column + 1, p.ctx);
     }
 };
 
+// Return the index in the cache of the first element of a token's key or value. offset: index of the token within its page.
 __device__ inline i64 row_of_page(u32 page, u32 offset, int is_value, const Args& p) {
     return ((page * 2ll + is_value) * p.page_tokens + offset) * p.kv_heads * p.head_dim;
 }
 
+// Return the index in the cache of the first element of the key or value of a request's token.
 __device__ inline i64 cache_row(const Place& place, int token, int is_value, const Args& p) {
     const u32 size = (u32)p.page_tokens, index = (u32)token / size;
     return row_of_page((u32)place.pages[index], (u32)token - index * size, is_value, p);
 }
 
-// Grid: one block per command; only this block reads and writes next[r]. A token beyond ctx has no slot: -1. Each warp loads
-// the first 32 pages into its lanes before it knows which of them it needs.
+// Write the slot of each of a command's tokens, int32 [n], and advance the request's position. A token beyond ctx has slot -1.
+// Grid: one block per command; only this block reads and writes next[r]. Each warp loads the request's first 32 pages, one per
+// lane, before it knows which pages it needs.
 OP(SLOT_MAP) {
     const i64 r = request + blockIdx.z;
     if (r >= p.requests) return;
@@ -52,8 +57,9 @@ OP(SLOT_MAP) {
     if (threadIdx.x == 0) *start = first, *next = first + n;
 }
 
-// Grid: x over WIDTH pairs of features, y over columns. Angles are float64. At position 10,000 an fp32 angle has only 3 good
-// digits. An angle that is rounded after its reduction to one turn still spoils sines and cosines near 0.
+// Rotate the queries and keys of a row, and copy its values. Grid: x over WIDTH pairs of features, y over columns. Angles are
+// float64: at position 10,000 an fp32 angle has only 3 correct digits. Rounding an angle to fp32 after its reduction to one
+// turn would still make sines and cosines near 0 inaccurate.
 OP(ROPE) {
     extern __shared__ float turned[];  // cosines of all pairs, then sines
     const Place place(p, request);
@@ -96,7 +102,7 @@ OP(ROPE) {
     }
 }
 
-// Grid: x over the features of k and v, y over columns.
+// Copy the keys and values of a row into the cache. Grid: x over the features of keys and values, y over columns.
 OP(KV_WRITE) {
     const i64 r = request + blockIdx.z;
     if (r >= p.requests) return;
@@ -113,7 +119,7 @@ OP(KV_WRITE) {
         if (slot < 0) continue;
         const u32 page = (u32)slot / size, offset = (u32)slot - page * size;
         storage* rows[] = {cache + row_of_page(page, offset, 0, p), cache + row_of_page(page, offset, 1, p) - width};
-        if (share.at_once()) {  // k and v are multiples of WIDTH wide, so WIDTH elements are never of both
+        if (share.at_once()) {  // keys and values are multiples of WIDTH wide, so WIDTH elements never belong to both
             *(uint4*)(rows[share.first >= width] + share.first) = *(const uint4*)(from + j * p.ldb + share.first);
             continue;
         }

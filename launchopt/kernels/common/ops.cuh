@@ -1,8 +1,9 @@
-// The operations that do not depend on the request; attention/kv_cache.cuh and attention/attention.cuh have the others. The
-// macro OP makes each one a kernel (ops.cu) or a function that a kernel calls for each virtual block (megakernel.cu).
-enum Second { NOTHING, VECTOR, ROWS };  // what operand A is: none, one vector for all rows, or rows
+// The operations that do not depend on the request's position; attention/kv_cache.cuh and attention/attention.cuh have the
+// others. The macro OP makes each operation a kernel (ops.cu), or a function that a kernel calls for each virtual block
+// (megakernel.cu).
+enum Second { NOTHING, VECTOR, ROWS };  // forms of operand A: none, one vector for all rows, or rows
 
-// Grid: x over features, y over columns. f: the operation on an element of B and one of A.
+// Store f(b, a) for each element b of B and the matching element a of A. Grid: x over features, y over columns.
 template <Second A, class F>
 __device__ void each(const storage* a, i64 lda, const storage* b, storage* c, const Args& p, F f) {
     const bool whole = (A == NOTHING || aligned(a, A == ROWS ? lda : 0)) && aligned(b, p.ldb) && aligned(c, p.ldc);
@@ -36,8 +37,8 @@ OP(SILU_MUL) {
     each<ROWS>(gate + p.m, p.ldb, gate, C_OF, p, [](float x, float up) { return x / (1.0f + expf(-x)) * up; });
 }
 
-// Grid: one block per column. A thread keeps the first elements that it reads in registers. Up to WIDTH * blockDim.x features,
-// that is the whole row.
+// RMS norm. Grid: one block per column. A thread keeps the first elements that it reads in registers. Of rows of up to
+// WIDTH * blockDim.x features these are all elements.
 OP(NORM) {
     __shared__ float part[33];
     const i64 j = blockIdx.x;

@@ -1,7 +1,7 @@
-// PTX instructions that CUDA C++ has no functions for. Shared memory is addressed by 32-bit addresses.
+// PTX instructions for which CUDA C++ has no functions. Addresses of shared memory have 32 bits.
 __device__ inline u32 shared_address(const void* at) {
     u32 address = (u32)__cvta_generic_to_shared(at);
-    asm volatile("" : "+r"(address));  // keeps the compiler from computing the address again at each use
+    asm volatile("" : "+r"(address));  // prevents the compiler from computing the address again at each use
     return address;
 }
 
@@ -13,16 +13,17 @@ __device__ inline uint4 load_shared(u32 at) {
 __device__ inline void store_shared(u32 at, const uint4& v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-// Copy 16 bytes to shared memory without a register. The bytes are there once this thread has called wait_for_copies.
+// Begin a copy of 16 bytes to shared memory, which needs no register. The copy is complete once this thread has called
+// wait_for_copies.
 __device__ inline void copy_later(u32 to, u64 from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// Make the compiler compute the value here, not where it is used.
+// Force the compiler to compute the value here, not where it is used.
 __device__ inline void settle(u64& value) { asm volatile("" : "+l"(value)); }
 __device__ inline void settle(u32& value) { asm volatile("" : "+r"(value)); }
 
-// Loads and stores that bypass the L1 cache. Each word is read or written whole.
+// Relaxed loads and stores for all blocks of the GPU; they bypass the L1 cache. Each word is read or written at once.
 __device__ inline uint4 load_relaxed(u64 at) {
     uint4 v;
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -58,36 +59,36 @@ __device__ inline u64 load_acquire(const u64* from) {
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
 }
-// Add 1, ordered behind every store of this thread and every store that it has observed.
+// Add 1 with release semantics: behind all stores of this thread, and all stores that it has observed.
 __device__ inline void count_release(u32* counter) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
-// Loads and stores of words that the host reads or writes. Each word is read or written whole.
+// Relaxed loads and stores of words that the host writes or reads. Each word is read or written at once.
 __device__ inline u64 load_system(const u64* from) {
     u64 value;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
 }
-// Each of the two words is read whole.
+// Load two words. Each of them is read at once, but not both together.
 __device__ inline void load_two_system(const u64* from, u64& first, u64& second) {
     asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(from) : "memory");
 }
 __device__ inline void store_system(u64* to, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
-// Each of the two words is written whole.
+// Store two words for all blocks of the GPU. Each of them is written at once, but not both together.
 __device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {
     asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");
 }
 __device__ inline void fence() {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
-// A fence that includes the host. A reader that sees a later `store_told` also sees the stores before the fence.
+// A fence that includes the host. A reader that sees a `store_told` behind the fence also sees the stores before the fence.
 __device__ inline void fence_system() {
     asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 __device__ inline void store_told(u64* to, u64 value) { store_system(to, value); }
-// Load with acquire: later loads see what the host stored before the word.
+// Load a word with acquire semantics: later loads see all that the host stored before the word.
 __device__ inline u64 load_acquire_system(const u64* from) {
     u64 value;
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
@@ -97,8 +98,9 @@ __device__ inline void store_release_system(u64* to, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
-// Programmatic dependent launch: the next launch of the stream may begin while this one runs. Its blocks start where blocks of
-// this launch have ended, once every block has called let_next_begin. wait_for_earlier waits for the end of the launch before.
+// Programmatic dependent launch: the next launch on the same CUDA stream may begin while this launch runs. Its blocks start as
+// blocks of this launch end, once every block of this launch has called let_next_begin. wait_for_earlier waits for the end of
+// the previous launch.
 __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ inline void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
@@ -108,11 +110,12 @@ __device__ inline u64 global_ns() {  // the timer that all multiprocessors share
     return ns;
 }
 
-// An mbarrier in shared memory: a phase ends when `count` threads have arrived and the expected bytes of bulk copies have come.
+// mbarriers in shared memory, by their address `at`. A phase of a barrier ends once `count` threads have arrived and bulk
+// copies have written the expected number of bytes.
 __device__ inline void barrier_begin(u32 at, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
 }
-// Makes begun barriers visible to other threads and to bulk copies; called by the thread that began them.
+// Make new barriers visible to other threads and to bulk copies. The threads that called barrier_begin call this.
 __device__ inline void barriers_begun() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -127,11 +130,14 @@ __device__ inline void barrier_wait(u32 at, u32 phase) {
         "{\n.reg .pred full;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 full, [%0], %1;\n@!full bra again;\n}" ::"r"(at),
         "r"(phase) : "memory");
 }
-// Clusters of two blocks: a block stores into the other block's shared memory. The store counts its bytes at a barrier of that
-// block.
-__device__ inline void pair_together() {  // by all threads of both blocks: barriers that they began are visible then
+// Clusters of two blocks: a block stores into the other block's shared memory (send_to_peer). The store counts its bytes at an
+// mbarrier of the other block.
+
+// A barrier of all threads of both blocks. Behind it the mbarriers of each block are visible to the other block.
+__device__ inline void pair_together() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// Return the address, in the other block's shared memory, that corresponds to an address in this block's.
 __device__ inline u32 at_peer(u32 own_address) {
     u32 address;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(own_address), "r"(blockIdx.x % 2 ^ 1));
@@ -141,7 +147,7 @@ __device__ inline void send_to_peer(u32 to, u64 value, u32 barrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(to), "l"(value),
                  "r"(barrier) : "memory");
 }
-// Return whether the phase is over. `barrier_try` waits for a while first.
+// Return whether the phase has ended. `barrier_try` suspends the thread for a limited time first.
 __device__ inline bool barrier_try(u32 at, u32 phase) {
     u32 full;
     asm volatile("{\n.reg .pred full;\nmbarrier.try_wait.parity.shared::cta.b64 full, [%1], %2;\nselp.u32 %0, 1, 0, full;\n}"
@@ -154,11 +160,13 @@ __device__ inline bool barrier_test(u32 at, u32 phase) {
                  : "=r"(full) : "r"(at), "r"(phase) : "memory");
     return full;
 }
+// Return a policy of the L2 cache by which copied lines are the first to be evicted.
 __device__ inline u64 evict_first() {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
+// Begin a bulk copy from memory to shared memory. The copy counts its bytes at `barrier`.
 __device__ inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
                  "r"(bytes), "r"(barrier) : "memory");
@@ -170,7 +178,7 @@ __device__ inline void copy_bulk(u32 to, u64 from, u32 bytes, u32 barrier, u64 p
 }
 
 #if DTYPE != 0
-// Two elements in one word, the first one in the lower half.
+// Return two elements in one word, the first one in the lower half.
 __device__ inline u32 narrow_two(float first, float second) {
     u32 both;
 #if DTYPE == 1
@@ -195,9 +203,9 @@ __device__ inline u32 multiply_two(u32 of, u32 by) {
 #else
 #define MMA_TYPES "f32.bf16.bf16.f32"
 #endif
-// C[16][8] += A[16][16] B[16][8], by a warp. Thread 4 g + t holds, two neighbours in each word: of A rows g, g + 8, g, g + 8 at
-// k = 2 t, 2 t, 2 t + 8, 2 t + 8; of B column g at k = 2 t, 2 t + 8. It holds of C rows g, g, g + 8, g + 8 at columns 2 t, 2 t
-// + 1, 2 t, 2 t + 1.
+// C[16][8] += A[16][16] B[16][8], by a warp. A word of A or B holds two neighbours along k. Thread 4 g + t has these words:
+// A at (row, k) = (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8); B of column g at k = 2 t and 2 t + 8.
+// It has these elements of C at (row, column) = (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
 __device__ inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col." MMA_TYPES " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

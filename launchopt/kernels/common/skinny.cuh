@@ -1,10 +1,11 @@
-// Multiply a few rows of A by a few columns of B: C[j][r] = sum over k of A[r][k] * B[j][k], accumulated in fp32. A group of
-// GROUP_WARPS warps does it; the group shares a named barrier. Each weight of A is read once from memory. B is read again and
-// again from the L1 cache.
+// GEMMs of few columns: C[j][r] = sum over k of A[r][k] * B[j][k], accumulated in fp32. A group of GROUP_WARPS warps multiplies
+// some rows r by up to MOST_COLUMNS columns j; the group has a named barrier of its own. Each element of A, a weight, is read
+// once from memory. The elements of B, the inputs, are read repeatedly from the L1 cache.
 //
-// If B has more rows than A, the host exchanges A and B and the steps of C.
+// If B has more rows than A, the host exchanges A and B, and the steps of C.
 #include "shared/skinny.cuh"
 
+// A tile of such a GEMM: addresses of its first row of A, of B and of its first row of C; its number of rows.
 struct Rows {
     const storage *weights, *inputs;
     storage* outputs;
@@ -15,7 +16,7 @@ __device__ inline void group_barrier(int group) {
     asm volatile("barrier.sync %0, %1;" ::"r"(group + 1), "n"(32 * GROUP_WARPS) : "memory");
 }
 
-// Load a vector that no other thread reads, past the L1 cache.
+// Load a vector that no other thread reads. The load bypasses the L1 cache.
 __device__ inline uint4 read_once(const storage* from) {
     uint4 vector;
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -24,7 +25,7 @@ __device__ inline uint4 read_once(const storage* from) {
     return vector;
 }
 
-// Load a vector, or an element, of B. FRESH: past the L1 cache, which may hold older data.
+// Load a vector, or an element, of B. FRESH: bypass the L1 cache, which may hold stale data.
 template <bool FRESH> __device__ inline uint4 input_vector(const storage* from) {
     return FRESH ? __ldcg((const uint4*)from) : *(const uint4*)from;
 }
@@ -32,7 +33,8 @@ template <bool FRESH> __device__ inline float input(const storage* from) {
     return widen(FRESH ? __ldcg(from) : *from);
 }
 
-// Halves are unpacked where they are multiplied. All of them unpacked at once would not fit into the registers.
+// Return `sum` plus the products of the elements of two words or vectors. Halves are unpacked where they are multiplied: the
+// registers could not hold all of them unpacked.
 __device__ inline float add_product(float sum, u32 a, u32 b) {
 #if DTYPE == 0
     return sum + __uint_as_float(a) * __uint_as_float(b);
@@ -45,8 +47,8 @@ __device__ inline float add_product(float sum, const uint4& a, const uint4& b) {
     return add_product(add_product(add_product(add_product(sum, a.x, b.x), a.y, b.y), a.z, b.z), a.w, b.w);
 }
 
-// Add the products of R rows and one column, by whole warps: vectors `first`, `first` + `step` and so on. Several vectors are
-// loaded before the first one is multiplied.
+// Add to `sums` the products of R rows and one column. The lane multiplies vectors `first`, `first` + `step` and so on. It
+// loads several vectors before it multiplies the first one. All lanes of a warp call this together.
 template <bool FRESH, int R>
 __device__ inline void add_vectors(
     float (&sums)[R][1], const storage* const (&rows)[R], const storage* inputs, int vectors, int first, int step) {
@@ -62,7 +64,7 @@ __device__ inline void add_vectors(
             for (int r = 0; r < R; ++r)
                 if (at < vectors) a[i][r] = read_once(rows[r] + (i64)at * WIDTH);
         }
-        __syncwarp();  // keeps the compiler from multiplying before all loads are issued
+        __syncwarp();  // prevents the compiler from multiplying before all loads are issued
 #pragma unroll
         for (int i = 0; i < AT_A_TIME; ++i)
 #pragma unroll
@@ -70,8 +72,8 @@ __device__ inline void add_vectors(
     }
 }
 
-// Add the products of R rows and N columns: every `step`-th vector from `first` on, then the elements behind the last whole
-// vector.
+// Add to `sums` the products of R rows and N columns, and then add up the sums over the lanes of the warp. The lane multiplies
+// every `step`-th vector from `first` on, and then elements behind the last whole vector. whole: rows are aligned to vectors.
 template <bool FRESH, int N, int R>
 __device__ inline void add_products(
     float (&sums)[R][N], const storage* const (&rows)[R], const Rows& t, const Shape& s, int first, int step, bool whole) {
@@ -123,7 +125,7 @@ __device__ inline void rows_apart(const Rows& t, const Shape& s, int warp, int l
     }
 }
 
-// For fewer rows than warps: 2, 4 or 8 warps share a row. part: float [GROUP_WARPS][MOST_COLUMNS].
+// Multiply a tile with fewer rows than warps: 1, 2, 4 or 8 warps share a row. part: shared memory for sums of each warp.
 template <int N>
 __device__ inline void rows_shared(
     const Rows& t, const Shape& s, int warp, int lane, bool whole, int group, float (*part)[MOST_COLUMNS]) {
@@ -160,7 +162,8 @@ __device__ inline void one_column(
     else rows_apart<1, 4>(t, s, warp, lane, whole);
 }
 
-// Multiply by a group. If a tile has fewer rows than the group has warps, B is read past the L1 cache (FRESH).
+// Multiply a tile. All warps of a group call this. If the tile has fewer rows than the group has warps, the loads of B bypass
+// the L1 cache (FRESH).
 __device__ inline void multiply(
     const Rows& t, const Shape& s, int warp, int lane, int group, float (*part)[MOST_COLUMNS]) {
     const int n = (int)s.columns;

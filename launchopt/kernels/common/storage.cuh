@@ -1,7 +1,8 @@
-// What all kernels share: element types (-DDTYPE=0, 1, 2 for fp32, fp16, bf16), the arguments of a command, and loads and
-// stores of WIDTH elements. These move 16 bytes at once where alignment and length allow, and single elements elsewhere.
+// Definitions for all kernels: element types (-DDTYPE=0, 1 or 2 for fp32, fp16 or bf16), the arguments of a command, and loads
+// and stores of WIDTH elements. A load or store moves 16 bytes at once if alignment and length allow it, and otherwise single
+// elements.
 //
-// PTX converts fp16, so no CUDA header is needed.
+// fp16 is converted by PTX, so the kernels include no CUDA header.
 typedef unsigned u32;
 typedef unsigned long long u64;
 typedef long long i64;
@@ -41,7 +42,8 @@ union Vector {
     uint4 whole;
     storage parts[WIDTH];
     u32 words[4];
-    // Return an element as fp32. bf16 is widened from its whole word: to extract the upper half first takes three instructions.
+    // Return an element as fp32. An element of bf16 is widened directly from its word, because extracting its half first would
+    // take three instructions.
     __device__ float wide(int i) const {
 #if DTYPE == 2
         return __uint_as_float(i % 2 ? words[i / 2] & 0xFFFF0000u : words[i / 2] << 16);
@@ -51,17 +53,19 @@ union Vector {
     }
 };
 
+// Return the operand of this block's command of the batch (blockIdx.z).
 template <class T = storage> __device__ inline T* of_command(char* operand, i64 stride) {
     return (T*)(operand + blockIdx.z * stride);
 }
 
-// Return whether rows from here on, `row` elements apart, can be read 16 bytes at a time.
+// Return whether rows can be read 16 bytes at a time. first: address of the first row. row: elements from a row to the next.
 __device__ inline bool aligned(const void* first, i64 row = 0) {
     return (((u64)first | (u64)row * sizeof(storage)) & 15) == 0;
 }
 
-// The elements of a row that one thread has in one pass of its block. A pass covers WIDTH * blockDim.x elements. A thread has
-// WIDTH neighbours, or every blockDim.x-th element where rows are not aligned, so that a warp's accesses are contiguous.
+// The elements of a row that one thread has in one pass of its block. A pass covers WIDTH * blockDim.x elements. If rows are
+// aligned, a thread has WIDTH neighbours. Otherwise it has every blockDim.x-th element, so that a warp's accesses are
+// contiguous.
 struct Share {
     i64 first, end;
     int step;
@@ -72,6 +76,7 @@ struct Share {
     __device__ bool at_once() const { return step == 1 && first + WIDTH <= end; }
 };
 
+// Load a thread's elements of a row as fp32. beyond: value of elements behind the row's end.
 __device__ inline void load(float (&to)[WIDTH], const storage* row, const Share& share, float beyond = 0.0f) {
     if (share.at_once()) {
         Vector vector;
@@ -102,7 +107,7 @@ __device__ inline void store(storage* row, const Share& share, const float (&fro
     }
 }
 
-// Read WIDTH neighbours. Elements from `left` on do not exist and read as 0.
+// Read WIDTH neighbouring elements. Elements from index `left` on do not exist; they become 0. whole: rows are aligned.
 __device__ inline Vector read(const storage* from, i64 left, bool whole) {
     Vector vector;
     if (whole && left >= WIDTH) {
@@ -135,7 +140,8 @@ __device__ inline void store(storage* to, const float (&from)[WIDTH], i64 left, 
 
 __device__ inline float relu(float value) { return value < 0.0f ? 0.0f : value; }  // NaN stays NaN
 
-// Combine one value of each thread of the block, in whole warps, with f. part: float [33], used by this call only.
+// Combine one value of each thread of the block with f, and return the result to all threads. The block must consist of whole
+// warps. part: shared memory, float [33], that only this call uses.
 template <class F> __device__ float combined(float value, float* part, F f) {
     for (int step = 16; step; step >>= 1) value = f(value, __shfl_xor_sync(0xFFFFFFFFu, value, step));
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;

@@ -1,15 +1,15 @@
-// A streamed GEMM whose inputs pass shared memory: of one column, or of fp32 (weights.cuh, tiles.cuh, sums.cuh). For several
-// columns of halves see gemm_in_registers.cuh, for lists of short GEMMs gemm_short.cuh.
+// A streamed GEMM whose inputs are loaded into shared memory: a GEMM of one column, or of fp32 (weights.cuh, tiles.cuh,
+// sums.cuh). For several columns of halves see gemm_in_registers.cuh; for lists of short GEMMs see gemm_short.cuh.
 struct Gemm : Outputs {
     using Outputs::Outputs;
 
-    // Multiply all pieces of the tiles, some pieces at a time (`pieces_together`). The weights of the first ones are loaded. If
-    // k does not fit into shared memory, its inputs come in rounds; those of the first round are there.
+    // Multiply all pieces of the tiles, some pieces at a time (`pieces_together`). `w` holds the first pieces. If the inputs of
+    // all of k do not fit into shared memory, they are loaded part by part; the first part is loaded.
     __device__ void multiply(
         Sums& sums, Slices& w, const Task& task, u32 flags, const Cut& cut, int tiles, int column, int columns) {
         const u32 own_inputs = shared_address(memory.inputs) + warp * SLICE_BYTES * TOGETHER;
-        int left = (int)(ONE_STEP ? cut.bytes : min(cut.bytes, task.round_bytes));  // bytes of k left of this round
-        int rest = (int)cut.bytes - left;  // bytes of k behind this round
+        int left = (int)(ONE_STEP ? cut.bytes : min(cut.bytes, task.round_bytes));  // bytes of k left of the current part
+        int rest = (int)cut.bytes - left;  // bytes of k behind the current part
         u32 inputs = own_inputs;
 #pragma unroll 1
         while (true) {
@@ -28,12 +28,14 @@ struct Gemm : Outputs {
             }
         }
     }
+    // Load the next part of the inputs: `bytes` of k from byte `from` on.
     __device__ void next_round(const Task& task, u32 flags, u32 from, int bytes, int column, int columns) {
         __syncthreads();
         const Share own = share(task, flags, column, columns, from, bytes);
         gather(own, false, 0, false, [] {});
         __syncthreads();
     }
+    // Execute task i for `columns` columns from `column` on. is_last: no columns of the task follow.
     __device__ void streamed(const Task& task, u32 flags, u64 i, int column, int columns, bool is_last) {
         const Cut cut(block, flags & SPLIT, task.tiles_each, task.tiles_more, is_gated(flags), task.bytes, task.other_bytes);
         const bool finds = finds_in(i);
@@ -67,7 +69,9 @@ struct Gemm : Outputs {
             sums.leave(memory.part[0][warp], tiles, columns, lane);
             __syncthreads();
             store(task, flags, to, tiles, column, columns, finds);
-            ring.leave(lane);  // behind the stores that other blocks wait for: copies of weights would slow them
+            // Release the slots only behind the stores for which other blocks wait: new copies of weights would slow the
+            // stores.
+            ring.leave(lane);
             if (ONE_STEP) break;
             is_first = false, pass += PASS_TILES;
             if (pass >= cut.last && is_last) break;

@@ -1,13 +1,15 @@
-// A streamed GEMM of up to 16 columns of halves, whose inputs are in registers as tensor cores need them. Each warp loads the
-// inputs of its own slices of k (tiles.cuh), from memory or from mailboxes. The inputs do not pass shared memory, so no barrier
-// is needed for them, and shared memory serves weights only.
+// A streamed GEMM of up to 16 columns of halves, whose inputs are in registers, in the order that tensor cores need. Each warp
+// loads the inputs of its own slices of k (tiles.cuh), from memory or from mailboxes. The inputs are not stored in shared
+// memory, so they need no barrier, and shared memory holds only weights.
 //
-// A thread 4 g + t holds vector t of each 64 bytes, of columns g and g + 8. It has registers for REGISTER_PIECES pieces. If a
-// GEMM has no more pieces, they serve all its passes. Otherwise later pieces replace those that are multiplied.
+// Of columns g and g + 8, thread 4 g + t holds vector t of each 64 bytes of k. It has registers for REGISTER_PIECES pieces. If
+// a GEMM has no more pieces, it loads the inputs once for all passes. Otherwise later pieces replace those that are multiplied.
 //
 // A norm before the GEMM is fused as in inputs.cuh, but tensor cores add up the squares.
+
+// A thread's inputs.
 struct Held {
-    // The sums of squares of both columns: the diagonal of the inputs times themselves.
+    // The sums of squares of columns g and g + 8. They are on the diagonal of the product of the inputs with themselves.
     struct Squares {
         float of[2][4];
         __device__ void add(const uint4& x) {
@@ -20,11 +22,11 @@ struct Held {
             sums[g] = g % 2 ? of[0][1] : of[0][0], sums[g + 8] = g % 2 ? of[1][3] : of[1][2];
         }
     };
-    uint4 of[REGISTER_PIECES][2 * CHUNKS];  // of each chunk, for both products
-    u64 from;  // address of this thread's first vector: of both columns in mailboxes, of column g in memory
-    u32 apart;  // bytes in memory from column g to column g + 8, or 0 if that does not exist
+    uint4 of[REGISTER_PIECES][2 * CHUNKS];  // inputs of each piece: for each chunk, those of its two products
+    u64 from;  // address of this thread's first vector: its mailbox, for both columns; or its memory, for column g
+    u32 apart;  // bytes in memory from column g to column g + 8; 0: column g + 8 does not exist
     bool has;  // column g exists
-    bool mailed;
+    bool mailed;  // the inputs come through mailboxes
     int own;  // number of pieces of which this warp has a slice
 
     __device__ Held(const Task& task, u32 flags, const Cut& cut, u64 boxes, int column, int columns, int warp, int lane) {
@@ -36,8 +38,10 @@ struct Held {
                                    : (u64)(column + g) * task.from_bytes + bytes);
         settle(from);
     }
-    // Return the address of a mailbox. Mailboxes of columns that do not exist hold zeros (devices/megakernel/memory.py).
+    // Return the address of the mailboxes of vector i of a piece. Mailboxes of columns that do not exist hold zeros
+    // (devices/megakernel/memory.py).
     __device__ u64 box(int piece, int i) const { return from + piece * (PIECE_BYTES / 64 * BOX_STEP) + i * (BOX_STEP / 2); }
+    // Return vector i of a piece from memory, in the order that tensor cores need.
     __device__ uint4 in_memory(int piece, int i) const {
         const u32* const one = (const u32*)(from + piece * PIECE_BYTES + i * 32 - i % 2 * 24);
         const u32* const other = (const u32*)((u64)one + apart);
@@ -45,6 +49,7 @@ struct Held {
         if (apart) both.y = load_relaxed(other), both.w = load_relaxed(other + 1);
         return both;
     }
+    // Issue the loads of a piece into of[AT].
     template <int AT> __device__ void ask(int piece) {
         const bool asks = piece < own && has;
         if (mailed) {
@@ -55,7 +60,7 @@ struct Held {
             for (int i = 0; i < 2 * CHUNKS; ++i) of[AT][i] = asks ? in_memory(piece, i) : uint4{0, 0, 0, 0};
         }
     }
-    // Wait until all vectors of the warp have arrived. Load the missing ones again together.
+    // Wait until all vectors of a piece have arrived in all lanes of the warp. Each poll loads all missing vectors at once.
     template <int AT> __device__ void collect(int piece) {
         if (!mailed) return;
         while (__any_sync(0xFFFFFFFFu, !all_arrived(of[AT]))) {
@@ -64,7 +69,8 @@ struct Held {
                 if (!arrived(of[AT][i])) of[AT][i] = load_relaxed(box(piece, i));
         }
     }
-    // Multiply a piece by the gain. gain: shared address of the gain of this thread's first vector of piece 0.
+    // Multiply a piece by the gain, and add up the squares of its inputs. gain: shared address of the gain of this thread's
+    // first vector of piece 0.
     template <int AT> __device__ void times(int piece, u32 gain, Squares& squares) {
         if (piece >= own) return;
 #pragma unroll
@@ -78,14 +84,14 @@ struct Held {
     }
 };
 
-// A block's work for a streamed GEMM.
+// The work of a block for a streamed GEMM.
 struct Gemm : Outputs {
     using Outputs::Outputs;
     static_assert(COLUMNS == 2 * GROUP_WARPS && HOLDERS == 16, "a warp stores two columns: see own_column");
 
-    // Multiply the pieces of all tiles, one piece a step, or up to two with ONE_STEP. has_new: inputs have been asked for and
-    // must be waited for. gain: shared address of the gain of this thread's first vector, or 0; with a gain there are at most
-    // two pieces. ready: called when the first inputs are there.
+    // Multiply all pieces of the tiles, one piece after another; with ONE_STEP, up to two pieces. has_new: the loads of new
+    // inputs have been issued. gain: shared address of the gain of this thread's first vector, or 0; with a gain there are at
+    // most two pieces. ready: called once the first inputs are there.
     template <class Do>
     __device__ void multiply(
         Sums& sums, Slices& w, Held& in, u32 bytes, u32 gain, bool odd, bool has_new, const Do& ready) {
@@ -121,6 +127,7 @@ struct Gemm : Outputs {
             has_new = true;
         }
     }
+    // Execute task i for `columns` columns from `column` on. is_last: no columns of the task follow.
     __device__ void streamed(const Task& task, u32 flags, u64 i, int column, int columns, bool is_last) {
         const Cut cut(block, flags & SPLIT, task.tiles_each, task.tiles_more, is_gated(flags), task.bytes, task.other_bytes);
         const bool finds = finds_in(i);
@@ -148,7 +155,9 @@ struct Gemm : Outputs {
             __syncthreads();
             store(task, flags, to, tiles, column, columns, finds);
             turn ^= 1;
-            ring.leave(lane);  // behind the stores that other blocks wait for: copies of weights would slow them
+            // Release the slots only behind the stores for which other blocks wait: new copies of weights would slow the
+            // stores.
+            ring.leave(lane);
             if (ONE_STEP) break;
             is_first = false;
         }

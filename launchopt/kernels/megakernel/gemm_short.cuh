@@ -1,21 +1,22 @@
-// A streamed GEMM of a list that has only short ones: one column, no fused ops, and at most PASS_TILES slots per block. The
-// time between the outputs of one GEMM and the inputs of the next decides here. Therefore:
+// A streamed GEMM of a list that has only short GEMMs: one column, no fused ops, and at most PASS_TILES slots per block. The
+// time from the outputs of one GEMM to the inputs of the next dominates the step. Therefore:
 //
 //   - weights are in registers before the inputs are there,
-//   - each warp loads the inputs of its own slices of k, so that no barrier is needed for them,
+//   - each warp loads the inputs of its own slices of k, so that no barrier is needed between load and use,
 //   - an additional warp, the storer, adds up the sums and stores them while the other warps prepare the next GEMM.
 //
-// All warps meet once per GEMM, between writing and reading the sums. The sums use two places in turn.
+// All warps meet at one barrier per GEMM, between writing and reading the sums. GEMMs use two buffers for the sums in turn.
 static_assert(PRELOADED && ONE_STEP && !PAIRS && !GROUPS, "what is left out here");
 
 struct Gemm : Outputs {
     using Outputs::Outputs;
-    // A lane has one vector of every APART-th piece, at most LOOKS vectors.
+    // SLICE_VECTORS: vectors of a warp's slice of a piece. A lane has one vector of every APART-th piece, at most LOOKS
+    // vectors.
     enum { SLICE_VECTORS = SLICE_BYTES / 16, APART = 32 / SLICE_VECTORS, LOOKS = PASS_TILES / APART };
 
     __device__ bool stores() const { return warp == GROUP_WARPS; }
 
-    // Load the warp's slices of all pieces into shared memory, in the order of k.
+    // Load the inputs of the warp's slices of all pieces into shared memory, in the order of k.
     __device__ void gather(const Task& task, u32 flags, u32 bytes) const {
         enum { STEP_BYTES = APART * PIECE_BYTES };
         const u32 offset = lane / SLICE_VECTORS * PIECE_BYTES + warp * SLICE_BYTES + lane % SLICE_VECTORS * 16;
@@ -30,17 +31,19 @@ struct Gemm : Outputs {
 #pragma unroll
         for (int i = 0; i < LOOKS; ++i) {
             while (has(i) && mailed && !arrived(found[i])) found[i] = load_relaxed(from + i * step);
-            __syncwarp();  // otherwise lanes whose vector came first go on alone, and the warp repeats the code for the others
+            // Without this barrier, lanes whose vector came first go on alone, and the warp repeats the code for the others.
+            __syncwarp();
             if (has(i)) store_shared(to + i * STEP_BYTES, found[i]);
         }
         __syncwarp();
     }
+    // Multiply the warp's slices by the inputs. All warps but the storer call this.
     __device__ void multiply(const Task& task, u32 flags, u64 i, u32 bytes, int tiles) {
         Slices w;
         w.load(ring, tiles, (int)bytes, warp, lane);
         gather(task, flags, bytes);
         stamp(i, READY);
-        // Pieces of which the warp has a slice.
+        // Number of pieces of which the warp has a slice.
         const int own = ((int)bytes - warp * SLICE_BYTES + PIECE_BYTES - 1) / PIECE_BYTES;
         Sums sums = {};
         sums.add(w, ring, max(own, 0), shared_address(memory.inputs) + warp * SLICE_BYTES, 0, 1, warp, lane);
@@ -48,6 +51,7 @@ struct Gemm : Outputs {
         meet();
         ring.leave(lane);
     }
+    // Add up the sums of all warps, and store the outputs. The storer calls this.
     __device__ void add_up(const Task& task, u32 flags, u64 i, u32 first, int tiles) {
         const Place to = place(task, flags, first, tiles, 0, 1);
         const bool finds = finds_in(i);

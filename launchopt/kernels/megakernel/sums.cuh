@@ -1,12 +1,13 @@
-// The sums of a warp for some tiles (megakernel/tiles.cuh): `add` multiplies its slices by the inputs, `leave` stores the sums
-// in shared memory.
+// The sums of a warp for some tiles (megakernel/tiles.cuh). `add` multiplies the warp's slices by the inputs. `leave` stores
+// the sums in shared memory.
 #if DTYPE == 0 || PRELOADED
-// By multiply-adds. Also for halves in lists of short GEMMs with one column: tensor cores take as many cycles there, but the
-// clock runs an eighth slower with them.
+// Sums by multiply-adds: for fp32, and for halves in lists of short GEMMs with one column. For those, tensor cores would take
+// as many cycles, and the clock of the GPU runs an eighth slower while it uses them.
 struct Sums {
-    enum { CHAINS = COLUMNS == 1 ? 2 : 1 };  // sums that do not wait for each other
+    enum { CHAINS = COLUMNS == 1 ? 2 : 1 };  // independent partial sums per output, so that additions overlap
     float of[PASS_TILES][COLUMNS][CHAINS];
-    // own: number of pieces of which this warp has a slice. slice: shared address of the first piece's inputs.
+    // Add the products of some pieces. own: number of pieces of which this warp has a slice. slice: shared address of the
+    // warp's slice of the first piece's inputs.
     __device__ void add(const Slices& w, Ring&, int own, u32 slice, u32 row_bytes, int columns, int, int lane) {
         if (DTYPE == 0) add_tiles<0>(w, own, slice, row_bytes, columns, lane % 4);
         else if (w.tiles == PASS_TILES) add_tiles<PASS_TILES>(w, own, slice, row_bytes, columns, lane % 4);
@@ -14,7 +15,7 @@ struct Sums {
         else if (w.tiles == 2) add_tiles<2>(w, own, slice, row_bytes, columns, lane % 4);
         else add_tiles<1>(w, own, slice, row_bytes, columns, lane % 4);
     }
-    // Multiply a vector of weights of each tile by a column's inputs.
+    // Multiply one vector of weights of each tile by one vector of a column's inputs.
     template <int TILES, int MOST>
     __device__ void add_column(const Slices& w, int first, int column, const Vector (&v)[MOST], const uint4& inputs) {
         Vector x;
@@ -27,7 +28,7 @@ struct Sums {
                 of[first + tile][column][e % CHAINS] += v[tile].wide(e) * x.wide(e);
         }
     }
-    // TILES: tiles of a piece; 0: known at run time, and pieces come one at a time.
+    // TILES: number of tiles in a piece. 0: the number is known only at run time, and w holds one piece.
     template <int TILES>
     __device__ void add_tiles(const Slices& w, int own, u32 slice, u32 row_bytes, int columns, int vector) {
         enum { MOST = TILES ? TILES : PASS_TILES };
@@ -63,7 +64,7 @@ struct Sums {
         if (DTYPE != 0 && tiles == 1) of[0][0][0] += of[1][0][0] + of[2][0][0] + of[3][0][0];
         if (DTYPE != 0 && tiles == 2) of[0][0][0] += of[2][0][0], of[1][0][0] += of[3][0][0];
 #if COLUMNS == 1
-        // Four lanes each have a part of four tiles. The exchange leaves each lane with the whole sum of one tile.
+        // Each of four lanes has a part of the sums of four tiles. After the exchange each lane has the total of one tile.
         static_assert(PASS_TILES == 4, "as many as lanes that share a row");
         const bool odd = lane & 1, upper = lane & 2;
         const auto met = [](float own, float other, int at) { return own + __shfl_xor_sync(0xFFFFFFFFu, other, at); };
@@ -88,10 +89,11 @@ struct Sums {
     }
 };
 #elif IN_REGISTERS
-// By tensor cores, for several columns whose inputs are in registers (megakernel/gemm_in_registers.cuh).
+// Sums by tensor cores, for several columns whose inputs are in registers (megakernel/gemm_in_registers.cuh).
 struct Sums {
-    float of[PASS_TILES][4];  // columns g, g, g + 8, g + 8 of rows 2 t, 2 t + 1, 2 t, 2 t + 1
-    // Multiply N slots side by side, so that no product waits for the one before. x: inputs of both products of each chunk.
+    // Thread 4 g + t has the sums of columns g, g, g + 8, g + 8 of rows 2 t, 2 t + 1, 2 t, 2 t + 1.
+    float of[PASS_TILES][4];
+    // Multiply N slots alternately, so that no product waits for the previous one. x: inputs of both products of each chunk.
     template <int N, int FIRST> __device__ void add_slots(const u32* from, const uint4 (&x)[2 * CHUNKS]) {
         uint4 v[2][N];
 #pragma unroll
@@ -109,14 +111,14 @@ struct Sums {
                 }
         }
     }
-    // Add a piece of all tiles.
+    // Add the products of a piece of all tiles.
     __device__ void add(const Slices& w, const uint4 (&x)[2 * CHUNKS]) {
         if (w.tiles == PASS_TILES) add_slots<PASS_TILES, 0>(w.from, x);
         else if (w.tiles == 3) add_slots<3, 0>(w.from, x);
         else if (w.tiles == 2) add_slots<2, 0>(w.from, x);
         else add_slots<1, 0>(w.from, x);
     }
-    // Add the next piece, in the same step.
+    // Add the products of the next piece, whose slots `w` holds too.
     __device__ void add_next(const Slices& w, const uint4 (&x)[2 * CHUNKS]) {
         if (w.tiles == 2) add_slots<2, 2>(w.from + 2, x);
         else add_slots<1, 1>(w.from + 1, x);
@@ -124,7 +126,7 @@ struct Sums {
     __device__ void leave(Parts& part, int tiles, int columns, int lane) {
         const int g = lane / 4, t = lane % 4;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {  // add the sums of pieces that were multiplied together
+        for (int i = 0; i < 4; ++i) {  // sum over pieces that were multiplied together
             if (tiles == 1) of[0][i] += of[1][i];
             if (tiles == 2) of[0][i] += of[2][i], of[1][i] += of[3][i];
         }
@@ -139,11 +141,12 @@ struct Sums {
     }
 };
 #else
-// By tensor cores, for a single column.
+// Sums by tensor cores, for a single column.
 struct Sums {
-    float of[PASS_TILES][2][4];  // used: the first two elements, and the last two of every other product
-    // A chunk of N slots side by side, so that no product waits for the one before. The next chunk is loaded while this one is
-    // multiplied. OWN: each slot belongs to a piece of its own, and so has other inputs.
+    float of[PASS_TILES][2][4];  // by tile and product; product 0 uses elements 0 and 1, product 1 elements 2 and 3
+    // A chunk, 64 bytes of each row, of N slots. The slots are multiplied alternately, so that no product waits for the
+    // previous one. The next chunk is loaded while this one is multiplied. OWN: each slot belongs to another piece, so it has
+    // inputs of its own.
     template <int N, bool OWN> struct Chunk {
         uint4 v[N], x[OWN ? N : 1];
         __device__ void load(int chunk, const u32* from, u32 inputs) {
@@ -155,7 +158,7 @@ struct Sums {
             }
         }
     };
-    // The inputs are `arranged`: the first product is right in column g, the second one in column g + 8.
+    // The inputs are `arranged`. The first product is valid in elements 0 and 1 of its sums, the second in elements 2 and 3.
     template <int N, bool OWN> __device__ void multiply(int first, const Chunk<N, OWN>& by) {
 #pragma unroll
         for (int i = 0; i < N; ++i) {
@@ -177,7 +180,8 @@ struct Sums {
             multiply(first, chunks[chunk % 2]);
         }
     }
-    // own: number of pieces of which this warp has a slice. inputs: shared address of its slice of the first piece's inputs.
+    // Add the products of some pieces, and wait for their slots. own: number of pieces of which this warp has a slice. inputs:
+    // shared address of the warp's slice of the first piece's inputs.
     __device__ void add(const Slices& w, Ring& ring, int own, u32 inputs, u32, int, int warp, int lane) {
         const int all = w.tiles * w.pieces, mine = w.tiles * own;
         const u32 place = place_in_slot(warp, lane);
@@ -195,6 +199,7 @@ struct Sums {
             if (RELEASED_EARLY) ring.leave(lane);
         }
     }
+    // Multiply the slots from `slot` on, of which this warp has slices up to slot `mine` - 1.
     __device__ void add_step(int tiles, int slot, const u32 (&from)[SLOTS_A_STEP], int mine, u32 inputs) {
         const u32 piece = inputs + (tiles > 2 ? 0 : tiles == 2 ? slot / 2 : slot) * PIECE_BYTES;
         if (slot + 1 < mine) {

@@ -1,4 +1,6 @@
 // Vectors of 16 bytes, pairs of stored elements, and sums over a warp, for the GEMMs of a list.
+
+// Return the sum of the squares of a vector's elements.
 __device__ inline float squares(const uint4& of) {
     Vector v;
     v.whole = of;
@@ -7,6 +9,7 @@ __device__ inline float squares(const uint4& of) {
     for (int i = 0; i < WIDTH; ++i) sum += v.wide(i) * v.wide(i);
     return sum;
 }
+// Return the products of two vectors, element by element.
 __device__ inline uint4 product(const uint4& of, const uint4& by) {
 #if DTYPE == 0
     Vector v, g;
@@ -18,12 +21,13 @@ __device__ inline uint4 product(const uint4& of, const uint4& by) {
     return {multiply_two(of.x, by.x), multiply_two(of.y, by.y), multiply_two(of.z, by.z), multiply_two(of.w, by.w)};
 #endif
 }
+// Return to all lanes the sum of their values.
 __device__ inline float warp_sum(float value) {
 #pragma unroll
     for (int step = 16; step; step >>= 1) value += __shfl_xor_sync(0xFFFFFFFFu, value, step);
     return value;
 }
-// Add up N values over the lanes of a warp. Lane i gets the sum of value i / (32 / N). `of` is overwritten.
+// Add up each of N values over the lanes of a warp. Return to lane i the sum of value i / (32 / N). `of` is overwritten.
 template <int N> __device__ inline float warp_sums(float (&of)[N], int lane) {
 #pragma unroll
     for (int step = 16, half = N / 2; half; step >>= 1, half >>= 1) {
@@ -39,7 +43,7 @@ template <int N> __device__ inline float warp_sums(float (&of)[N], int lane) {
     return of[0];
 }
 
-// Two neighbouring elements as they are stored.
+// Two neighbouring elements, in the storage type.
 struct Pair {
 #if DTYPE == 0
     float2 both;
