@@ -1,6 +1,6 @@
 """One short hash of a stream: two runs with the same hash were asked for the same commands.
 
-    stream_hash(gemv(64, 1, 256, 1000, Dtype.fp32, replicas=8, shuffle=True, seed=0))  # '1f0c...', 32 digits
+    stream_hash(gemv(64, 1, 256, 1000, Dtype.fp32, 8, CommandOrder(shuffle=True)))  # '1f0c...', 32 digits
 
 The hash of independent commands covers every record (number, request, step, op, dtype, sizes, slots). In an open loop
 it covers due times too. The hash of requests covers the inputs that the driver makes records from: the records of every

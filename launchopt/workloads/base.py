@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.options import REQUIRED, check_options, option
-from launchopt.workloads.chain import ChainStream, Stream
+from launchopt.workloads.chain import ChainSettings, ChainStream, Stream
 from launchopt.workloads.footprint import Cache, replicas_for
 from launchopt.workloads.model import MOST_LAYERS, ModelShape
 from launchopt.workloads.program import Program, linear_program
@@ -167,7 +167,14 @@ class OfModel(Workload):
         program = self.program(setting.model, requests)
         copies = self.copies(program.weights * layers * self.dtype.itemsize, setting)
         vocab, chunk = setting.vocab, setting.chunk_tokens
-        return ChainStream(program, layers, requests, self.dtype, copies, vocab, chunk, setting.seed)
+        return ChainStream(
+            program,
+            layers,
+            requests,
+            self.dtype,
+            copies,
+            ChainSettings(vocab, chunk, setting.seed),
+        )
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ strided batch. The next step overwrites the lane, so only the last step's output
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.workloads.attention import ATTENTION_OPS, Attention, attention_work
 from launchopt.workloads.lengths import StepKind as StepKind
 from launchopt.workloads.lengths import lengths_of
-from launchopt.workloads.placement import FIXED as FIXED
 from launchopt.workloads.placement import FROM_INPUT as FROM_INPUT
 from launchopt.workloads.placement import FROM_LANE as FROM_LANE
 from launchopt.workloads.placement import FROM_PREFILL as FROM_PREFILL
@@ -45,11 +44,21 @@ NO_PROMPT = -1
 MOVES_WITH_LANE = {Op.ADD: (1, 1, 1), Op.KV_WRITE: (1, 1, 0)}
 
 
+class ChainSettings(NamedTuple):
+    """Settings of a `ChainStream` that have a default."""
+
+    vocab: int | None = None  # width of the LM head behind a token's last layer; None: no LM head
+    chunk_tokens: int | None = None  # maximum columns of a step of a prompt; None: each prompt is one step
+    seed: int = 0  # fixes the first inputs of requests and the pages of the KV cache
+
+
+PLAIN = ChainSettings()
+
+
 class ChainStream:
     """Commands of `layers` layers of `program` for each step of each request. `program` may be pairs (m, k) of GEMMs.
 
-    vocab: width of the LM head behind a token's last layer; None: no LM head. chunk_tokens: maximum columns of a step
-    of a prompt; None: whole prompts. Raises ConfigError where the layers do not fit one another.
+    Raises ConfigError where the layers do not fit one another.
     """
 
     has_steps: ClassVar[bool] = True
@@ -64,13 +73,11 @@ class ChainStream:
         requests: Requests,
         dtype: Dtype,
         replicas: int,
-        vocab: int | None = None,
-        chunk_tokens: int | None = None,
-        seed: int = 0,
+        settings: ChainSettings = PLAIN,
     ) -> None:
         self.program = program if isinstance(program, Program) else linear_program(program)
-        self.layers, self.dtype, self.replicas, self.seed = layers, dtype, replicas, seed
-        self.vocab, self.chunk_tokens, self.asked = vocab, chunk_tokens, requests
+        self.layers, self.dtype, self.replicas, self.seed = layers, dtype, replicas, settings.seed
+        self.vocab, self.chunk_tokens, self.asked = settings.vocab, settings.chunk_tokens, requests
         self.hidden = self.program.hidden
         self.linears = tuple((node.m, node.k) for node in self.program.layer if node.op is Op.GEMM)
         self.requests = len(requests)
@@ -79,9 +86,9 @@ class ChainStream:
         self.commands_per_step = len(self.program.prologue) + len(self.program.layer) * layers  # without the LM head
         self.gemms_per_step = len(self.linears) * layers
         self.attention = self._attention()
-        self._place = Placement(self.program, layers, replicas, vocab, dtype, self.attention)
+        self._place = Placement(self.program, layers, replicas, self.vocab, dtype, self.attention)
         self.lane_units, self.logits_offset = self._place.lane_units, self._place.logits_offset
-        self._layout(requests, seed)
+        self._layout(requests, self.seed)
         self._count()
 
     def _attention(self) -> Attention | None:
@@ -111,7 +118,7 @@ class ChainStream:
         table[:, DECODES] = self.outputs - (prompts > 0)
         table[:, FIRST_TOKEN] = np.concatenate([[0], np.cumsum(self.outputs)[:-1]])
         self._lengths = lengths_of(prompts, chunk, table[:, DECODES])
-        self.kinds = sorted(self._lengths, key=_kind_order)
+        self.kinds = sorted(self._lengths, key=lambda kind: (kind.is_prompt, kind.ends_token, kind.n))
         kind_of = {kind: index for index, kind in enumerate(self.kinds)}
         table[:, REST_KIND] = [
             kind_of[StepKind(int(n), True, True)] if prompt else NO_PROMPT
@@ -279,17 +286,12 @@ class ChainStream:
         plain = [(shape, count) for shape, count in self.counts.items() if shape.op not in ATTENTION_OPS]
         flops = sum(shape.flops * count for shape, count in plain)
         moved = sum(shape.bytes * count for shape, count in plain)
-        ops = [node.op for node in self.program.layer if node.op in ATTENTION_OPS] * self.layers
-        for op in ops:
+        for op in [node.op for node in self.program.layer if node.op in ATTENTION_OPS] * self.layers:
             assert self.attention is not None
             for lengths in self._lengths.values():
                 work = attention_work(op, self.attention, lengths, self.dtype)
                 flops, moved = flops + work[0], moved + work[1]
         return flops, moved
-
-
-def _kind_order(kind: StepKind) -> tuple[bool, bool, int]:
-    return kind.is_prompt, kind.ends_token, kind.n
 
 
 Stream = CommandStream | ChainStream

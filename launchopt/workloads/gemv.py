@@ -5,36 +5,21 @@ Its presets are in conf/workload: gemv_micro is 64 x 8192, gemv_256 is 256 x 256
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.command import Dtype
 from launchopt.options import REQUIRED, option
 from launchopt.workloads.base import Minimum, Setting, Workload
 from launchopt.workloads.chain import Stream
-from launchopt.workloads.stream import GemmStream, Segment, aligned_bytes
+from launchopt.workloads.stream import IN_TURN, CommandOrder, GemmStream, Segment, aligned_bytes
 
 
 def gemv(
-    m: int,
-    n: int,
-    k: int,
-    commands: int,
-    dtype: Dtype,
-    replicas: int,
-    shuffle: bool,
-    seed: int,
-    due_ns: NDArray[np.int64] | None = None,
+    m: int, n: int, k: int, commands: int, dtype: Dtype, replicas: int, order: CommandOrder = IN_TURN
 ) -> GemmStream:
-    """Return `commands` commands that take `replicas` weights in turn; with `shuffle` in a fixed random order.
-
-    `due_ns` [commands]: the time at which each command is due, ns since the start; None: a closed loop.
-    """
-    segments = [Segment(n, commands)]
-    return GemmStream([(m, k)], 1, segments, dtype, replicas, shuffle, seed, due_ns, independent=True)
+    """Return `commands` independent commands of one shape over `replicas` weights."""
+    return GemmStream([(m, k)], 1, [Segment(n, commands)], dtype, replicas, replace(order, independent=True))
 
 
 @dataclass(slots=True)
@@ -64,5 +49,5 @@ class Gemv(Workload):
         """Return the stream, in which each command takes the next weight."""
         weight_bytes = self.m * self.k * self.dtype.itemsize
         copies = self.copies(weight_bytes, setting, min(setting.max_batch, self.commands))
-        gemm = (self.m, self.n, self.k, self.commands)
-        return gemv(*gemm, self.dtype, copies, self.shuffle, setting.seed, setting.due_ns)
+        order = CommandOrder(self.shuffle, setting.seed, setting.due_ns)
+        return gemv(self.m, self.n, self.k, self.commands, self.dtype, copies, order)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,25 +156,34 @@ def commands_of(stream: object) -> CommandStream:
     raise TypeError("this needs a stream of independent commands")
 
 
-@dataclass
-class _Step:
-    """The GEMMs of one step with n columns, and the slots by which each operand moves from one step to the next."""
+class _Step(NamedTuple):
+    """The GEMMs of one step with n columns."""
 
     shapes: list[ShapeKey]
     template: Records
-    per_step: dict[ArenaKey, int]
-    moves_b: NDArray[np.int64] = field(init=False)
-    moves_c: NDArray[np.int64] = field(init=False)
-    moves_a: NDArray[np.int64] = field(init=False)
-    slots_b: NDArray[np.int64] = field(init=False)
+    moves: NDArray[np.int64]  # [3, gemms]: slots by which A, B and C move from one step to the next
+    slots_b: NDArray[np.int64]  # [gemms]: slots of the arena of B
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOrder:
+    """The order of weights and requests in a `GemmStream`, and the times at which its commands are due.
+
+    shuffle: weight slots have a fixed random order, so that neighbours in a bucket are not neighbours in memory, as
+    with a mixture of experts or of adapters. False: the weights are used in turn.
+    """
+
+    shuffle: bool = False
+    seed: int = 0  # fixes the random order
+    due_ns: NDArray[np.int64] | None = None  # [commands]: since the start; None: the times of the segments
+    independent: bool = False  # True: every command is a request
+
+
+IN_TURN = CommandOrder()
 
 
 class GemmStream(CommandStream):
-    """Commands of `linears` (pairs of m, k) in each of `layers` layers, for each step of each segment.
-
-    shuffle: weight slots have a fixed random order, so that neighbours in a bucket are not neighbours in memory, as
-    with a mixture of experts or of adapters. due_ns [commands]: the time at which each command is due.
-    """
+    """Commands of `linears` (pairs of m, k) in each of `layers` layers, for each step of each segment."""
 
     def __init__(
         self,
@@ -183,12 +192,9 @@ class GemmStream(CommandStream):
         segments: Sequence[Segment],
         dtype: Dtype,
         replicas: int,
-        shuffle: bool = False,
-        seed: int = 0,
-        due_ns: NDArray[np.int64] | None = None,
-        independent: bool = False,
+        order: CommandOrder = IN_TURN,
     ) -> None:
-        self.independent, self._due_ns = independent, due_ns
+        self.independent, self._due_ns = order.independent, order.due_ns
         self.linears, self.layers, self.segments = tuple(linears), layers, tuple(segments)
         self.dtype, self.replicas = dtype, replicas
         self._uses = Counter[int]()  # number of steps by their columns n
@@ -196,12 +202,12 @@ class GemmStream(CommandStream):
             self._uses[segment.n] += segment.steps
         self.gemms_per_step = len(self.linears) * layers
         self.commands = self.gemms_per_step * sum(self._uses.values())
-        self.requests = self.commands if independent else len({segment.request for segment in self.segments})
+        self.requests = self.commands if order.independent else len({segment.request for segment in self.segments})
         self.arenas = {}
         self._steps = {n: self._step(n) for n in sorted(self._uses)}
         self.shapes = sorted({shape for step in self._steps.values() for shape in step.shapes})
         self.counts = self._counts()
-        self._order = self._weight_order(seed) if shuffle else {}
+        self._order = self._weight_order(order.seed) if order.shuffle else {}
 
     def _step(self, n: int) -> _Step:
         shapes = [ShapeKey(m, n, k, self.dtype) for _ in range(self.layers) for m, k in self.linears]
@@ -214,13 +220,9 @@ class GemmStream(CommandStream):
                 ranks[arena] += 1
         for arena, per_step in ranks.items():
             self.arenas[arena] = self._slots(arena, per_step, self._uses[n])
-        step = _Step(shapes, template, dict(ranks))
-        a, b, c = zip(*(arenas_of(shape) for shape in shapes), strict=True)
-        step.moves_a = np.array([ranks[arena] for arena in a])
-        step.moves_b = np.array([ranks[arena] for arena in b])
-        step.moves_c = np.array([ranks[arena] for arena in c])
-        step.slots_b = np.array([self.arenas[arena] for arena in b])
-        return step
+        arenas = [arenas_of(shape) for shape in shapes]
+        moves = np.array([[ranks[arena] for arena in own] for own in arenas]).T
+        return _Step(shapes, template, moves, np.array([self.arenas[b] for _, b, _ in arenas]))
 
     def _slots(self, arena: ArenaKey, per_step: int, uses: int) -> int:
         if arena.role == "a":
@@ -280,9 +282,10 @@ class GemmStream(CommandStream):
         else:
             records["request"] = segment.request
             records["step"] = at_step * width + np.arange(steps * width).reshape(steps, width)
-        records["slot_a"] += ((total + index) % self.replicas * step.moves_a).astype(np.uint32)
-        records["slot_b"] = (step.template["slot_b"] + (used + index) * step.moves_b) % step.slots_b
-        records["slot_c"] += ((used + index) * step.moves_c).astype(np.uint32)
+        moves_a, moves_b, moves_c = step.moves
+        records["slot_a"] += ((total + index) % self.replicas * moves_a).astype(np.uint32)
+        records["slot_b"] = (step.template["slot_b"] + (used + index) * moves_b) % step.slots_b
+        records["slot_c"] += ((used + index) * moves_c).astype(np.uint32)
         for column, shape in enumerate(step.shapes if self._order else ()):
             order = self._order[arenas_of(shape)[0]]
             records["slot_a"][:, column] = order[records["slot_a"][:, column]]

@@ -77,7 +77,7 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
 def _ratio(m: int, k: int, dtype: Dtype, repeats: int) -> Iterator[Figure]:
     from launchopt.devices.cublaslt.launch import launch_bare
 
-    stream = gemv(m, 1, k, BURST, dtype, BURST, False, 0)
+    stream = gemv(m, 1, k, BURST, dtype, BURST)
     with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (Arm("baseline", 1, 0, None),))) as consumer:
         device = gpu_of(consumer.device)
         records = np.concatenate([block.records for block in stream.blocks()])
@@ -123,7 +123,7 @@ def push_slowly(name: str, capacity: int, stream: GemmStream) -> None:
 def _lone_us(device: str) -> NDArray[np.float64]:
     """Return the us from enqueue to launch call of each command: float64 [commands], without the first tenth."""
     m, k = (256, 256) if device == "cuda" else (8, 16)
-    stream = gemv(m, 1, k, LONE_COMMANDS, Dtype.fp32, 64, False, 0)
+    stream = gemv(m, 1, k, LONE_COMMANDS, Dtype.fp32, 64)
     with Ring.create(4096) as ring:
         todo = replace(job(stream, ring, device, (Arm("batched", 64, 0.0, None),)))
         with Consumer(todo) as consumer:

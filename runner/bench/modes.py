@@ -75,7 +75,7 @@ def _workloads(device: str) -> Iterator[tuple[str, Stream]]:
     side, hidden, dtype = (256, 1024, Dtype.fp16) if is_gpu else (16, HEAD_DIM, Dtype.fp32)
     commands = BUCKET * BATCHES
     name = "gemv_256" if is_gpu else f"gemv {side}x1x{side}"
-    yield f"{name} fp32", gemv(side, 1, side, commands, Dtype.fp32, commands, False, 0)
+    yield f"{name} fp32", gemv(side, 1, side, commands, Dtype.fp32, commands)
     heads = hidden // HEAD_DIM
     model = ModelShape("bench", hidden, LAYERS, heads, max(1, heads // 4), HEAD_DIM, 2 * hidden)
     programs = {

@@ -127,7 +127,7 @@ def streams(repeats: int, device: str) -> Iterator[Figure]:
     if device != "cuda":
         return
     for m, k, dtype, commands in STREAMS:
-        stream = gemv(m, 1, k, commands, dtype, commands, False, 0)
+        stream = gemv(m, 1, k, commands, dtype, commands)
         what = f"a command of {commands:,} {m}x1x{k} {dtype.name}"
         with _posting(stream) as on:
             whole = _streams_ns(on, stream, repeats)
@@ -184,7 +184,7 @@ def _round_trips_us(
     m: int, k: int, hot: bool, repeats: int, sent: bool = False, kernel: Kernel = WHOLE
 ) -> list[NDArray[np.float64]]:
     """Return the us of each command, an array for each repeat. With `sent` until the host has the outputs."""
-    stream = gemv(m, 1, k, COMMANDS, Dtype.fp32, 1 if hot else COMMANDS, False, 0)
+    stream = gemv(m, 1, k, COMMANDS, Dtype.fp32, 1 if hot else COMMANDS)
     with _posting(stream) as on:
         ns, device, resident = np.zeros(len(on.words), np.int64), on.consumer.device, on.prepared.resident
         outputs = np.zeros((len(ns), m if sent else 0), np.int64)

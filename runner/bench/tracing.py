@@ -39,7 +39,7 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
 def _traced(m: int, k: int, repeats: int) -> Iterator[Figure]:
     from launchopt.timing.cupti import tracer
 
-    stream = gemv(m, 1, k, BURST, Dtype.fp32, BURST, False, 0)
+    stream = gemv(m, 1, k, BURST, Dtype.fp32, BURST)
     with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (Arm("baseline", 1, 0, None),))) as consumer:
         records = np.concatenate([block.records for block in stream.blocks()])
         shape_of = shape_finder(stream.shapes).classify(records, np.zeros(BURST, np.int32))

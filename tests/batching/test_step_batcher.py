@@ -32,7 +32,7 @@ from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.errors import RunError
 from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 
 properties = settings(deadline=None, max_examples=150)
 plans = st.lists(st.lists(st.integers(0, len(KINDS) - 1), min_size=1, max_size=4), min_size=1, max_size=8)
@@ -326,7 +326,7 @@ def test_steps_of_requests_are_those_that_a_driver_issues() -> None:
     prompts, outputs = np.array([0, 5, 4, 9, 1]), np.array([4, 1, 3, 0, 2])
     asked = Requests(np.zeros(5, np.int64), prompts, outputs)
     for chunk, expected in ((None, [4, 1, 3, 1, 2]), (4, [4, 2, 3, 3, 2])):
-        stream = ChainStream([(16, 8), (8, 16)], 2, asked, Dtype.fp32, 1, None, chunk)
+        stream = ChainStream([(16, 8), (8, 16)], 2, asked, Dtype.fp32, 1, ChainSettings(chunk_tokens=chunk))
         assert steps_of_requests(stream.table).tolist() == expected
         assert sum(expected) * 4 == stream.commands
         short = stream.table[:2].copy()

@@ -14,7 +14,7 @@ from launchopt.producing.blocks import produce
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream, Segment, arenas_of
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment, arenas_of
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer
@@ -72,7 +72,7 @@ def test_both_modes_compute_the_same_layers(device: str, dtype: Dtype, tmp_path:
 @on_each_device
 @in_each_dtype
 def test_scattered_weights_are_packed_and_charged(device: str, dtype: Dtype, tmp_path: Path) -> None:
-    stream = gemv(8, 1, 16, 512, dtype, 64, True, 0)
+    stream = gemv(8, 1, 16, 512, dtype, 64, CommandOrder(shuffle=True))
     (row,) = results_of(stream, device, tmp_path, (arm("batched", 64),))
     assert row["status"] == "ok"
     # A GPU copies whole slots of 256 bytes, NumPy the matrices in them.
@@ -84,7 +84,7 @@ def test_scattered_weights_are_packed_and_charged(device: str, dtype: Dtype, tmp
 
 @on_each_device
 def test_sampled_launches_give_latencies(device: str, tmp_path: Path) -> None:
-    stream = gemv(64, 1, 256, 4096, Dtype.fp32, 128, False, 0)
+    stream = gemv(64, 1, 256, 4096, Dtype.fp32, 128)
     rows = results_of(stream, device, tmp_path, (arm("baseline"), arm("batched", 32)), sample_every=8, timing="events")
     for row in rows:
         assert row["status"] == "ok"
@@ -95,7 +95,7 @@ def test_sampled_launches_give_latencies(device: str, tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_cupti_counts_the_kernels_that_launches_started(tmp_path: Path) -> None:
-    stream = gemv(256, 1, 256, 2048, Dtype.fp32, 512, False, 0)
+    stream = gemv(256, 1, 256, 2048, Dtype.fp32, 512)
     baseline, batched = results_of(stream, "cuda", tmp_path, (arm("baseline"), arm("batched", 64)), timing="cupti")
     assert baseline["kernels"] >= 2048
     assert batched["kernels"] >= 32
@@ -104,7 +104,7 @@ def test_cupti_counts_the_kernels_that_launches_started(tmp_path: Path) -> None:
 
 
 def test_a_rehearsal_takes_the_sampled_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = gemv(8, 1, 16, 4096, Dtype.fp32, 64, False, 0)
+    stream = gemv(8, 1, 16, 4096, Dtype.fp32, 64)
     with Ring.create(CAPACITY) as ring:
         todo = replace(job(stream, ring, "cpu", (arm("baseline"),)), folder=tmp_path, sample_every=64)
         with Consumer(todo) as consumer:
@@ -116,7 +116,7 @@ def test_a_rehearsal_takes_the_sampled_path_too(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_mode_is_told_whether_a_run_is_the_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = gemv(8, 1, 16, 4096, Dtype.fp32, 64, False, 0)
+    stream = gemv(8, 1, 16, 4096, Dtype.fp32, 64)
     with (
         Ring.create(CAPACITY) as ring,
         Consumer(replace(job(stream, ring, "cpu", (arm("baseline"),)), folder=tmp_path)) as consumer,

@@ -34,7 +34,7 @@ from launchopt.devices.instructions.words import Word
 from launchopt.devices.megakernel.task_structs import TaskWord
 from launchopt.kernels import source
 from launchopt.sampling import Sampling
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import layer_program, linear_program
 
@@ -91,7 +91,7 @@ FOUND = "while (!word);", "while (false);"
 
 def fed_stream(dtype: Dtype, sampling: Sampling, requests: int) -> ChainStream:
     vocab = None if sampling is NONE else 300
-    return ChainStream(PROGRAMS["decode"], 1, requests_of([(0, TOKENS)] * requests), dtype, 1, vocab)
+    return ChainStream(PROGRAMS["decode"], 1, requests_of([(0, TOKENS)] * requests), dtype, 1, ChainSettings(vocab))
 
 
 @pytest.mark.parametrize(("dtype", "sampling", "requests"), some(FED), ids=str)
@@ -175,7 +175,7 @@ class Headed(KernelRun):
 def test_logits_with_ties_and_nans(dtype: Dtype, requests: int, change: Callable[[Weights], None]) -> None:
     """The kernel finds the largest logit while it stores logits, over several passes of each block."""
     small = linear_program([(128, 128)])
-    stream = ChainStream(small, 1, requests_of([(0, 3)] * requests), dtype, 1, vocab=2100)
+    stream = ChainStream(small, 1, requests_of([(0, 3)] * requests), dtype, 1, ChainSettings(vocab=2100))
     ours, theirs = (after_all_steps(Headed(stream, change, feeds)) for feeds in (True, False))
     assert all(each.defines["LOGITS"] for each in ours.lists.values())
     assert ours.ids == theirs.ids

@@ -25,7 +25,7 @@ from launchopt.command import Dtype, Op
 from launchopt.devices.megakernel.task_structs import TaskWord
 from launchopt.kernels import source
 from launchopt.sampling import Sampling
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import Program, layer_program, linear_program
 
@@ -56,7 +56,7 @@ class Paired(KernelRun):
 def paired_stream(
     program: Program, requests: int, dtype: Dtype, vocab: int | None = None, tokens: int = 2
 ) -> ChainStream:
-    return ChainStream(program, 1, requests_of([(0, tokens)] * requests), dtype, 1, vocab)
+    return ChainStream(program, 1, requests_of([(0, tokens)] * requests), dtype, 1, ChainSettings(vocab))
 
 
 # For each program: tiles (or pairs of tiles) of a pair of blocks, and the fused op. Passes have 4, 2 and 1 tiles.

@@ -28,7 +28,7 @@ NAMES = ("linear", "qkv", "layer", "paged", "linear_epilogue")
 @properties
 @given(st.sampled_from(Dtype), st.integers(1, 60), st.integers(1, 16), st.integers(1, 70))
 def test_commands_of_one_weight_are_one_launch(dtype: Dtype, commands: int, most: int, chunk: int) -> None:
-    run = Run("coalesced", gemv(6, 1, 8, commands, dtype, 1, False, 0), most)
+    run = Run("coalesced", gemv(6, 1, 8, commands, dtype, 1), most)
     sizes = [len(shapes) for shapes in run.submit_all(chunk)]
     run.finish()
     assert run.launches(LaunchColumn.SIZE) == sizes
@@ -44,9 +44,9 @@ def test_commands_of_one_weight_are_one_launch(dtype: Dtype, commands: int, most
 @pytest.mark.parametrize(
     ("stream", "shares"),
     [
-        (gemv(6, 1, 8, 16, Dtype.fp32, 1, False, 0), True),
-        (gemv(6, 1, 8, 16, Dtype.fp32, 2, False, 0), False),
-        (gemv(6, 3, 8, 16, Dtype.fp32, 1, False, 0), False),  # of several columns each
+        (gemv(6, 1, 8, 16, Dtype.fp32, 1), True),
+        (gemv(6, 1, 8, 16, Dtype.fp32, 2), False),
+        (gemv(6, 3, 8, 16, Dtype.fp32, 1), False),  # of several columns each
         (stream_of("linear", [(0, 2)] * 2), True),
         (stream_of("elementwise", [(0, 2)] * 2), False),
         (stream_of("linear", [(4, 1)] * 2), False),  # prompts alone
@@ -62,7 +62,7 @@ def test_somebody_must_share_a_weight(stream: GemmStream, shares: bool) -> None:
 
 def test_steps_where_there_are_any() -> None:
     assert Coalesced.takes_of(stream_of("linear", [(0, 2)])) is Takes.steps
-    assert Coalesced.takes_of(gemv(6, 1, 8, 16, Dtype.fp32, 1, False, 0)) is Takes.batches
+    assert Coalesced.takes_of(gemv(6, 1, 8, 16, Dtype.fp32, 1)) is Takes.batches
     assert Coalesced.refusal("cpu", GemmStream([(6, 8)], 1, [Segment(1, 4)], Dtype.fp32, 1)) is None
 
 

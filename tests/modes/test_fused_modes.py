@@ -27,7 +27,7 @@ from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strateg
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.program import Program, elementwise_program, linear_epilogue_program
 
@@ -196,7 +196,7 @@ def test_an_lm_head_behind_the_groups_is_launched_by_itself(fusion: Fusion) -> N
         "elementwise": elementwise_program,
     }
     requests = Requests(np.zeros(2, np.int64), np.array([3, 0]), np.array([2, 3]))
-    stream = ChainStream(programs[fusion.program](48), LAYERS, requests, Dtype.fp32, 1, vocab=90)
+    stream = ChainStream(programs[fusion.program](48), LAYERS, requests, Dtype.fp32, 1, ChainSettings(vocab=90))
     run = StepRun(fusion.mode, stream, 2, sampling=GREEDY)
     run.run()
     run.check()
@@ -220,4 +220,4 @@ def test_what_has_nothing_to_fuse_is_refused(mode: str, why: str) -> None:
     for name in ("layer", "paged", "qkv", "square", "linear_epilogue", "elementwise", "linear"):
         stream: Any = stream_of(name, [(0, 2)])
         assert kind.refusal("cpu", stream) == kind.refusal("cuda", stream) == (None if name in fits else why)
-    assert kind.refusal("cpu", gemv(2, 1, 2, 4, Dtype.fp32, 4, False, 0)) == why
+    assert kind.refusal("cpu", gemv(2, 1, 2, 4, Dtype.fp32, 4)) == why

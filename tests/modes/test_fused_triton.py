@@ -11,14 +11,14 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.modes.fused_elementwise import REFUSAL, FusedElementwise
 from launchopt.modes.fused_triton import FusedTriton
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.program import Program, elementwise_program, linear_epilogue_program
 from launchopt.workloads.stream import GemmStream, Segment
 
 
 def stream_of(program: Program, dtype: Dtype = Dtype.fp32, vocab: int | None = None) -> ChainStream:
     asked = Requests(np.zeros(2, np.int64), np.full(2, 3), np.full(2, 3))
-    return ChainStream(program, 2, asked, dtype, 1, vocab)
+    return ChainStream(program, 2, asked, dtype, 1, ChainSettings(vocab))
 
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)

@@ -89,7 +89,7 @@ class Recordings:
 @pytest.mark.parametrize(("cached", "recorded", "kept"), [(64, 4, 4), (4, 4, 4), (3, 12, 3), (1, 12, 1)])
 def test_a_list_is_recorded_once_where_there_is_room(cached: int, recorded: int, kept: int) -> None:
     """Twelve batches over four sets of slots in turn: with less room each is gone when it comes again."""
-    run = Run("graph", gemv(2, 1, 2, 16, Dtype.fp32, 16, False, 0), 4, cached=cached)
+    run = Run("graph", gemv(2, 1, 2, 16, Dtype.fp32, 16), 4, cached=cached)
     seen = Recordings(run.prepared)
     four = [Batch(batch.shape_index, batch.words.copy(), batch.reason) for batch in run.batches(16)]
     for batch in four * 3:
@@ -115,6 +115,6 @@ def test_a_decode_step_is_recorded_once_a_copy_of_the_weights() -> None:
 def test_takes_steps_where_there_are_any() -> None:
     kind = mode_class("graph")
     assert kind.takes_of(stream_of("layer", [(0, 2)])) is Takes.steps
-    assert kind.takes_of(gemv(2, 1, 2, 4, Dtype.fp32, 4, False, 0)) is Takes.batches
+    assert kind.takes_of(gemv(2, 1, 2, 4, Dtype.fp32, 4)) is Takes.batches
     for device in ("cpu", "cuda"):
         assert kind.refusal(device, stream_of("paged", [(3, 2)])) is None

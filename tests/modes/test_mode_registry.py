@@ -32,7 +32,7 @@ from runner.help import mode_lines
 from runner.plan import plan as plan_module
 
 FOLDER = Path(modes.__file__).parent
-GEMV, CHAIN = gemv(8, 1, 8, 8, Dtype.fp32, 4, False, 0), stream_of("linear", [(0, 2)] * 2)
+GEMV, CHAIN = gemv(8, 1, 8, 8, Dtype.fp32, 4), stream_of("linear", [(0, 2)] * 2)
 SMALL = ("workload=gemv_256", "workload.commands=64", "workload.cache=hot")
 TINY = ("workload=decode", "model=tiny", "workload.requests=3", "workload.tokens=2", "workload.cache=hot")
 

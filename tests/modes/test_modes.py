@@ -22,7 +22,7 @@ from launchopt.modes import MODES, check_mode, mode_class
 from launchopt.modes.batched import Batched
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream, Segment, arenas_of
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment, arenas_of
 
 properties = settings(deadline=None, max_examples=40)
 
@@ -105,7 +105,7 @@ def test_batched_packs_what_is_scattered_where_that_pays(stream: GemmStream, chu
 @pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
 def test_a_shuffled_gemv_is_packed(dtype: Dtype) -> None:
     """So that the property above cannot hold for want of a scattered batch."""
-    run = Run("batched", gemv(2, 1, 2, 64, dtype, 32, True, 0), 16, ALWAYS_PACK)
+    run = Run("batched", gemv(2, 1, 2, 64, dtype, 32, CommandOrder(shuffle=True)), 16, ALWAYS_PACK)
     for batch in run.batches(64):
         run.prepared.submit(batch, flush_ns=0)
     run.finish()
@@ -116,9 +116,9 @@ def test_a_shuffled_gemv_is_packed(dtype: Dtype) -> None:
 
 def test_few_cuts_are_cheaper_than_packing() -> None:
     """A batch of 32 over 24 weights in turn: two runs, where packing is worth up to two launches."""
-    slot_bytes = sum(arena.slot_bytes for arena in arenas_of(gemv(2, 1, 2, 1, Dtype.fp32, 1, False, 0).shapes[0]))
+    slot_bytes = sum(arena.slot_bytes for arena in arenas_of(gemv(2, 1, 2, 1, Dtype.fp32, 1).shapes[0]))
     for pack_bytes, strategy in [(slot_bytes * 32, Strategy.strided), (slot_bytes * 32 + 1, Strategy.packed)]:
-        run = Run("batched", gemv(2, 1, 2, 32, Dtype.fp32, 24, False, 0), 32, pack_bytes)
+        run = Run("batched", gemv(2, 1, 2, 32, Dtype.fp32, 24), 32, pack_bytes)
         for batch in run.batches(32):
             run.prepared.submit(batch, flush_ns=0)
         run.finish()
@@ -138,7 +138,7 @@ def test_scratch_is_for_the_largest_batch_that_may_be_packed() -> None:
 
 
 def test_batched_refuses_single_commands() -> None:
-    run = Run("batched", gemv(2, 1, 2, 4, Dtype.fp32, 4, False, 0))
+    run = Run("batched", gemv(2, 1, 2, 4, Dtype.fp32, 4))
     with pytest.raises(RunError, match="mode=batched takes batches"):
         run.prepared.submit_each(np.zeros((1, 8), np.uint64), np.zeros(1, np.int32), 0)
 

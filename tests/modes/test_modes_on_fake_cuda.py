@@ -19,7 +19,7 @@ from launchopt.modes import mode_class
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=25)
 request_sizes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)).filter(any), min_size=1, max_size=7)
@@ -38,8 +38,7 @@ products = st.builds(
     st.lists(st.builds(Segment, st.integers(1, 3), st.integers(1, 12), st.integers(0, 2)), min_size=1, max_size=3),
     st.just(Dtype.fp32),
     st.integers(1, 5),
-    st.booleans(),
-    st.integers(0, 3),
+    st.builds(CommandOrder, st.booleans(), st.integers(0, 3)),
 )
 
 
@@ -198,7 +197,7 @@ def test_batches_are_right_wherever_their_operands_lie(stream: GemmStream, chunk
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 70))
 def test_commands_of_one_weight_are_one_gemm(commands: int, most: int, chunk: int) -> None:
     with fake_cuda() as device:
-        run = Run("coalesced", gemv(4, 1, 8, commands, Dtype.fp32, 1, False, 0), most, device=device)
+        run = Run("coalesced", gemv(4, 1, 8, commands, Dtype.fp32, 1), most, device=device)
         run.submit_all(chunk)
         assert set(run.launches(LaunchColumn.STRATEGY)) <= {Strategy.single, Strategy.coalesced}
         assert not any(run.launches(LaunchColumn.PACKED_BYTES)), "they lie evenly spaced"

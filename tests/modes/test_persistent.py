@@ -28,7 +28,7 @@ from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 from runner.config.groups import mode_settings
 
 RING = 4096
@@ -45,10 +45,7 @@ streams = st.builds(
     ),
     st.just(Dtype.fp32),
     st.integers(1, 4),
-    st.booleans(),
-    st.integers(0, 3),
-    st.none(),
-    st.booleans(),
+    st.builds(CommandOrder, st.booleans(), st.integers(0, 3), st.none(), st.booleans()),
 )
 
 
@@ -104,7 +101,7 @@ def test_batches_are_taken_apart(device: FakeResidentCuda) -> None:
 
 
 def test_far_more_commands_than_the_ring_holds(device: FakeResidentCuda) -> None:
-    run = Run("persistent", gemv(2, 1, 3, 2 * RING + 500, Dtype.fp32, 7, False, 0), device=device)
+    run = Run("persistent", gemv(2, 1, 3, 2 * RING + 500, Dtype.fp32, 7), device=device)
     submitted(run, 1000)
     run.finish()
     assert run.recorder.launch_calls == run.prepared.resident.starts == 1
@@ -146,7 +143,7 @@ def test_a_second_run_begins_anew(device: FakeResidentCuda) -> None:
 @pytest.mark.parametrize("commands", [1, RING - 1])
 def test_a_kernel_that_begins_when_all_is_in_its_ring(commands: int, device: FakeResidentCuda) -> None:
     """And ends behind it, again and again."""
-    run = Run("persistent", gemv(2, 1, 3, commands, Dtype.fp32, commands, False, 0), device=device)
+    run = Run("persistent", gemv(2, 1, 3, commands, Dtype.fp32, commands), device=device)
     resident: Any = run.prepared.resident
     device.finish()
     for _ in range(2):
@@ -161,7 +158,7 @@ def test_a_kernel_that_begins_when_all_is_in_its_ring(commands: int, device: Fak
 
 @pytest.mark.parametrize("commands", [1, 5])
 def test_a_kernel_to_which_nothing_comes_gives_up_and_the_run_fails(commands: int, device: FakeResidentCuda) -> None:
-    stream = gemv(2, 1, 3, 30, Dtype.fp32, 7, False, 0)
+    stream = gemv(2, 1, 3, 30, Dtype.fp32, 7)
     run = Run("persistent", stream, device=device, patience_s=0.1)
     resident: Any = run.prepared.resident
     words, shape_of = as_words(records_of(stream)), np.zeros(30, np.int32)
@@ -206,7 +203,7 @@ def test_what_comes_later_waits_for_what_was_posted(device: FakeResidentCuda) ->
 
 @pytest.mark.parametrize("commands", [1, 4])
 def test_whoever_is_closed_in_the_middle_ends_its_kernel(commands: int, device: FakeResidentCuda) -> None:
-    run = Run("persistent", gemv(2, 1, 3, 30, Dtype.fp32, 7, False, 0), device=device)
+    run = Run("persistent", gemv(2, 1, 3, 30, Dtype.fp32, 7), device=device)
     run.prepared.submit_each(as_words(records_of(run.stream))[:commands], np.zeros(30, np.int32), flush_ns=0)
     run.prepared.close()
     run.prepared.close()
@@ -239,7 +236,7 @@ def test_there_must_be_something_for_the_kernel(stream: Any, does: bool) -> None
 
 
 def test_a_commands_words_have_room_for_so_many() -> None:
-    stream = gemv(2, 1, 3, 30, Dtype.fp32, 7, False, 0)
+    stream = gemv(2, 1, 3, 30, Dtype.fp32, 7)
     why = f"takes up to {MOST_COMMANDS - 1} commands of {MOST_SHAPES - 1} shapes"
     stream.commands = MOST_COMMANDS - 1
     assert mode_class("persistent").refusal("cuda", stream) is None

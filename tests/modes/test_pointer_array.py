@@ -14,7 +14,7 @@ from launchopt.modes.base import Takes
 from launchopt.modes.pointer_array import PointerArray
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream
+from launchopt.workloads.stream import CommandOrder, GemmStream
 
 properties = settings(deadline=None, max_examples=40)
 
@@ -36,7 +36,7 @@ def test_one_launch_a_batch(stream: GemmStream, chunk: int, most: int, pack_byte
 
 def test_scattered_operands_take_no_more_launches() -> None:
     """So that the property above cannot hold for want of a scattered batch."""
-    run = Run("pointer_array", gemv(2, 1, 2, 64, Dtype.bf16, 32, True, 0), 16, ALWAYS_PACK)
+    run = Run("pointer_array", gemv(2, 1, 2, 64, Dtype.bf16, 32, CommandOrder(shuffle=True)), 16, ALWAYS_PACK)
     run.submit_all(64)
     run.finish()
     assert run.launches(LaunchColumn.SIZE) == [16] * 4

@@ -31,7 +31,7 @@ from launchopt.recording import recorder as rec
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify.commands import verify
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import (
@@ -41,7 +41,7 @@ from launchopt.workloads.program import (
     linear_epilogue_program,
     qkv_program,
 )
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of its own affairs
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'")
@@ -66,13 +66,13 @@ def stream_of(program: Program, dtype: Dtype, vocab: int | None = None) -> Chain
     """Prompts of one chunk, of two, of one token, and none."""
     prompts, outputs = np.array([7, 7, 7, 0, 3, 0, 0, 1]), np.array([2, 3, 2, 3, 1, 4, 4, 3])
     requests = Requests(np.arange(len(prompts)), prompts, outputs)
-    return ChainStream(program, LAYERS, requests, dtype, REPLICAS, vocab, chunk_tokens=4, seed=5)
+    return ChainStream(program, LAYERS, requests, dtype, REPLICAS, ChainSettings(vocab, 4, 5))
 
 
 def users(program: Program, dtype: Dtype, requests: int, tokens: int) -> ChainStream:
     """Requests without a prompt, all alike."""
     asked = Requests(np.arange(requests), np.zeros(requests, np.int64), np.full(requests, tokens))
-    return ChainStream(program, LAYERS, asked, dtype, REPLICAS, seed=5)
+    return ChainStream(program, LAYERS, asked, dtype, REPLICAS, ChainSettings(seed=5))
 
 
 class Listed:
@@ -97,7 +97,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_they_take(name: str) -> None:
     kind = mode_class(name)
-    steps, commands = users(PROGRAMS["qkv"], Dtype.fp16, 2, 2), gemv(8, 1, 8, 4, Dtype.fp16, 4, False, 0)
+    steps, commands = users(PROGRAMS["qkv"], Dtype.fp16, 2, 2), gemv(8, 1, 8, 4, Dtype.fp16, 4)
     assert kind.takes_of(steps) is Takes.steps
     assert kind.takes_of(commands) is (Takes.commands if name == "torch_eager" else Takes.batches)
     assert kind.extra == "torch"
@@ -144,12 +144,12 @@ def test_eager_is_an_operator_a_command_in_order_of_arrival(stream: GemmStream, 
 @needs_torch
 def test_slots_too_many_to_be_listed_are_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launchopt.devices.pytorch.commands.MOST_LISTED", 3)
-    eager_run(gemv(3, 2, 5, 9, Dtype.fp32, 2, False, 0), 9)
+    eager_run(gemv(3, 2, 5, 9, Dtype.fp32, 2), 9)
 
 
 @needs_torch
 def test_eager_takes_batches_apart() -> None:
-    stream = gemv(3, 2, 5, 9, Dtype.fp32, 2, False, 0)
+    stream = gemv(3, 2, 5, 9, Dtype.fp32, 2)
     run = Run("torch_eager", stream)
     for batch in run.batches(9):
         run.prepared.submit(batch, 0)
@@ -182,7 +182,7 @@ def batched_run(name: str, stream: GemmStream, most: int) -> Run:
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.usefixtures("stand_ins")
 def test_batches_that_lie_in_a_row_and_scattered(name: str, shuffle: bool, dtype: Dtype) -> None:
-    run = batched_run(name, gemv(6, 2, 10, 45, dtype, 12, shuffle, 0), 8)
+    run = batched_run(name, gemv(6, 2, 10, 45, dtype, 12, CommandOrder(shuffle)), 8)
     assert sum(run.launches(LaunchColumn.SIZE)) == 45
     looked_up = [bool(copied) for copied in run.launches(LaunchColumn.PACKED_BYTES)]
     if name == "torch_compile":
@@ -203,7 +203,7 @@ def test_batches_of_several_shapes_and_one_weight(name: str) -> None:
 @needs_torch
 @pytest.mark.usefixtures("stand_ins")
 def test_padding_is_counted_and_never_scattered() -> None:
-    stream = gemv(6, 1, 10, 13, Dtype.fp32, 5, False, 0)
+    stream = gemv(6, 1, 10, 13, Dtype.fp32, 5)
     run = batched_run("torch_graph", stream, 8)
     assert run.launches(LaunchColumn.SIZE) == [8, 5]
     assert run.prepared.counters().padded_commands == 3
@@ -444,7 +444,9 @@ def run_commands(device: Any, mode: Mode, stream: GemmStream, most: int) -> None
 @pytest.mark.parametrize("mode", NAMES)
 @pytest.mark.usefixtures("stand_ins")
 def test_commands_with_no_help_of_a_run(mode: str) -> None:
-    run_commands(CpuDevice(threads=1), mode_class(mode)(), gemv(6, 1, 25, 30, Dtype.fp32, 12, True, 0), 8)
+    run_commands(
+        CpuDevice(threads=1), mode_class(mode)(), gemv(6, 1, 25, 30, Dtype.fp32, 12, CommandOrder(shuffle=True)), 8
+    )
 
 
 @pytest.mark.gpu
@@ -452,4 +454,4 @@ def test_commands_with_no_help_of_a_run(mode: str) -> None:
 @pytest.mark.parametrize(("mode", "dtype"), [(NAMES[1], Dtype.fp16), *[(m, d) for m in NAMES[::2] for d in Dtype]])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_commands_on_a_gpu(gpu: Any, mode: str, shuffle: bool, dtype: Dtype) -> None:
-    run_commands(gpu, mode_class(mode)(), gemv(64, 1, 256, 300, dtype, 48, shuffle, 0), 32)
+    run_commands(gpu, mode_class(mode)(), gemv(64, 1, 256, 300, dtype, 48, CommandOrder(shuffle)), 32)

@@ -14,7 +14,7 @@ from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import DIGEST_BYTES, stream_hash
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import BLOCK_RECORDS, Block, CommandStream
+from launchopt.workloads.stream import BLOCK_RECORDS, Block, CommandOrder, CommandStream
 
 GEMV = "workload=gemv_256 workload.commands=5000 workload.replicas=64"
 DECODE = "workload=decode model=tiny workload.requests=5 workload.prompt_tokens=6 workload.tokens=4"
@@ -88,7 +88,7 @@ class Recorded(CommandStream):
 def test_every_field_of_every_record_counts_but_times_and_the_rings_own(
     field: str, row: int, cut: int, other_cut: int
 ) -> None:
-    records = next(iter(gemv(64, 1, 256, 10, Dtype.fp32, 4, True, 0).blocks())).records
+    records = next(iter(gemv(64, 1, 256, 10, Dtype.fp32, 4, CommandOrder(shuffle=True)).blocks())).records
     plain: Any = Recorded(records, cut)
     changed = records.copy()
     changed[field][row] += 1
@@ -97,7 +97,7 @@ def test_every_field_of_every_record_counts_but_times_and_the_rings_own(
 
 
 def test_the_order_counts_and_when_commands_are_due() -> None:
-    records = next(iter(gemv(64, 1, 256, 10, Dtype.fp32, 4, False, 0).blocks())).records
+    records = next(iter(gemv(64, 1, 256, 10, Dtype.fp32, 4).blocks())).records
     due_ns = np.arange(10)
     asked: list[Any] = [
         Recorded(records, 5),

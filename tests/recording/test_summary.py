@@ -27,7 +27,7 @@ from launchopt.timing.activity import Activity, Ceilings, Span
 from launchopt.workloads.gemv import gemv
 
 ZERO = 1_000_000  # the start barrier; commands are enqueued 0, 10, ... 50 ns after it
-STREAM = gemv(4, 3, 5, 6, Dtype.fp16, 2, shuffle=False, seed=0)
+STREAM = gemv(4, 3, 5, 6, Dtype.fp16, 2)
 FLUSHES = [1, 1, 0, 1, 0]  # in the order of FlushReason
 SAMPLES = np.array([[2_300, 5_900]]) + ZERO
 # Two calls: the first's kernels begin 2 us after it returned, the second's only one while it was under way.

@@ -15,7 +15,7 @@ from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.verify import commands as checking
 from launchopt.verify.commands import Verification, tolerance, verify
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 COLUMNS = 16
 VICTIM = 7  # the command that a fault befalls
@@ -23,18 +23,20 @@ VICTIM = 7  # the command that a fault befalls
 
 def small(dtype: Dtype = Dtype.fp32, n: int = 3) -> GemmStream:
     """24 commands of one shape, no two with the same inputs."""
-    return gemv(8, n, 32, 24, dtype, 6, shuffle=False, seed=0)
+    return gemv(8, n, 32, 24, dtype, 6)
 
 
 def repeated(dtype: Dtype) -> GemmStream:
     """Commands that share both inputs, and so have one product at several places."""
-    return gemv(8, 3, 32, 24, dtype, 2, shuffle=False, seed=0)
+    return gemv(8, 3, 32, 24, dtype, 2)
 
 
 def layers(dtype: Dtype) -> GemmStream:
     """Shapes that share arenas, of two widths, from two requests."""
     linears = [(16, 8), (8, 16), (24, 8), (8, 16)]
-    return GemmStream(linears, 2, [Segment(5, 2), Segment(1, 6, 1), Segment(5, 1)], dtype, 3, shuffle=True)
+    return GemmStream(
+        linears, 2, [Segment(5, 2), Segment(1, 6, 1), Segment(5, 1)], dtype, 3, CommandOrder(shuffle=True)
+    )
 
 
 def named(stream: GemmStream, record: Any) -> str:

@@ -17,7 +17,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify import tokens as checking
 from launchopt.verify.commands import Verification
 from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.model import ModelShape
 
 LAYERS = 2
@@ -51,7 +51,7 @@ def stream_of(
     prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
     requests = Requests(np.zeros(len(sizes), np.int64), prompts, outputs)
     vocab = None if sampling is NONE else VOCAB
-    return ChainStream(LINEARS, LAYERS, requests, dtype, replicas, vocab, chunk, seed=5)
+    return ChainStream(LINEARS, LAYERS, requests, dtype, replicas, ChainSettings(vocab, chunk, 5))
 
 
 def assert_right(run: Run) -> Verification:

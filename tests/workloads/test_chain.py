@@ -17,7 +17,7 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import NO_TOKEN, Dtype, Flag, Records, ShapeKey
 from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream, StepKind
+from launchopt.workloads.chain import ChainSettings, ChainStream, StepKind
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.stream import ArenaKey
 
@@ -53,9 +53,11 @@ def streams(draw: st.DrawFn) -> ChainStream:
         requests_of(*draw(st.lists(sizes, min_size=1, max_size=6))),
         draw(st.sampled_from(Dtype)),
         draw(st.integers(1, 3)),
-        draw(st.sampled_from(heads)),
-        draw(st.none() | st.integers(1, 8)),
-        draw(st.integers(0, 3)),
+        ChainSettings(
+            vocab=draw(st.sampled_from(heads)),
+            chunk_tokens=draw(st.none() | st.integers(1, 8)),
+            seed=draw(st.integers(0, 3)),
+        ),
     )
 
 
@@ -262,7 +264,7 @@ def test_each_weight_has_a_slot_of_its_own_in_every_copy(stream: ChainStream) ->
 
 def test_a_head_of_a_layers_own_shape_has_its_own_weight() -> None:
     """The tiny model is such: vocab 256, and gate and up of 256 x 64."""
-    stream = ChainStream(TINY, 2, requests_of((3, 2)), Dtype.fp16, 3, vocab=256)
+    stream = ChainStream(TINY, 2, requests_of((3, 2)), Dtype.fp16, 3, ChainSettings(vocab=256))
     arena = ArenaKey("a", 256, 64, Dtype.fp16)
     assert stream.arenas[arena] == 2 * 3 + 1
     records, rows = template_of(stream, StepKind(1, False, True))
@@ -272,7 +274,7 @@ def test_a_head_of_a_layers_own_shape_has_its_own_weight() -> None:
 
 def test_the_seed_chooses_the_prompts_alone() -> None:
     sizes = requests_of(*[(7, 3)] * 20)
-    one, same, other = (ChainStream(TINY, 2, sizes, Dtype.fp16, 1, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (ChainStream(TINY, 2, sizes, Dtype.fp16, 1, ChainSettings(seed=seed)) for seed in (1, 1, 2))
     assert one.table.tobytes() == same.table.tobytes() != other.table.tobytes()
     columns = [column for column in range(ch.TABLE_COLUMNS) if column != ch.PROMPT]
     assert np.array_equal(one.table[:, columns], other.table[:, columns])
@@ -281,7 +283,7 @@ def test_the_seed_chooses_the_prompts_alone() -> None:
 
 def test_weights_keep_the_rms_of_their_input() -> None:
     wide = ModelShape("wide", 512, 16, 4, 2, 128, 1024).linear_sizes()
-    stream = ChainStream(wide, 16, requests_of((0, 1)), Dtype.fp32, 1, vocab=1000)
+    stream = ChainStream(wide, 16, requests_of((0, 1)), Dtype.fp32, 1, ChainSettings(vocab=1000))
     generator = np.random.default_rng(5)
     values = generator.uniform(-1, 1, (64, 512))
     before = np.sqrt((values**2).mean())

@@ -23,6 +23,7 @@ from launchopt.workloads.stream import (
     INPUT_TURNS,
     SLOT_ALIGNMENT_BYTES,
     ArenaKey,
+    CommandOrder,
     GemmStream,
     Segment,
     arenas_of,
@@ -45,8 +46,7 @@ streams = st.builds(
     segments,
     st.sampled_from(Dtype),
     st.integers(1, 4),
-    st.booleans(),
-    st.integers(0, 3),
+    st.builds(CommandOrder, st.booleans(), st.integers(0, 3)),
 )
 
 
@@ -152,13 +152,15 @@ def test_blocks_of_any_size_are_the_same_stream(stream: GemmStream, block_record
 
 
 def test_without_shuffle_the_copies_are_taken_in_turn_and_with_it_they_are_a_permutation() -> None:
-    plain, shuffled = (all_records(gemv(2, 1, 2, 40, Dtype.fp32, 16, shuffle, seed=1)) for shuffle in (False, True))
+    plain, shuffled = (
+        all_records(gemv(2, 1, 2, 40, Dtype.fp32, 16, CommandOrder(shuffle, seed=1))) for shuffle in (False, True)
+    )
     assert plain["slot_a"].tolist() == [i % 16 for i in range(40)]
     order = shuffled["slot_a"][:16].tolist()
     assert sorted(order) == list(range(16)) != order
     assert shuffled["slot_a"].tolist() == [order[i % 16] for i in range(40)]
-    again = all_records(gemv(2, 1, 2, 40, Dtype.fp32, 16, True, seed=1))
-    other = all_records(gemv(2, 1, 2, 40, Dtype.fp32, 16, True, seed=2))
+    again = all_records(gemv(2, 1, 2, 40, Dtype.fp32, 16, CommandOrder(shuffle=True, seed=1)))
+    other = all_records(gemv(2, 1, 2, 40, Dtype.fp32, 16, CommandOrder(shuffle=True, seed=2)))
     assert again.tobytes() == shuffled.tobytes() != other.tobytes()
 
 
@@ -166,14 +168,14 @@ def test_inputs_cycle_within_their_limit() -> None:
     arena = ArenaKey("b", 1024, 8192, Dtype.fp32)
     fit = INPUT_ARENA_LIMIT_BYTES // arena.slot_bytes
     assert 1 < fit < 100
-    assert gemv(64, 1024, 8192, 100, Dtype.fp32, 100, False, 0).arenas[arena] == fit
+    assert gemv(64, 1024, 8192, 100, Dtype.fp32, 100).arenas[arena] == fit
     deep = GemmStream([(64, 8192)], fit + 3, [Segment(1024, 2)], Dtype.fp32, 1)  # a step has more than that
     assert deep.arenas[arena] == fit
-    small = gemv(64, 1, 64, 10_000, Dtype.fp32, 100, False, 0)
+    small = gemv(64, 1, 64, 10_000, Dtype.fp32, 100)
     assert small.arenas[ArenaKey("b", 1, 64, Dtype.fp32)] == 100 * INPUT_TURNS
     huge = ArenaKey("b", 8192, 1 << 14, Dtype.fp32)
     assert huge.slot_bytes > INPUT_ARENA_LIMIT_BYTES
-    over = gemv(1, huge.rows, huge.cols, 3, Dtype.fp32, 1, False, 0)
+    over = gemv(1, huge.rows, huge.cols, 3, Dtype.fp32, 1)
     assert over.arenas[huge] == 1
     assert all_records(over)["slot_b"].tolist() == [0, 0, 0]
 
@@ -196,7 +198,7 @@ def common_moves(stream: GemmStream, shape: ShapeKey) -> tuple[int, ...]:
 @pytest.mark.parametrize(
     "stream",
     [
-        gemv(64, 1, 64, 5000, Dtype.fp16, 32, False, 0),
+        gemv(64, 1, 64, 5000, Dtype.fp16, 32),
         decode(PREDECESSOR, 8, 40, 1, Dtype.fp16, 2),
         decode(TINY, 2, 300, 3, Dtype.fp32, 8),
     ],
@@ -237,7 +239,7 @@ def batches_of(stream: GemmStream, limit: int) -> tuple[Counter[int], int]:
 
 
 def test_predecessors_gemv_is_2_000_000_commands_in_3907_batches() -> None:
-    stream = gemv(64, 1, 8192, 2_000_000, Dtype.fp32, 512, False, 0)
+    stream = gemv(64, 1, 8192, 2_000_000, Dtype.fp32, 512)
     assert stream.commands == 2_000_000
     assert batches_of(stream, 512) == ({512: 3906, 128: 1}, 3907)
 
@@ -280,14 +282,14 @@ def test_replayed_decode_is_a_prefill_and_a_step_a_token() -> None:
 
 def test_gemv_commands_are_requests_of_their_own_due_when_said() -> None:
     due_ns = np.arange(10_000) * 7
-    stream = gemv(2, 1, 2, 10_000, Dtype.fp32, 3, False, 0, due_ns)
+    stream = gemv(2, 1, 2, 10_000, Dtype.fp32, 3, CommandOrder(due_ns=due_ns))
     records = all_records(stream)
     assert records["request"].tolist() == list(range(10_000))
     assert not records["step"].any()
     assert (stream.requests, stream.independent) == (10_000, True)
     blocks = [block.due_ns for block in stream.blocks(100)]
     assert np.concatenate([each for each in blocks if each is not None]).tolist() == due_ns.tolist()
-    assert all(block.due_ns is None for block in gemv(2, 1, 2, 10_000, Dtype.fp32, 3, False, 0).blocks(100))
+    assert all(block.due_ns is None for block in gemv(2, 1, 2, 10_000, Dtype.fp32, 3).blocks(100))
 
 
 def test_replayed_prefill_is_the_contexts() -> None:
@@ -319,6 +321,6 @@ def test_hot_copies_are_the_most_that_fit_in_half_the_cache(weights: int, cache:
 
 
 def test_records_are_the_ones_compiled_code_reads() -> None:
-    records = all_records(gemv(4, 1, 4, 3, Dtype.fp32, 2, False, 0))
+    records = all_records(gemv(4, 1, 4, 3, Dtype.fp32, 2))
     assert records.dtype == COMMAND_DTYPE
     assert as_words(records).shape == (3, 8)

@@ -190,5 +190,5 @@ def open_cuda_floors(index: int) -> CudaFloors:
     """Open the GPU that CUDA numbers `index` to measure its floors; DeviceError if there is none."""
     device = CudaDevice(index)
     recorder = Recorder(COMMANDS, COMMANDS, Path(tempfile.gettempdir()))
-    device.open(gemv(M, 1, K, COMMANDS, Dtype.fp32, COMMANDS, False, 0), recorder, 0)
+    device.open(gemv(M, 1, K, COMMANDS, Dtype.fp32, COMMANDS), recorder, 0)
     return CudaFloors(device, recorder)

@@ -17,7 +17,7 @@ from launchopt.devices.arenas import to_float32
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import (
     Program,
@@ -41,7 +41,7 @@ NEVER_TOO_MANY = 1 << 40
 def stream_of(program: Program, dtype: Dtype, seed: int = 5) -> ChainStream:
     prompts, outputs = np.array([7, 7, 7, 0, 3]), np.array([2, 2, 2, 3, 1])
     requests = Requests(np.arange(5), prompts, outputs)
-    return ChainStream(program, 2, requests, dtype, 1, chunk_tokens=4, seed=seed)
+    return ChainStream(program, 2, requests, dtype, 1, ChainSettings(chunk_tokens=4, seed=seed))
 
 
 def steps(stream: ChainStream) -> Iterator[list[Records]]:

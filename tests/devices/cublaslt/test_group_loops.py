@@ -22,7 +22,7 @@ from launchopt.devices.cublaslt import group_loops as gl
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=40)
 GEMM_GROUPED = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 20)
@@ -114,7 +114,7 @@ mixed = st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4, unique=True)
 def test_every_product_is_right_whatever_comes_together(
     shapes: list[tuple[int, int]], columns: int, replicas: int, shuffle: bool, most: int
 ) -> None:
-    stream = GemmStream(shapes, 2, [Segment(columns, 3), Segment(1, 2)], Dtype.fp32, replicas, shuffle)
+    stream = GemmStream(shapes, 2, [Segment(columns, 3), Segment(1, 2)], Dtype.fp32, replicas, CommandOrder(shuffle))
     fake, records = FakeGrouped(stream, most), records_of(stream)
     expected = []
     for number, first in enumerate(range(0, len(records), most)):

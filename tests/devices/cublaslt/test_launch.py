@@ -21,7 +21,7 @@ from launchopt.devices.resident import ring as rl
 from launchopt.kernels.shared import KernelState
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=40)
 words64 = st.integers(-(2**63), 2**63 - 1)
@@ -136,7 +136,7 @@ def test_launches_are_noted_as_the_table_says(size: int, one: Strategy, many: St
 
 
 def test_nothing_is_launched_where_that_would_take_too_many() -> None:
-    stream = GemmStream([(8, 16)], 1, [Segment(1, 24)], Dtype.fp32, 24, True)
+    stream = GemmStream([(8, 16)], 1, [Segment(1, 24)], Dtype.fp32, 24, CommandOrder(shuffle=True))
     fake = FakeLt(stream, {stream.shapes[0]: 24})
     words = as_words(records_of(stream))
     runs = lt.count_runs(words, 0, fake.tables[0], PLENTY)
@@ -161,7 +161,7 @@ def test_the_bare_loop_launches_and_notes_nothing() -> None:
 
 @pytest.mark.parametrize("each", [True, False])
 def test_a_status_that_is_not_0_ends_the_loop(each: bool) -> None:
-    stream = GemmStream([(8, 16)], 1, [Segment(1, 24)], Dtype.fp32, 24, shuffle=True)
+    stream = GemmStream([(8, 16)], 1, [Segment(1, 24)], Dtype.fp32, 24, CommandOrder(shuffle=True))
     fake = FakeLt(stream, {stream.shapes[0]: 24}, fail_at=3)
     words = as_words(records_of(stream))
     common = (fake.tables, fake.records, (0, 0, 0))

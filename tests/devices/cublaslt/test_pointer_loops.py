@@ -17,7 +17,7 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, launch_pointers, pad_pointers, padded_sizes
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=60)
 slots = st.integers(0, 2**32 - 1)
@@ -70,7 +70,7 @@ def test_padding_is_less_than_what_is_asked_for(limit: int) -> None:
 
 
 def stream_of(commands: int, replicas: int) -> GemmStream:
-    return GemmStream([(8, 16), (24, 8)], 1, [Segment(1, commands)], Dtype.fp32, replicas, shuffle=True)
+    return GemmStream([(8, 16), (24, 8)], 1, [Segment(1, commands)], Dtype.fp32, replicas, CommandOrder(shuffle=True))
 
 
 def with_tables(fake: FakeLt, most: int) -> None:

@@ -25,7 +25,7 @@ def pointers_at(address: int, count: int) -> NDArray[np.int64]:
 def test_a_batch_of_more_commands_than_there_are_weights_takes_them_again(
     replicas: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size, stream = 8, gemv(4, 1, 8, 40, Dtype.fp32, replicas, False, 0)
+    size, stream = 8, gemv(4, 1, 8, 40, Dtype.fp32, replicas)
     with fake_cuda() as device:
         from launchopt.devices.cublaslt import tuning as lt_tuning
 

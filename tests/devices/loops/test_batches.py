@@ -37,7 +37,7 @@ from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.model import ModelShape
 
 TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
@@ -57,7 +57,7 @@ def stream_of(
     """(prompt, output) tokens of each request; all are there from the start."""
     prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
     requests = Requests(np.zeros(len(sizes), np.int64), prompts, outputs)
-    return ChainStream(TINY, LAYERS, requests, Dtype.fp32, replicas, vocab, chunk)
+    return ChainStream(TINY, LAYERS, requests, Dtype.fp32, replicas, ChainSettings(vocab, chunk))
 
 
 @dataclass

@@ -23,13 +23,15 @@ from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 SECOND_NS = 10**9
 
 
 def a_stream(steps: int, shuffle: bool = False, layers: int = 2, replicas: int = 3) -> GemmStream:
-    return GemmStream([(8, 16), (24, 8), (8, 24)], layers, [Segment(1, steps)], Dtype.fp32, replicas, shuffle)
+    return GemmStream(
+        [(8, 16), (24, 8), (8, 24)], layers, [Segment(1, steps)], Dtype.fp32, replicas, CommandOrder(shuffle)
+    )
 
 
 RULES = FlushRules(SECOND_NS)
@@ -144,7 +146,7 @@ def test_a_lone_command_does_not_wait_for_company(ring: Ring, rules: FlushRules,
 
 
 def test_scattered_slots_go_to_python_where_packing_pays(ring: Ring) -> None:
-    stream = GemmStream([(8, 16)], 1, [Segment(1, 256)], Dtype.fp32, 64, shuffle=True)
+    stream = GemmStream([(8, 16)], 1, [Segment(1, 256)], Dtype.fp32, 64, CommandOrder(shuffle=True))
     fake = FakeLt(stream, {stream.shapes[0]: 32})
     push_all(ring, stream)
     batcher = Batcher(stream.shapes, [32], RULES)

@@ -239,7 +239,7 @@ def test_streams_that_the_mode_refuses() -> None:
     assert mode_class("megakernel") is MegakernelMode
     assert MegakernelMode.refusal("cuda", stream) is None
     assert "needs a GPU" in str(MegakernelMode.refusal("cpu", stream))
-    independent = gemv(8, 1, 8, 4, Dtype.fp16, 4, False, 0)
+    independent = gemv(8, 1, 8, 4, Dtype.fp16, 4)
     assert "takes whole steps" in str(MegakernelMode.refusal("cuda", independent))
 
 

@@ -16,7 +16,7 @@ from launchopt.command import COMMAND_DTYPE, LOW_HALF, W_SLOT_C_REQUEST, Dtype, 
 from launchopt.devices.resident.ring import is_sent
 from launchopt.queue.ring import Ring
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer
@@ -86,7 +86,7 @@ def posting(stream: GemmStream, **options: Any) -> Iterator[Posting]:
 def test_lone_commands(dtype: Dtype) -> None:
     """Sizes for the dispatcher's warp, for its group, and for workers."""
     pairs = [(1, 8), (3, 64), (16, 64), (16, 128), (33, 264), (64, 256), (7, 1000), (5, 2056), (40, 65), (300, 512)]
-    stream = GemmStream(pairs, 3, [Segment(1, 2)], dtype, 2, independent=True)
+    stream = GemmStream(pairs, 3, [Segment(1, 2)], dtype, 2, CommandOrder(independent=True))
     with posting(stream) as on:
         for _ in range(stream.commands):
             on.post(1)
@@ -97,7 +97,7 @@ def test_lone_commands(dtype: Dtype) -> None:
 def test_outputs_of_small_commands_are_sent(dtype: Dtype) -> None:
     """Sent outputs equal C bit for bit. The host is sent no output of a command that needs more than a warp."""
     pairs = [(1, 8), (3, 64), (16, 64), (11, 40), (15, 16), (16, 56), (17, 64), (300, 512)]
-    stream = GemmStream(pairs, 30, [Segment(1, 2)], dtype, 60, independent=True)
+    stream = GemmStream(pairs, 30, [Segment(1, 2)], dtype, 60, CommandOrder(independent=True))
     with posting(stream) as on:
         found = []
         for index in range(stream.commands):
@@ -113,7 +113,12 @@ def test_many_after_some_after_one() -> None:
     """Polls for one, for some and for many commands, some of which find nothing, over many laps of the ring."""
     generator = np.random.default_rng(11)
     stream = GemmStream(
-        [(16, 64), (9, 40), (33, 264), (300, 64)], 500, [Segment(1, 10)], Dtype.fp32, 500, independent=True
+        [(16, 64), (9, 40), (33, 264), (300, 64)],
+        500,
+        [Segment(1, 10)],
+        Dtype.fp32,
+        500,
+        CommandOrder(independent=True),
     )
     with posting(stream) as on:
         while left := stream.commands - on.posted:
@@ -124,7 +129,7 @@ def test_many_after_some_after_one() -> None:
 
 def test_patience_counts_from_the_last_command() -> None:
     """Commands arrive for longer than the patience, then none arrives for a while."""
-    stream = GemmStream([(300, 512)], 1, [Segment(1, 20_000)], Dtype.fp32, 1, independent=True)
+    stream = GemmStream([(300, 512)], 1, [Segment(1, 20_000)], Dtype.fp32, 1, CommandOrder(independent=True))
     with posting(stream, patience_s=PATIENCE_S) as on:
         until_s = time.monotonic() + 2 * PATIENCE_S
         while time.monotonic() < until_s:

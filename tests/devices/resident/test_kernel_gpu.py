@@ -21,7 +21,7 @@ from launchopt.devices.resident.ring import GAVE_UP_LINE, takes
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording import results
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer
@@ -92,7 +92,7 @@ def test_few_columns(dtype: Dtype, independent: bool) -> None:
     pairs = list(zip(log_uniform(generator, 1, 5000, 14), log_uniform(generator, 1, 9000, 14), strict=True))
     columns = [1, 16, *(generator.choice(np.arange(2, 16), 3, replace=False)).tolist()]
     segments = [Segment(n, 2, request % 3) for request, n in enumerate([*columns, *columns[::-1]])]
-    stream = GemmStream([*edges, *pairs], 1, segments, dtype, 2, independent=independent)
+    stream = GemmStream([*edges, *pairs], 1, segments, dtype, 2, CommandOrder(independent=independent))
     assert all(takes(shape) for shape in stream.shapes)
     (row,) = ran(stream)
     assert_right(row, stream, 1)
@@ -112,13 +112,13 @@ def test_few_rows(dtype: Dtype) -> None:
 
 def test_a_million_commands_each_of_which_is_checked() -> None:
     """Many laps of the ring of commands and of the entries of tiles, at full speed."""
-    stream = gemv(16, 1, 64, 1_000_000, Dtype.fp32, 500, True, 0)
+    stream = gemv(16, 1, 64, 1_000_000, Dtype.fp32, 500, CommandOrder(shuffle=True))
     (row,) = ran(stream)
     assert_right(row, stream, 1)
 
 
 def test_runs_one_after_the_other_begin_anew() -> None:
-    stream = gemv(300, 2, 500, 10_000, Dtype.fp16, 20, True, 0)
+    stream = gemv(300, 2, 500, 10_000, Dtype.fp16, 20, CommandOrder(shuffle=True))
     for row in ran(stream, repeats=3):
         assert_right(row, stream, 1)
 

@@ -62,7 +62,7 @@ def test_on_a_gpu_there_is_a_goal(monkeypatch: pytest.MonkeyPatch) -> None:
 def consumer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Of pointer_array on the CPU, where a batch is one launch call."""
     monkeypatch.setattr(modes, "BUCKET", BATCH)
-    stream = gemv(8, 1, 16, 4 * BATCH, Dtype.fp32, 4 * BATCH, False, 0)
+    stream = gemv(8, 1, 16, 4 * BATCH, Dtype.fp32, 4 * BATCH)
     arms = (Arm("pointer_array", BATCH, 0.0, None),)
     with Ring.create(256) as ring, Consumer(job(stream, ring, "cpu", arms)) as consumer:
         yield consumer

@@ -11,7 +11,7 @@ from runner.worker.consumer import Consumer
 
 
 def test_a_consumer_tells_versions_and_ceilings() -> None:
-    stream = gemv(16, 1, 64, 96, Dtype.fp32, 32, False, 0)
+    stream = gemv(16, 1, 64, 96, Dtype.fp32, 32)
     arms = Arm("baseline", 1, 1e6, None), Arm("batched", 16, 1e6, None)
     with Ring.create(128) as ring, Consumer(job(stream, ring, "cpu", arms)) as consumer:
         assert set(consumer.about()) == {"versions", "ceilings"}

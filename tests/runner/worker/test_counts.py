@@ -20,7 +20,7 @@ from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording import results
 from launchopt.recording.summary import differences
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import BLOCK_RECORDS, Block, GemmStream, Segment
+from launchopt.workloads.stream import BLOCK_RECORDS, Block, CommandOrder, GemmStream, Segment
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.run import run as run_module
@@ -50,7 +50,7 @@ def outcome(
     break_it: Callable[[Consumer, Ring], None], pushed: Callable[[Records], Records] = as_announced
 ) -> tuple[dict[str, int], str]:
     """Counts and status of a run that is given `pushed`; `break_it` comes between the last result and the count."""
-    stream = gemv(16, 1, 64, COMMANDS, Dtype.fp32, 32, False, 0)
+    stream = gemv(16, 1, 64, COMMANDS, Dtype.fp32, 32)
     records = pushed(np.concatenate([block.records for block in stream.blocks()]))
     with Ring.create(128) as ring, Consumer(job(stream, ring, "cpu", (Arm("batched", BATCH, 1e6, None),))) as consumer:
         consumer.arm(0, rehearsal=False)
@@ -146,7 +146,7 @@ class Flood(GemmStream):
 @pytest.mark.parametrize("more", [BATCH, 10**12], ids=["some", "without end"])
 def test_a_producer_that_floods_ends_the_run(more: int, tmp_path: Path) -> None:
     plan = planned("workload.cache=hot", "workload.m=16", "workload.k=64", "queue.capacity=128")
-    flood = Flood([(16, 64)], 1, [Segment(1, COMMANDS)], Dtype.fp32, 32, False, 0, None, independent=True)
+    flood = Flood([(16, 64)], 1, [Segment(1, COMMANDS)], Dtype.fp32, 32, CommandOrder(independent=True))
     flood.more = more
     with pytest.raises(RunError, match=r"96 commands announced, \d+ pushed: \d+ too many"):
         run_module.execute(replace(plan, stream=flood), tmp_path, [])

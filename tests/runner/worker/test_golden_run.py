@@ -31,7 +31,7 @@ from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording import results
 from launchopt.recording.identity import stream_hash
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream
+from launchopt.workloads.stream import CommandOrder, GemmStream
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer
@@ -55,7 +55,7 @@ def golden(name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def exact_stream() -> GemmStream:
-    return gemv(16, 2, 64, 200, Dtype.fp32, 32, True, 5)
+    return gemv(16, 2, 64, 200, Dtype.fp32, 32, CommandOrder(shuffle=True, seed=5))
 
 
 def digest(arrays: dict[Any, Any], of_inputs: bool) -> str:

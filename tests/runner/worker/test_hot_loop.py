@@ -23,7 +23,7 @@ SLACK_BYTES = 16 << 10
 
 def peak_bytes(mode: str, commands: int) -> tuple[int, RepeatResult]:
     """Most bytes that Python held at once in the timed part, over what it held before; and the run's result."""
-    stream = gemv(16, 1, 64, commands, Dtype.fp32, 64, False, 0)
+    stream = gemv(16, 1, 64, commands, Dtype.fp32, 64)
     records = np.concatenate([block.records for block in stream.blocks()])
     capacity = 1 << (len(records) - 1).bit_length()
     with Ring.create(capacity) as ring, Consumer(job(stream, ring, "cpu", (Arm(mode, 64, 1e6, None),))) as consumer:
@@ -44,7 +44,7 @@ def peak_bytes(mode: str, commands: int) -> tuple[int, RepeatResult]:
 def cannot(mode: str) -> str | None:
     """Why a mode cannot run this stream here."""
     kind = mode_class(mode)
-    return kind.refusal("cpu", gemv(16, 1, 64, FEW, Dtype.fp32, 64, False, 0)) or kind.lacks()
+    return kind.refusal("cpu", gemv(16, 1, 64, FEW, Dtype.fp32, 64)) or kind.lacks()
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if cannot(mode) is None])

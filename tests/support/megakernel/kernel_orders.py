@@ -20,7 +20,7 @@ from functools import partial
 from launchopt.command import Dtype
 from launchopt.kernels import source
 from launchopt.sampling import Sampling
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import Program, layer_program
 from support.cuda_on_host import built_of
@@ -65,7 +65,7 @@ def stepped(
 ) -> KernelRun:
     """Run two tokens of each request. Four blocks form pairs."""
     vocab = None if sampling is NONE else 60
-    stream = ChainStream(program, layers, requests_of([(0, 2)] * requests), dtype, 1, vocab)
+    stream = ChainStream(program, layers, requests_of([(0, 2)] * requests), dtype, 1, ChainSettings(vocab))
     with watched(blocks):
         return after_all_steps(made(stream, sampling, text=text))
 

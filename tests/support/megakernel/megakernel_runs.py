@@ -12,7 +12,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import (
     Program,
@@ -97,7 +97,7 @@ def opened(kind: str) -> Iterator[Any]:
 def stream_of(
     name: str, sizes: list[tuple[int, int]], dtype: Dtype, layers: int = LAYERS, vocab: int | None = None
 ) -> ChainStream:
-    return ChainStream(PROGRAMS[name], layers, requests_of(sizes), dtype, REPLICAS, vocab, seed=5)
+    return ChainStream(PROGRAMS[name], layers, requests_of(sizes), dtype, REPLICAS, ChainSettings(vocab, seed=5))
 
 
 def run_of(device: Any, stream: ChainStream, mode: Any = None, sampling: Sampling | None = None) -> StepRun:

@@ -16,7 +16,7 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording.recorder import Recorder
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 from support.steps.launching import recorded
 from support.steps.straight import records_of
 
@@ -30,8 +30,7 @@ streams = st.builds(
     st.lists(st.builds(Segment, st.integers(1, 3), st.integers(1, 12), st.integers(0, 2)), min_size=1, max_size=4),
     st.sampled_from(Dtype),
     st.integers(1, 5),
-    st.booleans(),
-    st.integers(0, 3),
+    st.builds(CommandOrder, st.booleans(), st.integers(0, 3)),
 )
 
 

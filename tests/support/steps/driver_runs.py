@@ -16,7 +16,7 @@ from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
 from launchopt.producing.driver import Driver, Schedule, Tokens
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from support.steps.program_interpreter import records_of
 from support.steps.program_interpreter import steps_of as kinds_of
 
@@ -40,7 +40,7 @@ def stream_of(
     due = np.zeros(count, np.int64) if due_ns is None else np.array(due_ns, np.int64)
     waits_for = np.full(count, -1) if after is None else np.array(after, np.int64)
     requests = Requests(due, prompts, outputs, waits_for)
-    return ChainStream(LAYER, layers, requests, Dtype.fp16, replicas, vocab, chunk)
+    return ChainStream(LAYER, layers, requests, Dtype.fp16, replicas, ChainSettings(vocab, chunk))
 
 
 def expected_records(stream: ChainStream, request: int) -> Records:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.model import ModelShape
 from launchopt.workloads.program import (
     Program,
@@ -56,7 +56,7 @@ def stream_of(
     """Of a program by name."""
     requests = requests_of(sizes)
     program = PROGRAMS[name](requests.longest)
-    return ChainStream(program, layers, requests, dtype, replicas, vocab, chunk, seed)
+    return ChainStream(program, layers, requests, dtype, replicas, ChainSettings(vocab, chunk, seed))
 
 
 @st.composite

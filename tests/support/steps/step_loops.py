@@ -34,7 +34,7 @@ from launchopt.records import SHAPE_MASK
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing.sampling import Sampler
 from launchopt.verify.tokens import verify_chain
-from launchopt.workloads.chain import ChainStream
+from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.model import ModelShape
 from support.cuda.fake_lt import FakeLt
 from support.steps.launching import recorded
@@ -53,7 +53,7 @@ def stream_of(
     """(prompt, output) tokens of each request; all are there from the start."""
     prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
     requests = Requests(np.zeros(len(sizes), np.int64), prompts, outputs)
-    return ChainStream(TINY, LAYERS, requests, Dtype.fp32, replicas, vocab, chunk)
+    return ChainStream(TINY, LAYERS, requests, Dtype.fp32, replicas, ChainSettings(vocab, chunk))
 
 
 def check_batch(stream: ChainStream, batch: StepBatch, flush_ns: int) -> Records:
