@@ -1,12 +1,12 @@
-"""The command: one GEMM, or another op of a layer, asked for as a fixed 64-byte little-endian record.
+"""The command: a request to compute one GEMM, or another op of a layer, as a 64-byte little-endian record.
 
-C[m, n] = A[m, k] @ B[k, n], in the layout of a linear layer: A is a weight (m output features, k input
-features), B holds n activations, C the n results; what the other ops do with theirs says `Op`. Operands live in
-device arenas; a record names them by slot, so two commands never write one output unless their records say so.
-Arenas are shared by every shape that can share them: A by (dtype, m, k), B by (dtype, k, n), C by (dtype, m, n).
+A GEMM computes C[m, n] = A[m, k] @ B[k, n], in the layout of a linear layer. A is a weight (m output features, k input
+features), B holds n activations, and C holds the n results. `Op` says what other ops compute. Operands are in device
+arenas, and a record names the slot of each. Shapes share an arena if they can: an arena of A has one (dtype, m, k), one
+of B (dtype, k, n), one of C (dtype, m, n).
 
-Records are NumPy structured arrays of `COMMAND_DTYPE`; compiled code sees the same bytes as eight uint64
-words (`WORDS`), laid out as in `COMMAND_DTYPE`.
+Records are NumPy structured arrays of `COMMAND_DTYPE`. Compiled code reads the same bytes as eight uint64 words
+(`WORDS`).
 """
 
 from __future__ import annotations
@@ -22,59 +22,59 @@ RECORD_BYTES = 64
 WORDS = RECORD_BYTES // 8
 HALF_BITS = np.uint64(32)  # a word holds two fields of 32 bits
 LOW_HALF = np.uint64(0xFFFF_FFFF)
-INDEX_BYTES = 4  # of an int32
-LAYOUT_SHIFT, MOST_LAYOUTS = 4, 16  # within the byte of a record's dtype
+INDEX_BYTES = 4  # bytes of an int32, the type of slots in the KV cache
+LAYOUT_SHIFT, MOST_LAYOUTS = 4, 16  # the layout is in the upper 4 bits of the byte `dtype` of a record
 
 COMMAND_DTYPE = np.dtype(
     [
-        ("seq", "<u8"),  # position in the stream, from 0
-        ("enqueue_ns", "<i8"),  # CLOCK_MONOTONIC when it arrived (open loop: when it was due)
+        ("seq", "<u8"),  # position in the workload stream, from 0
+        ("enqueue_ns", "<i8"),  # CLOCK_MONOTONIC when the command arrived (open loop: when it was due)
         ("m", "<u4"),
         ("n", "<u4"),
         ("k", "<u4"),
         ("op", "u1"),  # Op
-        ("dtype", "u1"),  # Dtype, and above it ShapeKey.layout
-        ("flags", "<u2"),  # of Flag
+        ("dtype", "u1"),  # Dtype in the lower 4 bits, ShapeKey.layout in the upper 4 bits
+        ("flags", "<u2"),  # Flag
         ("slot_a", "<u4"),
         ("slot_b", "<u4"),
         ("slot_c", "<u4"),
-        ("request", "<u4"),  # whose step this is
+        ("request", "<u4"),  # request that the command belongs to
         ("step", "<u4"),  # position within that request, from 0
-        ("token", "<u4"),  # which token of its request it works for, NO_TOKEN for none
-        ("turn", "<u8"),  # the ring's own: which record of a slot this is, written last
+        ("token", "<u4"),  # token of the request that the command helps to compute; NO_TOKEN: none
+        ("turn", "<u8"),  # used by the ring only: 1 + the number of records pushed before; written last
     ]
 )
 assert COMMAND_DTYPE.itemsize == RECORD_BYTES
 
-Records = NDArray[Any]  # a structured array of COMMAND_DTYPE, shape [count]
+Records = NDArray[Any]  # a structured array of COMMAND_DTYPE, [count]
 
 
 class Op(enum.IntEnum):
-    """What a command asks for, of n columns: C [n, m] from B [n, k] and what A is (launchopt/kernels/ops.cu)."""
+    """The operation of a command with n columns, C [n, m] from B [n, k] and A (launchopt/kernels/ops.cu)."""
 
     GEMM = 0  # C = B @ A.T
     BIAS = 1  # C = B + A
-    RELU = 2
+    RELU = 2  # C = max(B, 0)
     SCALE = 3  # C = B * A
-    NORM = 4  # RMSNorm with gain A
-    SLOT_MAP = 5  # where the step's columns go in the KV cache
-    ROPE = 6  # rotary embedding of q and k
-    KV_WRITE = 7  # k and v into the cache, at the slots A
-    QK = 8  # scores against the cache A
-    SOFTMAX = 9  # of each head's scores, up to the column's own position
-    AV = 10  # probabilities times the values in the cache A
+    NORM = 4  # C = RMSNorm of B with gain A
+    SLOT_MAP = 5  # C = slots of the step's columns in the KV cache
+    ROPE = 6  # C = B with rotary embedding of q and k
+    KV_WRITE = 7  # writes k and v of B to the KV cache C, at the slots A
+    QK = 8  # C = scores of q in B against the keys in the KV cache A
+    SOFTMAX = 9  # C = softmax of each head's scores B, up to the column's own position
+    AV = 10  # C = probabilities B times the values in the KV cache A
     ADD = 11  # C = A + B
-    SILU_MUL = 12  # silu(gate) * up
+    SILU_MUL = 12  # C = silu(gate) * up, where B = [gate | up]
 
 
 class Flag(enum.IntFlag):
-    """What is special about a command."""
+    """Marks on the last command of a step and of a round."""
 
-    STEP_END = 1  # the last of a step: its result is fed back, and whoever issued the step is told
-    ROUND_END = 2  # the last of a continuous step: nobody goes on before all of it is told of
+    STEP_END = 1  # last command of a step: its result is fed back, and the driver is notified of the step's end
+    ROUND_END = 2  # last command of a round; no request gets its next step before the whole round is complete
 
 
-NO_TOKEN = 2**32 - 1
+NO_TOKEN = 2**32 - 1  # value of `token` in commands that help to compute no token, such as chunks of a prompt
 
 
 class Dtype(enum.IntEnum):
@@ -86,25 +86,25 @@ class Dtype(enum.IntEnum):
 
     @property
     def itemsize(self) -> int:
-        """Bytes an element."""
+        """Bytes per element."""
         return 4 if self is Dtype.fp32 else 2
 
     @property
     def unit_roundoff(self) -> float:
-        """2**-p for p significand bits (IEEE 754 binary32, binary16; bfloat16)."""
+        """Unit roundoff: 2**-p for a significand of p bits (IEEE 754 binary32, binary16; bfloat16)."""
         return float(2.0 ** -{Dtype.fp32: 24, Dtype.fp16: 11, Dtype.bf16: 8}[self])
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ShapeKey:
-    """What commands must share to be submitted together."""
+    """The shape of a command. Commands of one batch have the same shape, except in modes that mix shapes."""
 
     m: int
     n: int
     k: int
     dtype: Dtype
     op: Op = Op.GEMM
-    layout: int = 0  # where commands alike in all else have their operands in different arenas, or rows: which of these
+    layout: int = 0  # distinguishes shapes that differ only in the arenas or row lengths of their operands
 
     def __str__(self) -> str:
         sizes = f"{self.m}x{self.n}x{self.k}"
@@ -112,9 +112,10 @@ class ShapeKey:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one command: a multiply and an add a term of a GEMM, one an element elsewhere.
+        """Floating-point operations of one command.
 
-        Of attention those of one position, for how many there are is not in the shape (`ChainStream.flops` knows).
+        A GEMM counts 2 m n k; another op counts one per element of its output. QK, SOFTMAX and AV count one position of
+        the sequence, since the number of positions is not in the shape. `ChainStream.flops` multiplies by it.
         """
         if self.op is Op.GEMM:
             return 2 * self.m * self.n * self.k
@@ -124,7 +125,7 @@ class ShapeKey:
 
     @property
     def bytes(self) -> int:
-        """Bytes one command must move at least: A and B read, C written; of attention those of one position."""
+        """Minimum bytes that one command moves: A and B are read, C is written. Ops of attention count one position."""
         read, written = self.k * self.n, self.m * self.n
         if self.op is Op.SLOT_MAP:
             return INDEX_BYTES * written
@@ -139,25 +140,26 @@ class ShapeKey:
 
     @property
     def packed(self) -> tuple[int, int]:
-        """The words that hold the key in a record: (m | n << 32, k | op << 32 | dtype << 40 | layout << 44)."""
+        """The two words of a record that hold the shape: m | n << 32, and k | op << 32 | dtype << 40 | layout << 44."""
         return self.m | self.n << 32, self.k | int(self.op) << 32 | self.packed_dtype << 40
 
     @property
     def packed_dtype(self) -> int:
-        """The byte that holds dtype and layout."""
+        """The byte of a record that holds dtype and layout."""
         return int(self.dtype) | self.layout << LAYOUT_SHIFT
 
 
 def as_words(records: Records) -> NDArray[np.uint64]:
-    """The same memory as uint64 words, shape [count, WORDS]. `records` must be contiguous."""
+    """Return records as uint64 words over the same memory, [count, WORDS]. `records` must be contiguous."""
     return records.view(np.uint64).reshape(len(records), WORDS)
 
 
 def as_records(words: NDArray[np.uint64]) -> Records:
-    """The same memory as records, [count]: the inverse of `as_words`. `words` must be contiguous."""
+    """Return words as records over the same memory, [count]; the inverse of `as_words`. `words` must be contiguous."""
     return words.reshape(-1).view(COMMAND_DTYPE)
 
 
-# Word offsets of the fields that compiled code reads (little-endian, two u4 a word).
+# Index of the word that holds the named fields. Words are little-endian; a word holds up to two u4 fields.
 W_SEQ, W_ENQUEUE, W_MN, W_K_OP_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, W_TURN = range(WORDS)
-W_ELIGIBLE = W_TURN  # once popped, a record's turn is over: the batcher notes here when it became eligible
+# The ring needs `turn` only until it pops the record. The batcher then stores the time of eligibility there, in ns.
+W_ELIGIBLE = W_TURN

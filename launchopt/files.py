@@ -1,13 +1,13 @@
-"""Files that are complete or absent, JSON from other programs, and disk space that is certain.
+"""Write files atomically, read JSON from other programs, and reserve disk space.
 
-A file that was only extended has no blocks yet. On a full tmpfs the first write to a mapping of it raises SIGBUS, which
-no program can handle. `allocate` makes the file system allocate the blocks, and raises where it cannot.
+Extending a file allocates no blocks. If a tmpfs is full, the first write to a memory mapping of such a file raises
+SIGBUS, which ends the process. `allocate` makes the file system allocate the blocks, and raises OSError if it cannot.
 
     with Reserve(folder):           # RunError: names the folder and the reason
-        ...                         # another program may fill the disk: these bytes stay
-    # released: the final manifest fits
+        ...                         # another program may fill the disk; these bytes stay allocated
+    # the bytes are free again, and the final manifest fits
 
-The file of a `Reserve` never has a name. It is gone however the process ends.
+The file of a `Reserve` has no name, so that the system deletes it however the process ends.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import Any
 from launchopt.errors import DataError, RunError
 
 JsonObject = dict[str, Any]
-RESERVE_BYTES = 4 << 20  # twice the manifest and summary of hundreds of repeats: a new file stands beside the old one
+RESERVE_BYTES = 4 << 20  # twice the manifest and summary of hundreds of repeats, since old and new files exist together
 JSON_BYTES_MAX = 64 << 20  # manifests and calibrations have less than 1 MiB
-_CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # file systems without allocation
+_CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # errors of file systems that cannot allocate blocks
 
 
 def reason(error: OSError) -> str:
-    """Return the system's text for the error number; libraries wrap it in longer ones."""
+    """Return the system's short text for an error number; without a number, the text of the error."""
     return os.strerror(error.errno) if error.errno else str(error)
 
 
@@ -74,7 +74,8 @@ class Reserve:
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` with a temporary path beside `path`, then rename that file to `path`.
 
-    A reader sees the earlier file or the complete new one. Errors of `write` pass through; the temporary file goes.
+    A reader sees the previous file or the complete new one. Errors of `write` pass through, and the temporary file is
+    deleted.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -108,7 +109,7 @@ def save_json(path: Path, content: object) -> None:
 def read_json(path: Path, most_bytes: int = JSON_BYTES_MAX) -> Any:
     """Return the content of a JSON file that another program may have made.
 
-    Raises OSError if it cannot be read; ValueError if it is no JSON, nested too deeply, or longer than `most_bytes`.
+    OSError: the file cannot be read. ValueError: it is not JSON, is nested too deeply, or has more than `most_bytes`.
     `traces.json_stream` reads traces, which may have gigabytes.
     """
     with path.open("rb") as file:

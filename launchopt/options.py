@@ -21,8 +21,8 @@ from launchopt.errors import choices as listed
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-LARGEST = 2**31 - 1  # sizes and counts are int32 in cuBLASLt and uint32 in a command record
-REQUIRED: Any = "???"  # the default of an option that the user must give; OmegaConf's own word
+LARGEST = 2**31 - 1  # largest size or count: an int32 in cuBLASLt, a uint32 in a command record
+REQUIRED: Any = "???"  # default of an option that the user must give; OmegaConf defines this text
 
 Value = bool | int | float | str | None
 T = TypeVar("T")
@@ -30,16 +30,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The values that an option may have; None is always one of them."""
+    """The values that an option may have. None is always allowed."""
 
     low: float | None = None
     high: float = LARGEST
-    is_above_zero: bool = False  # finite and above 0
+    is_above_zero: bool = False  # the value must be finite and above 0
     is_power_of_two: bool = False
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()  # the allowed texts; empty: any text
 
     def check(self, key: str, value: object) -> None:
-        """Raise ConfigError for a value that is not within these limits."""
+        """Raise ConfigError if a value is not within these limits."""
         if self.choices and value is not None and value not in self.choices:
             raise ConfigError(key, value, f"must be one of {listed(self.choices)}")
         number = value if isinstance(value, int | float) else None
@@ -51,7 +51,7 @@ class Limits:
             raise ConfigError(key, value, "must be a power of two")
 
     def __str__(self) -> str:
-        """The limits as a phrase; "" where any value will do."""
+        """Return the limits as a phrase; "" if there are none."""
         if self.choices:
             return listed(self.choices)
         high = "" if self.high == LARGEST else f" to {self.high:.10g}"
@@ -71,7 +71,7 @@ def option(
     is_power_of_two: bool = False,
     choices: tuple[str, ...] = (),
 ) -> T:
-    """Declare one field of a dataclass of options; `text` is its one line of help, the others are those of `Limits`."""
+    """Declare one field of a dataclass of options. text: its line of help. The other arguments: see `Limits`."""
     limits = Limits(low, high, is_above_zero, is_power_of_two, choices)
     declared: T = field(default=default, metadata={"help": text, "limits": limits})
     return declared
@@ -80,7 +80,7 @@ def option(
 def declared_in(package: str, base: type[T]) -> list[type[T]]:
     """Return the classes derived from `base` that modules of a package define, in the order of module names.
 
-    The module that defines `base` may define more bases: its classes are not among them.
+    Classes of the module that defines `base` are left out, since they may be base classes too.
     """
     found: list[type[T]] = []
     for module in sorted(iter_modules(import_module(package).__path__), key=lambda each: each.name):
@@ -91,32 +91,35 @@ def declared_in(package: str, base: type[T]) -> list[type[T]]:
 
 
 def help_of(declared: Field[object]) -> str:
-    """Return an option's line of help, with its limits; "" where the field was not declared by `option`."""
+    """Return an option's line of help, with its limits; "" if the field was not declared by `option`."""
     text, limits = declared.metadata.get("help", ""), str(declared.metadata.get("limits", ""))
     return f"{text} ({limits})" if limits else str(text)
 
 
 def check_options(group: str, options: DataclassInstance) -> None:
-    """Raise ConfigError, with the key GROUP.NAME, for the first option of a dataclass that is beyond its limits."""
+    """Raise ConfigError, with the key GROUP.NAME, for the first option of a dataclass that is not within its limits."""
     for declared in fields(options):
         if limits := declared.metadata.get("limits"):
             limits.check(f"{group}.{declared.name}", getattr(options, declared.name))
 
 
 def within(key: str, value: float | None, low: float, high: float = LARGEST) -> None:
-    """Raise ConfigError for a value that is given and is not from `low` to `high`."""
-    if value is not None and not low <= value <= high:  # also of nan
+    """Raise ConfigError if a value is neither None nor from `low` to `high`."""
+    if value is not None and not low <= value <= high:  # also true for NaN
         raise ConfigError(key, value, f"must be from {low:.10g} to {high:.10g}")
 
 
 def fixed(key: str, value: str, *allowed: str) -> None:
-    """Raise ConfigError for a group's own name that was overridden: the user means another option of the group."""
+    """Raise ConfigError unless `value`, the name of the chosen option of a config group, is one of `allowed`.
+
+    A user who overrides this name wants another option of the group; the message says how to choose it.
+    """
     if value not in allowed:
         raise ConfigError(key, value, f"must be {listed(allowed)}; to choose another, give {key.partition('.')[0]}=")
 
 
 def above_zero(key: str, value: float | None) -> None:
-    """Raise ConfigError for a value that is given and is not a finite number above 0."""
+    """Raise ConfigError if a value is neither None nor a finite number above 0."""
     if value is None:
         return
     if not (math.isfinite(value) and value > 0):

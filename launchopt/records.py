@@ -1,7 +1,7 @@
-"""The fields of command records, for compiled code: read record i of `words`, uint64 [count, WORDS].
+"""Functions for compiled code that read a field of record i of `words`, uint64 [count, WORDS].
 
 The layout is that of `launchopt.command.COMMAND_DTYPE`. Python code that needs a field of many records views them with
-`launchopt.command.as_records` instead. Every function costs what the shift and the mask cost: Numba inlines it.
+`launchopt.command.as_records` instead. Numba inlines each function, so that it costs a shift and a mask.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from launchopt.command import (
 from launchopt.native import compiled
 from launchopt.types import Int, Words
 
-FLAG_SHIFT = 48  # of `flags` within its word
-SHAPE_MASK = np.uint64((1 << FLAG_SHIFT) - 1)  # k, op and dtype: the word less its flags
+FLAG_SHIFT = 48  # position of the first bit of `flags` in word W_K_OP_DTYPE
+SHAPE_MASK = np.uint64((1 << FLAG_SHIFT) - 1)  # k, op and dtype in that word, without the flags
 STEP_END = np.uint64(int(Flag.STEP_END) << FLAG_SHIFT)
 ROUND_END = np.uint64(int(Flag.ROUND_END) << FLAG_SHIFT)
 OP_MASK = np.uint64(0xFF)
@@ -109,18 +109,18 @@ def ends_step(words: Words, i: Int) -> bool:
 
 @compiled
 def ends_round(words: Words, i: Int) -> bool:
-    """Return whether the command is the last of a continuous step, in which several requests take part."""
+    """Return whether the command is the last of a round, a step of all running requests."""
     return bool(words[i, W_K_OP_DTYPE] & ROUND_END != np.uint64(0))
 
 
 @compiled
 def shape_key_of(words: Words, i: Int) -> tuple[np.uint64, np.uint64]:
-    """Return the two words that commands of one shape have in common, as `ShapeKey.packed`."""
+    """Return the two words that are equal in all commands of one shape (`ShapeKey.packed`)."""
     return words[i, W_MN], words[i, W_K_OP_DTYPE] & SHAPE_MASK
 
 
 @compiled
 def copy_record(words: Words, i: Int, out: Words, place: Int) -> None:
-    """Copy record i of `words` to `out[place]`, all but its last word (the turn, or when it became eligible)."""
+    """Copy record i of `words` to `out[place]`, except its last word (the turn, or the time of eligibility)."""
     for w in range(W_TURN):
         out[place, w] = words[i, w]

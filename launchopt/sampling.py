@@ -1,8 +1,8 @@
-"""From logits to token ids: equal logits give equal ids in every implementation.
+"""Sample token ids from logits, such that equal logits give equal ids in every implementation.
 
 `sample` takes logits, float32 [rows, vocab], and the request and token of each row, and returns int32 ids. `plausible`
-checks ids against logits that are known up to an error. This implementation and the CUDA kernel of
-`devices.feedback.kernel` must agree to the bit, so every step is defined with its rounding:
+checks ids against logits that are known up to an error. The CUDA kernel of `devices.feedback.kernel` must return the
+same ids as this implementation, so every step is defined with its rounding:
 
 uniform   bits = splitmix64 number (request << 32 | token) of the generator seeded with mix(seed + GOLDEN), its
           top 24 bits: u = bits / 2**24. mix is splitmix64's finalizer, number i is mix(start + (i + 1) * GOLDEN)
@@ -28,15 +28,15 @@ from numpy.typing import NDArray
 
 from launchopt.errors import ConfigError
 
-NO_ID = -1  # of a row that holds a NaN
-MOST_VOCAB = (1 << 21) - 1
+NO_ID = -1  # id of a row that holds a NaN
+MOST_VOCAB = (1 << 21) - 1  # most tokens in a vocabulary, so that sums of weights stay below 2**63
 
 GOLDEN = 0x9E3779B97F4A7C15
 MIX_A, MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-U_BITS = 24  # exact in float32, too
+U_BITS = 24  # bits of a random number, so that float32 represents it exactly
 
-WEIGHT_BITS = 42
-LEAST_EXPONENT = -29.0
+WEIGHT_BITS = 42  # the largest logit has the weight 2**WEIGHT_BITS
+LEAST_EXPONENT = -29.0  # weights exp(x) with x below this are 0
 LOG2_E = 1.4426950408889634
 # log(2)**i / i!, i = 0 .. 11: the Taylor series of 2**f, for |f| <= 0.5
 POWERS = (
@@ -66,7 +66,7 @@ class SamplingKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """A way to sample. Fields that its kind does not use are ignored. ConfigError: a value is out of range."""
+    """The parameters of sampling. Fields that `kind` does not use are ignored. ConfigError: a value is out of range."""
 
     kind: SamplingKind
     temperature: float = 1.0
@@ -84,12 +84,12 @@ class Sampling:
 
 
 def uniforms(seed: int, requests: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Return numbers in [0, 1), multiples of 2**-24, float64 [rows]. requests, tokens: [rows]."""
+    """Return random numbers in [0, 1), multiples of 2**-24, float64 [rows]. requests, tokens: [rows]."""
     return _bits(seed, requests, tokens) / np.float64(1 << U_BITS)
 
 
 def generator_start(seed: int) -> int:
-    """Return the start of the generator of `seed`, below 2**64."""
+    """Return the start state of the generator for `seed`, below 2**64."""
     return int(mixed(np.array([(seed + GOLDEN) % (1 << 64)], np.uint64))[0])
 
 
@@ -147,14 +147,14 @@ def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _bits(seed: int, requests: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """Return the 24 bits of each number. NumPy arrays wrap around without a warning."""
+    """Return the 24 random bits of each row. Arrays are used throughout, since they overflow without a warning."""
     counters = (requests.astype(np.uint64) << np.uint64(32)) | tokens.astype(np.uint64)
     start = np.array([generator_start(seed)], np.uint64)
     return mixed(start + (counters + np.uint64(1)) * np.uint64(GOLDEN)) >> np.uint64(64 - U_BITS)
 
 
 def _weights(logits: NDArray[np.float32], largest: np.float32, temperature: float) -> NDArray[np.uint64]:
-    """Return integer weights (see the module). A logit equal to the largest has weight 2**42, even if infinite."""
+    """Return the integer weights (see the module). A logit equal to the largest has weight 2**42, even if infinite."""
     with np.errstate(invalid="ignore"):
         exponents = (logits.astype(np.float64) - np.float64(largest)) * (1.0 / temperature)
     exponents[logits == largest] = 0.0
@@ -171,7 +171,7 @@ def _weights(logits: NDArray[np.float32], largest: np.float32, temperature: floa
 
 
 def _draw(logits: NDArray[np.float32], chosen: Sampling, bits: int) -> int:
-    """Return the id of one row."""
+    """Return the id of one row of logits. bits: its 24 random bits."""
     largest = logits.max()
     if np.isnan(largest):
         return NO_ID
@@ -180,7 +180,7 @@ def _draw(logits: NDArray[np.float32], chosen: Sampling, bits: int) -> int:
         weights = _weights(logits[kept], largest, chosen.temperature)
     else:
         weights = _weights(logits, largest, chosen.temperature)
-        kept = np.flatnonzero(weights)  # tokens of weight 0 change no sum and are never chosen
+        kept = np.flatnonzero(weights)  # tokens of weight 0 do not change a sum and are never chosen
         kept, weights = _nucleus(logits, kept, weights[kept], chosen.top_p)
     sums = np.cumsum(weights)
     target = bits * int(sums[-1]) >> U_BITS
@@ -205,11 +205,12 @@ def _nucleus(
     return tokens[inside], weights[inside]
 
 
-# Covers the roundings of `sample` and of a float64 sum of 2**21 terms; far below the 2**-24 between two numbers.
+# Relative slack for the roundings of `sample` and of a float64 sum of 2**21 terms. It is far below 2**-24, the distance
+# of two random numbers.
 SLACK = 1e-9
-ROUNDINGS = 2.0**-50  # of the largest logit: covers roundings of sums of logits and tolerances
-UNITS = 2.0 ** (1 - WEIGHT_BITS)  # covers the part of a weight that is cut off
-MOST_SPREAD = 300.0  # keeps exp finite; bounds as wide as this exclude no id
+ROUNDINGS = 2.0**-50  # slack for roundings of sums of logits and tolerances, relative to the largest logit
+UNITS = 2.0 ** (1 - WEIGHT_BITS)  # slack for the part of a weight that is cut off
+MOST_SPREAD = 300.0  # limit that keeps exp finite; with bounds as wide as this, no id is excluded
 
 
 def _could_be(logits: NDArray[np.float64], at: int, chosen: Sampling, u: float, tolerance: float) -> bool:
@@ -222,7 +223,7 @@ def _could_be(logits: NDArray[np.float64], at: int, chosen: Sampling, u: float, 
     tolerance += ROUNDINGS * float(np.abs(logits).max(initial=0.0, where=np.isfinite(logits)))
     if chosen.kind is SamplingKind.greedy:
         return bool(logits[at] >= largest - 2 * tolerance)
-    # Each weight, relative to that of the largest logit given here, lies in [low, high].
+    # Each weight, divided by that of the largest given logit, is in [low, high].
     spread = min(tolerance / chosen.temperature, MOST_SPREAD)
     with np.errstate(invalid="ignore"):
         weights = np.exp((logits - largest) * (1.0 / chosen.temperature))
@@ -230,14 +231,14 @@ def _could_be(logits: NDArray[np.float64], at: int, chosen: Sampling, u: float, 
     high = weights * (math.exp(spread) * (1 + SLACK))
     low = np.maximum(0.0, weights * (math.exp(-spread) * (1 - SLACK)) - UNITS * math.exp(spread))
     if chosen.kind is SamplingKind.top_k:
-        # The k-th largest of numbers that are each off by a tolerance is off by no more than it.
+        # If each number is off by at most `tolerance`, so is the k-th largest of them.
         kth = _kth_largest(logits, chosen.top_k)
         sure, maybe = logits >= kth + 2 * tolerance, logits >= kth - 2 * tolerance
     else:
         sure, maybe = _nucleus_bounds(logits, low, high, chosen.top_p, tolerance)
     if not maybe[at]:
         return False
-    # The earliest start and the latest end of the interval of `at`, as shares of the kept weight.
+    # `at` owns an interval of the cumulated weights. These are bounds of its start and its end.
     before, rest = low[:at][sure[:at]].sum(), high[at:][maybe[at:]].sum()
     through, after = high[: at + 1][maybe[: at + 1]].sum(), low[at + 1 :][sure[at + 1 :]].sum()
     return bool(before * (1 - u) <= u * rest + SLACK * (before + rest)) and bool(
@@ -250,8 +251,9 @@ def _nucleus_bounds(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which tokens are in the nucleus for all admissible logits, and which for some, bool [vocab] each.
 
-    A token is in the nucleus if and only if the tokens above it weigh less than p of all. Tokens more than two
-    tolerances higher are certainly above it. All others that are not two tolerances lower may be above it.
+    A token is in the nucleus exactly if the tokens with larger logits weigh less than p of the total. Tokens whose
+    given logit is larger by more than two tolerances certainly have a larger logit. Tokens whose given logit is not
+    smaller by two tolerances may have a larger one.
     """
     if p == 1:
         return np.ones(len(logits), np.bool_), np.ones(len(logits), np.bool_)

@@ -1,8 +1,9 @@
-"""Checks of the commands of every request's last step, whose inputs and outputs are still in memory.
+"""Check the commands of every request's last step, whose inputs and outputs are still in memory after a run.
 
-A command is checked if nothing overwrote its inputs: all commands of a decode step; of a prompt, those of the last
-layer and the slot map. Inputs that were fed back come from the outputs that were kept (`verify.inputs`). If one launch
-did a node and its successor, the node's output was never written; then it is computed from the inputs in memory.
+A command is checked if nothing overwrote its inputs. If the last step is a decode step, these are all its commands. If
+it is a prompt, these are the commands of the last layer, and the slot map. Inputs that were fed back are reconstructed
+from the outputs that the run kept (`verify.inputs`). If one launch computed a node and its successor, the node's output
+was never written. The check then computes that output from the inputs in memory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from launchopt.workloads.program import HEAD
 
 
 class _Group(NamedTuple):
-    """Requests whose last steps are of one kind and use one copy of the weights."""
+    """Requests whose last steps are of the same kind and use the same copy of the weights."""
 
     kind: StepKind
     rows: list[Row]
@@ -39,7 +40,11 @@ class _Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The last step of some requests, and the columns that are compared."""
+    """The last steps of some requests of a group, and the columns that are compared.
+
+    rows: of the step, by layer and node name. columns: numbers of the compared columns within a step.
+    at: request, position and weight copy of each of these columns, for all requests.
+    """
 
     kind: StepKind
     rows: dict[tuple[int, str], Row]
@@ -49,7 +54,11 @@ class _Part:
 
 
 class LastSteps:
-    """Checks last steps. chunk_bytes: memory that the check may use at a time, roughly."""
+    """Checks the last steps of all requests.
+
+    left: the KV caches after the run, with attention. unwritten: names of nodes whose outputs were not written.
+    chunk_bytes: memory that the check may use at a time, roughly.
+    """
 
     def __init__(
         self,
@@ -91,7 +100,7 @@ class LastSteps:
     def _command(
         self, findings: Findings, generator: np.random.Generator, max_columns: int, group: _Group, number: int
     ) -> None:
-        """Check command `number` of the last steps of a group."""
+        """Check command `number` of the last steps of a group, in at most `max_columns` columns per step."""
         stream, row = self._stream, group.rows[number]
         by_name = {(each.layer, each.name): each for each in group.rows}
         columns = np.arange(row.n)
@@ -115,7 +124,7 @@ class LastSteps:
         return last_of_prompt(stream, requests) + stream.outputs[requests] - 1
 
     def _expected(self, row: Row, part: _Part) -> Graded:
-        """Return the expected output of a row, computed from memory."""
+        """Return the expected output of a row, computed from its inputs in memory."""
         if row.op is Op.SLOT_MAP:
             return exact(self._xp, self._xp.asarray(self._slots(part), np.float64)[:, None])
         node = None if row.name == HEAD else self._stream.program.node(row.name)
@@ -130,7 +139,7 @@ class LastSteps:
         )
 
     def _input(self, row: Row, role: str, name: str, part: _Part) -> Graded:
-        """Return the B, or the A, that a row read."""
+        """Return the operand B, or A, that a row read. name: the node whose output the operand is."""
         stream, place, operand = self._stream, row.b if role == "b" else row.a, row.operands["ab".index(role)]
         if name in self._unwritten:
             return self._expected(part.rows[row.layer, name], part)
@@ -139,13 +148,13 @@ class LastSteps:
             return exact(self._xp, self._inputs.rows(units, row.k if role == "b" else row.m))
         if part.kind.is_prompt:
             values = self._inputs.of_prompts(part.at.requests, part.at.positions)
-        else:  # later steps overwrote it
+        else:  # the request's next input has overwritten this input
             at = stream.outputs[part.requests] - 1
             values = self._inputs.of_tokens(stream.table[part.requests, ch.FIRST_TOKEN] + at, part.requests, at)
         return exact(self._xp, values)
 
     def _output(self, row: Row, part: _Part) -> Array:
-        """Return the output of a row from memory, float64 [requests * columns, features]."""
+        """Return the output of a row that is in memory, float64 [requests * columns, features]."""
         if row.op is Op.KV_WRITE:
             assert self._left is not None
             parts = [self._left.at(request, row.layer, part.at.positions[own]) for request, own in part.at.by_request()]
@@ -162,7 +171,7 @@ class LastSteps:
         return bases
 
     def _units(self, place: Place, part: _Part, row_elements: int) -> Numbers:
-        """Return the units at which each request's columns start, [requests * columns]."""
+        """Return the unit at which each compared column starts, [requests * columns]."""
         moves = part.columns * (row_elements // self._unit)
         units: Numbers = (self._bases(place, part)[:, None] + moves).reshape(-1)
         return units

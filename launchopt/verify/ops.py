@@ -1,21 +1,21 @@
-"""Each op in float64, together with a bound on the error of a correct device.
+"""Compute each op in float64, together with a bound on the error of a correct device.
 
-Inputs are `Graded` values, read from memory (variance 0) or computed by an earlier op. The result of an op has, for
-each element, the variance of the error of a device that computes in fp32 and stores in the stream's dtype. This is
-running error analysis (Wilkinson; Higham, Accuracy and Stability of Numerical Algorithms, 3.3). Roundings count as
-independent and of mean zero (Higham & Mary 2019), so that their squares add up:
+Inputs are `Graded` values: read from memory (variance 0), or computed by an earlier op. The result of an op holds, for
+each element, the variance of the error of a device that computes in fp32 and stores in the workload's dtype. The method
+is running error analysis (Wilkinson; Higham, Accuracy and Stability of Numerical Algorithms, 3.3). Roundings count as
+independent and of mean zero (Higham & Mary 2019), so their variances add up. Standard deviations of the parts:
 
-    storing x           unit roundoff u of the dtype times x: the largest rounding, not its rms (0.4 u x)
-    computing in fp32   2**-24 per rounding, relative to the rounded value; sqrt(terms) of them in a sum, in any order.
-                        In half precision one more for every 8 terms: tensor cores truncate sums instead of rounding
-                        them (Fasi et al. 2021), so that these errors have one sign and add up
-    errors of inputs    through the op's derivative; weights spread an error evenly over the features of the output
+    storing x           u * x for the unit roundoff u of the dtype. This is the largest rounding; its rms is 0.4 u * x.
+    computing in fp32   2**-24 per rounding, relative to the rounded value. A sum counts sqrt(terms) roundings, in any
+                        order. Half precision adds one rounding for every 8 terms: tensor cores truncate sums instead of
+                        rounding them (Fasi et al. 2021), so that these errors have one sign and add up linearly.
+    errors of inputs    pass through the op's derivative. Weights spread an error evenly over the output's features.
 
-The error must be below SAFETY standard deviations (`allowed`): 8, as in `verify.commands.tolerance`, where the largest
-element's rounding is 8 roundings of a typical one. The standard deviation is taken 2.5 times too large, so that the
-bound is 20 true ones: between 6, the largest of a billion normal errors, and hundreds, which a fault causes.
+The error must be below SAFETY = 8 standard deviations (`allowed`), the same factor as in `verify.commands.tolerance`.
+The standard deviation here is 2.5 times too large, so that the bound is 20 true standard deviations. The largest of a
+billion normal errors is at 6 standard deviations, and a fault causes hundreds.
 
-Arrays are NumPy's or CuPy's, [columns, features], the columns of one request together; scores are
+Arrays are of NumPy or CuPy, [columns, features], where the columns of a request are adjacent. Scores are
 [heads, columns, positions].
 """
 
@@ -34,16 +34,18 @@ SAFETY = 8.0
 TRUNCATED_TERMS = 8  # fewest terms that a tensor core adds at once
 NORM_EPSILON = 1e-5
 FP32_ROUNDOFF = 2.0**-24
-# Half the smallest number of the storage type: the error of a result below it. fp32 and bf16 may flush it to zero.
+# Largest error of a result near zero: half the smallest number of fp16; the smallest normal number of fp32 and bf16,
+# whose subnormal numbers a device may flush to zero.
 UNDERFLOW = {Dtype.fp32: 2.0**-126, Dtype.fp16: 2.0**-25, Dtype.bf16: 2.0**-126}
 
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """Exact values, and the variance of a device's error in each (broadcast to them). Infinite: not compared.
+    """Exact values, and the variance of a device's error in each value.
 
-    differing: for scores, the variance without the part that is common to a row, which softmax ignores; for
-    probabilities, the part of the variance whose errors sum to 0 over a row.
+    variance: broadcasts to the values; infinite: the value is not compared. differing: a part of the variance. For
+    scores, it excludes the error that all elements of a row share, since softmax ignores that error. For probabilities,
+    it includes only errors that sum to 0 over a row.
     """
 
     value: Array
@@ -51,24 +53,27 @@ class Graded:
     differing: Array = None
 
     def part(self, index: Array) -> Graded:
-        """Return some of the elements."""
+        """Return the elements at an index of all arrays."""
         rest = None if self.differing is None else self.differing[index]
         return Graded(self.value[index], self.variance[index], rest)
 
 
 def exact(xp: ModuleType, value: Array) -> Graded:
-    """Return a value that was read from memory."""
+    """Return a value that was read from memory, with variance 0."""
     return Graded(value, xp.broadcast_to(xp.zeros((1,) * value.ndim), value.shape))
 
 
 def stored(value: Array, variance: Array, dtype: Dtype, roundings: Array = 4.0) -> Graded:
-    """Return a result that was computed with `roundings` fp32 roundings and then rounded to be stored."""
+    """Return a result that a device computes with `roundings` fp32 roundings and then rounds to `dtype`.
+
+    variance: of the error that comes from the inputs.
+    """
     relative = dtype.unit_roundoff + roundings * FP32_ROUNDOFF
     return Graded(value, variance + (relative * value) ** 2 + UNDERFLOW[dtype] ** 2)
 
 
 def _of_sum(terms: int, dtype: Dtype) -> float:
-    """Return the variance of the fp32 error of a sum, in units of the sum of its terms' squares."""
+    """Return the variance of the fp32 error of a sum of `terms`, divided by the sum of the squared terms."""
     roundings = math.sqrt(terms)
     if dtype is not Dtype.fp32:
         roundings += terms / TRUNCATED_TERMS
@@ -81,7 +86,7 @@ def allowed(xp: ModuleType, result: Graded) -> Array:
 
 
 def gemm(b: Graded, weight: Array, dtype: Dtype) -> Graded:
-    """C = the first k features of B times A [m, k] transposed."""
+    """C = B[:, :k] @ A.T, for the weight A [m, k]."""
     k = weight.shape[1]
     values = b.value[:, :k]
     squares = (b.variance[:, :k] + _of_sum(k, dtype) * values**2).sum(axis=1, keepdims=True)
@@ -125,9 +130,8 @@ def silu_mul(xp: ModuleType, b: Graded, dtype: Dtype) -> Graded:
     sigmoid = 1.0 / (1.0 + xp.exp(-gate))
     slope = sigmoid * (1.0 + gate * (1.0 - sigmoid))
     variance = (slope * up) ** 2 * b.variance[:, :half] + (gate * sigmoid) ** 2 * b.variance[:, half:]
-    return stored(
-        gate * sigmoid * up, variance, dtype, 4.0 + 2.0 * xp.abs(gate)
-    )  # exp amplifies the error of its argument
+    roundings = 4.0 + 2.0 * xp.abs(gate)  # exp amplifies the rounding of its argument
+    return stored(gate * sigmoid * up, variance, dtype, roundings)
 
 
 def rope(xp: ModuleType, b: Graded, positions: Array, heads: int, head_dim: int, theta: float, dtype: Dtype) -> Graded:
@@ -144,7 +148,8 @@ def rope(xp: ModuleType, b: Graded, positions: Array, heads: int, head_dim: int,
 
     value = turned(b.value, cosine, (-sine, sine))
     variance = turned(b.variance, cosine**2, (sine**2, sine**2))
-    of_terms = turned(b.value**2, cosine**2, (sine**2, sine**2))  # if the two terms cancel, their roundings remain
+    # The two terms of a rotation may cancel; their roundings remain.
+    of_terms = turned(b.value**2, cosine**2, (sine**2, sine**2))
     result = stored(value, variance + (8.0 * FP32_ROUNDOFF) ** 2 * of_terms, dtype)
     copied = heads * head_dim
     result.variance[:, copied:] = b.variance[:, copied:]
@@ -152,7 +157,10 @@ def rope(xp: ModuleType, b: Graded, positions: Array, heads: int, head_dim: int,
 
 
 def scores(xp: ModuleType, q: Graded, keys: Graded, dtype: Dtype) -> Graded:
-    """Return scores [heads, columns, positions] of q [columns, heads, dim] and keys [positions, kv heads, dim]."""
+    """Return scores [heads, columns, positions]: q @ keys.T / sqrt(dim) for each head.
+
+    q: [columns, heads, dim]. keys: [positions, kv heads, dim].
+    """
     dim = q.value.shape[2]
 
     def products(left: Array, right: Array) -> Array:
@@ -168,7 +176,10 @@ def scores(xp: ModuleType, q: Graded, keys: Graded, dtype: Dtype) -> Graded:
 
 
 def softmax(xp: ModuleType, given: Graded, seen: Array, dtype: Dtype) -> Graded:
-    """Return the softmax over the positions that each column sees, and 0 elsewhere. seen: [columns, positions]."""
+    """Return the softmax over the positions that each column attends to, and 0 elsewhere.
+
+    given: scores [heads, columns, positions]. seen: bool [columns, positions].
+    """
     value = xp.where(seen, given.value, -xp.inf)
     below = value - value.max(axis=2, keepdims=True)
     powers = xp.exp(below)
@@ -180,9 +191,11 @@ def softmax(xp: ModuleType, given: Graded, seen: Array, dtype: Dtype) -> Graded:
 
 
 def weighed(xp: ModuleType, given: Graded, values: Graded, seen: Array, dtype: Dtype) -> Graded:
-    """Return probabilities [heads, columns, positions] times values [positions, kv heads, dim], [columns, heads * dim].
+    """Return probabilities @ values for each head, [columns, heads * dim].
 
-    A value that is not finite makes NaN of the columns that see it, and of no other. seen: [columns, positions].
+    given: probabilities [heads, columns, positions]. values: [positions, kv heads, dim]. seen: bool [columns,
+    positions], the positions that a column attends to. The result is NaN in exactly those columns that attend to a
+    position whose values are not all finite.
     """
     count = given.value.shape[2]
     broken = ~xp.isfinite(values.value).all(axis=(1, 2))
@@ -195,7 +208,7 @@ def weighed(xp: ModuleType, given: Graded, values: Graded, seen: Array, dtype: D
 
     value = products(given.value, values.value)
     variance = products(given.variance, values.value**2)
-    if given.differing is not None:  # sums to 0: a part common to all values does not count
+    if given.differing is not None:  # these errors sum to 0, so only differences between values weigh them
         sums = xp.repeat(given.differing.sum(axis=2).T, values.value.shape[2], axis=1)
         variance -= 2.0 * value * products(given.differing, values.value) - value**2 * sums
         variance = xp.maximum(variance, 0.0)
@@ -204,7 +217,7 @@ def weighed(xp: ModuleType, given: Graded, values: Graded, seen: Array, dtype: D
 
 
 def _by_head(xp: ModuleType, left: Array, right: Array) -> Array:
-    """Return left [columns, heads, x] times right [kv heads, x, y] by head, [heads, columns, y]."""
+    """Return left @ right for each head, [heads, columns, y]. left: [columns, heads, x]. right: [kv heads, x, y]."""
     columns, heads, inner = left.shape
     group = heads // len(right)
     stacked = left.transpose(1, 0, 2).reshape(len(right), group * columns, inner)

@@ -1,9 +1,10 @@
-"""A program in float64: any of its nodes, or all layers over columns that follow one another.
+"""Evaluate a workload's program in float64: one node, or all layers for whole sequences.
 
-Of the stream's arenas only the weights are read, and the cache that a run left, where one is asked for. Inputs are
-`verify.ops.Graded`. Each column has a request, a position and a copy of the weights. The results are the expected
-outputs and bounds on the error of a correct device. Whole sequences are evaluated layer by layer with a causal mask, in
-blocks of columns, so that the keys and values of earlier columns exist when a later column needs them.
+The evaluator reads only the weights from the arenas and, if its caller asks for it, the KV cache after the run. Inputs
+are `verify.ops.Graded`. Each column has a request, a position and a copy of the weights. The results are expected
+outputs with bounds on the error of a correct device. Whole sequences are evaluated layer by layer with a causal mask,
+in blocks of columns in ascending order. Keys and values of earlier columns therefore exist when a later column needs
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.placement import NO_LAYER, Row
 from launchopt.workloads.program import HEAD, INPUT, Node
 
-COPIES_ALIVE = 4  # most arrays of an output's size at a time: values, variances and their inputs
+COPIES_ALIVE = 4  # arrays of an output's size that exist at a time: values, variances and their inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Columns:
         return len(self.requests)
 
     def part(self, index: Array) -> Columns:
-        """Return some of the columns."""
+        """Return the columns at an index."""
         return Columns(self.requests[index], self.positions[index], self.replicas[index])
 
     def by_request(self) -> Iterator[tuple[int, slice]]:
@@ -52,17 +53,17 @@ class Columns:
 
 
 class Cache(Protocol):
-    """A source of keys and values."""
+    """Keys and values of requests, by layer."""
 
     def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
-        """Return keys and values of a request's first positions, [count, kv heads, head dim] each."""
+        """Return the keys and the values of a request's first `count` positions, [count, kv heads, head dim] each."""
 
     def write(self, layer: int, at: Columns, rope: Graded) -> None:
-        """Store the keys and values of some columns. rope: rotated q and k, and v."""
+        """Store the keys and values of some columns. rope: output of ROPE for them (rotated q and k, and v)."""
 
 
 class LeftCache:
-    """The caches that a run left in memory."""
+    """The KV caches in memory after a run, of all layers and requests."""
 
     def __init__(self, stream: ChainStream, arenas: Arenas) -> None:
         assert stream.attention is not None
@@ -86,18 +87,18 @@ class LeftCache:
         return to_float32(taken, self._dtype).astype(np.float64)
 
     def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
-        """Return keys and values of a request's first positions."""
+        """Return the keys and the values of a request's first `count` positions."""
         both = self.at(request, layer, np.arange(count))
         return exact(self._xp, both[:, 0]), exact(self._xp, both[:, 1])
 
     def write(self, layer: int, at: Columns, rope: Graded) -> None:
-        """Do nothing: the run wrote the cache."""
+        """Do nothing, since the run wrote this cache."""
 
 
 class SequenceCache:
-    """The expected keys and values of the requests under evaluation. Each layer begins with an empty cache.
+    """The expected keys and values of one layer of the requests under evaluation; a new layer empties the cache.
 
-    note: called with layer, columns, and keys and values side by side, for everything that is stored.
+    note: called with each layer, columns, and their keys and values, [columns, 2 * kv width], that are stored.
     """
 
     def __init__(self, attention: Attention, xp: ModuleType, note: Callable[[int, Columns, Graded], None]) -> None:
@@ -105,7 +106,7 @@ class SequenceCache:
         self._layer, self._parts = NO_LAYER, dict[int, list[Graded]]()
 
     def write(self, layer: int, at: Columns, rope: Graded) -> None:
-        """Append keys and values."""
+        """Append the keys and values of some columns."""
         if layer != self._layer:
             self._layer, self._parts = layer, {}
         added = rope.part((slice(None), slice(-2 * self._attention.kv_width, None)))
@@ -114,7 +115,7 @@ class SequenceCache:
             self._parts.setdefault(request, []).append(added.part(own))
 
     def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
-        """Return keys and values of a request's first positions, all of which were written."""
+        """Return the keys and the values of a request's first `count` positions. They must have been written."""
         assert layer == self._layer
         parts = self._parts[request]
         if len(parts) > 1:
@@ -131,9 +132,8 @@ class Evaluator:
     def __init__(self, stream: ChainStream, arenas: Arenas) -> None:
         self._stream, self._arenas, self._xp = stream, arenas, arenas.xp
         kind = next(i for i, kind in enumerate(stream.kinds) if kind.ends_token)
-        self._rows = {
-            (row.layer, row.name): row for row in stream.rows(kind)
-        }  # only for weights, which all kinds share
+        # Rows of one kind of step. They serve to find weights, which all kinds share.
+        self._rows = {(row.layer, row.name): row for row in stream.rows(kind)}
         self._left = None if stream.attention is None else LeftCache(stream, arenas)
 
     def weight(self, row: Row, replica: int) -> Array:
@@ -145,7 +145,10 @@ class Evaluator:
         return to_float32(taken, self._stream.dtype).astype(np.float64)
 
     def node(self, row: Row, b: Graded, a: Graded | None, at: Columns, cache: Cache | None) -> Graded:
-        """Return the expected output of a row for these columns."""
+        """Return the expected output of a row for the columns `at`, from its inputs.
+
+        cache: source of keys and values; only ops of attention need it.
+        """
         xp, dtype, op = self._xp, self._stream.dtype, row.op
         if op in (Op.GEMM, Op.BIAS, Op.SCALE, Op.NORM):
             return self._weighted(row, b, at)
@@ -187,7 +190,11 @@ class Evaluator:
         return (vo.scale if row.op is Op.SCALE else vo.bias)(b, weight, dtype)
 
     def _attended(self, row: Row, b: Graded, at: Columns, cache: Cache, attention: Attention) -> Graded:
-        """Evaluate QK, SOFTMAX or AV. Scores have room for `ctx` positions per head; unseen ones are not compared."""
+        """Evaluate QK, SOFTMAX or AV.
+
+        Scores and probabilities have `ctx` positions per head. Positions that a column does not attend to get an
+        infinite variance, so that they are not compared.
+        """
         xp, dtype = self._xp, self._stream.dtype
         value, variance = xp.zeros((len(at), row.m)), xp.full((len(at), row.m), xp.inf)
         differing = xp.zeros((len(at), row.m))
@@ -203,7 +210,7 @@ class Evaluator:
                 result = vo.scores(xp, Graded(q[0].reshape(shape), q[1].reshape(shape)), keys, dtype)
             else:
                 shape = (columns, attention.q_heads, attention.ctx)
-                # No step wrote the positions that no column sees: they count as 0, whatever memory holds.
+                # Positions that a column does not attend to may never have been written. They count as 0.
                 of_scores = (given.value, given.variance, given.differing)
                 by_head = [None if x is None else x.reshape(shape)[:, :, :count].transpose(1, 0, 2) for x in of_scores]
                 masked = Graded(*(None if x is None else xp.where(seen, x, 0.0) for x in by_head))
@@ -220,16 +227,17 @@ class Evaluator:
         return Graded(value, variance, None if row.op is Op.AV else differing)
 
     def columns_a_block(self, chunk_bytes: int) -> int:
-        """Return the number of columns whose outputs of a layer fit into `chunk_bytes`."""
+        """Return the number of columns for which all outputs of a layer fit into `chunk_bytes`."""
         features = sum(node.m + node.k for node in self._stream.program.layer)
         return max(1, chunk_bytes // (8 * COPIES_ALIVE * features))
 
     def tokens(
         self, inputs: Array, at: Columns, chunk_bytes: int, note: Callable[[int, Columns, Graded], None]
     ) -> Graded:
-        """Return the output of the last layer for columns with these inputs, float64 [columns, hidden].
+        """Return the output of the last layer for columns with these inputs.
 
-        note: called with everything that goes into the caches. With attention, columns are whole requests.
+        inputs: float64 [columns, hidden]. With attention, columns are those of whole requests. note: see
+        `SequenceCache`.
         """
         xp, attention = self._xp, self._stream.attention
         cache = None if attention is None else SequenceCache(attention, xp, note)
@@ -244,11 +252,11 @@ class Evaluator:
         return values
 
     def logits(self, finals: Graded) -> Graded:
-        """Return the logits of the LM head, whose weight has one copy."""
+        """Return the logits, the output of the LM head for `finals`. The head's weight has only one copy."""
         return self._with_weight(self._rows[NO_LAYER, HEAD], finals, replica=0)
 
     def _layer(self, layer: int, given: Graded, at: Columns, cache: SequenceCache | None) -> Graded:
-        """Evaluate a layer for a block of columns."""
+        """Return the output of a layer for a block of columns."""
         nodes = self._stream.program.layer
         last_use = {name: i for i, node in enumerate(nodes) for name in (node.b, node.a) if name}
         found: dict[str, Graded] = {INPUT: given}

@@ -1,23 +1,23 @@
-"""Checks of a run of requests: does every token follow from the weights? In float64, outside the timed region.
+"""Check the tokens of a run of requests against a computation in float64, outside the timed region.
 
-Three checks, none of which relies on the consumer:
+There are three checks. None of them uses data of the consumer.
 
-Tokens. A token's input is the last row of its prompt, the output before it that was fed back, or the row of the id
-before it. From that input the whole step is computed again in float64; with attention, from the inputs of all columns
-of the request. Without sampling, the last output of every token was kept and must equal the result. With sampling, the
-id must be one that these logits allow. A command that ran too early, read another's data, or was left out shows here,
-even if later commands overwrote its output.
+Tokens. The input of a token is the last row of its prompt, the previous output, scaled as in feedback, or the embedding
+row of the previous id. The check computes the whole step again from that input in float64; with attention, from the
+inputs of all columns of the request. Without sampling, the run kept the last output of every token, which must equal
+the result. With sampling, the id must be one that these logits allow. This finds a command that ran too early, read
+other data, or did not run, even if a later command overwrote its output.
 
-Caches. Keys and values that were written on the way are still in memory, and must be those of the tokens at every
-position. A missing write shows, however many other values attention averages it with.
+Caches. All keys and values that the run wrote are still in memory. They must be right at every position. This finds a
+missing write even if attention averages the value with many others.
 
-Commands. The outputs of each request's last step are still in memory (`verify.last_steps`). Each must be the op's
-result for its weight and inputs in memory, including features that nobody reads, without scores of positions that no
-column sees.
+Commands. The outputs of each request's last step are still in memory (`verify.last_steps`). Each output must be the
+op's result for its weight and inputs in memory. Features that no later command reads are included; scores of positions
+that a column does not attend to are not.
 
 The bound on the error is computed together with the result (`verify.ops`). Errors are relative to the rms of the exact
-row. For a narrow model the bound of a token grows by sqrt(1 + GEMMs / width): a matrix of few columns spreads an error
-less evenly than `verify.ops` assumes, and each later matrix multiplies that.
+row. The bounds of tokens and caches are multiplied by sqrt(1 + GEMMs / width), which matters for narrow models. There,
+a matrix of few columns spreads an error less evenly than `verify.ops` assumes, and each later matrix amplifies this.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from launchopt.verify.reference import Columns, Evaluator, LeftCache
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 
-CHUNK_BYTES = 256 << 20
-MOST_SAMPLED = 1024  # ids that are checked, chosen at random: a float64 row of logits takes a millisecond
+CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
+MOST_SAMPLED = 1024  # most sampled ids that are checked, chosen at random; a float64 row of logits takes a millisecond
 
 
 def verify_chain(
@@ -53,9 +53,10 @@ def verify_chain(
     seed: int,
     unwritten: frozenset[str] = frozenset(),
 ) -> Verification:
-    """Check all tokens, the caches, and the commands of every request's last step.
+    """Check all tokens, the KV caches, and the commands of every request's last step.
 
-    ids: [tokens]. unwritten: nodes whose outputs were not written, since one launch did them and their successor.
+    ids: id of each token, [tokens]. max_columns: columns to compare in a command of a last step. unwritten: nodes whose
+    outputs were not written, since one launch computed them and their successors.
     """
     generator = np.random.default_rng([seed, 0xC4A1])
     findings = Findings(arenas.xp, stream.tokens)
@@ -68,7 +69,7 @@ def verify_chain(
 
 
 class _Tokens:
-    """Checks tokens and caches."""
+    """Checks tokens and KV caches."""
 
     def __init__(
         self,
@@ -86,13 +87,13 @@ class _Tokens:
         self._factor = math.sqrt(1 + gemms / stream.hidden)
 
     def check(self, sampling: Sampling, ids: Numbers, generator: np.random.Generator) -> None:
-        """Compute every token again from its input; with sampling, a random choice of tokens."""
+        """Check every token; with sampling, check about MOST_SAMPLED tokens, chosen at random."""
         parts = self._parts(generator) if self._stream.attention is None else self._sequences(generator)
         for numbers, at in parts:
             self._some(numbers, at, sampling, ids)
 
     def _parts(self, generator: np.random.Generator) -> Iterator[tuple[Numbers, Columns]]:
-        """Yield numbers of tokens and their columns, one each, ordered by the copy of the weights."""
+        """Yield numbers of tokens and their columns, ordered by the copy of the weights. A token has one column."""
         stream = self._stream
         numbers = np.arange(stream.tokens)
         if stream.vocab is not None and len(numbers) > MOST_SAMPLED:
@@ -107,7 +108,7 @@ class _Tokens:
             yield numbers[part], columns.part(part)
 
     def _sequences(self, generator: np.random.Generator) -> Iterator[tuple[Numbers, Columns]]:
-        """Yield the columns of whole requests, and the number of the token that each gives (-1 within a prompt)."""
+        """Yield columns of whole requests, with the number of the token that each computes (-1 within a prompt)."""
         stream = self._stream
         requests = np.arange(stream.requests)
         if stream.vocab is not None and stream.tokens > MOST_SAMPLED:
@@ -127,7 +128,7 @@ class _Tokens:
             start = stop
 
     def _most_columns(self) -> int:
-        """Return the number of columns whose inputs, outputs, keys and values fit into memory."""
+        """Return the number of columns whose inputs, outputs, keys and values fit into CHUNK_BYTES."""
         kept = 0 if self._stream.attention is None else 2 * self._stream.attention.kv_width
         return max(1, CHUNK_BYTES // (8 * 4 * (self._stream.hidden + kept)))
 
@@ -163,7 +164,7 @@ class _Tokens:
         self._findings.refuse(~fits, name, what, limits / rms, numbers)
 
     def _compare_cache(self, layer: int, at: Columns, expected: Graded) -> None:
-        """Compare keys and values that were written on the way."""
+        """Compare the keys and values of some columns with those in memory. expected: [columns, 2 * kv width]."""
         assert self._left is not None
         for request, own in at.by_request():
             positions = at.positions[own]
@@ -173,7 +174,10 @@ class _Tokens:
             self._findings.compared += self._steps_before_last(request, positions)
 
     def _steps_before_last(self, request: int, positions: Numbers) -> int:
-        """Return the number of steps that end at these positions, without the last step, which `LastSteps` counts."""
+        """Return the number of the request's steps that end at these positions, except its last step.
+
+        `LastSteps` counts the last step.
+        """
         stream = self._stream
         prompt = int(stream.asked.context_tokens[request])
         ends = (positions >= prompt - 1) | ((positions + 1) % (stream.chunk_tokens or prompt or 1) == 0)
