@@ -24,21 +24,14 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import REASONS, Batch, FlushRules
 from launchopt.batching.buckets import NEVER_IDLE, FlushReason
 from launchopt.batching.step_buckets import (
-    NO_KIND,
-    OUT_OF_TURN,
-    TOO_LONG,
-    TOO_MANY_KINDS,
-    UNKNOWN_REQUEST,
+    KindCode,
     KindColumn,
     KindKey,
     StepArrays,
     StepColumn,
     StepWord,
-    land_step,
-    let_go,
-    next_kind,
-    stamp_left,
 )
+from launchopt.batching.step_policy import land_step, let_go, next_kind, stamp_left
 from launchopt.command import WORDS, Records, as_words
 from launchopt.errors import RunError
 from launchopt.workloads import chain as ch
@@ -46,10 +39,12 @@ from launchopt.workloads import chain as ch
 NO_SHAPE = -1  # a batch of steps has many
 SHARED_KINDS = 2  # chunks of prompts, and output tokens; beside them each request has a prompt's end of its own length
 WRONG = {
-    UNKNOWN_REQUEST: "is of request {request}, which the workload did not announce",
-    OUT_OF_TURN: "begins or ends a step of request {request} out of turn: one before is not done, or was the last",
-    TOO_LONG: "of request {request} does not end its step, which is longer than announced",
-    TOO_MANY_KINDS: "of request {request} ends a step of one kind too many",
+    KindCode.UNKNOWN_REQUEST: "is of request {request}, which the workload did not announce",
+    KindCode.OUT_OF_TURN: (
+        "begins or ends a step of request {request} out of turn: one before is not done, or was the last"
+    ),
+    KindCode.TOO_LONG: "of request {request} does not end its step, which is longer than announced",
+    KindCode.TOO_MANY_KINDS: "of request {request} ends a step of one kind too many",
 }
 
 
@@ -104,7 +99,7 @@ class StepBatcher:
         self._kinds = np.zeros((kinds, len(KindColumn)), np.int64)
         self._out = np.full((limit * rows, WORDS), 0, np.uint64)
         self._counts = counts = np.zeros(len(StepWord), np.int64)
-        counts[[StepWord.OLDEST, StepWord.NEWEST]] = NO_KIND
+        counts[[StepWord.OLDEST, StepWord.NEWEST]] = KindCode.NONE
         counts[StepWord.LIMIT], counts[StepWord.TIMEOUT_NS] = limit, rules.timeout_ns
         counts[StepWord.IDLE_NS] = NEVER_IDLE if rules.idle_ns is None else rules.idle_ns
         # Row by row where all may leave together: then `store` is the batch. Else a step's records are neighbours.
@@ -142,9 +137,9 @@ class StepBatcher:
         words, start = as_words(records), 0
         while True:
             start, kind, reason = next_kind(words, start, now_ns, is_drained, self.arrays)
-            if kind < NO_KIND:
+            if kind < KindCode.NONE:
                 raise self.wrong(kind, records[start])
-            if kind == NO_KIND:
+            if kind == KindCode.NONE:
                 return
             size, rows = let_go(kind, self.arrays)
             stamp_left(size, rows, self.arrays)
@@ -163,4 +158,4 @@ class StepBatcher:
     @staticmethod
     def wrong(code: int, record: np.void) -> RunError:
         """The error for a record that cannot be taken."""
-        return RunError(f"command {record['seq']} {WRONG[code].format(request=record['request'])}")
+        return RunError(f"command {record['seq']} {WRONG[KindCode(code)].format(request=record['request'])}")

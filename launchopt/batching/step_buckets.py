@@ -1,6 +1,7 @@
-"""Buckets of whole steps as arrays, for compiled loops: gather a step's records, find its bucket, empty the bucket.
+"""Buckets of whole steps as arrays, for compiled loops: gather the records of each step, and find its bucket.
 
-`next_kind` says which bucket leaves next, and why. Pure: the caller says what time it is, CLOCK_MONOTONIC ns.
+A kind of step is a set of steps with the same rows. Each kind has one bucket. `step_policy` says which bucket is
+flushed next. No function reads a clock: callers pass the time, CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
@@ -10,78 +11,89 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.batching.buckets import NEVER_IDLE, FlushReason
 from launchopt.command import W_ELIGIBLE
 from launchopt.native import compiled
 from launchopt.records import ends_round, ends_step, request_of, shape_key_of
 from launchopt.types import Int, Table, Words
 
-NO_KIND, UNKNOWN_REQUEST, OUT_OF_TURN, TOO_LONG, TOO_MANY_KINDS = range(-1, -6, -1)  # in place of a kind
+
+class KindCode(enum.IntEnum):
+    """Values that functions return in place of the number of a kind. Those below NONE name a fault of a record."""
+
+    NONE = -1  # no kind: no bucket is full, or the list of buckets ends here
+    UNKNOWN_REQUEST = -2
+    OUT_OF_TURN = -3  # the record belongs to a step that may not begin or end yet
+    TOO_LONG = -4  # the step has more records than the longest step
+    TOO_MANY_KINDS = -5  # `StepBuckets.kinds` has no space for another kind
 
 
 class StepState(enum.IntEnum):
-    """Where a request's step stands."""
+    """States of a request's step."""
 
-    AWAY = 0  # no record of it is here
-    ARRIVING = 1  # some records are here
-    HELD = 2  # all are here: it is in the bucket of its kind
-    FLYING = 3  # it left, and the request has not been notified of its end (records of the next step may be here)
+    AWAY = 0  # the batcher has no record of the step
+    ARRIVING = 1  # the batcher has some of its records
+    HELD = 2  # the batcher has all records: the step is in the bucket of its kind
+    # The step was flushed, and the batcher does not know of its end. The batcher may have records of the next step.
+    FLYING = 3
 
 
 class StepColumn(enum.IntEnum):
-    """Columns of `StepBuckets.steps`, a row a request."""
+    """Columns of `StepBuckets.steps`, one row per request."""
 
     TOTAL = 0  # steps that the request has
-    LANDED = 1  # steps whose end the request has been notified of
+    LANDED = 1  # steps of the request that have ended, as far as the batcher knows
     STATE = 2  # StepState
-    FILLED = 3  # records here of the step that is arriving
-    NEXT = 4  # next request of the same bucket
+    FILLED = 3  # records that the batcher has of the arriving step
+    NEXT = 4  # next request in the same bucket
     EXPECTED = 5  # whether the request counts as live before its first record comes
-    COMPLETE_NS = 6  # when the last record of its step came, where records come early
+    COMPLETE_NS = 6  # arrival of the step's last record; used only if records come early
 
 
 class KindColumn(enum.IntEnum):
-    """Columns of `StepBuckets.kinds`, a row a kind of step: its bucket. Buckets that hold steps form a list by age."""
+    """Columns of `StepBuckets.kinds`, one row per kind of step: its bucket.
+
+    Buckets that hold steps form a doubly linked list, from the one that was opened first to the one opened last.
+    """
 
     COUNT = 0  # steps held
     ROWS = 1  # records of a step
-    OPENED_NS = 2  # when the oldest step was complete
-    FIRST = 3  # first request held
-    LAST = 4  # last request held
-    OLDER = 5  # kind whose bucket was opened before, or NO_KIND
-    NEWER = 6  # kind whose bucket was opened next, or NO_KIND
+    OPENED_NS = 2  # time at which the bucket's oldest step was complete
+    FIRST = 3  # request of the oldest step in the bucket
+    LAST = 4  # request of the newest step in the bucket
+    OLDER = 5  # kind of the previous bucket in the list, or KindCode.NONE
+    NEWER = 6  # kind of the next bucket in the list, or KindCode.NONE
 
 
 class KindKey(enum.IntEnum):
-    """Columns of `StepBuckets.table`: what tells a kind from others, and the kind + 1 (0: an empty place)."""
+    """Columns of `StepBuckets.table`: the key of a kind, and its number."""
 
-    MN = 0  # key words of the step's first record
-    KEY = 1
-    ROWS = 2
-    KIND = 3
+    MN = 0  # first key word of the step's first record
+    KEY = 1  # second key word of the step's first record
+    ROWS = 2  # records of the step
+    KIND = 3  # number of the kind, plus 1; 0: the entry is empty
 
 
 class StepWord(enum.IntEnum):
-    """Words of `StepBuckets.counts`. Those from LIMIT on never change."""
+    """Words of `StepBuckets.counts`. The words from LIMIT on never change."""
 
     HELD = 0  # steps in buckets
-    LIVE = 1  # requests that have begun, or are expected, and have steps whose end they were not notified of
-    PARTIAL = 2  # requests of whose step some records are here, and not the last
-    KINDS = 3  # kinds known so far
-    OLDEST = 4  # kind whose bucket was opened first, or NO_KIND
-    NEWEST = 5  # kind whose bucket was opened last, or NO_KIND
-    ALL_LEAVE = 6  # whether a stall goes on: it does until no step is held
-    ROUND_ENDED = 7  # whether the last record of a round has come
-    LAST_NS = 8  # when the last records came
+    LIVE = 1  # requests that have begun or are expected, and have steps that have not ended
+    PARTIAL = 2  # requests whose arriving step lacks its last record
+    KINDS = 3  # kinds found so far
+    OLDEST = 4  # kind whose bucket was opened first, or KindCode.NONE
+    NEWEST = 5  # kind whose bucket was opened last, or KindCode.NONE
+    ALL_LEAVE = 6  # 1: a stall flushes every bucket, until no step is held
+    ROUND_ENDED = 7  # 1: the last record of a round has come
+    LAST_NS = 8  # time at which the last records came
     LIMIT = 9  # steps that fill a bucket
-    TIMEOUT_NS = 10
-    IDLE_NS = 11
-    ON_STALL = 12
-    IN_ROUNDS = 13  # whether requests go on in rounds (a continuous scheduler)
+    TIMEOUT_NS = 10  # a bucket is flushed this long after its oldest step was complete
+    IDLE_NS = 11  # a bucket is flushed this long after the last record came; NEVER_IDLE: no such limit
+    ON_STALL = 12  # 1: buckets are flushed at a stall
+    IN_ROUNDS = 13  # 1: a continuous scheduler issues steps in rounds
     MOST_ROWS = 14  # records of the longest step
     REQUEST_STRIDE = 15  # rows of `store` from a request to the next
     ROW_STRIDE = 16  # rows of `store` from a record of a step to the next
-    EARLY = 17  # whether all records of a step but the last may come as soon as the step before it has left
+    EARLY = 17  # 1: all records of a step but the last may come once the request's previous step was flushed
 
 
 class StepBuckets(NamedTuple):
@@ -91,8 +103,8 @@ class StepBuckets(NamedTuple):
     steps: Table  # [requests, StepColumn]
     table: Words  # [a power of two, KindKey]: hash table of kinds
     kinds: Table  # [kinds, KindColumn]
-    out: Words  # [limit x rows, WORDS]: the batch that left last, unless it is all of `store`
-    members: Table  # [limit]: requests of the batch that left last, ascending
+    out: Words  # [limit x rows, WORDS]: the records of the batch flushed last, unless it is all of `store`
+    members: Table  # [limit]: requests of the batch flushed last, ascending
     counts: Table  # [StepWord]
 
 
@@ -101,9 +113,9 @@ StepArrays = tuple[Words, Table, Words, Table, Words, Table, Table]  # the field
 
 @compiled
 def _kind_of(first: Words, place: Int, rows: Int, batcher: StepBuckets) -> Int:
-    """Return the kind of a step of `rows` records, of which first[place] is the first; a new kind if need be.
+    """Return the kind of the step of `rows` records that begins with first[place]; make a new kind if there is none.
 
-    TOO_MANY_KINDS: there is no room for a new kind.
+    Return TOO_MANY_KINDS if there is no space for a new kind.
     """
     table, kinds, counts = batcher.table, batcher.kinds, batcher.counts
     mn, key = shape_key_of(first, place)
@@ -118,7 +130,7 @@ def _kind_of(first: Words, place: Int, rows: Int, batcher: StepBuckets) -> Int:
             return np.intp(entry[KindKey.KIND]) - 1
         at = (at + np.uint64(1)) & mask
     if counts[StepWord.KINDS] == len(kinds):
-        return TOO_MANY_KINDS
+        return KindCode.TOO_MANY_KINDS
     kind = counts[StepWord.KINDS]
     counts[StepWord.KINDS] += 1
     entry[KindKey.MN], entry[KindKey.KEY] = mn, key
@@ -129,26 +141,26 @@ def _kind_of(first: Words, place: Int, rows: Int, batcher: StepBuckets) -> Int:
 
 @compiled
 def _hold(request: Int, rows: Int, before: Int, now_ns: Int, batcher: StepBuckets) -> Int:
-    """Put a request's complete step into its bucket; return that, or TOO_MANY_KINDS.
+    """Put a request's complete step into the bucket of its kind; return the kind, or TOO_MANY_KINDS.
 
-    before: how many of its `rows` records were taken at an earlier time.
+    before: number of the step's `rows` records that came before `now_ns`.
     """
     store, steps, kinds, counts = batcher.store, batcher.steps, batcher.kinds, batcher.counts
     place = request * counts[StepWord.REQUEST_STRIDE]
     if counts[StepWord.EARLY] != 0:
-        steps[request, StepColumn.COMPLETE_NS] = now_ns  # written to its records when it has left: that can wait
+        steps[request, StepColumn.COMPLETE_NS] = now_ns  # `stamp_left` copies it to the records after the launch
     else:
         for row in range(before):
             store[place + row * counts[StepWord.ROW_STRIDE], W_ELIGIBLE] = np.uint64(now_ns)
     kind = _kind_of(store, place, rows, batcher)
-    if kind == TOO_MANY_KINDS:
+    if kind == KindCode.TOO_MANY_KINDS:
         return kind
     bucket, step, newest = kinds[kind], steps[request], counts[StepWord.NEWEST]
     step[StepColumn.STATE], step[StepColumn.FILLED] = StepState.HELD, 0
     if bucket[KindColumn.COUNT] == 0:
         bucket[KindColumn.OPENED_NS], bucket[KindColumn.FIRST] = now_ns, request
-        bucket[KindColumn.OLDER], bucket[KindColumn.NEWER] = newest, NO_KIND
-        if newest == NO_KIND:
+        bucket[KindColumn.OLDER], bucket[KindColumn.NEWER] = newest, KindCode.NONE
+        if newest == KindCode.NONE:
             counts[StepWord.OLDEST] = kind
         else:
             kinds[newest, KindColumn.NEWER] = kind
@@ -163,10 +175,10 @@ def _hold(request: Int, rows: Int, before: Int, now_ns: Int, batcher: StepBucket
 
 
 @compiled
-def _copy(to: Words, at: np.uint64, words: Words, i: Int, eligible: np.uint64) -> None:
-    """Copy words[i] to to[at], eligible since `eligible`.
+def copy_at(to: Words, at: np.uint64, words: Words, i: Int, eligible: np.uint64) -> None:
+    """Copy words[i] to to[at], and write `eligible` as the time at which the command became eligible, ns.
 
-    All words are read before any is written, so that the compiler moves the record in one piece.
+    All words are read before any is written: so the compiler moves the record with wide loads and stores.
     """
     a, b, c, d = words[i, 0], words[i, 1], words[i, 2], words[i, 3]
     e, f, g = words[i, 4], words[i, 5], words[i, 6]
@@ -176,7 +188,7 @@ def _copy(to: Words, at: np.uint64, words: Words, i: Int, eligible: np.uint64) -
 
 @compiled
 def _begin(request: Int, batcher: StepBuckets) -> bool:
-    """Begin a request's next step, whose first record has come, early or not; return False where it may not come."""
+    """Begin a request's next step, whose first record has come; return False if the step may not begin yet."""
     step, counts = batcher.steps[request], batcher.counts
     goes_on = step[StepColumn.LANDED] + 1 < step[StepColumn.TOTAL]
     if step[StepColumn.STATE] == StepState.FLYING and counts[StepWord.EARLY] != 0 and goes_on:
@@ -193,9 +205,9 @@ def _begin(request: Int, batcher: StepBuckets) -> bool:
 
 @compiled
 def _take_run(words: Words, start: Int, request: Int, row: Int, now_ns: Int, batcher: StepBuckets) -> Int:
-    """Take records from `start` on while they are of the same step; return the first that is not.
+    """Copy the records from words[start] on that belong to one step to `store`; return the index of the first other.
 
-    row: how many records of the step are here already.
+    row: number of the step's records that the batcher already has.
     """
     store, counts = batcher.store, batcher.counts
     stop = min(len(words), start + counts[StepWord.MOST_ROWS] - row)
@@ -203,7 +215,7 @@ def _take_run(words: Words, start: Int, request: Int, row: Int, now_ns: Int, bat
     for i in range(start, stop):
         if request_of(words, i) != request:
             return i
-        _copy(store, place, words, i, np.uint64(now_ns))
+        copy_at(store, place, words, i, np.uint64(now_ns))
         if ends_step(words, i):
             return i + 1
         place += np.uint64(counts[StepWord.ROW_STRIDE])
@@ -212,182 +224,30 @@ def _take_run(words: Words, start: Int, request: Int, row: Int, now_ns: Int, bat
 
 @compiled
 def take_steps(words: Words, start: Int, now_ns: Int, batcher: StepBuckets) -> tuple[int, int]:
-    """Take records from `start` on until a bucket is full: return (next record, that bucket).
+    """Take records from words[start] on until a bucket is full; return (index of the next record, kind of that bucket).
 
-    NO_KIND: all were taken. UNKNOWN_REQUEST, OUT_OF_TURN, TOO_LONG, TOO_MANY_KINDS: what is wrong with the next record.
+    The kind is KindCode.NONE if all records were taken, and another KindCode if the next record has a fault.
     """
     steps, kinds, counts = batcher.steps, batcher.kinds, batcher.counts
     while start < len(words):
         request = request_of(words, start)
         if request >= len(steps):
-            return start, UNKNOWN_REQUEST
+            return start, KindCode.UNKNOWN_REQUEST
         row = steps[request, StepColumn.FILLED]
         if row == 0 and not _begin(request, batcher):
-            return start, OUT_OF_TURN
+            return start, KindCode.OUT_OF_TURN
         if row == counts[StepWord.MOST_ROWS]:
-            return start, TOO_LONG
+            return start, KindCode.TOO_LONG
         stop = _take_run(words, start, request, row, now_ns, batcher)
         rows = row + stop - start
         steps[request, StepColumn.FILLED], start = rows, stop
         if ends_step(words, stop - 1):
             if steps[request, StepColumn.STATE] == StepState.FLYING:
-                return stop - 1, OUT_OF_TURN  # nobody could know by then that the step before is done
+                return stop - 1, KindCode.OUT_OF_TURN  # its last record may come only after the previous step has ended
             counts[StepWord.ROUND_ENDED] |= ends_round(words, stop - 1)
             kind = _hold(request, rows, row, now_ns, batcher)
-            if kind == TOO_MANY_KINDS:
+            if kind == KindCode.TOO_MANY_KINDS:
                 return stop - 1, kind
             if kinds[kind, KindColumn.COUNT] == counts[StepWord.LIMIT]:
                 return stop, kind
-    return len(words), NO_KIND
-
-
-@compiled
-def _largest(kinds: Table, counts: Table) -> Int:
-    """Return the bucket that holds most, of several the one opened first; NO_KIND where all are empty."""
-    best = kind = counts[StepWord.OLDEST]
-    while kind != NO_KIND:
-        if kinds[kind, KindColumn.COUNT] > kinds[best, KindColumn.COUNT]:
-            best = kind
-        kind = kinds[kind, KindColumn.NEWER]
-    return best
-
-
-@compiled
-def steps_stalled(counts: Table) -> bool:
-    """Return whether steps are held, and no other step can come before some of them have left."""
-    if counts[StepWord.ON_STALL] == 0 or counts[StepWord.HELD] == 0 or counts[StepWord.PARTIAL] > 0:
-        return False
-    if counts[StepWord.IN_ROUNDS] != 0:
-        return bool(counts[StepWord.ROUND_ENDED] != 0)
-    return bool(counts[StepWord.HELD] == counts[StepWord.LIVE])
-
-
-@compiled
-def next_kind(words: Words, start: Int, now_ns: Int, is_drained: Int, arrays: StepArrays) -> tuple[int, int, int]:
-    """Take records until a bucket is to leave: return (next record, that bucket or what `take_steps` says, why).
-
-    `words` is empty when no record is at hand. is_drained: none will come after these. arrays: a StepBuckets or its
-    fields. The reason is a FlushReason.
-    """
-    batcher = StepBuckets(*arrays)
-    kinds, counts = batcher.kinds, batcher.counts
-    if counts[StepWord.ALL_LEAVE] != 0:
-        if counts[StepWord.HELD] > 0:
-            return start, _largest(kinds, counts), FlushReason.stall
-        counts[StepWord.ALL_LEAVE] = 0
-    if len(words) > 0:
-        counts[StepWord.LAST_NS] = now_ns
-    start, kind = take_steps(words, start, now_ns, batcher)
-    oldest = counts[StepWord.OLDEST]
-    if kind != NO_KIND or oldest == NO_KIND:
-        return start, kind, FlushReason.full
-    if kinds[oldest, KindColumn.OPENED_NS] + counts[StepWord.TIMEOUT_NS] <= now_ns:
-        return start, oldest, FlushReason.deadline
-    if is_drained:
-        return start, oldest, FlushReason.drain
-    if len(words) == 0:
-        if steps_stalled(counts):
-            counts[StepWord.ALL_LEAVE] = 1
-            return start, _largest(kinds, counts), FlushReason.stall
-        idle_ns = counts[StepWord.IDLE_NS]
-        if idle_ns != NEVER_IDLE and now_ns - counts[StepWord.LAST_NS] >= idle_ns:
-            return start, oldest, FlushReason.idle
-    return start, NO_KIND, FlushReason.full
-
-
-@compiled
-def next_due_ns(far_ns: Int, kinds: Table, counts: Table) -> Int:
-    """Return when a bucket leaves although nothing arrives; `far_ns` while no step is held."""
-    oldest = counts[StepWord.OLDEST]
-    if oldest == NO_KIND:
-        return far_ns
-    due_ns = kinds[oldest, KindColumn.OPENED_NS] + counts[StepWord.TIMEOUT_NS]
-    if counts[StepWord.IDLE_NS] == NEVER_IDLE:
-        return due_ns
-    return min(due_ns, counts[StepWord.LAST_NS] + counts[StepWord.IDLE_NS])
-
-
-@compiled
-def _gather(size: Int, rows: Int, batcher: StepBuckets) -> None:
-    """Copy the records of `members` to `out`, row by row."""
-    store, out, members, counts = batcher.store, batcher.out, batcher.members, batcher.counts
-    for row in range(rows):
-        for i in range(size):
-            place = members[i] * counts[StepWord.REQUEST_STRIDE] + row * counts[StepWord.ROW_STRIDE]
-            _copy(out, np.uint64(row * size + i), store, place, store[place, W_ELIGIBLE])
-
-
-@compiled
-def _sort(values: Table, count: Int) -> None:
-    """Sort the first `count` values in place, ascending: a shellsort, fast for few values that are mostly in order."""
-    gap = 1
-    while gap < count // 3:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for i in range(gap, count):
-            value, j = values[i], i
-            while j >= gap and values[j - gap] > value:
-                values[j] = values[j - gap]
-                j -= gap
-            values[j] = value
-        gap //= 3
-
-
-@compiled
-def _unlink(bucket: Table, kinds: Table, counts: Table) -> None:
-    """Take a bucket off the list of buckets that hold steps."""
-    older, newer = bucket[KindColumn.OLDER], bucket[KindColumn.NEWER]
-    if older == NO_KIND:
-        counts[StepWord.OLDEST] = newer
-    else:
-        kinds[older, KindColumn.NEWER] = newer
-    if newer == NO_KIND:
-        counts[StepWord.NEWEST] = older
-    else:
-        kinds[newer, KindColumn.OLDER] = older
-
-
-@compiled
-def let_go(kind: Int, arrays: StepArrays) -> tuple[int, int]:
-    """Empty a bucket that leaves; return how many requests and rows it held. arrays: a StepBuckets or its fields.
-
-    Its records are in `out` afterwards; they stay in `store` where the batch holds every request there is.
-    """
-    batcher = StepBuckets(*arrays)
-    steps, members, counts = batcher.steps, batcher.members, batcher.counts
-    bucket = batcher.kinds[kind]
-    size, rows, request = bucket[KindColumn.COUNT], bucket[KindColumn.ROWS], bucket[KindColumn.FIRST]
-    for i in range(size):
-        members[i] = request
-        request = steps[request, StepColumn.NEXT]
-    _sort(members, size)
-    if size < len(steps):
-        _gather(size, rows, batcher)
-    for i in range(size):
-        steps[members[i], StepColumn.STATE] = StepState.FLYING
-    _unlink(bucket, batcher.kinds, counts)
-    bucket[KindColumn.COUNT] = 0
-    counts[StepWord.HELD] -= size
-    return size, rows
-
-
-@compiled
-def stamp_left(size: Int, rows: Int, arrays: StepArrays) -> None:
-    """Write when its step was complete to each record of the batch that left last, where records come early."""
-    batcher = StepBuckets(*arrays)
-    if batcher.counts[StepWord.EARLY] != 0:
-        words = batcher.store if size == len(batcher.steps) else batcher.out
-        for row in range(rows):
-            for i in range(size):
-                complete_ns = batcher.steps[batcher.members[i], StepColumn.COMPLETE_NS]
-                words[row * size + i, W_ELIGIBLE] = np.uint64(complete_ns)
-
-
-@compiled
-def land_step(request: Int, arrays: StepArrays) -> None:
-    """Note that a request has been notified of the end of the step which left."""
-    batcher = StepBuckets(*arrays)
-    step = batcher.steps[request]
-    step[StepColumn.STATE] = StepState.ARRIVING if step[StepColumn.FILLED] > 0 else StepState.AWAY
-    step[StepColumn.LANDED] += 1
-    batcher.counts[StepWord.LIVE] -= step[StepColumn.LANDED] == step[StepColumn.TOTAL]
+    return len(words), KindCode.NONE

@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from launchopt.command import WORDS, as_words
 from launchopt.errors import Interrupted
 from launchopt.producing.continuous import DriverWord
-from launchopt.producing.driver_loop import DriverExit, DriverFields, IssueWord, TimeArrays, drive
+from launchopt.producing.driver_loop import DriverExit, drive
 from launchopt.producing.prepared_steps import MOST_PLACES, DriverSetting, ProgressColumn, ahead_of
+from launchopt.producing.request_steps import DriverFields, IssueWord, TimeArrays
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.types import Table
 from launchopt.workloads import chain as ch

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching import step_buckets as sb
+from launchopt.batching import step_policy
 from launchopt.batching.batcher import FlushRules
 from launchopt.batching.step_batcher import StepBatcher
 from launchopt.command import COMMAND_DTYPE, HALF_BITS, W_ENQUEUE, W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS
@@ -155,21 +156,21 @@ def _round_trips() -> Table:
 def _gather(there: RingArrays, back: RingArrays, record: Words, batcher: sb.StepArrays, rounds: int) -> None:
     header, data = there
     for _ in range(rounds):
-        kind = sb.NO_KIND
-        while kind == sb.NO_KIND:
+        kind: int = sb.KindCode.NONE
+        while kind == sb.KindCode.NONE:
             if not has_record(header, data):
                 cpu_pause()
                 continue
             first = np.intp(header[HeaderWord.TAIL] & np.uint64(len(data) - 1))
             count = ready_words(header, data, AT_ONCE)
-            _, kind, _ = sb.next_kind(data[first : first + count], 0, 0, False, batcher)
+            _, kind, _ = step_policy.next_kind(data[first : first + count], 0, 0, False, batcher)
             release_words(header, count)
-        if kind < sb.NO_KIND:
+        if kind < sb.KindCode.NONE:
             return
         record[0, W_ENQUEUE] = np.uint64(monotonic_ns())
-        size, _ = sb.let_go(kind, batcher)
+        size, _ = step_policy.let_go(kind, batcher)
         for request in range(size):
-            sb.land_step(request, batcher)
+            step_policy.land_step(request, batcher)
         push_words(back[0], back[1], record, False)
 
 

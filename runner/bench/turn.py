@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching import step_buckets as sb
 from launchopt.batching.batcher import FlushRules
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.batching.step_buckets import StepBuckets
+from launchopt.batching.step_policy import next_kind
 from launchopt.command import Dtype
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
@@ -59,7 +59,7 @@ def _take_early(ring: RingWords, batcher: StepBuckets, loop: LoopArrays, admissi
     if state[LoopWord.NEXT] == state[LoopWord.COUNT]:
         look_for_more(ring, loop.settings[SettingWord.AT_ONCE], state)
     words = ring.data[state[LoopWord.RING_PLACE] : state[LoopWord.RING_PLACE] + state[LoopWord.COUNT]]
-    state[LoopWord.NEXT], _, _ = sb.next_kind(words, state[LoopWord.NEXT], state[LoopWord.NOW_NS], False, batcher)
+    state[LoopWord.NEXT], _, _ = next_kind(words, state[LoopWord.NEXT], state[LoopWord.NOW_NS], False, batcher)
     if state[LoopWord.COUNT] == 0:
         look(batcher, admission)
 

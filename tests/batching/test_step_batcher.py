@@ -26,6 +26,7 @@ from support.steps.step_models import (
 
 from launchopt.arrivals.requests import Requests
 from launchopt.batching import step_buckets as sb
+from launchopt.batching import step_policy
 from launchopt.batching.batcher import FlushRules
 from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
@@ -218,12 +219,12 @@ def test_what_comes_during_a_stall_is_not_part_of_it() -> None:
     batcher = batcher_of(4)
     assert taken(batcher, steps((0, 1), (1, 2))) == []
     words = step_of(2, 2).view(np.uint64).reshape(-1, 8)
-    assert sb.next_kind(words[:0], 0, 0, False, batcher.arrays)[2] == FlushReason.stall
-    sb.let_go(0, batcher.arrays)
-    start, kind, reason = sb.next_kind(words, 0, 0, False, batcher.arrays)
+    assert step_policy.next_kind(words[:0], 0, 0, False, batcher.arrays)[2] == FlushReason.stall
+    step_policy.let_go(0, batcher.arrays)
+    start, kind, reason = step_policy.next_kind(words, 0, 0, False, batcher.arrays)
     assert (start, reason) == (0, FlushReason.stall)
-    assert sb.let_go(kind, batcher.arrays) == (1, 3)
-    assert sb.next_kind(words, 0, 0, False, batcher.arrays)[:2] == (3, sb.NO_KIND)
+    assert step_policy.let_go(kind, batcher.arrays) == (1, 3)
+    assert step_policy.next_kind(words, 0, 0, False, batcher.arrays)[:2] == (3, sb.KindCode.NONE)
     assert batcher.held == 1
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from launchopt.batching.order import Order, land_step
 from launchopt.batching.step_buckets import StepBuckets
-from launchopt.batching.step_buckets import land_step as land_whole_step
+from launchopt.batching.step_policy import land_step as land_whole_step
 from launchopt.command import LOW_HALF, NO_TOKEN, W_SLOT_A_B, WORDS
 from launchopt.native import compiled, load_acquire
 from launchopt.queue.ring import RingArrays, RingWords, push_words

@@ -14,7 +14,8 @@ import numpy as np
 
 from launchopt.batching.buckets import FlushReason
 from launchopt.batching.order import Order
-from launchopt.batching.step_buckets import StepBuckets, steps_stalled
+from launchopt.batching.step_buckets import StepBuckets
+from launchopt.batching.step_policy import steps_stalled
 from launchopt.devices.loops.landing import QUIET_NS, FeedbackArrays, in_flight, land
 from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.queue.ring import CLOSED_BIT, HeaderWord, RingWords, has_record, is_closed, pop_words

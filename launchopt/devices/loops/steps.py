@@ -12,16 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from launchopt.batching.step_batcher import StepBatch, StepBatcher
-from launchopt.batching.step_buckets import (
-    NO_KIND,
-    StepArrays,
-    StepBuckets,
-    StepWord,
-    let_go,
-    next_due_ns,
-    next_kind,
-    stamp_left,
-)
+from launchopt.batching.step_buckets import KindCode, StepArrays, StepBuckets, StepWord
+from launchopt.batching.step_policy import let_go, next_due_ns, next_kind, stamp_left
 from launchopt.command import COMMAND_DTYPE, WORDS
 from launchopt.devices.loops.admission import Admission, AdmissionFields, admit, look
 from launchopt.devices.loops.landing import (
@@ -121,10 +113,10 @@ def _loop(
         drained, now_ns = is_drained(ring), state[LoopWord.NOW_NS]
         words = ring.data[state[LoopWord.RING_PLACE] : state[LoopWord.RING_PLACE] + state[LoopWord.COUNT]]
         state[LoopWord.NEXT], kind, reason = next_kind(words, state[LoopWord.NEXT], now_ns, drained, batcher)
-        if kind < NO_KIND:
+        if kind < KindCode.NONE:
             state[LoopWord.STATUS] = kind
             return LoopExit.UNKNOWN
-        if kind != NO_KIND:
+        if kind != KindCode.NONE:
             _leave(kind, reason, batcher, feedback.flights, admission, state)
             _let_early(ring.header, batcher, state)
             return LoopExit.SPECIAL
