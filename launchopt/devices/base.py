@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from launchopt.batching.step_batcher import StepBatch
     from launchopt.devices.arenas import SeqState
     from launchopt.devices.cpu.launch import CpuLaunch
+    from launchopt.devices.cublaslt.kernel_plans import KernelPlans
     from launchopt.devices.cublaslt.plans import Plans
     from launchopt.devices.cublaslt.tables import Tables
-    from launchopt.devices.cuda.kernel_plans import KernelPlans
     from launchopt.devices.cuda.planning import Planner
     from launchopt.devices.cuda.streams import Streams
     from launchopt.devices.feedback.in_launch import LaunchFeedback

@@ -20,7 +20,7 @@ from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
 from launchopt.devices.cublaslt.launch import ShapeColumn
-from launchopt.devices.cublaslt.tables import Row
+from launchopt.devices.cublaslt.tables import Row, resident_row
 from launchopt.devices.resident.ring import takes
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
@@ -91,7 +91,7 @@ class Persistent(Mode):
 
 
 def _row(resident: Resident, shape: ShapeKey, row_elements: tuple[int, int, int], size: int) -> Row:
-    return resident.plan(shape, row_elements)
+    return resident_row(resident.add_shape(shape, row_elements))
 
 
 class PreparedPersistent(Prepared):

@@ -19,9 +19,9 @@ from launchopt.batching.step_buckets import StepBuckets
 from launchopt.batching.step_policy import next_kind
 from launchopt.command import Dtype
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
+from launchopt.devices.feedback.landing import FlightWord
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.loops.admission import Admission, AdmissionArrays, ExpectedWord, look
-from launchopt.devices.loops.landing import FlightWord
 from launchopt.devices.loops.runner import BATCH, Feedback, LoopSettings
 from launchopt.devices.loops.state import LoopArrays, LoopExit, LoopWord, SettingWord
 from launchopt.devices.loops.steps import StepLoop, look_for_more, pump_steps

@@ -12,12 +12,21 @@ import numpy as np
 from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.resident.ring import PostedShape
 from launchopt.recording.launch_rows import Strategy
 from launchopt.types import Table
 from launchopt.workloads.chain import Stream
 
 PLENTY = 1 << 40  # number of slots that stands for "no limit"
 Row = tuple[list[int], bytes]  # a row of the plans table, and bytes that identify the kernel it launches
+
+
+def resident_row(posted: PostedShape) -> Row:
+    """Return the plan that posts one command of a shape to the persistent kernel."""
+    row = [0] * len(lt.PlanColumn)
+    row[lt.ResidentColumn.QUEUE], row[lt.ResidentColumn.NUMBER] = posted.queue, posted.number
+    row[lt.ResidentColumn.SWAPPED], row[lt.PlanColumn.KIND] = int(posted.swapped), int(lt.PlanKind.RESIDENT)
+    return row, b"resident"
 
 
 def shape_table(stream: Stream, arenas: Arenas) -> Table:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices.cuda.kernel_plans import KernelLaunch
+from launchopt.devices.cublaslt.kernel_plans import KernelLaunch
 from launchopt.errors import DeviceError, RunError
 from launchopt.kernels import source
 from launchopt.kernels.shared import COPIES, COPY_ROW_BYTES, COPY_ROWS, LINE_BYTES, MOST_COPY_SLOTS, CopyResult

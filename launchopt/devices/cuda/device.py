@@ -21,13 +21,13 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState
 from launchopt.devices.base import DeviceInfo, LaunchPath, PreparedMode
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.kernel_plans import KernelPlans
 from launchopt.devices.cublaslt.packing import CALLS_PER_BATCH, Packing
 from launchopt.devices.cublaslt.plans import WORKSPACE_LIMIT_BYTES, Plans
 from launchopt.devices.cublaslt.tables import Tables, shape_table
 from launchopt.devices.cuda.ceilings import measure_ceilings
 from launchopt.devices.cuda.errors import StatusError, no_memory
 from launchopt.devices.cuda.info import cuda_info, gpu_state, library_versions
-from launchopt.devices.cuda.kernel_plans import KernelPlans
 from launchopt.devices.cuda.marks import LaunchMarks
 from launchopt.devices.cuda.op_plans import OpPlans
 from launchopt.devices.cuda.planning import Planner, contexts_table

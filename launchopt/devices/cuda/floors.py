@@ -18,10 +18,10 @@ import numpy as np
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.devices.cuda.device import CudaDevice
 from launchopt.devices.cuda.floor_loops import launch_burst
 from launchopt.devices.cuda.graph_cache import Graphs
-from launchopt.devices.cuda.kernel_plans import Launch
 from launchopt.devices.cuda.launch_floors import Kernel, LaunchFloors
 from launchopt.devices.floors import Measured, ceilings_of, host_floors
 from launchopt.devices.launch_breakdown import Stage

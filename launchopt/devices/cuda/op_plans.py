@@ -7,8 +7,8 @@ from typing import SupportsInt
 
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.arenas import SeqState
+from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cuda.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
 from launchopt.workloads.chain import Stream
 

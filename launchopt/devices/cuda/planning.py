@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import CudaStream
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.kernel_plans import launch_address
 from launchopt.devices.cublaslt.packing import Packing
 from launchopt.devices.cublaslt.plans import matmul_address
 from launchopt.devices.cublaslt.tables import Tables, operand_slots
-from launchopt.devices.cuda.kernel_plans import launch_address
 from launchopt.devices.cuda.op_plans import OpPlans, three
 from launchopt.types import Table
 

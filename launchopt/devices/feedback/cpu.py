@@ -11,7 +11,7 @@ from launchopt.command import HALF_BITS, LOW_HALF
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.feedback.flights import Flights, Staged, facts_of, places_needed
 from launchopt.devices.feedback.host import HostFeedback
-from launchopt.devices.loops.landing import StagedRow
+from launchopt.devices.feedback.landing import StagedRow
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 

@@ -26,8 +26,8 @@ from launchopt.devices.feedback.flights import Flights, Staged, facts_of, places
 from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import FeedbackLayout, LaunchFeedback, head_of, words_of
 from launchopt.devices.feedback.kernel import GpuFeedback
+from launchopt.devices.feedback.landing import FeedbackFact, StagedRow
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
-from launchopt.devices.loops.landing import FeedbackFact, StagedRow
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream

@@ -1,8 +1,8 @@
 """Steps in flight: steps whose commands are launched, but of whose end the driver is not notified yet.
 
 `take_off` makes steps in flight. It writes the feedback arguments of each step into one column of an array
-(`devices.loops.landing.StagedRow`) and assigns the step a word of `done`. The device writes the token's id to this word
-when the result is fed back. Compiled loops then notify the driver, through a ring (`devices.loops.landing.land`).
+(`landing.StagedRow`) and assigns the step a word of `done`. The device writes the token's id to this word
+when the result is fed back. Compiled loops then notify the driver, through a ring (`landing.land`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from launchopt.command import WORDS
-from launchopt.devices.loops.landing import NOT_YET, FeedbackFact, FlightWord, collect_ends, take_off
+from launchopt.devices.feedback.landing import NOT_YET, FeedbackFact, FlightWord, collect_ends, take_off
 from launchopt.queue.ring import Ring
 from launchopt.types import Table, Words
 from launchopt.workloads.chain import ChainStream

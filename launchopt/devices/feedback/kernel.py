@@ -13,10 +13,10 @@ import numpy as np
 
 from launchopt.command import Dtype
 from launchopt.devices.base import CudaStream
-from launchopt.devices.cuda.kernel_plans import KernelLaunch
+from launchopt.devices.cublaslt.kernel_plans import KernelLaunch
 from launchopt.devices.feedback.host import PARTIAL_SUMS
 from launchopt.devices.feedback.in_launch import FeedbackLayout, source_of, words_of
-from launchopt.devices.loops.landing import StagedRow
+from launchopt.devices.feedback.landing import StagedRow
 from launchopt.sampling import Sampling, SamplingKind, check_vocab
 from launchopt.types import Words
 

@@ -16,7 +16,7 @@ import numpy as np
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import NO_TOKEN
 from launchopt.devices.feedback.flights import Flights
-from launchopt.devices.loops.landing import NOT_YET, FeedbackFact, FlightWord, StagedRow, collect_ends, take_off
+from launchopt.devices.feedback.landing import NOT_YET, FeedbackFact, FlightWord, StagedRow, collect_ends, take_off
 from launchopt.native import compiled, load_acquire
 from launchopt.records import token_of
 from launchopt.types import Int, Table, Words

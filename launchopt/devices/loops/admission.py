@@ -15,8 +15,8 @@ import numpy as np
 
 from launchopt.batching.step_buckets import StepArrays, StepBuckets, StepColumn, StepWord
 from launchopt.command import W_MN, W_SLOT_A_B
+from launchopt.devices.feedback.landing import FlightFields
 from launchopt.devices.feedback.stages import FeedbackStages, stage_ends
-from launchopt.devices.loops.landing import FlightFields
 from launchopt.devices.steps.keys import StepKey, is_key
 from launchopt.kernels.shared import TAG_BITS
 from launchopt.native import compiled, monotonic_ns, store_fence, store_release

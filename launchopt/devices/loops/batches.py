@@ -14,7 +14,7 @@ from launchopt.batching.buckets import NO_BUCKET, UNKNOWN_SHAPE, BucketArrays, B
 from launchopt.batching.order import Order, OrderArrays
 from launchopt.batching.policy import let_go, next_bucket, next_due_ns
 from launchopt.devices.cublaslt.launch import OK, TOO_MANY_LAUNCHES, Flush, LaunchTables, TableArrays, launch_strided
-from launchopt.devices.loops.landing import (
+from launchopt.devices.feedback.landing import (
     FeedbackArrays,
     FeedbackFields,
     FlightArrays,

@@ -16,7 +16,7 @@ from launchopt.batching.buckets import FlushReason
 from launchopt.batching.order import Order
 from launchopt.batching.step_buckets import StepBuckets
 from launchopt.batching.step_policy import steps_stalled
-from launchopt.devices.loops.landing import QUIET_NS, FeedbackArrays, in_flight, land
+from launchopt.devices.feedback.landing import QUIET_NS, FeedbackArrays, in_flight, land
 from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.queue.ring import CLOSED_BIT, HeaderWord, RingWords, has_record, is_closed, pop_words
 from launchopt.types import Int, Table, Words

@@ -15,8 +15,7 @@ from launchopt.batching.step_batcher import StepBatch, StepBatcher
 from launchopt.batching.step_buckets import KindCode, StepArrays, StepBuckets, StepWord
 from launchopt.batching.step_policy import let_go, next_due_ns, next_kind, stamp_left
 from launchopt.command import COMMAND_DTYPE, WORDS
-from launchopt.devices.loops.admission import Admission, AdmissionFields, admit, look
-from launchopt.devices.loops.landing import (
+from launchopt.devices.feedback.landing import (
     FeedbackArrays,
     FeedbackFields,
     FlightArrays,
@@ -24,6 +23,7 @@ from launchopt.devices.loops.landing import (
     in_flight,
     land,
 )
+from launchopt.devices.loops.admission import Admission, AdmissionFields, admit, look
 from launchopt.devices.loops.runner import BATCH, ConsumerLoop, Feedback, LoopSettings
 from launchopt.devices.loops.state import (
     FAR_NS,

@@ -20,7 +20,7 @@ import numpy as np
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import GpuDevice
-from launchopt.devices.cuda.kernel_plans import KernelLaunch, clusters_at_once
+from launchopt.devices.cublaslt.kernel_plans import KernelLaunch, clusters_at_once
 from launchopt.devices.cuda.op_kernels import VECTOR_BYTES, SeqAddresses
 from launchopt.devices.feedback.in_launch import LaunchFeedback
 from launchopt.devices.instructions.compiler import StepCompiler, columns_of

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import cupy
 import numpy as np
 
-from launchopt.devices.cuda.kernel_plans import KernelLaunch
+from launchopt.devices.cublaslt.kernel_plans import KernelLaunch
 from launchopt.devices.instructions.words import Instructions, Word
 from launchopt.devices.megakernel.memory import emptied_boxes, place_boxes
 from launchopt.devices.megakernel.task_structs import packed, weights_of

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from launchopt.command import ShapeKey
 from launchopt.devices.base import GpuDevice
-from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.feedback.cuda import pinned
 from launchopt.devices.resident import ring as rl
 from launchopt.errors import RunError
@@ -82,18 +81,11 @@ class Resident:
         self._wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint]
         self.running, self.starts = False, 0
 
-    def plan(self, shape: ShapeKey, row_elements: tuple[int, int, int]) -> tuple[list[int], bytes]:
-        """Return the plan of one command of a shape, a row of PLAN_COLUMNS, and its name."""
+    def add_shape(self, shape: ShapeKey, row_elements: tuple[int, int, int]) -> rl.PostedShape:
+        """Add a shape to the kernel's table; return what posting its commands takes."""
         words, swapped = rl.shape_words(shape, row_elements)
-        row = [0] * len(lt.PlanColumn)
-        row[lt.ResidentColumn.QUEUE], row[lt.ResidentColumn.NUMBER], row[lt.ResidentColumn.SWAPPED] = (
-            self._queue.ctypes.data,
-            len(self._shapes),
-            int(swapped),
-        )
-        row[lt.PlanColumn.KIND] = lt.PlanKind.RESIDENT
         self._shapes.append(words)
-        return row, b"resident"
+        return rl.PostedShape(self._queue.ctypes.data, len(self._shapes) - 1, swapped)
 
     def seal(self) -> None:
         """Put the tables on the GPU, once every shape is planned."""

@@ -8,6 +8,7 @@ kernel that ended in order may have been started again meanwhile, so only Kernel
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,14 @@ class QueueWord(enum.IntEnum):
     BITS = 5  # logarithm of the ring's capacity
     NEXT = 6  # number of commands posted
     MASK = 7  # entries of LAST, a power of two, less one; requests that share an entry are kept in order, too
+
+
+class PostedShape(NamedTuple):
+    """The arguments of `post` that all commands of a shape have in common."""
+
+    queue: int  # address of QUEUE_WORDS int64
+    number: int  # number of the shape in the kernel's table
+    swapped: bool  # True: A and B are exchanged
 
 
 QUEUE_WORDS = len(QueueWord)

@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from launchopt.command import Dtype
-from launchopt.devices.cuda.kernel_plans import Launch
+from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.errors import RunError
 
 OPERANDS = 4  # A, B, C (or tables of pointers to them) and the request

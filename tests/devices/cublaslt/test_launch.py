@@ -16,7 +16,7 @@ from support.steps.straight import records_of
 
 from launchopt.command import Dtype, Records, as_words
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
+from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
 from launchopt.devices.resident import ring as rl
 from launchopt.kernels.shared import KernelState
 from launchopt.recording.launch_rows import LaunchColumn, Strategy

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from support.cuda.fake_cuda import fake_cuda
 
-from launchopt.devices.loops.landing import QUIET_NS, FlightWord, is_quiet
+from launchopt.devices.feedback.landing import QUIET_NS, FlightWord, is_quiet
 
 START_NS = 10**15
 NEARLY_NS = QUIET_NS - 1

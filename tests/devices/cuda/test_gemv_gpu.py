@@ -56,7 +56,7 @@ def test_a_chain_that_starts_early_computes_the_same() -> None:
     import cupy
 
     from launchopt.devices.cublaslt import launch as lt
-    from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch, launch_address
+    from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch, launch_address
 
     size, length, warps = 2048, 200, 2
     generator = np.random.default_rng(1)

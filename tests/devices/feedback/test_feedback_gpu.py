@@ -12,7 +12,7 @@ from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import FeedbackLayout
-from launchopt.devices.loops.landing import StagedRow
+from launchopt.devices.feedback.landing import StagedRow
 from launchopt.sampling import NO_ID, Sampling, SamplingKind, sample
 
 pytestmark = pytest.mark.gpu

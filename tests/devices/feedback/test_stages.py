@@ -11,8 +11,8 @@ from support.steps.step_runs import batches
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
+from launchopt.devices.feedback.landing import StagedRow
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
-from launchopt.devices.loops.landing import StagedRow
 from launchopt.queue.ring import Ring
 from launchopt.workloads.chain import ChainStream
 

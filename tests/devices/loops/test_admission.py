@@ -18,9 +18,9 @@ from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_req
 from launchopt.batching.step_buckets import StepColumn
 from launchopt.command import HALF_BITS, W_SLOT_A_B, W_SLOT_C_REQUEST
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
+from launchopt.devices.feedback.landing import NOT_YET
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
 from launchopt.devices.loops.admission import Admission, ExpectedWord, admit, look, say
-from launchopt.devices.loops.landing import NOT_YET
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.native import compiled
 from launchopt.queue.ring import Ring

@@ -27,7 +27,7 @@ from launchopt.batching.order import order_arrays
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights, facts_of
-from launchopt.devices.loops.landing import NOT_YET, StagedRow
+from launchopt.devices.feedback.landing import NOT_YET, StagedRow
 from launchopt.devices.loops.runner import BatchLoop, Feedback, LoopSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import Driver, Schedule, Tokens

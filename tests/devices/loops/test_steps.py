@@ -32,7 +32,7 @@ from support.steps.step_loops import (
 from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, Records
-from launchopt.devices.loops.landing import FlightWord
+from launchopt.devices.feedback.landing import FlightWord
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import REHEARSED, Driver, Schedule
 from launchopt.queue.ring import HeaderWord

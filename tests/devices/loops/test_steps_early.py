@@ -10,8 +10,8 @@ from support.steps.launching import recorded
 from support.steps.step_loops import AHEAD, LAYERS, TINY, Loop, looping, pretending, stream_of
 
 from launchopt.batching.step_buckets import StepColumn
+from launchopt.devices.feedback.landing import FlightWord
 from launchopt.devices.loops.admission import ExpectedWord
-from launchopt.devices.loops.landing import FlightWord
 from launchopt.queue.ring import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn
 from launchopt.workloads import chain as ch

@@ -15,7 +15,7 @@ import numpy as np
 
 from launchopt.command import Dtype
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
+from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cuda.launch_floors import Kernel, LaunchFloors
 from launchopt.errors import DeviceError, RunError
 from launchopt.timing.activity import Activity

@@ -16,8 +16,8 @@ from launchopt.batching.batcher import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cublaslt.tables import Tables
-from launchopt.devices.cuda.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cuda.op_kernels import ARGS, OpLaunch, geometry
 from launchopt.devices.loops.runner import Launcher
 from launchopt.recording.launch_rows import RecordingArrays, Strategy

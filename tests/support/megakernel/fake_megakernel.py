@@ -212,7 +212,7 @@ def fake_megakernel(multiprocessors: int = MULTIPROCESSORS, clusters: int = 0) -
     clusters: the number of two-block clusters that can run at the same time.
     """
     with fake_cuda() as device, pytest.MonkeyPatch.context() as patch:
-        from launchopt.devices.cuda import kernel_plans
+        from launchopt.devices.cublaslt import kernel_plans
         from launchopt.devices.megakernel import launch_ahead
         from launchopt.devices.megakernel import launcher as megakernel
         from launchopt.devices.megakernel import program as megakernel_program

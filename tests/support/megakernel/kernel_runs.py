@@ -11,9 +11,9 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import LOW_HALF, Dtype, Op
 from launchopt.devices.feedback.flights import facts_of
 from launchopt.devices.feedback.in_launch import FeedbackLayout, LaunchFeedback, head_of, words_of
+from launchopt.devices.feedback.landing import FeedbackFact
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
 from launchopt.devices.instructions.words import Instructions, Word
-from launchopt.devices.loops.landing import FeedbackFact
 from launchopt.devices.megakernel.memory import SLOT_BYTES, emptied_boxes, fixed_bytes, place_boxes
 from launchopt.devices.megakernel.task_structs import packed, weights_of
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of

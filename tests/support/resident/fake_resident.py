@@ -193,7 +193,7 @@ def _fake_cupy() -> Any:
 def fake_resident_cuda() -> Iterator[Any]:
     """Yield a fake device on which mode=persistent runs."""
     with fake_cuda(FakeResidentCuda) as device, pytest.MonkeyPatch.context() as patch:
-        from launchopt.devices.cuda.kernel_plans import KernelPlans
+        from launchopt.devices.cublaslt.kernel_plans import KernelPlans
         from launchopt.devices.resident import kernel as resident
 
         driver = SimpleNamespace(cuStreamWaitValue64_v2=_Function())

@@ -19,9 +19,9 @@ from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_req
 from launchopt.command import COMMAND_DTYPE, W_ELIGIBLE, W_K_OP_DTYPE, W_MN, Dtype, Flag, Records
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
+from launchopt.devices.feedback.landing import StagedRow
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.devices.loops.admission import Admission
-from launchopt.devices.loops.landing import StagedRow
 from launchopt.devices.loops.runner import Feedback, LoopSettings
 from launchopt.devices.loops.steps import StepLoop
 from launchopt.devices.steps.keys import StepKeys

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support.cuda.fake_kernels import Attribute, Config, FakeKernels, Launched, read_config
 
 from launchopt.command import Dtype
+from launchopt.devices.cublaslt import kernel_plans as kp
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cuda import kernel_plans as kp
-from launchopt.devices.cuda.kernel_plans import KernelLaunch, KernelPlans, Launch
+from launchopt.devices.cublaslt.kernel_plans import KernelLaunch, KernelPlans, Launch
 from launchopt.errors import RunError
 
 properties = settings(deadline=None, max_examples=50)
